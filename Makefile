@@ -5,15 +5,21 @@ CLIENTS := $(wildcard clients/*/Makefile)
 PARTS := $(CLIENTS) web/Makefile
 # A registry may be out of reach for a moment.
 export CARGO_NET_RETRY ?= 10
+# What is not built by default, and is tested.
+FEATURES = weir/kafka
 # Tests build the agent; those of the clients take that one, because to build it for them alone would mean other features of its
 # dependencies, and most of them once more.
 AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir
 
-.PHONY: run build page dist test test-packages test-quick check bench bench-outputs fuzz miri soak deps clients-%
+.PHONY: run run-fleet build page dist test test-packages test-quick check bench bench-outputs fuzz miri soak deps clients-%
 
 ## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
 run: page
 	$(CARGO) run --release --locked --bin weir -- run $(ARGS)
+
+## run-fleet: a fleet on this machine: three agents with load, their log, two merges, and the truth beside what is merged (Ctrl-C ends it)
+run-fleet: page
+	examples/fleet.py $(ARGS)
 
 ## page: build the live page, where there is Node; without it the agent says how to
 page:
@@ -28,9 +34,10 @@ dist: page
 
 ## test: install what the tests need, then run every test of every language
 test: deps page
-	$(CARGO) test --workspace --locked --no-fail-fast
+	$(CARGO) test --workspace --features $(FEATURES) --locked --no-fail-fast
 	packaging/test/units.sh
 	WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" packaging/test/chart.sh
+	packaging/test/packed.sh "$${WEIR_BIN:-$$(ls $(AGENT))}"
 	@set -e; for m in $(PARTS); do WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" $(MAKE) -C $$(dirname $$m) test; done
 
 ## test-packages: make what is given away, and install and run each form of it in a scratch root (root; minutes)
@@ -51,7 +58,7 @@ check: deps
 	scripts/check-repository.sh
 	scripts/check-prose.py
 	scripts/check-dependencies.py
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --features $(FEATURES) --all-targets --locked -- -D warnings
 	@set -e; for m in $(PARTS); do $(MAKE) -C $$(dirname $$m) check; done
 
 ## bench: ratios against the floor of this machine, with their spread

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the program is made of: bill.py INTO writes weir-VERSION.cdx.json (CycloneDX 1.5) and third-party-licences.txt.
+"""What the program is made of: bill.py INTO reads its features from INTO/weir and writes weir-VERSION.cdx.json (CycloneDX 1.5) and third-party-licences.txt.
 
 Both come from what cargo resolved, with nothing to install, and give the same bytes for the same lock files. cargo-cyclonedx and
 cargo-about would be two more programs to build, and read cargo alone: the page's libraries, from npm, are built in too."""
@@ -29,10 +29,11 @@ def run(*command):
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def crates():
+def crates(features):
     """Packages in the program, with those that each depends on: what tests and builds need is left out."""
+    chosen = [f"--features=weir/{feature}" for feature in features]
     metadata = json.loads(
-        run("cargo", "metadata", "--locked", "--format-version=1", f"--filter-platform={TARGET}")
+        run("cargo", "metadata", "--locked", "--format-version=1", f"--filter-platform={TARGET}", *chosen)
     )
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
@@ -145,7 +146,7 @@ def licences(found):
 def main():
     into = Path(sys.argv[1])
     date = int(os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct"))
-    start, found = crates()
+    start, found = crates(json.loads(run(into / "weir", "--version", "--json"))["features"])
     version = found[start][0]["version"]
     text = json.dumps(bill(start, found, date), indent=1, sort_keys=True) + "\n"
     (into / f"weir-{version}.cdx.json").write_text(text)

@@ -2,6 +2,8 @@
 # Builds what is given away, into the directory named: weir and weir-bench, static and stripped, and their symbols apart.
 # Two builds of one commit give the same bytes, whatever the directory: paths of this machine are replaced by names.
 set -euo pipefail
+# Features of the agent in what is given away, as cargo takes them: weir/NAME. Others read them from the binary, which tells its own.
+features=()
 cd "$(dirname "$0")/.."
 into=${1:?where to}
 target=x86_64-unknown-linux-gnu
@@ -16,17 +18,20 @@ SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 [ -z "$(git status --porcelain)" ] || WEIR_COMMIT+="-changed"
 
 # The C library is linked in, so that the binary runs on every Linux and in an empty image. musl would do, where rustup has it,
-# but its memory functions are slower; the allocator is ours either way.
+# but its memory functions are slower; the allocator is ours either way. Relocations are packed: 24 bytes for each would be 0.7 MB.
 names="--remap-path-prefix=$root=/weir --remap-path-prefix=$cargo_home=/cargo"
-export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static $names -C link-arg=-Wl,--build-id=sha1"
+links="-C link-arg=-Wl,--build-id=sha1 -C link-arg=-Wl,-z,pack-relative-relocs"
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static $names $links"
 export CFLAGS_x86_64_unknown_linux_gnu="-ffile-prefix-map=$root=/weir -ffile-prefix-map=$cargo_home=/cargo"
-cargo build --profile dist --locked --target "$target" --target-dir "$build" --bin weir --bin weir-bench
+cargo build --profile dist --locked --target "$target" --target-dir "$build" --bin weir --bin weir-bench "${features[@]/#/--features=}"
 
 mkdir -p "$into"
 for program in weir weir-bench; do
   built=$build/$target/dist/$program
-  objcopy --only-keep-debug --compress-debug-sections=zlib "$built" "$into/$program.debug"
-  # The name of the file with symbols is found by debuggers beside the binary, or by build id.
+  # Debuggers and profilers find the file with symbols by the build id, in a tree of this form.
+  build_id=$(readelf -n "$built" | sed -n 's/^ *Build ID: //p')
+  symbols=$into/symbols/.build-id/${build_id:0:2}
+  mkdir -p "$symbols"
+  objcopy --only-keep-debug --compress-debug-sections=zlib "$built" "$symbols/${build_id:2}.debug"
   objcopy --strip-all --remove-section=.comment "$built" "$into/$program"
-  (cd "$into" && objcopy --add-gnu-debuglink="$program.debug" "$program")
 done

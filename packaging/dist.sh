@@ -23,8 +23,6 @@ archive() { # FOLDER NAME, the folder in the archive has the name's
 version=$(sed -n 's/^version: //p' packaging/helm/weir/Chart.yaml)
 archive packaging/helm/weir "weir-chart-$version.tgz"
 cp packaging/helm/weir/files/{dashboard.json,alerts.yaml} "$into"
-mkdir "$into/symbols"
-mv "$into"/*.debug "$into/symbols"
 archive "$into/symbols" "weir-$version-symbols.tar.gz"
 rm -r "$into/symbols"
 

@@ -86,6 +86,7 @@ def configuration(program, diff, created):
                 "org.opencontainers.image.title": "weir",
                 "org.opencontainers.image.description": "Agent for DogStatsD metrics",
                 "org.opencontainers.image.licenses": "Apache-2.0",
+                "org.opencontainers.image.source": "https://github.com/weir-dev/weir",
                 "org.opencontainers.image.version": program["version"],
                 "org.opencontainers.image.revision": program["commit"] or "",
             },

@@ -23,7 +23,7 @@ packed() { # FILE PLACE
 
 put 755 "$binary" usr/bin/weir
 put 644 "$here/package/weir.yaml" etc/weir/weir.yaml
-for unit in weir.service weir.socket; do put 644 "$here/package/$unit" "usr/lib/systemd/system/$unit"; done
+for unit in weir.service weir.socket weir-merge.service; do put 644 "$here/package/$unit" "usr/lib/systemd/system/$unit"; done
 put 644 "$here/package/sysctl.conf" usr/lib/sysctl.d/60-weir.conf
 put 644 "$here/package/sysusers.conf" usr/lib/sysusers.d/weir.conf
 put 644 "$here/package/tmpfiles.conf" usr/lib/tmpfiles.d/weir.conf

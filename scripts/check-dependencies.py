@@ -22,7 +22,7 @@ def output(*command: str) -> str:
 
 def metadata() -> dict:
     host = re.search(r"^host: (.*)$", output("rustc", "-vV"), re.MULTILINE)[1]
-    found = output("cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", host)
+    found = output("cargo", "metadata", "--format-version", "1", "--locked", "--all-features", "--filter-platform", host)
     return json.loads(found)
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs, from Debian's packages, what the tests need and a fresh machine with the
-# language toolchains lacks. Does nothing when everything is there.
+# language toolchains lacks, and fetches the jars of the broker that some start. Does nothing when everything is there.
 set -euo pipefail
+jars=$(dirname "$0")/../rig/weir-broker/jars.sh
 
 missing=()
 need() { # COMMAND-THAT-SUCCEEDS PACKAGE
@@ -23,10 +24,17 @@ need 'command -v jq' jq
 need 'command -v systemd-socket-activate' systemd
 need 'command -v chromium' chromium
 need 'command -v systemd-analyze' systemd
-# Of make dist and make test-packages.
+# Of the packages and their tests.
 need 'command -v rpmbuild' rpm
 need 'command -v lintian' lintian
-[ "${#missing[@]}" -eq 0 ] && exit 0
+need 'command -v man' man-db
+# Of the broker: the virtual machine, and what fetches its jars.
+need 'command -v java' openjdk-17-jre-headless
+need 'command -v mvn' maven
+if [ "${#missing[@]}" -eq 0 ]; then
+  "$jars" >/dev/null
+  exit
+fi
 
 if ! command -v apt-get >/dev/null 2>&1; then
   echo "install-test-deps: missing ${missing[*]}; install them with this system's package manager" >&2
@@ -40,7 +48,8 @@ for attempt in 1 2 3 4 5; do
   # Servers are started by the tests themselves, never by the package's service files.
   if "${sudo[@]}" apt-get "${patient[@]}" update &&
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${patient[@]}" install -y --no-install-recommends "${missing[@]}"; then
-    exit 0
+    "$jars" >/dev/null
+    exit
   fi
   echo "install-test-deps: attempt $attempt failed" >&2
   sleep $((attempt * 5))

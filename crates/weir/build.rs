@@ -1,4 +1,4 @@
-//! Embeds the live page, if it has been built.
+//! Embeds the live page, if it has been built, tells the program its features, and links a static program so that it starts.
 //!
 //! The page is written in `web/` and built by Node into `web/dist`, which `make` does where Node is. Without it the
 //! agent serves a page that says how to build it.
@@ -11,6 +11,39 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 fn main() -> io::Result<()> {
+    println!("cargo::rustc-env=WEIR_FEATURES={}", features().join(","));
+    link_the_unwinder();
+    page()
+}
+
+/// As in Cargo.toml. Cargo tells them in capitals, each as a variable of its own.
+fn features() -> Vec<String> {
+    let mut features: Vec<String> = std::env::vars()
+        .filter_map(|(name, _)| {
+            Some(
+                name.strip_prefix("CARGO_FEATURE_")?
+                    .to_lowercase()
+                    .replace('_', "-"),
+            )
+        })
+        .filter(|name| name != "default")
+        .collect();
+    features.sort();
+    features
+}
+
+/// See `src/sys/unwinding.rs`, which is compiled under the same condition.
+fn link_the_unwinder() {
+    let is_static = variable("CARGO_CFG_TARGET_FEATURE")
+        .split(',')
+        .any(|feature| feature == "crt-static");
+    if is_static && variable("CARGO_CFG_TARGET_ENV") == "gnu" && variable("CARGO_CFG_TARGET_ARCH") == "x86_64"
+    {
+        println!("cargo::rustc-link-arg=-Wl,--wrap=_dl_find_object");
+    }
+}
+
+fn page() -> io::Result<()> {
     let root = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let built = root.join("../../web/dist");
     println!("cargo::rerun-if-changed={}", built.display());

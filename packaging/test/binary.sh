@@ -17,13 +17,21 @@ for program in weir weir-bench; do
 done
 "$dist/weir" --version --json | jq -e '.is_static and .is_optimised and .has_page and (.commit | length >= 40)' >/dev/null || fail "--version --json"
 
+features=$(sed -n 's/^features=(\(.*\))$/\1/p' "$(dirname "$0")/../build.sh" | tr ' ' '\n' | sed 's#^weir/##' | sort)
+[ "$("$dist/weir" --version --json | jq -r '.features[]')" = "$features" ] || fail "the agent has other features than build.sh lists"
+
 # The symbols fit the binary, by build id.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tar -C "$work" -xzf "$dist"/weir-*-symbols.tar.gz
-build_id() { readelf -n "$1" | sed -n 's/^ *Build ID: //p'; }
-[ "$(build_id "$dist/weir")" = "$(build_id "$work/symbols/weir.debug")" ] || fail "the symbols are of another build"
-readelf -SW "$work/symbols/weir.debug" | grep -q debug_line || fail "the symbols have no lines"
+for program in weir weir-bench; do
+  build_id=$(readelf -n "$dist/$program" | sed -n 's/^ *Build ID: //p')
+  symbols=$work/symbols/.build-id/${build_id:0:2}/${build_id:2}.debug
+  [ -e "$symbols" ] || fail "there are no symbols of $program"
+  readelf -SW "$symbols" | grep -q debug_line || fail "the symbols of $program have no lines"
+done
+
+unshare --user --map-root-user --net "$(dirname "$0")/profile.sh" "$dist/weir" "$work" >"$work/told" 2>&1 || { cat "$work/told"; fail "the profiles"; }
 
 # A static C library must not load modules of the machine: names come from /etc/hosts and DNS whatever nsswitch.conf says.
 root=$work/root

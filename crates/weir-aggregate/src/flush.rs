@@ -9,9 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use weir_context::{ContextRef, PARTITIONS};
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
+use weir_state::{Distribution, ExactSum, Gauge as SavedGauge, State as Record};
 
+use crate::aggregator::Carried;
 use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
+
+mod fleet;
 
 /// Rows after which a batch is handed over at the next partition border. It bounds what a flush holds at a time to about
 /// one megabyte of texts at common lengths, while a message per batch stays cheap.
@@ -243,6 +247,25 @@ impl<'a> Series<'a> {
             RowValue::Set(at) => Value::Set(&self.batch.sets[at as usize]),
             RowValue::Histogram(at) => Value::Histogram(&self.batch.histograms[at as usize]),
             RowValue::Distribution(at) => Value::Distribution(&self.batch.distributions[at as usize]),
+        }
+    }
+
+    /// The value as records hold it.
+    pub fn saved(&self, carried: Carried) -> Record {
+        match self.row.value {
+            RowValue::Counter(sum) => Record::Counter(ExactSum::from(sum)),
+            RowValue::Gauge { value, received } => {
+                let received = match self.row.timestamp {
+                    0 => carried.monotonic_zero.saturating_add_unsigned(received),
+                    timestamp => timestamp.saturating_mul(1_000_000_000),
+                };
+                Record::Gauge(SavedGauge::new(value, received, carried.agent))
+            }
+            RowValue::Set(at) => Record::Set(self.batch.sets[at as usize].saved()),
+            RowValue::Histogram(at) => Record::Samples(self.batch.histograms[at as usize].saved()),
+            RowValue::Distribution(at) => {
+                Record::Distribution(Distribution::new(&self.batch.distributions[at as usize], 0.0))
+            }
         }
     }
 

@@ -178,7 +178,7 @@ impl Histogram {
         match samples {
             Samples::Exact(samples) => {
                 let mut histogram = Histogram::default();
-                for &(value, weight, times) in samples {
+                for &(value, weight, times) in samples.iter() {
                     // A histogram has a bound, and a record may come from one that had another.
                     for _ in 0..times.min(HISTOGRAM_SAMPLES_MAX as u64 * 16) {
                         histogram.insert(value, weight);

@@ -1,6 +1,8 @@
 //! From every source to the whole configuration.
 
+use crate::fleet_log::KafkaClient;
 use crate::host::Host;
+use crate::merge::{self, Merge, Role};
 use crate::node::{self, Content, Key, Node};
 use crate::outputs::OutputType;
 use crate::reader::{Reader, Section};
@@ -20,8 +22,19 @@ pub struct Loaded<S> {
     pub has_secret: bool,
 }
 
-/// Reads, checks and resolves everything. All problems are reported together.
+/// Reads, checks and resolves everything of an agent. All problems are reported together.
 pub fn load<S>(
+    inputs: &Inputs<'_>,
+    types: &'static [OutputType<S>],
+    host: &dyn Host,
+) -> Result<Loaded<S>, Problems> {
+    load_as(Role::Agent, KafkaClient::Missing, inputs, types, host)
+}
+
+/// The same of either role. `client`: what a merge can reach its log with.
+pub fn load_as<S>(
+    role: Role,
+    client: KafkaClient,
     inputs: &Inputs<'_>,
     types: &'static [OutputType<S>],
     host: &dyn Host,
@@ -31,10 +44,11 @@ pub fn load<S>(
         Ok(entries) => (entries.as_slice(), None),
         Err(fault) => (&[][..], Some(fault)),
     };
-    let mut reader = Reader::new(inputs, host);
+    let mut reader = Reader::new(role, inputs, host);
     if let Some(fault) = fault {
         reader.problem(reader.in_file(fault.line), "", &*fault.message);
     }
+    let merge = merge_settings(&mut reader, client, file);
     let own = own_settings(&mut reader, file);
     let outputs = reader.outputs(file, types);
     reader.unknown_variables(types);
@@ -42,7 +56,7 @@ pub fn load<S>(
     let complete = own.filter(|_| reader.problems.is_empty());
     let from = reader.problems.len();
     let from_notes = reader.notes.len();
-    let config = complete.map(|own| Resolver(&mut reader).config(own, outputs));
+    let config = complete.map(|own| Resolver(&mut reader).config(own, merge, outputs));
     for problem in &mut reader.problems[from..] {
         at_line(file, problem);
     }
@@ -69,6 +83,25 @@ fn sorted(mut problems: Vec<Problem>) -> Problems {
     Problems(problems)
 }
 
+/// Those of a merge alone.
+fn merge_settings<'i>(
+    reader: &mut Reader<'i>,
+    client: KafkaClient,
+    file: &'i [(Key, Node)],
+) -> Option<Merge> {
+    if reader.role == Role::Agent {
+        return None;
+    }
+    merge::refuse_settings_of_agents(reader, file);
+    let mut section = Section {
+        reader,
+        prefix: String::new(),
+        entries: file,
+        names: false,
+    };
+    merge::take(&mut section, client)
+}
+
 /// The agent's own settings.
 fn own_settings<'i>(reader: &mut Reader<'i>, file: &'i [(Key, Node)]) -> Option<Settings> {
     let mut section = Section {
@@ -77,9 +110,10 @@ fn own_settings<'i>(reader: &mut Reader<'i>, file: &'i [(Key, Node)]) -> Option<
         entries: file,
         names: true,
     };
-    let known = settings().map(|setting| setting.key).chain(["outputs"]);
+    let role = section.reader.role;
+    let known = role.settings().chain(settings()).map(|setting| setting.key);
     let gone: Vec<_> = gone().copied().collect();
-    section.refuse_unknown(known, &gone);
+    section.refuse_unknown(known.chain(["outputs"]), &gone);
     Settings::take(&mut section)
 }
 

@@ -7,7 +7,6 @@ use crate::node::{Content, Key, Node};
 use crate::reader::{Reader, Section};
 use crate::setting::{Gone, Setting, leaves};
 use crate::source::{OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Source, variable_of};
-use crate::table::settings;
 use crate::text::{Secret, nearest, unknown_key};
 use crate::value::{Typed, entries, entry};
 use crate::variables::{FORWARD_HOST, forward_port, is_set};
@@ -114,7 +113,8 @@ impl<'i> Reader<'i> {
         for (flag, used) in inputs.flags.iter().zip(self.used_flags.clone()) {
             if !used && flag.key != OUTPUT_FLAG_KEY {
                 let shown = self.shown.iter().map(|shown| shown.key.as_str());
-                let message = unknown_key(&flag.key, shown.chain(settings().map(|setting| setting.key)));
+                let all = self.role.settings().map(|setting| setting.key);
+                let message = unknown_key(&flag.key, shown.chain(all));
                 self.problem(Source::Flag(flag.shown.clone()), "", message);
             }
         }
@@ -388,6 +388,25 @@ impl<'r, 'i> Output<'r, 'i> {
                 .reader
                 .problem(source, &self.key(setting.key), message);
         }
+    }
+}
+
+impl<'i> Reader<'i> {
+    /// Reads files that settings below a key name which is no output.
+    pub(crate) fn files_below(&mut self, key: &str, read: &mut dyn FnMut(&mut Files<'_, '_, 'i>)) {
+        let problems_before = self.problems.len();
+        let section = Section {
+            reader: self,
+            prefix: key.to_owned(),
+            entries: &[],
+            names: false,
+        };
+        read(&mut Files(&mut Output {
+            section,
+            on: true,
+            settings: &[],
+            problems_before,
+        }));
     }
 }
 

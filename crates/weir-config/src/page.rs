@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::merge::{Merge, is_shared};
 use crate::outputs::OutputType;
 use crate::setting::{Reload, Setting, leaves};
 use crate::source::variable_of;
@@ -11,22 +12,20 @@ const HEAD: &str = "# Configuration
 
 <!-- Written by `weir check --documentation`; a test compares this page with the code. -->
 
-weir needs no configuration. What you want to change can be written in a YAML file (`weir run --config weir.yaml`,
+weir needs no configuration. Settings go into a YAML file (`weir run --config weir.yaml`,
 or the variable `WEIR_CONFIG`), in the environment, or as flags; a flag wins over the environment, the environment
-over the file, the file over the default. `weir check` prints every value and where it came from.
+over the file, the file over the default. `weir check` prints every value and its source.
 
-* A key that does not exist is an error, wherever it stands, and so is a value that is not allowed: weir says
-  the file, the line, the key and what is allowed, and exits with 2.
+* A key that does not exist is an error, wherever it stands, and so is a value that is not allowed: weir names the file, the line, the key and the allowed values, and exits with 2.
 * Each key has a variable, `WEIR_` and the key in capitals (`WEIR_BUCKET_WIDTH`, `WEIR_OUTPUTS_DATADOG_SITE`), and
-  the names that people have deployed for the Datadog Agent are understood too. If both are set, the `WEIR_` one wins.
+  weir also understands the variables of the Datadog Agent. If both are set, the `WEIR_` one wins.
   An empty variable counts as not set.
 * Each key of the agent itself has a flag (`--bucket-width 1s`); `--set KEY=VALUE` sets any key, those of outputs too.
 * Lists in a variable are separated by commas or spaces, in a flag by commas (or give the flag several times); both
   also take YAML or JSON in one line, such as `[a, 'b c']`.
 * Sizes are written as `64KiB`, `1.5GiB`, `10MB` or a number of bytes; times as `500ms`, `10s`, `5m`, `1h`, `2d` or a
   number of seconds.
-* SIGHUP reads everything again. An invalid file is rejected, with the reason, and changes nothing; settings that need a restart
-  are named in the log. Every setting of an output is applied (`docs/outputs/README.md`).
+* SIGHUP reads everything again. An invalid file is rejected with the reason and changes nothing; the log names settings that need a restart. Every setting of an output is applied (`docs/outputs/README.md`).
 ";
 
 const OUTPUTS: &str = "
@@ -48,6 +47,13 @@ outputs:
 ```
 ";
 
+const MERGE: &str = "
+## weir merge
+
+`weir merge --config merge.yaml` has a file of its own (`docs/fleet.md`). It takes the outputs above, except relays, and the settings below; `--set KEY=VALUE`
+and the variables set them too. None of them can be changed by a reload. Of the settings of the agent it takes these, and answers at `127.0.0.1:8128` where `admin` says nothing else:
+";
+
 /// The whole of `docs/configuration.md`.
 pub fn page<S>(types: &'static [OutputType<S>]) -> String {
     let mut page = HEAD.to_owned();
@@ -61,13 +67,26 @@ pub fn page<S>(types: &'static [OutputType<S>]) -> String {
     for output_type in types {
         output(&mut page, output_type);
     }
+    merge(&mut page);
     page
+}
+
+fn merge(page: &mut String) {
+    page.push_str(MERGE);
+    let shared = GROUPS.iter().flat_map(|group| group.settings);
+    let shared = shared.filter(|setting| is_shared(setting.key));
+    let names: Vec<String> = shared.map(|setting| format!("`{}`", setting.key)).collect();
+    let _ = writeln!(page, "\n{}.", names.join(", "));
+    for leaf in leaves(Merge::SETTINGS) {
+        section(page, "###", &leaf.path, leaf.setting);
+        names_of(page, [variable_of(&leaf.path)], leaf.also);
+    }
 }
 
 fn own(page: &mut String, setting: &Setting) {
     section(page, "###", setting.key, setting);
     let flag = format!("--{}", setting.key.replace('_', "-"));
-    names(page, [flag, variable_of(setting.key)], setting.also);
+    names_of(page, [flag, variable_of(setting.key)], setting.also);
     let reload = match setting.reload {
         Reload::Applied => "applied".to_owned(),
         Reload::Waits => "needs a restart".to_owned(),
@@ -93,12 +112,12 @@ fn output<S>(page: &mut String, output_type: &OutputType<S>) {
     for leaf in leaves(output_type.settings) {
         let key = format!("outputs.{name}.{}", leaf.path);
         section(page, "####", &key, leaf.setting);
-        names(page, [variable_of(&key)], leaf.also);
+        names_of(page, [variable_of(&key)], leaf.also);
     }
 }
 
 /// What else the setting is called.
-fn names<const N: usize>(page: &mut String, own: [String; N], also: &[&str]) {
+fn names_of<const N: usize>(page: &mut String, own: [String; N], also: &[&str]) {
     let own = own.iter().map(String::as_str).chain(also.iter().copied());
     let names: Vec<String> = own.map(|name| format!("`{name}`")).collect();
     let _ = writeln!(page, "* Also: {}", names.join(", "));

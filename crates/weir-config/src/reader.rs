@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use crate::host::Host;
+use crate::merge::Role;
 use crate::node::{Content, Key, Node};
 use crate::setting::{Gone, Kind, Setting};
 use crate::source::{FILE_VARIABLE, Inputs, OUTPUT_VARIABLE, Problem, Shown, Source, variable_of};
@@ -13,6 +14,7 @@ use crate::variables::{self, FORWARD_HOST};
 
 /// What was found in the sources so far.
 pub struct Reader<'i> {
+    pub(crate) role: Role,
     pub(crate) inputs: &'i Inputs<'i>,
     pub(crate) host: &'i dyn Host,
     pub(crate) path: PathBuf,
@@ -28,8 +30,9 @@ pub struct Reader<'i> {
 }
 
 impl<'i> Reader<'i> {
-    pub(crate) fn new(inputs: &'i Inputs<'i>, host: &'i dyn Host) -> Self {
+    pub(crate) fn new(role: Role, inputs: &'i Inputs<'i>, host: &'i dyn Host) -> Self {
         Self {
+            role,
             inputs,
             host,
             path: inputs.file.map_or(Path::new(""), |file| file.path).to_owned(),
@@ -63,7 +66,7 @@ impl<'i> Reader<'i> {
 
     /// Blames the source that the value came from.
     pub(crate) fn blame(&mut self, key: &str, message: impl Into<String>) {
-        // A fault inside of a list: `rules[2].match` came from where `rules` came from.
+        // An error inside a list: `rules[2].match` came from where `rules` came from.
         let whole = key.split_once('[').map_or(key, |(whole, _)| whole);
         let shown = self
             .shown
@@ -135,12 +138,12 @@ impl<'i> Reader<'i> {
         })
     }
 
-    /// Says of keys that there were that they are gone, wherever they are set.
+    /// Reports keys that were removed, wherever they are set.
     pub(crate) fn report_gone(&mut self, prefix: &str, gone: &[Gone]) {
         for gone in gone {
             let key = below(prefix, gone.key);
             let variable = variable_of(&key);
-            let message = format!("is gone: {}", gone.why);
+            let message = format!("was removed: {}", gone.why);
             if variables::is_set(self.inputs, &variable) {
                 self.problem(Source::Environment(variable.clone()), &key, &*message);
             }
@@ -180,7 +183,7 @@ fn concatenated(lists: Vec<Node>) -> Node {
     list(lists.into_iter().flat_map(items).collect())
 }
 
-/// Lists of several variables as one of all of them, unless one has a fault.
+/// Lists of several variables as one, unless one has an error.
 fn added_up(candidates: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
     if candidates.len() < 2 || candidates.iter().any(|candidate| candidate.node.is_err()) {
         return candidates;
@@ -211,9 +214,14 @@ pub struct Section<'r, 'i> {
 
 impl<'i> Section<'_, 'i> {
     /// Takes the strongest of a setting's sources, and reports the wrong ones, the weaker ones included: a file
-    /// must not hide a fault behind a variable.
+    /// must not hide an error behind a variable.
     pub fn choose<T: Typed>(&mut self, setting: &Setting) -> Option<T> {
         let key = below(&self.prefix, setting.key);
+        if self.reader.role.skips(&key) {
+            self.reader.known_variables.push(variable_of(&key));
+            let node = default_of(setting).ok()?;
+            return T::read(&setting.kind, &node).ok().map(|(value, _)| value);
+        }
         let mut chosen = None;
         let mut overridden = Vec::new();
         for Candidate { source, node } in self.candidates(&key, setting) {
@@ -251,7 +259,7 @@ impl<'i> Section<'_, 'i> {
         if found.is_empty() {
             found.push(Candidate {
                 source: Source::Default,
-                node: default_of(setting).map(Cow::Owned),
+                node: default_of(&self.reader.role.version_of(setting)).map(Cow::Owned),
             });
         }
         found
@@ -330,7 +338,7 @@ impl<'i> Section<'_, 'i> {
                 Some(gone) => {
                     let key = below(&self.prefix, gone.key);
                     self.reader
-                        .problem(source, &key, format!("is gone: {}", gone.why));
+                        .problem(source, &key, format!("was removed: {}", gone.why));
                 }
                 None => self
                     .reader

@@ -95,7 +95,7 @@ choices! {
 }
 
 choices! {
-    /// What becomes of a message's tags whose keys a mapping brings too.
+    /// A message's tags whose keys a mapping also adds.
     pub enum SameTags {
         /// Both are there.
         Add: "add",
@@ -244,7 +244,7 @@ pub(crate) fn resolve(
             &mut faults,
             "rules",
             format!(
-                "histogram_percentiles and the percentiles of rules are {found} different ones together; at most {allowed} are allowed"
+                "histogram_percentiles and the percentiles of rules are {found} different ones; at most {allowed} are allowed"
             ),
         );
     }
@@ -393,21 +393,45 @@ fn mapping(written: &ProfileMapping) -> Mapping {
 fn rules(written: &crate::table::Rules, faults: &mut Vec<Fault>) -> Vec<weir_rules::Rule> {
     let filters = &written.metric_tag_filterlist;
     let mut rules: Vec<_> = (0..filters.len()).map(|at| filter(filters, at, faults)).collect();
-    rules.extend(
-        written
-            .rules
-            .iter()
-            .enumerate()
-            .map(|(at, rule)| weir_rules::Rule {
-                name: rule.name.clone(),
-                pattern: pattern(&rule.pattern, rule.match_type),
-                kinds: kinds(&rule.types),
-                effect: effect(rule, &format!("rules[{at}]"), faults),
-                last: rule.last,
-                dry_run: rule.dry_run,
-            }),
-    );
+    let own = written.rules.iter().enumerate();
+    rules.extend(own.map(|(at, written)| rule(written, at, faults)));
     rules
+}
+
+fn rule(written: &Rule, at: usize, faults: &mut Vec<Fault>) -> weir_rules::Rule {
+    weir_rules::Rule {
+        name: written.name.clone(),
+        pattern: pattern(&written.pattern, written.match_type),
+        kinds: kinds(&written.types),
+        effect: effect(written, &format!("rules[{at}]"), faults),
+        last: written.last,
+        dry_run: written.dry_run,
+    }
+}
+
+/// Rules of one output, for what the agent's rules have left. Problems are by key, such as `rules[2].match`.
+pub fn rules_of_output(written: &[Rule]) -> Result<RuleSet, Vec<Fault>> {
+    let mut faults = Vec::new();
+    let own = written.iter().enumerate();
+    let rules: Vec<weir_rules::Rule> = own.map(|(at, written)| rule(written, at, &mut faults)).collect();
+    for (at, rule) in rules.iter().enumerate() {
+        if rule.effect.histogram != HistogramChoice::default() {
+            let message = "aggregates and percentiles are chosen where histograms become points, which this output does not do";
+            fault(&mut faults, format!("rules[{at}]"), message);
+        }
+        if rule.dry_run {
+            let message = "only the agent's own rules can be tried out";
+            fault(&mut faults, format!("rules[{at}].dry_run"), message);
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let definitions = Definitions {
+        rules,
+        ..Definitions::default()
+    };
+    RuleSet::new(definitions, &[], RuleLimits::default())
 }
 
 fn filter(filters: &[TagFilter], at: usize, faults: &mut Vec<Fault>) -> weir_rules::Rule {
@@ -451,7 +475,8 @@ fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
     };
     let is_no_tag = |tag: &String| tag.is_empty() || tag.contains([',', '|', '\n']);
     if rule.add_tags.iter().any(is_no_tag) {
-        let message = "has a tag that is empty or holds a comma, a bar or a line end, which no tag can";
+        let message =
+            "has a tag that is empty or has a comma, a bar or a line end, which is not allowed in a tag";
         fault(faults, format!("{path}.add_tags"), message);
     }
     if effect == Effect::default() && rule.values.is_empty() && !rule.last {
@@ -463,7 +488,7 @@ fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
         ..effect.clone()
     };
     if effect.drop && without_drop != Effect::default() {
-        let message = "stands beside other effects, which a dropped metric cannot have";
+        let message = "cannot be combined with other effects: a dropped metric has none";
         fault(faults, format!("{path}.drop"), message);
     }
     effect
@@ -475,7 +500,7 @@ fn tags(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> weir_rules::TagFilt
         ([], excluded) => weir_rules::TagFilter::Exclude(excluded.to_vec()),
         (included, excluded) => {
             if !excluded.is_empty() {
-                let message = "stands beside exclude_tags; one of the two is allowed";
+                let message = "cannot be combined with exclude_tags";
                 fault(faults, format!("{path}.include_tags"), message);
             }
             weir_rules::TagFilter::Include(included.to_vec())
@@ -538,7 +563,7 @@ fn value_action(value: &RuleValue) -> Result<ValueAction, (&'static str, &'stati
         Action::Allow if value.replacement.contains([',', '|', '\n']) => {
             return Err((
                 "replacement",
-                "holds a comma, a bar or a line end, which no tag can",
+                "has a comma, a bar or a line end, which is not allowed in a tag",
             ));
         }
         Action::Allow => ValueAction::Allow {
@@ -559,6 +584,6 @@ fn bucket(value: &RuleValue) -> Result<ValueAction, (&'static str, &'static str)
         (bounds, 0) => Ok(ValueAction::Ranges {
             bounds: bounds.to_vec(),
         }),
-        (_, _) => Err(("buckets", "stands beside bounds; one of the two is allowed")),
+        (_, _) => Err(("buckets", "cannot be combined with bounds")),
     }
 }

@@ -1,13 +1,15 @@
 //! A whole configuration from bytes, environment and flags, on a machine that the test makes up: nothing here reads a file.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::Path;
 
 use weir_config::{
-    Accounts, Config, File, Files, Flag, Gone, Host, Inputs, Loaded, OutputType, Problems, Secret,
-    TlsContent, TlsFault, TlsPaths, changes, leaves, settings,
+    Config, File, Files, Flag, Gone, Inputs, Loaded, OutputType, Problems, Secret, changes, leaves, settings,
 };
+
+mod machine;
+
+use machine::Machine;
 
 settings! {
     /// Shared by outputs.
@@ -45,53 +47,6 @@ const TYPES: &[OutputType<Echo>] = &[OutputType {
     gone: &[Shared::GONE],
     read: |output| output.read(files, |_| Ok(())),
 }];
-
-/// A machine with four cores, a gibibyte, and a file of a token.
-struct Machine;
-
-impl Host for Machine {
-    fn name(&self) -> String {
-        "box".into()
-    }
-
-    fn memory(&self) -> (u64, &'static str) {
-        (1 << 30, "the machine")
-    }
-
-    fn cores(&self) -> f64 {
-        4.0
-    }
-
-    fn exists(&self, _: &Path) -> bool {
-        false
-    }
-
-    fn account(&self, name: &str, _: Accounts) -> Result<u32, String> {
-        Err(format!("{name:?} is nobody"))
-    }
-
-    fn resolve(&self, name: &str, _: u16) -> Result<SocketAddr, String> {
-        Err(format!("{name} is nowhere"))
-    }
-
-    fn has_ipv6(&self) -> bool {
-        false
-    }
-
-    fn secret(&self, path: &Path) -> Result<Secret, String> {
-        match path.to_str() {
-            Some("/token") => Ok(Secret::new("0123456789abcdef")),
-            _ => Err(format!("{}: is not there", path.display())),
-        }
-    }
-
-    fn tls(&self, paths: &TlsPaths) -> Result<TlsContent, TlsFault> {
-        Err(TlsFault {
-            path: paths.key.clone(),
-            message: "is no key".into(),
-        })
-    }
-}
 
 fn load(text: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Loaded<Echo>, Problems> {
     let environment: BTreeMap<String, Option<String>> = environment
@@ -274,17 +229,17 @@ fn hidden_values_that_change_are_changes() {
 fn settings_that_are_gone_are_said_to_be_gone_and_why() {
     let error = refused("udp: []\npacket_bytes_max: 1KiB\n", &[], &[]);
     assert!(
-        error.starts_with("c.yaml:2: packet_bytes_max: is gone: packets may be"),
+        error.starts_with("c.yaml:2: packet_bytes_max: was removed: packets may be"),
         "{error}"
     );
     let error = refused("", &[("WEIR_PACKET_BYTES_MAX", "1")], &[]);
     assert!(
-        error.starts_with("environment WEIR_PACKET_BYTES_MAX: packet_bytes_max: is gone: "),
+        error.starts_with("environment WEIR_PACKET_BYTES_MAX: packet_bytes_max: was removed: "),
         "{error}"
     );
     let error = refused("", &[], &[("packet_bytes_max", "1")]);
     assert!(
-        error.starts_with("flag --packet_bytes_max: packet_bytes_max: is gone: "),
+        error.starts_with("flag --packet_bytes_max: packet_bytes_max: was removed: "),
         "{error}"
     );
     let error = refused(
@@ -294,7 +249,7 @@ fn settings_that_are_gone_are_said_to_be_gone_and_why() {
     );
     assert_eq!(
         error,
-        "c.yaml:5: outputs.echo.nested.patience: is gone: retries say it"
+        "c.yaml:5: outputs.echo.nested.patience: was removed: retries say it"
     );
     let loaded = load("", &[("DD_PATIENCE", "1")], &[]).unwrap();
     assert_eq!(

@@ -16,12 +16,14 @@ use weir_protocol::{
 
 mod admin;
 mod identity;
+mod log;
 mod origin;
 mod queue;
 mod state;
 
 pub use admin::admin;
 pub use identity::identity;
+pub use log::log;
 pub use origin::{cgroup, origin};
 pub use queue::queue;
 pub use state::state;

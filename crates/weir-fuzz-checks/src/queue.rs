@@ -55,7 +55,7 @@ pub fn queue(bytes: &[u8]) {
 }
 
 /// A directory in memory, where there is such a thing: the queue waits for the disk several times in every execution.
-fn in_memory() -> tempfile::TempDir {
+pub(crate) fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .expect("a directory for the queue")

@@ -59,6 +59,11 @@ fn queue() {
 }
 
 #[test]
+fn log() {
+    replay("log", weir_fuzz_checks::log);
+}
+
+#[test]
 fn cgroup() {
     replay("cgroup", weir_fuzz_checks::cgroup);
 }

@@ -116,7 +116,7 @@ fn a_batch_tells_of_drops_without_being_asked() {
     );
     sender.send_to(b"last", to).unwrap();
     harness.run_until(|seen| seen.last().is_some_and(|p| p.bytes == b"last"));
-    let counters = *harness.events.counters(id);
+    let counters = harness.events.counters(id);
     assert_eq!(
         counters[ListenerCounter::Packets] + counters[ListenerCounter::KernelDropped],
         3001

@@ -112,7 +112,7 @@ fn frames_whole_cut_and_in_single_bytes() {
         let mut client = Client::connect(&harness, id);
         client.send(&[frame(b"a:1|c"), frame(b""), frame(&[b'x'; 8192])].concat());
         harness.run_until(|seen| seen.len() == 2);
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert_eq!(
             (
                 counters[ListenerCounter::FramesEmpty],
@@ -137,7 +137,7 @@ fn frames_whole_cut_and_in_single_bytes() {
         harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::PartialBytes] == 10);
         drop(client);
         harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsOpen] == 0);
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert_eq!(
             (
                 counters[ListenerCounter::FramesCut],
@@ -377,7 +377,7 @@ fn idle_connections_end_and_those_in_use_stay() {
         assert_eq!(harness.events.counters(id)[ListenerCounter::ConnectionsOpen], 3);
         // Both were accepted before `begun`; what was used was heard of a millisecond after.
         harness.events.end_idle(weir_listener::Monotonic(begun + HOUR));
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert_eq!(
             (
                 counters[ListenerCounter::ConnectionsOpen],
@@ -414,14 +414,14 @@ fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
         harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsClosedBudget] == 1);
         large.expect_closed();
         assert!(harness.events.partial_bytes_held() <= harness.events.partial_budget());
-        // The others go on as if nothing had happened.
+        // The others are not affected.
         small.send(&[b'z'; 104]);
         middle.send(&[b'x'; 8000 + 4 - 900]);
         harness.run_until(|seen| seen.len() == 2);
         let mut seen: Vec<usize> = packets(&harness).iter().map(|bytes| bytes.len()).collect();
         seen.sort_unstable();
         assert_eq!(seen, [300, 8000]);
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert_eq!(
             (
                 counters[ListenerCounter::FramesCut],
@@ -430,7 +430,7 @@ fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
             (1, 3000)
         );
 
-        // With no budget at all, whole frames still pass, and whoever cuts one goes.
+        // With no budget at all, whole frames still pass, and a connection with a partial one is closed.
         harness.events.set_partial_budget(0);
         small.send(&frame(b"whole"));
         harness.run_until(|seen| seen.len() == 3);
@@ -500,7 +500,7 @@ fn thousands_of_idle_connections_cost_descriptors_and_little_else() {
 }
 
 #[test]
-fn whoever_connected_is_the_origin() {
+fn the_connecting_process_is_the_origin() {
     let directory = tempfile::tempdir().unwrap();
     let mut asked = config(&format!("unix://{}", directory.path().join("s").display()));
     asked.pass_credentials = true;
@@ -589,7 +589,7 @@ fn child_without_descriptors() {
         }
         good.send(&frame(b"good:1|c"));
         harness.run_until(|seen| seen.len() == 1);
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert_eq!(
             (
                 counters[ListenerCounter::AcceptErrors],
@@ -618,7 +618,7 @@ fn take_all_descriptors() -> Vec<std::fs::File> {
     std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
 }
 
-/// The reserve is gone too: accepting pauses and is taken up again by itself.
+/// The reserve is used up too: accepting pauses and resumes by itself.
 #[test]
 fn descriptors_used_up_for_long() {
     assert!(support::wait(support::subprocess("child_without_a_reserve").spawn().unwrap()).success());
@@ -634,7 +634,7 @@ fn child_without_a_reserve() {
         // A limit below what is open: giving up one descriptor does not help.
         support::raw::limit_descriptors(3);
         harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::AcceptPauses] >= 2);
-        let counters = *harness.events.counters(id);
+        let counters = harness.events.counters(id);
         assert!(
             counters[ListenerCounter::AcceptErrors] <= 2 * counters[ListenerCounter::AcceptPauses],
             "{counters:?}"

@@ -12,9 +12,11 @@ pub enum Error {
         at: u64,
         what: &'static str,
     },
-    #[error("{}: line {line}: {what}; \"partitions N\" and then any number of \"from SECONDS partitions N\" are allowed", path.display())]
+    #[error(
+        "{place}: line {line}: {what}; \"partitions N\" and then any number of \"from SECONDS partitions N\" are allowed"
+    )]
     Plan {
-        path: PathBuf,
+        place: String,
         line: usize,
         what: &'static str,
     },
@@ -28,6 +30,11 @@ pub enum Error {
     NoPartition { partition: u32, partitions: usize },
     #[error("a record of {bytes} bytes; at most {max} are allowed")]
     TooLarge { bytes: usize, max: usize },
+    #[error("this program was built without Kafka; a log can be a directory")]
+    NoKafka,
+    /// The brokers do not do what they were asked for.
+    #[error("{doing}: {what}")]
+    Kafka { doing: String, what: String },
 }
 
 impl Error {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use weir_merge::{Assignment, Commit, CommitError, Fetched, Log, Message, Plan, Quarantined};
 
 use crate::frames::{FRAME_BYTES_MAX, Frames, Numbered};
-use crate::{Error, plan};
+use crate::{Error, plan, plan::write_whole};
 
 /// Bytes of a file after which the next one begins.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -49,8 +49,12 @@ struct KeptCommit {
 struct Partition {
     records: Frames,
     commits: Frames,
+    /// Behind the last result that was read, and the commit to go on with.
+    results: Option<(u64, u64)>,
     /// The process that holds it may append a record.
     appending: PathBuf,
+    /// Names the first result that was not sent.
+    sent: PathBuf,
 }
 
 /// The log. See [`weir_merge::Log`].
@@ -109,7 +113,9 @@ impl FileLog {
             self.partitions.push(Partition {
                 records: Frames::open(directory.join("records"), self.file_bytes_max)?,
                 commits: Frames::open(directory.join("commits"), self.file_bytes_max)?,
+                results: None,
                 appending: directory.join("append.lock"),
+                sent: directory.join("sent"),
             });
         }
         Ok(plan)
@@ -253,15 +259,47 @@ impl Log for FileLog {
     }
 
     fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<Numbered>, Error> {
-        let commits = &mut self.partition(partition)?.commits;
-        let (frames, _) = commits.read(from / RESULTS_MAX, bytes_max)?;
+        let of = self.partition(partition)?;
+        // Whoever reads on asks for what comes behind the last result: that commit need not be read again.
+        let known = of.results.filter(|(behind, _)| *behind == from);
+        let commit = known.map_or(from / RESULTS_MAX, |(_, commit)| commit);
+        let (frames, next) = of.commits.read(commit, bytes_max)?;
         let mut results = Vec::new();
         for frame in &frames {
             let commit = kept_commit(partition, frame)?;
             results.extend((frame.0 * RESULTS_MAX..).zip(commit.results));
         }
         results.retain(|(number, _)| *number >= from);
+        let behind = results.last().map_or(from, |(number, _)| number + 1);
+        self.partition(partition)?.results = Some((behind, next));
         Ok(results)
+    }
+
+    fn results_sent(&mut self, partition: u32) -> Result<u64, Error> {
+        let path = &self.partition(partition)?.sent;
+        match std::fs::read_to_string(path) {
+            Ok(text) => text.trim().parse().map_err(|_| Error::Damaged {
+                path: path.clone(),
+                at: 0,
+                what: "no number",
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(Error::io(path)(error)),
+        }
+    }
+
+    fn note_results_sent(
+        &mut self,
+        partition: u32,
+        _generation: u64,
+        before: u64,
+    ) -> Result<(), CommitError<Error>> {
+        if self.owning.is_none() {
+            return Err(CommitError::Fenced);
+        }
+        let path = &self.partition(partition)?.sent;
+        write_whole(path, &format!("{before}\n"))?;
+        Ok(())
     }
 }
 

@@ -11,15 +11,19 @@ const FILE: &str = "plan";
 /// The plan, and the most partitions that are in it.
 pub(crate) fn read(directory: &Path) -> Result<Option<(Plan, u32)>, Error> {
     let path = directory.join(FILE);
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io(&path)(error)),
-    };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => parse(&text, &path.display().to_string()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io(&path)(error)),
+    }
+}
+
+/// A plan as text. `place`: where it is from, for errors.
+pub(crate) fn parse(text: &str, place: &str) -> Result<Option<(Plan, u32)>, Error> {
     let mut plan: Option<(Plan, u32)> = None;
     for (number, line) in (1..).zip(text.lines()) {
         let wrong = |what| Error::Plan {
-            path: path.clone(),
+            place: place.to_owned(),
             line: number,
             what,
         };
@@ -45,21 +49,30 @@ fn count_of(text: &str) -> Option<u32> {
     text.parse().ok().filter(|count| *count > 0)
 }
 
+/// The text of a plan without changes.
+pub(crate) fn first(partitions: u32) -> String {
+    format!("partitions {}\n", partitions.max(1))
+}
+
+/// The text of a plan with another change.
+pub(crate) fn announced(text: &str, from: i64, partitions: u32) -> String {
+    format!("{text}from {from} partitions {partitions}\n")
+}
+
 pub(crate) fn create(directory: &Path, partitions: u32) -> Result<(), Error> {
-    write(directory, &format!("partitions {}\n", partitions.max(1)))
+    write_whole(&directory.join(FILE), &first(partitions))
 }
 
 pub(crate) fn announce(directory: &Path, from: i64, partitions: u32) -> Result<(), Error> {
     let path = directory.join(FILE);
     let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-    write(directory, &format!("{text}from {from} partitions {partitions}\n"))
+    write_whole(&path, &announced(&text, from, partitions))
 }
 
 /// Whole or not at all.
-fn write(directory: &Path, text: &str) -> Result<(), Error> {
-    let path = directory.join(FILE);
-    let new = directory.join(format!("{FILE}.new"));
+pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
+    let new = path.with_extension("new");
     std::fs::write(&new, text)
-        .and_then(|()| std::fs::rename(&new, &path))
-        .map_err(Error::io(&path))
+        .and_then(|()| std::fs::rename(&new, path))
+        .map_err(Error::io(path))
 }

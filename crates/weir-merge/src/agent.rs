@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ledger::{Ledger, Missing};
 use crate::sequence::{Place, Sequence, Verdict};
+use crate::snapshot::COUNT_MAX;
 
 /// Starts of an agent whose records are still distinguished. Beyond it the oldest is closed.
 const EPOCHS_MAX: usize = 64;
@@ -45,6 +46,19 @@ pub(crate) enum End {
 }
 
 impl Agent {
+    /// Whether what was saved can have been counted.
+    pub fn is_possible(&self) -> bool {
+        let counts = [
+            self.late,
+            self.merged,
+            self.quarantined,
+            self.repeats,
+            self.contradictions,
+        ];
+        counts.into_iter().all(|count| count <= COUNT_MAX)
+            && self.epochs.values().all(|epoch| epoch.settled.is_possible())
+    }
+
     /// Goes on with what was saved.
     pub fn restore(&mut self) {
         for epoch in self.epochs.values_mut() {

@@ -32,6 +32,8 @@ pub(crate) struct Bucket {
     /// Of the record that is being added: the bucket's number of each of its texts.
     translated: Vec<u32>,
     key: Vec<u8>,
+    /// The place of the series behind the last one that was found: most agents have the same series in the same order.
+    expected: usize,
 }
 
 #[derive(Debug)]
@@ -74,6 +76,7 @@ impl Bucket {
             heap_of_states: 0,
             translated: Vec::new(),
             key: Vec::new(),
+            expected: 0,
         }
     }
 
@@ -81,6 +84,7 @@ impl Bucket {
         let texts: Vec<&str> = record.texts().collect();
         self.translated.clear();
         self.translated.resize(texts.len(), UNKNOWN);
+        self.expected = 0;
         let mut added = Added::default();
         for series in record.numbered() {
             self.translate(&texts, &series, room);
@@ -121,13 +125,21 @@ impl Bucket {
     }
 
     /// The place of the series with this key, or the key's hash.
-    fn find(&self) -> Result<usize, u64> {
-        let hash = hash(&self.key, self.seed);
-        let found = self.index.find(hash, |at| {
-            let (start, end) = self.series[*at as usize].key;
+    fn find(&mut self) -> Result<usize, u64> {
+        let is_at = |at: usize| {
+            let (start, end) = self.series[at].key;
             self.keys[start as usize..end as usize] == self.key
-        });
-        found.map(|at| *at as usize).ok_or(hash)
+        };
+        let found = match self.expected < self.series.len() && is_at(self.expected) {
+            true => Ok(self.expected),
+            false => {
+                let hash = hash(&self.key, self.seed);
+                let found = self.index.find(hash, |at| is_at(*at as usize));
+                found.map(|at| *at as usize).ok_or(hash)
+            }
+        };
+        self.expected = found.unwrap_or(self.series.len()) + 1;
+        found
     }
 
     fn merge(&mut self, at: usize, facts: Facts, state: &State, bounds: &Bounds) {
@@ -221,5 +233,5 @@ fn hash(key: &[u8], seed: u64) -> u64 {
 }
 
 fn push(key: &mut Vec<u8>, number: u32) {
-    key.extend(number.to_le_bytes());
+    key.extend_from_slice(&number.to_le_bytes());
 }

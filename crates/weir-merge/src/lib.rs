@@ -21,11 +21,11 @@ mod stream;
 mod texts;
 
 pub use ledger::{Interval, Ledger, Missing};
-pub use log::{Assignment, Commit, CommitError, Fetched, Log, Message, Quarantined};
-pub use merge::{Counts, Merge, Outcome, Reason, Settings};
+pub use log::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Quarantined};
+pub use merge::{Counts, Merge, Outcome, Reason, Refused, Settings};
 pub use owner::{Owner, Turn};
 pub use plan::{Plan, partition_of};
-pub use publisher::{Published, Publisher, delay_ms};
+pub use publisher::{Closing, Published, Publisher, SeriesPlace, delay_ms};
 pub use results::{Closed, Occasion, ResultError};
 pub use snapshot::SnapshotError;
-pub use stream::StreamStatus;
+pub use stream::{LastClosed, StreamStatus};

@@ -13,6 +13,15 @@ pub struct Message {
     pub bytes: Vec<u8>,
 }
 
+/// A record that is to be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Append<'a> {
+    pub partition: u32,
+    /// When its agent sends it, by the agent's clock: Unix milliseconds.
+    pub sent: i64,
+    pub bytes: &'a [u8],
+}
+
 /// A change of what an owner has to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignment {
@@ -79,7 +88,16 @@ pub trait Log {
     /// Adds a record to a partition and returns its offset. After an error it may be in the log or not.
     fn append(&mut self, partition: u32, sent: i64, bytes: &[u8]) -> Result<u64, Self::Error>;
 
-    /// What changed since the last call.
+    /// Adds several, those of one partition in their order, and returns what became of each. A log that takes many at a time
+    /// does so here.
+    fn append_all(&mut self, records: &[Append<'_>]) -> Vec<Result<u64, Self::Error>> {
+        let records = records.iter();
+        records
+            .map(|record| self.append(record.partition, record.sent, record.bytes))
+            .collect()
+    }
+
+    /// What changed since the last call. An owner that does not ask for minutes may lose its partitions.
     fn assignments(&mut self) -> Result<Vec<Assignment>, Self::Error>;
 
     /// Messages from an offset on, at most about `bytes_max`, and at least one where there is one.
@@ -103,4 +121,15 @@ pub trait Log {
         from: u64,
         bytes_max: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>, Self::Error>;
+
+    /// The number from which on results were not sent to where they go, as the last owner that sent them noted it.
+    fn results_sent(&mut self, partition: u32) -> Result<u64, Self::Error>;
+
+    /// Notes that results before this number were sent, unless a later generation owns the partition.
+    fn note_results_sent(
+        &mut self,
+        partition: u32,
+        generation: u64,
+        before: u64,
+    ) -> Result<(), CommitError<Self::Error>>;
 }

@@ -1,6 +1,6 @@
 //! One partition of the log: records in, results out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use weir_state::{AgentId, Bounds, Header, Publication, Record};
@@ -12,11 +12,14 @@ use crate::ledger::{Ledger, Missing};
 use crate::log::{Commit, Message, Quarantined};
 use crate::results::{Closed, Occasion};
 use crate::sequence::{Place, Verdict};
-use crate::snapshot::{SavedStream, Snapshot, SnapshotError};
+use crate::snapshot::{COUNT_MAX, SavedStream, Snapshot, SnapshotError};
 use crate::stream::{Open, Stream, StreamKey, StreamStatus};
 
 /// Tenants and widths of one partition. Each is a name that a sender chose.
 const STREAMS_MAX: usize = 256;
+
+/// Quarantined records that are remembered, for people.
+const REFUSED_MAX: usize = 32;
 
 /// What an agent takes, about: marks, membership, and its places in both.
 const AGENT_BYTES: usize = 600;
@@ -107,6 +110,15 @@ impl Reason {
     }
 }
 
+/// A record that was quarantined. The commit has its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub offset: u64,
+    /// `None`: the record does not say.
+    pub agent: Option<AgentId>,
+    pub reason: Reason,
+}
+
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -141,6 +153,24 @@ pub struct Counts {
     forgotten: Ledger,
 }
 
+impl Counts {
+    /// Whether it can have been counted.
+    pub(crate) fn is_possible(&self) -> bool {
+        let counts = [
+            self.merged,
+            self.late,
+            self.repeats,
+            self.closed_buckets,
+            self.corrections,
+            self.overflowed_states,
+            self.dropped_states,
+            self.too_large_series,
+        ];
+        let all = counts.into_iter().chain(self.quarantined);
+        all.into_iter().all(|count| count <= COUNT_MAX)
+    }
+}
+
 /// The state of one partition. Equal messages in equal order give equal results, at every owner and as often as they are read.
 #[derive(Debug)]
 pub struct Merge {
@@ -157,6 +187,8 @@ pub struct Merge {
     counts: Counts,
     ready: Vec<Vec<u8>>,
     quarantined: Vec<Quarantined>,
+    /// The newest that were quarantined: offset, agent and reason.
+    refused: VecDeque<Refused>,
 }
 
 impl Merge {
@@ -173,6 +205,7 @@ impl Merge {
             counts: Counts::default(),
             ready: Vec::new(),
             quarantined: Vec::new(),
+            refused: VecDeque::new(),
         }
     }
 
@@ -188,6 +221,11 @@ impl Merge {
             counts: saved.counts,
             ..Merge::new(settings, offset)
         })
+    }
+
+    /// The time of the log that was reached, Unix milliseconds; `None` before the first record.
+    pub fn time(&self) -> Option<i64> {
+        (self.time != i64::MIN).then_some(self.time)
     }
 
     /// The offset of the next message.
@@ -364,6 +402,7 @@ impl Merge {
             Outcome::Repeat => self.counts.repeats += 1,
             Outcome::Quarantined(reason) => {
                 self.counts.quarantined[reason.index()] += 1;
+                self.refuse(message, reason);
                 self.quarantined.push(Quarantined {
                     offset: message.offset,
                     reason: reason.to_string(),
@@ -380,6 +419,23 @@ impl Merge {
                 _ => agent.contradictions += 1,
             }
         }
+    }
+
+    fn refuse(&mut self, message: &Message, reason: Reason) {
+        if self.refused.len() >= REFUSED_MAX {
+            self.refused.pop_front();
+        }
+        let record = Record::decode(&message.bytes).ok();
+        self.refused.push_back(Refused {
+            offset: message.offset,
+            agent: record.map(|record| record.header.agent),
+            reason,
+        });
+    }
+
+    /// The newest records that were quarantined, the last one last.
+    pub fn refused(&self) -> impl Iterator<Item = &Refused> {
+        self.refused.iter()
     }
 
     /// Closes what is due, oldest first: the time of the log decides, so every owner closes the same.
@@ -424,10 +480,12 @@ impl Merge {
         let Some((start, open)) = stream.close(key.width) else {
             return;
         };
+        let closed = stream.closing(start, key.width, &open.agents());
         let occasion = Occasion::Closed {
-            expected: stream.expected(start, key.width),
-            seen: open.agents(),
+            expected: closed.expected,
+            seen: closed.seen,
         };
+        stream.closed = Some(closed);
         self.counts.closed_buckets += 1;
         self.counts.merged += open.records.len() as u64;
         self.finish(key, start, open, occasion);

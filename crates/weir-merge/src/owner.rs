@@ -12,6 +12,7 @@ const FETCH_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Owner<L> {
     log: L,
+    /// Its memory is shared by the partitions that are held.
     settings: Settings,
     held: BTreeMap<u32, Held>,
 }
@@ -19,6 +20,8 @@ pub struct Owner<L> {
 #[derive(Debug)]
 struct Held {
     generation: u64,
+    /// Messages that were not read yet.
+    behind: u64,
     /// `None`: it has to be read from the last commit.
     merge: Option<Merge>,
 }
@@ -49,6 +52,11 @@ impl<L: Log> Owner<L> {
         &mut self.log
     }
 
+    /// How many messages of a partition were not read yet.
+    pub fn behind(&self, partition: u32) -> u64 {
+        self.held.get(&partition).map_or(0, |held| held.behind)
+    }
+
     /// The partitions that are read.
     pub fn merges(&self) -> impl Iterator<Item = (u32, &Merge)> {
         self.held
@@ -56,9 +64,39 @@ impl<L: Log> Owner<L> {
             .filter_map(|(partition, held)| Some((*partition, held.merge.as_ref()?)))
     }
 
-    /// Follows changes of the assignment, and reads and commits something of each partition. After an error, what was not
-    /// committed is read again.
+    /// Notes that results of a partition before this number were sent, unless another owner has it.
+    pub fn note_results_sent(&mut self, partition: u32, before: u64) -> Result<(), CommitError<L::Error>> {
+        let held = self.held.get(&partition).ok_or(CommitError::Fenced)?;
+        self.log.note_results_sent(partition, held.generation, before)
+    }
+
+    /// Follows changes of the assignment, and reads and commits something of each partition. One that fails does not keep the
+    /// others from their turn; the first error is returned. What was not committed is read again.
     pub fn turn(&mut self) -> Result<Turn, L::Error> {
+        self.follow_assignments()?;
+        self.settings.plan = self.log.plan()?;
+        let (mut turn, mut failed) = (Turn::default(), None);
+        let partitions: Vec<u32> = self.held.keys().copied().collect();
+        let memory = self.settings.memory / partitions.len().max(1);
+        for partition in partitions {
+            let Some(mut held) = self.held.remove(&partition) else {
+                continue;
+            };
+            let read = self.read(partition, &mut held, memory, &mut turn);
+            match read {
+                Err(CommitError::Fenced) => {
+                    turn.fenced += 1;
+                    continue;
+                }
+                Err(CommitError::Log(error)) => failed = failed.or(Some(error)),
+                Ok(()) => {}
+            }
+            self.held.insert(partition, held);
+        }
+        failed.map_or(Ok(turn), Err)
+    }
+
+    fn follow_assignments(&mut self) -> Result<(), L::Error> {
         for assignment in self.log.assignments()? {
             match assignment {
                 Assignment::Assigned {
@@ -66,36 +104,29 @@ impl<L: Log> Owner<L> {
                     generation,
                 } => {
                     let merge = None;
-                    self.held.insert(partition, Held { generation, merge });
+                    let held = Held {
+                        generation,
+                        behind: 0,
+                        merge,
+                    };
+                    self.held.insert(partition, held);
                 }
                 Assignment::Revoked { partition } => drop(self.held.remove(&partition)),
             }
         }
-        self.settings.plan = self.log.plan()?;
-        let mut turn = Turn::default();
-        let partitions: Vec<u32> = self.held.keys().copied().collect();
-        for partition in partitions {
-            let Some(mut held) = self.held.remove(&partition) else {
-                continue;
-            };
-            let read = self.read(partition, &mut held, &mut turn);
-            match read {
-                Ok(()) => drop(self.held.insert(partition, held)),
-                Err(CommitError::Fenced) => turn.fenced += 1,
-                Err(CommitError::Log(error)) => {
-                    held.merge = None;
-                    self.held.insert(partition, held);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(turn)
+        Ok(())
+    }
+
+    /// Partitions that were assigned, whether their state was read yet or not.
+    pub fn held(&self) -> usize {
+        self.held.len()
     }
 
     fn read(
         &mut self,
         partition: u32,
         held: &mut Held,
+        memory: usize,
         turn: &mut Turn,
     ) -> Result<(), CommitError<L::Error>> {
         if held.merge.is_none() {
@@ -106,11 +137,18 @@ impl<L: Log> Owner<L> {
             return Ok(());
         };
         merge.settings_mut().plan = self.settings.plan.clone();
+        merge.settings_mut().memory = memory;
         let fetched = self.log.fetch(partition, merge.next(), FETCH_BYTES)?;
-        turn.behind += fetched.end.saturating_sub(fetched.next);
+        held.behind = fetched.end.saturating_sub(fetched.next);
+        turn.behind += held.behind;
         turn.messages += take(merge, fetched);
         if let Some(commit) = merge.commit() {
-            self.log.commit(partition, held.generation, &commit)?;
+            let committed = self.log.commit(partition, held.generation, &commit);
+            if committed.is_err() {
+                // It may have happened or not: only the log knows.
+                held.merge = None;
+            }
+            committed?;
             turn.commits += 1;
         }
         Ok(())

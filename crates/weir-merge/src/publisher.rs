@@ -1,14 +1,39 @@
 //! What an agent publishes: the series of a bucket, divided among partitions, as records whose numbers have no gaps.
 
-use weir_state::{AgentId, Facts, Header, Identity, Publication, State, Table, TooLarge};
+use weir_protocol::Kind;
+use weir_state::{AgentId, Catalogue, Facts, Header, Identity, Named, Packer, Publication, State, TooLarge};
 
 use crate::plan::{Plan, partition_of};
+
+/// Buckets without a sample after which a series counts as idle.
+const IDLE_BUCKETS: u32 = 30;
+
+/// So few series are kept whether they are idle or not.
+const KEPT_MAX: usize = 1024;
 
 /// A record, and where it belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     pub partition: u32,
     pub bytes: Vec<u8>,
+    /// Calls of [`Publisher::put`] that it holds.
+    pub rows: u64,
+}
+
+/// The records of a bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Closing {
+    pub records: Vec<Published>,
+    pub too_large: TooLarge,
+    /// Calls of [`Publisher::put`] for series that no record can hold.
+    pub too_large_rows: u64,
+}
+
+/// A series of a publisher, for as long as [`Publisher::generation`] stays the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeriesPlace {
+    partition: u32,
+    number: u32,
 }
 
 /// One process of an agent. Series are added as they are to come out: without their host, where the fleet's series have none.
@@ -17,7 +42,11 @@ pub struct Publisher {
     tenant: String,
     agent: AgentId,
     epoch: u64,
-    partitions: Vec<Sent>,
+    sent: Vec<Sent>,
+    /// Of each partition.
+    catalogues: Vec<Catalogue>,
+    packer: Packer,
+    generation: u64,
     open: Option<Bucket>,
 }
 
@@ -28,11 +57,10 @@ struct Sent {
     states: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Bucket {
     start: i64,
     width: u32,
-    tables: Vec<Table>,
 }
 
 impl Publisher {
@@ -41,49 +69,122 @@ impl Publisher {
             tenant: tenant.to_owned(),
             agent,
             epoch,
-            partitions: Vec::new(),
+            sent: Vec::new(),
+            catalogues: Vec::new(),
+            packer: Packer::default(),
+            generation: 0,
             open: None,
         }
     }
 
+    pub fn agent(&self) -> AgentId {
+        self.agent
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whose series follow. Nothing may be open.
+    pub fn set_tenant(&mut self, tenant: &str) {
+        if self.tenant != tenant {
+            self.tenant = tenant.to_owned();
+            self.forget();
+        }
+    }
+
+    /// Changes when places are no longer valid: the number of partitions is another one, or most series are idle.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether a bucket was begun and not closed.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// Begins a bucket. What was added to one before and not closed stays in that one: close it first.
     pub fn begin(&mut self, start: i64, width: u32, plan: &Plan) {
-        let partitions = plan.at(start) as usize;
-        if self.partitions.len() < partitions {
-            self.partitions.resize(partitions, Sent::default());
+        if self.open.is_some() {
+            return;
         }
-        self.open.get_or_insert_with(|| Bucket {
-            start,
-            width,
-            tables: vec![Table::new(weir_state::Bounds::NONE); partitions],
-        });
+        let partitions = plan.at(start) as usize;
+        if self.catalogues.len() != partitions {
+            self.forget();
+            let agent = self.agent;
+            self.catalogues.resize_with(partitions, || Catalogue::new(agent));
+        }
+        if self.sent.len() < partitions {
+            self.sent.resize(partitions, Sent::default());
+        }
+        self.open = Some(Bucket { start, width });
+    }
+
+    /// Forgets what series are called. Numbers of records go on.
+    pub fn forget(&mut self) {
+        self.catalogues.clear();
+        self.generation += 1;
+    }
+
+    /// The place of a series. A bucket must be open.
+    pub fn find(&mut self, kind: Kind, named: &Named<'_>) -> SeriesPlace {
+        let partition = partition_of(
+            &self.tenant,
+            kind,
+            named.name,
+            named.host.unwrap_or_default(),
+            named.tags.iter().copied(),
+            self.catalogues.len() as u32,
+        );
+        SeriesPlace {
+            partition,
+            number: self.catalogues[partition as usize].find(kind, named),
+        }
+    }
+
+    /// Adds the state of a series to the bucket that is open.
+    pub fn put(&mut self, place: SeriesPlace, facts: Facts, state: &State) {
+        self.catalogues[place.partition as usize].put(place.number, facts, state);
     }
 
     /// Adds a series to the bucket that was begun. Equal series become one.
-    pub fn add(&mut self, identity: Identity, facts: Facts, state: State) {
-        let Some(bucket) = &mut self.open else {
+    pub fn add(&mut self, identity: &Identity, facts: Facts, state: &State) {
+        if self.open.is_none() {
             return;
+        }
+        let named = Named {
+            name: &identity.name,
+            host: identity.host.as_deref(),
+            integration: identity.integration.as_deref(),
+            tags: identity.tags.iter().map(AsRef::as_ref).collect(),
         };
-        let partition = partition_of(
-            &self.tenant,
-            identity.kind,
-            &identity.name,
-            identity.host.as_deref().unwrap_or_default(),
-            identity.tags.iter().map(AsRef::as_ref),
-            bucket.tables.len() as u32,
-        );
-        bucket.tables[partition as usize].add(identity, facts, state);
+        let place = self.find(identity.kind, &named);
+        self.put(place, facts, state);
     }
 
     /// The records of the bucket: of each partition at least one, also where it has no series, since they tell that the agent is
     /// there and has nothing more to say. `is_last`: the agent ends.
-    pub fn close(&mut self, is_last: bool) -> (Vec<Published>, TooLarge) {
-        let (mut published, mut too_large) = (Vec::new(), TooLarge::default());
+    pub fn close(&mut self, is_last: bool) -> Closing {
+        let closing = self.close_where(is_last, |_| true);
+        self.forget_idle();
+        closing
+    }
+
+    /// The records of a bucket that the agent has told of before, and that got more: only of partitions that have series.
+    pub fn close_partly(&mut self) -> Closing {
+        self.close_where(false, Catalogue::has_states)
+    }
+
+    fn close_where(&mut self, is_last: bool, is_wanted: impl Fn(&Catalogue) -> bool) -> Closing {
+        let mut closing = Closing::default();
         let Some(bucket) = self.open.take() else {
-            return (published, too_large);
+            return closing;
         };
-        let partitions = bucket.tables.len() as u32;
-        for ((partition, table), sent) in (0..).zip(&bucket.tables).zip(&mut self.partitions) {
+        let partitions = self.catalogues.len() as u32;
+        for ((partition, catalogue), sent) in (0..).zip(&mut self.catalogues).zip(&mut self.sent) {
+            if !is_wanted(catalogue) {
+                continue;
+            }
             let header = Header {
                 tenant: self.tenant.clone(),
                 agent: self.agent,
@@ -98,14 +199,37 @@ impl Publisher {
                 }),
                 ..Header::default()
             };
-            let (records, states, refused) = table.encode_counted(&header);
-            sent.records += records.len() as u64;
-            sent.states += states;
-            too_large.series += refused.series;
-            let records = records.into_iter();
-            published.extend(records.map(|bytes| Published { partition, bytes }));
+            let packing = catalogue.pack(&header, &mut self.packer);
+            sent.records += packing.records.len() as u64;
+            sent.states += packing.records.iter().map(|packed| packed.states).sum::<u64>();
+            closing.too_large.series += packing.too_large;
+            closing.too_large_rows += packing.too_large_rows;
+            let records = packing.records.into_iter();
+            closing.records.extend(records.map(|packed| Published {
+                partition,
+                bytes: packed.bytes,
+                rows: packed.rows,
+            }));
         }
-        (published, too_large)
+        closing
+    }
+
+    /// Begins anew where most series did not come for a while: what is left costs less than keeping account of each.
+    fn forget_idle(&mut self) {
+        let known: usize = self.catalogues.iter().map(Catalogue::len).sum();
+        let idle = || {
+            self.catalogues
+                .iter()
+                .map(|catalogue| catalogue.idle(IDLE_BUCKETS))
+        };
+        if known > KEPT_MAX && idle().sum::<usize>() > known / 2 {
+            self.forget();
+        }
+    }
+
+    /// Bytes held, about.
+    pub fn heap_bytes(&self) -> usize {
+        self.catalogues.iter().map(Catalogue::heap_bytes).sum()
     }
 }
 
@@ -118,6 +242,7 @@ pub fn delay_ms(agent: AgentId, width: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_state::{ExactSum, Record};
 
     /// The whole fleet starts at once, and what it sends is spread.
     #[test]
@@ -131,6 +256,66 @@ mod tests {
         assert!(
             of_second.iter().all(|agents| (850..1150).contains(agents)),
             "{of_second:?}"
+        );
+    }
+
+    fn counter(name: &str) -> Identity {
+        Identity::new(Kind::Counter, name, Some(""), None, [])
+    }
+
+    /// Publishes one series and returns how many are in the records.
+    fn publish(publisher: &mut Publisher, bucket: i64, names: &[String], plan: &Plan) -> usize {
+        let facts = Facts {
+            seen: bucket,
+            suffixes: u32::MAX,
+        };
+        publisher.begin(bucket, 10, plan);
+        for name in names {
+            publisher.add(&counter(name), facts, &State::Counter(ExactSum::from(1.0)));
+        }
+        let closing = publisher.close(false);
+        let rows: u64 = closing.records.iter().map(|record| record.rows).sum();
+        assert_eq!(rows, names.len() as u64);
+        let records = closing.records.iter();
+        let series = records.map(|record| {
+            let read = Record::decode(&record.bytes).unwrap();
+            assert_eq!(read.header.publication.unwrap().partitions, plan.at(bucket));
+            read.len()
+        });
+        series.sum()
+    }
+
+    #[test]
+    fn idle_series_are_forgotten_and_numbers_go_on() {
+        let plan = Plan::new(2);
+        let mut publisher = Publisher::new("", AgentId([1; 16]), 1);
+        let many: Vec<String> = (0..3000).map(|at| format!("a{at}")).collect();
+        assert_eq!(publish(&mut publisher, 0, &many, &plan), 3000);
+        let (generation, bytes) = (publisher.generation(), publisher.heap_bytes());
+        for bucket in 1..i64::from(IDLE_BUCKETS) {
+            assert_eq!(publish(&mut publisher, bucket * 10, &many[..10], &plan), 10);
+            assert_eq!(publisher.generation(), generation);
+        }
+        for bucket in 30..34 {
+            assert_eq!(publish(&mut publisher, bucket * 10, &many[..10], &plan), 10);
+        }
+        assert_ne!(publisher.generation(), generation);
+        assert!(publisher.heap_bytes() < bytes / 10);
+        assert_eq!(publisher.sent.iter().map(|sent| sent.records).sum::<u64>(), 68);
+    }
+
+    #[test]
+    fn another_number_of_partitions_is_another_division() {
+        let mut plan = Plan::new(1);
+        plan.announce(20, 3);
+        let mut publisher = Publisher::new("", AgentId([1; 16]), 1);
+        let names: Vec<String> = (0..50).map(|at| format!("a{at}")).collect();
+        for bucket in [0, 10, 20, 30] {
+            assert_eq!(publish(&mut publisher, bucket, &names, &plan), 50);
+        }
+        assert_eq!(
+            publisher.sent.iter().map(|sent| sent.records).collect::<Vec<_>>(),
+            [4, 2, 2]
         );
     }
 }

@@ -56,6 +56,23 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
+    /// Whether taking records can have led here.
+    pub fn is_possible(&self) -> bool {
+        let in_order =
+            |one: &Border, next: &Border| one.sequence <= next.sequence && one.states <= next.states;
+        let ranges = self.ranges.iter();
+        let are_whole = ranges.clone().all(|range| in_order(&range.first, &range.last));
+        let are_apart = self.ranges.windows(2).all(|pair| {
+            let (last, first) = (&pair[0].last, &pair[1].first);
+            in_order(last, first) && last.sequence + 1 < first.sequence
+        });
+        let are_small = self
+            .ranges
+            .last()
+            .is_none_or(|range| range.last.sequence < u64::MAX);
+        are_whole && are_apart && are_small
+    }
+
     pub fn look(&self, place: &Place) -> Verdict {
         let at = self.after(place.sequence);
         let before = at.checked_sub(1).map(|at| self.ranges[at].last);

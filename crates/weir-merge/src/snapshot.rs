@@ -12,6 +12,12 @@ use crate::stream::{Member, Stream, StreamKey};
 /// The first byte of a snapshot.
 const VERSION: u8 = 1;
 
+/// What is counted stays far below it, so that sums of it do not overflow.
+pub(crate) const COUNT_MAX: u64 = 1 << 56;
+
+/// Offsets of a log are signed elsewhere.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
 /// Why bytes are no snapshot.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SnapshotError {
@@ -19,6 +25,8 @@ pub enum SnapshotError {
     Version { found: Option<u8> },
     #[error("a snapshot that cannot be read: {0}")]
     Form(#[from] postcard::Error),
+    #[error("a snapshot that nobody can have written: {what}")]
+    Impossible { what: &'static str },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -73,7 +81,15 @@ impl Snapshot {
             let found = bytes.first().copied();
             return Err(SnapshotError::Version { found });
         };
-        Ok(postcard::from_bytes(rest)?)
+        let snapshot: Snapshot = postcard::from_bytes(rest)?;
+        let agents_are_whole = snapshot.agents.iter().all(|(_, agent)| agent.is_possible());
+        match agents_are_whole && snapshot.next <= OFFSET_MAX {
+            true if snapshot.counts.is_possible() => Ok(snapshot),
+            true => Err(SnapshotError::Impossible { what: "its counts" }),
+            false => Err(SnapshotError::Impossible {
+                what: "what was taken of agents",
+            }),
+        }
     }
 
     pub fn agents(agents: Vec<([u8; 16], Agent)>) -> BTreeMap<AgentId, Agent> {

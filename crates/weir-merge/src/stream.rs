@@ -1,6 +1,6 @@
 //! Buckets of one tenant and width, and the agents that they wait for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use weir_state::{AgentId, Header};
@@ -28,6 +28,7 @@ pub(crate) struct Stream {
     pub corrections: BTreeMap<i64, Open>,
     /// Members before this one have passed the oldest open bucket.
     pub passed: Option<AgentId>,
+    pub closed: Option<LastClosed>,
 }
 
 /// An agent as its buckets see it.
@@ -52,6 +53,17 @@ pub(crate) struct Open {
     pub records: Vec<(AgentId, u64, Place)>,
 }
 
+/// A bucket as it closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastClosed {
+    pub start: i64,
+    /// Agents that were live, and those whose records it has.
+    pub expected: u32,
+    pub seen: u32,
+    /// Agents that were live and whose records it does not have.
+    pub missing: Vec<AgentId>,
+}
+
 /// What `weir merge status` says of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamStatus {
@@ -62,6 +74,8 @@ pub struct StreamStatus {
     pub open_buckets: usize,
     /// Live agents whose records for the oldest open bucket have not come.
     pub awaited: Vec<AgentId>,
+    /// The bucket that closed last here.
+    pub closed: Option<LastClosed>,
 }
 
 impl Open {
@@ -75,10 +89,8 @@ impl Open {
         }
     }
 
-    pub fn agents(&self) -> u32 {
-        let agents: std::collections::BTreeSet<AgentId> =
-            self.records.iter().map(|(agent, ..)| *agent).collect();
-        agents.len() as u32
+    pub fn agents(&self) -> BTreeSet<AgentId> {
+        self.records.iter().map(|(agent, ..)| *agent).collect()
     }
 }
 
@@ -141,10 +153,17 @@ impl Stream {
         self.passed.is_none()
     }
 
-    /// How many agents a bucket is waited for.
-    pub fn expected(&self, bucket: i64, width: u32) -> u32 {
-        let members = self.members.values();
-        members.filter(|member| member.is_expected(bucket, width)).count() as u32
+    /// What to say of a bucket that closes with the records of these agents.
+    pub fn closing(&self, start: i64, width: u32, seen: &BTreeSet<AgentId>) -> LastClosed {
+        let members = self.members.iter();
+        let expected = members.filter(|(_, member)| member.is_expected(start, width));
+        let missing = expected.clone().filter(|(agent, _)| !seen.contains(agent));
+        LastClosed {
+            start,
+            expected: expected.count() as u32,
+            seen: seen.len() as u32,
+            missing: missing.map(|(agent, _)| *agent).collect(),
+        }
     }
 
     /// Takes the oldest open bucket out.
@@ -173,6 +192,7 @@ impl Stream {
             closed_before: self.frontier,
             open_buckets: self.open.len(),
             awaited: awaited.map(|(agent, _)| *agent).collect(),
+            closed: self.closed.clone(),
         }
     }
 }

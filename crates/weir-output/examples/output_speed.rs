@@ -12,6 +12,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use weir_aggregate::{AggregatorSettings, Batch, Expansion, Weights};
@@ -19,6 +20,7 @@ use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{
     BLOCK_BYTES, Ingest, IngestSettings, Received, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget,
 };
+use weir_merge::Plan;
 use weir_output::datadog::DatadogEncoder;
 use weir_output::delivery::{Clock, Encode, Encoded};
 use weir_output::graphite::{GraphiteEncoder, Tags};
@@ -175,6 +177,10 @@ fn outputs(messages: &str) -> Vec<(&'static str, Output)> {
         (
             "file, standard output (JSON lines, before compression)",
             encoder(LinesEncoder::new(expansion, 256 << 10)),
+        ),
+        (
+            "Kafka, state for a merge (zstd), 4 partitions",
+            encoder(support::kafka(Path::new("log")).encoder(support::agent(1), Plan::new(4), u64::MAX)),
         ),
         ("scrape, state alone (nobody scrapes)", scrape_state()),
         ("scrape, protobuf (gzip)", scrape(Format::Protobuf)),

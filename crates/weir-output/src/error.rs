@@ -19,6 +19,10 @@ pub enum StartError {
     Address(#[from] AddressError),
     #[error("address: {0} is neither TCP nor UDP")]
     NoInternetAddress(Address),
+    #[error("the log cannot be opened: {0}")]
+    Log(#[from] weir_log::Error),
+    #[error("format: the defaults of lines cannot be read, which is a defect of weir")]
+    Lines,
     /// Its queue on disk is not to be had.
     #[error(transparent)]
     Queue(#[from] io::Error),

@@ -20,6 +20,7 @@ use crate::delivery::{Class, Counter, Draft, Encode, Encoded, Items};
 pub struct LinesEncoder {
     expansion: Arc<Expansion>,
     payload_bytes: usize,
+    route: u16,
 }
 
 impl LinesEncoder {
@@ -28,7 +29,23 @@ impl LinesEncoder {
         Self {
             expansion,
             payload_bytes,
+            route: 0,
         }
+    }
+
+    fn lines(&self, class: Class) -> Lines {
+        Lines {
+            class,
+            route: self.route,
+            payload_bytes: self.payload_bytes,
+            text: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Payloads of this route.
+    pub fn routed(self, route: u16) -> Self {
+        Self { route, ..self }
     }
 }
 
@@ -47,19 +64,19 @@ impl Encode for LinesEncoder {
     }
 
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
-        let mut lines = Lines::new(Class::Points, self.payload_bytes);
+        let mut lines = self.lines(Class::Points);
         for series in batch.series() {
             lines.add(out, |text| write_series(&series, &self.expansion, text));
         }
         lines.finish(out);
-        let mut lines = Lines::new(Class::Events, self.payload_bytes);
+        let mut lines = self.lines(Class::Events);
         for event in &batch.events {
             lines.add(out, |text| {
                 write_object("event", event_object(event, &batch.hostname), text)
             });
         }
         lines.finish(out);
-        let mut lines = Lines::new(Class::Checks, self.payload_bytes);
+        let mut lines = self.lines(Class::Checks);
         for check in &batch.checks {
             lines.add(out, |text| {
                 write_object("check", check_object(check, &batch.hostname), text)
@@ -68,7 +85,7 @@ impl Encode for LinesEncoder {
         lines.finish(out);
     }
 
-    /// Nothing stays open: whoever reads along sees an event when it comes, not at the end of a bucket.
+    /// Nothing stays open: a reader sees an event when it comes, not at the end of a bucket.
     fn finish(&mut self, _: &mut Encoded) {}
 
     fn open(&self) -> Items {
@@ -79,21 +96,13 @@ impl Encode for LinesEncoder {
 /// Collects lines of one class into payloads.
 struct Lines {
     class: Class,
+    route: u16,
     payload_bytes: usize,
     text: Vec<u8>,
     count: u32,
 }
 
 impl Lines {
-    fn new(class: Class, payload_bytes: usize) -> Self {
-        Self {
-            class,
-            payload_bytes,
-            text: Vec::new(),
-            count: 0,
-        }
-    }
-
     /// Adds the lines that `write` appends and counts.
     fn add(&mut self, out: &mut Encoded, write: impl FnOnce(&mut Vec<u8>) -> u64) {
         let before = self.text.len();
@@ -109,7 +118,7 @@ impl Lines {
     fn finish(&mut self, out: &mut Encoded) {
         if self.count > 0 {
             out.payloads.push(Draft {
-                route: 0,
+                route: self.route,
                 class: self.class,
                 count: std::mem::take(&mut self.count),
                 body: std::mem::take(&mut self.text),

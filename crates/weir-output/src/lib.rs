@@ -15,6 +15,7 @@ pub mod graphite;
 pub mod http;
 pub mod influx;
 pub mod json_lines;
+pub mod kafka;
 pub mod otlp;
 pub mod probe;
 pub mod prometheus;

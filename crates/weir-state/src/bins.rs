@@ -1,6 +1,7 @@
 use weir_sketch::{BINS_MAX, Bin, KEY_MAX};
 
 use crate::Error;
+use crate::unite::unite;
 use crate::wire::{Reader, Writer};
 
 /// Where counts stop: far beyond any truth, and sums of it stay within 128 bits.
@@ -47,23 +48,11 @@ impl Bins {
     }
 
     pub fn merge(&mut self, other: &Bins) {
-        let mut all = Vec::with_capacity(self.0.len() + other.0.len());
-        let (mut mine, mut theirs) = (self.0.iter().peekable(), other.0.iter().peekable());
-        while let (Some(&&(key, count)), Some(&&(other_key, other_count))) = (mine.peek(), theirs.peek()) {
-            let is_mine = key <= other_key;
-            let is_theirs = other_key <= key;
-            all.push(match (is_mine, is_theirs) {
-                (true, true) => (key, add(count, other_count)),
-                (true, false) => (key, count),
-                _ => (other_key, other_count),
-            });
-            mine.next_if(|_| is_mine);
-            theirs.next_if(|_| is_theirs);
-        }
-        all.extend(mine);
-        all.extend(theirs);
-        collapse(&mut all);
-        self.0 = all;
+        let order = |one: &(i16, u128), other: &(i16, u128)| one.0.cmp(&other.0);
+        unite(&mut self.0, &other.0, order, |mine, theirs| {
+            mine.1 = add(mine.1, theirs.1);
+        });
+        collapse(&mut self.0);
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
@@ -115,6 +104,9 @@ fn add(one: u128, other: u128) -> u128 {
 
 fn collapse(bins: &mut Vec<(i16, u128)>) {
     let excess = bins.len().saturating_sub(BINS_MAX);
+    if excess == 0 {
+        return;
+    }
     let removed = bins.drain(..excess).fold(0, |sum, (_, count)| add(sum, count));
     if let Some((_, lowest)) = bins.first_mut() {
         *lowest = add(*lowest, removed);

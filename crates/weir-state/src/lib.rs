@@ -7,12 +7,16 @@
 //! What this crate never does: I/O, or read a clock.
 
 mod bins;
+mod catalogue;
 mod distribution;
+mod division;
 mod error;
 mod extremes;
 mod gauge;
 mod header;
+mod interned;
 mod members;
+mod packer;
 mod record;
 mod samples;
 mod series;
@@ -20,17 +24,20 @@ mod state;
 mod stream;
 mod sum;
 mod table;
+mod unite;
 mod wire;
 
 pub use bins::Bins;
+pub use catalogue::{Catalogue, Packed, Packing};
 pub use distribution::Distribution;
 pub use error::Error;
 pub use extremes::Extremes;
 pub use gauge::Gauge;
 pub use header::{AgentId, Header, OLDEST_VERSION, Publication, VERSION};
-pub use members::Members;
+pub use members::{Distinct, Members};
+pub use packer::Packer;
 pub use record::{BODY_BYTES_MAX, Numbered, Record, decode_body};
-pub use samples::{Folded, Samples};
+pub use samples::{Folded, Listed, Samples};
 pub use series::{Facts, Identity, SeriesRef};
 pub use state::{Bounds, State};
 pub use stream::{Entry, Named, StreamReader, StreamWriter};

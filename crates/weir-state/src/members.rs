@@ -5,30 +5,61 @@ use weir_sketch::hll::HyperLogLog;
 use crate::wire::{Reader, Writer};
 use crate::{Bounds, Error};
 
-/// Registers of an estimate: 2^14.
+/// Registers of an estimate: 2^14. An agent that is short of memory has fewer, and what is merged with that has as few.
 const PRECISION: u8 = 14;
+
+/// The least that an estimate has: 2^4.
+const PRECISION_MIN: u8 = 4;
+
+/// How members are written: all of them, an estimate of [`PRECISION`], or one of a lower precision, which follows.
+const EXACT: u8 = 0;
+const ESTIMATE: u8 = 1;
+const COARSE: u8 = 2;
 
 /// The distinct members of a set: all of them, or an estimate of their number once they are too many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Members {
-    Exact(BTreeSet<Box<[u8]>>),
+    Exact(Distinct),
     Estimate(HyperLogLog),
+}
+
+const WHAT: &str = "a set";
+
+/// Members in their order, and how long they are together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Distinct {
+    members: BTreeSet<Box<[u8]>>,
+    bytes: usize,
+}
+
+impl Distinct {
+    fn insert(&mut self, member: &[u8]) {
+        if !self.members.contains(member) {
+            self.bytes += member.len();
+            self.members.insert(member.into());
+        }
+    }
+}
+
+impl std::ops::Deref for Distinct {
+    type Target = BTreeSet<Box<[u8]>>;
+
+    fn deref(&self) -> &BTreeSet<Box<[u8]>> {
+        &self.members
+    }
 }
 
 impl Default for Members {
     fn default() -> Self {
-        Members::Exact(BTreeSet::new())
+        Members::Exact(Distinct::default())
     }
 }
 
 impl Members {
     pub fn exact<'a>(members: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        Members::Exact(members.into_iter().map(Box::from).collect())
-    }
-
-    /// An estimate of the precision that all estimates have. `None`: it has another one.
-    pub fn estimate(estimate: HyperLogLog) -> Option<Self> {
-        (estimate.registers().len() == 1 << PRECISION).then_some(Members::Estimate(estimate))
+        let mut distinct = Distinct::default();
+        members.into_iter().for_each(|member| distinct.insert(member));
+        Members::Exact(distinct)
     }
 
     /// Number of distinct members, rounded where it is estimated.
@@ -42,11 +73,7 @@ impl Members {
     pub fn merge(&mut self, other: &Members, bounds: &Bounds) {
         match (&mut *self, other) {
             (Members::Exact(mine), Members::Exact(theirs)) => {
-                for member in theirs {
-                    if !mine.contains(member) {
-                        mine.insert(member.clone());
-                    }
-                }
+                theirs.iter().for_each(|member| mine.insert(member));
                 self.keep_within(bounds);
             }
             (Members::Exact(mine), Members::Estimate(theirs)) => {
@@ -58,7 +85,12 @@ impl Members {
                 theirs.iter().for_each(|member| mine.insert(member));
             }
             (Members::Estimate(mine), Members::Estimate(theirs)) => {
-                mine.merge(theirs).expect("all estimates have one precision");
+                mine.reduce(theirs.precision());
+                if mine.merge(theirs).is_err() {
+                    let mut theirs = theirs.clone();
+                    theirs.reduce(mine.precision());
+                    mine.merge(&theirs).expect("both have the lower precision");
+                }
             }
         }
     }
@@ -66,7 +98,7 @@ impl Members {
     /// Too many members become an estimate.
     pub(crate) fn keep_within(&mut self, bounds: &Bounds) {
         if let Members::Exact(members) = self
-            && (members.len() > bounds.members || is_longer(members, bounds.member_bytes))
+            && (members.len() > bounds.members || members.bytes > bounds.member_bytes)
         {
             let mut estimate = HyperLogLog::new(PRECISION);
             members.iter().for_each(|member| estimate.insert(member));
@@ -86,43 +118,45 @@ impl Members {
     pub(crate) fn write(&self, writer: &mut Writer) {
         match self {
             Members::Exact(members) => {
-                writer.byte(0);
+                writer.byte(EXACT);
                 writer.number(members.len() as u64);
                 members.iter().for_each(|member| writer.block(member));
             }
             Members::Estimate(estimate) => {
-                writer.byte(1);
+                match estimate.precision() {
+                    PRECISION => writer.byte(ESTIMATE),
+                    lower => writer.raw(&[COARSE, lower]),
+                }
                 writer.raw(estimate.registers());
             }
         }
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
-        const WHAT: &str = "a set";
         match reader.byte()? {
-            0 => {
-                let mut members: BTreeSet<Box<[u8]>> = BTreeSet::new();
+            EXACT => {
+                let mut members = Distinct::default();
                 for _ in 0..reader.count(1)? {
                     let member = reader.block()?;
                     if members.last().is_some_and(|last| **last >= *member) {
                         return Err(Error::NotCanonical(WHAT));
                     }
-                    members.insert(member.into());
+                    members.insert(member);
                 }
                 Ok(Members::Exact(members))
             }
-            1 => {
-                let registers = reader.raw(1 << PRECISION)?;
-                let estimate =
-                    HyperLogLog::from_registers(registers.into()).map_err(|_| Error::OutOfRange(WHAT))?;
-                Ok(Members::Estimate(estimate))
-            }
+            ESTIMATE => read_estimate(PRECISION, reader),
+            COARSE => match reader.byte()? {
+                precision @ PRECISION_MIN..PRECISION => read_estimate(precision, reader),
+                _ => Err(Error::NotCanonical(WHAT)),
+            },
             _ => Err(Error::NotCanonical(WHAT)),
         }
     }
 }
 
-/// Whether the members have more bytes than this.
-fn is_longer(members: &BTreeSet<Box<[u8]>>, bytes_max: usize) -> bool {
-    bytes_max < usize::MAX && members.iter().map(|member| member.len()).sum::<usize>() > bytes_max
+fn read_estimate(precision: u8, reader: &mut Reader<'_>) -> Result<Members, Error> {
+    let registers = reader.raw(1 << precision)?;
+    let estimate = HyperLogLog::from_registers(registers.into()).map_err(|_| Error::OutOfRange(WHAT))?;
+    Ok(Members::Estimate(estimate))
 }

@@ -1,8 +1,10 @@
 //! A record: version, flags and checksum, a header, and a body of texts and of series that refer to them by number.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use weir_protocol::Kind;
+use zstd::bulk::Decompressor;
 
 use crate::series::{Facts, Identity, SeriesRef};
 use crate::wire::{Reader, Writer};
@@ -12,20 +14,20 @@ use crate::{Error, Header, OLDEST_VERSION, State, VERSION};
 pub const BODY_BYTES_MAX: usize = 1_000_000;
 
 /// Flags.
-const COMPRESSED: u8 = 1;
-const OPEN: u8 = 2;
-const PUBLISHED: u8 = 4;
-
-/// Version, flags and checksum.
-const PREFIX_BYTES: usize = 6;
+pub(crate) const COMPRESSED: u8 = 1;
+pub(crate) const OPEN: u8 = 2;
+pub(crate) const PUBLISHED: u8 = 4;
 
 /// Bytes that a series takes at least: kind, name, form, number of tags, time, state.
 const SERIES_BYTES_MIN: usize = 6;
 
+/// Series that memory is set aside for before they are read: a record may claim many.
+const ROWS_RESERVED: usize = 4096;
+
 /// What a series has beside name and tags.
-const HAS_HOST: u8 = 1;
-const HAS_INTEGRATION: u8 = 2;
-const HAS_SUFFIXES: u8 = 4;
+pub(crate) const HAS_HOST: u8 = 1;
+pub(crate) const HAS_INTEGRATION: u8 = 2;
+pub(crate) const HAS_SUFFIXES: u8 = 4;
 
 /// A record that was read.
 #[derive(Clone, Debug)]
@@ -86,7 +88,7 @@ impl Record {
             .ok_or(Error::TooLarge { bytes: len })?;
         let body = match flags & COMPRESSED {
             0 => reader.rest().to_vec(),
-            _ => zstd::bulk::decompress(reader.rest(), len).map_err(|_| Error::Compression)?,
+            _ => decompressed(reader.rest(), len)?,
         };
         match body.len() == len {
             true => decode_body(header, body),
@@ -165,6 +167,7 @@ impl Record {
     fn read_series(&mut self, reader: &mut Reader<'_>, used: &mut [bool]) -> Result<(), Error> {
         const WHAT: &str = "the order of series";
         let count = reader.count(SERIES_BYTES_MIN)?;
+        self.rows.reserve(count.min(ROWS_RESERVED));
         for _ in 0..count {
             let row = self.read_row(reader, used)?;
             // Texts ascend, so their numbers compare as they do.
@@ -230,7 +233,7 @@ impl Record {
     }
 }
 
-const ALL_SUFFIXES: u32 = u32::MAX;
+pub(crate) const ALL_SUFFIXES: u32 = u32::MAX;
 
 fn read_suffixes(reader: &mut Reader<'_>) -> Result<u32, Error> {
     match u32::try_from(reader.number()?) {
@@ -265,11 +268,61 @@ pub fn decode_body(header: Header, body: Vec<u8>) -> Result<Record, Error> {
     }
 }
 
-fn checksum_of(version: u8, flags: u8, rest: &[u8]) -> u32 {
+thread_local! {
+    /// To make one anew for each record costs more than it does.
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+fn decompressed(bytes: &[u8], len: usize) -> Result<Vec<u8>, Error> {
+    DECOMPRESSOR.with_borrow_mut(|decompressor| {
+        let made = match decompressor.take() {
+            Some(made) => made,
+            None => Decompressor::new().map_err(|_| Error::Compression)?,
+        };
+        let decompressed = decompressor.insert(made).decompress(bytes, len);
+        decompressed.map_err(|_| Error::Compression)
+    })
+}
+
+pub(crate) fn checksum_of(version: u8, flags: u8, rest: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&[version, flags]);
     hasher.update(rest);
     hasher.finalize()
+}
+
+/// What a series of a record begins with.
+pub(crate) struct SeriesHead {
+    pub kind: Kind,
+    /// Flags.
+    pub form: u8,
+    pub tags: usize,
+    /// Seconds after the start of the bucket.
+    pub seen: i64,
+    pub suffixes: u32,
+}
+
+impl SeriesHead {
+    /// `references`: the numbers of its texts, first the name, then host and integration where there are such, then the tags.
+    #[inline]
+    pub fn write(&self, references: impl Iterator<Item = u64>, writer: &mut Writer) {
+        let mut references = references;
+        let mut reference = || references.next().expect("one for each text");
+        writer.byte(self.kind as u8);
+        writer.number(reference());
+        writer.byte(self.form);
+        for _ in 0..(self.form & (HAS_HOST | HAS_INTEGRATION)).count_ones() {
+            writer.number(reference());
+        }
+        writer.number(self.tags as u64);
+        for _ in 0..self.tags {
+            writer.number(reference());
+        }
+        writer.signed(self.seen);
+        if self.form & HAS_SUFFIXES != 0 {
+            writer.number(u64::from(self.suffixes));
+        }
+    }
 }
 
 /// A record that is being put together. Series are added in ascending order.
@@ -277,7 +330,7 @@ pub(crate) struct Part<'a> {
     series: Vec<PartSeries<'a>>,
     /// Each text with its place in the order in which they came.
     texts: HashMap<&'a str, u32>,
-    /// Of all series, one after the other: those places of their texts.
+    /// The places of the texts of all series, in order.
     references: Vec<u32>,
     /// And their states.
     states: Vec<u8>,
@@ -356,25 +409,17 @@ impl<'a> Part<'a> {
             state_bytes,
         } in &self.series
         {
-            let mut reference = || references.next().expect("one for each text");
-            writer.byte(identity.kind as u8);
-            writer.number(reference());
-            let has_suffixes = facts.suffixes != ALL_SUFFIXES;
             let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
-            writer.byte(
-                flag(identity.host.is_some(), HAS_HOST)
+            let head = SeriesHead {
+                kind: identity.kind,
+                form: flag(identity.host.is_some(), HAS_HOST)
                     | flag(identity.integration.is_some(), HAS_INTEGRATION)
-                    | flag(has_suffixes, HAS_SUFFIXES),
-            );
-            for _ in identity.host.iter().chain(&identity.integration) {
-                writer.number(reference());
-            }
-            writer.number(identity.tags.len() as u64);
-            identity.tags.iter().for_each(|_| writer.number(reference()));
-            writer.signed(facts.seen.wrapping_sub(bucket_start));
-            if has_suffixes {
-                writer.number(u64::from(facts.suffixes));
-            }
+                    | flag(facts.suffixes != ALL_SUFFIXES, HAS_SUFFIXES),
+                tags: identity.tags.len(),
+                seen: facts.seen.wrapping_sub(bucket_start),
+                suffixes: facts.suffixes,
+            };
+            head.write(&mut references, &mut writer);
             let (state, rest) = states.split_at(*state_bytes);
             writer.raw(state);
             states = rest;
@@ -394,24 +439,4 @@ impl<'a> Part<'a> {
         }
         numbers
     }
-}
-
-/// A record of a header and a body, which is compressed where that makes it smaller.
-pub(crate) fn envelope(header: &Header, body: &[u8]) -> Vec<u8> {
-    let compressed = zstd::bulk::compress(body, zstd::DEFAULT_COMPRESSION_LEVEL)
-        .ok()
-        .filter(|compressed| compressed.len() < body.len());
-    let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
-    let flags = flag(compressed.is_some(), COMPRESSED)
-        | flag(header.is_open, OPEN)
-        | flag(header.publication.is_some(), PUBLISHED);
-    let mut writer = Writer::default();
-    writer.raw(&[VERSION, flags, 0, 0, 0, 0]);
-    header.write(&mut writer);
-    writer.number(body.len() as u64);
-    writer.raw(compressed.as_deref().unwrap_or(body));
-    let mut bytes = writer.bytes;
-    let checksum = checksum_of(VERSION, flags, &bytes[PREFIX_BYTES..]);
-    bytes[2..PREFIX_BYTES].copy_from_slice(&checksum.to_le_bytes());
-    bytes
 }

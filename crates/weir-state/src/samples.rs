@@ -1,6 +1,7 @@
 use weir_sketch::{Bin, Sketch, key};
 
 use crate::extremes::{self, Extremes};
+use crate::unite::unite;
 use crate::wire::{Reader, Writer};
 use crate::{Bins, Bounds, Error, ExactSum};
 
@@ -18,9 +19,38 @@ type Sample = (f64, f64, u64);
 /// The samples of a histogram or timing: all of them, or a sketch once they are too many.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Samples {
-    /// By ascending value and weight, each pair once.
-    Exact(Vec<Sample>),
+    Exact(Listed),
     Folded(Box<Folded>),
+}
+
+/// Samples by ascending value and weight, each pair once, and how many they are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listed {
+    samples: Vec<Sample>,
+    count: u64,
+}
+
+impl Listed {
+    fn of(samples: Vec<Sample>) -> Self {
+        let counts = samples.iter().map(|(.., times)| *times);
+        let count = counts.fold(0, u64::saturating_add);
+        Listed { samples, count }
+    }
+
+    fn merge(&mut self, other: &Listed) {
+        unite(&mut self.samples, &other.samples, order, |mine, theirs| {
+            mine.2 = mine.2.saturating_add(theirs.2);
+        });
+        self.count = self.count.saturating_add(other.count);
+    }
+}
+
+impl std::ops::Deref for Listed {
+    type Target = [Sample];
+
+    fn deref(&self) -> &[Sample] {
+        &self.samples
+    }
 }
 
 /// What is kept of too many samples.
@@ -38,24 +68,20 @@ pub struct Folded {
 
 impl Default for Samples {
     fn default() -> Self {
-        Samples::Exact(Vec::new())
+        Samples::Exact(Listed::default())
     }
 }
 
 impl Samples {
     /// Values with their weights, in any order.
     pub fn exact(samples: impl IntoIterator<Item = (f64, f64)>) -> Self {
-        Samples::Exact(ordered(
-            samples
-                .into_iter()
-                .map(|(value, weight)| (value, weight, 1))
-                .collect(),
-        ))
+        let samples = samples.into_iter().map(|(value, weight)| (value, weight, 1));
+        Samples::Exact(Listed::of(ordered(samples.collect())))
     }
 
     pub fn count(&self) -> u64 {
         match self {
-            Samples::Exact(samples) => count(samples),
+            Samples::Exact(samples) => samples.count,
             Samples::Folded(folded) => (folded.bins.count() >> WEIGHT_BITS) as u64,
         }
     }
@@ -63,7 +89,7 @@ impl Samples {
     pub fn merge(&mut self, other: &Samples, bounds: &Bounds) {
         match (&mut *self, other) {
             (Samples::Exact(mine), Samples::Exact(theirs)) => {
-                *mine = united(mine, theirs);
+                mine.merge(theirs);
                 self.keep_within(bounds);
             }
             (mine, theirs) => {
@@ -77,7 +103,7 @@ impl Samples {
     /// Too many samples become a sketch.
     pub(crate) fn keep_within(&mut self, bounds: &Bounds) {
         if let Samples::Exact(samples) = self
-            && count(samples) > bounds.samples
+            && samples.count > bounds.samples
         {
             *self = Samples::Folded(std::mem::take(self).fold());
         }
@@ -85,7 +111,7 @@ impl Samples {
 
     pub(crate) fn heap_bytes(&self) -> usize {
         match self {
-            Samples::Exact(samples) => samples.capacity() * size_of::<Sample>(),
+            Samples::Exact(samples) => samples.samples.capacity() * size_of::<Sample>(),
             Samples::Folded(folded) => size_of::<Folded>() + folded.heap_bytes(),
         }
     }
@@ -113,17 +139,11 @@ impl Samples {
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
         match reader.byte()? {
-            0 => read_samples(reader).map(Samples::Exact),
+            0 => read_samples(reader).map(|samples| Samples::Exact(Listed::of(samples))),
             1 => Folded::read(reader).map(|folded| Samples::Folded(Box::new(folded))),
             _ => Err(Error::NotCanonical("a histogram")),
         }
     }
-}
-
-fn count(samples: &[Sample]) -> u64 {
-    samples
-        .iter()
-        .fold(0, |sum, (.., times)| sum.saturating_add(*times))
 }
 
 fn order(one: &Sample, other: &Sample) -> std::cmp::Ordering {
@@ -140,26 +160,6 @@ fn ordered(mut samples: Vec<Sample>) -> Vec<Sample> {
         is_same
     });
     samples
-}
-
-/// Two ordered lists as one.
-fn united(mine: &[Sample], theirs: &[Sample]) -> Vec<Sample> {
-    let mut all = Vec::with_capacity(mine.len() + theirs.len());
-    let (mut mine, mut theirs) = (mine.iter().peekable(), theirs.iter().peekable());
-    while let (Some(one), Some(other)) = (mine.peek(), theirs.peek()) {
-        all.push(match order(one, other) {
-            std::cmp::Ordering::Less => *mine.next().expect("it was seen"),
-            std::cmp::Ordering::Greater => *theirs.next().expect("it was seen"),
-            std::cmp::Ordering::Equal => {
-                let mut both = *mine.next().expect("it was seen");
-                both.2 = both.2.saturating_add(theirs.next().map_or(0, |other| other.2));
-                both
-            }
-        });
-    }
-    all.extend(mine);
-    all.extend(theirs);
-    all
 }
 
 fn write_sample((value, weight, times): Sample, writer: &mut Writer) {

@@ -115,24 +115,35 @@ impl ExactSum {
     }
 
     pub(crate) fn write(&self, writer: &mut Writer) {
-        let number = self.fixed.canonical();
-        let is_zero = number.magnitude.is_empty();
-        let sign = if number.negative { NEGATIVE } else { 0 };
-        writer.byte(self.special | sign | if is_zero { 0 } else { NONZERO });
-        if is_zero {
-            return;
-        }
-        writer.signed(i64::from(number.exponent));
-        let bytes: Vec<u8> = number
-            .magnitude
-            .iter()
-            .flat_map(|word| word.to_le_bytes())
-            .collect();
-        let len = bytes
+        let wide;
+        let small;
+        let (negative, exponent, magnitude): (bool, i32, &[u8]) = match &self.fixed {
+            Fixed::Small { mantissa, exponent } => {
+                let size = mantissa.unsigned_abs();
+                let zeros = if size == 0 { 0 } else { size.trailing_zeros() };
+                small = (size >> zeros).to_le_bytes();
+                (*mantissa < 0, exponent + zeros as i32, &small)
+            }
+            Fixed::Wide(_) => {
+                let number = self.fixed.canonical();
+                wide = number
+                    .magnitude
+                    .iter()
+                    .flat_map(|word| word.to_le_bytes())
+                    .collect::<Vec<u8>>();
+                (number.negative, number.exponent, &wide)
+            }
+        };
+        let len = magnitude
             .iter()
             .rposition(|&byte| byte != 0)
             .map_or(0, |last| last + 1);
-        writer.block(&bytes[..len]);
+        let sign = if negative { NEGATIVE } else { 0 };
+        writer.byte(self.special | sign | if len == 0 { 0 } else { NONZERO });
+        if len > 0 {
+            writer.signed(i64::from(exponent));
+            writer.block(&magnitude[..len]);
+        }
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<ExactSum, Error> {

@@ -1,12 +1,9 @@
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::record::{Part, envelope};
+use crate::division::pieces;
+use crate::record::Part;
 use crate::wire::Writer;
-use crate::{AgentId, Bounds, Facts, Header, Identity, Members, Record, State};
-
-/// The largest piece of a set in one record: what is larger is spread over several, which merge to the same set.
-const SET_PIECE_BYTES: usize = 256 * 1024;
+use crate::{AgentId, Bounds, Facts, Header, Identity, Packer, Record, State};
 
 /// The state of all series of one bucket. Whatever came in whatever order, equal contents give equal bytes.
 #[derive(Clone, Debug, Default)]
@@ -93,12 +90,12 @@ impl Table {
     pub fn encode_counted(&self, first: &Header) -> (Vec<Vec<u8>>, u64, TooLarge) {
         let (parts, too_large) = self.parts(first.agent);
         let count = parts.len() as u32;
-        let mut states = 0;
+        let (mut states, mut packer) = (0, Packer::default());
         let mut records = Vec::with_capacity(parts.len());
         for (part, series) in (0..count).zip(&parts) {
             let header = first.of_part(part, count, states);
             states += series.len() as u64;
-            records.push(envelope(&header, &series.body(header.bucket_start)));
+            records.push(packer.pack(&header, &series.body(header.bucket_start)));
         }
         (records, states, too_large)
     }
@@ -126,28 +123,5 @@ impl Table {
             too_large.series += u64::from(is_lost);
         }
         (parts, too_large)
-    }
-}
-
-fn pieces(state: &State) -> Vec<Cow<'_, State>> {
-    let State::Set(Members::Exact(members)) = state else {
-        return vec![Cow::Borrowed(state)];
-    };
-    let mut pieces: Vec<Vec<&[u8]>> = vec![Vec::new()];
-    let mut bytes = 0;
-    for member in members {
-        if bytes + member.len() > SET_PIECE_BYTES {
-            pieces.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += member.len();
-        pieces.last_mut().expect("there is one").push(member);
-    }
-    match pieces.len() {
-        1 => vec![Cow::Borrowed(state)],
-        _ => pieces
-            .into_iter()
-            .map(|piece| Cow::Owned(State::Set(Members::exact(piece))))
-            .collect(),
     }
 }

@@ -18,11 +18,18 @@ impl Writer {
     }
 
     /// Seven bits a byte, lowest first.
-    pub fn number(&mut self, number: u64) {
-        self.wide(u128::from(number));
+    pub fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
     }
 
     pub fn wide(&mut self, mut number: u128) {
+        if let Ok(number) = u64::try_from(number) {
+            return self.number(number);
+        }
         while number >= 0x80 {
             self.bytes.push(number as u8 | 0x80);
             number >>= 7;
@@ -83,9 +90,22 @@ impl<'a> Reader<'a> {
         Ok(*bytes)
     }
 
+    /// Most of them are small, and there are many.
     pub fn number(&mut self) -> Result<u64, Error> {
-        let number = self.wide()?;
-        u64::try_from(number).map_err(|_| Error::OutOfRange("a number"))
+        match *self.rest {
+            [first, ref rest @ ..] if first < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(first))
+            }
+            [first, second, ref rest @ ..] if second < 0x80 && second > 0 => {
+                self.rest = rest;
+                Ok(u64::from(first & 0x7f) | u64::from(second) << 7)
+            }
+            _ => {
+                let number = self.wide()?;
+                u64::try_from(number).map_err(|_| Error::OutOfRange("a number"))
+            }
+        }
     }
 
     pub fn wide(&mut self) -> Result<u128, Error> {

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
+use weir_sketch::hll::HyperLogLog;
 use weir_state::{
-    AgentId, Bounds, Distribution, Error, ExactSum, Facts, Gauge, Header, Identity, Members, Publication,
-    Record, Samples, State, Table, VERSION,
+    AgentId, Bounds, Catalogue, Distribution, Error, ExactSum, Facts, Gauge, Header, Identity, Members,
+    Named, Packer, Publication, Record, Samples, State, Table, VERSION,
 };
 
 const BOUNDS: Bounds = Bounds {
@@ -198,6 +199,26 @@ proptest! {
         prop_assert!(table.iter().eq(read.iter()));
     }
 
+    /// A catalogue that has seen other buckets writes what a table writes.
+    #[test]
+    fn a_catalogue_writes_what_a_table_writes(buckets in prop::collection::vec(parts(), 1..5)) {
+        let (mut catalogue, mut packer) = (Catalogue::new(header().agent), Packer::default());
+        for parts in &buckets {
+            let mut table = Table::new(Bounds::NONE);
+            for part in parts {
+                table.add(part.identity.clone(), facts(part.seen), state(part));
+                let number = find(&mut catalogue, &part.identity);
+                catalogue.put(number, facts(part.seen), &state(part));
+            }
+            let packing = catalogue.pack(&header(), &mut packer);
+            let packed: Vec<Vec<u8>> = packing.records.iter().map(|record| record.bytes.clone()).collect();
+            prop_assert_eq!(packed, records(&table));
+            let states: u64 = packing.records.iter().map(|record| record.states).sum();
+            let rows: u64 = packing.records.iter().map(|record| record.rows).sum();
+            prop_assert_eq!((states, rows, packing.too_large), (table.len() as u64, parts.len() as u64, 0));
+        }
+    }
+
     /// No byte can change unnoticed, and no beginning is a whole.
     #[test]
     fn damage_is_named(parts in parts(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
@@ -211,6 +232,27 @@ proptest! {
             prop_assert!(matches!(error, Error::Truncated | Error::Checksum), "{:?}", error);
         }
     }
+}
+
+fn find(catalogue: &mut Catalogue, identity: &Identity) -> u32 {
+    let named = Named {
+        name: &identity.name,
+        host: identity.host.as_deref(),
+        integration: identity.integration.as_deref(),
+        tags: identity.tags.iter().map(AsRef::as_ref).collect(),
+    };
+    catalogue.find(identity.kind, &named)
+}
+
+/// The records of a table as a catalogue writes them.
+fn catalogued(table: &Table) -> Vec<Vec<u8>> {
+    let mut catalogue = Catalogue::new(header().agent);
+    for (identity, facts, state) in table.iter() {
+        let number = find(&mut catalogue, identity);
+        catalogue.put(number, facts, state);
+    }
+    let packing = catalogue.pack(&header(), &mut Packer::default());
+    packing.records.into_iter().map(|record| record.bytes).collect()
 }
 
 fn check_naively(state: &State, parts: &[&Part]) {
@@ -272,6 +314,48 @@ fn check_naively(state: &State, parts: &[&Part]) {
     }
 }
 
+/// An agent that is short of memory keeps its sets as estimates of few registers.
+#[test]
+fn estimates_of_few_registers_survive_and_merge() {
+    let estimate = |precision: u8, members: std::ops::Range<u32>| {
+        let mut estimate = HyperLogLog::new(precision);
+        members.for_each(|member| estimate.insert(&member.to_le_bytes()));
+        Members::Estimate(estimate)
+    };
+    let exact = |members: std::ops::Range<u32>| {
+        let members: Vec<[u8; 4]> = members.map(u32::to_le_bytes).collect();
+        Members::exact(members.iter().map(<[u8; 4]>::as_slice))
+    };
+    let set = || Identity::new(Kind::Set, "set", None, None, []);
+    let all = [
+        estimate(10, 0..3000),
+        estimate(14, 2000..9000),
+        exact(8000..8005),
+        exact(9000..9004),
+    ];
+    let merged = |order: [usize; 4]| {
+        let mut table = Table::new(BOUNDS);
+        for at in order {
+            let mut one = Table::new(Bounds::NONE);
+            one.add(set(), facts(START), State::Set(all[at].clone()));
+            for bytes in records(&one) {
+                table.add_record(&Record::decode(&bytes).unwrap());
+            }
+        }
+        table
+    };
+    let expected = records(&merged([0, 1, 2, 3]));
+    for order in [[3, 2, 1, 0], [2, 3, 0, 1], [1, 3, 2, 0], [2, 3, 1, 0]] {
+        assert_eq!(records(&merged(order)), expected, "{order:?}");
+    }
+    let merged = merged([0, 1, 2, 3]);
+    let (_, _, state) = merged.iter().next().unwrap();
+    let State::Set(members) = state else {
+        panic!("{state:?}")
+    };
+    assert_eq!(*members, estimate(10, 0..9004));
+}
+
 #[test]
 fn a_large_set_is_spread_over_several_records() {
     let members: Vec<Vec<u8>> = (0..4000u32)
@@ -288,6 +372,7 @@ fn a_large_set_is_spread_over_several_records() {
     table.add(counter, facts(START), State::Counter(ExactSum::from(1.0)));
     let records = records(&table);
     assert!(records.len() > 4, "{}", records.len());
+    assert_eq!(catalogued(&table), records);
     assert!(records.iter().all(|bytes| bytes.len() < 1 << 20));
     let mut read = Table::new(Bounds::NONE);
     for (at, bytes) in records.iter().enumerate().rev() {
@@ -321,6 +406,7 @@ fn many_series_are_spread_over_several_records() {
     }
     let records = records(&table);
     assert!(records.len() > 1);
+    assert_eq!(catalogued(&table), records);
     let mut read = Table::new(Bounds::NONE);
     let mut states_before = 1000;
     for (part, bytes) in (1..).zip(&records) {

@@ -1,11 +1,11 @@
 //! The memory ledger: who may take how much of `memory`. Every share is computed here and nowhere else.
 //!
-//! What grows has a share of its own, so that none can take another's: a flood of contexts takes no room from payloads that wait.
+//! Everything that grows has its own share: a flood of contexts takes no room from payloads that wait.
 //! What is not configured has none; contexts and their state get all that the others leave.
 
 use crate::config::Config;
 
-/// What has a share. In the order of [`TABLE`].
+/// The shares, in the order of [`TABLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     Contexts,
@@ -25,7 +25,7 @@ struct Line {
     name: &'static str,
     /// Of the whole; contexts get what is left.
     sixty_fourths: u64,
-    /// What of the memory in use counts against it, by the names that the status has.
+    /// Parts of the used memory, by their names in the status.
     parts: &'static [&'static str],
     when_full: &'static str,
 }
@@ -46,7 +46,7 @@ const TABLE: [Line; 9] = [
         name: "batches",
         sixty_fourths: 4,
         parts: &["batches"],
-        when_full: "workers hold their flush back; an output that is behind with encoding drops batches (inbox_full)",
+        when_full: "workers hold their flush back; an output that encodes too slowly drops batches (inbox_full)",
     },
     Line {
         share: Share::Frames,
@@ -67,7 +67,7 @@ const TABLE: [Line; 9] = [
         name: "senders",
         sixty_fourths: 2,
         parts: &["origins", "awaiting_origin", "rate_limits"],
-        when_full: "messages count as their sender's without the tags of their own origin, and do not wait for them",
+        when_full: "messages get their sender's tags instead of those of their own origin",
     },
     Line {
         share: Share::Queues,
@@ -88,16 +88,25 @@ const TABLE: [Line; 9] = [
         name: "history",
         sixty_fourths: 8,
         parts: &["history"],
-        when_full: "the oldest minutes go, and points of new series are not kept where texts take too much",
+        when_full: "the oldest minutes go, and points of new series are not stored when names and tags take too much",
     },
     Line {
         share: Share::Taps,
         name: "taps",
         sixty_fourths: 1,
         parts: &["taps"],
-        when_full: "packets are missing in a capture or a tail, counted; ingest has them",
+        when_full: "packets are missing in a capture or a tail, and counted; ingest is not affected",
     },
 ];
+
+/// What the first share is for in a merge.
+const OPEN_BUCKETS: Line = Line {
+    share: Share::Contexts,
+    name: "open_buckets",
+    sixty_fourths: 0,
+    parts: &["open_buckets"],
+    when_full: "histograms and sets become summaries early; states of new series go into one series per name, new gauges and sets are dropped",
+};
 
 /// With everything configured, contexts still get a quarter.
 const _: () = {
@@ -113,6 +122,7 @@ const _: () = {
 /// The shares of one configuration. They sum to the whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
+    is_merge: bool,
     bytes: u64,
     shares: [u64; TABLE.len()],
     workers: u64,
@@ -137,7 +147,8 @@ impl Budget {
             || listeners.rate_limit_per_origin.is_some();
         let tells_senders = config.origin.is_on() || limits_rates || listeners.allowed_origins().is_some();
         let if_used = |is_used: bool| if is_used { u64::MAX } else { 0 };
-        Budget::of(
+        let is_merge = config.merge.is_some();
+        let budget = Budget::of(
             config.resources.memory,
             config.resources.workers,
             |share| match share {
@@ -146,10 +157,14 @@ impl Budget {
                 Share::Senders => if_used(tells_senders),
                 // A reload may bring an output at any time, and contexts do not go to make room for it.
                 Share::Contexts | Share::Batches | Share::Queues | Share::Cumulative => u64::MAX,
+                Share::History if is_merge => 0,
                 Share::History => config.resources.history,
-                Share::Taps => if_used(config.addresses.admin.is_some() && config.running.admin_payloads),
+                Share::Taps => {
+                    if_used(!is_merge && config.addresses.admin.is_some() && config.running.admin_payloads)
+                }
             },
-        )
+        );
+        Budget { is_merge, ..budget }
     }
 
     /// `most` says what each share may be at most.
@@ -158,6 +173,7 @@ impl Budget {
         shares[Share::Contexts as usize] = bytes - shares.iter().sum::<u64>();
         assert_eq!(shares.iter().sum::<u64>(), bytes, "the shares sum to the whole");
         Budget {
+            is_merge: false,
             bytes,
             shares,
             workers: workers.max(1) as u64,
@@ -184,7 +200,9 @@ impl Budget {
     }
 
     pub fn lines(&self) -> impl Iterator<Item = ShareLine> {
-        TABLE.iter().zip(self.shares).map(|(line, bytes)| ShareLine {
+        let contexts = if self.is_merge { &OPEN_BUCKETS } else { &TABLE[0] };
+        let lines = std::iter::once(contexts).chain(&TABLE[1..]);
+        lines.zip(self.shares).map(|(line, bytes)| ShareLine {
             share: line.share,
             name: line.name,
             bytes,
@@ -194,7 +212,7 @@ impl Budget {
     }
 }
 
-/// What each holder of a share may have: the same for all, but none less than it holds already. So nothing is lost where a
+/// The part of each holder of a share: equal parts, but none less than it holds already. So nothing is lost if a
 /// holder comes in, and together they stay within the share as long as what they hold does.
 pub fn divide(share: u64, held: &[u64]) -> Vec<u64> {
     let mut limits = vec![None; held.len()];
@@ -263,7 +281,7 @@ mod tests {
             let held_together: u64 = held.iter().sum();
             prop_assert!(limits.iter().zip(&held).all(|(limit, held)| limit >= held));
             prop_assert!(limits.iter().sum::<u64>() <= share.max(held_together));
-            // Whoever has more than another holds that much.
+            // An output with more than another holds that much.
             let least = *limits.iter().min().unwrap();
             prop_assert!(limits.iter().zip(&held).all(|(limit, held)| *limit == least || limit == held));
         }

@@ -22,6 +22,8 @@ pub struct About {
     pub is_optimised: bool,
     /// The live page is built in.
     pub has_page: bool,
+    /// Cargo features that it was built with, beside what each build has.
+    pub features: Vec<&'static str>,
     pub outputs: Vec<&'static str>,
 }
 
@@ -35,6 +37,7 @@ impl About {
             is_static: cfg!(target_feature = "crt-static"),
             is_optimised: !cfg!(debug_assertions),
             has_page: page::is_built_in(),
+            features: env!("WEIR_FEATURES").split_terminator(',').collect(),
             outputs: OUTPUT_TYPES.iter().map(|known| known.name).collect(),
         }
     }
@@ -52,6 +55,12 @@ impl About {
         let _ = writeln!(text, "commit   {}", self.commit.unwrap_or("not known"));
         let _ = writeln!(text, "target   {}, {linked}", self.target);
         let _ = writeln!(text, "build    {built}, {page}");
+        let features = if self.features.is_empty() {
+            "none".to_owned()
+        } else {
+            self.features.join(", ")
+        };
+        let _ = writeln!(text, "features {features}");
         let _ = writeln!(text, "outputs  {}", self.outputs.join(", "));
         text
     }

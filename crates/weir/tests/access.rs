@@ -9,11 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{ClientConnection, StreamOwned};
 use serde_json::Value;
+use support::tls::{Authority, connect, expect_end};
 use support::{Agent, get, json, status, until, weir};
 
 fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
@@ -26,75 +24,6 @@ fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
 fn address_of(agent: &mut Agent, scheme: &str) -> String {
     let rest = agent.wait_for(&format!("listening on {scheme}://"));
     rest.split(',').next().unwrap().to_owned()
-}
-
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        Authority {
-            issuer: Issuer::new(params, key),
-            pem,
-        }
-    }
-
-    /// Certificate and key for a name.
-    fn issue(&self, name: &str) -> (String, String) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        (
-            params.signed_by(&key, &self.issuer).unwrap().pem(),
-            key.serialize_pem(),
-        )
-    }
-}
-
-/// A connection whose client trusts `authority` and shows `identity`.
-fn connect(
-    address: &str,
-    authority: &Authority,
-    identity: Option<&(String, String)>,
-) -> StreamOwned<ClientConnection, TcpStream> {
-    let mut roots = RootCertStore::empty();
-    let root = CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap();
-    roots.add(root).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots);
-    let config = match identity {
-        None => builder.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
-            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
-            builder.with_client_auth_cert(vec![certificate], key).unwrap()
-        }
-    };
-    let connection = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    StreamOwned::new(connection, stream)
-}
-
-/// Waits until the other side has ended the connection, in whatever way.
-fn expect_end(stream: &mut impl Read) {
-    let mut byte = [0];
-    match stream.read(&mut byte) {
-        Ok(0) => {}
-        Ok(_) => panic!("the agent says nothing but what TLS needs"),
-        Err(error) => assert!(
-            !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
-            "still open: {error}"
-        ),
-    }
 }
 
 #[test]
@@ -228,7 +157,7 @@ fn clients_that_never_read_lose_nothing_over_tls() {
     );
 }
 
-/// Clients over TCP once went on writing into a connection for about 110 s after the agent had ended, TLS or not.
+/// Clients over TCP once kept writing into a connection for about 110 s after the agent had ended, TLS or not.
 #[test]
 fn clients_over_tls_learn_at_once_that_the_agent_has_ended() {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -329,7 +258,7 @@ fn addresses_and_networks_get_their_rate_and_are_named() {
     );
     let (_, page) = weir(&["status", "--admin", &admin]);
     for part in [
-        "sends more than it may",
+        "exceeds its rate",
         "address 127.0.0.2",
         "rate_limited",
         "The books balance",
@@ -550,7 +479,7 @@ fn switching_encryption_on_waits_for_a_restart() {
         changes.len() == 2 && changes.iter().all(|change| change["applied"] == false),
         "{answer}"
     );
-    // Another certificate before that restart is no more in force.
+    // Another certificate before that restart does not apply either.
     let (certificate, key) = authority.issue("localhost");
     write(&at, "server.pem", &certificate);
     write(&at, "server.key", &key);

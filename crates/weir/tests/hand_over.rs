@@ -1,4 +1,4 @@
-//! A new process goes on in place of the one that runs: no sender sees an error, no sample is lost, no bucket is split.
+//! A new process takes over from the running one: no sender sees an error, no sample is lost, no bucket is split.
 
 // Two harnesses, of which each reads logs.
 #![allow(clippy::duplicate_mod)]
@@ -11,11 +11,12 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+use support::place::{Place, received, wait_for_bucket};
 use support::senders::{Senders, framed, in_halves, over_udp, over_unixgram, total};
 use support::{Agent, get, status, until};
 
@@ -25,67 +26,10 @@ fn hand_overs() -> usize {
     number.and_then(|number| number.parse().ok()).unwrap_or(3)
 }
 
-/// Where all processes of a test live.
-struct Place {
-    directory: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Place {
-        Place {
-            directory: tempfile::tempdir().unwrap(),
-        }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn state(&self) -> String {
-        self.path("state").display().to_string()
-    }
-
-    fn start(&self, config: &str) -> Agent {
-        Agent::start(config, &[("WEIR_STATE_PATH", &self.state())])
-    }
-
-    /// The next process, which takes over from the one that runs.
-    fn take_over(&self, config: &str) -> Agent {
-        let mut bash = Command::new("bash");
-        bash.args(["-c", "exec \"$0\" \"$@\" --take-over", env!("CARGO_BIN_EXE_weir")])
-            .env_clear()
-            .env("WEIR_STATE_PATH", self.state());
-        let mut agent = Agent::start_by(bash, config);
-        agent.wait_for("hand-over: goes on in place of weir ");
-        agent
-    }
-
-    fn configuration(&self, more: &str) -> String {
-        format!(
-            "counter_expiry: 0\nreceive_buffer: 8MiB\ntcp: 127.0.0.1:0\nuds: {}\nuds_stream: {}\n{more}",
-            self.path("datagrams").display(),
-            self.path("stream").display()
-        )
-    }
-}
-
 const STDOUT: &str = "bucket_width: 1s\noutputs:\n  stdout: {enabled: true}\n";
 
 fn upgrade(state: &str) -> (bool, String) {
     support::weir(&["upgrade", "--state-path", state])
-}
-
-/// Waits until a bucket has ended that was begun after this.
-fn wait_for_bucket(admin: &str) {
-    let flushes = || status(admin)["flush"]["count"].as_u64().unwrap();
-    let before = flushes();
-    until("a bucket ends", || flushes() > before + 1);
-}
-
-fn received(admin: &str) -> u64 {
-    status(admin)["total"]["samples"]["received"]
-        .as_u64()
-        .unwrap_or(0)
 }
 
 /// The sum of `c` over all that the history has.
@@ -131,7 +75,7 @@ fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
         let (ended, out, log) = agent.end();
         assert!(ended.success(), "{log}");
         assert!(
-            log.contains("goes on in place of this one, with 2 connections"),
+            log.contains("took over from this one, with 2 connections"),
             "{log}"
         );
         stdout += &out;
@@ -208,7 +152,7 @@ const GO: u8 = 13;
 const REFUSED: u8 = 3;
 const SOCKETS_END: u8 = 6;
 
-/// Whatever becomes of the new process, the old one goes on with all it had.
+/// If the new process fails, the old one continues with all its data.
 #[test]
 fn a_new_process_that_fails_at_any_step_changes_nothing() {
     let place = Place::new();
@@ -262,7 +206,7 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
         step(&mut new);
         drop(new);
         failures(number as u64 + 1);
-        agent.wait_for("hand-over failed, and this process goes on");
+        agent.wait_for("hand-over failed; this process continues");
     }
     let mut old = Impostor::connect(&place.state());
     old.hello(0, 1);
@@ -327,7 +271,7 @@ fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
     let (succeeded, said) = upgrade(&place.state());
     assert!(!succeeded, "{said}");
     assert!(
-        said.contains("the process that runs goes on") && said.contains("exit code 2"),
+        said.contains("the running process continues") && said.contains("exit code 2"),
         "{said}"
     );
     assert_eq!(pid(), first);
@@ -336,21 +280,21 @@ fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
     let (succeeded, said) = upgrade(&place.state());
     assert!(succeeded, "{said}");
     let second = pid();
-    assert_eq!(said, format!("process {second} goes on\n"));
+    assert_eq!(said, format!("process {second} took over\n"));
     assert_ne!(first, second);
     assert_eq!(received(&admin), 1);
     assert_eq!(status(&admin)["state"]["samples_open"], 1);
 
     let signalled = Command::new("kill").args(["-USR2", &second.to_string()]).status();
     assert!(signalled.unwrap().success());
-    until("another one goes on", || {
+    until("another one took over", || {
         let found = std::panic::catch_unwind(pid);
         found.is_ok_and(|found| found != second)
     });
     agent.send("c:1|c");
     until("it is counted", || received(&admin) == 2);
     stop(&pid().to_string());
-    agent.wait_for("state kept for the next process: 1 contexts, 2 samples");
+    agent.wait_for("state saved for the next process: 1 contexts, 2 samples");
 }
 
 #[test]
@@ -372,7 +316,7 @@ fn taking_over_from_nobody_is_an_ordinary_start() {
     agent.stop();
 }
 
-/// What waited in memory for a backend that was away is delivered by the next process, and sums go on.
+/// The next process delivers payloads that waited in memory for a backend, and sums continue.
 #[test]
 fn queues_and_sums_go_on() {
     let place = Place::new();
@@ -402,7 +346,7 @@ fn queues_and_sums_go_on() {
     assert!(waiting(&admin) > 0);
     assert!(get(&admin, "/metrics").1.contains("\nc_total 3"));
     next.send("c:4|c");
-    until("the sum goes on", || {
+    until("the sum continues", || {
         get(&admin, "/metrics").1.contains("\nc_total 7")
     });
     let backend = TcpListener::bind(address).unwrap();

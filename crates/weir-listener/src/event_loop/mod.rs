@@ -40,7 +40,7 @@ use poller::{Event, Poller};
 /// Packets' bytes after which a turn ends although there is more.
 const TURN_BYTES: usize = 1024 * 1024;
 
-/// What a call of [`EventLoop::turn`] did.
+/// The result of a call of [`EventLoop::turn`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Packets handed over.
@@ -101,13 +101,19 @@ impl EventLoop {
         })
     }
 
-    /// Starts receiving from a socket.
+    /// Starts receiving from a socket. A listener may have several for UDP: those that workers read which there are no more.
     ///
     /// # Errors
     ///
     /// If the id is taken, the loop is draining, or epoll refuses the socket.
     pub fn add(&mut self, socket: BoundSocket, id: ListenerId) -> io::Result<()> {
-        if self.listeners.number_of(id).is_some() || self.drain.is_on() {
+        let is_udp = |address: &Address| matches!(address, Address::Udp { .. });
+        let known = self
+            .listeners
+            .number_of(id)
+            .map(|number| self.listeners.get(number));
+        let is_taken = known.is_some_and(|known| !is_udp(&known.address) || !is_udp(&socket.address));
+        if is_taken || self.drain.is_on() {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
         let place = self.watch(&socket, self.listeners.numbers().end)?;
@@ -138,16 +144,20 @@ impl EventLoop {
         self.poller.waker()
     }
 
-    /// The counters of a listener.
+    /// The counters of a listener, of all its sockets together.
     ///
     /// # Panics
     ///
     /// If no listener of that id was added.
-    pub fn counters(&self, id: ListenerId) -> &ListenerCounters {
-        match self.listeners.number_of(id) {
-            Some(number) => &self.listeners.get(number).counters,
-            None => panic!("no listener {id:?} was added"),
-        }
+    pub fn counters(&self, id: ListenerId) -> ListenerCounters {
+        assert!(
+            self.listeners.number_of(id).is_some(),
+            "no listener {id:?} was added"
+        );
+        let mut sum = ListenerCounters::default();
+        let sockets = self.listeners.iter().filter(|listener| listener.id == id);
+        sockets.for_each(|socket| sum.add(&socket.counters));
+        sum
     }
 
     /// The counters of the loop.
@@ -155,11 +165,11 @@ impl EventLoop {
         &self.counters
     }
 
-    /// The listeners added so far with the addresses they are bound to.
+    /// The listeners added so far with the addresses they are bound to, each once.
     pub fn listeners(&self) -> impl Iterator<Item = (ListenerId, &Address)> {
-        self.listeners
-            .iter()
-            .map(|listener| (listener.id, &listener.address))
+        let firsts = (self.listeners.numbers().zip(self.listeners.iter()))
+            .filter(|(number, listener)| self.listeners.number_of(listener.id) == Some(*number));
+        firsts.map(|(_, listener)| (listener.id, &listener.address))
     }
 
     /// Of UDP sockets, those that have been closed included: the number in the kernel's tables, and what the counter of drops said
@@ -183,7 +193,8 @@ impl EventLoop {
     }
 
     /// Compares the drops counted for a UDP listener with two witnesses: what the kernel says of the socket, and what
-    /// its table (`/proc/net/udp`, `/proc/net/udp6`) says. `None` for other listeners and after a drain.
+    /// its table (`/proc/net/udp`, `/proc/net/udp6`) says. `None` for other listeners and after a drain. Of several sockets the
+    /// first is compared.
     ///
     /// Reads the whole table: for a diagnosis or a test, not for every second.
     ///
@@ -279,7 +290,7 @@ impl EventLoop {
         } else if self.descriptors.ready_count() == 0 {
             self.poll(if turn.woken { 0 } else { self.wait_ms(timeout) }, turn)?;
             if self.drain.is_on() {
-                // What was empty before packets on their way had settled is asked once more, and epoll would not report
+                // Sockets that were empty before packets in flight had settled are read once more, and epoll would not report
                 // it again.
                 self.descriptors.make_all_ready();
             }
@@ -299,11 +310,11 @@ impl EventLoop {
     /// Stops taking new packets: what the kernel has accepted before this call is still received by further turns
     /// (until [`EventLoop::drained`]), what comes later is refused by the kernel. Senders on Unix sockets see an
     /// error; UDP datagrams that come later are in `refused_draining`. A TCP connection is read until its peer closes it
-    /// or is silent for a tenth of a second, for one second at most; what comes later is never acknowledged, and the
+    /// or is silent for a tenth of a second, for one second at most; later data is never acknowledged, and the
     /// connection is reset, so that its peer knows at once.
     ///
-    /// Of a socket that somebody keeps, what it holds is received, for a tenth of a second at most; what comes later waits in it.
-    /// Its file stays, and so do connections that nobody has accepted.
+    /// A kept socket is read for at most a tenth of a second; later packets wait in it.
+    /// Its file stays, and so do connections that are not accepted yet.
     ///
     /// Other socket files are removed, so that a successor can bind at once. Connections that are complete but not yet
     /// accepted are accepted and read. A frame of which only the beginning had come is counted as cut.

@@ -30,6 +30,7 @@ pub struct Partition {
     pub messages: Vec<Message>,
     pub generation: u64,
     pub commits: Vec<Commit>,
+    pub results_sent: u64,
 }
 
 #[derive(Debug)]
@@ -201,5 +202,24 @@ impl Log for SimulatedLog {
     ) -> Result<Vec<(u64, Vec<u8>)>, Unreachable> {
         let results = self.world.borrow().partitions[partition as usize].results();
         Ok((0..).zip(results).skip(from as usize).collect())
+    }
+
+    fn results_sent(&mut self, partition: u32) -> Result<u64, Unreachable> {
+        Ok(self.world.borrow().partitions[partition as usize].results_sent)
+    }
+
+    fn note_results_sent(
+        &mut self,
+        partition: u32,
+        generation: u64,
+        before: u64,
+    ) -> Result<(), CommitError<Unreachable>> {
+        let mut world = self.world.borrow_mut();
+        let at = &mut world.partitions[partition as usize];
+        if generation != at.generation {
+            return Err(CommitError::Fenced);
+        }
+        at.results_sent = before;
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! One endpoint's task: takes payloads from its queue, sends them, waits after failures, and enters what came of each.
+//! One endpoint's task: takes payloads from its queue, sends them, waits after failures, and records each result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,6 +72,22 @@ pub async fn reached(stage: &mut watch::Receiver<Stage>, wanted: Stage) {
     drop(stage.wait_for(|stage| *stage >= wanted).await);
 }
 
+impl Shared {
+    /// Waits until this time, Unix milliseconds, or until nothing is to wait any more.
+    async fn wait_until(&self, unix_ms: i64) {
+        let ahead = unix_ms.saturating_sub(self.clock.unix_ms());
+        if ahead <= 0 {
+            return;
+        }
+        let at = self.clock.now() + Duration::from_millis(ahead as u64);
+        let mut at_once = self.at_once.subscribe();
+        tokio::select! {
+            () = self.clock.sleep_until(at) => {}
+            _ = at_once.wait_for(|at_once| *at_once) => {}
+        }
+    }
+}
+
 struct Endpoint {
     shared: Arc<Shared>,
     index: usize,
@@ -120,12 +136,14 @@ impl Endpoint {
             .with_queue(self.index, move |queue, _| queue.next(now))
             .await;
         match next {
-            Some(payload) => drop(self.under_way.spawn(divide::deliver(
-                self.shared.clone(),
-                self.transport.clone(),
-                self.refused.clone(),
-                payload,
-            ))),
+            Some(payload) => {
+                let (shared, transport) = (self.shared.clone(), self.transport.clone());
+                let refused = self.refused.clone();
+                self.under_way.spawn(async move {
+                    shared.wait_until(transport.not_before(&payload)).await;
+                    divide::deliver(shared, transport, refused, payload).await
+                });
+            }
             None => self.exhausted = true,
         }
     }

@@ -39,6 +39,12 @@ impl Inbox {
 }
 
 impl Delivery {
+    /// Whether a batch would be taken now.
+    pub fn has_room(&self, batch: &Batch) -> bool {
+        let bytes_max = self.shared.limits.inbox.load(Ordering::Relaxed);
+        lock(&self.shared.inbox).has_room(batch.bytes() as u64, bytes_max)
+    }
+
     /// Hands over a batch. Waits a moment if the output is behind with encoding, then drops the batch and counts it, and does
     /// not wait again before it has caught up. Blocks: for plain threads, not for async tasks.
     pub fn submit(&self, batch: &Arc<Batch>) {

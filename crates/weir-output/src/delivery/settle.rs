@@ -16,6 +16,7 @@ impl Delivery {
     /// count. Returns whether it is, or where it is not whether the endpoint takes payloads: then the last flush is worth waiting for.
     pub async fn settle(&self, patience: Duration) -> bool {
         let clock = &self.shared.clock;
+        self.shared.at_once.send_replace(true);
         let deadline = clock.now() + patience;
         let given = |status: &OutputStatus, endpoint: &EndpointStatus| endpoint.produced(status.received);
         let status = self.status();

@@ -11,7 +11,7 @@ use super::{Clock, Payload};
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What came of one attempt.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Delivered,
@@ -54,6 +54,12 @@ pub trait Transport: Send + Sync + 'static {
     /// One attempt. Delivery ends it after the timeout, and limits how many run at once.
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome>;
 
+    /// Unix milliseconds before which a payload does not go, unless the output ends or leaves. For outputs that spread over time what
+    /// many agents have at the same time.
+    fn not_before(&self, _payload: &Payload) -> i64 {
+        i64::MIN
+    }
+
     /// Takes a payload apart that was refused as [`Outcome::Invalid`]; `None` where that is of no use.
     fn parts(&self, _payload: &Payload) -> Option<Box<dyn Parts>> {
         None
@@ -67,7 +73,7 @@ pub trait Transport: Send + Sync + 'static {
     /// Opens files again, as after a request of `logrotate`. Does not wait.
     fn reopen(&self) {}
 
-    /// Closes what only one output may have open; another one goes on with it. May touch the disk.
+    /// Closes what only one output may have open; another one takes it over. May touch the disk.
     fn release(&self) {}
 
     /// Closes it for now. May touch the disk.

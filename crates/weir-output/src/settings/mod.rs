@@ -60,7 +60,7 @@ pub trait Start: Any + fmt::Debug + Send + Sync {
     }
 }
 
-/// What an output that delivers batches was configured with.
+/// The configuration of an output that delivers batches.
 #[derive(Clone)]
 pub struct Delivered {
     start: Arc<dyn Start>,
@@ -115,5 +115,6 @@ pub const OUTPUT_TYPES: &[OutputType] = &[
     crate::file::TYPE,
     crate::graphite::TYPE,
     crate::influx::TYPE,
+    crate::kafka::TYPE,
     crate::relay::TYPE,
 ];

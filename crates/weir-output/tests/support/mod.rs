@@ -18,11 +18,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use weir_aggregate::{AggregatorSettings, Batch, Expansion};
+use weir_config::{LogConnection, LogSasl, LogTls, Mechanism};
 use weir_context::{ContextLimits, HashSecret, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
-use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Surroundings};
+use weir_output::delivery::{Agent, Clock, Delivery, Driver, OutputStatus, Surroundings};
 use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
 use weir_output::influx::{InfluxCompression, InfluxSettings, LineSettings, Precision};
+use weir_output::kafka::{Format, KafkaSettings};
 use weir_output::otlp::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temporality};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
 use weir_output::settings::{
@@ -30,6 +32,7 @@ use weir_output::settings::{
     SeriesFormat, Start,
 };
 use weir_protocol::ParseOptions;
+use weir_state::AgentId;
 
 pub const KEY: &str = "0123456789abcdef0123456789abcdef";
 /// The bucket of every batch, unless a test says otherwise.
@@ -111,7 +114,7 @@ impl Intake {
         Self::start_at(TcpListener::bind("127.0.0.1:0").await.unwrap(), None, script)
     }
 
-    /// While it is away it ends connections without a word.
+    /// While it is down it ends connections without an answer.
     pub async fn that_can_be_away(reachable: bool) -> (Self, Arc<AtomicBool>) {
         let reachable = Arc::new(AtomicBool::new(reachable));
         let script = reachable.clone();
@@ -614,7 +617,52 @@ pub fn surroundings(clock: Clock) -> Surroundings {
         state_bytes_max: 256 << 20,
         host_tags: Arc::from(["env:test".to_owned(), "team:a".to_owned()]),
         saved: Arc::default(),
+        agent: agent(1),
         replaces: None,
+    }
+}
+
+/// A log in a directory, of one partition.
+pub fn kafka(directory: &std::path::Path) -> KafkaSettings {
+    KafkaSettings {
+        log: LogConnection {
+            directory: Some(directory.to_owned()),
+            partitions: 1,
+            brokers: Vec::new(),
+            topic: "weir".into(),
+            tenant: String::new(),
+            sasl: LogSasl {
+                mechanism: Mechanism::None,
+                username: String::new(),
+                password: Secret::default(),
+                password_file: String::new(),
+            },
+            tls: LogTls {
+                enabled: false,
+                ca_file: None,
+                certificate_file: None,
+                key_file: None,
+            },
+        },
+        format: Format::Merge,
+        keep_host: false,
+        rules: Vec::new(),
+        delivery: QueueSettings {
+            timeout: Duration::from_secs(20),
+            backoff_max: Duration::from_millis(32),
+            disk_path: String::new(),
+            disk_bytes_max: 64 << 20,
+            disk_age_max: Duration::ZERO,
+        },
+    }
+}
+
+pub fn agent(epoch: u64) -> Agent {
+    Agent {
+        id: AgentId([7; 16]),
+        epoch,
+        is_kept: true,
+        monotonic_zero: || 0,
     }
 }
 

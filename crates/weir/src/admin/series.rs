@@ -10,11 +10,15 @@ use weir_output::prometheus::OwnSeries;
 
 use super::clients::ClientRow;
 use super::counters::TABLES;
+use super::fleet::FleetStatus;
 use super::status::{Number, Numbers, OutputStatus, RuleStatus, RulesStatus, Status};
 use super::tables::*;
 
-/// Rules that have series of their own.
+/// Rules with series.
 const RULE_SERIES_MAX: usize = 200;
+
+/// Agents of a fleet that have series of their own.
+const AGENT_SERIES_MAX: usize = 100;
 
 /// One series as the documentation shows it.
 pub struct Declared {
@@ -52,10 +56,12 @@ pub fn declared() -> Vec<Declared> {
     all.extend(rows(&OUTPUTS).chain(rows(&BOOKS)));
     all.extend(rows(&RESOLVER).chain(rows(&PROCESSES)));
     all.extend(rows(&ORIGINS).chain(rows(&SOURCES)));
+    all.extend(rows(&FLEET_PARTITIONS).chain(rows(&FLEET_AGENTS)));
+    all.extend(rows(&FLEET_SENT));
     all
 }
 
-/// Labels of those who have numbers of their own.
+/// Labels of entries with separate numbers.
 fn owner_labels(path: &str) -> &'static [&'static str] {
     match path.split('.').next() {
         Some("listeners") => &["listener"],
@@ -85,6 +91,10 @@ fn owners<'a>(status: &'a Status, path: &str) -> Vec<(Labels, &'a Numbers)> {
         Some("origin") => {
             let origin = status.origin.iter();
             origin.map(|of| (vec![], &of.numbers)).collect()
+        }
+        Some("fleet") => {
+            let fleet = status.fleet.iter();
+            fleet.map(|of| (vec![], &of.numbers)).collect()
         }
         Some("limits") => vec![(vec![], &status.limits.numbers)],
         Some("clients") => vec![(vec![], &status.clients.numbers)],
@@ -159,6 +169,9 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
     if let Some(origin) = &status.origin {
         all.resolver(&origin.resolver);
     }
+    if let Some(fleet) = &status.fleet {
+        all.fleet(fleet);
+    }
     all.0
 }
 
@@ -178,7 +191,7 @@ fn by_name(numbers: &BTreeMap<String, u64>) -> impl Iterator<Item = (Vec<String>
     numbers.iter().map(|(name, number)| (vec![name.clone()], number))
 }
 
-/// Whoever has ten thousand rules wants to know of the busy ones.
+/// Of ten thousand rules, the busy ones matter.
 pub fn busiest(rules: &RulesStatus) -> Vec<&RuleStatus> {
     let mut busiest: Vec<&RuleStatus> = rules.active.iter().collect();
     busiest.sort_by_key(|rule| std::cmp::Reverse((rule.trial.is_some(), rule.hits)));
@@ -257,6 +270,23 @@ impl Collected {
         }
     }
 
+    fn fleet(&mut self, fleet: &FleetStatus) {
+        let partitions = fleet.partitions.iter();
+        self.each(
+            &FLEET_PARTITIONS,
+            partitions.map(|row| (vec![row.partition.to_string()], row)),
+        );
+        let remarkable = fleet.agents.iter().filter(|agent| agent.is_remarkable());
+        self.each(
+            &FLEET_AGENTS,
+            remarkable
+                .take(AGENT_SERIES_MAX)
+                .map(|row| (vec![row.agent.clone()], row)),
+        );
+        let sent = fleet.sent.iter();
+        self.each(&FLEET_SENT, sent.map(|row| (vec![row.output.clone()], row)));
+    }
+
     fn resolver(&mut self, resolver: &OriginStatus) {
         self.each(&RESOLVER, [(vec![], resolver)]);
         self.each(&PROCESSES, by_name(&resolver.processes));
@@ -301,7 +331,7 @@ impl Moved {
     }
 }
 
-/// What a person should look at.
+/// Signs that need attention.
 pub fn signs(status: &Status) -> Vec<Moved> {
     let mut seen = BTreeSet::new();
     let mut signs = Vec::new();
@@ -333,6 +363,7 @@ mod tests {
     fn everything() -> Status {
         let mut status = balanced();
         status.origin = Some(OriginReport::default());
+        status.fleet = Some(FleetStatus::default());
         status.memory.parts.insert("contexts".to_owned(), 1);
         let numbers = TABLES.iter().copied().flatten();
         for info in numbers.filter(|info| !info.series.path.contains('{')) {
@@ -341,6 +372,7 @@ mod tests {
                 "listeners" => status.listeners[0].numbers.put(info, 1),
                 "outputs" => status.outputs[0].numbers.put(info, 1),
                 "origin" => status.origin.as_mut().unwrap().numbers.put(info, 1),
+                "fleet" => status.fleet.as_mut().unwrap().numbers.put(info, 1),
                 "limits" => status.limits.numbers.put(info, 1),
                 "clients" => status.clients.numbers.put(info, 1),
                 _ => status.numbers.put(info, 1),

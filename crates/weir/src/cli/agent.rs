@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, value_parser};
-use weir_config::Flag;
+use weir_config::{Flag, Role, variable_of};
 
 use super::table::shown;
 use crate::config::{self, Inputs};
@@ -26,7 +26,16 @@ pub fn show<T: serde::de::DeserializeOwned>(
     path: &str,
     render: impl Fn(&T) -> String,
 ) -> Result<(), Failure> {
-    let address = admin_address(arguments)?;
+    show_at(admin_address(arguments)?, arguments, path, render)
+}
+
+/// The same of whoever answers at an address.
+pub fn show_at<T: serde::de::DeserializeOwned>(
+    address: SocketAddr,
+    arguments: &ArgMatches,
+    path: &str,
+    render: impl Fn(&T) -> String,
+) -> Result<(), Failure> {
     let json = arguments.get_flag("json");
     let watch = arguments.get_flag("watch");
     let redraw = watch && !json && io::stdout().is_terminal();
@@ -35,7 +44,7 @@ pub fn show<T: serde::de::DeserializeOwned>(
         let text = match body {
             Ok(body) if json => body,
             Ok(body) => render(&read(address, &body)?),
-            // Whoever watches wants to see the agent come back.
+            // A user who watches wants to see the agent come back.
             Err(failure) if watch => format!("{failure}\n"),
             Err(failure) => return Err(failure),
         };
@@ -45,7 +54,7 @@ pub fn show<T: serde::de::DeserializeOwned>(
             .write_all(format!("{clear}{text}").as_bytes())
             .and_then(|()| stdout.flush());
         match written {
-            // Whoever read has seen enough.
+            // The reader has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => {
                 return Err(Failure::runtime(format!(
@@ -60,51 +69,84 @@ pub fn show<T: serde::de::DeserializeOwned>(
 
 /// Which agent is asked: what [`admin_address`] reads.
 pub fn arguments() -> [Arg; 2] {
+    arguments_of(Role::Agent)
+}
+
+/// The same of either role.
+pub fn arguments_of(role: Role) -> [Arg; 2] {
+    let (who, port) = match role {
+        Role::Agent => ("agent", 8127),
+        Role::Merge => ("merge", 8128),
+    };
     [
         Arg::new("config")
             .long("config")
             .short('c')
             .value_name("FILE")
             .value_parser(value_parser!(PathBuf))
-            .help("The agent's configuration file, for its admin address [variable: WEIR_CONFIG]"),
+            .help(format!(
+                "The {who}'s configuration file, for its admin address [variable: WEIR_CONFIG]"
+            )),
         Arg::new("admin")
             .long("admin")
             .value_name("ADDRESS")
-            .help("The agent's admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:8127]"),
+            .help(format!(
+                "The {who}'s admin address [variable: WEIR_ADMIN] [default: 127.0.0.1:{port}]"
+            )),
     ]
 }
 
 /// The agent's, as its own configuration says.
 pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
+    admin_address_of(Role::Agent, arguments)
+}
+
+/// The same of either role.
+pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
     let flags = arguments.get_one::<String>("admin").map(|address| Flag {
         shown: "--admin".to_owned(),
         key: "admin".to_owned(),
         values: vec![address.clone()],
     });
     let file = arguments.get_one::<PathBuf>("config").cloned();
-    let inputs = Inputs {
+    let mut inputs = Inputs {
         file,
         environment: config::environment(),
         flags: flags.into_iter().collect(),
         text: None,
         resolve_names: true,
+        role,
     };
+    if config::file(&inputs).is_none() && role == Role::Merge {
+        // Nothing says where its log is, and whoever asks need not know.
+        inputs.role = Role::Agent;
+        let (variable, address) = merge_address();
+        let set = inputs.environment.entry(variable).or_default();
+        set.get_or_insert(address);
+    }
     let loaded = config::load(&inputs)?;
     loaded.config.addresses.admin.ok_or_else(|| {
-        Failure::usage("admin is off, so there is nobody to ask; --admin names another address")
+        Failure::usage("admin is off, so this agent cannot be asked; --admin names another address")
     })
+}
+
+/// Where a merge answers that was told nothing else, and the variable that would tell it.
+fn merge_address() -> (String, String) {
+    let admin = Role::Merge.settings().find(|setting| setting.key == "admin");
+    let default = admin.map_or("", |setting| Role::Merge.version_of(setting).default);
+    (variable_of("admin"), default.to_owned())
 }
 
 /// JSON of the agent.
 pub fn read<T: serde::de::DeserializeOwned>(address: SocketAddr, body: &str) -> Result<T, Failure> {
     serde_json::from_str(body).map_err(|error| {
         Failure::runtime(format!(
-            "what answers at {address} is not this version of weir: {error}"
+            "another version of weir, or another program, answers at {address}: {error}"
         ))
     })
 }
 
-/// What the agent answers.
+/// The agent's answer.
 pub enum Answer {
     Body(String),
     /// Why it does not: its own words.
@@ -114,7 +156,7 @@ pub enum Answer {
     },
 }
 
-/// What the agent answers at `path`; a refusal is a failure.
+/// The agent's answer at `path`; a refusal is a failure.
 pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     match ask(address, path)? {
         Answer::Body(body) => Ok(body),
@@ -143,7 +185,7 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    // A peer that hangs up early may have answered; what it said is worth more than that it did not listen.
+    // A peer that hangs up early may have answered; its answer is worth more than the write error.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     stream
@@ -167,9 +209,7 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
 pub fn foreign(address: SocketAddr, head: &str) -> Failure {
     let first = head.lines().next().unwrap_or_default();
     let shown = crate::logging::printable(first.as_bytes());
-    Failure::runtime(format!(
-        "what answers at {address} is not weir's admin server: {shown}"
-    ))
+    Failure::runtime(format!("{address} is not weir's admin server: {shown}"))
 }
 
 /// Why the agent does not answer, when it is one that says so.

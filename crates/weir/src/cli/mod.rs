@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind as ClapErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use weir_config::{Flag, GROUPS, Kind, OUTPUT_FLAG_KEY, Setting};
+use weir_config::{Flag, GROUPS, Kind, OUTPUT_FLAG_KEY, Role, Setting};
 use weir_output::settings::OUTPUT_TYPES;
 
 use crate::config::{self, Inputs};
@@ -24,8 +24,10 @@ mod convert;
 mod doctor;
 mod explain;
 mod graph;
+mod merge;
 mod parse;
 mod recent;
+mod reference;
 mod replay;
 mod send;
 mod status;
@@ -53,6 +55,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
             let arguments = arguments.get_many::<OsString>("arguments");
             starter::run(arguments.into_iter().flatten().cloned())
         }
+        Some(("merge", arguments)) => merge::merge(arguments),
         Some(("upgrade", arguments)) => upgrade::upgrade(arguments),
         Some(("check", arguments)) => check::check(arguments),
         Some(("convert", arguments)) => convert::convert(arguments),
@@ -107,16 +110,16 @@ pub fn command() -> Command {
         Arg::new("take-over")
             .long("take-over")
             .action(ArgAction::SetTrue)
-            .help("Go on in place of the weir that uses the same state_path, without losing anything; start as usual where there is none"),
+            .help("Take over from the weir that uses the same state_path, without loss; start normally if there is none"),
     );
     let check = with_settings(
-        Command::new("check").about("Check the configuration and print every value with where it came from"),
+        Command::new("check").about("Check the configuration and print every value and its source"),
     )
     .arg(
         Arg::new("documentation")
             .long("documentation")
             .action(ArgAction::SetTrue)
-            .help("Print the page that documents every setting, instead"),
+            .help("Print docs/configuration.md instead"),
     );
     Command::new("weir")
         .about("Receives application metrics, aggregates them and delivers them")
@@ -127,7 +130,7 @@ pub fn command() -> Command {
                 .long("version")
                 .short('V')
                 .action(ArgAction::SetTrue)
-                .help("Print the version, the commit it was built from, and what is built in"),
+                .help("Print the version, its commit and its features"),
         )
         .arg(
             Arg::new("json")
@@ -154,6 +157,7 @@ pub fn command() -> Command {
         .subcommand(capture::command())
         .subcommand(replay::command())
         .subcommand(upgrade::command())
+        .subcommand(merge::command())
         .subcommand(
             Command::new(starter::COMMAND)
                 .about("Starts the program for an agent that may not: weir's own")
@@ -171,8 +175,33 @@ pub fn command() -> Command {
 
 /// Adds one flag per setting of the agent, from the table.
 fn with_settings(mut command: Command) -> Command {
+    command = with_sources(command);
+    for group in GROUPS {
+        for setting in group.settings {
+            let arg = setting_flag(setting)
+                .help(weir_config::help(setting))
+                .help_heading(group.title)
+                .hide_short_help(!setting.common);
+            command = command.arg(arg);
+        }
+        // A flag that there was is told so by the configuration.
+        for gone in group.gone {
+            command = command.arg(flag(gone.key).hide(true));
+        }
+    }
+    command
+}
+
+/// Settings of a role that have a flag of their own; `--set` sets all.
+fn flags_of(role: Role) -> impl Iterator<Item = &'static Setting> + Clone {
+    role.settings()
+        .filter(|setting| !matches!(setting.kind, Kind::Record(_)))
+}
+
+/// Adds the flags by which any setting can be set.
+fn with_sources(command: Command) -> Command {
     let outputs: Vec<&str> = OUTPUT_TYPES.iter().map(|output_type| output_type.name).collect();
-    command = command
+    command
         .arg(
             Arg::new("config")
                 .long("config")
@@ -197,21 +226,7 @@ fn with_settings(mut command: Command) -> Command {
                 .value_name("KEY=VALUE")
                 .action(ArgAction::Append)
                 .help("Set any key, such as outputs.datadog.site=datadoghq.eu"),
-        );
-    for group in GROUPS {
-        for setting in group.settings {
-            let arg = setting_flag(setting)
-                .help(weir_config::help(setting))
-                .help_heading(group.title)
-                .hide_short_help(!setting.common);
-            command = command.arg(arg);
-        }
-        // A flag that there was is told so by the configuration.
-        for gone in group.gone {
-            command = command.arg(flag(gone.key).hide(true));
-        }
-    }
-    command
+        )
 }
 
 fn flag(key: &'static str) -> Arg {
@@ -243,8 +258,13 @@ fn value_name(kind: &Kind) -> &'static str {
     }
 }
 
-/// What the flags, the environment and the named file say, not yet read.
+/// Flags, environment and file name, not yet parsed.
 fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
+    inputs_of(Role::Agent, matches)
+}
+
+/// The same for a role.
+fn inputs_of(role: Role, matches: &ArgMatches) -> Result<Inputs, Failure> {
     let mut flags = Vec::new();
     let texts = |id: &str| -> Vec<String> {
         matches
@@ -253,7 +273,8 @@ fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
             .unwrap_or_default()
     };
     let gone = weir_config::gone().map(|gone| gone.key);
-    for key in weir_config::settings().map(|setting| setting.key).chain(gone) {
+    let gone = gone.filter(|_| role == Role::Agent);
+    for key in flags_of(role).map(|setting| setting.key).chain(gone) {
         let values = texts(key);
         if !values.is_empty() {
             let shown = format!("--{}", key.replace('_', "-"));
@@ -290,5 +311,6 @@ fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
         flags,
         text: None,
         resolve_names: true,
+        role,
     })
 }

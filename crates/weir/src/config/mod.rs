@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use weir_config::{File, Flag, Problems, Shown};
+use weir_config::{File, Flag, Problems, Role, Shown};
 use weir_output::settings::{OUTPUT_TYPES, OutputSettings};
 
 mod machine;
@@ -31,6 +31,8 @@ pub struct Inputs {
     pub text: Option<FileText>,
     /// Whether host names may be resolved; numbers and `localhost` need no name server.
     pub resolve_names: bool,
+    /// What the process is to be.
+    pub role: Role,
 }
 
 /// A configuration file's bytes, which may hold secrets.
@@ -114,7 +116,13 @@ fn load_from(
         flags: &inputs.flags,
     };
     let machine = Machine::new(inputs.resolve_names);
-    let loaded = weir_config::load(&sources, OUTPUT_TYPES, &machine)?;
+    let loaded = weir_config::load_as(
+        inputs.role,
+        weir_output::kafka::CLIENT,
+        &sources,
+        OUTPUT_TYPES,
+        &machine,
+    )?;
     let secret_files = machine.secret_files();
     let own = path.map(|path| (path, loaded.has_secret));
     Ok(Loaded {

@@ -1,5 +1,5 @@
-//! CPU and heap profiles in the format of `go tool pprof`, function names included, so that nothing but the
-//! answer is needed to read them.
+//! CPU and heap profiles in the format of `go tool pprof`, function names included where the program has its symbols, so that nothing
+//! but the answer is needed to read them.
 
 use std::collections::HashMap;
 use std::io;
@@ -184,13 +184,17 @@ impl Builder {
             .map_or(0, |time| time.as_nanos() as i64);
         for (index, mapping) in builder.symbols.mappings().into_iter().enumerate() {
             let filename = builder.text(&mapping.path);
+            let build_id = builder.symbols.build_id(index);
+            let build_id = builder.text(&build_id);
+            let has_functions = builder.symbols.has_names(index);
             builder.profile.mapping.push(proto::Mapping {
                 id: index as u64 + 1,
                 memory_start: mapping.start as u64,
                 memory_limit: mapping.end as u64,
                 file_offset: mapping.offset,
                 filename,
-                has_functions: true,
+                build_id,
+                has_functions,
             });
         }
         Ok(builder)
@@ -221,10 +225,24 @@ impl Builder {
         if let Some(id) = self.locations.get(&address) {
             return *id;
         }
-        let mapping = self
-            .symbols
-            .mapping_of(address)
-            .map_or(0, |index| index as u64 + 1);
+        let mapping = self.symbols.mapping_of(address);
+        let line = self.line(address, mapping);
+        let id = self.profile.location.len() as u64 + 1;
+        self.profile.location.push(proto::Location {
+            id,
+            mapping_id: mapping.map_or(0, |index| index as u64 + 1),
+            address: address as u64,
+            line: line.into_iter().collect(),
+        });
+        self.locations.insert(address, id);
+        id
+    }
+
+    /// None where the symbols are apart: whoever reads the profile has them, and finds them by the build id.
+    fn line(&mut self, address: usize, mapping: Option<usize>) -> Option<proto::Line> {
+        if mapping.is_some_and(|index| !self.symbols.has_names(index)) {
+            return None;
+        }
         let name = self.symbols.name(address).unwrap_or_else(|| {
             let place = self.symbols.place(address);
             Name {
@@ -232,19 +250,8 @@ impl Builder {
                 mangled: place,
             }
         });
-        let function = self.function(name);
-        let id = self.profile.location.len() as u64 + 1;
-        self.profile.location.push(proto::Location {
-            id,
-            mapping_id: mapping,
-            address: address as u64,
-            line: vec![proto::Line {
-                function_id: function,
-                line: 0,
-            }],
-        });
-        self.locations.insert(address, id);
-        id
+        let function_id = self.function(name);
+        Some(proto::Line { function_id, line: 0 })
     }
 
     fn function(&mut self, name: Name) -> u64 {

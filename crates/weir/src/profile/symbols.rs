@@ -54,6 +54,17 @@ impl Symbolizer {
             .position(|mapping| (mapping.start..mapping.end).contains(&address))
     }
 
+    /// Whether the file of a mapping has names. One whose symbols were put apart has none.
+    pub fn has_names(&mut self, mapping: usize) -> bool {
+        let mapping = self.mappings[mapping].readable_at.clone();
+        self.table(&mapping).is_some()
+    }
+
+    /// By which its symbols are found, where they were put apart: empty when the file has none.
+    pub fn build_id(&self, mapping: usize) -> String {
+        build_id(&self.mappings[mapping].readable_at).unwrap_or_default()
+    }
+
     /// What to show for an address without a name: the file it is in.
     pub fn place(&self, address: usize) -> String {
         match self.mapping_of(address) {
@@ -76,17 +87,20 @@ impl Symbolizer {
     }
 
     fn look_up(&mut self, address: usize) -> Option<Name> {
-        let mapping = &self.mappings[self.mapping_of(address)?];
-        let table = self
-            .tables
-            .entry(mapping.readable_at.clone())
-            .or_insert_with(|| Table::read(&mapping.readable_at).ok())
-            .as_ref()?;
+        let mapping = self.mappings[self.mapping_of(address)?].clone();
+        let table = self.table(&mapping.readable_at)?;
         let offset = (address - mapping.start) as u64 + mapping.offset;
         let mangled = table.name(table.address_of(offset)?)?;
         // Without the hash at the end, which differs from build to build.
         let readable = format!("{:#}", rustc_demangle::demangle(&mangled));
         Some(Name { readable, mangled })
+    }
+
+    fn table(&mut self, path: &str) -> Option<&Table> {
+        self.tables
+            .entry(path.to_owned())
+            .or_insert_with(|| Table::read(path).ok().filter(|table| !table.functions.is_empty()))
+            .as_ref()
     }
 
     /// Whether the address belongs to the allocator or to the standard library's way to it.
@@ -159,13 +173,8 @@ const TABLE_BYTES_MAX: u64 = 256 << 20;
 
 impl Table {
     fn read(path: &str) -> io::Result<Self> {
-        let broken = || io::Error::other("not an ELF file of this kind");
-        let file = File::open(path)?;
-        let head = bytes(&file, 0, 64)?;
-        if head[..6] != *b"\x7fELF\x02\x01" {
-            return Err(broken());
-        }
-        let segments = Self::segments(&file, &head)?;
+        let (file, head) = open(path)?;
+        let segments = segments(&file, &head, 1)?;
         let sections = bytes(
             &file,
             number(&head, 40, 8),
@@ -175,8 +184,8 @@ impl Table {
         let sections: Vec<&[u8]> = sections.chunks_exact(size).collect();
         // The full table if the file still has it, else the one for the dynamic linker.
         let find = |kind| sections.iter().find(|section| number(section, 4, 4) == kind);
-        let table = find(2).or_else(|| find(11)).ok_or_else(broken)?;
-        let names = sections.get(number(table, 40, 4) as usize).ok_or_else(broken)?;
+        let table = find(2).or_else(|| find(11)).ok_or_else(no_elf)?;
+        let names = sections.get(number(table, 40, 4) as usize).ok_or_else(no_elf)?;
         let symbols = bytes(&file, number(table, 24, 8), number(table, 32, 8))?;
         let mut functions: Vec<Function> = symbols
             .chunks_exact(24)
@@ -195,26 +204,6 @@ impl Table {
             functions,
             names,
         })
-    }
-
-    fn segments(file: &File, head: &[u8]) -> io::Result<Vec<(u64, u64, u64)>> {
-        let size = number(head, 54, 2).max(56);
-        let table = bytes(
-            file,
-            number(head, 32, 8),
-            size.saturating_mul(number(head, 56, 2)),
-        )?;
-        Ok(table
-            .chunks_exact(size as usize)
-            .filter(|segment| number(segment, 0, 4) == 1)
-            .map(|segment| {
-                (
-                    number(segment, 8, 8),
-                    number(segment, 32, 8),
-                    number(segment, 16, 8),
-                )
-            })
-            .collect())
     }
 
     fn address_of(&self, offset: u64) -> Option<u64> {
@@ -240,6 +229,62 @@ impl Table {
         let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
         Some(String::from_utf8_lossy(&text[..end]).into_owned())
     }
+}
+
+fn no_elf() -> io::Error {
+    io::Error::other("not an ELF file of this kind")
+}
+
+/// The file and its head.
+fn open(path: &str) -> io::Result<(File, Vec<u8>)> {
+    let file = File::open(path)?;
+    let head = bytes(&file, 0, 64)?;
+    match head.starts_with(b"\x7fELF\x02\x01") {
+        true => Ok((file, head)),
+        false => Err(no_elf()),
+    }
+}
+
+/// Segments of a kind: offset, length, address.
+fn segments(file: &File, head: &[u8], kind: u64) -> io::Result<Vec<(u64, u64, u64)>> {
+    let size = number(head, 54, 2).max(56);
+    let table = bytes(
+        file,
+        number(head, 32, 8),
+        size.saturating_mul(number(head, 56, 2)),
+    )?;
+    Ok(table
+        .chunks_exact(size as usize)
+        .filter(|segment| number(segment, 0, 4) == kind)
+        .map(|segment| {
+            (
+                number(segment, 8, 8),
+                number(segment, 32, 8),
+                number(segment, 16, 8),
+            )
+        })
+        .collect())
+}
+
+/// In hexadecimal, from the notes of the file: each has lengths of name and content, a kind, name and content, padded to 4 bytes.
+fn build_id(path: &str) -> io::Result<String> {
+    const GNU_BUILD_ID: u64 = 3;
+    let (file, head) = open(path)?;
+    for (offset, length, _) in segments(&file, &head, 4)? {
+        let notes = bytes(&file, offset, length)?;
+        let mut notes = notes.as_slice();
+        while notes.len() > 12 {
+            let name_length = number(notes, 0, 4) as usize;
+            let start = 12 + name_length.next_multiple_of(4);
+            let end = start.saturating_add(number(notes, 4, 4) as usize);
+            let content = notes.get(start..end).ok_or_else(no_elf)?;
+            if number(notes, 8, 4) == GNU_BUILD_ID && notes[12..].starts_with(b"GNU\0") {
+                return Ok(content.iter().map(|byte| format!("{byte:02x}")).collect());
+            }
+            notes = notes.get(end.next_multiple_of(4)..).unwrap_or_default();
+        }
+    }
+    Err(no_elf())
 }
 
 fn bytes(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
@@ -275,6 +320,51 @@ mod tests {
         assert!(name.ends_with("a_function_with_a_name"), "{name}");
         assert_eq!(symbols.name(1), None);
         assert!(symbols.mapping_of(address).is_some());
+    }
+
+    #[test]
+    fn a_file_without_its_symbols_has_no_names_and_a_build_id() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("stripped");
+        let path = path.to_str().unwrap();
+        let own = std::env::current_exe().unwrap();
+        let stripped = std::process::Command::new("objcopy")
+            .args([
+                "--strip-all".as_ref(),
+                "--remove-section=.dynsym".as_ref(),
+                own.as_os_str(),
+                path.as_ref(),
+            ])
+            .status()
+            .unwrap();
+        assert!(stripped.success());
+        let mapping = |path: &str| Mapping {
+            start: 0,
+            end: 1,
+            offset: 0,
+            path: path.to_owned(),
+            readable_at: path.to_owned(),
+        };
+        let mut symbols = Symbolizer {
+            mappings: vec![mapping(path), mapping("/proc/self/exe"), mapping("/etc/passwd")],
+            tables: HashMap::new(),
+            names: HashMap::new(),
+        };
+        assert_eq!(
+            [0, 1, 2].map(|index| symbols.has_names(index)),
+            [false, true, false]
+        );
+        let told = std::process::Command::new("readelf")
+            .args(["-n", path])
+            .output()
+            .unwrap();
+        let id = symbols.build_id(0);
+        assert!(
+            String::from_utf8_lossy(&told.stdout).contains(&format!("Build ID: {id}\n")),
+            "{id}"
+        );
+        assert_eq!(symbols.build_id(1), id, "it stays when symbols are put apart");
+        assert_eq!(symbols.build_id(2), "");
     }
 
     #[test]

@@ -28,14 +28,14 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Counts drops from where the process before did: by the number of a socket, what its counter said last.
+    /// Counts drops from the last values of the previous process, by the number of a socket.
     pub fn count_drops_from(&mut self, drops: &[(u64, u32)]) {
         for (socket, _) in self.of_workers.iter_mut().flatten() {
             socket.count_drops_from(drops);
         }
     }
 
-    /// The process before reads them no more.
+    /// The previous process reads them no more.
     pub fn own(&mut self) {
         self.of_workers
             .iter_mut()
@@ -60,13 +60,17 @@ pub fn bind(
     let mut listeners: Vec<BoundListener> = Vec::new();
     let mut sockets: Vec<Vec<Adopted>> = Vec::new();
     for (listener, _) in planned {
-        let spread = matches!(listener.address, Address::Udp { .. }) && workers > 1;
-        let mut bound = passed.adopt(listener, if spread { workers } else { 1 })?;
+        let is_udp = matches!(listener.address, Address::Udp { .. });
+        let spread = is_udp && workers > 1;
+        // A process with more workers had more sockets for the address, and each may hold datagrams.
+        let mut bound = passed.adopt(listener, if is_udp { usize::MAX } else { 1 })?;
         let kept = bound.len();
         let missing = match bound.first() {
             None if spread => weir_listener::bind_group(listener, workers),
             None => weir_listener::bind(listener).map(|socket| vec![socket]),
-            Some(first) if spread => weir_listener::bind_beside(listener, &first.socket, workers - kept),
+            Some(first) if spread => {
+                weir_listener::bind_beside(listener, &first.socket, workers.saturating_sub(kept))
+            }
             Some(_) => Ok(Vec::new()),
         };
         let missing = missing.map_err(|error| Failure::runtime(error.to_string()))?;
@@ -99,11 +103,11 @@ pub fn bind(
         let spread = bound.len() > 1;
         for (worker, bound) in bound.into_iter().enumerate() {
             // A socket that only one worker reads goes to the workers in turn.
-            let worker = if spread { worker } else { number % workers };
-            of_workers[worker].push((bound.socket, ListenerId(number as u16)));
+            let worker = if spread { worker } else { number };
+            of_workers[worker % workers].push((bound.socket, ListenerId(number as u16)));
         }
     }
-    // Once all are there: whoever waits for one of these lines may connect to any of them.
+    // Once all exist: a program that waits for one of these lines may connect to any of them.
     for ((listener, _), bound) in planned.iter().zip(&listeners) {
         let kept = if bound.kept > 0 {
             ", on a socket that was passed"
@@ -129,8 +133,7 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
     }
     if number > most {
         tracing::warn!(
-            "{number} sockets are to be kept over a restart, and the service manager keeps {most}: none is; FileDescriptorStoreMax= \
-             sets how many"
+            "{number} sockets should survive a restart, but the service manager keeps at most {most}, so it keeps none; FileDescriptorStoreMax= sets how many"
         );
         return;
     }

@@ -1,4 +1,4 @@
-//! The outputs in force: started, changed by a reload, ended.
+//! The running outputs: started, changed by a reload, ended.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
-use weir_output::delivery::{Clock, Delivery, Saved, SavedQueue, SavedStates, Surroundings};
+use weir_output::delivery::{Agent, Clock, Delivery, Saved, SavedQueue, SavedStates, Surroundings};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -68,7 +68,7 @@ pub struct Outputs {
 /// Outputs that a reload took out of force.
 #[derive(Default)]
 pub(super) struct Replaced {
-    /// They deliver what nobody took over.
+    /// They deliver payloads without an heir.
     pub ending: Vec<Output>,
     /// New ones, each with the old one that it is taking over from.
     pub heirs: Vec<(Arc<Delivery>, Arc<Delivery>)>,
@@ -92,6 +92,7 @@ impl Outputs {
         expansion: &Expansion,
         handle: Handle,
         saved: Arc<SavedStates>,
+        agent: Agent,
     ) -> Result<Outputs, Failure> {
         let outputs = Outputs {
             handle,
@@ -102,6 +103,7 @@ impl Outputs {
                 state_bytes_max: budget.of_one(Share::Cumulative, config.outputs.len()),
                 host_tags: config.names.all_tags().into(),
                 saved,
+                agent,
                 replaces: None,
             },
             expansion: Arc::new(expansion.clone()),
@@ -288,7 +290,7 @@ impl Outputs {
         }
     }
 
-    /// Ends an output that is no longer in force; its books are kept.
+    /// Ends an output that was replaced or removed; its books are kept.
     async fn retire(&self, output: Output) {
         output.shutdown(self.grace).await;
         let mut replaced = lock(&self.replaced);
@@ -344,7 +346,17 @@ impl Outputs {
             .collect()
     }
 
-    /// Lets outputs that write files open them anew.
+    /// The running ones, each with its name and the name of its type.
+    pub(super) fn each(&self) -> Vec<(String, &'static str, Output)> {
+        let list = self.list();
+        let each = list.iter().map(|running| {
+            let config = &running.config;
+            (config.name.clone(), config.output_type, running.output.clone())
+        });
+        each.collect()
+    }
+
+    /// Makes outputs that write files reopen them.
     pub fn reopen(&self) {
         for running in self.list().iter() {
             if let Output::Delivered(_, delivery) = &running.output {
@@ -353,7 +365,7 @@ impl Outputs {
         }
     }
 
-    /// The next process goes on with what is summed up: nobody says goodbye at the end.
+    /// The next process continues the sums: no output sends its last markers.
     pub fn keep_state(&self) {
         for running in self.list().iter() {
             if let Output::Delivered(_, delivery) = &running.output {
@@ -500,7 +512,7 @@ impl Output {
         }
     }
 
-    fn take(&self, batch: &Arc<Batch>) {
+    pub(super) fn take(&self, batch: &Arc<Batch>) {
         match self {
             Output::Scrape(scrape) => scrape.take(batch),
             Output::Delivered(_, delivery) => delivery.submit(batch),
@@ -614,7 +626,7 @@ impl Feed {
     }
 }
 
-/// The output that a changed one goes on for: that of its name; or, where one of a type has gone and one is new, that one.
+/// The output that a changed one replaces: the one of its name; or, if one of a type was removed and one added, that one.
 fn predecessor<'a>(
     wanted: &OutputConfig,
     current: &'a [Running],

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use weir_config::node::{self, Node};
-use weir_config::{PathUse, Setting, leaves};
+use weir_config::{PathUse, Role, Setting, leaves};
 use weir_output::settings::OUTPUT_TYPES;
 
 use crate::config::Loaded;
@@ -69,7 +69,7 @@ impl Plan {
                 PathUse::ReadBeneath => drop(readable.insert(path.clone())),
                 PathUse::WriteBeside => drop(writable.insert(parent(path))),
                 PathUse::WriteBeneath => {
-                    // The output that uses it would make it; what is not there cannot be named to the kernel. Whoever cannot
+                    // The output that uses it would make it; what is not there cannot be named to the kernel. A process that cannot
                     // make it is told so by the output.
                     let _ = std::fs::create_dir_all(path);
                     writable.insert(path.clone());
@@ -112,7 +112,7 @@ impl Plan {
 
 /// Every path that a setting names, with what it is for.
 pub fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
-    let own = leaves_of("", weir_config::settings());
+    let own = leaves_of("", role(loaded).settings());
     let outputs = loaded.config.outputs.iter().flat_map(|output| {
         let known = OUTPUT_TYPES.iter().find(|known| known.name == output.output_type);
         let settings = known.map_or(&[][..], |known| known.settings);
@@ -131,7 +131,14 @@ pub fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
     named
 }
 
-/// Every setting that is no record, with its whole key.
+fn role(loaded: &Loaded) -> Role {
+    match loaded.config.merge {
+        Some(_) => Role::Merge,
+        None => Role::Agent,
+    }
+}
+
+/// Every setting that is not a record, with its whole key.
 fn leaves_of(
     prefix: &str,
     settings: impl IntoIterator<Item = &'static Setting>,

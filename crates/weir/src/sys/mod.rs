@@ -3,7 +3,8 @@
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
 //! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, to
 //! take descriptors that a service manager passes, to share a page with a file, to ask what may be done with a file without doing
-//! it, whether the clock is synchronised or what becomes of a signal, or to keep a static C library from loading the system's.
+//! it, whether the clock is synchronised or what becomes of a signal, to keep a static C library from loading the system's, or to tell
+//! its unwinder where the program is.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -16,6 +17,8 @@ pub mod cpu;
 pub mod heap;
 pub mod shared;
 pub mod stdio;
+#[cfg(all(target_env = "gnu", target_arch = "x86_64", target_feature = "crt-static"))]
+mod unwinding;
 
 /// Raises the limit of open descriptors as far as this process may, and returns what it is now. The low one that processes
 /// start with is for programs that use `select`.
@@ -47,16 +50,20 @@ pub fn ignore_file_size_signal() {
 }
 
 /// A static C library would load the modules that `/etc/nsswitch.conf` names, made for the system's own, and crash in them where
-/// the two are not of one version. Files and DNS are built in, and all that weir needs.
+/// the two are not of one version. Files and DNS are built in, and all that weir needs for hosts, users and groups.
 #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
 pub fn look_names_up_without_modules() {
     unsafe extern "C" {
         fn __nss_configure_lookup(database: *const libc::c_char, service: *const libc::c_char)
         -> libc::c_int;
     }
-    // SAFETY: both are C strings of static life, which the function copies from; there is no second thread yet.
-    unsafe {
-        __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr());
+    for (database, services) in [
+        (c"hosts", c"files dns"),
+        (c"passwd", c"files"),
+        (c"group", c"files"),
+    ] {
+        // SAFETY: both are C strings of static life, which the function copies from; there is no second thread yet.
+        unsafe { __nss_configure_lookup(database.as_ptr(), services.as_ptr()) };
     }
 }
 

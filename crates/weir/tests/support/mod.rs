@@ -3,10 +3,12 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
-mod log;
+pub mod log;
 pub mod manager;
+pub mod place;
 pub mod senders;
 pub mod terminal;
+pub mod tls;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};

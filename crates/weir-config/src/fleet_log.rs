@@ -1,0 +1,241 @@
+//! How the log of a fleet is reached: the same words for the agents that publish and for those who merge.
+
+use std::path::PathBuf;
+
+use crate::outputs::{Files, SettingProblem};
+use crate::setting::{Kind, PathUse};
+use crate::text::Secret;
+use crate::{choices, settings};
+
+settings! {
+    /// Where the log is: files of this machine, or Apache Kafka.
+    pub struct LogConnection {
+        directory: Option<PathBuf> = "''"
+            .path(PathUse::WriteBeneath)
+            .effect("A directory with the log, for agents and a merge of one machine. It is made where there is none.")
+            .zero("Empty: the log is at `brokers`.")
+            .who("Those who try a fleet out on one machine, and operators whose agents all run there.");
+        partitions: u32 = "1"
+            .takes(Kind::Integer { min: 1, max: 10_000 })
+            .effect("How many partitions a log in a directory has that is not there yet. A topic of Kafka has those that it was made with.")
+            .who("Operators who merge with several processes.");
+        brokers: Vec<String> = "[]"
+            .takes(Kind::List(&BROKER))
+            .effect("Brokers of Apache Kafka, such as `kafka1:9092`. One that answers is enough: it tells of the others.")
+            .zero("An empty list: the log is in `directory`.")
+            .who("Everyone whose fleet has more than one machine.");
+        topic: String = "weir"
+            .takes(Kind::Checked { allowed: "a name of at most 249 letters, digits, dots, - and _", check: is_topic })
+            .effect("The topic that the records are in.")
+            .who("Operators with several fleets in one cluster.");
+        tenant: String = "''"
+            .takes(Kind::Checked { allowed: "a text of at most 255 bytes without control characters", check: is_tenant })
+            .effect("Whose series they are. Series of different tenants are never merged with each other.")
+            .zero("Empty: there is one tenant, without a name.")
+            .who("Operators of a log that several customers or teams share.");
+        sasl: Sasl = "{}";
+        tls: Tls = "{}";
+    }
+}
+
+settings! {
+    /// The log as those see it who read it together.
+    pub struct LogReader {
+        log: LogConnection = "{}".flat();
+        group: String = "weir-merge"
+            .takes(Kind::Checked { allowed: "a text of 1 to 255 bytes without control characters", check: is_group })
+            .effect("The consumer group: processes of one group share the partitions.")
+            .who("Operators of several merges of the same topic.");
+    }
+}
+
+settings! {
+    /// Who this process is to the brokers.
+    pub struct Sasl {
+        mechanism: Mechanism = "none"
+            .effect("How the process proves who it is. `plain` shows the password itself, so it belongs behind TLS.")
+            .who("Operators whose brokers ask for it.");
+        username: String = "''"
+            .effect("Its name.")
+            .who("Operators whose brokers ask for it.");
+        password: Secret = "''"
+            .effect("Its password. It is never shown.")
+            .who("Operators whose brokers ask for it.");
+        password_file: String = "''"
+            .effect("A file with the password. It is read again when it changes.")
+            .zero("Empty: the password is not in a file.")
+            .who("Operators who keep passwords in files.")
+            .file_of("password");
+    }
+}
+
+choices! {
+    pub enum Mechanism {
+        None: "none",
+        Plain: "plain",
+        ScramSha256: "scram-sha-256",
+        ScramSha512: "scram-sha-512",
+    }
+}
+
+settings! {
+    /// Encryption of the connections to the brokers.
+    pub struct Tls {
+        enabled: bool = "false"
+            .effect("Encrypts the connections, and asks brokers for a certificate that an authority has signed for their name. Naming any of the files below does the same.")
+            .who("Operators of brokers with certificates of a public authority.");
+        ca_file: Option<PathBuf> = "''"
+            .path(PathUse::Read)
+            .effect("A PEM file with the certificate authorities to trust, instead of the system's.")
+            .zero("Empty: the system's.")
+            .who("Operators with a private certificate authority.");
+        certificate_file: Option<PathBuf> = "''"
+            .path(PathUse::Read)
+            .effect("A PEM file with the certificate to show to brokers, and those it leads to.")
+            .zero("Empty: none is shown.")
+            .who("Operators whose brokers know clients by their certificate.");
+        key_file: Option<PathBuf> = "''"
+            .path(PathUse::Read)
+            .effect("A PEM file with the private key of `certificate_file`.")
+            .who("Operators whose brokers know clients by their certificate.");
+    }
+}
+
+const BROKER: Kind = Kind::Checked {
+    allowed: "a broker such as kafka1:9092, 192.0.2.7:9092 or [fd00::7]:9092",
+    check: is_broker,
+};
+
+const TENANT_BYTES_MAX: usize = 255;
+const TOPIC_BYTES_MAX: usize = 249;
+
+/// Whether this program was built with a client of Apache Kafka, for [`LogConnection::check`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KafkaClient {
+    BuiltIn,
+    Missing,
+}
+
+impl LogConnection {
+    /// Reads the files that the settings name.
+    pub fn read(&mut self, files: &mut Files<'_, '_, '_>) {
+        let Sasl {
+            password,
+            password_file,
+            ..
+        } = &mut self.sasl;
+        files.read("sasl.password_file", password, password_file);
+    }
+
+    /// Looks at what depends on each other.
+    pub fn check(&self, client: KafkaClient) -> Result<(), SettingProblem> {
+        match (&self.directory, &self.brokers[..]) {
+            (None, []) => Err(SettingProblem::new(
+                "directory",
+                "is missing, and so is `brokers`; one of them says where the log is",
+            )),
+            (Some(_), [_, ..]) => Err(SettingProblem::new(
+                "brokers",
+                "cannot be set beside `directory`: the log is at one place",
+            )),
+            (None, [_, ..]) if client == KafkaClient::Missing => Err(SettingProblem::new(
+                "brokers",
+                "needs a weir with a client of Apache Kafka, and this one was built without (the feature `kafka`); `directory` works without",
+            )),
+            (Some(_), []) => self.check_unused(),
+            (None, [_, ..]) => self.sasl.check().and_then(|()| self.tls.check()),
+        }
+    }
+
+    /// A log in a directory has no connection that could be guarded.
+    fn check_unused(&self) -> Result<(), SettingProblem> {
+        let unused = |key: &str| {
+            SettingProblem::new(
+                key,
+                "needs `brokers`: files in `directory` are guarded by their owner and mode",
+            )
+        };
+        if self.sasl.mechanism != Mechanism::None {
+            return Err(unused("sasl.mechanism"));
+        }
+        match self.tls.is_on() {
+            true => Err(unused("tls.enabled")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Sasl {
+    fn check(&self) -> Result<(), SettingProblem> {
+        let problem = |key: &str, message: &str| Err(SettingProblem::new(format!("sasl.{key}"), message));
+        let is_on = self.mechanism != Mechanism::None;
+        match (is_on, self.username.is_empty(), self.password.is_empty()) {
+            (true, true, _) => problem("username", "is missing; `mechanism` needs it"),
+            (true, _, true) => problem(
+                "password",
+                "is missing, and so is `password_file`; `mechanism` needs one of them",
+            ),
+            (false, false, _) => problem(
+                "username",
+                "needs `mechanism`: plain, scram-sha-256 or scram-sha-512",
+            ),
+            (false, _, false) => problem(
+                "password",
+                "needs `mechanism`: plain, scram-sha-256 or scram-sha-512",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Tls {
+    pub fn is_on(&self) -> bool {
+        self.enabled
+            || [&self.ca_file, &self.certificate_file, &self.key_file]
+                .into_iter()
+                .any(Option::is_some)
+    }
+
+    fn check(&self) -> Result<(), SettingProblem> {
+        let problem = |key: &str, message: &str| Err(SettingProblem::new(format!("tls.{key}"), message));
+        match (&self.certificate_file, &self.key_file) {
+            (Some(_), None) => problem("certificate_file", "needs `key_file`, its private key"),
+            (None, Some(_)) => problem(
+                "key_file",
+                "needs `certificate_file`, the certificate it belongs to",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn is_broker(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let is_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    is_port
+        && match address {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => {
+                !host.is_empty()
+                    && host
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+            }
+        }
+}
+
+fn is_topic(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    (1..=TOPIC_BYTES_MAX).contains(&text.len()) && text.bytes().all(allowed) && !matches!(text, "." | "..")
+}
+
+fn is_tenant(text: &str) -> bool {
+    text.len() <= TENANT_BYTES_MAX && !text.chars().any(char::is_control)
+}
+
+fn is_group(text: &str) -> bool {
+    !text.is_empty() && is_tenant(text)
+}

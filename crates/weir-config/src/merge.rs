@@ -1,0 +1,126 @@
+//! What `weir merge` is told: settings of its own, and those that it shares with the agent.
+
+use std::time::Duration;
+
+use crate::fleet_log::{KafkaClient, LogReader};
+use crate::node::{Key, Node};
+use crate::outputs::SettingProblem;
+use crate::reader::{Reader, Section};
+use crate::setting::{Kind, Setting};
+use crate::settings;
+use crate::table;
+use crate::value::Typed as _;
+
+settings! {
+    /// Where the records of a fleet are, and how long is waited for them.
+    pub struct Merge {
+        log: LogReader = "{}";
+        grace: Duration = "60s"
+            .takes(Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(3600) })
+            .effect("How long after its end a bucket waits for agents that do not come. What comes later goes into a correction.")
+            .who("Operators whose agents are on slow networks, or who would rather have results sooner.")
+            .common();
+        max_skew: Duration = "10m"
+            .takes(Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(86_400) })
+            .effect("How far the clock of an agent may be from that of the log. Records beyond it are quarantined and counted by agent.")
+            .who("Operators of machines without a time service.");
+    }
+}
+
+/// Which of the program's two roles a configuration is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// `weir run`.
+    #[default]
+    Agent,
+    /// `weir merge`.
+    Merge,
+}
+
+/// Settings of the agent that a merge takes as well.
+const SHARED: [&str; 13] = [
+    "histogram_aggregates",
+    "histogram_percentiles",
+    "histogram_weights",
+    "hostname",
+    "memory",
+    "cpu",
+    "admin",
+    "admin_hosts",
+    "sandbox",
+    "grace_period",
+    "state_path",
+    "log_level",
+    "flush_summary",
+];
+
+/// Where a merge answers unless it is told otherwise: an agent of the same machine has the port before.
+const ADMIN: &str = "127.0.0.1:8128";
+
+impl Role {
+    /// Every setting of the role, outputs aside, in the order of the page.
+    pub fn settings(self) -> impl Iterator<Item = &'static Setting> + Clone {
+        let own = match self {
+            Role::Agent => &[],
+            Role::Merge => Merge::SETTINGS,
+        };
+        own.iter()
+            .chain(table::settings().filter(move |setting| self == Role::Agent || is_shared(setting.key)))
+    }
+
+    /// A setting as the role has it.
+    pub fn version_of(self, setting: &Setting) -> Setting {
+        let mut version = *setting;
+        if self == Role::Merge && setting.key == "admin" {
+            version.default = ADMIN;
+        }
+        version
+    }
+
+    /// Whether a setting of the agent means nothing here.
+    pub(crate) fn skips(self, key: &str) -> bool {
+        self == Role::Merge && !is_shared(key) && table::settings().any(|setting| setting.key == key)
+    }
+}
+
+pub(crate) fn is_shared(key: &str) -> bool {
+    SHARED.contains(&key)
+}
+
+/// What the file has that is for agents alone.
+pub(crate) fn refuse_settings_of_agents(reader: &mut Reader<'_>, file: &[(Key, Node)]) {
+    for (key, _) in file {
+        if Role::Merge.skips(&key.text) {
+            let message = "is a setting of agents (`weir run`), and `weir merge` does not take it";
+            reader.problem(reader.in_file(key.line), &key.text, message);
+        }
+    }
+}
+
+/// `None`: something is wrong, which was reported.
+pub(crate) fn take(section: &mut Section<'_, '_>, client: KafkaClient) -> Option<Merge> {
+    let before = section.reader.problems.len();
+    let mut merge = Merge::take(section, &Setting::of::<bool>("", "").flat())?;
+    section
+        .reader
+        .files_below("log", &mut |files| merge.log.log.read(files));
+    if section.reader.problems.len() > before {
+        return None;
+    }
+    let blamed = merge.check(client).map_err(|SettingProblem { key, message }| {
+        section.reader.blame(&key, message);
+    });
+    blamed.ok().map(|()| merge)
+}
+
+impl Merge {
+    fn check(&self, client: KafkaClient) -> Result<(), SettingProblem> {
+        for (key, time) in [("grace", self.grace), ("max_skew", self.max_skew)] {
+            if time.subsec_nanos() != 0 {
+                return Err(SettingProblem::new(key, "must be whole seconds"));
+            }
+        }
+        let of_log = self.log.log.check(client);
+        of_log.map_err(|problem| SettingProblem::new(format!("log.{}", problem.key), problem.message))
+    }
+}

@@ -1,0 +1,53 @@
+//! A machine that tests make up.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use weir_config::{Accounts, Host, Secret, TlsContent, TlsFault, TlsPaths};
+
+/// A machine with four cores, a gibibyte, and a file of a token.
+pub struct Machine;
+
+impl Host for Machine {
+    fn name(&self) -> String {
+        "box".into()
+    }
+
+    fn memory(&self) -> (u64, &'static str) {
+        (1 << 30, "the machine")
+    }
+
+    fn cores(&self) -> f64 {
+        4.0
+    }
+
+    fn exists(&self, _: &Path) -> bool {
+        false
+    }
+
+    fn account(&self, name: &str, _: Accounts) -> Result<u32, String> {
+        Err(format!("{name:?} is nobody"))
+    }
+
+    fn resolve(&self, name: &str, _: u16) -> Result<SocketAddr, String> {
+        Err(format!("{name} is nowhere"))
+    }
+
+    fn has_ipv6(&self) -> bool {
+        false
+    }
+
+    fn secret(&self, path: &Path) -> Result<Secret, String> {
+        match path.to_str() {
+            Some("/token") => Ok(Secret::new("0123456789abcdef")),
+            _ => Err(format!("{}: is not there", path.display())),
+        }
+    }
+
+    fn tls(&self, paths: &TlsPaths) -> Result<TlsContent, TlsFault> {
+        Err(TlsFault {
+            path: paths.key.clone(),
+            message: "is no key".into(),
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! A log of the kind that a connection names.
+
+use weir_merge::{Append, Assignment, Commit, CommitError, Fetched, Log, Plan, Quarantined};
+
+use crate::file::{FileLog, unix_milliseconds};
+#[cfg(feature = "kafka")]
+use crate::kafka::KafkaLog;
+use crate::{Connection, Error};
+
+/// A log, wherever it is.
+pub enum AnyLog {
+    File(FileLog),
+    #[cfg(feature = "kafka")]
+    Kafka(Box<KafkaLog>),
+}
+
+/// The same call on whichever log it is.
+macro_rules! on {
+    ($log:expr, $of:ident => $call:expr) => {
+        match $log {
+            AnyLog::File($of) => $call,
+            #[cfg(feature = "kafka")]
+            AnyLog::Kafka($of) => $call,
+        }
+    };
+}
+
+impl AnyLog {
+    /// Opens a log. Brokers need not be there yet: each call says when they are not.
+    pub fn open(connection: &Connection) -> Result<AnyLog, Error> {
+        match connection {
+            Connection::Directory { path, partitions } => {
+                FileLog::open(path, *partitions, unix_milliseconds).map(AnyLog::File)
+            }
+            #[cfg(feature = "kafka")]
+            Connection::Kafka(brokers) => KafkaLog::open(brokers).map(|log| AnyLog::Kafka(Box::new(log))),
+            #[cfg(not(feature = "kafka"))]
+            Connection::Kafka(_) => Err(Error::NoKafka),
+        }
+    }
+
+    /// From the bucket on that starts at `from`, series are divided among this many partitions.
+    pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
+        on!(self, log => log.announce(from, partitions))
+    }
+
+    /// What was quarantined and is kept.
+    pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
+        on!(self, log => log.quarantined(partition))
+    }
+
+    /// Removes what nobody needs any more, where the log does not do so itself: records that are committed, and results before
+    /// this number.
+    pub fn prune(&mut self, partition: u32, results_before: u64) -> Result<(), Error> {
+        match self {
+            AnyLog::File(log) => log.prune(partition, results_before),
+            #[cfg(feature = "kafka")]
+            AnyLog::Kafka(_) => Ok(()),
+        }
+    }
+}
+
+impl Log for AnyLog {
+    type Error = Error;
+
+    fn plan(&mut self) -> Result<Plan, Error> {
+        on!(self, log => log.plan())
+    }
+
+    fn append(&mut self, partition: u32, sent: i64, bytes: &[u8]) -> Result<u64, Error> {
+        on!(self, log => log.append(partition, sent, bytes))
+    }
+
+    fn append_all(&mut self, records: &[Append<'_>]) -> Vec<Result<u64, Error>> {
+        on!(self, log => log.append_all(records))
+    }
+
+    fn assignments(&mut self) -> Result<Vec<Assignment>, Error> {
+        on!(self, log => log.assignments())
+    }
+
+    fn fetch(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Fetched, Error> {
+        on!(self, log => log.fetch(partition, from, bytes_max))
+    }
+
+    fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Error> {
+        on!(self, log => log.committed(partition))
+    }
+
+    fn commit(&mut self, partition: u32, generation: u64, commit: &Commit) -> Result<(), CommitError<Error>> {
+        on!(self, log => log.commit(partition, generation, commit))
+    }
+
+    fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        on!(self, log => log.results(partition, from, bytes_max))
+    }
+
+    fn results_sent(&mut self, partition: u32) -> Result<u64, Error> {
+        on!(self, log => log.results_sent(partition))
+    }
+
+    fn note_results_sent(
+        &mut self,
+        partition: u32,
+        generation: u64,
+        before: u64,
+    ) -> Result<(), CommitError<Error>> {
+        on!(self, log => log.note_results_sent(partition, generation, before))
+    }
+}

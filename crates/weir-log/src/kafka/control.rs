@@ -1,0 +1,81 @@
+//! What everybody has to know: how series are divided among partitions.
+
+use std::time::{Duration, Instant};
+
+use weir_merge::Plan;
+
+use super::reader::Reader;
+use crate::{Error, plan};
+
+/// The key of the plan, and of messages that are written for their timestamps.
+pub(crate) const PLAN: &[u8] = b"plan";
+pub(crate) const CLOCK: &[u8] = b"clock";
+
+/// How old what is known may be.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The control topic, as far as it was read.
+#[derive(Default)]
+pub(crate) struct Control {
+    next: u64,
+    text: Option<String>,
+    plan: Option<Plan>,
+    read: Option<Instant>,
+}
+
+impl Control {
+    /// The plan as it was last read.
+    pub fn known(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
+    pub fn text(&self) -> Option<&str> {
+        self.text.as_deref()
+    }
+
+    /// Whether what has this offset was read.
+    pub fn has_read(&self, offset: u64) -> bool {
+        self.next > offset
+    }
+
+    pub fn is_fresh(&self) -> bool {
+        self.read.is_some_and(|read| read.elapsed() < FRESH)
+    }
+
+    /// Reads on to the end, the first time, or what has come since.
+    pub fn follow(&mut self, reader: &mut Reader, topic: &str, timeout: Duration) -> Result<(), Error> {
+        let end = match self.read {
+            Some(_) => self.next,
+            None => reader.ends(topic, 0)?.1,
+        };
+        let until = Instant::now() + timeout;
+        loop {
+            let wait = match self.next < end {
+                true => until.saturating_duration_since(Instant::now()),
+                false => Duration::ZERO,
+            };
+            let read = reader.read(topic, 0, self.next, 1 << 20, wait)?;
+            for got in &read.messages {
+                self.next = got.offset + 1;
+                if got.key == PLAN {
+                    self.take(topic, &got.bytes)?;
+                }
+            }
+            if read.messages.is_empty() || read.is_end {
+                break;
+            }
+        }
+        self.read = Some(Instant::now());
+        Ok(())
+    }
+
+    fn take(&mut self, topic: &str, bytes: &[u8]) -> Result<(), Error> {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let parsed = plan::parse(&text, &format!("the plan in topic {topic}"))?;
+        if let Some((plan, _)) = parsed {
+            self.plan = Some(plan);
+            self.text = Some(text);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+//! Membership of the group of owners: which partitions are ours, and what proves it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{
+    BaseConsumer, CommitMode, Consumer, ConsumerContext, ConsumerGroupMetadata, Rebalance,
+};
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use weir_merge::Assignment;
+
+use super::client::{self, Heard};
+use super::reader::one;
+use crate::{Brokers, Error};
+
+/// What the group said since it was asked last.
+#[derive(Default)]
+struct News {
+    assignments: Vec<(u32, bool)>,
+    /// Of the generation in which we heard of all assignments so far: another one is no proof of them.
+    proof: Option<ConsumerGroupMetadata>,
+    proofs: u64,
+}
+
+pub(crate) struct Listening {
+    heard: Heard,
+    news: Mutex<News>,
+}
+
+impl Listening {
+    fn news(&self) -> MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, list: &TopicPartitionList, is_ours: bool) {
+        let partitions = list.elements().into_iter();
+        let partitions = partitions.map(|one| (one.partition() as u32, is_ours));
+        self.news().assignments.extend(partitions);
+    }
+}
+
+impl ClientContext for Listening {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.heard.log(level, facility, line);
+    }
+}
+
+impl ConsumerContext for Listening {
+    fn pre_rebalance(&self, _client: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if let Rebalance::Revoke(list) = rebalance {
+            self.note(list, false);
+        }
+    }
+
+    /// Comes with each change of the generation, also where nothing is added.
+    fn post_rebalance(&self, client: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        if let Rebalance::Assign(list) = rebalance {
+            // Another client reads.
+            drop(client.pause(list));
+            self.note(list, true);
+        }
+        let mut news = self.news();
+        news.proof = client.group_metadata();
+        news.proofs += 1;
+    }
+}
+
+/// A member of the group.
+pub(crate) struct Member {
+    client: BaseConsumer<Listening>,
+    heard: Heard,
+    timeout: Duration,
+    /// Our partitions, with the number of the assignment.
+    held: BTreeMap<u32, u64>,
+    generation: u64,
+    untold: Vec<Assignment>,
+}
+
+/// Whether the group has gone on without the proof that was shown.
+pub(crate) fn is_stale(code: Code) -> bool {
+    matches!(
+        code,
+        Code::IllegalGeneration
+            | Code::UnknownMemberId
+            | Code::FencedInstanceId
+            | Code::RebalanceInProgress
+            | Code::StaleMemberEpoch
+            | Code::AssignmentLost
+    )
+}
+
+impl Member {
+    pub fn join(brokers: &Brokers, topic: &str, heard: &Heard) -> Result<Self, Error> {
+        let session = brokers.session_timeout;
+        let mut config = client::reading(brokers, &brokers.group);
+        config
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            .set("session.timeout.ms", client::milliseconds(session))
+            .set("heartbeat.interval.ms", client::milliseconds(session / 5))
+            // The end of a partition is where it ends, open transactions included.
+            .set("isolation.level", "read_uncommitted");
+        let listening = Listening {
+            heard: heard.clone(),
+            news: Mutex::default(),
+        };
+        let client: BaseConsumer<Listening> = config
+            .create_with_context(listening)
+            .map_err(|error| heard.explain("connecting", error))?;
+        let joined = client.subscribe(&[topic]);
+        joined.map_err(|error| heard.explain(format!("joining group {}", brokers.group), error))?;
+        Ok(Member {
+            client,
+            heard: heard.clone(),
+            timeout: brokers.timeout,
+            held: BTreeMap::new(),
+            generation: 0,
+            untold: Vec::new(),
+        })
+    }
+
+    pub fn client(&self) -> &BaseConsumer<Listening> {
+        &self.client
+    }
+
+    /// Hears what the group has to say.
+    pub fn listen(&mut self, wait: Duration) -> Result<(), Error> {
+        let failed = self.client.poll(wait).and_then(Result::err);
+        let news = std::mem::take(&mut self.client.context().news().assignments);
+        for (partition, is_ours) in news {
+            self.change(partition, is_ours);
+        }
+        match failed {
+            Some(error @ KafkaError::MessageConsumptionFatal(_)) => Err(self.broken(error)),
+            Some(KafkaError::MessageConsumption(code)) if is_refusal(code) => Err(self.broken(code)),
+            // It goes on by itself as soon as it can.
+            _ => Ok(()),
+        }
+    }
+
+    fn change(&mut self, partition: u32, is_ours: bool) {
+        if is_ours {
+            self.generation += 1;
+            let generation = self.generation;
+            self.held.insert(partition, generation);
+            self.untold.push(Assignment::Assigned {
+                partition,
+                generation,
+            });
+        } else if self.held.remove(&partition).is_some() {
+            self.untold.push(Assignment::Revoked { partition });
+        }
+    }
+
+    fn broken(&self, error: impl std::fmt::Display) -> Error {
+        self.heard.explain("being a member of the group", error)
+    }
+
+    pub fn take_news(&mut self) -> Vec<Assignment> {
+        std::mem::take(&mut self.untold)
+    }
+
+    pub fn holds(&self, partition: u32, generation: u64) -> bool {
+        self.held.get(&partition) == Some(&generation)
+    }
+
+    /// How often the proof changed.
+    pub fn proofs(&self) -> u64 {
+        self.client.context().news().proofs
+    }
+
+    /// Lends what proves to the brokers that our partitions are ours.
+    pub fn with_proof<T>(&self, use_it: impl FnOnce(&ConsumerGroupMetadata) -> T) -> Option<T> {
+        let news = self.client.context().news();
+        news.proof.as_ref().map(use_it)
+    }
+
+    /// What was noted for a partition of any topic.
+    pub fn noted(&self, topic: &str, partition: u32) -> Result<u64, Error> {
+        let doing = || format!("asking what of partition {partition} of topic {topic} was sent");
+        let list = one(topic, partition, None);
+        let found = list.and_then(|list| self.client.committed_offsets(list, self.timeout));
+        let found = found.map_err(|error| self.heard.explain(doing(), error))?;
+        let offset = found.elements().first().map(|one| one.offset());
+        Ok(match offset {
+            Some(Offset::Offset(offset)) => offset.max(0) as u64,
+            _ => 0,
+        })
+    }
+
+    /// Notes an offset for a partition of any topic. `Ok(false)`: the group has gone on without us.
+    pub fn note(&self, topic: &str, partition: u32, offset: u64) -> Result<bool, Error> {
+        let list = one(topic, partition, Some(offset));
+        let noted = list.and_then(|list| self.client.commit(&list, CommitMode::Sync));
+        match noted {
+            Ok(()) => Ok(true),
+            Err(KafkaError::ConsumerCommit(code)) if is_stale(code) => Ok(false),
+            Err(error) => {
+                let doing = format!("noting what of partition {partition} of topic {topic} was sent");
+                Err(self.heard.explain(doing, error))
+            }
+        }
+    }
+}
+
+/// What no waiting helps against.
+fn is_refusal(code: Code) -> bool {
+    matches!(
+        code,
+        Code::GroupAuthorizationFailed
+            | Code::TopicAuthorizationFailed
+            | Code::ClusterAuthorizationFailed
+            | Code::SaslAuthenticationFailed
+            | Code::Authentication
+            | Code::InvalidSessionTimeout
+            | Code::InconsistentGroupProtocol
+    )
+}

@@ -1,0 +1,643 @@
+//! Topics of Apache Kafka as the log: records, results, snapshots, quarantine, and one for what everybody has to know.
+//!
+//! Agents write records, each once where the brokers allow to tell. Owners are members of a group: which partitions are theirs
+//! the group decides, and what they commit is one transaction with the group's generation in it, so the brokers refuse a commit
+//! of an owner that the group has gone on without. A snapshot carries the offset that it belongs to, so both are of one commit.
+//!
+//! Each part connects when it is needed first: an agent never joins the group.
+
+mod client;
+mod clock;
+mod control;
+mod member;
+mod reader;
+mod topics;
+mod transactions;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rdkafka::Timestamp;
+use weir_merge::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Plan, Quarantined};
+
+use self::client::Heard;
+use self::clock::BrokerClock;
+use self::control::{CLOCK, Control, PLAN};
+use self::member::Member;
+use self::reader::{Got, Read, Reader, SENT, ends};
+use self::topics::{Maker, Topics};
+use self::transactions::{Committer, Failed, OFFSET, REASON, name_for_transactions, snapshot_of};
+use self::writer::{Outgoing, Writer};
+use crate::{Brokers, Error, plan};
+
+/// How old the known end of a partition may be: while there is something to read, and while there is not.
+const KNOWN_BUSY: Duration = Duration::from_secs(1);
+const KNOWN_IDLE: Duration = Duration::from_millis(200);
+
+/// How long the loops below sleep.
+const STEP: Duration = Duration::from_millis(20);
+
+/// What a partition of a topic holds, as of a moment.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    start: u64,
+    end: u64,
+    asked: Instant,
+    /// The brokers' clock at that moment: all that is older is before `end`.
+    now: i64,
+}
+
+/// The log. See [`weir_merge::Log`].
+pub struct KafkaLog {
+    brokers: Brokers,
+    topics: Topics,
+    heard: Heard,
+    clock: BrokerClock,
+    control: Control,
+    ends: BTreeMap<(bool, u32), Ends>,
+    transactions: String,
+    /// Which topics are known to be there.
+    has: Has,
+    writer: Option<Writer>,
+    reader: Option<Reader>,
+    member: Option<Member>,
+    committer: Option<Committer>,
+    takes_senders_times: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Has {
+    Unknown,
+    OfAgents,
+    All,
+}
+
+impl KafkaLog {
+    /// Looks at the settings. Nothing is connected yet.
+    pub fn open(brokers: &Brokers) -> Result<Self, Error> {
+        let heard = Heard::default();
+        // Files of TLS are read here, so an error in them shows now.
+        let writer = Writer::open(brokers, &heard)?;
+        Ok(KafkaLog {
+            topics: Topics::of(&brokers.topic),
+            clock: BrokerClock::new(),
+            control: Control::default(),
+            ends: BTreeMap::new(),
+            transactions: name_for_transactions(&brokers.group),
+            has: Has::Unknown,
+            writer: Some(writer),
+            reader: None,
+            member: None,
+            committer: None,
+            takes_senders_times: false,
+            brokers: brokers.clone(),
+            heard,
+        })
+    }
+
+    /// For brokers of tests that cannot stamp messages.
+    #[doc(hidden)]
+    pub fn take_senders_times(&mut self) {
+        self.takes_senders_times = true;
+    }
+
+    /// From the bucket on that starts at `from`, series are divided among this many partitions, which the topics get. Agents hear
+    /// of it within a minute.
+    pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
+        self.plan()?;
+        self.has(Has::All)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let maker = Maker {
+            brokers: &self.brokers,
+            topics: &self.topics,
+            asking: reader.client(),
+            heard: &self.heard,
+        };
+        maker.raise(partitions)?;
+        self.control
+            .follow(reader, &self.topics.control, self.brokers.timeout)?;
+        let text = plan::announced(self.control.text().unwrap_or_default(), from, partitions);
+        self.write_plan(&text)
+    }
+
+    /// What was quarantined and is kept.
+    pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
+        self.has(Has::All)?;
+        let topic = self.topics.quarantine.clone();
+        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let (mut from, end) = reader.ends(&topic, partition)?;
+        let mut quarantined = Vec::new();
+        while from < end {
+            let read = reader.read(&topic, partition, from, 1 << 20, self.brokers.timeout)?;
+            from = read.messages.last().map_or(end, |last| last.offset + 1);
+            quarantined.extend(read.messages.into_iter().map(quarantined_of));
+        }
+        reader.leave(&topic, partition)?;
+        Ok(quarantined)
+    }
+
+    /// Makes what topics are absent, once.
+    fn has(&mut self, has: Has) -> Result<(), Error> {
+        match self.has >= has {
+            true => Ok(()),
+            false => self.make(has).map_err(|error| self.with_reason(error)),
+        }
+    }
+
+    /// Of clients that read, the library does not say why they do not connect. The one that writes hears it.
+    fn with_reason(&self, error: Error) -> Error {
+        match (error, &self.writer) {
+            (Error::Kafka { doing, what }, Some(writer)) if !what.contains(client::REASON) => {
+                writer.client().poll(Duration::ZERO);
+                self.heard.explain(doing, what)
+            }
+            (error, _) => error,
+        }
+    }
+
+    fn make(&mut self, has: Has) -> Result<(), Error> {
+        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let maker = Maker {
+            brokers: &self.brokers,
+            topics: &self.topics,
+            asking: reader.client(),
+            heard: &self.heard,
+        };
+        let partitions = match has {
+            Has::All => maker.for_owners()?,
+            _ => maker.for_agents()?,
+        };
+        if self.has == Has::Unknown {
+            let (reader, control) = (
+                self::reader(&mut self.reader, &self.brokers, &self.heard)?,
+                &mut self.control,
+            );
+            control.follow(reader, &self.topics.control, self.brokers.timeout)?;
+            if control.known().is_none() {
+                self.write_plan(&plan::first(partitions))?;
+            }
+        }
+        self.has = has;
+        Ok(())
+    }
+
+    /// Writes a plan, and waits until it is read. Where somebody else writes one at the same time, the last one counts.
+    fn write_plan(&mut self, text: &str) -> Result<(), Error> {
+        let written = self.write_control(PLAN, text.as_bytes())?;
+        let until = Instant::now() + self.brokers.timeout;
+        while !self.control.has_read(written) {
+            if Instant::now() > until {
+                let doing = format!("reading topic {}", self.topics.control);
+                return Err(self
+                    .heard
+                    .explain(doing, "the plan that was written does not come"));
+            }
+            std::thread::sleep(STEP);
+            self.follow_control()?;
+        }
+        Ok(())
+    }
+
+    fn follow_control(&mut self) -> Result<(), Error> {
+        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        self.control
+            .follow(reader, &self.topics.control, self.brokers.timeout)
+    }
+
+    /// Writes a message, and returns its offset.
+    fn write_control(&mut self, key: &[u8], bytes: &[u8]) -> Result<u64, Error> {
+        let topic = self.topics.control.clone();
+        let message = Outgoing {
+            topic: &topic,
+            partition: 0,
+            key: Some(key),
+            bytes,
+            headers: &[],
+        };
+        let writer = self.writer()?;
+        let written = writer.write(message);
+        let written = written.map_err(|error| writer.explain(&topic, 0, error))?;
+        written.stamp.into_iter().for_each(|stamp| self.clock.saw(stamp));
+        Ok(written.offset)
+    }
+
+    fn writer(&mut self) -> Result<&mut Writer, Error> {
+        if self.writer.as_ref().is_some_and(Writer::is_broken) {
+            self.writer = None;
+        }
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => Writer::open(&self.brokers, &self.heard)?,
+        };
+        Ok(self.writer.insert(writer))
+    }
+
+    fn member(&mut self) -> Result<&mut Member, Error> {
+        let member = match self.member.take() {
+            Some(member) => member,
+            None => {
+                self.has(Has::All)?;
+                Member::join(&self.brokers, &self.topics.records, &self.heard)?
+            }
+        };
+        Ok(self.member.insert(member))
+    }
+
+    /// The time of the brokers, from a message that is written for it where no other is young enough.
+    fn now(&mut self) -> Result<i64, Error> {
+        if let Some(now) = self.clock.now() {
+            return Ok(now);
+        }
+        self.write_control(CLOCK, b"")?;
+        let now = self.clock.now();
+        now.ok_or_else(|| {
+            let topic = &self.topics.control;
+            let what = "the broker does not stamp messages: set message.timestamp.type=LogAppendTime";
+            self.heard.explain(format!("topic {topic}"), what)
+        })
+    }
+
+    /// What a partition holds, as of `age` ago or later.
+    fn ends(&mut self, is_results: bool, partition: u32, age: Duration) -> Result<Ends, Error> {
+        let key = (is_results, partition);
+        let known = self.ends.get(&key).copied();
+        if let Some(known) = known.filter(|known| known.asked.elapsed() < age) {
+            return Ok(known);
+        }
+        let now = match is_results {
+            true => 0,
+            false => self.now()?,
+        };
+        let asked = Instant::now();
+        let topic = match is_results {
+            true => &self.topics.results,
+            false => &self.topics.records,
+        };
+        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let (start, end) = reader.ends(topic, partition)?;
+        let ends = Ends {
+            start,
+            end,
+            asked,
+            now,
+        };
+        self.ends.insert(key, ends);
+        Ok(ends)
+    }
+
+    /// Messages from an offset on: waits for one where there must be one. In a topic with transactions the last offsets are no
+    /// messages; then it waits for the end.
+    fn read(
+        &mut self,
+        is_results: bool,
+        partition: u32,
+        from: u64,
+        bytes_max: usize,
+    ) -> Result<(Read, Ends), Error> {
+        let mut ends = self.ends(is_results, partition, KNOWN_BUSY)?;
+        for age in [KNOWN_IDLE, Duration::ZERO] {
+            let is_old = match age.is_zero() {
+                true => ends.end < from,
+                false => ends.end <= from,
+            };
+            if is_old {
+                ends = self.ends(is_results, partition, age)?;
+            }
+        }
+        let topic = match is_results {
+            true => &self.topics.results,
+            false => &self.topics.records,
+        };
+        let doing = || format!("reading partition {partition} of topic {topic}");
+        if from > ends.end {
+            let end = ends.end;
+            let what = format!(
+                "it ends at {end}, before {from}, up to where it was read: the topic was deleted and made again"
+            );
+            return Err(self.heard.explain(doing(), what));
+        }
+        let wait = match from < ends.end {
+            true => self.brokers.timeout,
+            false => Duration::ZERO,
+        };
+        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let read = reader.read(topic, partition, from, bytes_max, wait)?;
+        match (read.messages.last(), self.ends.get_mut(&(is_results, partition))) {
+            (Some(last), Some(known)) => known.end = known.end.max(last.offset + 1),
+            (None, _) if !read.is_end && !wait.is_zero() => {
+                let error = self.heard.explain(doing(), "nothing came in time");
+                return Err(self.with_reason(error));
+            }
+            _ => {}
+        }
+        Ok((read, ends))
+    }
+
+    fn message(&mut self, got: Got) -> Result<Message, Error> {
+        let sent = got.header(SENT).and_then(|sent| sent.try_into().ok());
+        let appended = match got.stamp {
+            Timestamp::LogAppendTime(stamp) => stamp,
+            Timestamp::CreateTime(stamp) if self.takes_senders_times => stamp,
+            _ => {
+                let doing = format!("topic {}", self.topics.records);
+                let what = "messages carry the time of senders, not of the broker: set message.timestamp.type=LogAppendTime";
+                return Err(self.heard.explain(doing, what));
+            }
+        };
+        self.clock.saw(appended);
+        Ok(Message {
+            offset: got.offset,
+            appended,
+            sent: sent.map_or(appended, i64::from_le_bytes),
+            bytes: got.bytes,
+        })
+    }
+
+    /// The end of the snapshots of a partition, once no transaction is open there: an owner that is gone may have left one.
+    fn settled_snapshots(&mut self, partition: u32) -> Result<(u64, u64), Error> {
+        let timeout = self.brokers.timeout;
+        let topic = self.topics.snapshots.clone();
+        let until = Instant::now() + timeout;
+        let heard = self.heard.clone();
+        let (_, whole) = ends(self.member()?.client(), &heard, timeout, &topic, partition)?;
+        loop {
+            let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+            let (start, end) = reader.ends(&topic, partition)?;
+            if end >= whole {
+                return Ok((start, whole));
+            }
+            if Instant::now() > until {
+                let doing = format!("reading partition {partition} of topic {topic}");
+                return Err(heard.explain(doing, "a transaction of an earlier owner is still open"));
+            }
+            std::thread::sleep(STEP);
+        }
+    }
+
+    /// The last message of a partition of snapshots, looked for from its end on backwards.
+    fn last_snapshot(&mut self, partition: u32) -> Result<Option<Got>, Error> {
+        let (start, end) = self.settled_snapshots(partition)?;
+        let topic = &self.topics.snapshots;
+        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let mut back = 2;
+        let last = loop {
+            let from = end.saturating_sub(back).max(start);
+            let last = last_from(reader, topic, partition, (from, end), self.brokers.timeout)?;
+            if last.is_some() || from == start {
+                break last;
+            }
+            back *= 8;
+        };
+        reader.leave(topic, partition)?;
+        Ok(last)
+    }
+
+    fn commit_once(&mut self, partition: u32, commit: &Commit) -> Result<(), Failed> {
+        let mut committer = match self.committer.take() {
+            Some(committer) => committer,
+            None => {
+                Committer::open(&self.brokers, &self.transactions, &self.heard).map_err(Failed::Broken)?
+            }
+        };
+        let member = self.member.as_ref().ok_or(Failed::Stale)?;
+        let done = committer.commit(&self.topics, partition, member, commit);
+        if !matches!(done, Err(Failed::Broken(_))) {
+            self.committer = Some(committer);
+        }
+        done
+    }
+
+    /// Whether the group has already told that the partition is not ours any more.
+    fn has_lost(&mut self, partition: u32, generation: u64) -> bool {
+        self.member.as_mut().is_none_or(|member| {
+            member.listen(Duration::ZERO).is_ok() && !member.holds(partition, generation)
+        })
+    }
+
+    /// Waits until the group has told in which generation we are. `false`: the partition is not ours any more.
+    fn hear_generation(&mut self, partition: u32, generation: u64) -> Result<bool, Error> {
+        let until = Instant::now() + self.brokers.timeout;
+        let Some(member) = &mut self.member else {
+            return Ok(false);
+        };
+        let before = member.proofs();
+        loop {
+            member.listen(STEP)?;
+            if !member.holds(partition, generation) {
+                return Ok(false);
+            }
+            if member.proofs() > before {
+                return Ok(true);
+            }
+            if Instant::now() > until {
+                return Err(self
+                    .heard
+                    .explain("committing", "the group does not say who owns what"));
+            }
+        }
+    }
+}
+
+/// The client that reads.
+fn reader<'a>(
+    reader: &'a mut Option<Reader>,
+    brokers: &Brokers,
+    heard: &Heard,
+) -> Result<&'a mut Reader, Error> {
+    let open = match reader.take() {
+        Some(open) => open,
+        None => Reader::open(brokers, heard)?,
+    };
+    Ok(reader.insert(open))
+}
+
+/// The last message between two offsets.
+fn last_from(
+    reader: &mut Reader,
+    topic: &str,
+    partition: u32,
+    (mut from, end): (u64, u64),
+    timeout: Duration,
+) -> Result<Option<Got>, Error> {
+    let mut last = None;
+    while from < end {
+        let read = reader.read(topic, partition, from, 1 << 20, timeout)?;
+        from = read.messages.last().map_or(end, |last| last.offset + 1);
+        last = read.messages.into_iter().next_back().or(last);
+        if read.is_end {
+            break;
+        }
+    }
+    Ok(last)
+}
+
+fn quarantined_of(got: Got) -> Quarantined {
+    let offset = got.header(OFFSET).and_then(|offset| offset.try_into().ok());
+    let reason = got.header(REASON).unwrap_or_default();
+    Quarantined {
+        offset: offset.map_or(0, u64::from_le_bytes),
+        reason: String::from_utf8_lossy(reason).into_owned(),
+        bytes: got.bytes,
+    }
+}
+
+impl Log for KafkaLog {
+    type Error = Error;
+
+    /// The plan as it was last known, where the brokers are away.
+    fn plan(&mut self) -> Result<Plan, Error> {
+        let followed = match self.control.is_fresh() && self.has > Has::Unknown {
+            true => Ok(()),
+            false => self.has(Has::OfAgents).and_then(|()| self.follow_control()),
+        };
+        match (self.control.known(), followed) {
+            (Some(plan), _) => Ok(plan.clone()),
+            (None, Err(error)) => Err(error),
+            (None, Ok(())) => Ok(Plan::new(self.brokers.partitions)),
+        }
+    }
+
+    fn append(&mut self, partition: u32, sent: i64, bytes: &[u8]) -> Result<u64, Error> {
+        let record = Append {
+            partition,
+            sent,
+            bytes,
+        };
+        self.append_all(&[record]).remove(0)
+    }
+
+    fn append_all(&mut self, records: &[Append<'_>]) -> Vec<Result<u64, Error>> {
+        if let Err(error) = self.has(Has::OfAgents) {
+            let told = error.to_string();
+            let failed = |_| Err(self.heard.explain("writing", &told));
+            return records.iter().map(failed).collect();
+        }
+        let topic = self.topics.records.clone();
+        let sent: Vec<[u8; 8]> = records.iter().map(|record| record.sent.to_le_bytes()).collect();
+        let headers: Vec<[(&str, &[u8]); 1]> = sent.iter().map(|sent| [(SENT, &sent[..])]).collect();
+        let messages = records.iter().zip(&headers).map(|(record, headers)| Outgoing {
+            topic: &topic,
+            partition: record.partition,
+            key: None,
+            bytes: record.bytes,
+            headers,
+        });
+        let messages: Vec<Outgoing<'_>> = messages.collect();
+        let writer = match self.writer() {
+            Ok(writer) => writer,
+            Err(error) => {
+                let told = error.to_string();
+                return records
+                    .iter()
+                    .map(|_| Err(self.heard.explain("writing", &told)))
+                    .collect();
+            }
+        };
+        let written = writer.write_all(&messages).into_iter().zip(records);
+        written
+            .map(|(written, record)| match written {
+                Ok(written) => Ok(written.offset),
+                Err(error) => Err(writer.explain(&topic, record.partition, error)),
+            })
+            .collect()
+    }
+
+    fn assignments(&mut self) -> Result<Vec<Assignment>, Error> {
+        let member = self.member()?;
+        member.listen(Duration::ZERO)?;
+        let news = member.take_news();
+        for change in &news {
+            if let Assignment::Revoked { partition } = change {
+                self.ends.remove(&(false, *partition));
+                let topic = self.topics.records.clone();
+                let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+                reader.leave(&topic, *partition)?;
+            }
+        }
+        Ok(news)
+    }
+
+    fn fetch(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Fetched, Error> {
+        let (read, ends) = self.read(false, partition, from, bytes_max)?;
+        let messages = read.messages.into_iter();
+        let messages: Vec<Message> = messages
+            .map(|got| self.message(got))
+            .collect::<Result<_, Error>>()?;
+        let next = messages
+            .last()
+            .map_or(from.max(ends.start), |last| last.offset + 1);
+        Ok(Fetched {
+            start: ends.start,
+            end: ends.end.max(next),
+            messages,
+            next,
+            now: ends.now,
+        })
+    }
+
+    fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Error> {
+        let Some(last) = self.last_snapshot(partition)? else {
+            return Ok(None);
+        };
+        let form = Error::Form {
+            partition,
+            what: "snapshot",
+            number: last.offset,
+        };
+        snapshot_of(&last.bytes).ok_or(form).map(Some)
+    }
+
+    fn commit(&mut self, partition: u32, generation: u64, commit: &Commit) -> Result<(), CommitError<Error>> {
+        loop {
+            let is_ours = self
+                .member
+                .as_ref()
+                .map(|member| member.holds(partition, generation));
+            if is_ours != Some(true) {
+                return Err(CommitError::Fenced);
+            }
+            match self.commit_once(partition, commit) {
+                Ok(()) => return Ok(()),
+                Err(Failed::Aborted(_) | Failed::Broken(_)) if self.has_lost(partition, generation) => {
+                    return Err(CommitError::Fenced);
+                }
+                Err(Failed::Aborted(error) | Failed::Broken(error)) => return Err(error.into()),
+                // Another member came or went. Where the partition stayed ours, the new generation will be taken.
+                Err(Failed::Stale) => {
+                    if !self.hear_generation(partition, generation)? {
+                        return Err(CommitError::Fenced);
+                    }
+                }
+            }
+        }
+    }
+
+    fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        self.has(Has::All)?;
+        let (read, _) = self.read(true, partition, from, bytes_max)?;
+        let messages = read.messages.into_iter();
+        Ok(messages.map(|got| (got.offset, got.bytes)).collect())
+    }
+
+    fn results_sent(&mut self, partition: u32) -> Result<u64, Error> {
+        let topic = self.topics.results.clone();
+        self.member()?.noted(&topic, partition)
+    }
+
+    fn note_results_sent(
+        &mut self,
+        partition: u32,
+        generation: u64,
+        before: u64,
+    ) -> Result<(), CommitError<Error>> {
+        let member = self.member.as_ref().ok_or(CommitError::Fenced)?;
+        if !member.holds(partition, generation) {
+            return Err(CommitError::Fenced);
+        }
+        match member.note(&self.topics.results, partition, before)? {
+            true => Ok(()),
+            false => Err(CommitError::Fenced),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Reads any partition of any topic from any offset on, of transactions what was committed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::base_consumer::PartitionQueue;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{Offset, Timestamp, TopicPartitionList};
+
+use super::client::{self, Heard};
+use crate::{Brokers, Error};
+
+/// Bytes of one partition that wait to be read.
+const WAITING_KILOBYTES: &str = "8192";
+
+/// The header with the time at which an agent sent a record: Unix milliseconds, eight bytes, least first.
+pub(crate) const SENT: &str = "weir-sent";
+
+impl ConsumerContext for Heard {}
+
+/// A message of any topic.
+#[derive(Debug)]
+pub(crate) struct Got {
+    pub offset: u64,
+    pub stamp: Timestamp,
+    pub key: Vec<u8>,
+    pub bytes: Vec<u8>,
+    pub headers: Vec<(String, Vec<u8>)>,
+}
+
+impl Got {
+    fn of(message: &BorrowedMessage<'_>) -> Self {
+        let headers = message.headers().map(|headers| {
+            let headers = headers.iter();
+            let headers = headers.map(|header| {
+                let value = header.value.unwrap_or_default().to_vec();
+                (header.key.to_owned(), value)
+            });
+            headers.collect()
+        });
+        Got {
+            offset: message.offset() as u64,
+            stamp: message.timestamp(),
+            key: message.key().unwrap_or_default().to_vec(),
+            bytes: message.payload().unwrap_or_default().to_vec(),
+            headers: headers.unwrap_or_default(),
+        }
+    }
+
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        let mut headers = self.headers.iter();
+        headers.find(|(key, _)| key == name).map(|(_, value)| &value[..])
+    }
+
+    fn size(&self) -> usize {
+        self.bytes.len() + 64
+    }
+}
+
+/// What was read.
+#[derive(Debug, Default)]
+pub(crate) struct Read {
+    pub messages: Vec<Got>,
+    /// The client came to the end of the partition behind the last message.
+    pub is_end: bool,
+}
+
+type Key = (String, u32);
+
+/// A client of no group. It reads ahead in each partition that was asked for.
+pub(crate) struct Reader {
+    // Before the client that they belong to.
+    places: HashMap<Key, Place>,
+    client: Arc<BaseConsumer<Heard>>,
+    heard: Heard,
+    timeout: Duration,
+}
+
+struct Place {
+    queue: PartitionQueue<Heard>,
+    next: u64,
+    /// The client came to the end, and nothing since.
+    is_drained: bool,
+}
+
+impl Reader {
+    pub fn open(brokers: &Brokers, heard: &Heard) -> Result<Self, Error> {
+        let mut config = client::reading(brokers, &format!("{}-reader", brokers.group));
+        config
+            .set("isolation.level", "read_committed")
+            .set("enable.partition.eof", "true")
+            .set("queued.max.messages.kbytes", WAITING_KILOBYTES)
+            .set("fetch.message.max.bytes", "4194304")
+            .set("fetch.wait.max.ms", "100")
+            .set("fetch.queue.backoff.ms", "10")
+            .set("fetch.error.backoff.ms", "100");
+        let client = config.create_with_context(heard.clone());
+        let client = client.map_err(|error| heard.explain("connecting", error))?;
+        Ok(Reader {
+            places: HashMap::new(),
+            client: Arc::new(client),
+            heard: heard.clone(),
+            timeout: brokers.timeout,
+        })
+    }
+
+    pub fn client(&self) -> &BaseConsumer<Heard> {
+        &self.client
+    }
+
+    /// The first offset that is kept, and the one behind the last that can be read.
+    pub fn ends(&self, topic: &str, partition: u32) -> Result<(u64, u64), Error> {
+        ends(&self.client, &self.heard, self.timeout, topic, partition)
+    }
+
+    /// Messages from an offset on, at most about `bytes_max`. Waits for the first one, or for the end of the partition.
+    pub fn read(
+        &mut self,
+        topic: &str,
+        partition: u32,
+        from: u64,
+        bytes_max: usize,
+        wait: Duration,
+    ) -> Result<Read, Error> {
+        let key = (topic.to_owned(), partition);
+        self.go_to(&key, from)?;
+        // Errors that concern no partition alone.
+        drop(self.client.poll(Duration::ZERO));
+        let is_drained = self.places.get(&key).is_some_and(|place| place.is_drained);
+        let wait = if is_drained { Duration::ZERO } else { wait };
+        let (until, mut bytes, mut read) = (Instant::now() + wait, 0, Read::default());
+        while bytes < bytes_max && !read.is_end {
+            let left = match read.messages.is_empty() {
+                true => until.saturating_duration_since(Instant::now()),
+                false => Duration::ZERO,
+            };
+            match self.next(&key, left)? {
+                Next::Message(got) if got.offset < from => {}
+                Next::Message(got) => {
+                    bytes += got.size();
+                    read.messages.push(got);
+                }
+                Next::End => read.is_end = true,
+                Next::Nothing if left.is_zero() => break,
+                Next::Nothing => {}
+            }
+        }
+        read.is_end |= is_drained && read.messages.is_empty();
+        Ok(read)
+    }
+
+    fn next(&mut self, key: &Key, wait: Duration) -> Result<Next, Error> {
+        let Some(place) = self.places.get_mut(key) else {
+            return Ok(Next::Nothing);
+        };
+        let next = next_of(place.queue.poll(wait));
+        match &next {
+            Ok(Next::Message(got)) => {
+                place.next = got.offset + 1;
+                place.is_drained = false;
+            }
+            Ok(Next::End) => place.is_drained = true,
+            Err(_) => drop(self.leave(&key.0, key.1)),
+            Ok(_) => {}
+        }
+        next.map_err(|error| {
+            let doing = format!("reading partition {} of topic {}", key.1, key.0);
+            self.heard.explain(doing, error)
+        })
+    }
+
+    /// Reads on from an offset.
+    fn go_to(&mut self, key: &Key, from: u64) -> Result<(), Error> {
+        if self.places.get(key).is_some_and(|place| place.next == from) {
+            return Ok(());
+        }
+        self.leave(&key.0, key.1)?;
+        let doing = || format!("reading partition {} of topic {}", key.1, key.0);
+        // Before the partition is assigned, so that all its messages come this way.
+        let queue = self.client.split_partition_queue(&key.0, key.1 as i32);
+        let queue = queue.ok_or_else(|| self.heard.explain(doing(), "there is no such partition"))?;
+        let list = one(&key.0, key.1, Some(from)).and_then(|list| self.client.incremental_assign(&list));
+        list.map_err(|error| self.heard.explain(doing(), error))?;
+        let place = Place {
+            queue,
+            next: from,
+            is_drained: false,
+        };
+        self.places.insert(key.clone(), place);
+        Ok(())
+    }
+
+    /// Reads a partition no further.
+    pub fn leave(&mut self, topic: &str, partition: u32) -> Result<(), Error> {
+        if self.places.remove(&(topic.to_owned(), partition)).is_none() {
+            return Ok(());
+        }
+        let left = one(topic, partition, None).and_then(|list| self.client.incremental_unassign(&list));
+        left.map_err(|error| {
+            let doing = format!("leaving partition {partition} of topic {topic}");
+            self.heard.explain(doing, error)
+        })
+    }
+}
+
+enum Next {
+    Message(Got),
+    End,
+    Nothing,
+}
+
+fn next_of(polled: Option<KafkaResult<BorrowedMessage<'_>>>) -> KafkaResult<Next> {
+    match polled {
+        None => Ok(Next::Nothing),
+        Some(Ok(message)) => Ok(Next::Message(Got::of(&message))),
+        Some(Err(KafkaError::PartitionEOF(_))) => Ok(Next::End),
+        // It goes on by itself as soon as it can.
+        Some(Err(KafkaError::MessageConsumption(code))) if is_passing(code) => Ok(Next::Nothing),
+        Some(Err(error)) => Err(error),
+    }
+}
+
+fn is_passing(code: Code) -> bool {
+    matches!(
+        code,
+        Code::BrokerTransportFailure
+            | Code::AllBrokersDown
+            | Code::Resolve
+            | Code::OperationTimedOut
+            | Code::RequestTimedOut
+            | Code::NotEnoughReplicas
+    ) || has_no_leader(code)
+}
+
+/// The first offset of a partition that is kept, and the one behind the last that this client sees.
+pub(crate) fn ends<C: ConsumerContext>(
+    client: &BaseConsumer<C>,
+    heard: &Heard,
+    timeout: Duration,
+    topic: &str,
+    partition: u32,
+) -> Result<(u64, u64), Error> {
+    let until = Instant::now() + timeout;
+    loop {
+        match client.fetch_watermarks(topic, partition as i32, timeout) {
+            Ok((start, end)) => return Ok((start.max(0) as u64, end.max(0) as u64)),
+            // A topic that was made a moment ago, or a broker that takes over from another one.
+            Err(KafkaError::MetadataFetch(code)) if has_no_leader(code) && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => {
+                let doing = format!("asking for the end of partition {partition} of topic {topic}");
+                return Err(heard.explain(doing, error));
+            }
+        }
+    }
+}
+
+fn has_no_leader(code: Code) -> bool {
+    matches!(code, Code::NotLeaderForPartition | Code::LeaderNotAvailable)
+}
+
+/// A list of one partition.
+pub(crate) fn one(topic: &str, partition: u32, offset: Option<u64>) -> KafkaResult<TopicPartitionList> {
+    let mut list = TopicPartitionList::new();
+    match offset {
+        None => drop(list.add_partition(topic, partition as i32)),
+        Some(offset) => list.add_partition_offset(topic, partition as i32, Offset::Offset(offset as i64))?,
+    }
+    Ok(list)
+}

@@ -1,0 +1,240 @@
+//! The topics of a log: what they are called, and how they are made.
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::client::{self, Heard};
+use crate::{Brokers, Error};
+
+/// The names of the topics of one log.
+#[derive(Clone, Debug)]
+pub(crate) struct Topics {
+    pub records: String,
+    pub results: String,
+    pub snapshots: String,
+    pub quarantine: String,
+    pub control: String,
+}
+
+/// A topic that may have to be made.
+struct Wanted<'a> {
+    name: &'a str,
+    partitions: u32,
+    settings: &'static [(&'static str, &'static str)],
+}
+
+/// The brokers stamp what comes, so there is one clock.
+const STAMPED: (&str, &str) = ("message.timestamp.type", "LogAppendTime");
+const DAY: (&str, &str) = ("retention.ms", "86400000");
+const RECORDS: &[(&str, &str)] = &[STAMPED, DAY, ("max.message.bytes", "2097152")];
+const QUARANTINE: &[(&str, &str)] = &[
+    STAMPED,
+    ("retention.ms", "604800000"),
+    ("max.message.bytes", "2097152"),
+];
+const SNAPSHOTS: &[(&str, &str)] = &[
+    STAMPED,
+    ("cleanup.policy", "compact"),
+    ("min.cleanable.dirty.ratio", "0.1"),
+    ("segment.bytes", "134217728"),
+    ("max.message.bytes", "67108864"),
+];
+const CONTROL: &[(&str, &str)] = &[STAMPED, ("cleanup.policy", "compact")];
+
+impl Topics {
+    pub fn of(records: &str) -> Self {
+        let named = |ending: &str| format!("{records}.{ending}");
+        Topics {
+            records: records.to_owned(),
+            results: named("results"),
+            snapshots: named("snapshots"),
+            quarantine: named("quarantine"),
+            control: named("control"),
+        }
+    }
+
+    fn for_agents(&self, partitions: u32) -> Vec<Wanted<'_>> {
+        let wanted = |name, partitions, settings| Wanted {
+            name,
+            partitions,
+            settings,
+        };
+        vec![
+            wanted(&self.records, partitions, RECORDS),
+            wanted(&self.control, 1, CONTROL),
+        ]
+    }
+
+    fn for_owners(&self, partitions: u32) -> Vec<Wanted<'_>> {
+        let wanted = |name, settings| Wanted {
+            name,
+            partitions,
+            settings,
+        };
+        vec![
+            wanted(&self.results, RECORDS),
+            wanted(&self.snapshots, SNAPSHOTS),
+            wanted(&self.quarantine, QUARANTINE),
+        ]
+    }
+}
+
+/// Makes topics, and asks for them.
+pub(crate) struct Maker<'a, C: ConsumerContext> {
+    pub brokers: &'a Brokers,
+    pub topics: &'a Topics,
+    pub asking: &'a BaseConsumer<C>,
+    pub heard: &'a Heard,
+}
+
+impl<C: ConsumerContext> Maker<'_, C> {
+    /// Makes the topics that agents write to where they are absent, and returns the number of partitions.
+    pub fn for_agents(&self) -> Result<u32, Error> {
+        self.make_absent(&self.topics.for_agents(self.brokers.partitions))?;
+        self.partitions(&self.topics.records)?
+            .ok_or_else(|| self.absent(&self.topics.records))
+    }
+
+    /// The same for those that owners write to.
+    pub fn for_owners(&self) -> Result<u32, Error> {
+        let partitions = self.for_agents()?;
+        let wanted = self.topics.for_owners(partitions);
+        self.make_absent(&wanted)?;
+        for Wanted { name, .. } in &wanted {
+            let found = self.partitions(name)?.unwrap_or_default();
+            if found < partitions {
+                let records = &self.topics.records;
+                return Err(self.heard.explain(
+                    format!("topic {name}"),
+                    format!("it has {found} partitions, and {records} {partitions}: add partitions to it"),
+                ));
+            }
+        }
+        Ok(partitions)
+    }
+
+    /// Gives all topics at least this many partitions.
+    pub fn raise(&self, partitions: u32) -> Result<(), Error> {
+        for Wanted { name, .. } in self
+            .topics
+            .for_owners(partitions)
+            .into_iter()
+            .chain(self.topics.for_agents(partitions).into_iter().take(1))
+        {
+            if self.partitions(name)?.is_some_and(|found| found < partitions) {
+                self.add_partitions(name, partitions)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many partitions a topic has. `None`: there is no such topic.
+    pub fn partitions(&self, topic: &str) -> Result<Option<u32>, Error> {
+        let doing = || format!("asking for topic {topic}");
+        let found = self.asking.fetch_metadata(Some(topic), self.brokers.timeout);
+        let found = found.map_err(|error| self.heard.explain(doing(), error))?;
+        let Some(found) = found.topics().first() else {
+            return Ok(None);
+        };
+        match found.error().map(Code::from) {
+            None => Ok(Some(found.partitions().len() as u32)),
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
+            Some(code) => Err(self.heard.explain(doing(), code)),
+        }
+    }
+
+    fn make_absent(&self, wanted: &[Wanted<'_>]) -> Result<(), Error> {
+        let mut absent = Vec::new();
+        for topic in wanted {
+            if self.partitions(topic.name)?.is_none() {
+                absent.push(topic);
+            }
+        }
+        if absent.is_empty() {
+            return Ok(());
+        }
+        self.make(&absent)?;
+        // Other brokers hear of it a moment later.
+        for topic in absent {
+            self.await_topic(topic.name)?;
+        }
+        Ok(())
+    }
+
+    fn make(&self, absent: &[&Wanted<'_>]) -> Result<(), Error> {
+        let admin = self.admin()?;
+        let replicas = self.brokers.replicas.map_or(-1, |replicas| replicas as i32);
+        let new = absent.iter().map(|topic| {
+            let new = NewTopic::new(
+                topic.name,
+                topic.partitions as i32,
+                TopicReplication::Fixed(replicas),
+            );
+            let settings = topic.settings.iter();
+            settings.fold(new, |new, (key, value)| new.set(key, value))
+        });
+        let new: Vec<NewTopic<'_>> = new.collect();
+        let made = futures_executor::block_on(admin.create_topics(&new, &self.options()));
+        let made = made.map_err(|error| self.heard.explain("making topics", error))?;
+        for (result, topic) in made.into_iter().zip(absent) {
+            match result {
+                Ok(_) | Err((_, Code::TopicAlreadyExists)) => {}
+                Err((_, code)) => return Err(self.not_made(topic, code)),
+            }
+        }
+        Ok(())
+    }
+
+    fn add_partitions(&self, topic: &str, partitions: u32) -> Result<(), Error> {
+        let doing = format!("giving topic {topic} {partitions} partitions");
+        let admin = self.admin()?;
+        let new = [NewPartitions::new(topic, partitions as usize)];
+        let made = futures_executor::block_on(admin.create_partitions(&new, &self.options()));
+        let made = made.map_err(|error| self.heard.explain(&doing, error))?;
+        for result in made {
+            result.map_err(|(_, code)| self.heard.explain(&doing, code))?;
+        }
+        Ok(())
+    }
+
+    fn admin(&self) -> Result<AdminClient<Heard>, Error> {
+        let admin = client::config(self.brokers).create_with_context(self.heard.clone());
+        admin.map_err(|error| self.heard.explain("connecting", error))
+    }
+
+    fn options(&self) -> AdminOptions {
+        let timeout = Some(self.brokers.timeout);
+        AdminOptions::new()
+            .request_timeout(timeout)
+            .operation_timeout(timeout)
+    }
+
+    fn await_topic(&self, topic: &str) -> Result<(), Error> {
+        let until = std::time::Instant::now() + self.brokers.timeout;
+        while self.partitions(topic)?.is_none() {
+            if std::time::Instant::now() > until {
+                return Err(self.absent(topic));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn absent(&self, topic: &str) -> Error {
+        self.heard.explain(format!("topic {topic}"), "there is none")
+    }
+
+    fn not_made(&self, topic: &Wanted<'_>, code: Code) -> Error {
+        let settings: Vec<String> = topic
+            .settings
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let (partitions, settings) = (topic.partitions, settings.join(","));
+        self.heard.explain(
+            format!("topic {}: there is none, and it could not be made", topic.name),
+            format!("{code}; make it with {partitions} partitions and {settings}, or allow this user to create topics"),
+        )
+    }
+}

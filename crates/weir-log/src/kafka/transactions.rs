@@ -1,0 +1,182 @@
+//! Results, snapshot and offset of a partition in one transaction.
+
+use std::hash::{BuildHasher, RandomState};
+
+use rdkafka::error::KafkaError;
+use rdkafka::producer::Producer;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use weir_merge::Commit;
+
+use super::client::{self, Heard};
+use super::member::{Member, is_stale};
+use super::reader::one;
+use super::topics::Topics;
+use super::writer::{Outgoing, Writer, writing};
+use crate::{Brokers, Error};
+
+/// The first byte of a snapshot in its topic.
+const VERSION: u8 = 1;
+
+/// Headers of a record in the quarantine.
+pub(crate) const REASON: &str = "weir-reason";
+pub(crate) const OFFSET: &str = "weir-offset";
+
+/// How long brokers keep a transaction open whose owner is gone. Until then nobody goes on with its partitions.
+const OPEN_MILLISECONDS: &str = "20000";
+
+/// The largest snapshot, and somewhat more.
+const MESSAGE_BYTES_MAX: &str = "67108864";
+
+/// A client that writes in transactions.
+pub(crate) struct Committer {
+    writer: Writer,
+    heard: Heard,
+    timeout: std::time::Duration,
+}
+
+/// Why a transaction did not happen, or may not have.
+pub(crate) enum Failed {
+    /// The group has gone on without the proof that was shown. Nothing happened.
+    Stale,
+    /// This client can go on. Nothing happened.
+    Aborted(Error),
+    /// Another client must take its place, and what happened is not known.
+    Broken(Error),
+}
+
+/// A name for the transactions of one process: the brokers let one client at a time use it.
+pub(crate) fn name_for_transactions(group: &str) -> String {
+    let random = RandomState::new().hash_one(std::process::id());
+    format!("{group}-{random:016x}")
+}
+
+impl Committer {
+    /// Ends what was left open under this name.
+    pub fn open(brokers: &Brokers, name: &str, heard: &Heard) -> Result<Self, Error> {
+        let mut config = writing(brokers);
+        config
+            .set("transactional.id", name)
+            .set("transaction.timeout.ms", OPEN_MILLISECONDS)
+            .set("message.max.bytes", MESSAGE_BYTES_MAX)
+            .set(
+                "message.timeout.ms",
+                client::milliseconds(brokers.timeout.min(std::time::Duration::from_secs(20))),
+            );
+        let writer = Writer::of(&config, brokers, heard)?;
+        let ready = writer.client().init_transactions(brokers.timeout);
+        ready.map_err(|error| heard.explain("beginning to write in transactions", said(&error)))?;
+        Ok(Committer {
+            writer,
+            heard: heard.clone(),
+            timeout: brokers.timeout,
+        })
+    }
+
+    pub fn commit(
+        &mut self,
+        topics: &Topics,
+        partition: u32,
+        member: &Member,
+        commit: &Commit,
+    ) -> Result<(), Failed> {
+        let begun = self.writer.client().begin_transaction();
+        begun.map_err(|error| Failed::Broken(self.explain(partition, &error)))?;
+        let done = self
+            .write(topics, partition, commit)
+            .and_then(|()| self.offsets(topics, partition, member, commit.offset))
+            .and_then(|()| self.writer.client().commit_transaction(self.timeout));
+        done.map_err(|error| self.end(partition, &error))
+    }
+
+    /// All of it is in the log before the offset is, so who asks for the end of a partition sees that something is open.
+    fn write(&mut self, topics: &Topics, partition: u32, commit: &Commit) -> Result<(), KafkaError> {
+        let mut snapshot = vec![VERSION];
+        snapshot.extend(commit.offset.to_le_bytes());
+        snapshot.extend(&commit.snapshot);
+        let key = partition.to_string();
+        let offsets: Vec<[u8; 8]> = commit
+            .quarantined
+            .iter()
+            .map(|one| one.offset.to_le_bytes())
+            .collect();
+        let quarantined = commit.quarantined.iter().zip(&offsets);
+        let headers: Vec<[(&str, &[u8]); 2]> = quarantined
+            .map(|(one, offset)| [(REASON, one.reason.as_bytes()), (OFFSET, &offset[..])])
+            .collect();
+        let plain = |topic, bytes| Outgoing {
+            topic,
+            partition,
+            key: None,
+            bytes,
+            headers: &[],
+        };
+        let results = commit.results.iter().map(|result| plain(&topics.results, result));
+        let quarantined = commit.quarantined.iter().zip(&headers);
+        let quarantined = quarantined.map(|(one, headers)| Outgoing {
+            headers,
+            ..plain(&topics.quarantine, &one.bytes)
+        });
+        let snapshot = Outgoing {
+            key: Some(key.as_bytes()),
+            ..plain(&topics.snapshots, &snapshot)
+        };
+        let all: Vec<Outgoing<'_>> = results.chain(quarantined).chain([snapshot]).collect();
+        let written = self.writer.write_all(&all);
+        written.into_iter().try_for_each(|one| one.map(drop))
+    }
+
+    fn offsets(
+        &self,
+        topics: &Topics,
+        partition: u32,
+        member: &Member,
+        offset: u64,
+    ) -> Result<(), KafkaError> {
+        let list = one(&topics.records, partition, Some(offset))?;
+        let client = self.writer.client();
+        let shown = member.with_proof(|proof| client.send_offsets_to_transaction(&list, proof, self.timeout));
+        shown.unwrap_or(Err(KafkaError::ConsumerCommit(Code::UnknownMemberId)))
+    }
+
+    /// Ends a transaction that failed.
+    fn end(&self, partition: u32, error: &KafkaError) -> Failed {
+        let explained = self.explain(partition, error);
+        let is_over = match error {
+            KafkaError::Transaction(error) => error.is_fatal(),
+            _ => self.writer.is_broken(),
+        };
+        if is_over || self.writer.client().abort_transaction(self.timeout).is_err() {
+            return Failed::Broken(explained);
+        }
+        match code(error) {
+            Some(code) if is_stale(code) => Failed::Stale,
+            _ => Failed::Aborted(explained),
+        }
+    }
+
+    fn explain(&self, partition: u32, error: &KafkaError) -> Error {
+        self.heard
+            .explain(format!("committing partition {partition}"), said(error))
+    }
+}
+
+fn code(error: &KafkaError) -> Option<Code> {
+    match error {
+        KafkaError::Transaction(error) => Some(error.code()),
+        error => error.rdkafka_error_code(),
+    }
+}
+
+fn said(error: &KafkaError) -> String {
+    match error {
+        KafkaError::Transaction(error) => error.string(),
+        error => error.to_string(),
+    }
+}
+
+/// The offset and the snapshot of a message of their topic.
+pub(crate) fn snapshot_of(bytes: &[u8]) -> Option<(Vec<u8>, u64)> {
+    let rest = bytes.strip_prefix(&[VERSION])?;
+    let (offset, snapshot) = rest.split_first_chunk()?;
+    Some((snapshot.to_vec(), u64::from_le_bytes(*offset)))
+}

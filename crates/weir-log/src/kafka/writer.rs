@@ -1,0 +1,195 @@
+//! Writes messages, and hears what became of each.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::client::{self, Heard};
+use crate::{Brokers, Error};
+
+/// How long a thread sleeps at most while something is on its way.
+const STEP: Duration = Duration::from_millis(2);
+
+/// Where a message is, and when the broker took it where it stamps messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub offset: u64,
+    pub stamp: Option<i64>,
+}
+
+/// What became of messages that were not asked for yet, by their numbers.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    heard: Heard,
+    reports: Mutex<Vec<(usize, Result<Written, KafkaError>)>>,
+}
+
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.heard.log(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.heard.error(error, reason);
+    }
+}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
+        let report = match result {
+            Ok(message) => Ok(Written {
+                offset: message.offset() as u64,
+                stamp: message.timestamp().to_millis(),
+            }),
+            Err((error, _)) => Err(error.clone()),
+        };
+        if let Ok(mut reports) = self.reports.lock() {
+            reports.push((number, report));
+        }
+    }
+}
+
+/// A message that is to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing<'a> {
+    pub topic: &'a str,
+    pub partition: u32,
+    pub key: Option<&'a [u8]>,
+    pub bytes: &'a [u8],
+    pub headers: &'a [(&'a str, &'a [u8])],
+}
+
+/// A client that writes.
+pub(crate) struct Writer {
+    client: BaseProducer<Reports>,
+    heard: Heard,
+    timeout: Duration,
+    /// The number of the next message.
+    next: usize,
+}
+
+/// The settings of a client that writes each message once, or says so.
+pub(crate) fn writing(brokers: &Brokers) -> ClientConfig {
+    let mut config = client::config(brokers);
+    config
+        .set("enable.idempotence", "true")
+        .set("acks", "all")
+        .set("linger.ms", "1")
+        .set("message.timeout.ms", client::milliseconds(brokers.timeout));
+    config
+}
+
+impl Writer {
+    /// For agents.
+    pub fn open(brokers: &Brokers, heard: &Heard) -> Result<Self, Error> {
+        let mut config = writing(brokers);
+        config.set("message.max.bytes", "2097152");
+        Writer::of(&config, brokers, heard)
+    }
+
+    pub fn of(config: &ClientConfig, brokers: &Brokers, heard: &Heard) -> Result<Self, Error> {
+        let reports = Reports {
+            heard: heard.clone(),
+            reports: Mutex::new(Vec::new()),
+        };
+        let client = config.create_with_context(reports);
+        Ok(Writer {
+            client: client.map_err(|error| heard.explain("connecting", error))?,
+            heard: heard.clone(),
+            timeout: brokers.timeout,
+            next: 0,
+        })
+    }
+
+    pub fn client(&self) -> &BaseProducer<Reports> {
+        &self.client
+    }
+
+    /// Whether this client can do nothing any more, and another one must take its place.
+    pub fn is_broken(&self) -> bool {
+        self.client.client().fatal_error().is_some()
+    }
+
+    /// Writes messages, those of one partition in their order, and waits until it is known what became of each.
+    pub fn write_all(&mut self, messages: &[Outgoing<'_>]) -> Vec<Result<Written, KafkaError>> {
+        let first = self.next;
+        self.next += messages.len();
+        let lost = || Err(KafkaError::MessageProduction(Code::MessageTimedOut));
+        let mut written: Vec<Result<Written, KafkaError>> = messages.iter().map(|_| lost()).collect();
+        let mut awaited = messages.len();
+        for (at, message) in messages.iter().enumerate() {
+            if let Err(error) = self.send(message, first + at) {
+                written[at] = Err(error);
+                awaited -= 1;
+            }
+        }
+        // Each message has a report at its own timeout at the latest.
+        let until = Instant::now() + self.timeout + Duration::from_secs(5);
+        while awaited > 0 && Instant::now() < until {
+            self.client.poll(STEP);
+            for (number, report) in self.reports() {
+                // Earlier numbers belong to a call that did not wait for them.
+                if let Some(mine) = number.checked_sub(first).and_then(|at| written.get_mut(at)) {
+                    *mine = report;
+                    awaited -= 1;
+                }
+            }
+        }
+        if awaited > 0 {
+            self.client.purge(PurgeConfig::default().queue().inflight());
+        }
+        written
+    }
+
+    pub fn write(&mut self, message: Outgoing<'_>) -> Result<Written, KafkaError> {
+        let mut written = self.write_all(&[message]);
+        written.remove(0)
+    }
+
+    /// An error of a write.
+    pub fn explain(&self, topic: &str, partition: u32, error: KafkaError) -> Error {
+        let doing = format!("writing to partition {partition} of topic {topic}");
+        match self.client.client().fatal_error() {
+            Some((code, reason)) => self.heard.explain(doing, format!("{code}: {reason}")),
+            None => self.heard.explain(doing, error),
+        }
+    }
+
+    fn reports(&self) -> Vec<(usize, Result<Written, KafkaError>)> {
+        let reports = self.client.context().reports.lock();
+        reports
+            .map(|mut reports| std::mem::take(&mut *reports))
+            .unwrap_or_default()
+    }
+
+    fn send(&self, message: &Outgoing<'_>, number: usize) -> Result<(), KafkaError> {
+        loop {
+            let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(message.topic, number)
+                .partition(message.partition as i32)
+                .payload(message.bytes);
+            record.key = message.key;
+            if !message.headers.is_empty() {
+                let headers = message.headers.iter();
+                let headers = headers.fold(OwnedHeaders::new(), |headers, (key, value)| {
+                    let value = Some(*value);
+                    headers.insert(Header { key, value })
+                });
+                record = record.headers(headers);
+            }
+            match self.client.send(record) {
+                Ok(()) => return Ok(()),
+                // What is in the queue ends with its timeout.
+                Err((KafkaError::MessageProduction(Code::QueueFull), _)) => self.client.poll(STEP),
+                Err((error, _)) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! A fleet in real time: the clock is the broker's, so buckets are seconds.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use weir_broker::Broker;
+use weir_log::{Brokers, Error, KafkaLog, unix_milliseconds};
+use weir_merge::{Closed, Counts, Ledger, Log, Merge, Occasion, Owner, Settings, Turn};
+use weir_state::{AgentId, Bounds, Header, Record, Table};
+
+use crate::support::{Writer, agent, signed};
+
+/// How long anything may take.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+
+/// One broker for all tests that do it no harm. It ends with the process.
+pub fn address() -> String {
+    static BROKER: OnceLock<Broker> = OnceLock::new();
+    BROKER.get_or_init(Broker::start).address()
+}
+
+/// Topics of a test's own.
+pub fn brokers(address: String, topic: &str, partitions: u32) -> Brokers {
+    Brokers {
+        addresses: vec![address],
+        topic: topic.to_owned(),
+        group: format!("{topic}-merge"),
+        partitions,
+        session_timeout: Duration::from_secs(3),
+        ..Brokers::default()
+    }
+}
+
+pub fn open(brokers: &Brokers) -> KafkaLog {
+    KafkaLog::open(brokers).unwrap()
+}
+
+pub fn settings() -> Settings {
+    Settings {
+        grace: 3,
+        bounds: Bounds::NONE,
+        hash_seed: 1,
+        ..Settings::default()
+    }
+}
+
+/// Waits for something, and fails with its name.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+struct Waiting {
+    partition: u32,
+    bytes: Vec<u8>,
+}
+
+/// Agents, what they published, and what waits because the log did not take it.
+pub struct Fleet {
+    pub brokers: Brokers,
+    pub log: KafkaLog,
+    writers: BTreeMap<(u8, u32), Writer>,
+    queue: VecDeque<Waiting>,
+    agents: u8,
+    last: i64,
+    /// Of each partition and bucket, what is to come out.
+    truth: BTreeMap<(u32, i64), Table>,
+    pub states: u64,
+    /// What was sent last, to be sent again.
+    pub sent: Vec<(u32, i64, Vec<u8>)>,
+    pub failures: u64,
+}
+
+fn header(writer: &Writer, bucket: i64, partitions: u32) -> Header {
+    let mut header = writer.header(bucket);
+    header.bucket_width = 1;
+    if let Some(publication) = &mut header.publication {
+        publication.partitions = partitions;
+    }
+    header
+}
+
+impl Fleet {
+    pub fn new(brokers: Brokers, agents: u8) -> Self {
+        Fleet {
+            log: open(&brokers),
+            brokers,
+            writers: BTreeMap::new(),
+            queue: VecDeque::new(),
+            agents,
+            last: unix_milliseconds() / 1000 - 1,
+            truth: BTreeMap::new(),
+            states: 0,
+            sent: Vec::new(),
+            failures: 0,
+        }
+    }
+
+    /// Publishes the seconds that have passed, and sends what waits. `false`: something waits.
+    pub fn go_on(&mut self) -> bool {
+        let now = unix_milliseconds() / 1000 - 1;
+        for bucket in self.last + 1..=now {
+            (0..self.agents).for_each(|agent| self.publish(agent, bucket));
+        }
+        self.last = self.last.max(now);
+        self.send();
+        self.queue.is_empty()
+    }
+
+    pub fn go_on_for(&mut self, seconds: u64) {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while Instant::now() < end {
+            self.go_on();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn publish(&mut self, number: u8, bucket: i64) {
+        let partitions = self.brokers.partitions;
+        for partition in 0..partitions {
+            let writer = self
+                .writers
+                .entry((number, partition))
+                .or_insert_with(|| Writer::new(number, 1));
+            let name = format!("{number}/{partition}/{}", writer.sequence);
+            let table = signed(&[&name]);
+            let bytes = writer
+                .write_as(&header(writer, bucket, partitions), &table)
+                .remove(0);
+            let record = Record::decode(&bytes).unwrap();
+            let truth = self.truth.entry((partition, bucket));
+            truth
+                .or_insert_with(|| Table::new(Bounds::NONE))
+                .add_record(&record);
+            self.states += record.len() as u64;
+            self.queue.push_back(Waiting { partition, bytes });
+        }
+    }
+
+    /// In order. What the log may have taken or not is sent again.
+    fn send(&mut self) {
+        while let Some(next) = self.queue.front() {
+            let sent = unix_milliseconds();
+            match self.log.append(next.partition, sent, &next.bytes) {
+                Ok(_) => {
+                    let Waiting { partition, bytes } = self.queue.pop_front().unwrap();
+                    self.sent.push((partition, sent, bytes));
+                }
+                Err(_) => {
+                    self.failures += 1;
+                    return;
+                }
+            }
+        }
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Sends what waits, until nothing does.
+    pub fn send_all(&mut self) {
+        let end = Instant::now() + PATIENCE;
+        while !self.queue.is_empty() {
+            assert!(Instant::now() < end, "the log takes nothing");
+            self.send();
+        }
+    }
+
+    /// All results. Panics unless what was published is in them once and in its bucket, byte by byte.
+    pub fn check(&mut self) -> Vec<(Closed, Record)> {
+        let mut log = open(&self.brokers);
+        let mut all = Vec::new();
+        for partition in 0..self.brokers.partitions {
+            let expected: BTreeMap<i64, Vec<u8>> = self
+                .truth
+                .iter()
+                .filter(|((of, _), _)| *of == partition)
+                .map(|((_, bucket), table)| (*bucket, contents(table)))
+                .collect();
+            let (mut found, mut from) = (Vec::new(), 0);
+            loop {
+                let results = log.results(partition, from, 1 << 20).unwrap();
+                let Some((last, _)) = results.last() else {
+                    break;
+                };
+                assert!(results[0].0 >= from, "results are not in order");
+                from = last + 1;
+                let decoded = results.iter().map(|(_, bytes)| Closed::decode(bytes).unwrap());
+                found.extend(decoded);
+            }
+            assert_eq!(buckets(&found), expected, "partition {partition}");
+            all.extend(found);
+        }
+        all
+    }
+}
+
+/// Equal series give equal bytes.
+fn contents(table: &Table) -> Vec<u8> {
+    let (records, _) = table.encode(&Header::default());
+    records.concat()
+}
+
+/// Of each bucket, what its results come to. A record that is merged twice counts twice.
+fn buckets(results: &[(Closed, Record)]) -> BTreeMap<i64, Vec<u8>> {
+    let mut tables: BTreeMap<i64, Table> = BTreeMap::new();
+    for (closed, record) in results {
+        let table = tables.entry(closed.bucket_start);
+        table
+            .or_insert_with(|| Table::new(Bounds::NONE))
+            .add_record(record);
+    }
+    let tables = tables.iter();
+    tables.map(|(bucket, table)| (*bucket, contents(table))).collect()
+}
+
+pub fn late(results: &[(Closed, Record)]) -> usize {
+    let late = |closed: &Closed| matches!(closed.occasion, Occasion::Late { .. });
+    results.iter().filter(|(closed, _)| late(closed)).count()
+}
+
+/// What an owner that runs knows, of each of its partitions.
+pub type Known = BTreeMap<u32, (Counts, Ledger, BTreeMap<AgentId, Ledger>)>;
+
+/// An owner in a thread of its own.
+pub struct Running {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Known>,
+}
+
+fn known<'a>(merges: impl Iterator<Item = (u32, &'a Merge)>) -> Known {
+    let of = |merge: &Merge| (merge.counts(), merge.ledger(), merge.ledgers());
+    merges.map(|(partition, merge)| (partition, of(merge))).collect()
+}
+
+/// Turns until it is told to stop. Errors pass: what was not committed is read again.
+pub fn own<L: Log<Error = Error> + Send + 'static>(log: L) -> Running {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let thread = std::thread::spawn(move || {
+        let mut owner = Owner::new(log, settings());
+        while !stopped.load(Ordering::Relaxed) {
+            match owner.turn() {
+                Ok(turn) if turn.messages == 0 => std::thread::sleep(Duration::from_millis(10)),
+                Ok(_) => {}
+                Err(error) => eprintln!("a turn failed: {error}"),
+            }
+        }
+        known(owner.merges())
+    });
+    Running { stop, thread }
+}
+
+impl Running {
+    pub fn stop(self) -> Known {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it ends well")
+    }
+}
+
+/// Turns until this is so.
+pub fn turn_until<L: Log<Error = Error>>(
+    owner: &mut Owner<L>,
+    what: &str,
+    mut is_so: impl FnMut(&Turn, Known) -> bool,
+) {
+    until(what, || {
+        let turn = owner.turn();
+        let turn = turn.unwrap_or_else(|error| panic!("{what}: {error}"));
+        is_so(&turn, known(owner.merges()))
+    });
+}
+
+/// Another process, which this one may stop and kill. Its standard output is its own.
+pub struct Process(pub Child);
+
+const TOPIC: &str = "WEIR_LOG_TEST_TOPIC";
+const ADDRESS: &str = "WEIR_LOG_TEST_ADDRESS";
+const PARTITIONS: &str = "WEIR_LOG_TEST_PARTITIONS";
+
+impl Process {
+    /// Runs a test of this program alone, that does nothing in a run of all.
+    pub fn start(test: &str, brokers: &Brokers) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture"])
+            .env(TOPIC, &brokers.topic)
+            .env(ADDRESS, &brokers.addresses[0])
+            .env(PARTITIONS, brokers.partitions.to_string())
+            .stdout(Stdio::piped())
+            .spawn();
+        Process(child.unwrap())
+    }
+
+    /// In the process that was started: what it is to use.
+    pub fn asked_for() -> Option<Brokers> {
+        let topic = std::env::var(TOPIC).ok()?;
+        let partitions = std::env::var(PARTITIONS).ok()?.parse().ok()?;
+        Some(brokers(std::env::var(ADDRESS).ok()?, &topic, partitions))
+    }
+
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.0)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What nobody has to look into: each agent's states are merged, and nothing is missing.
+pub fn is_whole(known: &Known, agents: u8, states: u64) -> bool {
+    let sum: u64 = known
+        .values()
+        .map(|(_, ledger, _)| ledger.merged + ledger.late)
+        .sum();
+    let none_is_missing = known.values().all(|(_, ledger, ledgers)| {
+        ledger.difference() == 0
+            && ledger.missing == 0
+            && ledger.open == 0
+            && (0..agents).all(|number| ledgers.contains_key(&agent(number)))
+    });
+    none_is_missing && sum == states
+}

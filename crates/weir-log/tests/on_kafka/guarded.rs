@@ -1,0 +1,112 @@
+//! TLS, passwords and rights.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+use weir_broker::{Broker, Guard};
+use weir_log::{Brokers, Mechanism, Sasl, Tls};
+use weir_merge::Log;
+
+use crate::fleet::{brokers, open};
+
+/// An authority's certificate, and a guarded broker with one from it.
+fn guarded(directory: &Path) -> Broker {
+    let key = KeyPair::generate().unwrap();
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority
+        .distinguished_name
+        .push(DnType::CommonName, "the authority of a test");
+    let certificate = authority.self_signed(&key).unwrap();
+    std::fs::write(directory.join("authority.pem"), certificate.pem()).unwrap();
+    let issuer = Issuer::new(authority, key);
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["localhost".to_owned()])
+        .unwrap()
+        .signed_by(&key, &issuer)
+        .unwrap();
+    let user = |name: &str| (name.to_owned(), format!("{name}'s password"));
+    let guard = Guard {
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+        users: vec![user("owner"), user("stranger")],
+    };
+    let authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
+    Broker::start_with(
+        Some(&guard),
+        &[
+            ("authorizer.class.name", authorizer),
+            ("super.users", "User:ANONYMOUS;User:owner"),
+        ],
+    )
+}
+
+#[test]
+fn tls_passwords_and_rights() {
+    let directory = TempDir::new().unwrap();
+    let broker = guarded(directory.path());
+    let settings = |user: &str, mechanism| Brokers {
+        tls: Some(Tls {
+            authorities: Some(directory.path().join("authority.pem")),
+            certificate: None,
+        }),
+        sasl: Some(Sasl {
+            mechanism,
+            user: user.to_owned(),
+            password: format!("{user}'s password"),
+        }),
+        timeout: Duration::from_secs(10),
+        ..brokers(broker.guarded_address(), "guarded", 2)
+    };
+    for mechanism in [Mechanism::ScramSha256, Mechanism::ScramSha512] {
+        let mut log = open(&settings("owner", mechanism));
+        log.append(1, 1, b"a record").unwrap();
+        assert!(!log.fetch(1, 0, 1).unwrap().messages.is_empty());
+    }
+    let impatient = |brokers: Brokers| Brokers {
+        timeout: Duration::from_secs(3),
+        ..brokers
+    };
+    let expect = |brokers: Brokers, what: &str| {
+        let error = open(&impatient(brokers))
+            .append(1, 1, b"x")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(what), "{what:?} is not in: {error}");
+        assert!(!error.contains("'s password"), "{error}");
+    };
+    let mut wrong = settings("owner", Mechanism::ScramSha256);
+    wrong.sasl.as_mut().unwrap().password = "wrong".to_owned();
+    expect(wrong, "Authentication failed");
+    expect(
+        settings("stranger", Mechanism::ScramSha256),
+        "uthorization failed",
+    );
+    // The certificate is of no authority that the system knows.
+    let mut unknown = settings("owner", Mechanism::ScramSha256);
+    unknown.tls = Some(Tls::default());
+    expect(unknown, "certificate");
+    let mut plain = settings("owner", Mechanism::ScramSha256);
+    plain.tls = None;
+    expect(plain, "last failure of a connection");
+    assert!(!format!("{:?}", settings("owner", Mechanism::Plain)).contains("password\""));
+}
+
+#[test]
+fn a_file_that_is_missing_is_named() {
+    let mut settings = brokers("127.0.0.1:1".to_owned(), "x", 1);
+    settings.tls = Some(Tls {
+        authorities: Some("/there/is/no/file.pem".into()),
+        certificate: None,
+    });
+    let error = weir_log::KafkaLog::open(&settings)
+        .err()
+        .expect("an error")
+        .to_string();
+    assert!(
+        error.contains("/there/is/no/file.pem") || error.contains("ssl.ca.location"),
+        "{error}"
+    );
+}

@@ -1,0 +1,123 @@
+//! What a broker answers seldom, from the mock of the client library.
+
+use std::time::Duration;
+
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Answer};
+use weir_log::{Brokers, KafkaLog};
+use weir_merge::{Assignment, Commit, CommitError, Log};
+
+use crate::fleet::{brokers, until};
+
+type Mock = MockCluster<'static, DefaultProducerContext>;
+
+/// Topics cannot be made there by request.
+fn mock(topic: &str) -> (Mock, Brokers) {
+    let mock = MockCluster::new(1).unwrap();
+    for ending in ["", ".control", ".results", ".snapshots", ".quarantine"] {
+        mock.create_topic(&format!("{topic}{ending}"), 1, 1).unwrap();
+    }
+    let brokers = Brokers {
+        timeout: Duration::from_secs(5),
+        ..brokers(mock.bootstrap_servers(), topic, 1)
+    };
+    (mock, brokers)
+}
+
+fn open(brokers: &Brokers) -> KafkaLog {
+    let mut log = KafkaLog::open(brokers).unwrap();
+    log.take_senders_times();
+    log
+}
+
+/// An owner of partition 0, and its generation.
+fn owner(brokers: &Brokers) -> (KafkaLog, u64) {
+    let (mut log, mut found) = (open(brokers), None);
+    until("the partition", || {
+        for change in log.assignments().unwrap() {
+            if let Assignment::Assigned { generation, .. } = change {
+                found = Some(generation);
+            }
+        }
+        found.is_some()
+    });
+    (log, found.unwrap())
+}
+
+fn commit() -> Commit {
+    Commit {
+        results: vec![b"result".to_vec()],
+        snapshot: b"snapshot".to_vec(),
+        ..Commit::default()
+    }
+}
+
+#[test]
+fn a_record_is_there_after_answers_that_pass() {
+    let (mock, brokers) = mock("passing");
+    let mut log = open(&brokers);
+    assert_eq!(log.append(0, 1, b"first").unwrap(), 0);
+    mock.request_errors(
+        Api::Produce,
+        &[
+            Answer::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
+            Answer::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
+            Answer::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
+        ],
+    );
+    assert_eq!(log.append(0, 1, b"second").unwrap(), 1);
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    until("both come", || {
+        let fetched = log.fetch(0, found.len() as u64, 1 << 20).unwrap();
+        found.extend(fetched.messages.into_iter().map(|message| message.bytes));
+        found.len() >= 2
+    });
+    assert_eq!(found, [&b"first"[..], b"second"]);
+}
+
+#[test]
+fn a_record_that_is_refused_is_an_error_until_the_rights_are_there() {
+    let (mock, brokers) = mock("refused");
+    let mut log = open(&brokers);
+    log.append(0, 1, b"first").unwrap();
+    mock.request_errors(
+        Api::Produce,
+        &[Answer::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED],
+    );
+    let error = log.append(0, 1, b"second").unwrap_err().to_string();
+    assert!(
+        error.contains("writing to partition 0 of topic refused"),
+        "{error}"
+    );
+    assert!(error.contains("uthorization"), "{error}");
+    until("it is allowed", || log.append(0, 1, b"second").is_ok());
+}
+
+/// The group has gone on: the proof of the generation is refused, and the group says that another owner has the partition.
+#[test]
+fn a_refused_generation_is_no_commit() {
+    let (mock, brokers) = mock("generation");
+    let (mut log, generation) = owner(&brokers);
+    log.commit(0, generation, &commit()).unwrap();
+    mock.request_errors(
+        Api::TxnOffsetCommit,
+        &[Answer::RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION; 1],
+    );
+    let fenced = log.commit(0, generation, &commit());
+    assert!(
+        fenced.is_err(),
+        "it was not committed, and nobody said that it was"
+    );
+}
+
+/// Another client has the name for transactions: this one cannot go on, and the next one can.
+#[test]
+fn a_client_that_is_fenced_is_replaced() {
+    let (mock, brokers) = mock("replaced");
+    let (mut log, generation) = owner(&brokers);
+    mock.request_errors(Api::EndTxn, &[Answer::RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH]);
+    let failed = log.commit(0, generation, &commit());
+    assert!(matches!(failed, Err(CommitError::Log(_))), "{failed:?}");
+    log.commit(0, generation, &commit()).unwrap();
+}

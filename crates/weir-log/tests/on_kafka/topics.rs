@@ -1,0 +1,208 @@
+//! Topics, the plan, the quarantine, and how far results were sent.
+
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::{Offset, TopicPartitionList};
+use weir_log::{AnyLog, Brokers, Connection, unix_milliseconds};
+use weir_merge::{Assignment, Commit, CommitError, Log, Owner, Plan};
+
+use crate::fleet::{address, brokers, open, settings, turn_until, until};
+
+fn admin() -> AdminClient<DefaultClientContext> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", address()).create().unwrap()
+}
+
+fn commit(number: u8) -> Commit {
+    Commit {
+        results: vec![vec![number; 9], vec![number]],
+        quarantined: Vec::new(),
+        snapshot: vec![number; 30],
+        offset: 0,
+    }
+}
+
+/// Waits until a log owns these partitions, and returns the generation of the last one.
+fn assigned(log: &mut impl Log<Error = weir_log::Error>, partitions: usize) -> u64 {
+    let mut generations = Vec::new();
+    until("partitions", || {
+        for change in log.assignments().unwrap() {
+            if let Assignment::Assigned { generation, .. } = change {
+                generations.push(generation);
+            }
+        }
+        generations.len() == partitions
+    });
+    *generations.last().unwrap()
+}
+
+#[test]
+fn a_log_of_topics_that_do_not_exist_makes_them() {
+    let brokers = brokers(address(), "new", 3);
+    let mut log = AnyLog::open(&Connection::Kafka(brokers.clone())).unwrap();
+    assert_eq!(log.plan().unwrap(), Plan::new(3));
+    for (partition, sent) in [(0, 7), (2, 8), (2, 9)] {
+        let before = unix_milliseconds();
+        let offset = log.append(partition, sent, &[sent as u8; 100]).unwrap();
+        assert_eq!(offset, u64::from(sent == 9));
+        let mut fetched = log.fetch(partition, offset, 1).unwrap();
+        assert_eq!(
+            (fetched.start, fetched.next, fetched.messages.len()),
+            (0, offset + 1, 1)
+        );
+        let message = fetched.messages.remove(0);
+        assert_eq!((message.offset, message.sent), (offset, sent));
+        assert_eq!(message.bytes, [sent as u8; 100]);
+        assert!((before..=unix_milliseconds()).contains(&message.appended));
+    }
+    // Another number here changes nothing there.
+    let mut other = open(&Brokers {
+        partitions: 9,
+        ..brokers
+    });
+    assert_eq!(other.plan().unwrap(), Plan::new(3));
+    let error = other.append(3, 1, b"x").unwrap_err().to_string();
+    assert!(error.contains("partition 3 of topic new"), "{error}");
+    let error = other.fetch(0, 5, 1).unwrap_err().to_string();
+    assert!(error.contains("it ends at 1, before 5"), "{error}");
+}
+
+/// What the broker says of the time of records counts, so a topic with the time of senders is refused.
+#[test]
+fn a_topic_without_the_brokers_time_is_an_error() {
+    let new = [
+        NewTopic::new("unstamped", 1, TopicReplication::Fixed(1)),
+        NewTopic::new("unstamped.control", 1, TopicReplication::Fixed(1)),
+    ];
+    let made = futures_executor::block_on(admin().create_topics(&new, &AdminOptions::new())).unwrap();
+    assert!(made.iter().all(Result::is_ok), "{made:?}");
+    let mut log = open(&brokers(address(), "unstamped", 1));
+    let expect = |error: weir_log::Error| {
+        let error = error.to_string();
+        assert!(error.contains("message.timestamp.type=LogAppendTime"), "{error}");
+    };
+    until("the topic is there", || log.append(0, 1, b"x").is_ok());
+    expect(log.fetch(0, 0, 1).unwrap_err());
+}
+
+#[test]
+fn partitions_are_announced_to_everybody() {
+    let brokers = brokers(address(), "raised", 1);
+    let (mut one, mut other) = (open(&brokers), open(&brokers));
+    assert_eq!(other.plan().unwrap(), Plan::new(1));
+    assigned(&mut other, 1);
+    let from = unix_milliseconds() / 1000 + 100;
+    one.announce(from, 3).unwrap();
+    let mut expected = Plan::new(1);
+    expected.announce(from, 3);
+    assert_eq!(one.plan().unwrap(), expected);
+    until("the other one hears of it", || other.plan().unwrap() == expected);
+    // A new partition takes records, and gets an owner.
+    until("partition 2 takes records", || one.append(2, 1, b"x").is_ok());
+    assigned(&mut other, 2);
+}
+
+/// A commit is seen by everybody and found by the next owner, and one that is no owner cannot make any.
+#[test]
+fn commits_are_found_by_the_next_owner() {
+    let brokers = brokers(address(), "commits", 2);
+    let mut log = open(&brokers);
+    let generation = assigned(&mut log, 2);
+    assert_eq!(log.committed(1).unwrap(), None);
+    for number in 1..4 {
+        log.commit(1, generation, &commit(number)).unwrap();
+        assert_eq!(log.committed(1).unwrap(), Some((vec![number; 30], 0)));
+    }
+    let stale = log.commit(1, generation + 1, &commit(9));
+    assert!(matches!(stale, Err(CommitError::Fenced)), "{stale:?}");
+    let stranger = open(&brokers).commit(1, generation, &commit(9));
+    assert!(matches!(stranger, Err(CommitError::Fenced)), "{stranger:?}");
+    let results = log.results(1, 0, 1 << 20).unwrap();
+    let expected: Vec<Vec<u8>> = (1..4).flat_map(|number| commit(number).results).collect();
+    let found: Vec<&Vec<u8>> = results.iter().map(|(_, bytes)| bytes).collect();
+    assert_eq!(found, expected.iter().collect::<Vec<_>>());
+    // From the number behind each result on, the rest.
+    for (at, (number, _)) in results.iter().enumerate() {
+        assert_eq!(log.results(1, number + 1, 1 << 20).unwrap(), results[at + 1..]);
+    }
+    let sent = results[2].0;
+    assert_eq!(log.results_sent(1).unwrap(), 0);
+    log.note_results_sent(1, generation, sent).unwrap();
+    drop(log);
+    let mut next = open(&brokers);
+    let generation = assigned(&mut next, 2);
+    assert_eq!(next.committed(1).unwrap(), Some((vec![3; 30], 0)));
+    assert_eq!(
+        (next.results_sent(1).unwrap(), next.results_sent(0).unwrap()),
+        (sent, 0)
+    );
+    assert!(next.note_results_sent(1, generation + 1, 0).is_err());
+}
+
+#[test]
+fn a_snapshot_may_be_larger_than_a_record() {
+    let mut log = open(&brokers(address(), "large", 1));
+    let generation = assigned(&mut log, 1);
+    let mut large = commit(1);
+    large.snapshot = vec![7; 9_000_000];
+    log.commit(0, generation, &large).unwrap();
+    let (snapshot, _) = log.committed(0).unwrap().unwrap();
+    assert_eq!(snapshot.len(), 9_000_000);
+}
+
+#[test]
+fn quarantined_records_are_kept() {
+    let brokers = brokers(address(), "poison", 1);
+    let mut log = open(&brokers);
+    for bytes in [&b"poison"[..], b"more"] {
+        log.append(0, unix_milliseconds(), bytes).unwrap();
+    }
+    let mut owner = Owner::new(log, settings());
+    turn_until(&mut owner, "both are quarantined", |turn, _| turn.commits > 0);
+    let kept = owner.log().quarantined(0).unwrap();
+    let found: Vec<(u64, &[u8])> = kept.iter().map(|one| (one.offset, &one.bytes[..])).collect();
+    assert_eq!(found, [(0, &b"poison"[..]), (1, b"more")]);
+    assert!(kept[0].reason.contains("version 112"), "{}", kept[0].reason);
+}
+
+/// What the log has forgotten is skipped, and the log says from where on it knows more.
+#[test]
+fn reading_begins_where_the_log_does() {
+    let brokers = brokers(address(), "forgotten", 1);
+    let mut log = open(&brokers);
+    for number in 0..10 {
+        log.append(0, 1, &[number; 10]).unwrap();
+    }
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset("forgotten", 0, Offset::Offset(6))
+        .unwrap();
+    futures_executor::block_on(admin().delete_records(&list, &AdminOptions::new())).unwrap();
+    let mut fresh = open(&brokers);
+    let fetched = fresh.fetch(0, 2, 1 << 20).unwrap();
+    let offsets: Vec<u64> = fetched.messages.iter().map(|message| message.offset).collect();
+    assert_eq!((fetched.start, offsets), (6, vec![6, 7, 8, 9]));
+    assert_eq!((fetched.next, fetched.end), (10, 10));
+}
+
+/// Brokers that are away are named, and so is what was being done.
+#[test]
+fn brokers_that_are_away_are_an_error_with_their_address() {
+    let unused = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let away = Brokers {
+        timeout: Duration::from_secs(1),
+        ..brokers(unused.to_string(), "away", 1)
+    };
+    let mut log = open(&away);
+    let error = log.append(0, 1, b"x").unwrap_err().to_string();
+    assert!(
+        error.contains("Connection refused") && error.contains(&unused.to_string()),
+        "{error}"
+    );
+    assert!(log.plan().is_err());
+}

@@ -1,0 +1,45 @@
+//! What an output is told of the process that it is in.
+
+use std::sync::Arc;
+
+use weir_state::AgentId;
+
+use super::{Clock, Delivery, SavedStates};
+
+/// What is the same for all outputs of a process.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    pub clock: Clock,
+    /// Bytes that bodies waiting in memory may take, over all endpoints of the output.
+    pub memory_bytes_max: u64,
+    /// Bytes that an output which adds up may keep; beyond them it takes no new series.
+    pub state_bytes_max: u64,
+    /// The tags that every metric has, for outputs that describe the host.
+    pub host_tags: Arc<[String]>,
+    /// What the outputs of the process before had summed up.
+    pub saved: Arc<SavedStates>,
+    /// Who delivers, for outputs that say so.
+    pub agent: Agent,
+    /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.
+    pub replaces: Option<Arc<Delivery>>,
+}
+
+/// Who this process is among those that deliver to one place.
+#[derive(Clone, Copy, Debug)]
+pub struct Agent {
+    pub id: AgentId,
+    /// Grows with every start.
+    pub epoch: u64,
+    /// The next process has the same id. Otherwise this one was drawn for this process alone.
+    pub is_kept: bool,
+    /// Unix nanoseconds at which the clock that gauges are stamped with was zero.
+    pub monotonic_zero: fn() -> i64,
+}
+
+impl Surroundings {
+    /// Whether the output that is replaced has this place: what it has opened cannot be opened again.
+    pub(crate) fn is_replaced(&self, directory: &str) -> bool {
+        let replaces = self.replaces.as_ref();
+        replaces.is_some_and(|old| old.shared.places.iter().any(|place| place.directory == directory))
+    }
+}

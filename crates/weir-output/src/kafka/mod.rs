@@ -1,0 +1,155 @@
+//! The log of a fleet: records of mergeable state, numbered without gaps, that `weir merge` reads. Or points, for programs of
+//! others.
+
+mod encode;
+mod index;
+mod influx;
+mod plan;
+mod producer;
+mod rules;
+mod settings;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use weir_aggregate::Expansion;
+use weir_config::LogConnection;
+use weir_log::AnyLog;
+use weir_merge::{Log as _, Plan};
+use weir_state::AgentId;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+pub use encode::FleetEncoder;
+pub(crate) use settings::TYPE;
+pub use settings::{CLIENT, Format, KafkaSettings, connection};
+
+use crate::StartError;
+use crate::delivery::{Agent, Delivery, Encode, Endpoint, Order, Surroundings};
+use crate::json_lines::LinesEncoder;
+use crate::settings::{DeliverySettings, Start};
+
+use encode::Settings;
+use influx::InfluxLines;
+use plan::Planned;
+use producer::{ANY_PARTITION, Producer};
+use rules::FleetRules;
+
+/// Bytes of lines after which a record ends, below what brokers take.
+const LINES_BYTES: usize = 800_000;
+
+/// Encoders that a process may begin, each with an epoch of its own.
+const ENCODERS_BITS: u32 = 20;
+
+/// How many encoders this process has begun.
+static ENCODERS: AtomicU64 = AtomicU64::new(0);
+
+impl Start for KafkaSettings {
+    fn start(
+        &self,
+        name: &str,
+        expansion: &Arc<Expansion>,
+        surroundings: &Surroundings,
+    ) -> Result<Delivery, StartError> {
+        // The log's own error says more than that there was no answer in time.
+        let patience = self.delivery.timeout.mul_f64(0.9);
+        let mut log = AnyLog::open(&connection(&self.log, "", patience))?;
+        let planned = Arc::new(Planned::default());
+        if self.log.directory.is_some() {
+            planned.set(log.plan()?);
+        }
+        let agent = own(name, surroundings.agent);
+        let is_merged = self.format == Format::Merge;
+        let producer = Producer {
+            log: Arc::new(Mutex::new(log)),
+            planned: planned.clone(),
+            clock: surroundings.clock.clone(),
+            agent: is_merged.then_some(agent.id),
+        };
+        let encoder: Box<dyn Encode> = match self.format {
+            Format::Merge => Box::new(self.fleet_encoder(name, agent, planned, surroundings)),
+            Format::Json => Box::new(LinesEncoder::new(expansion.clone(), LINES_BYTES).routed(ANY_PARTITION)),
+            Format::Influx => Box::new(InfluxLines::new().ok_or(StartError::Lines)?),
+        };
+        let endpoint = Endpoint {
+            label: label(&self.log),
+            directory: directory(&self.log),
+            family: None,
+            transport: Arc::new(producer),
+        };
+        let delivery = DeliverySettings::from(self.delivery.clone());
+        // Numbers without gaps are merged soonest in their order.
+        let order = Order::TimeOrder;
+        let started = Delivery::start(name, &delivery, order, encoder, vec![endpoint], surroundings);
+        Ok(started?)
+    }
+}
+
+impl KafkaSettings {
+    /// What encodes for a log that is divided like this.
+    pub fn encoder(&self, agent: Agent, plan: Plan, state_bytes_max: u64) -> FleetEncoder {
+        let planned = Arc::new(Planned::default());
+        planned.set(plan);
+        FleetEncoder::new(self.of(agent, state_bytes_max), planned, agent.epoch)
+    }
+
+    fn of(&self, agent: Agent, state_bytes_max: u64) -> Settings {
+        Settings {
+            place: directory(&self.log),
+            tenant: self.log.tenant.clone(),
+            agent,
+            rules: FleetRules::new(self),
+            state_bytes_max,
+        }
+    }
+
+    fn fleet_encoder(
+        &self,
+        name: &str,
+        agent: Agent,
+        planned: Arc<Planned>,
+        surroundings: &Surroundings,
+    ) -> FleetEncoder {
+        if !agent.is_kept && surroundings.replaces.is_none() {
+            tracing::info!(
+                output = name,
+                agent = %agent.id,
+                "without state_path this process is an agent of its own in the fleet, and the next one another"
+            );
+        }
+        let number = ENCODERS.fetch_add(1, Ordering::Relaxed);
+        let settings = self.of(agent, surroundings.state_bytes_max);
+        FleetEncoder::new(settings, planned, agent.epoch << ENCODERS_BITS | number)
+    }
+}
+
+/// The agent of one output: numbers of records are one output's, so each is an agent of its own. The one that is named as its type
+/// is has the id of the process.
+fn own(name: &str, agent: Agent) -> Agent {
+    if name == TYPE.name {
+        return agent;
+    }
+    let id = xxh3_128(&[&agent.id.0, name.as_bytes()].concat());
+    Agent {
+        id: AgentId(id.to_be_bytes()),
+        ..agent
+    }
+}
+
+/// As people are shown it.
+fn label(log: &LogConnection) -> String {
+    match &log.directory {
+        Some(directory) => directory.display().to_string(),
+        None => format!("{} at {}", log.topic, log.brokers.join(", ")),
+    }
+}
+
+/// The name of the disk queue's directory: of the log, however it is reached.
+fn directory(log: &LogConnection) -> String {
+    match &log.directory {
+        Some(directory) => {
+            let path = directory.as_os_str().as_encoded_bytes();
+            format!("directory-{:016x}", xxh3_64(path))
+        }
+        None => format!("topic-{}", log.topic),
+    }
+}

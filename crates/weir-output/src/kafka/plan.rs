@@ -1,0 +1,61 @@
+//! What encoder and producer tell each other: among how many partitions series are divided, as far as the log has said so, and how
+//! wide buckets are.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use weir_merge::Plan;
+
+/// How long the first bucket waits for the log's answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the log said last. Whoever asks the log writes it, whoever encodes reads it.
+#[derive(Debug, Default)]
+pub(super) struct Planned {
+    plan: Mutex<Answer>,
+    answered: Condvar,
+    /// Seconds; zero: there was no bucket yet.
+    width: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Answer {
+    plan: Option<Plan>,
+    /// Somebody has waited for it in vain.
+    is_late: bool,
+}
+
+impl Planned {
+    pub fn set(&self, plan: Plan) {
+        self.lock().plan = Some(plan);
+        self.answered.notify_all();
+    }
+
+    pub fn width(&self) -> u32 {
+        self.width.load(Ordering::Relaxed)
+    }
+
+    pub fn set_width(&self, seconds: u32) {
+        self.width.store(seconds, Ordering::Relaxed);
+    }
+
+    pub fn known(&self) -> Option<Plan> {
+        self.lock().plan.clone()
+    }
+
+    /// The plan. Waits for it a moment, once.
+    pub fn get(&self) -> Option<Plan> {
+        let is_awaited = |answer: &mut Answer| answer.plan.is_none() && !answer.is_late;
+        let waited = self
+            .answered
+            .wait_timeout_while(self.lock(), PATIENCE, is_awaited);
+        let (mut answer, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        answer.is_late = answer.plan.is_none();
+        answer.plan.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Answer> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,119 @@
+//! Settings of the output to a fleet's log.
+
+use std::time::Duration;
+
+use weir_config::{
+    KafkaClient, LogConnection, Mechanism, Rule, SettingProblem, choices, rules_of_output, settings,
+};
+use weir_log::{Brokers, Connection};
+
+use crate::settings::{Delivered, OutputType, QueueSettings};
+
+settings! {
+    /// The log, and what goes into it.
+    pub struct KafkaSettings {
+        log: LogConnection = "{}".flat();
+        format: Format = "merge"
+            .effect("What the records hold: state that `weir merge` merges with that of other agents (`merge`), or points, which no merge reads: as the lines of standard output (`json`) or in InfluxDB's line protocol, as the output `influx` has them by default (`influx`).")
+            .who("Those who want points in a topic for programs of their own.");
+        keep_host: bool = "false"
+            .effect("Series keep their host. Otherwise the agents' series of one name and tags become one, whatever host they are from.")
+            .who("Operators who want a fleet's series by host.");
+        rules: Vec<Rule> = "[]"
+            .effect("Rules for this output alone, after the agent's own `rules` and in the same words: what they make equal becomes one series of the fleet. `aggregates`, `percentiles` and `dry_run` are for the agent's own.")
+            .zero("An empty list: tags stay as they are.")
+            .who("Operators who take tags out before series of many machines are merged, such as the name of a pod.");
+        delivery: QueueSettings = "{}";
+    }
+}
+
+choices! {
+    /// What records hold.
+    pub enum Format {
+        /// Mergeable state.
+        Merge: "merge",
+        /// Points, one JSON object each.
+        Json: "json",
+        /// Points, in InfluxDB's line protocol.
+        Influx: "influx",
+    }
+}
+
+/// What this program can reach.
+pub const CLIENT: KafkaClient = if cfg!(feature = "kafka") {
+    KafkaClient::BuiltIn
+} else {
+    KafkaClient::Missing
+};
+
+pub(crate) const TYPE: OutputType = OutputType {
+    name: "kafka",
+    summary: "Publishes state to the log of a fleet, from which `weir merge` makes one series of many machines: Apache Kafka, or a directory.",
+    on_by_default: false,
+    settings: KafkaSettings::SETTINGS,
+    gone: &[QueueSettings::GONE],
+    read: |output| {
+        Delivered::read(
+            output,
+            |settings: &mut KafkaSettings, files| settings.log.read(files),
+            check,
+        )
+    },
+};
+
+fn check(settings: &KafkaSettings) -> Result<(), SettingProblem> {
+    settings.log.check(CLIENT)?;
+    if settings.format != Format::Merge && (settings.keep_host || !settings.rules.is_empty()) {
+        let key = if settings.keep_host { "keep_host" } else { "rules" };
+        return Err(SettingProblem::new(
+            key,
+            "needs `format: merge`: points are as other outputs have them",
+        ));
+    }
+    match rules_of_output(&settings.rules) {
+        Ok(_) => Ok(()),
+        Err(faults) => {
+            let faults = faults.into_iter().next();
+            Err(faults.map_or_else(
+                || SettingProblem::new("rules", "cannot be used"),
+                |fault| SettingProblem::new(fault.path, fault.message),
+            ))
+        }
+    }
+}
+
+/// The connection that settings describe. `timeout`: how long one call waits for the brokers.
+pub fn connection(log: &LogConnection, group: &str, timeout: Duration) -> Connection {
+    if let Some(path) = &log.directory {
+        return Connection::Directory {
+            path: path.clone(),
+            partitions: log.partitions,
+        };
+    }
+    Connection::Kafka(Brokers {
+        addresses: log.brokers.clone(),
+        topic: log.topic.clone(),
+        group: group.to_owned(),
+        partitions: log.partitions,
+        tls: log.tls.is_on().then(|| weir_log::Tls {
+            authorities: log.tls.ca_file.clone(),
+            certificate: log.tls.certificate_file.clone().zip(log.tls.key_file.clone()),
+        }),
+        sasl: mechanism(log.sasl.mechanism).map(|mechanism| weir_log::Sasl {
+            mechanism,
+            user: log.sasl.username.clone(),
+            password: log.sasl.password.expose().to_owned(),
+        }),
+        timeout,
+        ..Brokers::default()
+    })
+}
+
+fn mechanism(chosen: Mechanism) -> Option<weir_log::Mechanism> {
+    match chosen {
+        Mechanism::None => None,
+        Mechanism::Plain => Some(weir_log::Mechanism::Plain),
+        Mechanism::ScramSha256 => Some(weir_log::Mechanism::ScramSha256),
+        Mechanism::ScramSha512 => Some(weir_log::Mechanism::ScramSha512),
+    }
+}

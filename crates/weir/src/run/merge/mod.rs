@@ -1,0 +1,276 @@
+//! `weir merge`: the log, the owner of its partitions, the outputs and signals put together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use weir_config::LogReader;
+use weir_merge::{Plan, Settings};
+
+use super::{outputs_runtime, second_stop};
+use crate::admin::caller::Hosts;
+use crate::admin::{AdminServer, AdminSource as _, ConnectionLimits};
+use crate::budget::{Budget, Share};
+use crate::config::{Config, Inputs, Loaded};
+use crate::failure::Failure;
+use crate::logging::Logging;
+use crate::notify::Notify;
+use crate::sandbox;
+use crate::signals::{Request, Signals};
+
+mod follower;
+mod place;
+mod reading;
+mod report;
+mod rounds;
+mod sending;
+mod shared;
+mod taking;
+mod view;
+
+use reading::Reading;
+use sending::Sender;
+use shared::Shared;
+use view::View;
+
+/// The log of a merge.
+type FleetLog = weir_log::AnyLog;
+
+/// Where it is written down what outputs have, in a log that is a directory.
+const SENT: &str = "sent";
+
+/// How long one call waits for brokers.
+const LOG_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The owner has a turn at least this often, unless it stands still.
+const TURN_MAX: Duration = Duration::from_secs(10);
+
+fn open(reader: &LogReader) -> Result<FleetLog, String> {
+    let connection = weir_output::kafka::connection(&reader.log, &reader.group, LOG_TIMEOUT);
+    FleetLog::open(&connection).map_err(|error| format!("log: {error}"))
+}
+
+fn unix_ms() -> i64 {
+    weir_log::unix_milliseconds()
+}
+
+/// Runs until a signal ends it.
+pub fn run(loaded: Loaded, inputs: &Inputs) -> Result<(), Failure> {
+    let mut logging = Logging::new(loaded.config.running.log_level);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    for note in &loaded.notes {
+        tracing::info!("{note}");
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(8)
+        .build()
+        .map_err(|error| Failure::runtime(format!("the control plane cannot be started: {error}")))?;
+    let result = control(&runtime, &mut logging, &loaded, inputs);
+    runtime.shutdown_background();
+    result
+}
+
+fn control(
+    runtime: &tokio::runtime::Runtime,
+    logging: &mut Logging,
+    loaded: &Loaded,
+    inputs: &Inputs,
+) -> Result<(), Failure> {
+    let config = &loaded.config;
+    let (signals, admin) = runtime.block_on(async {
+        let signals = Signals::install()
+            .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
+        let admin = match config.addresses.admin {
+            None => None,
+            Some(address) => Some(AdminServer::bind(address).await.map_err(|error| {
+                let remedy = "--admin sets another address, or off";
+                Failure::runtime(format!("admin: {address} cannot be bound: {error}; {remedy}"))
+            })?),
+        };
+        Ok::<_, Failure>((signals, admin))
+    })?;
+    let notify = Arc::new(Notify::of_environment());
+    let merge = config
+        .merge
+        .as_ref()
+        .ok_or_else(|| Failure::usage("no merge is configured"))?;
+    let log = open(&merge.log).map_err(Failure::runtime)?;
+    // While this is the only thread, and after the last thing that needs what it gives up.
+    let sandbox = sandbox::enter(loaded, crate::config::file(inputs).as_deref());
+    logging
+        .write()
+        .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
+    let outputs = outputs_runtime()?;
+    let budget = Budget::new(config);
+    let shared = Arc::new(Shared::default());
+    let sender = Sender {
+        config: config.clone(),
+        budget: budget.clone(),
+        directory: directory_of_sent(config)?,
+        handle: outputs.handle().clone(),
+        shared: shared.clone(),
+        held: BTreeSet::new(),
+        running: None,
+        ended: Vec::new(),
+        noted: BTreeMap::new(),
+    };
+    let reading = Reading::new(log, settings(config, &budget), sender, shared.clone());
+    let view = View::new(shared.clone(), budget, config.names.hostname.clone(), sandbox);
+    let served = runtime.block_on(serve(config, admin, signals, notify, Arc::new(view), reading));
+    // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.
+    outputs.shutdown_background();
+    served
+}
+
+/// Positions and sums of outputs: in the state directory, or beside a log that is a directory, where each process that takes a turn
+/// finds them.
+fn directory_of_sent(config: &Config) -> Result<PathBuf, Failure> {
+    let of_log = config
+        .merge
+        .as_ref()
+        .and_then(|merge| merge.log.log.directory.as_ref());
+    let directory = config.running.state_path.as_ref().or(of_log);
+    let directory = directory.map(|directory| directory.join(SENT));
+    directory.ok_or_else(|| {
+        Failure::usage(
+            "state_path: is missing; a merge keeps there what each output has, unless its log is a directory",
+        )
+    })
+}
+
+fn settings(config: &Config, budget: &Budget) -> Settings {
+    let mut settings = Settings {
+        plan: Plan::new(1),
+        // The rest is for results on their way to outputs.
+        memory: (budget.share(Share::Contexts) / 4 * 3) as usize,
+        hash_seed: std::hash::RandomState::new().hash_one(0),
+        ..Settings::default()
+    };
+    if let Some(merge) = &config.merge {
+        settings.grace = merge.grace.as_secs() as i64;
+        settings.max_skew = merge.max_skew.as_secs() as i64;
+    }
+    settings
+}
+
+async fn serve(
+    config: &Config,
+    admin: Option<AdminServer>,
+    mut signals: Signals,
+    notify: Arc<Notify>,
+    view: Arc<View>,
+    reading: Reading,
+) -> Result<(), Failure> {
+    if let Some(server) = admin {
+        let address = server.address();
+        tracing::info!("admin on http://{address}");
+        tracing::info!("{}", banner(config, address));
+        let hosts = Hosts::new(&config.running.admin_hosts);
+        tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
+    }
+    let telling = tokio::spawn(tell(notify.clone(), view.clone()));
+    let mut reading = tokio::task::spawn_blocking(move || reading.run());
+    let ended = |ended: Result<Result<(), String>, tokio::task::JoinError>| match ended {
+        Ok(result) => result.map_err(Failure::runtime),
+        Err(error) => Err(Failure::runtime(format!(
+            "the thread that merges has ended: {error}"
+        ))),
+    };
+    let signal = tokio::select! {
+        result = &mut reading => return ended(result),
+        signal = stop_signal(&mut signals, &view) => signal,
+    };
+    tracing::info!("{signal}: what has arrived is merged and committed, and outputs deliver what they hold");
+    view.stopping.store(true, Ordering::Release);
+    telling.abort();
+    notify.stopping();
+    view.shared.stop();
+    let result = tokio::select! {
+        result = &mut reading => ended(result),
+        signal = second_stop(&mut signals) => {
+            Err(Failure::runtime(format!("{signal} again: stopped at once; the next process gives outputs what they do not have")))
+        }
+    };
+    for imbalance in view.snapshot().imbalances() {
+        tracing::error!("the books do not balance: {imbalance}");
+    }
+    result
+}
+
+/// Until the process is to end. A hang-up lets outputs open their files anew.
+async fn stop_signal(signals: &mut Signals, view: &View) -> &'static str {
+    loop {
+        match signals.next().await {
+            Request::Stop(name) => return name,
+            Request::Reload => {
+                if let Some(sending) = view.shared.sending() {
+                    sending.outputs.reopen();
+                }
+                tracing::warn!("SIGHUP: files are opened anew; another configuration needs a restart");
+            }
+            Request::Upgrade => {
+                tracing::warn!("SIGUSR2: a merge is upgraded by a restart, which loses nothing")
+            }
+        }
+    }
+}
+
+/// What runs, and where to look.
+fn banner(config: &Config, address: std::net::SocketAddr) -> String {
+    let outputs: Vec<&str> = config.outputs.iter().map(|output| output.name.as_str()).collect();
+    let outputs = match outputs.as_slice() {
+        [] => "no output".to_owned(),
+        names => format!("outputs {}", names.join(", ")),
+    };
+    let memory = weir_units::show_size(config.resources.memory);
+    let version = crate::version::VERSION;
+    format!(
+        "weir {version} merges a fleet: {outputs}; {memory} of memory; open http://{address}/ to see how it stands"
+    )
+}
+
+/// Tells the service manager, while the merge runs.
+async fn tell(notify: Arc<Notify>, view: Arc<View>) {
+    if !notify.is_wanted() {
+        return;
+    }
+    while view.readiness().is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    notify.ready();
+    let every = notify
+        .watchdog()
+        .map_or(TURN_MAX, |watchdog| (watchdog / 2).min(TURN_MAX));
+    let mut next_status = Instant::now();
+    loop {
+        let since_turn = unix_ms() - view.shared.turned_at.load(Ordering::Relaxed);
+        if notify.watchdog().is_some() && since_turn < TURN_MAX.as_millis() as i64 {
+            notify.alive();
+        }
+        if Instant::now() >= next_status {
+            next_status = Instant::now() + TURN_MAX;
+            notify.status(&line(&view));
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+/// How it stands in a line.
+fn line(view: &View) -> String {
+    use crate::admin::fleet::FleetCounter;
+    let fleet = view.shared.report();
+    let of = |counter| fleet.numbers.of(counter);
+    format!(
+        "{} partitions, {} of {} agents seen, {} records behind",
+        of(FleetCounter::Partitions),
+        of(FleetCounter::AgentsSeen),
+        of(FleetCounter::AgentsExpected),
+        of(FleetCounter::LagRecords)
+    )
+}

@@ -1,0 +1,117 @@
+//! Where it is written down what an output has: its position in the results, and what it has summed up by then, together.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use weir_output::delivery::Saved;
+
+use super::rounds::Position;
+
+/// The first byte of a file.
+const VERSION: u8 = 1;
+
+/// Of one output.
+#[derive(Clone, Debug)]
+pub struct Place {
+    path: PathBuf,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Written {
+    /// Unix milliseconds.
+    pub at_ms: i64,
+    pub position: Position,
+    /// Buckets that it was given since the beginning.
+    pub buckets: u64,
+    pub sums: Option<Saved>,
+}
+
+impl Written {
+    /// To go on with these partitions, where the log says how far they were sent. What was summed up holds for these partitions
+    /// and this place alone.
+    pub fn at(mut self, noted: &BTreeMap<u32, u64>) -> Written {
+        let next = &mut self.position.next;
+        // A partition that nobody has sent anything of changes no sum.
+        let holds = |(partition, before): (&u32, &u64)| {
+            next.get(partition).map_or(*before == 0, |next| next >= before)
+        };
+        let is_same = noted.iter().all(holds) && next.keys().all(|partition| noted.contains_key(partition));
+        if !is_same {
+            self.sums = None;
+        }
+        let at = |(partition, before): (&u32, &u64)| {
+            let known = next.get(partition).copied().unwrap_or(0);
+            (*partition, known.max(*before))
+        };
+        *next = noted.iter().map(at).collect();
+        self
+    }
+}
+
+impl Place {
+    pub fn new(directory: &Path, output: &str) -> Self {
+        Place {
+            path: directory.join(output),
+        }
+    }
+
+    /// `None`: the output is new.
+    pub fn read(&self) -> io::Result<Option<Written>> {
+        let bytes = match std::fs::read(&self.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let rest = bytes.strip_prefix(&[VERSION]);
+        let written = rest.and_then(|rest| postcard::from_bytes(rest).ok());
+        let unreadable = || {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "another version wrote it, or it is damaged",
+            )
+        };
+        written.ok_or_else(unreadable).map(Some)
+    }
+
+    /// Whole or not at all.
+    pub fn write(&self, written: &Written) -> io::Result<()> {
+        let bytes = postcard::to_extend(written, vec![VERSION]).map_err(io::Error::other)?;
+        let new = self.path.with_extension("new");
+        let mut file = File::create(&new)?;
+        file.write_all(&bytes)?;
+        file.sync_data()?;
+        std::fs::rename(&new, &self.path)
+    }
+}
+
+/// A mark that stands while a bucket is given: after a kill it says that the next process gives one again.
+impl Place {
+    pub fn begin(&self) -> io::Result<()> {
+        File::create(self.mark()).map(drop)
+    }
+
+    pub fn end(&self) {
+        // Where it stays, a bucket counts as given again that was not.
+        let _ = std::fs::remove_file(self.mark());
+    }
+
+    pub fn was_begun(&self) -> bool {
+        self.mark().exists()
+    }
+
+    fn mark(&self) -> PathBuf {
+        self.path.with_extension("begun")
+    }
+}
+
+/// The directory of all of them, made where there is none.
+pub fn directory(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+}

@@ -1,0 +1,207 @@
+//! The outputs of a merge, while this process is the one that sends: started with what is written down of them, and ended with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use weir_merge::Log as _;
+use weir_output::delivery::SavedStates;
+
+use super::follower::Follower;
+use super::place::{self, Place, Written};
+use super::rounds::Rounds;
+use super::shared::{Sending, Sent, Shared};
+use super::taking::Taker;
+use super::{FleetLog, open, unix_ms};
+use crate::budget::Budget;
+use crate::config::Config;
+use crate::run::outputs::{Output, Outputs};
+use crate::run::resume::Resumed;
+use crate::run::rules::Fixed;
+
+pub struct Sender {
+    pub config: Config,
+    pub budget: Budget,
+    /// Where it is written down what outputs have.
+    pub directory: PathBuf,
+    pub handle: Handle,
+    pub shared: Arc<Shared>,
+    pub held: BTreeSet<u32>,
+    pub running: Option<(Sending, Vec<JoinHandle<()>>)>,
+    /// Of outputs that have ended, until it is noted.
+    pub ended: Vec<Arc<Sent>>,
+    /// What the log knows.
+    pub noted: BTreeMap<u32, u64>,
+}
+
+impl Sender {
+    /// Sends the results of these partitions. Sums are of partitions: with others, outputs that add up begin anew, which their
+    /// receivers see as a restart. An error: an output cannot be started.
+    pub fn follow(&mut self, held: BTreeSet<u32>, log: &mut FleetLog) -> Result<(), String> {
+        if self.held == held {
+            return Ok(());
+        }
+        if self.running.is_some() {
+            tracing::info!("partitions have come or gone: this process sends the results of {held:?}");
+            self.stop();
+        }
+        let mut noted = BTreeMap::new();
+        for partition in &held {
+            let sent = log
+                .results_sent(*partition)
+                .map_err(|error| format!("log: {error}"));
+            match sent {
+                Ok(before) => drop(noted.insert(*partition, before)),
+                // It is tried again with the next turn.
+                Err(reason) => {
+                    self.shared.failed(&reason);
+                    return Ok(());
+                }
+            }
+        }
+        if !held.is_empty() {
+            self.start(&noted)?;
+        }
+        self.held = held;
+        Ok(())
+    }
+
+    /// `noted`: where the last process has got to with each partition, or a little less.
+    fn start(&mut self, noted: &BTreeMap<u32, u64>) -> Result<(), String> {
+        let in_directory = |error| format!("{}: {error}", self.directory.display());
+        place::directory(&self.directory).map_err(in_directory)?;
+        let mut written = BTreeMap::new();
+        for output in &self.config.outputs {
+            let found = Place::new(&self.directory, &output.name).read();
+            let found =
+                found.map_err(|error| format!("{}/{}: {error}", self.directory.display(), output.name))?;
+            written.insert(output.name.clone(), found.unwrap_or_default().at(noted));
+        }
+        let outputs = self.outputs(&mut written)?;
+        let mut sending = Sending {
+            outputs: outputs.clone(),
+            sent: Vec::new(),
+        };
+        let mut threads = Vec::new();
+        for (name, output_type, output) in outputs.each() {
+            let taker = Taker::of(output_type, &output);
+            let sent = Arc::new(Sent::new(&name, taker.repeats_are()));
+            sending.sent.push(sent.clone());
+            let written = written.remove(&name).unwrap_or_default();
+            let follower = self.follower(name.clone(), output, taker, written, sent, noted)?;
+            let thread = std::thread::Builder::new().name(format!("to {name}"));
+            let started = thread.spawn(move || follower.run());
+            threads.push(started.map_err(|error| format!("a thread cannot be started: {error}"))?);
+        }
+        self.shared.set_sending(Some(sending.clone()));
+        self.running = Some((sending, threads));
+        Ok(())
+    }
+
+    /// Each goes on with what it had summed up at its position.
+    fn outputs(&self, written: &mut BTreeMap<String, Written>) -> Result<Arc<Outputs>, String> {
+        let newest = written.values().map(|written| written.at_ms).max().unwrap_or(0);
+        let away = Duration::from_millis((unix_ms() - newest).max(0) as u64);
+        let sums = written.iter_mut();
+        let sums = sums.filter_map(|(name, written)| Some((name.clone(), written.sums.take()?)));
+        let saved = Arc::new(SavedStates::new(sums.collect(), away));
+        let fixed = Fixed::new(&self.config);
+        let handle = self.handle.clone();
+        let agent = Resumed::default().publisher()?;
+        let outputs = Outputs::start(
+            &self.config,
+            &self.budget,
+            &fixed.expansion,
+            handle,
+            saved.clone(),
+            agent,
+        );
+        let outputs = outputs.map_err(|failure| failure.message)?;
+        for fault in saved.finish() {
+            let (output, reason) = (fault.output, fault.reason);
+            tracing::warn!("output {output} begins without what it had summed up: {reason}");
+        }
+        Ok(Arc::new(outputs))
+    }
+
+    fn follower(
+        &self,
+        name: String,
+        output: Output,
+        taker: Taker,
+        written: Written,
+        sent: Arc<Sent>,
+        noted: &BTreeMap<u32, u64>,
+    ) -> Result<Follower, String> {
+        let merge = self.config.merge.as_ref().ok_or("no merge is configured")?;
+        Ok(Follower {
+            log: open(&merge.log)?,
+            rounds: Rounds::new(
+                merge.grace.as_secs() as i64,
+                noted.keys().copied(),
+                written.position.clone(),
+            ),
+            place: Place::new(&self.directory, &name),
+            name,
+            output,
+            taker,
+            written,
+            suffix_mask: Fixed::new(&self.config).default_mask(&self.config),
+            handle: self.handle.clone(),
+            sent,
+            shared: self.shared.clone(),
+            grace: self.config.running.grace_period,
+            sequence: 0,
+        })
+    }
+
+    /// Every output ends with the bucket that it has; what it does not have the next process gives it.
+    pub fn stop(&mut self) {
+        let Some((sending, threads)) = self.running.take() else {
+            return;
+        };
+        let deadline = Instant::now() + self.config.running.grace_period;
+        sending.sent.iter().for_each(|sent| sent.stop());
+        sending.outputs.keep_state();
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread that gives results to an output has panicked");
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        for (_, _, output) in sending.outputs.each() {
+            if let Output::Delivered(_, delivery) = output {
+                self.handle.block_on(delivery.shutdown(left));
+            }
+        }
+        self.shared.set_sending(None);
+        self.held.clear();
+        self.ended = sending.sent;
+    }
+
+    /// Of each partition, the result before which every output has all, where that has changed.
+    pub fn news(&mut self) -> Vec<(u32, u64)> {
+        let sent = match &self.running {
+            Some((sending, _)) => sending.sent.clone(),
+            None => std::mem::take(&mut self.ended),
+        };
+        let mut news = Vec::new();
+        let partitions = sent.first().map(|sent| sent.partitions());
+        for partition in partitions.into_iter().flatten() {
+            let before = sent.iter().map(|sent| sent.next(partition)).min().unwrap_or(0);
+            if self.noted.insert(partition, before) != Some(before) {
+                news.push((partition, before));
+            }
+        }
+        news
+    }
+
+    /// The result up to which every output has read a partition; `None`: some output is not known, or there is none.
+    pub fn read_by_all(&self, partition: u32) -> Option<u64> {
+        let (sending, _) = self.running.as_ref()?;
+        sending.sent.iter().map(|sent| sent.next(partition)).min()
+    }
+}

@@ -1,0 +1,205 @@
+//! What the threads of a merge tell each other, and the status.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::rounds::Position;
+use crate::admin::fleet::{FleetStatus, SentRow};
+use crate::run::outputs::Outputs;
+
+/// How often the same fault is logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+pub struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    stopping: AtomicBool,
+    /// Unix milliseconds of the owner's last turn.
+    pub turned_at: AtomicI64,
+    /// The owner is to say how it stands.
+    asked: AtomicBool,
+    log_errors: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    commits: u64,
+    report: FleetStatus,
+    has_begun: bool,
+    fault: Option<String>,
+    fault_logged: Option<(Instant, String)>,
+    sending: Option<Sending>,
+}
+
+/// The outputs while this process sends.
+#[derive(Clone)]
+pub struct Sending {
+    pub outputs: Arc<Outputs>,
+    pub sent: Vec<Arc<Sent>>,
+}
+
+/// How far an output is.
+#[derive(Default)]
+pub struct Sent {
+    pub output: String,
+    pub repeats_are: &'static str,
+    pub buckets: AtomicU64,
+    /// The end of the newest bucket, Unix seconds; zero: there is none.
+    pub newest: AtomicI64,
+    pub repeated: AtomicU64,
+    pub corrected: AtomicU64,
+    pub not_corrected: AtomicU64,
+    pub waits: AtomicBool,
+    position: Mutex<Position>,
+    stopping: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub fn commits(&self) -> u64 {
+        lock(&self.state).commits
+    }
+
+    /// There are new results.
+    pub fn committed(&self, commits: u64) {
+        lock(&self.state).commits += commits;
+        self.changed.notify_all();
+    }
+
+    /// Waits for another number of commits, for the end, and at most so long. `false`: that long.
+    pub fn wait(&self, commits: u64, at_most: Duration) -> bool {
+        let is_same = |state: &mut State| state.commits == commits && !self.is_stopping();
+        let state = lock(&self.state);
+        let waited = self.changed.wait_timeout_while(state, at_most, is_same);
+        !waited.is_ok_and(|(_, waited)| waited.timed_out())
+    }
+
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        let _state = lock(&self.state);
+        self.changed.notify_all();
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// The log could be read and written.
+    pub fn succeeded(&self) {
+        let mut state = lock(&self.state);
+        state.has_begun = true;
+        if state.fault.take().is_some() {
+            tracing::info!("the log can be read and written again");
+        }
+    }
+
+    /// Something failed that is tried again.
+    pub fn failed(&self, reason: &str) {
+        self.log_errors.fetch_add(1, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        let is_new = state
+            .fault_logged
+            .as_ref()
+            .is_none_or(|(at, logged)| logged != reason || at.elapsed() >= LOG_INTERVAL);
+        if is_new {
+            tracing::error!("{reason}");
+            state.fault_logged = Some((Instant::now(), reason.to_owned()));
+        }
+        state.fault = Some(reason.to_owned());
+    }
+
+    pub fn log_errors(&self) -> u64 {
+        self.log_errors.load(Ordering::Relaxed)
+    }
+
+    /// Why it does not work, if it does not.
+    pub fn readiness(&self) -> Result<(), String> {
+        let state = lock(&self.state);
+        match (&state.fault, state.has_begun) {
+            (Some(fault), _) => Err(fault.clone()),
+            (None, false) => Err("the log has not been read yet".into()),
+            (None, true) => Ok(()),
+        }
+    }
+
+    pub fn publish(&self, report: FleetStatus) {
+        lock(&self.state).report = report;
+    }
+
+    pub fn is_asked(&self) -> bool {
+        self.asked.swap(false, Ordering::AcqRel)
+    }
+
+    /// How the fleet stands, as of a moment ago.
+    pub fn report(&self) -> FleetStatus {
+        self.asked.store(true, Ordering::Release);
+        let state = lock(&self.state);
+        let mut report = state.report.clone();
+        report.sends = state.sending.is_some();
+        report.log_error.clone_from(&state.fault);
+        let sent = state.sending.iter().flat_map(|sending| &sending.sent);
+        report.sent = sent.map(|sent| sent.row()).collect();
+        report
+    }
+
+    pub fn sending(&self) -> Option<Sending> {
+        lock(&self.state).sending.clone()
+    }
+
+    pub fn set_sending(&self, sending: Option<Sending>) {
+        lock(&self.state).sending = sending;
+    }
+}
+
+impl Sent {
+    pub fn new(output: &str, repeats_are: &'static str) -> Self {
+        Sent {
+            output: output.to_owned(),
+            repeats_are,
+            ..Sent::default()
+        }
+    }
+
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub fn set_position(&self, position: &Position) {
+        lock(&self.position).clone_from(position);
+    }
+
+    pub fn partitions(&self) -> Vec<u32> {
+        lock(&self.position).next.keys().copied().collect()
+    }
+
+    /// The next result of a partition.
+    pub fn next(&self, partition: u32) -> u64 {
+        lock(&self.position).next.get(&partition).copied().unwrap_or(0)
+    }
+
+    fn row(&self) -> SentRow {
+        let number = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let newest = self.newest.load(Ordering::Relaxed);
+        let newest = (newest != 0).then_some(newest);
+        SentRow {
+            output: self.output.clone(),
+            buckets: number(&self.buckets),
+            newest,
+            lag_seconds: newest.map_or(0.0, |end| (super::unix_ms() as f64 / 1e3 - end as f64).max(0.0)),
+            repeated: number(&self.repeated),
+            repeats_are: self.repeats_are.to_owned(),
+            corrected: number(&self.corrected),
+            not_corrected: number(&self.not_corrected),
+            waits: self.waits.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What each kind of output makes of corrections, and of buckets that come twice.
+
+use weir_protocol::Kind;
+
+use crate::run::outputs::Output;
+
+/// What an output does with what late records add to a bucket that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Correction {
+    /// It shows sums: they rise with the next bucket.
+    InNextBucket,
+    /// Its receivers add up points of equal times, so the difference goes out with the time of its bucket.
+    AtItsTime,
+    /// Its receivers replace points of equal times: a difference would take the place of the whole.
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taker {
+    pub adds_up: bool,
+    output_type: &'static str,
+}
+
+impl Taker {
+    pub fn of(output_type: &'static str, output: &Output) -> Self {
+        let adds_up = match output {
+            Output::Scrape(_) => true,
+            Output::Delivered(_, delivery) => delivery.keeps_state(),
+            Output::Relay(_) => false,
+        };
+        Taker { adds_up, output_type }
+    }
+
+    /// Gauges and sets cannot be added to.
+    pub fn correction(&self, kind: Kind) -> Correction {
+        let is_sum = kind == Kind::Counter;
+        let is_distribution = kind == Kind::Distribution;
+        let is_histogram = matches!(kind, Kind::Histogram | Kind::Timing);
+        match self.output_type {
+            _ if self.adds_up && (is_sum || is_distribution || is_histogram) => Correction::InNextBucket,
+            _ if self.adds_up => Correction::None,
+            "otlp" if is_sum || is_distribution || is_histogram => Correction::AtItsTime,
+            // Of a histogram they show maximum and percentiles, which cannot be added.
+            "stdout" | "file" if is_sum || is_distribution => Correction::AtItsTime,
+            "datadog" if is_distribution => Correction::AtItsTime,
+            _ => Correction::None,
+        }
+    }
+
+    /// What becomes of a bucket that the backend has already and gets again.
+    pub fn repeats_are(&self) -> &'static str {
+        match self.output_type {
+            _ if self.adds_up => "replaced",
+            "graphite" | "influx" => "replaced",
+            "datadog" => "distributions_added_up",
+            _ => "added_up",
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A running merge as the admin address sees it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use weir_output::settings::PrometheusSettings;
+
+use super::shared::Shared;
+use crate::admin::contexts::ContextReport;
+use crate::admin::explain::{ExplainRequest, Explanation};
+use crate::admin::fleet::FleetCounter;
+use crate::admin::status::{MemoryShare, ReloadStatus, Status};
+use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
+use crate::budget::{Budget, Share};
+use crate::history::Recent;
+use crate::run::ledger;
+use crate::run::pipeline::State;
+use crate::run::scrape::ScrapeOutput;
+use crate::sandbox::SandboxStatus;
+use crate::signals::Reloaded;
+use crate::tap::Taps;
+
+pub struct View {
+    pub shared: Arc<Shared>,
+    pub budget: Budget,
+    pub hostname: String,
+    pub started: u64,
+    pub sandbox: SandboxStatus,
+    pub stopping: AtomicBool,
+    /// Shows the numbers of the merge itself where this process has no metrics of the fleet.
+    own: ScrapeOutput,
+}
+
+impl View {
+    pub fn new(shared: Arc<Shared>, budget: Budget, hostname: String, sandbox: SandboxStatus) -> Self {
+        let settings = PrometheusSettings::default();
+        View {
+            shared,
+            budget,
+            hostname,
+            started: crate::run::unix_now(),
+            sandbox,
+            stopping: AtomicBool::new(false),
+            own: ScrapeOutput::new("prometheus", settings, weir_aggregate::Weights::Exact, 0),
+        }
+    }
+
+    pub fn snapshot(&self) -> Status {
+        let mut fleet = self.shared.report();
+        let bytes = fleet.partitions.iter().map(|row| row.bytes).sum();
+        fleet.partitions.sort_by_key(|row| row.partition);
+        let mut status = Status {
+            version: crate::version::VERSION.into(),
+            pid: std::process::id(),
+            hostname: self.hostname.clone(),
+            started: self.started,
+            as_of: crate::run::unix_now(),
+            not_ready: self.readiness().err(),
+            sandbox: self.sandbox.clone(),
+            reload: ReloadStatus::default(),
+            fleet: Some(fleet),
+            ..Status::default()
+        };
+        status.memory.parts.insert("open_buckets".into(), bytes);
+        if let Some(sending) = self.shared.sending() {
+            sending.outputs.report(&mut status);
+            status.memory.used = status.memory.parts.values().sum();
+            if let Some(scrape) = sending.outputs.scrape() {
+                scrape.report(&mut status);
+            }
+        } else {
+            status.memory.used = bytes;
+        }
+        ledger::fill(&mut status, &self.budget, &State::default());
+        overflows(&mut status);
+        status
+    }
+}
+
+/// What a full memory has led to.
+fn overflows(status: &mut Status) {
+    let Some(fleet) = &status.fleet else { return };
+    let of = |counter| fleet.numbers.of(counter);
+    let events = [
+        ("states_overflowed", of(FleetCounter::Overflowed)),
+        ("states_dropped", of(FleetCounter::DroppedStates)),
+    ];
+    if let Some(MemoryShare { events: of_share, .. }) = status.memory.shares.get_mut(Share::Contexts as usize)
+    {
+        *of_share = events.map(|(event, number)| (event.to_owned(), number)).into();
+    }
+}
+
+impl AdminSource for View {
+    fn readiness(&self) -> Result<(), String> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err("it is stopping".into());
+        }
+        self.shared.readiness()
+    }
+
+    fn status(&self) -> Answer<'_, Status> {
+        Box::pin(async { self.snapshot() })
+    }
+
+    fn reload(&self) -> Answer<'_, Option<Reloaded>> {
+        Box::pin(async {
+            Some(Reloaded {
+                errors: vec![
+                    "a merge takes another configuration with a restart, which loses and doubles nothing"
+                        .into(),
+                ],
+                ..Reloaded::default()
+            })
+        })
+    }
+
+    fn contexts(&self, _top: usize) -> Answer<'_, Option<ContextReport>> {
+        Box::pin(async { None })
+    }
+
+    fn recent(&self) -> Option<Arc<Recent>> {
+        None
+    }
+
+    fn taps(&self) -> Option<Arc<Taps>> {
+        None
+    }
+
+    fn explain(&self, _request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
+        Box::pin(async { None })
+    }
+
+    fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
+        Box::pin(async move {
+            let sending = self.shared.sending();
+            let scrape = sending.and_then(|sending| sending.outputs.scrape());
+            let scrape = scrape.unwrap_or_else(|| self.own.clone());
+            Some(scrape.answer(&request, &self.snapshot()))
+        })
+    }
+}

@@ -1,0 +1,212 @@
+//! Agents that publish to the log of a fleet: what is merged is what was sent, whatever happens to agents and log meanwhile.
+
+mod support;
+
+use std::path::Path;
+use std::time::Duration;
+
+use support::manager::Manager;
+use support::senders::{Senders, over_unixgram};
+use support::{Agent, configurations, status, until, weir};
+use weir_log::{FileLog, unix_milliseconds};
+use weir_merge::{Closed, Ledger, Log as _, Owner, Settings};
+use weir_state::State;
+
+const PARTITIONS: u32 = 2;
+
+/// Long after the grace of every bucket.
+fn later() -> i64 {
+    unix_milliseconds() + 3_600_000
+}
+
+/// What the log of a fleet comes to: the sum of the counter `c` by its tags, and the books of all agents.
+fn merged(log: &Path, partitions: u32) -> (Vec<(String, f64)>, Ledger) {
+    let log = FileLog::open(log, partitions, later).unwrap();
+    let mut owner = Owner::new(log, Settings::default());
+    while owner.turn().unwrap().messages > 0 {}
+    let mut ledger = Ledger::default();
+    owner.merges().for_each(|(_, merge)| ledger += merge.ledger());
+    assert_eq!(ledger.difference(), 0, "{ledger:?}");
+    let mut sums: Vec<(String, f64)> = Vec::new();
+    for partition in 0..partitions {
+        for (_, bytes) in owner.log().results(partition, 0, 1 << 30).unwrap() {
+            for series in Closed::decode(&bytes).unwrap().1.series() {
+                let State::Counter(sum) = series.state else {
+                    continue;
+                };
+                let (name, sum) = (series.name, sum.to_f64());
+                let tags = series.tags.collect::<Vec<_>>().join(",");
+                if name == "c" {
+                    match sums.iter_mut().find(|(known, _)| *known == tags) {
+                        Some((_, all)) => *all += sum,
+                        None => sums.push((tags, sum)),
+                    }
+                }
+            }
+        }
+    }
+    (sums, ledger)
+}
+
+fn sum(sums: &[(String, f64)], tags: &str) -> f64 {
+    let found = sums.iter().find(|(known, _)| known == tags);
+    found.unwrap_or_else(|| panic!("no {tags} in {sums:?}")).1
+}
+
+/// An agent whose sockets outlive it.
+struct Published {
+    manager: Manager,
+    config: String,
+    state: String,
+}
+
+impl Published {
+    fn new(number: u8, log: &Path) -> Published {
+        let manager = Manager::new();
+        let directory = manager.path();
+        let config = format!(
+            "bucket_width: 5s\nreceive_buffer: 8MiB\nuds: {}\ntags: [\"agent:{number}\"]\noutputs:\n  kafka:\n    directory: {}\n    \
+             partitions: {PARTITIONS}\n    delivery: {{backoff_max: 64ms, disk_path: {}}}\n",
+            directory.join("datagrams").display(),
+            log.display(),
+            directory.join("queue").display(),
+        );
+        let state = directory.join("state").display().to_string();
+        Published {
+            manager,
+            config,
+            state,
+        }
+    }
+
+    fn start(&mut self) -> (Agent, String) {
+        let environment = [("WEIR_STATE_PATH", self.state.as_str())];
+        let mut agent = self.manager.start(&self.config, &environment);
+        let admin = agent.wait_for("admin on http://");
+        (agent, admin)
+    }
+
+    fn senders(&self) -> Senders {
+        let datagrams = self.manager.path().join("datagrams");
+        Senders::start(vec![over_unixgram(&datagrams)], Duration::from_millis(1))
+    }
+}
+
+fn output(admin: &str) -> serde_json::Value {
+    status(admin)["outputs"][0].clone()
+}
+
+fn delivered(admin: &str) -> u64 {
+    output(admin)["points"]["delivered"].as_u64().unwrap_or_default()
+}
+
+fn open(admin: &str) -> u64 {
+    status(admin)["state"]["samples_open"].as_u64().unwrap()
+}
+
+/// Waits until all that was sent is in the open bucket or behind it.
+fn quiet(admin: &str) {
+    let received = || status(admin)["total"]["samples"]["received"].as_u64();
+    let mut before = None;
+    until("nothing more comes", || {
+        let now = received();
+        std::thread::sleep(Duration::from_millis(500));
+        std::mem::replace(&mut before, now) == now
+    });
+}
+
+/// The configurations on the output's page.
+#[test]
+fn the_page_is_true() {
+    let page = include_str!("../../../docs/outputs/kafka.md");
+    let [minimal, full, brokers] = configurations(page)[..] else {
+        panic!("three configurations")
+    };
+    for (text, partitions) in [(minimal, 1), (full, 4)] {
+        let directory = tempfile::tempdir().unwrap();
+        let own = directory.path().display().to_string();
+        let agent = Agent::start(&text.replace("/var/lib/weir", &own), &[]);
+        agent.send("c:2|c\ng:1|g\ns:a|s\nh:1|h\nd:1|d|#pod_name:x\n");
+        // Where the open bucket cannot be kept it is published.
+        let _ = std::fs::remove_dir_all(directory.path().join("state"));
+        agent.stop();
+        let (sums, ledger) = merged(&directory.path().join("log"), partitions);
+        assert_eq!((sum(&sums, ""), ledger.merged), (2.0, 5), "{text}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let own = directory.path();
+    std::fs::write(own.join("kafka.password"), "secret").unwrap();
+    let config = own.join("weir.yaml");
+    std::fs::write(&config, brokers.replace("/etc/weir", &own.display().to_string())).unwrap();
+    let (succeeds, told) = weir(&["check", "--config", config.to_str().unwrap()]);
+    assert_eq!(succeeds, cfg!(feature = "kafka"), "{told}");
+    assert!(
+        succeeds || told.contains("brokers: needs a weir with a client of Apache Kafka"),
+        "{told}"
+    );
+    assert!(!told.contains("secret"), "{told}");
+}
+
+/// One agent is stopped and started, another one is killed, and the log is away for a while.
+#[test]
+fn totals_of_a_fleet_are_what_was_sent() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("log");
+    let (mut first, mut second) = (Published::new(1, &log), Published::new(2, &log));
+    let ((mut stopped, mut of_stopped), (mut killed, mut of_killed)) = (first.start(), second.start());
+    let senders = [first.senders(), second.senders()];
+    until("both publish", || {
+        delivered(&of_stopped) > 0 && delivered(&of_killed) > 0
+    });
+
+    // The log is away: there is a file where its directory was.
+    std::fs::rename(&log, log.with_extension("away")).unwrap();
+    std::fs::write(&log, "no log").unwrap();
+    until("both notice", || {
+        [&of_stopped, &of_killed]
+            .iter()
+            .all(|admin| output(admin)["healthy"] == false)
+    });
+    std::fs::remove_file(&log).unwrap();
+    std::fs::rename(log.with_extension("away"), &log).unwrap();
+    until("both deliver again", || {
+        [&of_stopped, &of_killed]
+            .iter()
+            .all(|admin| output(admin)["healthy"] == true)
+    });
+
+    stopped.stop();
+    (stopped, of_stopped) = first.start();
+
+    // In the middle of a bucket, so that what is lost is what the next start says.
+    let flushes = || status(&of_killed)["flush"]["count"].as_u64().unwrap();
+    let before = flushes();
+    until("a bucket ends", || flushes() > before);
+    until("the next one fills", || open(&of_killed) > 500);
+    until("all before it is delivered", || {
+        output(&of_killed)["points"]["pending"] == 0
+    });
+    killed.signal("-KILL");
+    drop(killed);
+    (killed, of_killed) = second.start();
+    let lost = status(&of_killed)["state"]["samples_lost"].as_u64().unwrap();
+
+    let [sent, sent_to_killed] = senders.map(Senders::end);
+    for admin in [&of_stopped, &of_killed] {
+        quiet(admin);
+    }
+    for (published, agent) in [(&first, stopped), (&second, killed)] {
+        // Nothing can be kept, so the bucket is flushed, and the agent says that it ends.
+        std::fs::remove_dir_all(&published.state).unwrap();
+        agent.stop();
+    }
+    let (sums, ledger) = merged(&log, PARTITIONS);
+    println!("sent {sent} and {sent_to_killed}, {lost} lost with the kill; {sums:?}; {ledger:?}");
+    assert_eq!(sum(&sums, "agent:1"), sent as f64);
+    let missing = sent_to_killed as f64 - sum(&sums, "agent:2");
+    assert!(
+        (missing - lost as f64).abs() <= (lost as f64 / 100.0).max(10.0),
+        "{missing} are missing, {lost} were reported"
+    );
+    assert_eq!((ledger.missing, ledger.lost, ledger.quarantined), (0, 0, 0));
+}

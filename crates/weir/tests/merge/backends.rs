@@ -1,0 +1,187 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+
+use crate::fleet::*;
+use crate::intake::{Answer, Intake};
+use crate::process::{Merge, config, series};
+use crate::support::until;
+
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// Delivers to this address, as JSON.
+fn outputs(intake: &Intake, delivery: &str) -> String {
+    format!(
+        "outputs:\n  prometheus: {{enabled: false}}\n  datadog:\n    api_key: {KEY}\n    url: http://{}\n    series_format: v2_json\n    \
+         compression: none\n    heartbeat: false\n    host_metadata: false\n    delivery: {delivery}\n",
+        intake.address
+    )
+}
+
+/// What a backend has that replaces points of equal times: value and number of each.
+fn points(intake: &Intake) -> BTreeMap<i64, (f64, usize)> {
+    let mut points: BTreeMap<i64, (f64, usize)> = BTreeMap::new();
+    for body in intake.series.lock().unwrap().iter() {
+        let body: Value = serde_json::from_slice(body).unwrap();
+        for series in body["series"].as_array().unwrap() {
+            let interval = series["interval"].as_f64().unwrap_or(1.0).max(1.0);
+            for point in series["points"].as_array().unwrap() {
+                let value = point["value"].as_f64().unwrap() * interval;
+                let (known, times) = points
+                    .entry(point["timestamp"].as_i64().unwrap())
+                    .or_insert((value, 0));
+                assert_eq!(*known, value, "another value for the same time: {series}");
+                *times += 1;
+            }
+        }
+    }
+    points
+}
+
+#[test]
+fn case_09_a_slow_backend_holds_up_reading_and_gets_everything_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 2, 300);
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let is_open = accepted.clone();
+    // Every request fails until the test opens it: ten minutes of buckets wait in the log.
+    let intake = Intake::start(true, move |_| match is_open.load(Ordering::SeqCst) {
+        0 => Answer::Fail,
+        _ => Answer::Accept,
+    });
+    let text = outputs(&intake, "{backoff_max: 1s}");
+    let other = directory.path().join("points.json");
+    let text = format!("memory: 16MiB\n{text}  file: {{path: {}}}\n", other.display());
+    let mut agents: Vec<Agent> = (1..=2).map(|number| Agent::new(number, 1)).collect();
+    for bucket in 0..60 {
+        for agent in &mut agents {
+            let tags: Vec<String> = (0..50).map(|number| format!("path:/{number}")).collect();
+            let mut all: Vec<_> = tags.iter().map(|tag| counter("other", &[tag], 1.0)).collect();
+            all.push(counter("requests", &[], 5.0));
+            fleet.publish(agent, bucket, all);
+        }
+    }
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, &text));
+    let row = |output: &str| {
+        let fleet = merge.fleet();
+        let rows = fleet["sent"].as_array().cloned().unwrap_or_default();
+        rows.into_iter()
+            .find(|row| row["output"] == output)
+            .unwrap_or_default()
+    };
+    // The other output has all of it, and so has the log.
+    until("the file has every bucket", || row("file")["buckets"] == 60);
+    let slow = row("datadog");
+    assert_eq!((&slow["waits"], &slow["buckets"]), (&true.into(), &0.into()));
+    assert_eq!(merge.fleet()["closed_buckets"], 120, "two partitions");
+    let status = merge.status();
+    let datadog = status["outputs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|of| of["name"] == "datadog")
+        .unwrap();
+    // One bucket of two partitions, not sixty.
+    assert_eq!(datadog["points"]["produced"], 51, "{datadog}");
+    assert!(status["memory"]["used"].as_u64() < status["memory"]["budget"].as_u64());
+    assert!(merge.page().contains("waits for the output"));
+    intake.series.lock().unwrap().clear();
+    accepted.store(1, Ordering::SeqCst);
+    until("it has caught up", || row("datadog")["buckets"] == 60);
+    let status = merge.status();
+    let datadog = status["outputs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|of| of["name"] == "datadog")
+        .unwrap();
+    assert_eq!(datadog["points"]["delivered"], 60 * 51, "{datadog}");
+    let mut requests = 0.0;
+    for body in intake.series.lock().unwrap().iter() {
+        let body: Value = serde_json::from_slice(body).unwrap();
+        for series in body["series"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|of| of["metric"] == "requests")
+        {
+            let interval = series["interval"].as_f64().unwrap_or(1.0);
+            requests += series["points"][0]["value"].as_f64().unwrap() * interval;
+        }
+    }
+    assert_eq!(requests, 60.0 * 10.0);
+    assert!(merge.stop().0.success());
+}
+
+#[test]
+fn case_10_a_backend_that_takes_and_does_not_answer_gets_equal_points_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
+    let mut agent = Agent::new(1, 1);
+    for bucket in 0..5 {
+        fleet.publish(
+            &mut agent,
+            bucket,
+            vec![counter("requests", &[], 10.0 + bucket as f64)],
+        );
+    }
+    let intake = Intake::start(true, |number| match number {
+        1 | 2 | 4 => Answer::Hang,
+        _ => Answer::Accept,
+    });
+    let text = outputs(&intake, "{timeout: 1s, backoff_max: 1s}");
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, &text));
+    merge.until_sent(fleet.bucket(5));
+    let found = points(&intake);
+    let expected: Vec<(i64, f64)> = (0..5)
+        .map(|bucket| (fleet.bucket(bucket), 10.0 + bucket as f64))
+        .collect();
+    let values: Vec<(i64, f64)> = found.iter().map(|(at, (value, _))| (*at, *value)).collect();
+    assert_eq!(values, expected);
+    assert!(
+        found.values().any(|(_, times)| *times > 1),
+        "something came twice: {found:?}"
+    );
+    let row = &merge.fleet()["sent"][0];
+    assert_eq!(row["repeats_are"], "distributions_added_up");
+    assert!(merge.page().contains("distributions_added_up"));
+}
+
+#[test]
+fn case_10_what_a_killed_merge_gave_is_given_again_and_reported() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
+    let mut agent = Agent::new(1, 1);
+    for bucket in 0..3 {
+        fleet.publish(
+            &mut agent,
+            bucket,
+            vec![counter("requests", &[], 10.0 + bucket as f64)],
+        );
+    }
+    // The second bucket arrives, and nobody hears of it.
+    let intake = Intake::start(
+        true,
+        |number| if number == 2 { Answer::Hang } else { Answer::Accept },
+    );
+    let text = outputs(&intake, "{}");
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, &text));
+    until("two came", || intake.series.lock().unwrap().len() == 2);
+    until("the first is known to", || {
+        merge.fleet()["sent"][0]["buckets"] == 1
+    });
+    merge.kill();
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, &text));
+    merge.until_sent(fleet.bucket(3));
+    let found = points(&intake);
+    let times: Vec<usize> = found.values().map(|(_, times)| *times).collect();
+    assert_eq!(times, [1, 2, 1]);
+    assert_eq!(merge.fleet()["sent"][0]["repeated"], 1);
+    let again = series(
+        &merge.metrics(),
+        "weir_fleet_sent_again_buckets_total{output=\"datadog\"}",
+    );
+    assert_eq!(again, Some(1.0));
+}

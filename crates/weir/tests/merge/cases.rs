@@ -1,0 +1,392 @@
+use serde_json::Value;
+
+use crate::fleet::*;
+use crate::process::{Merge, config, series};
+use crate::support::until;
+
+/// What three agents send in a bucket, by their numbers.
+fn of_agent(agent: &Agent, number: i64, bucket: i64) -> Vec<(weir_state::Identity, weir_state::State)> {
+    let user = format!("user{}", (number + bucket) % 5);
+    vec![
+        counter("requests", &["path:/a"], (number * 10 + bucket) as f64 + 0.1),
+        counter("requests", &["path:/b"], 1.0),
+        gauge("load", number as f64, agent),
+        set("users", &["everywhere", &user]),
+        timing("latency", (0..10).map(|step| (number * 100 + step) as f64)),
+        distribution("size", (1..=4).map(|step| (step * number) as f64)),
+    ]
+}
+
+/// A fleet of three whose buckets are all old enough to close, and the sum of its requests to `/a`.
+fn three_agents(fleet: &mut Fleet, buckets: i64) -> f64 {
+    let mut agents: Vec<Agent> = (1..=3).map(|number| Agent::new(number, 1)).collect();
+    let mut requests = weir_state::ExactSum::default();
+    for bucket in 0..buckets {
+        for (number, agent) in (1..).zip(&mut agents) {
+            let series = of_agent(agent, number, bucket);
+            fleet.publish(agent, bucket, series);
+            requests.add((number * 10 + bucket) as f64 + 0.1);
+        }
+    }
+    requests.to_f64()
+}
+
+fn states(fleet: &Value) -> [u64; 7] {
+    let of = |name: &str| fleet["states"][name].as_u64().unwrap();
+    [
+        "published",
+        "merged",
+        "late",
+        "quarantined",
+        "open",
+        "missing",
+        "lost",
+    ]
+    .map(of)
+}
+
+#[test]
+fn case_21_generator_results_outputs_and_ledger_agree() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 2, 100);
+    let requests = three_agents(&mut fleet, 30);
+    let lines = directory.path().join("points.json");
+    let outputs = format!("outputs: {{file: {{path: {}}}}}\n", lines.display());
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, &outputs));
+    merge.until_sent(fleet.bucket(30));
+    let metrics = merge.metrics();
+    let found = |name: &str| series(&metrics, name).unwrap_or_else(|| panic!("{name}: {metrics}"));
+    assert!(
+        (found("requests_total{path=\"/a\"}") - requests).abs() < 1e-6,
+        "{requests} {metrics}"
+    );
+    assert_eq!(found("requests_total{path=\"/b\"}"), 90.0);
+    assert_eq!(found("latency_count"), 900.0);
+    assert_eq!(found("latency_sum"), 30.0 * (6000.0 + 3.0 * 45.0));
+    assert_eq!(found("size_count"), 360.0);
+    assert_eq!(found("size_sum"), 30.0 * 60.0);
+    // The 99th of thirty samples: the largest.
+    assert_eq!(found("latency{quantile=\"0.99\"}"), 309.0);
+    assert_eq!(found("load"), 3.0);
+    assert_eq!(found("weir_fleet_agents_expected"), 3.0);
+    assert_eq!(found("weir_fleet_agents_seen"), 3.0);
+    assert_eq!(found("weir_fleet_published_states_total"), 3.0 * 30.0 * 6.0);
+    assert_eq!(found("weir_fleet_sent_buckets_total{output=\"file\"}"), 30.0);
+
+    let status = merge.fleet();
+    assert_eq!(states(&status), [540, 540, 0, 0, 0, 0, 0]);
+    assert_eq!(status["agents"].as_array().unwrap().len(), 3);
+    let text = std::fs::read_to_string(&lines).unwrap();
+    let points: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of_a = points
+        .iter()
+        .filter(|point| point["metric"] == "requests" && point["tags"][0] == "path:/a");
+    let (mut sum, mut times) = (0.0, Vec::new());
+    for point in of_a {
+        sum += point["value"].as_f64().unwrap() * point["interval"].as_f64().unwrap();
+        times.push(point["ts"].as_i64().unwrap());
+    }
+    assert!((sum - requests).abs() < 1e-6, "{sum} {requests}");
+    let buckets: Vec<i64> = (0..30).map(|number| fleet.bucket(number)).collect();
+    assert_eq!(times, buckets, "each bucket once, in order, with its own time");
+    assert!(
+        points.iter().all(|point| point["host"] == ""),
+        "a fleet has no host"
+    );
+    let page = merge.page();
+    for part in [
+        "The books balance.",
+        "3 expected, 3 seen, 0 missing",
+        "all agents",
+        "540",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let (ended, log) = merge.stop();
+    assert!(ended.success(), "{log}");
+}
+
+#[test]
+fn case_05_results_after_a_kill_are_those_without_one() {
+    let (whole, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // The clock of the log is ahead of the machine's, so it alone decides what closes.
+    let mut fleets = [&whole, &killed].map(|directory| Fleet::new(&directory.path().join("log"), 2, 0));
+    fleets[1].start = fleets[0].start;
+    for (fleet, directory) in fleets.iter_mut().zip([&whole, &killed]) {
+        let mut agents: Vec<Agent> = (1..=3).map(|number| Agent::new(number, 1)).collect();
+        for bucket in 0..40 {
+            for (number, agent) in (1..).zip(&mut agents) {
+                let series = of_agent(agent, number, bucket);
+                fleet.publish(agent, bucket, series);
+            }
+            if directory.path() == killed.path() && bucket == 30 {
+                let running = Merge::start(directory.path(), &config(&fleet.directory, ""));
+                until("buckets closed", || running.fleet()["closed_buckets"] == 60);
+                assert_eq!(running.fleet()["open_buckets"], 2, "it is in the middle of two");
+                running.kill();
+            }
+        }
+        let running = Merge::start(directory.path(), &config(&fleet.directory, ""));
+        running.until_sent(fleet.bucket(39));
+        let requests = series(&running.metrics(), "requests_total{path=\"/b\"}");
+        assert_eq!(requests, Some(3.0 * 39.0));
+        assert!(running.stop().0.success());
+    }
+    let [mut one, mut other] = fleets;
+    for partition in 0..2 {
+        let (whole, killed) = (one.results(partition), other.results(partition));
+        assert_eq!(whole.len(), 39);
+        assert!(whole == killed, "other bytes in partition {partition}");
+    }
+}
+
+#[test]
+fn sums_go_on_after_a_kill_and_after_a_stop() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 2, 0);
+    let mut agents: Vec<Agent> = (1..=3).map(|number| Agent::new(number, 1)).collect();
+    for (round, kills) in [(0, true), (1, true), (2, false), (3, true)] {
+        let merge = Merge::start(directory.path(), &config(&fleet.directory, ""));
+        let end = round * 10 + 10;
+        for bucket in end - 10..end {
+            for agent in &mut agents {
+                fleet.publish(agent, bucket, vec![counter("requests", &[], 7.0)]);
+            }
+        }
+        // The last one is open.
+        merge.until_sent(fleet.bucket(end - 1));
+        let found = series(&merge.metrics(), "requests_total");
+        assert_eq!(found, Some((end - 1) as f64 * 21.0), "round {round}");
+        if kills {
+            merge.kill();
+        } else {
+            assert!(merge.stop().0.success());
+        }
+    }
+}
+
+#[test]
+fn another_process_waits_and_goes_on_in_place_of_one_that_is_killed() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 0);
+    let mut agent = Agent::new(1, 1);
+    for bucket in 0..10 {
+        fleet.publish(&mut agent, bucket, vec![counter("requests", &[], 3.0)]);
+    }
+    let [one, other] = ["one", "other"].map(|name| {
+        let own = directory.path().join(name);
+        std::fs::create_dir(&own).unwrap();
+        own
+    });
+    let first = Merge::start(&one, &config(&fleet.directory, ""));
+    first.until_sent(fleet.bucket(9));
+    let second = Merge::start(&other, &config(&fleet.directory, ""));
+    until("it is ready", || {
+        crate::support::get(&second.admin, "/ready").0 == 200
+    });
+    let waiting = second.fleet();
+    assert_eq!(
+        (&waiting["sends"], &waiting["partitions_held"]),
+        (&false.into(), &0.into())
+    );
+    assert_eq!(series(&second.metrics(), "weir_fleet_partitions"), Some(0.0));
+    first.kill();
+    fleet.publish(&mut agent, 10, vec![counter("requests", &[], 4.0)]);
+    fleet.publish(&mut agent, 11, vec![counter("requests", &[], 5.0)]);
+    second.until_sent(fleet.bucket(11));
+    assert_eq!(series(&second.metrics(), "requests_total"), Some(34.0));
+    assert!(second.page().contains("1 partitions here"), "{}", second.page());
+}
+
+#[test]
+fn case_12_an_agent_that_was_away_sends_its_queue() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 0);
+    let (mut here, mut away) = (Agent::new(1, 1), Agent::new(2, 1));
+    let lines = directory.path().join("points.json");
+    let outputs = format!("outputs: {{file: {{path: {}}}}}\n", lines.display());
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, &outputs));
+    let mut queue = Vec::new();
+    // An hour of buckets, of which the other one has what it could not send.
+    for bucket in 0..360 {
+        let mut series = vec![counter("requests", &[], 1.0), gauge("load", 1.0, &here)];
+        if bucket % 60 == 0 {
+            series.push(distribution("size", [2.0]));
+        }
+        fleet.publish(&mut here, bucket, series);
+        let series = vec![
+            counter("requests", &[], 10.0),
+            gauge("load", 2.0, &away),
+            set("users", &["a"]),
+        ];
+        let records = fleet.records(&mut away, bucket, series);
+        if bucket < 3 {
+            fleet.append(bucket, &records);
+        } else {
+            queue.extend(records);
+        }
+    }
+    fleet.append(360, &queue);
+    for bucket in 361..363 {
+        for agent in [&mut here, &mut away] {
+            fleet.publish(agent, bucket, vec![counter("requests", &[], 1.0)]);
+        }
+    }
+    merge.until_sent(fleet.bucket(362));
+    let status = merge.fleet();
+    let [published, merged, late, quarantined, open, missing, lost] = states(&status);
+    // The last bucket of both is open.
+    assert_eq!((quarantined, open, missing, lost), (0, 2, 0, 0), "{status}");
+    assert_eq!(late, 3 * 357);
+    assert_eq!(published, merged + late + open);
+    let metrics = merge.metrics();
+    let truth = 360.0 + 3600.0 + 2.0;
+    assert_eq!(series(&metrics, "requests_total"), Some(truth), "{metrics}");
+    // A late value of a gauge is not the newest.
+    assert_eq!(series(&metrics, "load"), Some(1.0), "{metrics}");
+    let sent = status["sent"].as_array().unwrap();
+    let file = sent.iter().find(|row| row["output"] == "file").unwrap();
+    assert_eq!(file["corrected"], 357, "{file}");
+    assert_eq!(file["not_corrected"], 2 * 357, "gauges and sets: {file}");
+    let text = std::fs::read_to_string(&lines).unwrap();
+    let points = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let requests = points.filter(|point| point["metric"] == "requests");
+    let sum: f64 = requests
+        .map(|point| point["value"].as_f64().unwrap() * point["interval"].as_f64().unwrap())
+        .sum();
+    assert!((sum - truth).abs() < 1e-6, "{sum} {truth}");
+    assert!(merge.page().contains("late"));
+    assert!(merge.stop().0.success());
+}
+
+#[test]
+fn case_13_two_agents_with_one_id_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
+    let (mut one, mut copy, mut other) = (Agent::new(1, 5), Agent::new(1, 5), Agent::new(2, 1));
+    for bucket in 0..5 {
+        fleet.publish(&mut one, bucket, vec![counter("requests", &[], 1.0)]);
+        fleet.publish(&mut copy, bucket, vec![counter("requests", &[], 100.0)]);
+        fleet.publish(&mut other, bucket, vec![counter("requests", &[], 1.0)]);
+    }
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, ""));
+    merge.until_sent(fleet.bucket(5));
+    let status = merge.fleet();
+    assert_eq!(status["shared_ids"], 1, "{status}");
+    let named: Vec<&Value> = status["agents"].as_array().unwrap().iter().collect();
+    let shared = named.iter().filter(|row| row["shared_id"].as_u64() > Some(0));
+    let shared: Vec<&str> = shared.map(|row| row["agent"].as_str().unwrap()).collect();
+    assert_eq!(shared, [one.id.to_string()]);
+    let page = merge.page();
+    assert!(
+        page.contains("two agents have this id") && page.contains(&one.id.to_string()),
+        "{page}"
+    );
+    // Of two records with one number the first counts.
+    assert_eq!(series(&merge.metrics(), "requests_total"), Some(10.0));
+}
+
+#[test]
+fn cases_11_and_15_what_is_quarantined_is_shown_with_its_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
+    let (mut good, mut wrong) = (Agent::new(1, 1), Agent::new(2, 1));
+    fleet.publish(&mut good, 0, vec![counter("requests", &[], 1.0)]);
+    // Its clock is an hour ahead.
+    let records = fleet.records(&mut wrong, 360, vec![counter("requests", &[], 1.0)]);
+    fleet.append(1, &records);
+    let mut poison = fleet.records(&mut good, 1, vec![counter("requests", &[], 1.0)]);
+    let whole = poison[0].clone();
+    poison[0].bytes.truncate(40);
+    fleet.append(1, &poison);
+    poison[0].bytes = b"GET / HTTP/1.1".to_vec();
+    fleet.append(1, &poison);
+    fleet.append(1, &[whole]);
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, ""));
+    merge.until_sent(fleet.bucket(2));
+    let status = merge.fleet();
+    let rows = status["quarantine"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "{status}");
+    assert_eq!(rows[0]["agent"], wrong.id.to_string());
+    assert_eq!(
+        (&rows[0]["partition"], &rows[0]["offset"]),
+        (&0.into(), &1.into())
+    );
+    assert!(
+        rows[0]["reason"].as_str().unwrap().contains("its bucket begins"),
+        "{rows:?}"
+    );
+    let metrics = merge.metrics();
+    let of = |reason: &str| {
+        series(
+            &metrics,
+            &format!("weir_fleet_quarantined_records_total{{reason=\"{reason}\"}}"),
+        )
+    };
+    assert_eq!((of("future"), of("unreadable")), (Some(1.0), Some(2.0)));
+    assert_eq!(series(&metrics, "requests_total"), Some(2.0));
+    let page = merge.page();
+    assert!(
+        page.contains(&wrong.id.to_string()) && page.contains("no record"),
+        "{page}"
+    );
+}
+
+#[test]
+fn case_17_more_series_than_memory_keep_their_sums() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
+    let mut agent = Agent::new(1, 1);
+    let mut sum = 0;
+    for bucket in 0..3 {
+        let mut all = Vec::new();
+        for number in 0..30_000u32 {
+            // By Zipf: the hundredth series has a hundredth of the first.
+            let value = 30_000 / (number + 1);
+            sum += value;
+            let tags = format!("user:{number}-{bucket}");
+            all.push(counter("requests", &[&tags], f64::from(value)));
+        }
+        fleet.publish(&mut agent, bucket, all);
+    }
+    let outputs = "memory: 8MiB\noutputs: {prometheus: {enabled: false}, file: {path: PATH}}\n";
+    let lines = directory.path().join("points.json");
+    let outputs = outputs.replace("PATH", &lines.display().to_string());
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, &outputs));
+    merge.until_sent(fleet.bucket(3));
+    let text = std::fs::read_to_string(&lines).unwrap();
+    let points = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let (mut found, mut overflow) = (0.0, 0.0);
+    for point in points {
+        let value = point["value"].as_f64().unwrap() * point["interval"].as_f64().unwrap();
+        found += value;
+        if point["tags"][0] == "weir_overflow:true" {
+            overflow += value;
+        }
+    }
+    assert!((found - f64::from(sum)).abs() < 1e-3, "{found} {sum}");
+    assert!(overflow > 0.0);
+    let status = merge.status();
+    assert!(
+        status["fleet"]["overflowed_states"].as_u64() > Some(1000),
+        "{status}"
+    );
+    let share = &status["memory"]["shares"][0];
+    assert_eq!(share["name"], "open_buckets");
+    assert!(
+        share["events"]["states_overflowed"].as_u64() > Some(1000),
+        "{share}"
+    );
+    assert!(
+        merge.page().contains("weir_overflow"),
+        "what to do about it is said"
+    );
+    assert!(merge.stop().0.success());
+}

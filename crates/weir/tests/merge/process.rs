@@ -1,0 +1,105 @@
+//! A running `weir merge`.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use serde_json::Value;
+
+use crate::support;
+use crate::support::log::Log;
+
+pub struct Merge {
+    child: Child,
+    log: Log,
+    pub admin: String,
+}
+
+/// A configuration for the log in this directory.
+pub fn config(log: &Path, rest: &str) -> String {
+    format!(
+        "log: {{directory: {}}}\nflush_summary: false\n{rest}",
+        log.display()
+    )
+}
+
+impl Merge {
+    pub fn start(directory: &Path, config: &str) -> Merge {
+        let path = directory.join("merge.yaml");
+        std::fs::write(&path, config).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .env_clear()
+            .env("WEIR_ADMIN", "127.0.0.1:0")
+            .args(["merge", "--config"])
+            .arg(&path)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = Log::of(child.stderr.take().unwrap());
+        let admin = log.wait_for("admin on http://");
+        Merge { child, log, admin }
+    }
+
+    pub fn status(&self) -> Value {
+        support::status(&self.admin)
+    }
+
+    pub fn fleet(&self) -> Value {
+        self.status()["fleet"].clone()
+    }
+
+    pub fn metrics(&self) -> String {
+        support::get(&self.admin, "/metrics").1
+    }
+
+    /// What `weir merge status` prints.
+    pub fn page(&self) -> String {
+        let (ended_well, text) = support::weir(&["merge", "status", "--admin", &self.admin]);
+        assert!(ended_well, "{text}");
+        text
+    }
+
+    /// Waits until everything in the log is merged and every bucket that closed has reached every output.
+    pub fn until_sent(&self, end: i64) {
+        support::until("every output has every bucket", || {
+            let fleet = self.fleet();
+            let sent = fleet["sent"].as_array().cloned().unwrap_or_default();
+            let has_it = |row: &Value| row["newest"].as_i64().is_some_and(|newest| newest >= end);
+            !sent.is_empty() && sent.iter().all(has_it)
+        });
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Ends it by SIGTERM: how it ended, and its log.
+    pub fn stop(mut self) -> (ExitStatus, String) {
+        let id = self.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-TERM", &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+        let status = self.child.wait().unwrap();
+        let log = self.log.until_it_ends();
+        assert!(!log.contains("do not balance"), "{log}");
+        (status, log)
+    }
+}
+
+impl Drop for Merge {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The value of a series in an exposition.
+pub fn series(metrics: &str, name: &str) -> Option<f64> {
+    let rest = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+    metrics.lines().find_map(rest)
+}

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Profiles of the program without symbols: with those that were put apart they name its functions. profile.sh BINARY FOLDER, in a
+# network namespace; FOLDER has symbols/.
+set -euo pipefail
+weir=$1
+work=$2
+fail() { cat "$work"/{log,top} 2>/dev/null; echo "profile.sh: $*" >&2; exit 1; }
+ip link set lo up
+"$weir" run --udp 127.0.0.1:8125 --admin 127.0.0.1:8127 2>"$work/log" &
+agent=$!
+trap 'kill $agent' EXIT
+for _ in $(seq 600); do
+  "$weir" status --quiet 2>/dev/null && break
+  kill -0 "$agent" 2>/dev/null || fail "the agent has ended"
+  sleep 0.1
+done
+# Something to do, for the profile of the processor: bounded by the agent's life.
+while "$weir" status --json >/dev/null 2>&1; do :; done &
+for profile in heap 'profile?seconds=2'; do
+  PPROF_TMPDIR=$work PPROF_BINARY_PATH=$work/symbols/.build-id go tool pprof -top -cum "http://127.0.0.1:8127/debug/pprof/$profile" >"$work/top" 2>&1 ||
+    fail "pprof does not take $profile"
+  grep -q 'weir::' "$work/top" || fail "$profile has no names of functions"
+done

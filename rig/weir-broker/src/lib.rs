@@ -1,0 +1,242 @@
+//! A real Apache Kafka broker for tests: one process, broker and controller, on free ports of the loopback address.
+//!
+//! It ends with its [`Broker`], and also when the process that started it is killed.
+
+use std::fs;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use tempfile::TempDir;
+
+/// How long a broker may take until it answers.
+const START: Duration = Duration::from_secs(60);
+
+/// The folder of this crate.
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Whom the guarded address lets in.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// PEM: a certificate for `127.0.0.1` or `localhost`, and its key as PKCS #8.
+    pub certificate: String,
+    pub key: String,
+    /// Names and passwords. What they may do is a matter of settings.
+    pub users: Vec<(String, String)>,
+}
+
+/// A broker. It is there until this is dropped.
+#[derive(Debug)]
+pub struct Broker {
+    jars: PathBuf,
+    directory: TempDir,
+    port: u16,
+    guarded: Option<u16>,
+    runner: Option<Child>,
+}
+
+impl Broker {
+    /// Starts one, and waits until it answers.
+    pub fn start() -> Broker {
+        Broker::start_with(None, &[])
+    }
+
+    /// The same with a second address, that asks for TLS and a password (SCRAM-SHA-256, SCRAM-SHA-512), and with more settings.
+    pub fn start_with(guard: Option<&Guard>, settings: &[(&str, &str)]) -> Broker {
+        let directory = TempDir::new().expect("a directory");
+        let [port, controller, guarded] = free_ports();
+        let mut broker = Broker {
+            jars: jars(),
+            port,
+            guarded: guard.map(|_| guarded),
+            runner: None,
+            directory,
+        };
+        let mut text = properties(broker.directory.path(), port, controller, broker.guarded);
+        for (key, value) in settings {
+            text += &format!("{key}={value}\n");
+        }
+        let mut format = String::new();
+        if let Some(guard) = guard {
+            let store = broker.file("store.pem");
+            fs::write(&store, format!("{}{}", guard.key, guard.certificate)).expect("a key store");
+            text += &format!(
+                "ssl.keystore.type=PEM\nssl.keystore.location={}\n",
+                store.display()
+            );
+            for (user, password) in &guard.users {
+                for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+                    format += &format!("--add-scram\n{mechanism}=[name={user},password={password}]\n");
+                }
+            }
+        }
+        fs::write(broker.file("server.properties"), text).expect("settings");
+        fs::write(broker.file("format"), format).expect("settings");
+        broker.run();
+        broker
+    }
+
+    /// Where it takes connections of anybody.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Where it asks for TLS and a password.
+    pub fn guarded_address(&self) -> String {
+        format!("localhost:{}", self.guarded.expect("a guarded broker"))
+    }
+
+    /// Where its logs are.
+    pub fn data(&self) -> PathBuf {
+        self.file("data")
+    }
+
+    /// What it has said.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.file("log")).unwrap_or_default()
+    }
+
+    /// Kills the process, which leaves everything as it is.
+    pub fn kill(&mut self) {
+        if self.is_running() {
+            self.signal(Signal::KILL);
+        }
+        self.await_end();
+    }
+
+    /// Lets no file of the process grow beyond this size, until it is started again.
+    pub fn limit_files(&self, bytes: u64) {
+        let limit = Rlimit {
+            current: Some(bytes),
+            maximum: Some(bytes),
+        };
+        prlimit(Some(self.pid()), Resource::Fsize, limit).expect("a limit");
+    }
+
+    /// Whether the process is there.
+    pub fn is_running(&mut self) -> bool {
+        let runner = self.runner.as_mut();
+        runner.is_some_and(|runner| matches!(runner.try_wait(), Ok(None)))
+    }
+
+    /// Waits until the process has ended by itself.
+    pub fn await_end(&mut self) {
+        if let Some(mut runner) = self.runner.take() {
+            // Standard input stays open, so the directory does.
+            let input = runner.stdin.take();
+            runner.wait().expect("it ends");
+            drop(input);
+        }
+    }
+
+    /// Starts it again on the same ports, with what it had.
+    pub fn restart(&mut self) {
+        assert!(self.runner.is_none(), "it is running");
+        self.run();
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("a broker");
+    }
+
+    fn pid(&self) -> Pid {
+        let pid = fs::read_to_string(self.file("pid")).expect("the pid of a broker");
+        let pid = pid.trim().parse().ok().and_then(Pid::from_raw);
+        pid.expect("a pid")
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn run(&mut self) {
+        // What it said before does not show that it is ready now.
+        let _ = fs::remove_file(self.file("log"));
+        let _ = fs::remove_file(self.file("pid"));
+        let runner = Command::new(Path::new(HERE).join("broker.sh"))
+            .args([&self.jars, self.directory.path()])
+            .stdin(Stdio::piped())
+            .spawn();
+        self.runner = Some(runner.expect("a shell"));
+        self.await_ready();
+    }
+
+    fn await_ready(&mut self) {
+        let until = Instant::now() + START;
+        while !(self.said().contains("Kafka Server started") && self.answers()) {
+            let said = self.said();
+            assert!(self.is_running(), "the broker ended: {said}");
+            assert!(Instant::now() < until, "the broker is not ready: {said}");
+            std::thread::sleep(Duration::from_millis(25));
+        }
+    }
+
+    fn answers(&self) -> bool {
+        TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(mut runner) = self.runner.take() {
+            drop(runner.stdin.take());
+            let _ = runner.wait();
+        }
+    }
+}
+
+/// Ports that were free a moment ago.
+fn free_ports<const N: usize>() -> [u16; N] {
+    let held: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    held.map(|held| held.local_addr().expect("an address").port())
+}
+
+/// The folder with the jars, fetched where they are not there.
+fn jars() -> PathBuf {
+    let output = Command::new(Path::new(HERE).join("jars.sh"))
+        .stderr(Stdio::piped())
+        .output()
+        .expect("a shell");
+    if !output.status.success() {
+        let _ = std::io::stderr().write_all(&output.stderr);
+        panic!("no jars of Apache Kafka: scripts/install-test-deps.sh says what is missing");
+    }
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+}
+
+fn properties(directory: &Path, port: u16, controller: u16, guarded: Option<u16>) -> String {
+    let guarded = guarded.map(|port| format!(",GUARDED://localhost:{port}"));
+    let guarded = guarded.unwrap_or_default();
+    let data = directory.join("data");
+    let data = data.display();
+    format!(
+        "process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{guarded}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{guarded}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,GUARDED:SASL_SSL
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.guarded.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.guarded.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+log.cleaner.threads=1
+log.cleaner.dedupe.buffer.size=8388608
+num.network.threads=2
+num.io.threads=2
+"
+    )
+}
