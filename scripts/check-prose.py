@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Words that docs/style.md bans, and links that lead nowhere, in every page. Help texts are on generated pages."""
+"""Words that docs/style.md bans, links that lead nowhere, and command blocks that no test executes. Help texts are on generated pages."""
 import re
 import subprocess
 import sys
@@ -8,6 +8,12 @@ from pathlib import Path
 STYLE = Path("docs/style.md")
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.S | re.M)
+INDENTED = re.compile(r"(?<=\n\n)    +(?![ *-]|\d+\.).*")
+MARKER = re.compile(r" *<!-- (?:not executed: \S.*|executed by (\S+)) -->")
+COMMAND = re.compile(r"^ *(?:\$ |weir |curl |sudo |make )", re.M)
+# crates/weir/tests/executed_pages.rs runs the first and passes the second to `weir check`.
+EXECUTED = {"console", "yaml"}
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
 
 
@@ -54,11 +60,32 @@ def check(page, phrases):
             yield f"{where}: {target or page.name} has no heading for #{anchor}"
 
 
+def blocks(page, text):
+    """Each block is executed by a test, or the line before it says why not. A line below the title speaks for the whole page."""
+    lines = text.split("\n")
+    whole = MARKER.fullmatch(lines[2]) if len(lines) > 2 else None
+    for fence in FENCE.finditer(text):
+        line = line_of(text, fence.start())
+        marker = MARKER.fullmatch(lines[line - 2]) or whole
+        if marker:
+            if marker[1] and not (Path(marker[1]).exists() and page.name in Path(marker[1]).read_text()):
+                yield f"{page}:{line}: {marker[1]} does not execute this page"
+        elif fence[1] == "text":
+            if COMMAND.search(fence[2]):
+                yield f"{page}:{line}: a command in a block of text: make it `console`, or say above why it is not executed"
+        elif fence[1] not in EXECUTED:
+            yield f"{page}:{line}: no test executes this block: make it `console` or `text`, or say above why: <!-- not executed: ... -->"
+    for found in INDENTED.finditer(FENCE.sub(lambda fence: re.sub(r"[^\n]", "x", fence[0]), text)):
+        yield f"{page}:{line_of(text, found.start())}: an indented block: fence it and name its language"
+
+
 def main():
     phrases = list(banned())
     assert len(phrases) >= 10, "the table of docs/style.md was not found"
     pages = subprocess.run(["git", "ls-files", "*.md"], capture_output=True, text=True, check=True).stdout.split()
     problems = [problem for page in map(Path, pages) for problem in check(page, phrases)]
+    users = [page for page in map(Path, pages) if page.parts[0] in ("README.md", "docs", "examples")]
+    problems += [problem for page in users for problem in blocks(page, page.read_text())]
     print("\n".join(problems), end="\n" if problems else "")
     sys.exit(bool(problems))
 

@@ -21,7 +21,7 @@ mkdir -p "$pages" "$results"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The pages that such runs write, one after the other, do not make what they measure another program.
+# The pages that such runs write in sequence do not change the measured program.
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 git diff --quiet HEAD -- . ':!docs/benchmarks' 2>/dev/null || commit+=-dirty
 

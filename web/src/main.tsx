@@ -55,7 +55,7 @@ function Page() {
           ))}
         </nav>
         <span class={live.connected ? "state good" : "state bad"} role="status">
-          {live.connected ? "live" : "agent is away; the page goes on when it is back"}
+          {live.connected ? "live" : "the agent does not answer; the page resumes when it does"}
         </span>
       </header>
       <main>

@@ -282,7 +282,7 @@ try {
     await until("it has come", async () => (await json("metrics?match=tail.third")).total === 1);
     assert.equal(await page.locator(".tail li").count(), count);
     assert.match(page.url(), /match=tail&paused=1/);
-    await page.locator("button:has-text('go on')").click();
+    await page.locator("button:has-text('resume')").click();
     await page.locator("input[type=checkbox]").check();
     assert.match(page.url(), /verdict=rejected/);
     await until("only rejected ones are shown", async () => {
@@ -427,7 +427,7 @@ try {
     await until("the page says so", async () => (await text(".state")).includes("away"));
     assert.match(await text("main"), /Messages per second/);
     agent = await startAgent();
-    await until("it goes on by itself", async () => (await text(".state")) === "live");
+    await until("it resumes by itself", async () => (await text(".state")) === "live");
   });
 
   assert.deepEqual(foreign, [], "requests to elsewhere");

@@ -202,7 +202,7 @@ const (
 	membersMax = 4096
 )
 
-// matches compares the name and the tags of a call with those of the series, byte by byte. Tags are told apart by where
+// matches compares the name and the tags of a call with those of the series, byte by byte. Tags are distinguished by where
 // the commas are, as they are by the agent.
 func (x *series) matches(name string, tags []string) bool {
 	if x.name != name {

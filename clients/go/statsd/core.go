@@ -11,7 +11,7 @@ import (
 
 // core is what a client shares with its children: contexts, packets, sender, telemetry.
 //
-// Whoever holds one of these locks may take those further right, and none further left:
+// A holder of one of these locks may take those further right, and none further left:
 //
 //	closing, flushMu, vec.mu, tableMu, countMu, series.mu, worker.mu, inbox.mu, queue.mu and pool.mu
 //

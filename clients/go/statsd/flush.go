@@ -204,7 +204,7 @@ func (x *series) pinned() bool {
 	return m.counted && m.level != 0
 }
 
-// retire removes series that have been idle. Whoever still holds one is sent to its successor by closed, cellClosed and
+// retire removes series that have been idle. A goroutine that still holds one finds its successor by closed, cellClosed and
 // gaugeClosed. It returns the families that may hold some of them.
 func (c *core) retire(limit uint32) []sweeper {
 	c.tableMu.Lock()
@@ -243,7 +243,7 @@ func (c *core) retire(limit uint32) []sweeper {
 
 // closeIfEmpty closes the cell of a gauge that holds no value. One that has got a value since the flush looked stays:
 // what is set next could be sent past that value, for lack of room in the table, and arrive before it. The caller holds
-// tableMu, which whoever finds the cell closed waits for. Series of other kinds may be retired at any time.
+// tableMu, on which a caller that finds the cell closed waits. Series of other kinds may be retired at any time.
 func (x *series) closeIfEmpty() bool {
 	return x.kind != kindGauge || x.cell.CompareAndSwap(gaugeEmpty, gaugeClosed)
 }

@@ -26,7 +26,7 @@ func load64(s string, at int) uint64 {
 		uint64(t[4])<<32 | uint64(t[5])<<40 | uint64(t[6])<<48 | uint64(t[7])<<56
 }
 
-// load32 returns 4 bytes likewise.
+// load32 does the same for 4 bytes.
 func load32(s string, at int) uint64 {
 	t := s[at : at+4]
 	return uint64(t[0]) | uint64(t[1])<<8 | uint64(t[2])<<16 | uint64(t[3])<<24

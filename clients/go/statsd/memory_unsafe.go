@@ -40,7 +40,7 @@ func load64(s string, at int) uint64 {
 	return *(*uint64)(unsafe.Add(unsafe.Pointer(unsafe.StringData(s)), at))
 }
 
-// load32 returns 4 bytes likewise.
+// load32 does the same for 4 bytes.
 func load32(s string, at int) uint64 {
 	return uint64(*(*uint32)(unsafe.Add(unsafe.Pointer(unsafe.StringData(s)), at)))
 }

@@ -113,7 +113,7 @@ func (w *worker) commit(b []byte) error {
 		}
 		return MessageTooLongError{}
 	}
-	// The message is copied before its packet is handed over, because from then on others may fill that packet anew.
+	// The message is copied before its packet is handed over, because from then on others may fill that packet again.
 	next := w.out.pool.get()
 	next.buf = append(next.buf, message...)
 	next.messages = 1

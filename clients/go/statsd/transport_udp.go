@@ -13,7 +13,7 @@ import (
 
 // udpTransport sends datagrams. Only the sender's goroutine writes.
 //
-// The socket is opened anew, from another source port, when the address changes, at intervals, and when the kernel
+// The socket is opened again, from another source port, when the address changes, at intervals, and when the kernel
 // tells that nobody listens: a translation on the way, such as a conntrack entry on a node, belongs to the source port
 // and lives as long as it is used, also where it leads to nobody.
 type udpTransport struct {

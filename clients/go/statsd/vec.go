@@ -15,7 +15,7 @@ type vec[H any] struct {
 	memo  atomic.Pointer[vecTable[H]]
 	mu    sync.Mutex
 	live  []*vecEntry[H]
-	// max is how many handles are kept; those of further labels are made anew each time.
+	// max is how many handles are kept; those of further labels are made again each time.
 	max int
 }
 
@@ -135,7 +135,7 @@ func (t *vecTable[H]) find(hash uint64, values []string) *vecEntry[H] {
 	}
 }
 
-// sweep forgets handles whose series was retired. Whoever still has one can go on using it.
+// sweep forgets handles whose series was retired. A caller that still has one can keep using it.
 func (v *vec[H]) sweep() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

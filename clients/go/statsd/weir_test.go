@@ -542,7 +542,7 @@ func TestRealAgentStops(t *testing.T) {
 			if got := a.stop()["calls|"+tags[0]]; got != float64(want) {
 				t.Errorf("the agent got %v of %d calls, reported as lost are %d", got, calls, calls-want)
 			}
-			// A call never waits for the agent, which stood still for 5 s; the bound leaves room for a busy machine.
+			// A call never waits for the agent, which was stopped for 5 s; the bound leaves room for a busy machine.
 			if slowest > 4*time.Second {
 				t.Errorf("a call took %v", slowest)
 			}

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# A service that does nothing but report metrics: an example of each kind there is.
+# A service that only reports metrics: an example of each kind.
 #
 #   STATSD_ADDR=unixgram:///var/run/weir.sock ruby -I lib examples/shop.rb 30
 ENV["STATSD_ENV"] ||= "production"
@@ -9,7 +9,7 @@ ENV["STATSD_DEFAULT_TAGS"] ||= "lang:ruby"
 ENV["STATSD_AGGREGATION_INTERVAL"] ||= "1"
 require "statsd-instrument"
 
-# Orders, with handles of what is reported often, so that sending needs no lookup.
+# Orders. Handles of frequent metrics make sending without a lookup.
 class Shop
   COUNTRIES = %w[at ch de].freeze
   PLANS = %w[free pro].freeze

@@ -5,7 +5,7 @@ require_relative "agent"
 
 return if RUBY_ENGINE == "jruby" # the example uses the Ruby in the path
 
-# The example of the repository: the agent, and a service in Go and one in Ruby that report to it.
+# The example of the repository (examples/README.md): the agent, a service in Go and one in Ruby.
 class ExamplesTest < TestCase
   SCRIPT = File.expand_path("../../../examples/run.sh", __dir__)
   KINDS = {

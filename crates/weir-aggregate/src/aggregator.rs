@@ -59,13 +59,13 @@ counters! {
         /// Copies of histogram samples in distributions.
         Copied = Series::counter("weir_samples_copied_total", "rows.samples_copied", "samples"),
             Moves::Work("Rules copy histograms to distributions.");
-        /// Histograms that had too many samples in a bucket to stay exact, or more than memory allowed, and went on as a sketch.
+        /// Histograms that became a sketch, because they had too many samples in a bucket, or memory was short.
         HistogramsFolded = Series::counter("weir_histograms_folded_total", "rows.histograms_folded", "histograms"),
             Moves::Sign("Percentiles of these are within 1 %; minimum, maximum, sum and count stay exact. Under memory pressure weir folds early: give it more `memory`.");
-        /// Sets that had too many members in a bucket to stay exact, or more than memory allowed, and went on as an estimate.
+        /// Sets that became an estimate, because they had too many members in a bucket, or memory was short.
         SetsEstimated = Series::counter("weir_sets_estimated_total", "rows.sets_estimated", "sets"),
             Moves::Sign("Their counts are estimates. Under memory pressure weir estimates early: give it more `memory`.");
-        /// Times a histogram, set or sketch gave resolution for room, because memory was very short.
+        /// Times a histogram, set or sketch lost resolution, because memory was very short.
         BodiesSqueezed = Series::counter("weir_bodies_squeezed_total", "rows.bodies_squeezed", "times"),
             Moves::Sign("Percentiles of these are coarser than 1 %, and counts of members are estimates: give weir more `memory`.");
         /// Rows that workers handed over, before the merge.
@@ -94,7 +94,7 @@ struct HandOver {
 
 /// Samples of one worker into buckets, buckets into batches. Time is an argument everywhere.
 ///
-/// Contexts come and go without it: whoever owns both walks the contexts of a closed bucket with
+/// Contexts come and go without it: the owner of both walks the contexts of a closed bucket with
 /// [`Aggregator::write`] and tells of those that are gone.
 pub struct Aggregator {
     settings: AggregatorSettings,

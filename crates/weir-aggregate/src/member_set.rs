@@ -36,7 +36,7 @@ impl Member {
 /// The distinct members of a set in one bucket: exact up to [`SET_MEMBERS_MAX`], then a HyperLogLog.
 #[derive(Clone, Debug, Default)]
 pub struct MemberSet {
-    /// Members one after the other.
+    /// The members in sequence.
     text: Vec<u8>,
     /// All members up to [`FEW`].
     few: Vec<Member>,

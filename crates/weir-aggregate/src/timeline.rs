@@ -52,7 +52,7 @@ impl Timeline {
         }
     }
 
-    /// Goes on with a bucket that another process began. `remember`: how long before it there may have been samples that
+    /// Continues a bucket that another process started. `remember`: how long before it there may have been samples that
     /// still count, seconds. `now`: Unix seconds; the bucket stays open until the time is taken the next time.
     pub fn resume(open: Bucket, remember: u32, now: i64) -> Self {
         let width = open.width.max(1);

@@ -12,22 +12,20 @@ const HEAD: &str = "# Configuration
 
 <!-- Written by `weir check --documentation`; a test compares this page with the code. -->
 
-weir needs no configuration. What you want to change can be written in a YAML file (`weir run --config weir.yaml`,
+weir needs no configuration. Settings go into a YAML file (`weir run --config weir.yaml`,
 or the variable `WEIR_CONFIG`), in the environment, or as flags; a flag wins over the environment, the environment
-over the file, the file over the default. `weir check` prints every value and where it came from.
+over the file, the file over the default. `weir check` prints every value and its source.
 
-* A key that does not exist is an error, wherever it stands, and so is a value that is not allowed: weir says
-  the file, the line, the key and what is allowed, and exits with 2.
+* A key that does not exist is an error, wherever it stands, and so is a value that is not allowed: weir names the file, the line, the key and the allowed values, and exits with 2.
 * Each key has a variable, `WEIR_` and the key in capitals (`WEIR_BUCKET_WIDTH`, `WEIR_OUTPUTS_DATADOG_SITE`), and
-  the names that people have deployed for the Datadog Agent are understood too. If both are set, the `WEIR_` one wins.
+  weir also understands the variables of the Datadog Agent. If both are set, the `WEIR_` one wins.
   An empty variable counts as not set.
 * Each key of the agent itself has a flag (`--bucket-width 1s`); `--set KEY=VALUE` sets any key, those of outputs too.
 * Lists in a variable are separated by commas or spaces, in a flag by commas (or give the flag several times); both
   also take YAML or JSON in one line, such as `[a, 'b c']`.
 * Sizes are written as `64KiB`, `1.5GiB`, `10MB` or a number of bytes; times as `500ms`, `10s`, `5m`, `1h`, `2d` or a
   number of seconds.
-* SIGHUP reads everything again. An invalid file is rejected, with the reason, and changes nothing; settings that need a restart
-  are named in the log. Every setting of an output is applied (`docs/outputs/README.md`).
+* SIGHUP reads everything again. An invalid file is rejected with the reason and changes nothing; the log names settings that need a restart. Every setting of an output is applied (`docs/outputs/README.md`).
 ";
 
 const OUTPUTS: &str = "

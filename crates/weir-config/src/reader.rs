@@ -66,7 +66,7 @@ impl<'i> Reader<'i> {
 
     /// Blames the source that the value came from.
     pub(crate) fn blame(&mut self, key: &str, message: impl Into<String>) {
-        // A fault inside of a list: `rules[2].match` came from where `rules` came from.
+        // An error inside a list: `rules[2].match` came from where `rules` came from.
         let whole = key.split_once('[').map_or(key, |(whole, _)| whole);
         let shown = self
             .shown
@@ -138,12 +138,12 @@ impl<'i> Reader<'i> {
         })
     }
 
-    /// Says of keys that there were that they are gone, wherever they are set.
+    /// Reports keys that were removed, wherever they are set.
     pub(crate) fn report_gone(&mut self, prefix: &str, gone: &[Gone]) {
         for gone in gone {
             let key = below(prefix, gone.key);
             let variable = variable_of(&key);
-            let message = format!("is gone: {}", gone.why);
+            let message = format!("was removed: {}", gone.why);
             if variables::is_set(self.inputs, &variable) {
                 self.problem(Source::Environment(variable.clone()), &key, &*message);
             }
@@ -183,7 +183,7 @@ fn concatenated(lists: Vec<Node>) -> Node {
     list(lists.into_iter().flat_map(items).collect())
 }
 
-/// Lists of several variables as one of all of them, unless one has a fault.
+/// Lists of several variables as one, unless one has an error.
 fn added_up(candidates: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
     if candidates.len() < 2 || candidates.iter().any(|candidate| candidate.node.is_err()) {
         return candidates;
@@ -214,7 +214,7 @@ pub struct Section<'r, 'i> {
 
 impl<'i> Section<'_, 'i> {
     /// Takes the strongest of a setting's sources, and reports the wrong ones, the weaker ones included: a file
-    /// must not hide a fault behind a variable.
+    /// must not hide an error behind a variable.
     pub fn choose<T: Typed>(&mut self, setting: &Setting) -> Option<T> {
         let key = below(&self.prefix, setting.key);
         if self.reader.role.skips(&key) {
@@ -338,7 +338,7 @@ impl<'i> Section<'_, 'i> {
                 Some(gone) => {
                     let key = below(&self.prefix, gone.key);
                     self.reader
-                        .problem(source, &key, format!("is gone: {}", gone.why));
+                        .problem(source, &key, format!("was removed: {}", gone.why));
                 }
                 None => self
                     .reader

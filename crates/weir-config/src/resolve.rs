@@ -79,7 +79,7 @@ impl Listeners {
 }
 
 impl Origin {
-    /// Whether senders are told apart at all. Off, nothing of it costs anything.
+    /// Whether senders are distinguished. Off, it costs nothing.
     pub fn is_on(&self) -> bool {
         let has_source =
             !self.origin_kubelet.is_empty() || self.origin_podinfo.is_some() || self.origin_file.is_some();
@@ -354,21 +354,19 @@ impl Resolver<'_, '_> {
     fn allowed_origins(&mut self, listeners: &Listeners, origin: &Origin) {
         const KEY: &str = "allowed_origins";
         if listeners.rate_limit_per_origin.is_some() && !origin.origin_detection {
-            let message =
-                "needs origin_detection: what messages say of themselves is no ground to limit anybody";
+            let message = "needs origin_detection: true; a limit cannot rely on what messages claim";
             self.problem("rate_limit_per_origin", message);
         }
         if listeners.allowed_origins.is_empty() {
             return;
         }
         if !origin.origin_detection {
-            let message =
-                "needs origin_detection: true, by which weir learns whose process sends on a Unix socket";
+            let message = "needs origin_detection: true, which finds the sending process on a Unix socket";
             self.problem(KEY, message);
         }
         if !listeners.has_unix_sockets() {
             self.0.notes.push(format!(
-                "{KEY}: it is without effect, no Unix socket is in uds or uds_stream; for the network there is allowed_networks"
+                "{KEY}: no effect, because uds and uds_stream are empty; for the network set allowed_networks"
             ));
         }
     }
@@ -378,7 +376,7 @@ impl Resolver<'_, '_> {
         let list = AllowedOrigins::new(allowed.to_vec());
         if !origin.has_sources() && list.is_some_and(|list| list.needs_sources()) {
             self.0.notes.push(
-                "allowed_origins: nobody tells the tags it is about, no source of tags is on (origin_docker, origin_containerd, origin_kubelet, origin_file); of containers only container_id is known"
+                "allowed_origins: its tags are unknown, because no source of tags is enabled (origin_docker, origin_containerd, origin_kubelet, origin_file); only container_id is known"
                     .into(),
             );
         }
@@ -426,7 +424,7 @@ impl Resolver<'_, '_> {
             }
         }
         if no_tcp {
-            let note = "tcp_tls_certificate is without effect: no address is in tcp";
+            let note = "tcp_tls_certificate has no effect: tcp is empty";
             self.0.notes.push(note.into());
         }
     }
@@ -467,19 +465,20 @@ impl Resolver<'_, '_> {
     fn names(&mut self, names: &mut Names) {
         for (key, list) in [("tags", &names.tags), ("extra_tags", &names.extra_tags)] {
             if let Some(tag) = list.iter().find(|tag| tag.contains([',', '|', '\n'])) {
-                let message = format!("{tag:?} holds a comma, a bar or a line end, which no tag can");
+                let message =
+                    format!("{tag:?} has a comma, a bar or a line end, which is not allowed in a tag");
                 self.problem(key, message);
             }
         }
         if names.env.contains([',', '|', '\n']) {
             let message = format!(
-                "{:?} holds a comma, a bar or a line end, which no tag can",
+                "{:?} has a comma, a bar or a line end, which is not allowed in a tag",
                 names.env
             );
             self.problem("env", message);
         }
         if names.namespace.contains([':', '|', '\n']) {
-            let message = "holds a colon, a bar or a line end, which no metric name can";
+            let message = "has a colon, a bar or a line end, which is not allowed in a metric name";
             self.problem("namespace", message);
         }
         if !names.namespace.is_empty() && !names.namespace.ends_with('.') {
@@ -520,7 +519,7 @@ impl Resolver<'_, '_> {
         match resources.memory {
             0 => resources.memory = self.memory(),
             memory if memory < 8 * MIB => {
-                self.problem("memory", "is too little to work with; must be 0 or at least 8MiB");
+                self.problem("memory", "is too small; must be 0 or at least 8MiB");
             }
             _ => {}
         }

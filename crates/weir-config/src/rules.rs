@@ -95,7 +95,7 @@ choices! {
 }
 
 choices! {
-    /// What becomes of a message's tags whose keys a mapping brings too.
+    /// A message's tags whose keys a mapping also adds.
     pub enum SameTags {
         /// Both are there.
         Add: "add",
@@ -244,7 +244,7 @@ pub(crate) fn resolve(
             &mut faults,
             "rules",
             format!(
-                "histogram_percentiles and the percentiles of rules are {found} different ones together; at most {allowed} are allowed"
+                "histogram_percentiles and the percentiles of rules are {found} different ones; at most {allowed} are allowed"
             ),
         );
     }
@@ -475,7 +475,8 @@ fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
     };
     let is_no_tag = |tag: &String| tag.is_empty() || tag.contains([',', '|', '\n']);
     if rule.add_tags.iter().any(is_no_tag) {
-        let message = "has a tag that is empty or holds a comma, a bar or a line end, which no tag can";
+        let message =
+            "has a tag that is empty or has a comma, a bar or a line end, which is not allowed in a tag";
         fault(faults, format!("{path}.add_tags"), message);
     }
     if effect == Effect::default() && rule.values.is_empty() && !rule.last {
@@ -487,7 +488,7 @@ fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
         ..effect.clone()
     };
     if effect.drop && without_drop != Effect::default() {
-        let message = "stands beside other effects, which a dropped metric cannot have";
+        let message = "cannot be combined with other effects: a dropped metric has none";
         fault(faults, format!("{path}.drop"), message);
     }
     effect
@@ -499,7 +500,7 @@ fn tags(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> weir_rules::TagFilt
         ([], excluded) => weir_rules::TagFilter::Exclude(excluded.to_vec()),
         (included, excluded) => {
             if !excluded.is_empty() {
-                let message = "stands beside exclude_tags; one of the two is allowed";
+                let message = "cannot be combined with exclude_tags";
                 fault(faults, format!("{path}.include_tags"), message);
             }
             weir_rules::TagFilter::Include(included.to_vec())
@@ -562,7 +563,7 @@ fn value_action(value: &RuleValue) -> Result<ValueAction, (&'static str, &'stati
         Action::Allow if value.replacement.contains([',', '|', '\n']) => {
             return Err((
                 "replacement",
-                "holds a comma, a bar or a line end, which no tag can",
+                "has a comma, a bar or a line end, which is not allowed in a tag",
             ));
         }
         Action::Allow => ValueAction::Allow {
@@ -583,6 +584,6 @@ fn bucket(value: &RuleValue) -> Result<ValueAction, (&'static str, &'static str)
         (bounds, 0) => Ok(ValueAction::Ranges {
             bounds: bounds.to_vec(),
         }),
-        (_, _) => Err(("buckets", "stands beside bounds; one of the two is allowed")),
+        (_, _) => Err(("buckets", "cannot be combined with bounds")),
     }
 }

@@ -108,7 +108,7 @@ pub enum Reload {
 #[derive(Clone, Copy, Debug)]
 pub struct Gone {
     pub key: &'static str,
-    /// Follows "is gone: ".
+    /// Follows "was removed: ".
     pub why: &'static str,
     /// Variables of the Datadog Agent that meant the same.
     pub also: &'static [&'static str],

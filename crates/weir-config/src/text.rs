@@ -21,7 +21,7 @@ impl Secret {
     }
 
     /// What may be shown in its place: whether it is set, and the last four characters of a long one, so that
-    /// two keys can be told apart.
+    /// two keys can be distinguished.
     pub fn redacted(&self) -> String {
         redact(&self.0)
     }

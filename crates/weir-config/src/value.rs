@@ -300,7 +300,7 @@ pub(crate) fn entry<'n>(entries: &'n [(Key, Node)], key: &str) -> Option<&'n Nod
         .map(|(_, node)| node)
 }
 
-/// The fields of one record, as [`settings!`](crate::settings!) reads them one after the other.
+/// The fields of one record, as [`settings!`](crate::settings!) reads them in order.
 #[derive(Debug)]
 pub struct Fields<'n> {
     declared: std::slice::Iter<'static, Setting>,

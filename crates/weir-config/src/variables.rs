@@ -88,7 +88,7 @@ impl Reader<'_> {
         }
         if is_set(inputs, FORWARD_HOST) != forward_port(inputs).is_some() {
             self.notes.push(format!(
-                "environment {FORWARD_HOST} and {FORWARD_PORT} forward nothing unless both are set; the relay output is what they switch on"
+                "environment {FORWARD_HOST} and {FORWARD_PORT} have no effect unless both are set; together they enable the relay output"
             ));
         }
     }

@@ -229,17 +229,17 @@ fn hidden_values_that_change_are_changes() {
 fn settings_that_are_gone_are_said_to_be_gone_and_why() {
     let error = refused("udp: []\npacket_bytes_max: 1KiB\n", &[], &[]);
     assert!(
-        error.starts_with("c.yaml:2: packet_bytes_max: is gone: packets may be"),
+        error.starts_with("c.yaml:2: packet_bytes_max: was removed: packets may be"),
         "{error}"
     );
     let error = refused("", &[("WEIR_PACKET_BYTES_MAX", "1")], &[]);
     assert!(
-        error.starts_with("environment WEIR_PACKET_BYTES_MAX: packet_bytes_max: is gone: "),
+        error.starts_with("environment WEIR_PACKET_BYTES_MAX: packet_bytes_max: was removed: "),
         "{error}"
     );
     let error = refused("", &[], &[("packet_bytes_max", "1")]);
     assert!(
-        error.starts_with("flag --packet_bytes_max: packet_bytes_max: is gone: "),
+        error.starts_with("flag --packet_bytes_max: packet_bytes_max: was removed: "),
         "{error}"
     );
     let error = refused(
@@ -249,7 +249,7 @@ fn settings_that_are_gone_are_said_to_be_gone_and_why() {
     );
     assert_eq!(
         error,
-        "c.yaml:5: outputs.echo.nested.patience: is gone: retries say it"
+        "c.yaml:5: outputs.echo.nested.patience: was removed: retries say it"
     );
     let loaded = load("", &[("DD_PATIENCE", "1")], &[]).unwrap();
     assert_eq!(

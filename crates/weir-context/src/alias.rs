@@ -4,7 +4,7 @@
 //! costs one hash over these bytes and one comparison with them, however many tags they hold. Equality is decided by the
 //! comparison alone.
 //!
-//! Aliases are a cache. Any of them may vanish at any time; whoever misses takes the canonical path. They refer to raw
+//! Aliases are a cache. Any of them may vanish at any time; a miss takes the canonical path. They refer to raw
 //! contexts by slot and generation, so one that outlives its context finds nothing.
 
 use crate::counters::AliasCounter;

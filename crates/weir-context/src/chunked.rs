@@ -79,7 +79,7 @@ impl<T: Default> Chunked<T> {
         self.chunks.len()
     }
 
-    /// Where each chunk begins, for whoever asks for its memory before it looks.
+    /// Where each chunk starts, for prefetching.
     pub fn chunk_addresses(&self) -> impl Iterator<Item = usize> {
         self.chunks.iter().map(|chunk| chunk.as_ptr().addr())
     }

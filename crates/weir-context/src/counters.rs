@@ -8,24 +8,24 @@ const fn alias(name: &'static str, path: &'static str) -> Series {
 }
 
 counters! {
-    /// What there is of contexts. Whoever drains buckets fills in `Created` and `Expired`.
+    /// Contexts in numbers. The drain of buckets fills in `Created` and `Expired`.
     pub enum ContextCounter {
         /// Live contexts, overflow series included.
         Live = Series::gauge("weir_contexts", "contexts.live", "contexts"),
-            Work("It follows what clients send; `weir top` names the metrics that have most.");
+            Work("It follows what clients send; `weir top` names the metrics with the most contexts.");
         /// Contexts created.
         Created = Series::counter("weir_contexts_created_total", "contexts.created", "contexts"),
-            Work("If it rises by as much as messages, some tag differs in each of them: `weir top` names it.");
+            Work("If it rises as fast as messages, a tag has a new value in each of them: `weir top` names it.");
         /// Contexts that expired because no sample came.
         Expired = Series::counter("weir_contexts_expired_total", "contexts.expired", "contexts"),
             Work("Contexts come and go.");
-        /// Series named after a metric that took the samples of contexts there was no room for.
+        /// Overflow series: one per metric, with the samples of refused contexts.
         OverflowSeries = Series::gauge("weir_overflow_series", "contexts.overflow_series", "series"),
             Sign("`weir_context_limit_samples_total` says which limit was met.");
-        /// Different strings that contexts are made of.
+        /// Distinct strings in contexts.
         Strings = Series::gauge("weir_context_strings", "contexts.strings", "strings"),
             Work("It follows the contexts.");
-        /// Different lists of tags that contexts have.
+        /// Distinct tag lists of contexts.
         TagLists = Series::gauge("weir_context_tag_lists", "contexts.tag_lists", "lists"),
             Work("It follows the contexts.");
     }
@@ -34,12 +34,12 @@ counters! {
 counters! {
     /// What the raw-alias cache does.
     pub enum AliasCounter {
-        /// Messages known by their bytes alone, whatever their values.
+        /// Messages found by their bytes, without their values.
         Known = Series::gauge("weir_aliases", "contexts.aliases", "aliases"),
             Work("It follows the contexts.");
         /// Metrics whose bytes were not known: their context was found or made by its parts.
         Misses = Series::counter("weir_alias_misses_total", "contexts.alias_misses", "messages"),
-            Work("If it rises by as much as messages, clients write the same tags in ever new orders, which costs CPU.");
+            Work("If it rises as fast as messages, clients write the same tags in ever new orders, which costs CPU.");
         /// Aliases that were taken into the cache.
         Admitted = alias("weir_aliases_admitted_total", "contexts.aliases_admitted"),
             Work("New contexts, or known ones written in another way.");
@@ -48,7 +48,7 @@ counters! {
             Work("Messages that are never repeated stay out of the cache.");
         /// Aliases that left the cache.
         Evicted = alias("weir_aliases_evicted_total", "contexts.aliases_evicted"),
-            Work("Contexts went, or memory was wanted for others.");
+            Work("Contexts expired, or memory was needed for others.");
         /// Aliases for which there was no memory and nothing idle to evict.
         Refused = alias("weir_aliases_refused_total", "contexts.aliases_refused"),
             Sign("Messages are looked up by their parts, which costs CPU: give weir more `memory`.");
@@ -56,9 +56,9 @@ counters! {
 }
 
 counters! {
-    /// What becomes of origins at a worker.
+    /// Counters of origins at a worker.
     pub enum OriginCounter {
-        /// Origins that workers tell apart.
+        /// Origins that workers distinguish.
         Live = Series::gauge("weir_origin_table_entries", "origin.table_entries", "origins"),
             Work("It follows the containers that send; each worker counts its own.");
         /// Questions of workers for the tags of an origin.
@@ -66,7 +66,7 @@ counters! {
             Work("New containers send.");
         /// Answers that workers got.
         Answered = Series::counter("weir_origin_answers_total", "origin.answers", "answers"),
-            Work("It follows the questions, and changes of tags.");
+            Work("It follows look-ups and changes of tags.");
         /// Answers that differed from what was known, so that contexts were resolved again.
         Changed = Series::counter("weir_origin_answers_changed_total", "origin.answers_changed", "answers"),
             Work("Tags of containers change.");

@@ -1,4 +1,4 @@
-//! The addressing hash, keyed by a secret that each process draws anew: AES rounds where the processor has them, folded
+//! The addressing hash, keyed by a secret that each process draws at start: AES rounds where the processor has them, folded
 //! 64x64 multiplications elsewhere.
 //!
 //! It only finds a place in a table. Equality is always decided by comparing bytes, so a collision, accidental or

@@ -2,7 +2,7 @@
 
 /// Instructions that this processor was seen to have. Chosen once per process: hashes of different levels differ.
 ///
-/// A level is a proof: only detection makes one above [`Level::PORTABLE`]. So whoever holds one may use what it stands for,
+/// A level is a proof: only detection makes one above [`Level::PORTABLE`]. So its holder may use what it stands for,
 /// as [`compiled_for_levels`](crate::compiled_for_levels) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(Has);

@@ -196,7 +196,7 @@ struct Origin {
     /// The sender's own origin, which this one uses: aliases name senders by number, so the number must not go to another
     /// sender while some raw context can still be reached with it.
     sender: OriginId,
-    /// Raw contexts of this origin, and whoever holds it besides.
+    /// Raw contexts of this origin, and its other holders.
     uses: u32,
     /// Raw contexts of this origin and of those that its messages name besides.
     contexts: u32,
@@ -296,7 +296,7 @@ impl Origins {
         id.unwrap_or_default()
     }
 
-    /// The origin of whoever nothing is known of, for when even that brings tags. Takes one use.
+    /// The origin of unknown senders, for when even that brings tags. Takes one use.
     pub fn acquire_nobody(&mut self, secret: &HashSecret, now: u32) -> OriginId {
         let mut text = String::new();
         OriginKey::default().write(&mut text);
@@ -403,18 +403,18 @@ impl Origins {
         self.entries[account].samples += samples;
     }
 
-    /// Raw contexts of whoever answers for this origin; `None` where nobody is known to.
+    /// Raw contexts of the answerer of this origin; `None` if none is known.
     pub fn contexts(&self, id: OriginId) -> Option<usize> {
         let account = self.account(id);
         (account > 0).then(|| self.entries[account].contexts as usize)
     }
 
-    /// The text of whoever answers for this origin.
+    /// The text of the answerer of this origin.
     pub fn account_text(&self, id: OriginId) -> &str {
         &self.entries[self.account(id)].text
     }
 
-    /// The origins with most contexts and those with most samples, which are counted anew from here on.
+    /// The origins with most contexts and those with most samples, which are counted from zero from here on.
     pub fn top(&mut self) -> Vec<OriginUsage> {
         let (mut by_contexts, mut by_samples) = (Top::default(), Top::default());
         let mut samples = std::collections::HashMap::new();
@@ -550,7 +550,7 @@ impl Origins {
         !self.questions.is_empty()
     }
 
-    /// Bytes held; tags are shared with whoever answers and counted there.
+    /// Bytes held; tags are shared with the answerer and counted there.
     pub fn heap_bytes(&self) -> usize {
         self.text_bytes
             + self.len() * 8

@@ -414,7 +414,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What becomes of a metric: name, host and tags; `None` when it is dropped.
+    /// The resolved metric: name, host and tags; `None` when it is dropped.
     fn apply(
         rules: &Rules,
         kind: Kind,

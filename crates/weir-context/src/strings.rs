@@ -20,7 +20,7 @@ struct Entry {
     tag_key: u32,
 }
 
-/// Each distinct string once. Whoever keeps an id holds a reference and gives it back with [`Strings::release`].
+/// Each distinct string once. The keeper of an id holds a reference and gives it back with [`Strings::release`].
 pub(crate) struct Strings {
     index: Sharded<HashTable<u32>>,
     entries: Slab<Entry>,

@@ -14,7 +14,7 @@ const FOLLOWED_MAX: usize = 50_000;
 /// Contexts shown per rule.
 const EXAMPLES_MAX: usize = 5;
 
-/// Raw contexts that rules on trial would change, and what would become of them.
+/// Raw contexts that rules in dry run would change, and their results.
 #[derive(Default)]
 pub(crate) struct Trials {
     followed: HashMap<u32, Followed>,
@@ -50,7 +50,7 @@ pub struct TrialReport {
     /// Samples, since these rules are in force, that would have been dropped, or would have gone elsewhere.
     pub samples_dropped: u64,
     pub samples_changed: u64,
-    /// A few of the contexts, with what would become of them.
+    /// A few of the contexts, with their results.
     pub examples: Vec<String>,
     /// Some contexts are not in these numbers: there were too many to follow.
     pub incomplete: bool,

@@ -68,7 +68,7 @@ static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
         .expect("a runtime")
 });
 
-/// What a client writes on a connection: it ends, every answer is one of HTTP, no fault of ours is among them, and nothing
+/// What a client writes on a connection: it ends, every answer is one of HTTP, none of them is an internal error, and nothing
 /// changes without the header that no form can send.
 pub fn admin(bytes: &[u8]) {
     // A profile takes its time.

@@ -26,7 +26,7 @@ const NAMES: [(&str, Kind); 4] = [
 ];
 
 fn hash(name: usize, tags: &[String]) -> u64 {
-    // Few values, so that keys share hashes and must be told apart.
+    // Few values, so that keys share hashes and must be distinguished.
     (name + tags.len()) as u64 % 3
 }
 
@@ -363,7 +363,7 @@ fn errors_say_what_is_allowed() {
         function: Some(Function::Quantile(0.99)),
         ..Query::default()
     };
-    assert_eq!(ask(p99), "p99 cannot be had of a gauge");
+    assert_eq!(ask(p99), "p99 is not available for a gauge");
     let far = Query {
         metric: metric(),
         to: Some(START * 2),

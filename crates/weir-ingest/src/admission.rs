@@ -35,7 +35,7 @@ pub struct AdmissionList {
 /// A sender that may not send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedSender {
-    /// As `weir_context::OriginKey::from_text` reads it; empty where it is no container's, or unknown.
+    /// As `weir_context::OriginKey::from_text` reads it; empty where it is not in a container, or unknown.
     pub origin: String,
     pub why: Refusal,
     /// The process that sent last; 0 where the kernel names none.
@@ -44,7 +44,7 @@ pub struct RefusedSender {
     pub packets: u64,
 }
 
-/// What is to become of a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admitted {
     Yes,

@@ -19,24 +19,24 @@ const NOT_HANDED_OVER: Series = Series::counter(
     "listeners.passed_on_dropped",
     "messages",
 )
-.help("Accepted events and service checks that found no room on their way to the outputs, by kind.");
+.help("Accepted events and service checks that were dropped on the way to the outputs because a queue was full, by kind.");
 
 const fn samples(name: &'static str, path: &'static str) -> Series {
     Series::counter(name, path, "samples")
 }
 
 counters! {
-    /// What becomes of the packets, messages and samples of one listener. Units are never mixed.
+    /// Counters of the packets, messages and samples of one listener. Units are never mixed.
     pub enum IngestCounter {
         /// Packets parsed.
         Packets = Series::counter("weir_packets_parsed_total", "listeners.books.packets.parsed", "packets"),
             Work("It rises with the packets received.");
-        /// Packets that wait for their sender to be known. They are received when they go on.
+        /// Packets that wait until their sender is known. They count as received after that.
         PacketsWaiting = Series::gauge("weir_packets_waiting", "listeners.packets_waiting", "packets"),
             Work("Processes are being looked up; none waits for more than a second.");
         /// Packets of origins that had sent more than they may.
         PacketsRateLimited = PACKETS_DROPPED.because("origin_rate_limited"),
-            Sign("`limits.rates` in the status names who sends too much; raise the limit or calm the sender.");
+            Sign("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
         /// Messages received: lines that are not empty.
         Messages = Series::counter("weir_messages_received_total", "listeners.books.messages.received", "messages"),
             Work("It rises as long as clients send.");
@@ -61,18 +61,18 @@ counters! {
         /// Samples aggregated.
         SamplesAggregated = samples("weir_samples_aggregated_total", "listeners.books.samples.aggregated"),
             Work("It rises with the samples received.");
-        /// Samples of contexts there was no room for, kept in one series per name.
+        /// Samples of refused contexts, kept in one series per name.
         SamplesOverflowed = samples("weir_samples_overflowed_total", "listeners.books.samples.overflowed"),
             Sign("Sums stay right, tags are lost: `weir_context_limit_samples_total` says which limit was met.");
         /// Samples passed on without aggregation, with the timestamp of their sender.
         SamplesTimestamped = samples("weir_samples_timestamped_total", "listeners.books.samples.timestamped"),
             Work("Clients send timestamps.");
-        /// Events that found no room.
+        /// Events that were dropped because the queue was full.
         EventsDropped = NOT_HANDED_OVER.by("kind", "event"),
-            Sign("More events come in a second than weir hands over: find the client that sends them.");
-        /// Service checks that found no room.
+            Sign("More events arrive per second than weir passes on: find the client that sends them.");
+        /// Service checks that were dropped because the queue was full.
         ChecksDropped = NOT_HANDED_OVER.by("kind", "check"),
-            Sign("More service checks come in a second than weir hands over: find the client that sends them.");
+            Sign("More service checks arrive per second than weir passes on: find the client that sends them.");
     }
 }
 
@@ -84,10 +84,10 @@ counters! {
             Sign("A client divides by zero: the log has an example if nothing else was in the message.");
         /// A rule drops its metric.
         Filtered = SAMPLES_DROPPED.because("filtered"),
-            Work("Rules do what they say; `weir_rule_samples_dropped_total` names them.");
+            Work("Rules work as configured; `weir_rule_samples_dropped_total` names them.");
         /// A gauge or set in a new context for which there is no memory.
         NoMemory = SAMPLES_DROPPED.because("no_memory"),
-            Sign("Give weir more `memory`, or fewer contexts: `weir top` names the metrics that have most.");
+            Sign("Give weir more `memory`, or fewer contexts: `weir top` names the metrics with the most contexts.");
         /// A gauge or set in a new context beyond a number of contexts, or beyond its metric's or origin's share.
         ContextLimit = SAMPLES_DROPPED.because("context_limit"),
             Sign("`weir_context_limit_samples_total` says which limit was met.");
@@ -102,36 +102,36 @@ counters! {
     pub enum Refusal {
         /// Its origin is not on the list of those that may send.
         NotAllowed = PACKETS_DROPPED.because("origin_not_allowed"),
-            Sign("Add the origin to `allowed_origins`, or find out who sends: `weir status` names them.");
+            Sign("Add the origin to `allowed_origins`, or find the sender: `weir status` names it.");
         /// Its origin could not be found out, and such are not on the list.
         Unknown = PACKETS_DROPPED.because("origin_unknown"),
-            Sign("Add `unknown` to `allowed_origins`, or see why the origin is not known: `weir status` names the senders.");
+            Sign("Add `unknown` to `allowed_origins`, or find out why the origin is unknown: `weir status` names the senders.");
     }
 }
 
 counters! {
     /// What a worker counts apart from its packets.
     pub enum WorkerCounter {
-        /// Batches of a closed bucket that waited because the outputs' side had not taken the ones before.
+        /// Batches of a closed bucket that waited because the pipeline had not accepted the previous ones.
         HandOverWaits = Series::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
-            Sign("Merging and encoding do not keep up: give weir more CPU, or switch outputs off.");
-        /// Times the kernel's tables told of other drops than its sockets did.
+            Sign("Merging and encoding are too slow: give weir more CPU, or disable outputs.");
+        /// Times the kernel's tables and its sockets disagreed about drops.
         DropDisagreements = Series::counter("weir_drop_disagreements_total", "drop_disagreements", "comparisons"),
-            Sign("Numbers of kernel drops are not to be trusted: report it.");
+            Sign("The number of kernel drops is not reliable: report it as a bug.");
         /// By how much timestamps are ahead of a wall clock that was set back.
         ClockAheadMs = Series::gauge("weir_clock_ahead_seconds", "clock.ahead_seconds", "seconds").per_unit(1000).highest(),
-            Work("It goes down by itself as the wall clock catches up. If it never does, look at the time service.");
+            Work("It falls as the wall clock catches up. If it does not, check the time service.");
         /// Times timestamps went back because the wall clock was set back by more than three buckets.
         ClockSetBack = Series::counter("weir_clock_set_back_total", "clock.set_back", "times").highest(),
-            Sign("The clock was wrong before; points that were sent have wrong timestamps.");
-        /// The longest time a worker did not receive although it should: because of a flush, or because the process stood still.
+            Sign("The clock was wrong before; points already sent have wrong timestamps.");
+        /// The longest time that a worker did not receive: because of a flush, or because the process was stopped.
         LongestGapNs = Series::gauge("weir_receive_gap_seconds", "flush.longest_gap_seconds", "seconds").per_unit(1_000_000_000).highest(),
-            Work("Above 5 ms senders may have waited, or the kernel dropped packets: give weir CPU of its own.");
+            Work("Above 5 ms senders may have waited, or the kernel dropped packets: give weir a dedicated CPU.");
     }
 }
 
 counters! {
-    /// What becomes of the processes that send.
+    /// Counters of sending processes.
     pub enum SenderCounter {
         /// Processes that sent in the last minute.
         Live = Series::gauge("weir_origin_processes_live", "origin.processes", "processes"),
@@ -146,7 +146,7 @@ counters! {
 }
 
 counters! {
-    /// What becomes of packets and messages that wait for their origin.
+    /// Counters of packets and messages that wait for their origin.
     pub enum ParkingCounter {
         /// Packets and messages that wait for their origin at the moment.
         Waiting = Series::gauge("weir_origin_waiting", "origin.waiting", "packets and messages"),
@@ -154,12 +154,12 @@ counters! {
         /// Packets and messages that waited for their origin.
         Parked = Series::counter("weir_origin_waited_total", "origin.waited", "packets and messages"),
             Work("New containers send.");
-        /// Packets and messages that waited a second, or to the end of their bucket, in vain for their origin.
+        /// Packets and messages that waited a second, or to the end of their bucket, without an answer about their origin.
         GaveUp = Series::counter("weir_origin_waited_in_vain_total", "origin.waited_in_vain", "packets and messages"),
             Sign("A source of tags is slow: `weir status` says how each is.");
-        /// Packets and messages that went on without their origin because too many waited.
+        /// Packets and messages that proceeded without their origin because too many waited.
         NoRoom = Series::counter("weir_origin_no_room_to_wait_total", "origin.no_room_to_wait", "packets and messages"),
-            Sign("More comes from new containers than weir keeps; what comes next has its tags.");
+            Sign("New containers send more than weir can hold; their later messages get the tags.");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who may go on: senders and their origins, whether they may send and how much, and what waits until that is known.
+//! Admission: senders and their origins, whether they may send and how much, and packets that wait for that.
 
 use weir_context::{Admission, Contexts, OriginId, OriginKey, OriginTags};
 use weir_protocol::Message;
@@ -23,7 +23,7 @@ pub(crate) struct Gate {
     pub may_wait: bool,
 }
 
-/// What has waited and goes on.
+/// Packets that have waited and proceed.
 pub(crate) struct Entry {
     pub parked: Parked,
     pub sender: OriginId,
@@ -49,7 +49,7 @@ impl Gate {
         if origin.is_none() { self.nobody } else { origin }
     }
 
-    /// Whether a packet of the process `pid` that has just come goes on, and as whose. `None`: it waits, or it was counted as
+    /// Whether a new packet of the process `pid` proceeds, and with which sender. `None`: it waits, or it was counted as
     /// refused. 0 is a process that the kernel cannot name.
     pub fn enter(
         &mut self,
@@ -134,7 +134,7 @@ impl Gate {
         });
     }
 
-    /// Whether something that waits goes on now. `None`: it waits longer, or it was counted as refused.
+    /// Whether a waiting packet proceeds now. `None`: it waits longer, or it was counted as refused.
     pub fn enter_again(
         &mut self,
         contexts: &mut Contexts,
@@ -292,7 +292,7 @@ fn origin_of<'a>(message: &Message<'a>) -> OriginKey<'a> {
     }
 }
 
-/// The tags of the origin of a message that has no context of its own.
+/// The tags of the origin of a message without a context.
 pub(crate) fn origin_tags(
     contexts: &mut Contexts,
     key: &OriginKey<'_>,

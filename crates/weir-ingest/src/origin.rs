@@ -7,7 +7,7 @@ use crate::counts::{ParkingCounter, SenderCounter};
 use crate::ingest::Ingest;
 use weir_counters::Counts;
 
-/// A worker's question, to be answered with an [`OriginAnswer`] by way of [`crate::Command::Origins`].
+/// A worker's question, to be answered with an [`OriginAnswer`] through [`crate::Command::Origins`].
 #[derive(Debug)]
 pub struct Asked {
     pub worker: u16,

@@ -17,7 +17,7 @@ pub struct LimitedOrigin {
     pub packets: u64,
 }
 
-/// There are never more buckets than processes that are told apart, which are bounded.
+/// There are never more buckets than distinguished processes, which are bounded.
 pub struct OriginRates {
     bytes_per_second: u64,
     buckets: HashMap<OriginId, TokenBucket>,

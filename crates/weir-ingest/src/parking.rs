@@ -1,5 +1,5 @@
 //! Packets and messages that wait for a moment until their origin is known, so that the first message of a container, or the
-//! only one of a short-lived process, is tagged as well. Waiting is bounded in time and memory; what cannot wait goes on with
+//! only one of a short-lived process, is tagged as well. Waiting is bounded in time and memory; a message that cannot wait proceeds with
 //! what is known.
 
 use crate::counts::ParkingCounter;

@@ -1,4 +1,4 @@
-//! Whether a worker is alive, for whoever cannot ask it.
+//! Whether a worker is alive, for threads that cannot ask it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

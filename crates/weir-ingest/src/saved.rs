@@ -19,7 +19,7 @@ pub struct SavedBucket {
 
 pub type SavedSeries = (Identity, Facts, State);
 
-/// What became of the bucket that a worker was to go on with.
+/// The result for the bucket that a worker should continue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     pub contexts: u64,

@@ -8,7 +8,7 @@ use weir_counters::Counts;
 
 use weir_context::OriginId;
 
-/// Processes that one worker tells apart. Packets of further ones have no sender, and are counted.
+/// Processes that one worker distinguishes. Packets of further ones have no sender, and are counted.
 const PROCESSES_MAX: usize = 16_384;
 
 /// Ticks without a packet after which a process is forgotten.
@@ -149,7 +149,7 @@ impl Senders {
         }
     }
 
-    /// Whoever waits for this process waits no longer: until somebody has looked, nothing is known of it.
+    /// Packets of this process wait no longer: until a look-up, it is unknown.
     pub fn give_up(&mut self, pid: i32) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.identity.get_or_insert(Identity::Unknown);
@@ -215,7 +215,7 @@ mod tests {
             senders.tick(|_| {});
         }
         assert_eq!(senders.counts()[SenderCounter::Live], 0);
-        assert_eq!(senders.find(7), Sender::Pending, "asked for anew");
+        assert_eq!(senders.find(7), Sender::Pending, "asked for again");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Copies of packets for people: a random part of them, or all. Without a reader there is no tap, and a batch costs one look at
 //! an empty list.
 //!
-//! A packet that is copied is taken as always, and what became of it is told from the counts before and after. A worker
+//! A copied packet is processed as usual, and its result is the difference of the counts before and after. A worker
 //! never waits for a reader: what finds no room is lost to that reader alone, and counted.
 
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use weir_listener::Credentials;
 use crate::counts::{IngestCounter, Refusal, SampleDrop};
 use crate::ingest::Ingest;
 
-/// A sample is drawn again for each stretch of this length, by what came in the one before.
+/// A sample is drawn for each interval of this length, by the traffic of the previous one.
 const STRETCH_NS: u64 = 100_000_000;
 
 /// How long a copy may wait for others.
@@ -83,14 +83,14 @@ pub struct TappedPacket {
     pub fate: Fate,
 }
 
-/// What became of a packet as a whole.
+/// The result of a packet as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
     /// It was not taken, because of its sender.
     pub refused: Option<Refusal>,
     /// Its origin had sent more than it may.
     pub rate_limited: bool,
-    /// Samples that found no room of their own, because of a limit on contexts or memory.
+    /// Samples without a context, because of a limit on contexts or memory.
     pub limited: u64,
 }
 

@@ -451,7 +451,7 @@ fn who_cannot_be_found_out_about_in_time_is_unknown() {
     }
 }
 
-/// What waits for its tags goes on at the end of its bucket. What may not be allowed would be lost that way.
+/// Messages that wait for tags proceed at the end of their bucket. Those that may be refused would be lost that way.
 #[test]
 fn who_may_send_is_awaited_beyond_the_bucket() {
     let mut rig = guarded(false, false);
@@ -498,7 +498,7 @@ fn made_up_origins_are_bounded() {
     );
     assert_eq!(rig.ingest.contexts().len(), 2, "untagged, and that of the sender");
     assert_eq!(rig.bucket().values().sum::<f64>(), 70_000.0);
-    // Nothing uses them any more once their contexts are gone; a minute later they go as well.
+    // They are unused once their contexts have expired; a minute later they are removed too.
     for _ in 0..100 {
         rig.bucket();
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! A bucket that goes on in another process ends as it would have without the change: messages, buckets and moments at random.
+//! A bucket that another process continues ends as it would have without the change: messages, buckets and moments at random.
 
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Bucket, Carried, Value};
@@ -95,7 +95,7 @@ fn described(batch: &Batch) -> Vec<String> {
     rows.collect()
 }
 
-/// By way of bytes, as from one process to another.
+/// Through bytes, as from one process to another.
 fn carried(saved: SavedBucket) -> SavedBucket {
     let bucket = saved.bucket.unwrap();
     let mut table = Table::new(Bounds::NONE);
@@ -124,7 +124,7 @@ fn entries(encoded: &[u8]) -> u64 {
     std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64
 }
 
-/// Takes the messages; before those whose numbers are in `changes`, another process goes on.
+/// Takes the messages; before those whose numbers are in `changes`, another process takes over.
 fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<String>, u64) {
     let mut rows = Vec::new();
     let mut now = START;

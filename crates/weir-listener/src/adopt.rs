@@ -1,4 +1,4 @@
-//! Sockets that somebody else has opened: the service manager, or the process before.
+//! Sockets that another process has opened: the service manager, or the previous process.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,7 +24,7 @@ pub struct PassedSocket {
 impl PassedSocket {
     /// # Errors
     ///
-    /// If it is no socket, or none that a listener can have.
+    /// If it is not a socket, or of a kind without a listener.
     pub fn new(fd: OwnedFd) -> io::Result<PassedSocket> {
         let kind = sockopt::socket_type(&fd)?;
         let name = rustix::net::getsockname(&fd)?;
@@ -39,7 +39,7 @@ impl PassedSocket {
                 _ => None,
             }
         };
-        let address = address.ok_or_else(|| io::Error::other("no socket that weir can listen on"))?;
+        let address = address.ok_or_else(|| io::Error::other("not a socket that weir can listen on"))?;
         rustix::io::ioctl_fionbio(&fd, true)?;
         let inode = sys::socket_inode(fd.as_fd())?;
         Ok(PassedSocket { fd, address, inode })
@@ -100,12 +100,12 @@ fn unix_address(name: &SocketAddrUnix, kind: SocketType) -> Option<Address> {
     }
 }
 
-/// Listens on a socket that was passed, in place of [`crate::bind`]. Somebody keeps it beyond this process: its file stays, and
-/// what comes after a drain waits in it.
+/// Listens on a socket that was passed, in place of [`crate::bind`]. Another process keeps it beyond this one: its file stays, and
+/// later packets wait in it after a drain.
 ///
 /// # Errors
 ///
-/// As [`crate::bind`]; and when the file of a Unix socket is gone, so that nobody can reach it.
+/// As [`crate::bind`]; and if the file of a Unix socket was removed, so clients cannot reach it.
 pub fn adopt(config: &ListenerConfig, passed: PassedSocket) -> Result<BoundSocket, BindError> {
     let fail = |fault| BindError {
         address: config.address.clone(),
@@ -122,7 +122,7 @@ fn adopt_socket(config: &ListenerConfig, passed: PassedSocket) -> Result<BoundSo
         None => None,
         Some(path) => Some(SocketFile::kept(path).ok_or_else(|| BindFault::Other {
             operation: "using the socket that was passed",
-            error: io::Error::other("its file is gone, so nobody could reach it"),
+            error: io::Error::other("its file was removed, so clients cannot reach it"),
         })?),
     };
     let buffer_bytes = config.receive_buffer_bytes.filter(|_| address.path().is_none());

@@ -1,4 +1,4 @@
-//! From a configuration to a socket that is bound, with every fault named.
+//! From a configuration to a bound socket, with every error named.
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,7 @@ pub enum Framing {
     Newline,
 }
 
-/// What to listen on and how.
+/// The address of a listener and its options.
 #[derive(Clone, Debug)]
 pub struct ListenerConfig {
     /// Where to listen.
@@ -40,7 +40,7 @@ pub struct ListenerConfig {
     pub reuse_port: bool,
     /// Addresses that may send; packets and connections of others are dropped and counted. Internet sockets only.
     pub allow: AllowList,
-    /// How much an address or network may send; what is beyond is dropped and counted. Internet sockets only.
+    /// Rates of addresses and networks; packets above them are dropped and counted. Internet sockets only.
     pub rates: Option<Arc<SourceRates>>,
     /// Connections have to be encrypted. TCP only.
     pub tls: Option<Arc<TlsServer>>,
@@ -61,7 +61,7 @@ pub struct ListenerConfig {
     pub backlog: u32,
 }
 
-/// Write permission for everybody, which is what senders under other users need, and listing for nobody else.
+/// Write permission for all users, which senders under other users need, and listing for no other user.
 pub const SOCKET_MODE_DEFAULT: u32 = 0o722;
 
 impl ListenerConfig {
@@ -114,7 +114,7 @@ pub struct BindError {
     pub fault: BindFault,
 }
 
-/// The faults a [`BindError`] distinguishes.
+/// The errors that a [`BindError`] distinguishes.
 #[derive(Debug)]
 pub enum BindFault {
     /// The framing does not suit the address.
@@ -129,7 +129,7 @@ pub enum BindFault {
     NotLocal,
     /// The port, file or directory may not be used by this user.
     PermissionDenied {
-        /// What was tried: `bind`, `chown`, ...
+        /// The operation: `bind`, `chown`, ...
         operation: &'static str,
     },
     /// The directory of the socket file does not exist.
@@ -162,7 +162,7 @@ pub enum BindFault {
     Other {
         /// What was tried.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
 }
@@ -215,11 +215,11 @@ impl BindFault {
                     Framing::LengthPrefixed => ("length", "a datagram socket", "datagram"),
                     Framing::Newline => ("newline", "a datagram socket", "datagram"),
                 };
-                write!(f, "framing {given} does not suit {kind}; use {allowed}")
+                write!(f, "framing {given} does not fit {kind}; use {allowed}")
             }
             BindFault::MaxPacketBytes(n) => write!(
                 f,
-                "the longest packet is set to {n} bytes; allowed are 1 to {MAX_PACKET_BYTES_LIMIT}"
+                "the longest packet is {n} bytes; allowed are 1 to {MAX_PACKET_BYTES_LIMIT}"
             ),
             BindFault::HostNotFound(error) => write!(
                 f,
@@ -264,10 +264,10 @@ impl BindFault {
                 "another process is listening on this socket; stop it (`ss -xlp` shows it) or change the path",
             ),
             BindFault::Replaced => f.write_str(
-                "somebody replaced the socket file as soon as it was made; who may write in its directory?",
+                "the socket file was replaced as soon as it was made; check who may write in its directory",
             ),
             BindFault::Unsupported => f.write_str(
-                "the system does not support this kind of address; is IPv6 switched off?",
+                "the system does not support this kind of address; is IPv6 disabled?",
             ),
         }
     }
@@ -287,7 +287,7 @@ impl std::error::Error for BindError {
 /// The upper end of `max_packet_bytes`.
 pub const MAX_PACKET_BYTES_LIMIT: usize = 65536;
 
-/// What was asked of the kernel as a receive buffer and what it gave.
+/// The requested and the granted receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveBuffer {
     /// Bytes asked for; `None` if the system's default was left.
@@ -297,7 +297,7 @@ pub struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// What an operator has to do to get what was asked for; `None` if it was granted.
+    /// How an operator gets the requested size; `None` if it was granted.
     pub fn remedy(&self) -> Option<String> {
         let wanted = self.wanted.filter(|wanted| *wanted > self.granted)?;
         Some(format!(
@@ -318,11 +318,11 @@ pub struct BoundSocket {
     pub(crate) buffer: ReceiveBuffer,
     pub(crate) file: Option<SocketFile>,
     pub(crate) warning: Option<String>,
-    /// Somebody keeps it open beyond this process.
+    /// Another process keeps it open beyond this one.
     pub(crate) kept: bool,
     /// That is another process, which ends once this one runs.
     pub(crate) shared: bool,
-    /// What its counter of drops said when somebody last counted.
+    /// The value of its drop counter at the last count.
     pub(crate) drops_before: u32,
 }
 
@@ -332,8 +332,7 @@ impl BoundSocket {
         self.file.as_ref().map(SocketFile::id)
     }
 
-    /// From now on somebody else keeps it open too, for the process that comes next: its file stays, and what comes after a
-    /// drain waits in it.
+    /// From now on another process keeps it open too, for the next process: its file stays, and later packets wait in it after a drain.
     pub fn keep(&mut self) {
         (self.kept, self.shared) = (true, false);
         if let Some(file) = &mut self.file {
@@ -346,7 +345,7 @@ impl BoundSocket {
         self.shared = true;
     }
 
-    /// One that was shared, and that nobody else keeps, is this process's alone from now on: it ends with it.
+    /// A shared one that no other process keeps belongs to this process alone from now on: it ends with it.
     pub fn own(&mut self) {
         if std::mem::take(&mut self.shared) {
             self.kept = false;
@@ -365,7 +364,7 @@ impl BoundSocket {
         }
     }
 
-    /// What an operator should know about the directory of the socket file.
+    /// A warning about the directory of the socket file.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
@@ -375,7 +374,7 @@ impl BoundSocket {
         &self.address
     }
 
-    /// What became of `receive_buffer_bytes`.
+    /// The result of `receive_buffer_bytes`.
     pub fn receive_buffer(&self) -> ReceiveBuffer {
         self.buffer
     }
@@ -448,7 +447,7 @@ pub fn bind_group(config: &ListenerConfig, count: usize) -> Result<Vec<BoundSock
     Ok(group)
 }
 
-/// Binds `count` more sockets that share the internet address of one that was passed; none where that one shares it with nobody.
+/// Binds `count` more sockets that share the internet address of one that was passed; none if that one is not shared.
 ///
 /// # Errors
 ///
@@ -577,7 +576,7 @@ fn bind_internet(
         sys::set_option(fd.as_fd(), level, name, value).map_err(other(operation))
     };
     if kind == libc::SOCK_STREAM {
-        // Connections of a former process linger after it; they are no reason not to start.
+        // Connections of a former process linger after it; they do not prevent a start.
         set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1, "SO_REUSEADDR")?;
         // Inherited by connections: a peer that vanished does not hold its place for ever.
         set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1, "SO_KEEPALIVE")?;
@@ -639,7 +638,7 @@ pub(crate) fn set_receive_buffer(
         let request = bytes.min(i32::MAX as usize / 2) as libc::c_int;
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, request).map_err(other("SO_RCVBUF"))?;
         if granted()? < bytes {
-            // Succeeds for the privileged only; what it could not do shows in what was granted.
+            // Succeeds for privileged processes only; otherwise the granted size shows it.
             let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, request);
         }
     }

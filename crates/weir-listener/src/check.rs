@@ -4,7 +4,7 @@ use crate::Framing;
 use crate::framing::{End, Entries, Fed, Framer, FramingCounts};
 use crate::partial::PartialPool;
 
-/// What became of a stream: its packets and how it ended.
+/// The result of a stream: its packets and how it ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     packets: Vec<Vec<u8>>,

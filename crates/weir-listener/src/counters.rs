@@ -23,7 +23,7 @@ const REFUSED_LIMIT: Series = connections(
     "weir_connections_refused_limit_total",
     "listeners.connections_refused_limit",
 )
-.help("Connections beyond those that there is memory or descriptors for, closed at once.");
+.help("Connections closed at once for lack of memory or descriptors.");
 
 const RECEIVE_ERRORS: Series = Series::counter(
     "weir_receive_errors_total",
@@ -33,7 +33,7 @@ const RECEIVE_ERRORS: Series = Series::counter(
 .help("Receive calls that failed, by reason.");
 
 counters! {
-    /// What the sockets of a listener count.
+    /// Counters of a listener's sockets.
     ///
     /// Every packet the kernel handed over is in `Packets` and was given to the handler; everything else that a sender
     /// could miss is in a counter that names why.
@@ -50,13 +50,13 @@ counters! {
             Sign("Give weir a larger `receive_buffer` (and `net.core.rmem_max`), more `workers` or more CPU, or let clients send fewer and larger packets.");
         /// Datagrams from addresses that may not send here.
         SourcesRefused = lost("source_not_allowed"),
-            Sign("Add the sender's network to `allowed_networks`, or find out who sends.");
+            Sign("Add the sender's network to `allowed_networks`, or find the sender.");
         /// Packets from addresses or networks that had sent more than they may.
         RateLimited = lost("rate_limited"),
-            Sign("`limits.rates` in the status names who sends too much; raise the limit or calm the sender.");
+            Sign("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
         /// Datagrams the kernel dropped after the stop began, because weir asked it to (UDP only).
         RefusedDraining = lost("refused_at_shutdown"),
-            Work("Clients went on sending while weir stopped.");
+            Work("Clients kept sending while weir stopped.");
         /// Stream frames longer than the limit (their connection was closed), or lines longer than the limit (skipped).
         FramesTooLong = lost("frame_too_long"),
             Sign("The client sends frames above `packet_bytes_max`, or speaks another framing than `tcp_framing` says.");
@@ -68,7 +68,7 @@ counters! {
             Sign("Raise `packet_bytes_max`, or let the client send smaller packets.");
         /// Lines that a datagram above `packet_bytes_max` lost.
         TruncatedLinesMax = MESSAGES_REJECTED.because("truncated").also(MESSAGES_RECEIVED),
-            Sign("Raise `packet_bytes_max`, or let the client send smaller packets. What was cut off counts as the most lines that fit it.");
+            Sign("Raise `packet_bytes_max`, or let the client send smaller packets. The cut part counts as the most lines that fit into it.");
         /// Packets whose sender the kernel cannot name here, because it is in another process namespace. They are parsed.
         OriginErrors = Series::counter("weir_origin_packets_without_process_total", "origin.packets_without_process", "packets"),
             Sign("Give weir the host's process namespace (`hostPID: true`), or their origin stays unknown.");
@@ -79,9 +79,9 @@ counters! {
         /// Last lines without a newline, taken when the peer closed in order (newline framing only).
         LinesUnterminated = Series::counter("weir_lines_unterminated_total", "listeners.lines_unterminated", "lines"),
             Work("Clients do not end their last line; nothing is lost.");
-        /// Bytes read from connections and thrown away: of lines too long, of cut frames, after a bad header.
+        /// Bytes read from connections and discarded: of too long lines, of truncated frames, after a bad header.
         BytesDiscarded = Series::counter("weir_discarded_bytes_total", "listeners.bytes_discarded", "bytes"),
-            Sign("It tells how much the frames dropped as `frame_too_long` and `frame_cut` held.");
+            Sign("It is the size of the frames dropped as `frame_too_long` and `frame_cut` held.");
         /// Bytes of unfinished frames held at the moment.
         PartialBytes = Series::gauge("weir_partial_frame_bytes", "listeners.partial_bytes", "bytes"),
             Work("Clients are in the middle of a frame.");
@@ -94,33 +94,33 @@ counters! {
             Work("If it rises fast, clients open a connection for each message.");
         /// Connections closed at once because as many were open as may be.
         ConnectionsRefusedLimit = REFUSED_LIMIT,
-            Sign("Clients hold more connections than there is memory for: give weir more `memory`, or close some.");
+            Sign("Clients hold more connections than the memory allows: give weir more `memory`, or close some.");
         /// Connections closed at once because the process had no descriptor left.
         ConnectionsRefusedDescriptors = REFUSED_LIMIT,
             Sign("Raise the limit of open files (`LimitNOFILE=`, `ulimit -n`).");
         /// Connections closed to make place for a peer that had fewer.
         ConnectionsClosedCrowded = connections("weir_connections_closed_crowded_total", "listeners.connections_closed_crowded"),
-            Sign("All places are taken, and one peer holds most of them: find it.");
-        /// Connections closed because nothing had come for long: for an hour, or for a minute where all places were taken.
+            Sign("All connections are in use, and one peer holds most of them: find it.");
+        /// Connections closed for silence: an hour, or a minute if all connections were in use.
         ConnectionsClosedIdle = connections("weir_connections_closed_idle_total", "listeners.connections_closed_idle"),
             Sign("Clients keep connections that they do not use.");
         /// Connections of senders that are not allowed, closed at once.
         ConnectionsRefusedSource = connections("weir_connections_refused_total", "listeners.connections_refused"),
-            Sign("Add the sender's network to `allowed_networks`, or find out who connects.");
+            Sign("Add the sender's network to `allowed_networks`, or find the client.");
         /// Connections that could not be encrypted: no common version, no trusted certificate, no TLS at all, or nothing within
         /// ten seconds.
         ConnectionsFailedTls = connections("weir_connections_failed_tls_total", "listeners.connections_failed_tls"),
             Sign("The log says what was wrong with the last one.");
         /// Connections closed because partial frames had used up their share of `memory`, and theirs was the largest.
         ConnectionsClosedBudget = connections("weir_connections_closed_budget_total", "listeners.connections_closed_budget"),
-            Sign("Clients begin long frames and do not end them: give weir more `memory`, or find them.");
+            Sign("Clients do not finish long frames: give weir more `memory`, or find the clients.");
         /// TCP connections that the stop reset although their peers were still sending.
         ConnectionsCutDraining = connections("weir_connections_cut_total", "listeners.connections_cut"),
-            Sign("Their peers know that what they sent last is lost.");
+            Sign("The peers see the reset and know that their last data is lost.");
         /// Connections that ended with an error, most often a reset by the peer.
         ConnectionsFailed = connections("weir_connections_failed_total", "listeners.connections_failed"),
             Sign("Clients end without closing, or the network between fails.");
-        /// Failed calls of `accept`, those for want of descriptors included.
+        /// Failed calls of `accept`, including those for lack of descriptors.
         AcceptErrors = Series::counter("weir_accept_errors_total", "listeners.accept_errors", "system calls"),
             Sign("If `weir_accept_pauses_total` rises too, the system has no descriptors or memory; else clients leave before they are accepted.");
         /// Times accepting was paused because the system had no descriptors or memory.
@@ -129,7 +129,7 @@ counters! {
 
         /// System calls that asked for data.
         ReceiveCalls = Series::counter("weir_receive_calls_total", "listeners.receive_calls", "system calls"),
-            Work("Packets per call tell how well they are received in batches.");
+            Work("Packets per call show how well batches work.");
         /// Those of them that found nothing.
         ReceiveCallsEmpty = Series::counter("weir_receive_calls_empty_total", "listeners.receive_calls_empty", "system calls"),
             Work("It rises while weir waits for packets.");
@@ -144,25 +144,25 @@ counters! {
             Sign("Clients end without closing, or the network between fails.");
         /// Any other error.
         ReceiveOther = RECEIVE_ERRORS.because("other"),
-            Sign("The system refuses to receive: its log may say why.");
+            Sign("The system refuses to receive: see its log.");
     }
 }
 
 counters! {
-    /// What an event loop counts.
+    /// Counters of an event loop.
     pub enum LoopCounter {
-        /// Turns of the event loops: each waits for packets and takes what has come.
+        /// Turns of the event loops: each waits for packets and reads them.
         Turns = Series::counter("weir_event_loop_turns_total", "event_loop.turns", "turns"),
             Work("It rises by at least one per second and worker; if it does not, a worker is stuck.");
-        /// System calls that asked which sockets have something.
+        /// System calls that asked which sockets have data.
         Polls = Series::counter("weir_event_loop_polls_total", "event_loop.polls", "system calls"),
-            Work("It rises with the packets, and less than they do when they come in batches.");
+            Work("It rises with the packets, slower when they arrive in batches.");
         /// System calls of the event loops: waiting, receiving, accepting, reading drop counters.
         SystemCalls = Series::counter("weir_event_loop_system_calls_total", "event_loop.system_calls", "system calls"),
-            Work("Calls per packet tell what the kernel's part of the CPU goes to.");
+            Work("Calls per packet show where the kernel's CPU time goes.");
         /// Times a loop slept for a fixed short time to let packets gather.
         Dozes = Series::counter("weir_event_loop_dozes_total", "event_loop.dozes", "sleeps"),
-            Work("Packets come one by one, and weir lets them gather.");
+            Work("Packets arrive one by one, and weir lets them gather.");
         /// Times another thread woke a loop.
         Wakeups = Series::counter("weir_event_loop_wakeups_total", "event_loop.wakeups", "wake-ups"),
             Work("Reloads, answers about origins, and the stop.");

@@ -10,7 +10,7 @@ pub const LENGTH_BYTES: usize = 4;
 /// Packets found in a buffer before they are handed over; a chunk with more is handed over in parts.
 const ENTRIES_MAX: usize = 256;
 
-/// What framing counts. Added to a listener's counters.
+/// Counters of framing. Added to a listener's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FramingCounts {
     pub packets: u64,
@@ -20,7 +20,7 @@ pub struct FramingCounts {
     pub discarded_bytes: u64,
 }
 
-/// What became of a chunk.
+/// The result of a chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fed {
     /// The end of the chunk, if it is inside a frame, is kept by the framer.
@@ -98,7 +98,7 @@ impl Framer {
         self.partial.len()
     }
 
-    /// What there is of an unfinished frame or line.
+    /// The received part of an unfinished frame or line.
     pub fn partial(&self) -> &[u8] {
         self.partial.bytes()
     }
@@ -107,7 +107,7 @@ impl Framer {
         self.skipping
     }
 
-    /// Goes on where another one was. Before the first chunk.
+    /// Continues another one. Before the first chunk.
     pub fn resume(
         &mut self,
         partial: &[u8],

@@ -21,7 +21,7 @@ pub fn pass(
 ) -> usize {
     let mut rates = config.rates.as_ref().map(|rates| rates.open(now));
     ring.keep(count, |source: Option<IpAddr>, length| -> bool {
-        // What costs least comes first.
+        // The cheapest check comes first.
         if !config.allow.is_open() && !source.is_some_and(|source| config.allow.allows(source)) {
             counters[ListenerCounter::SourcesRefused] += 1;
             return false;

@@ -6,7 +6,7 @@
 //!
 //! # Shape
 //!
-//! * [`bind`] and [`bind_group`] turn a [`ListenerConfig`] into sockets, with every fault named, before any thread
+//! * [`bind`] and [`bind_group`] turn a [`ListenerConfig`] into sockets, with every error named, before any thread
 //!   is started. [`EventLoop::add`] hands a socket to the thread that will own it.
 //! * [`EventLoop::turn`] hands over a [`PacketBatch`], not a packet: the receiver sees what came with one system call, so it
 //!   can look at the next packet ([`PacketBatch::get`]) while it handles this one, and do once what is the same for all
@@ -98,7 +98,7 @@ pub const DATAGRAM_BYTES_MAX: usize = 65536;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u16);
 
-/// Who sent a packet, as the kernel says.
+/// The sender of a packet, according to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Credentials {
     /// Process id, in the namespace of this process.

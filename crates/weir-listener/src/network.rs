@@ -2,7 +2,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_units::Network;
 
-/// Who may send to an internet address. Without networks anybody; with some, only they, and this machine as 127.0.0.1 or
+/// Allowed senders to an internet address. Without networks all; with some, only they, and this machine as 127.0.0.1 or
 /// ::1.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList {

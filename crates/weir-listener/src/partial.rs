@@ -116,7 +116,7 @@ impl PartialPool {
                 memory
             }
             None => {
-                // What is in reserve counts too, so it has to make room.
+                // The reserve counts too, so it has to make room.
                 self.trim(size);
                 vec![0; size].into()
             }

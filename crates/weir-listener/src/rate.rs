@@ -21,7 +21,7 @@ const ADDRESSES_MAX: usize = 8192;
 /// A full table is searched for addresses to forget at most this often.
 const SWEEP_NANOS: u64 = 1_000_000_000;
 
-/// What a source has left to send.
+/// The remaining tokens of a source.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenBucket {
     /// Below zero after a packet that was larger than what was left.
@@ -59,7 +59,7 @@ impl TokenBucket {
         let elapsed = u128::from(now.0.saturating_sub(self.at));
         let gained = elapsed * u128::from(bytes_per_second) / 1_000_000_000;
         if gained == 0 {
-            // What is less than a byte adds up.
+            // Fractions of a byte add up.
             return;
         }
         self.at = now.0;
@@ -175,7 +175,7 @@ impl SourceRates {
         self.lock().addresses.capacity() * (size_of::<(IpAddr, TokenBucket)>() + 1)
     }
 
-    /// Who has sent more than allowed, those who lost most first.
+    /// Sources above their rate, those with most losses first.
     pub fn limited(&self, max: usize) -> Vec<RateLimited> {
         let buckets = self.lock();
         let mut found: Vec<RateLimited> = Vec::new();

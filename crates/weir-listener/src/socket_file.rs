@@ -31,7 +31,7 @@ impl FileId {
     }
 }
 
-/// The file of a socket. Removed when dropped, unless another one has taken its place, or somebody keeps the socket.
+/// The file of a socket. Removed when dropped, unless another one has replaced it, or another process keeps the socket.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -40,7 +40,7 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// That of a socket which somebody keeps; `None` if it is gone.
+    /// The file of a kept socket; `None` if it was removed.
     pub fn kept(path: &Path) -> Option<SocketFile> {
         let found = fs::symlink_metadata(path).ok()?;
         found.file_type().is_socket().then(|| SocketFile {
@@ -142,7 +142,7 @@ pub fn check_directory(path: &Path, make_sticky: bool) -> Result<Option<String>,
         });
     }
     let what = if mode & STICKY == 0 {
-        "replace the socket and get what is sent to it"
+        "replace the socket and receive what is sent to it"
     } else {
         "take the path while weir does not run"
     };
@@ -185,8 +185,8 @@ fn someone_listens(path: &Path, kind: libc::c_int) -> Result<bool, BindFault> {
 /// Binds, which creates the file, and gives it its owner, group and mode. At no moment has it more permissions than
 /// `mode`.
 ///
-/// Nothing but `bind` is done by path: whoever may write in the directory can put a symbolic link there between two calls,
-/// and then a file of somebody else's would change its owner and mode.
+/// Only `bind` is done by path: a user who may write in the directory can put a symbolic link there between two calls,
+/// and then a file of another user would change its owner and mode.
 pub fn create(
     fd: BorrowedFd<'_>,
     path: &Path,
@@ -223,7 +223,7 @@ pub fn create(
     Ok(file)
 }
 
-/// Opens what `bind` has made without following a link. What is there may be something else already.
+/// Opens what `bind` has made without following a link. The path may lead to something else already.
 fn open_created(path: &Path) -> Result<(File, fs::Metadata), BindFault> {
     let opened = File::options()
         .read(true)

@@ -20,7 +20,7 @@ pub const TLS_READ_BYTES: usize = 32 * 1024;
 /// How long a client may take to prove that it speaks TLS.
 pub const HANDSHAKE_NANOS: u64 = 10_000_000_000;
 
-/// What an encrypted connection takes at most, about: rustls holds up to one record each way, its keys, and the certificate
+/// The most memory of an encrypted connection, about: rustls holds up to one record each way, its keys, and the certificate
 /// that the client has shown.
 pub const TLS_SESSION_BYTES: usize = 48 * 1024;
 
@@ -53,7 +53,7 @@ impl fmt::Display for TlsFileError {
 
 impl std::error::Error for TlsFileError {}
 
-/// What all encrypted connections of a listener share. It can be replaced while they are open: those there are go on as they
+/// Configuration that all encrypted connections of a listener share. It can be replaced while they are open: existing ones stay as they
 /// were set up.
 pub struct TlsServer(RwLock<Arc<Credentials>>);
 
@@ -166,7 +166,7 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsFileError> {
     };
     let found = std::fs::metadata(path).map_err(|error| fault(error.to_string()))?;
     if !found.is_file() || found.len() > FILE_BYTES_MAX {
-        return Err(fault("is no file of at most 1 MiB".into()));
+        return Err(fault("is not a file of at most 1 MiB".into()));
     }
     std::fs::read(path).map_err(|error| fault(error.to_string()))
 }
@@ -177,7 +177,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileErro
     let message = match found {
         Ok(found) if !found.is_empty() => return Ok(found),
         Ok(_) => "holds no certificate in PEM".to_owned(),
-        Err(error) => format!("is no PEM file: {error}"),
+        Err(error) => format!("is not a PEM file: {error}"),
     };
     Err(TlsFileError {
         path: path.to_owned(),
@@ -190,10 +190,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileErro
 pub enum TlsFault {
     /// TLS says no: of a version, a certificate, a record.
     Tls(rustls::Error),
-    /// What came is no TLS that could be taken.
+    /// The data is not valid TLS.
     Unreadable(io::Error),
     TooMuchAtOnce,
-    /// What TLS had to say could not be sent.
+    /// TLS's own data could not be sent.
     NoAnswer(io::Error),
     NoHandshake,
 }
@@ -203,8 +203,8 @@ impl fmt::Display for TlsFault {
         match self {
             TlsFault::Tls(error) => error.fmt(f),
             TlsFault::Unreadable(error) => error.fmt(f),
-            TlsFault::TooMuchAtOnce => f.write_str("it sends more than TLS allows at once"),
-            TlsFault::NoAnswer(error) => write!(f, "it takes no answer: {error}"),
+            TlsFault::TooMuchAtOnce => f.write_str("it sends more than TLS allows"),
+            TlsFault::NoAnswer(error) => write!(f, "it does not read the answer: {error}"),
             TlsFault::NoHandshake => f.write_str("no handshake within ten seconds"),
         }
     }

@@ -24,7 +24,7 @@ fn refused(config: &ListenerConfig) -> BindError {
     error
 }
 
-/// Checks the fault and that the message says what to do.
+/// Checks the error and that the message says what to do.
 macro_rules! check {
     ($config:expr, $fault:pat, $remedy:expr) => {
         let error = refused(&$config);
@@ -225,7 +225,7 @@ fn mode_owner_and_group_are_as_asked() {
     }
 }
 
-/// Mode and owner were once set by path: whoever put a symbolic link in the socket's place in time got the mode of a file of
+/// Mode and owner were once set by path: a user who put a symbolic link in the socket's place in time got the mode of a file of
 /// root's changed. The race cannot be won on purpose, so the calls of a process that binds are looked at.
 #[test]
 fn nothing_is_changed_by_the_path_of_a_socket() {

@@ -259,7 +259,7 @@ fn drain_under_load(config: &ListenerConfig, length: usize) -> (Counter, Listene
         std::thread::yield_now();
     }
     if let Address::Udp { .. } = address {
-        // Senders over UDP notice nothing and go on, as soon as the machine lets them: until one has sent a packet that it
+        // Senders over UDP notice nothing and continue, as soon as the machine lets them: until one has sent a packet that it
         // began after the drain.
         counter.until(|_| {
             std::thread::yield_now();
@@ -373,7 +373,7 @@ fn a_drain_does_not_wait_for_a_peer_that_never_ends() {
     counter.events.begin_drain();
     let before = counter.packets(id);
     let begun = Instant::now();
-    // Until it is cut off, which is when nothing comes any more although it goes on.
+    // Until it is cut off, which is when no data arrives although it keeps sending.
     let mut last = counter.packets(id);
     while counter.turn() > 0 || begun.elapsed() < Duration::from_millis(1000) {
         last = counter.packets(id);
@@ -586,7 +586,7 @@ fn a_flood_delays_others_by_a_bounded_number_of_bytes() {
         };
         let mut written = 0;
         let mut refill = || {
-            // A little more at a time than is taken; streams go on where they were cut.
+            // A little more at a time than is taken; streams continue where they were cut.
             for _ in 0..2 {
                 written = (written + flood.write(&packet[written..])) % packet.len();
             }
@@ -663,7 +663,7 @@ fn a_thousand_per_second_lose_nothing_beside_a_flood() {
                         break;
                     }
                     // The clock is the subject here: one message each millisecond, late ones at once, but never more on their
-                    // way than the smallest usual buffer holds: a machine that stands still would make them too many.
+                    // way than the smallest usual buffer holds: a machine that is stopped would make them too many.
                     let due = start + Duration::from_millis(number);
                     std::thread::sleep(due.saturating_duration_since(Instant::now()));
                     while number > received.load(Ordering::Relaxed) + ON_THEIR_WAY

@@ -414,7 +414,7 @@ fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
         harness.run_until_loop(|h| h.events.counters(id)[ListenerCounter::ConnectionsClosedBudget] == 1);
         large.expect_closed();
         assert!(harness.events.partial_bytes_held() <= harness.events.partial_budget());
-        // The others go on as if nothing had happened.
+        // The others are not affected.
         small.send(&[b'z'; 104]);
         middle.send(&[b'x'; 8000 + 4 - 900]);
         harness.run_until(|seen| seen.len() == 2);
@@ -430,7 +430,7 @@ fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
             (1, 3000)
         );
 
-        // With no budget at all, whole frames still pass, and whoever cuts one goes.
+        // With no budget at all, whole frames still pass, and a connection with a partial one is closed.
         harness.events.set_partial_budget(0);
         small.send(&frame(b"whole"));
         harness.run_until(|seen| seen.len() == 3);
@@ -500,7 +500,7 @@ fn thousands_of_idle_connections_cost_descriptors_and_little_else() {
 }
 
 #[test]
-fn whoever_connected_is_the_origin() {
+fn the_connecting_process_is_the_origin() {
     let directory = tempfile::tempdir().unwrap();
     let mut asked = config(&format!("unix://{}", directory.path().join("s").display()));
     asked.pass_credentials = true;
@@ -618,7 +618,7 @@ fn take_all_descriptors() -> Vec<std::fs::File> {
     std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect()
 }
 
-/// The reserve is gone too: accepting pauses and is taken up again by itself.
+/// The reserve is used up too: accepting pauses and resumes by itself.
 #[test]
 fn descriptors_used_up_for_long() {
     assert!(support::wait(support::subprocess("child_without_a_reserve").spawn().unwrap()).success());

@@ -117,7 +117,7 @@ fn level(key: &OriginKey<'_>, policy: &Policy, decision: &mut Decision) -> Optio
                 return None;
             }
             Some(Cardinality::None) => {
-                let what = "none: opting out is not allowed, the default counts";
+                let what = "none: opting out is not allowed, the default applies";
                 decision.note("cardinality", what.into());
                 policy.cardinality
             }
@@ -128,7 +128,7 @@ fn level(key: &OriginKey<'_>, policy: &Policy, decision: &mut Decision) -> Optio
             None => {
                 decision.note(
                     "cardinality",
-                    format!("{text:?} is no cardinality, the default counts"),
+                    format!("{text:?} is not a cardinality, the default applies"),
                 );
                 policy.cardinality
             }
@@ -212,7 +212,7 @@ fn candidates(
             if let Some(id) = local {
                 decision.note(
                     "local_data",
-                    format!("container {id}: the entity id counts instead"),
+                    format!("container {id}: the entity id takes precedence"),
                 );
             }
         }
@@ -220,10 +220,7 @@ fn candidates(
         (None, None) => {}
     }
     if key.fields.external.is_some() {
-        decision.note(
-            "external_data",
-            "only origin_unified takes it into account".into(),
-        );
+        decision.note("external_data", "only origin_unified uses it".into());
     }
     found
 }

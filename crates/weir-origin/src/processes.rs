@@ -53,13 +53,13 @@ impl fmt::Display for Looked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Looked::Container(id) => write!(f, "its control group is that of container {id}"),
-            Looked::NoContainer => f.write_str("its control group is no container's"),
-            Looked::Fault(ProcessFault::Gone) => f.write_str("there is no such process (any more)"),
+            Looked::NoContainer => f.write_str("its control group does not belong to a container"),
+            Looked::Fault(ProcessFault::Gone) => f.write_str("the process does not exist, or has ended"),
             Looked::Fault(ProcessFault::Denied) => {
-                f.write_str("the kernel does not let weir look at this process")
+                f.write_str("the kernel denies weir access to this process")
             }
             Looked::Fault(ProcessFault::Unreadable) => {
-                f.write_str("what the kernel says about this process makes no sense")
+                f.write_str("the kernel's answer about this process is invalid")
             }
         }
     }

@@ -618,7 +618,7 @@ impl Running {
         if self.allowed.is_some() && pid.is_none() {
             steps.push(OriginStep {
                 means: "allowed_origins".to_owned(),
-                what: "it is not applied, since no process is named (--pid)".to_owned(),
+                what: "it is not applied without a process (--pid)".to_owned(),
                 added: Vec::new(),
             });
         }
@@ -652,8 +652,8 @@ impl Running {
         };
         let unknown = |who: &str| word(allowed.unknown(), "unknown", who);
         Some(match looked {
-            Looked::NoContainer => word(allowed.no_container(), "no_container", "it is no container's"),
-            Looked::Fault(_) => unknown("nothing is known of it"),
+            Looked::NoContainer => word(allowed.no_container(), "no_container", "it is not in a container"),
+            Looked::Fault(_) => unknown("it is unknown"),
             Looked::Container(id) => {
                 let tags = self.store.tags(&Entity::Container(id.clone()), Cardinality::High);
                 match allowed.container(id, tags.as_deref()) {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Numbers only grow, unless they say what there is at the moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginStatus {
-    /// Look-ups of processes by result: `container`, `no_container`, and the faults `process_gone`, `process_denied`,
+    /// Look-ups of processes by result: `container`, `no_container`, and the errors `process_gone`, `process_denied`,
     /// `process_unreadable`.
     pub processes: BTreeMap<String, u64>,
     /// Processes whose number turned out to belong to another one by now.

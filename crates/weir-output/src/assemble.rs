@@ -4,7 +4,7 @@ use crate::compress::Compressor;
 use crate::delivery::{Class, Draft, Encoded, Items, Reason};
 use crate::settings::Compression;
 
-/// What a backend takes in one request.
+/// The limits of one request to a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadLimits {
     pub compressed: usize,
@@ -13,7 +13,7 @@ pub struct PayloadLimits {
     pub count: u32,
 }
 
-/// What stands around and between the items.
+/// The bytes around and between the items.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
     pub head: Vec<u8>,
@@ -59,7 +59,7 @@ impl Assembler {
         self.count == 0
     }
 
-    /// What lies in the open payload.
+    /// The content of the open payload.
     pub fn open(&self) -> Items {
         Items::of(self.class, u64::from(self.count))
     }

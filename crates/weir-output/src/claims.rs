@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::delivery::Surroundings;
 
-/// Seconds after which a path that nobody wrote to is free.
+/// Seconds without a write after which a path is free.
 const EXPIRY: i64 = 600;
 /// One part in this many of an output's memory is for telling names apart.
 const SHARE: u64 = 4;
@@ -23,7 +23,7 @@ const SHARE: u64 = 4;
 const ENTRY_BYTES: u64 = 2 * (size_of::<Claim>() as u64 + 1);
 
 struct Claim {
-    /// Hash of the path. Two paths with one hash are taken for the same, which costs one of them its name and nothing else.
+    /// Hash of the path. Two paths with one hash count as the same, which costs one of them its name and nothing else.
     path: u64,
     owner: u64,
     /// Bucket of the last line that was written to it.
@@ -39,12 +39,12 @@ pub struct Claims {
     swept: i64,
 }
 
-/// What came of a claim.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimResult {
     Granted,
     Refused,
-    /// Granted without a look, as there is no memory for the path.
+    /// Granted without a check, for lack of memory for the path.
     Unchecked,
 }
 
@@ -100,7 +100,7 @@ impl Claims {
         ClaimResult::Granted
     }
 
-    /// Forgets paths that nobody writes to any more. Cheap unless a minute has passed since the last time.
+    /// Forgets paths without writes. Cheap unless a minute has passed since the last time.
     pub fn sweep(&mut self, bucket: i64) {
         if bucket >= self.swept.saturating_add(EXPIRY / 10) {
             self.swept = bucket;
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_comes_first_the_least_rank_owns_the_path_after_one_bucket() {
+    fn in_any_order_of_arrival_the_least_rank_owns_the_path_after_one_bucket() {
         for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1], [2, 1, 3]] {
             let mut claims = Claims::new(1 << 20);
             let mut round = |bucket: i64, order: [u64; 3]| -> Vec<u64> {

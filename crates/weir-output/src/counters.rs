@@ -9,7 +9,7 @@ pub(crate) const DROPPED: Series =
         .help("Items dropped, by kind and reason.");
 
 counters! {
-    /// What an endpoint of an output counts beside points, events, checks and messages.
+    /// Counters of an endpoint beside points, events, checks and messages.
     pub enum OutputCounter {
         /// Payload bytes delivered.
         Bytes = Series::counter("weir_output_bytes_total", "outputs.bytes", "bytes"),
@@ -26,17 +26,17 @@ counters! {
         /// Series that the receiver refuses, left out of what it is sent.
         RefusedSeries = Series::gauge("weir_output_refused_series", "outputs.refused_series", "series"),
             Sign("The log names them with the receiver's reason.");
-        /// Bytes of the disk queue that were found damaged at the start; what they held is lost.
+        /// Bytes of the disk queue that were damaged at the start and are lost.
         DiskDamagedBytes = Series::counter("weir_output_disk_damaged_bytes_total", "outputs.disk_damaged_bytes", "bytes"),
             Sign("The disk or its file system lost data.");
         /// Messages that a relay's `prefixes` leave out.
         Unmatched = Series::counter("weir_output_unmatched_total", "outputs.unmatched", "messages"),
-            Work("The relay does what its `prefixes` say.");
+            Work("The relay applies its `prefixes`.");
     }
 }
 
 counters! {
-    /// What there is in the exposition of `/metrics`.
+    /// Numbers of the exposition of `/metrics`.
     pub enum ScrapeCounter {
         /// Contexts in the exposition.
         Series = Series::gauge("weir_scrape_series", "scrape.series", "series"),

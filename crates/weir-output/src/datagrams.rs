@@ -8,7 +8,7 @@ use crate::claims::{Notes, shown};
 use crate::delivery::{BoxFuture, Outcome, Payload, Transport};
 
 /// The pieces of `text`, whose lines all end in a line feed, each as many whole lines as fit into `bytes_max`. A line that is longer
-/// alone comes alone; whoever made the text should have left it out.
+/// alone comes alone; the maker of the text should have left it out.
 pub fn datagrams(text: &[u8], bytes_max: usize) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -36,9 +36,9 @@ pub struct Answer {
 /// Why there is no client. The text names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("delivery.proxy: not a proxy's URL; allowed is one such as http://proxy:3128")]
+    #[error("delivery.proxy: not a proxy URL, such as http://proxy:3128")]
     Proxy,
-    #[error("delivery.ca_file: {path}: {fault}; allowed is a PEM file with certificates")]
+    #[error("delivery.ca_file: {path}: {fault}; it must be a PEM file with certificates")]
     CaFile { path: String, fault: CaFault },
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
@@ -117,7 +117,7 @@ pub fn client(settings: &DeliverySettings, user_agent: &str) -> Result<Client, C
 
 /// A client of a server that speaks HTTP/2 and nothing else, as those of gRPC.
 ///
-/// HTTP/2 has one connection for all requests and keeps it when one of them is given up. If its other end is gone without a word, or
+/// HTTP/2 has one connection for all requests and keeps it when one of them is given up. If its other end has disappeared, or
 /// its name has moved, every later request would wait there too: after a request that was given up there is a new connection.
 pub struct Http2 {
     settings: DeliverySettings,
@@ -205,7 +205,7 @@ fn build(
 fn tls(ca_file: &str) -> Result<ClientConfig, ClientError> {
     let roots = if ca_file.is_empty() {
         let mut roots = RootCertStore::empty();
-        // A system without certificates is no failure until somebody wants TLS; the handshake then says so.
+        // A system without certificates fails only with TLS, in the handshake.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         roots
     } else {

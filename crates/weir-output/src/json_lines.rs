@@ -85,7 +85,7 @@ impl Encode for LinesEncoder {
         lines.finish(out);
     }
 
-    /// Nothing stays open: whoever reads along sees an event when it comes, not at the end of a bucket.
+    /// Nothing stays open: a reader sees an event when it comes, not at the end of a bucket.
     fn finish(&mut self, _: &mut Encoded) {}
 
     fn open(&self) -> Items {

@@ -87,17 +87,17 @@ pub fn destinations(settings: &OutputSettings) -> Result<Vec<Destination>, Start
     }
 }
 
-/// What is known of a destination that could be reached.
+/// Facts about a reachable destination.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reached {
     pub found: String,
-    /// What an answer tells beyond that.
+    /// Further facts from an answer.
     pub fault: Option<Fault>,
     /// The clock of the other side, in Unix seconds.
     pub date: Option<i64>,
 }
 
-/// What is wrong although there was an answer.
+/// The error in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     KeyRefused,
@@ -136,7 +136,7 @@ async fn reach(way: &Way) -> Result<Reached, String> {
         Way::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(text)?;
             let peer = stream.peer_addr().map_err(text)?;
-            Ok(Reached::found(format!("{peer} takes connections")))
+            Ok(Reached::found(format!("{peer} accepts connections")))
         }
         Way::Udp { host, port } => {
             let mut found = tokio::net::lookup_host((host.as_str(), *port))
@@ -146,18 +146,16 @@ async fn reach(way: &Way) -> Result<Reached, String> {
             let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any).await.map_err(text)?;
             socket.connect(target).await.map_err(text)?;
-            Ok(Reached::found(
-                "there is a route; over UDP nothing more can be known",
-            ))
+            Ok(Reached::found("there is a route; UDP tells no more"))
         }
         Way::UnixDatagram(path) => {
             let socket = UnixDatagram::unbound().map_err(text)?;
             socket.connect(path).map_err(text)?;
-            Ok(Reached::found("somebody receives there"))
+            Ok(Reached::found("a process receives there"))
         }
         Way::UnixStream(path) => {
             UnixStream::connect(path).await.map_err(text)?;
-            Ok(Reached::found("somebody takes connections there"))
+            Ok(Reached::found("a process accepts connections there"))
         }
     }
 }

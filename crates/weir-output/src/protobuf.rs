@@ -116,7 +116,7 @@ pub fn message(buffer: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>
     }
 }
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
     /// A varint, or the bits of a fixed number.

@@ -5,7 +5,7 @@ use weir_aggregate::Value;
 
 use crate::delivery::Reason;
 
-/// What an output may say of counters, for every series and for as long as it runs: a name in Prometheus depends on it.
+/// How an output exposes counters, for every series and as long as it runs: a name in Prometheus depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counters {
     /// A bucket that adds up to less than zero is refused.

@@ -39,7 +39,7 @@ impl Timeline {
         self.newest
     }
 
-    /// Goes on behind the newest time of another process.
+    /// Continues after the newest time of another process.
     pub fn resume(&mut self, newest: i64) {
         self.newest = newest;
     }

@@ -13,7 +13,7 @@ use weir_aggregate::Expansion;
 use weir_output::delivery::{Clock, Delivery};
 use weir_output::settings::Start;
 
-/// A carbon that closes connections at once while it is away.
+/// A carbon that closes connections at once while it is down.
 async fn carbon() -> (String, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("tcp://{}", listener.local_addr().unwrap());
@@ -107,7 +107,7 @@ async fn fill(output: &Delivery, name: &str, series: fn(u64) -> u64) -> u64 {
     round
 }
 
-/// Somebody else took the room and gives it back while the backend is away: what waited in memory is written, and the end loses
+/// Another program used up the disk and frees it during the outage: payloads in memory are written, and the end loses
 /// nothing of it.
 async fn room_during_an_outage(name: &str, directory: &str) {
     let ballast = format!("{directory}/ballast");
@@ -142,7 +142,7 @@ async fn full_and_free_again(name: &str, directory: &str) {
         status.balances() && status.endpoints[0].dropped.is_empty(),
         "{name}: {status:#?}"
     );
-    // Delivery goes on from memory, what is on disk is done with, and then there is room again.
+    // Delivery continues from memory, payloads on disk are completed, and then there is room again.
     reachable.store(true, Ordering::SeqCst);
     wait(&output, name, idle).await;
     let error = output.status().endpoints[0].disk_error.clone();

@@ -303,7 +303,7 @@ async fn the_end_does_not_wait_out_a_backoff() {
     assert_eq!(output.status().endpoints[0].delivered.points, 1);
 }
 
-/// The network is gone for an hour of driven time while a flush closes every ten seconds; afterwards nothing is missing.
+/// The network is down for an hour of driven time while a flush closes every ten seconds; afterwards nothing is missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_hour_without_network() {
     for on_disk in [false, true] {

@@ -220,7 +220,7 @@ async fn a_refused_key_loses_nothing() {
         // Three minutes at 32 to 64 s.
         let attempts = intake.requests().len();
         assert!((3..=7).contains(&attempts), "{name}: {attempts} attempts");
-        // Whoever knows of another key need not wait.
+        // A sender with another key need not wait.
         is_valid.store(true, Ordering::SeqCst);
         output.hurry();
         let status = wait(&output, name, |status| {
@@ -420,7 +420,7 @@ async fn through_a_tunnel() {
     }
 }
 
-/// The backend is away for an hour of driven time, in the middle of which the process ends; the next one finds on disk what the
+/// The backend is down for an hour of driven time, in the middle of which the process ends; the next one finds on disk what the
 /// first could not deliver.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_hours_outage_across_a_restart() {

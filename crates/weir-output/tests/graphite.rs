@@ -205,7 +205,7 @@ async fn a_distribution_is_within_its_sketchs_error() {
     }
 }
 
-/// Names that become one path are told apart the same way in whatever order they come, and the status says so.
+/// Names that become one path are distinguished in the same way in any order, and the status says so.
 /// A long node was cut to 250 bytes and then got the nine of a collision: with `.wsp` that is no name for a file, carbon dropped the
 /// line, and it counted as delivered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -416,7 +416,7 @@ async fn no_fault_delays_another_output() {
     output.shutdown(DEADLINE).await;
 }
 
-/// The receiver is gone for an hour of driven time while a flush closes every ten seconds; afterwards nothing is missing, and what
+/// The receiver is down for an hour of driven time while a flush closes every ten seconds; afterwards nothing is missing, and what
 /// came twice came to the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_hour_without_receiver() {

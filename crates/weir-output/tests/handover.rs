@@ -103,7 +103,7 @@ async fn other_labels_are_other_series() {
     );
 }
 
-/// Every way from memory and disk to memory and disk: nothing lost, nothing twice, figures that go on.
+/// Every way from memory and disk to memory and disk: nothing lost, nothing twice, figures continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_goes_over_wherever_it_lies() {
     let directory = tempfile::tempdir().unwrap();
@@ -162,7 +162,7 @@ async fn what_waits_goes_over_wherever_it_lies() {
     assert!(Path::new(&path("1-same-a")).is_dir());
 }
 
-/// One of two keys is replaced: the other's endpoint goes on as it is, and what the first holds goes to its heir alone.
+/// One of two keys is replaced: the other's endpoint is not affected, and the payloads of the first go only to its heir.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_keys_is_replaced() {
     let (intake, reachable) = Intake::that_can_be_away(false).await;

@@ -120,7 +120,7 @@ async fn nothing_is_taken_over_where_it_could_be_anothers() {
     assert_eq!(running.status().endpoints[0].delivered.points, 1);
 }
 
-/// Where a token is a header, the queue is the URL's alone: whoever replaces the token delivers with the new one what waits.
+/// Where a token is a header, the queue belongs to the URL alone: after the token is replaced, waiting payloads are delivered with the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_that_replaces_another_delivers_what_waits() {
     let start = |name: &str, url: &str, token: &str, disk: &Path| {

@@ -241,7 +241,7 @@ async fn both_versions_by_their_owners_definitions() {
     }
 }
 
-/// The owner of a name comes and goes: whoever had it meanwhile ends under the one name and begins under the other.
+/// The owner of a name comes and goes: the metric that had it meanwhile ends under one name and starts under the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_change_hands() {
     let intake = Intake::start(|_| Reply::Status(200)).await;

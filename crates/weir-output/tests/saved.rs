@@ -1,4 +1,4 @@
-//! An output whose process ends, and the one of the next process that goes on with what it had summed up: what a receiver sees of it.
+//! An output whose process ends, and the output of the next process that continues its sums, as a receiver sees them.
 
 mod support;
 
@@ -115,7 +115,7 @@ async fn other_settings_begin_anew_and_say_so() {
         );
         second
     };
-    check(saved.clone(), "other", "its settings are not those")
+    check(saved.clone(), "other", "its settings changed")
         .shutdown(Duration::ZERO)
         .await;
     let gone = SavedStates::new(BTreeMap::from([("gone".to_owned(), saved)]), Duration::ZERO);
@@ -202,7 +202,7 @@ fn bytes_that_are_no_state_leave_an_empty_scrape() {
                 refused += 1;
                 assert_eq!(next.status().series, 0);
             }
-            // Whatever it is now, it can be gone on with.
+            // Any result must be a valid start.
             take(&next, 1, SECOND, 10);
             shown(&next, 10);
         }

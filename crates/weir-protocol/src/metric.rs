@@ -65,7 +65,7 @@ impl Kind {
 /// The smallest sample rate in use; smaller ones are raised to it, which bounds one message's weight at about 2.6e8.
 pub const SAMPLE_RATE_MIN: f64 = 3.845e-9;
 
-/// A sample rate that parses and cannot be used: the sample counts once, and the fault is counted.
+/// A sample rate that parses but cannot be used: the sample counts once, and the error is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateFault {
     /// Zero, negative, above one, or not finite.
@@ -142,7 +142,7 @@ fn items(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     field.split(|&byte| byte == b':').filter(|item| !item.is_empty())
 }
 
-/// Parses a metric. With several faults in one line the class is that of the first met, in the order separators, name,
+/// Parses a metric. With several errors in one line the class is that of the first, in the order separators, name,
 /// value present, type, value, sections.
 pub(crate) fn parse<'a>(line: &'a [u8], options: &ParseOptions) -> Result<Metric<'a>, ErrorClass> {
     let first_pipe = memchr::memchr(b'|', line).ok_or(ErrorClass::NoSeparator)?;

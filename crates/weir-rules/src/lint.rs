@@ -122,7 +122,7 @@ impl Linter {
             if profile.prefix == "*" && is_everything(&samples, &mapping.pattern, self) {
                 self.find(
                     path.clone(),
-                    format!("gives every metric the one name {:?}", mapping.name),
+                    format!("gives every metric the same name {:?}", mapping.name),
                 );
             }
             let same = names.entry(&mapping.name).or_default();
@@ -186,7 +186,7 @@ impl Linter {
             if effect.histogram != HistogramChoice::default() && !rule.kinds.overlaps(of_histograms) {
                 self.find(
                     path.clone(),
-                    "chooses series of histograms, and is for other types only",
+                    "chooses series of histograms, but applies to other types only",
                 );
             }
             for (number, value) in effect.values.iter().enumerate() {
@@ -205,10 +205,7 @@ impl Linter {
                     self.find(path.clone(), "drops every metric");
                 }
                 if let TagFilter::Include(keys) = &effect.tags {
-                    let message = format!(
-                        "takes every tag but {} from every metric it sees",
-                        keys.join(", ")
-                    );
+                    let message = format!("removes every tag except {} from every metric", keys.join(", "));
                     self.find(path.clone(), message);
                 }
             }

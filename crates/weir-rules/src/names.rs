@@ -56,7 +56,7 @@ pub struct MatchScratch {
 }
 
 impl NameMatcher {
-    /// An error names the pattern that is at fault, where it is one.
+    /// An error names the offending pattern, if there is one.
     pub fn new(patterns: &[&Pattern], limits: &RuleLimits) -> Result<Self, (Option<usize>, PatternError)> {
         let bytes: usize = patterns.iter().map(|pattern| pattern.text().len()).sum();
         if bytes > limits.pattern_bytes {

@@ -43,7 +43,7 @@ impl FromStr for OriginPattern {
             return Err(OriginPatternError("needs a key without * and a value"));
         }
         if text.contains([',', '|', '\n', '\r']) || text.trim() != text {
-            return Err(OriginPatternError("holds what no tag can"));
+            return Err(OriginPatternError("has a character that is not allowed in a tag"));
         }
         Ok(OriginPattern::Tag {
             key: key.into(),

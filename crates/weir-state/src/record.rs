@@ -330,7 +330,7 @@ pub(crate) struct Part<'a> {
     series: Vec<PartSeries<'a>>,
     /// Each text with its place in the order in which they came.
     texts: HashMap<&'a str, u32>,
-    /// Of all series, one after the other: those places of their texts.
+    /// The places of the texts of all series, in order.
     references: Vec<u32>,
     /// And their states.
     states: Vec<u8>,

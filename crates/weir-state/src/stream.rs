@@ -1,4 +1,4 @@
-//! Series one after the other, as they come: for two processes of one agent, of which the second goes on at once. There is no order,
+//! A stream of series: for two processes of one agent, of which the second continues at once. There is no order,
 //! no text is shared, and a series may come again, whose last state counts.
 
 use weir_protocol::Kind;

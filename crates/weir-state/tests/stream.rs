@@ -1,4 +1,4 @@
-//! Series one after the other, as bytes.
+//! A stream of series as bytes.
 
 use proptest::prelude::*;
 use weir_protocol::Kind;

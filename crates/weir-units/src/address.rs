@@ -39,7 +39,7 @@ pub struct AddressError {
     fault: AddressFault,
 }
 
-/// The faults an [`AddressError`] distinguishes.
+/// The errors that an [`AddressError`] distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressFault {
     /// There is no `://`.
@@ -112,7 +112,7 @@ impl fmt::Display for AddressError {
             }
             AddressFault::PathTooLong => write!(
                 f,
-                "the path of a Unix socket may have {UNIX_PATH_BYTES_MAX} bytes at most, the kernel takes no more"
+                "the path of a Unix socket may have {UNIX_PATH_BYTES_MAX} bytes at most, the kernel's limit"
             ),
             AddressFault::ZeroByte => write!(f, "the path holds a zero byte"),
         }

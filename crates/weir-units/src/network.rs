@@ -30,7 +30,10 @@ impl fmt::Display for NetworkError {
             NetworkError::Address => f.write_str("not an address or network such as 10.1.0.0/16 or fd00::/8"),
             NetworkError::Bits { max } => write!(f, "the prefix must be a whole number from 0 to {max}"),
             NetworkError::Beyond { network } => {
-                write!(f, "the address has bits beyond the prefix; {network} is meant?")
+                write!(
+                    f,
+                    "the address has bits beyond the prefix; did you mean {network}?"
+                )
             }
         }
     }
@@ -138,7 +141,7 @@ mod tests {
             ("10.0.0.0/", "0 to 32"),
             ("10.0.0.0/+8", "0 to 32"),
             ("fd00::/129", "0 to 128"),
-            ("10.1.2.3/8", "10.0.0.0/8 is meant?"),
+            ("10.1.2.3/8", "did you mean 10.0.0.0/8?"),
         ] {
             let error = text.parse::<Network>().unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");

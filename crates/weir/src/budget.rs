@@ -1,11 +1,11 @@
 //! The memory ledger: who may take how much of `memory`. Every share is computed here and nowhere else.
 //!
-//! What grows has a share of its own, so that none can take another's: a flood of contexts takes no room from payloads that wait.
+//! Everything that grows has its own share: a flood of contexts takes no room from payloads that wait.
 //! What is not configured has none; contexts and their state get all that the others leave.
 
 use crate::config::Config;
 
-/// What has a share. In the order of [`TABLE`].
+/// The shares, in the order of [`TABLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     Contexts,
@@ -25,7 +25,7 @@ struct Line {
     name: &'static str,
     /// Of the whole; contexts get what is left.
     sixty_fourths: u64,
-    /// What of the memory in use counts against it, by the names that the status has.
+    /// Parts of the used memory, by their names in the status.
     parts: &'static [&'static str],
     when_full: &'static str,
 }
@@ -46,7 +46,7 @@ const TABLE: [Line; 9] = [
         name: "batches",
         sixty_fourths: 4,
         parts: &["batches"],
-        when_full: "workers hold their flush back; an output that is behind with encoding drops batches (inbox_full)",
+        when_full: "workers hold their flush back; an output that encodes too slowly drops batches (inbox_full)",
     },
     Line {
         share: Share::Frames,
@@ -67,7 +67,7 @@ const TABLE: [Line; 9] = [
         name: "senders",
         sixty_fourths: 2,
         parts: &["origins", "awaiting_origin", "rate_limits"],
-        when_full: "messages count as their sender's without the tags of their own origin, and do not wait for them",
+        when_full: "messages get their sender's tags instead of those of their own origin",
     },
     Line {
         share: Share::Queues,
@@ -88,14 +88,14 @@ const TABLE: [Line; 9] = [
         name: "history",
         sixty_fourths: 8,
         parts: &["history"],
-        when_full: "the oldest minutes go, and points of new series are not kept where texts take too much",
+        when_full: "the oldest minutes go, and points of new series are not stored when names and tags take too much",
     },
     Line {
         share: Share::Taps,
         name: "taps",
         sixty_fourths: 1,
         parts: &["taps"],
-        when_full: "packets are missing in a capture or a tail, counted; ingest has them",
+        when_full: "packets are missing in a capture or a tail, and counted; ingest is not affected",
     },
 ];
 
@@ -212,7 +212,7 @@ impl Budget {
     }
 }
 
-/// What each holder of a share may have: the same for all, but none less than it holds already. So nothing is lost where a
+/// The part of each holder of a share: equal parts, but none less than it holds already. So nothing is lost if a
 /// holder comes in, and together they stay within the share as long as what they hold does.
 pub fn divide(share: u64, held: &[u64]) -> Vec<u64> {
     let mut limits = vec![None; held.len()];
@@ -281,7 +281,7 @@ mod tests {
             let held_together: u64 = held.iter().sum();
             prop_assert!(limits.iter().zip(&held).all(|(limit, held)| limit >= held));
             prop_assert!(limits.iter().sum::<u64>() <= share.max(held_together));
-            // Whoever has more than another holds that much.
+            // An output with more than another holds that much.
             let least = *limits.iter().min().unwrap();
             prop_assert!(limits.iter().zip(&held).all(|(limit, held)| *limit == least || limit == held));
         }

@@ -1,4 +1,4 @@
-//! The Datadog Agent's format of captures: what it writes is read here, and what is written here it reads.
+//! The Datadog Agent's format of captures: each side reads the other's files.
 //!
 //! ```text
 //! D4 74 D0 60 F3 FF 00 00            header; the low half of the fifth byte is the version
@@ -60,7 +60,7 @@ impl Captured {
     }
 }
 
-/// Who the senders were, at the end of a capture.
+/// The senders of a capture, at its end.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct State {
     /// By entity.
@@ -146,29 +146,29 @@ pub enum CaptureError {
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
     #[error(
-        "it is no capture of DogStatsD: it begins with {0}, and a capture with d4 74 d0 60 f3 ff 00 00, or with 28 b5 2f fd where it is compressed with zstd"
+        "it is not a DogStatsD capture: it begins with {0} instead of d4 74 d0 60 f3 ff 00 00, or 28 b5 2f fd (zstd)"
     )]
     Foreign(String),
     #[error("it is a capture of version {0}; known are the versions up to 3")]
     Version(u8),
-    #[error("it is cut: it ends in the middle of packet {packet}, at byte {at}; {} packets are whole", packet - 1)]
+    #[error("it is truncated: it ends within packet {packet}, at byte {at}; {} packets are whole", packet - 1)]
     Cut { packet: u64, at: u64 },
-    #[error("it is cut: it ends behind packet {0} without the state that every capture ends with")]
+    #[error("it is truncated: it ends after packet {0}, without the state that ends a capture")]
     NoState(u64),
     #[error("it is damaged: packet {packet}, at byte {at}, claims to have {length} bytes")]
     Length { packet: u64, at: u64, length: usize },
-    #[error("it is damaged: packet {packet}, at byte {at}, is not what a capture holds: {source}")]
+    #[error("it is damaged: packet {packet}, at byte {at}, is invalid: {source}")]
     Packet {
         packet: u64,
         at: u64,
         source: prost::DecodeError,
     },
-    #[error("it is damaged: the state at its end is not what a capture holds")]
+    #[error("it is damaged: the state at its end is invalid")]
     State,
 }
 
 impl CaptureError {
-    /// What comes before the error is whole.
+    /// Everything before the error is whole.
     pub fn is_cut(&self) -> bool {
         matches!(self, CaptureError::Cut { .. } | CaptureError::NoState(_))
     }

@@ -1,6 +1,6 @@
-//! Logs: lines on standard error, written by a thread of their own.
+//! Logs: lines on standard error, written by a separate thread.
 //!
-//! Whoever logs hands the line over and goes on: a terminal that stands still, a full disk or a closed pipe
+//! Callers hand the line over and continue: a stopped terminal, a full disk or a closed pipe
 //! costs log lines, which are counted, and nothing else. Standard output belongs to the outputs.
 
 use std::collections::HashMap;
@@ -183,7 +183,7 @@ struct Seen {
     reported: u64,
 }
 
-/// Pairs of listener and reason that are told apart.
+/// Pairs of listener and reason that are distinguished.
 const PAIRS_MAX: usize = 1024;
 
 /// Bytes of an example.
@@ -321,7 +321,7 @@ mod tests {
         assert!(long.ends_with("\" and 880 bytes more"), "{long}");
     }
 
-    /// Accepts nothing until it is let go, as a pipe whose reader stands still.
+    /// Accepts nothing until it is let go, like a pipe with a stopped reader.
     struct Stuck(Receiver<()>);
 
     impl Write for Stuck {

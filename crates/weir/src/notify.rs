@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use weir_listener::Monotonic;
 
-/// The manager's socket; nowhere, where there is no manager.
+/// The manager's socket; `None` without a manager.
 #[derive(Debug, Default)]
 pub struct Notify {
     socket: Option<UnixDatagram>,
@@ -43,7 +43,7 @@ impl Notify {
             Err(error) => {
                 let name = name.display();
                 tracing::warn!(
-                    "NOTIFY_SOCKET: {name} cannot be reached, so the service manager is told nothing: {error}"
+                    "NOTIFY_SOCKET: {name} cannot be reached, so the service manager gets no notifications: {error}"
                 );
                 Notify::default()
             }
@@ -122,7 +122,7 @@ impl Notify {
         if let Some(socket) = &self.socket
             && let Err(error) = socket.send(what.as_bytes())
         {
-            tracing::debug!("the service manager was not told {what:?}: {error}");
+            tracing::debug!("the service manager could not be notified of {what:?}: {error}");
         }
     }
 }

@@ -91,17 +91,17 @@ impl Signals {
 #[derive(Debug)]
 pub enum Asked {
     Stop(&'static str),
-    /// With who wants to know what came of it.
+    /// With the requester, who gets the result.
     Reload(Option<ReloadRequest>),
     Upgrade,
-    /// Nobody asked.
+    /// No request.
     Nothing,
 }
 
 /// How often files of keys and tokens are looked at.
 const SECRETS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Somebody who wants a reload, and to know what came of it.
+/// A request for a reload that waits for the result.
 pub type ReloadRequest = oneshot::Sender<Reloaded>;
 
 /// What a reload reads.
@@ -133,7 +133,7 @@ impl ReloadStatus {
     }
 }
 
-/// What came of a reload.
+/// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reloaded {
     /// Why nothing has changed; empty when all went well.
@@ -152,7 +152,7 @@ pub struct ChangeReport {
     pub applied: bool,
 }
 
-/// The configuration in force, and how to read it again.
+/// The active configuration, and how to read it again.
 #[derive(Debug)]
 pub struct Reloader {
     inputs: Inputs,
@@ -192,7 +192,7 @@ impl Reloader {
     }
 
     /// Looks whether files of keys or tokens have changed since they were read. They count as changed when they are found the same
-    /// twice, so that none is read while somebody writes it.
+    /// twice, so that none is read while it is being written.
     pub fn secrets_changed(&mut self) -> bool {
         let files = self.current.secret_files.iter();
         let found: Vec<Stamp> = files.map(|file| config::stamp(&file.path)).collect();
@@ -205,7 +205,7 @@ impl Reloader {
         !self.current.secret_files.is_empty()
     }
 
-    /// What became of reloads, for the status.
+    /// Results of reloads, for the status.
     pub fn outcome(&self) -> ReloadStatus {
         self.outcome.clone()
     }
@@ -214,7 +214,7 @@ impl Reloader {
         &self.current
     }
 
-    /// Reads every source again. A fault, or a refusal of `apply`, changes nothing.
+    /// Reads every source again. An error, or a refusal of `apply`, changes nothing.
     pub fn reload(
         &mut self,
         mut apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>,
@@ -235,7 +235,7 @@ impl Reloader {
         if !since_last.is_empty() {
             apply(&loaded)?;
         }
-        // What needs a restart is told at every reload until there is one, with the value that is in force.
+        // Settings that need a restart are logged at every reload until then, with the active value.
         let waiting = loaded.changes(&self.started);
         let waits = |key: &str| waiting.iter().any(|change| change.key == key && !change.live);
         let applied = since_last
@@ -250,7 +250,7 @@ impl Reloader {
         Ok(changes)
     }
 
-    /// Like [`Reloader::reload`], or of the files of keys and tokens alone, and says in the log what came of it.
+    /// Like [`Reloader::reload`], or of the files of keys and tokens alone, and logs the result.
     pub fn reload_and_log(
         &mut self,
         what: Reread,
@@ -259,7 +259,7 @@ impl Reloader {
         let mut inputs = self.inputs.clone();
         if what == Reread::Secrets {
             tracing::info!("a file with a key or token has changed");
-            // What somebody is writing into the configuration is not for now.
+            // Unsaved or unfinished changes of the configuration do not apply now.
             inputs.text.clone_from(&self.current.text);
         }
         let result = self.reload_from(&inputs, &mut apply);
@@ -271,7 +271,7 @@ impl Reloader {
                 for error in &errors {
                     tracing::error!("reload: {error}");
                 }
-                tracing::error!("reload: the configuration in force stays as it is");
+                tracing::error!("reload: the old configuration stays active");
                 return Reloaded {
                     errors,
                     ..Reloaded::default()
@@ -285,7 +285,7 @@ impl Reloader {
             if *live {
                 tracing::info!("reload: {key} is now {to}, was {from}");
             } else {
-                tracing::warn!("reload: {key} will be {to} after a restart; until then it stays {from}");
+                tracing::warn!("reload: {key} stays {from} until a restart, then it will be {to}");
             }
         }
         let notes: Vec<String> = self
@@ -412,7 +412,7 @@ mod tests {
             (key, format!("http://{from}"), format!("http://{to}"))
         };
         assert_eq!(changes("b", key), [url("a", "b")]);
-        assert_eq!(changes("b", key), [], "it is in force");
+        assert_eq!(changes("b", key), [], "it is active");
         assert_eq!(changes("c", key), [url("b", "c")]);
         let replaced = changes("c", "ffffffffffffffffffffffffffffffff");
         assert_eq!(replaced[0].0, "outputs.datadog.api_key");

@@ -157,7 +157,7 @@ fn clients_that_never_read_lose_nothing_over_tls() {
     );
 }
 
-/// Clients over TCP once went on writing into a connection for about 110 s after the agent had ended, TLS or not.
+/// Clients over TCP once kept writing into a connection for about 110 s after the agent had ended, TLS or not.
 #[test]
 fn clients_over_tls_learn_at_once_that_the_agent_has_ended() {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -258,7 +258,7 @@ fn addresses_and_networks_get_their_rate_and_are_named() {
     );
     let (_, page) = weir(&["status", "--admin", &admin]);
     for part in [
-        "sends more than it may",
+        "exceeds its rate",
         "address 127.0.0.2",
         "rate_limited",
         "The books balance",
@@ -479,7 +479,7 @@ fn switching_encryption_on_waits_for_a_restart() {
         changes.len() == 2 && changes.iter().all(|change| change["applied"] == false),
         "{answer}"
     );
-    // Another certificate before that restart is no more in force.
+    // Another certificate before that restart does not apply either.
     let (certificate, key) = authority.issue("localhost");
     write(&at, "server.pem", &certificate);
     write(&at, "server.key", &key);

@@ -278,7 +278,7 @@ fn what_is_off_or_not_ready_says_so() {
     assert!(body.contains("outputs.prometheus.enabled"), "{body}");
 }
 
-/// Peers are given an hour for everything: whoever is answered is answered although nobody is closed for being slow.
+/// Peers have an hour for everything: answers must not depend on closing slow peers.
 fn patient() -> ConnectionLimits {
     let hour = Duration::from_secs(3600);
     ConnectionLimits {
@@ -488,7 +488,7 @@ fn requests_for_other_hosts_and_of_other_sites_are_refused() {
             "POST /api/v1/reload HTTP/1.1\r\nHost: 127.0.0.1:8127\r\nContent-Length: 0\r\n{headers}"
         ))
     };
-    // The double answers that the file has a fault, so 422 is a reload.
+    // The double answers that the file is invalid, so 422 is a reload.
     let ours = "X-Weir-Request: 1\r\n";
     assert_eq!(reload(ours).0, 422);
     assert_eq!(
@@ -672,7 +672,7 @@ fn one_cpu_profile_at_a_time() {
         assert!(Instant::now() < deadline, "no profile was refused");
     }
     drop(first);
-    // Whoever hangs up ends the profile.
+    // Closing the connection ends the profile.
     while server.get("/debug/pprof/profile?seconds=1").0 != 200 {
         assert!(
             Instant::now() < deadline,

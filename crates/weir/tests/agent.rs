@@ -287,7 +287,7 @@ fn sigterm_under_full_load_loses_nothing_that_the_kernel_took() {
     assert!(close(by_sender, load), "{by_sender} of {load}");
 }
 
-/// Clients over TCP once went on writing into a connection for about 110 s after the agent had ended.
+/// Clients over TCP once kept writing into a connection for about 110 s after the agent had ended.
 #[test]
 fn clients_over_tcp_learn_at_once_that_the_agent_has_ended() {
     let (agent, addresses) = Agent::start(&["--udp", "0", "--tcp", "127.0.0.1:0"], 1);

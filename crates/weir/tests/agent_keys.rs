@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-/// What becomes of a key.
+/// The verdict of a key.
 #[derive(Clone, Copy, Debug)]
 enum Verdict {
     /// It is this setting.
@@ -13,7 +13,7 @@ enum Verdict {
 }
 use Verdict::{Becomes, Instead};
 
-/// The key, a value that it takes, and what becomes of it. `api_key`, `statsd_forward_host` and `statsd_forward_port` have tests of their
+/// The key, a value of it, and the verdict. `api_key`, `statsd_forward_host` and `statsd_forward_port` have tests of their
 /// own. The names are those that the agent declares in its Go module `pkg/config/setup`.
 #[rustfmt::skip]
 const KEYS: &[(&str, &str, Verdict)] = &[
@@ -261,7 +261,7 @@ fn every_key_in_a_file_converts_or_is_refused_with_the_reason() {
                     left.contains(&format!(": not converted: {key}: ")),
                     "{key}: {left}"
                 );
-                assert!(!left.contains("is no key about metrics"), "{key}: {left}");
+                assert!(!left.contains("is not a key about metrics"), "{key}: {left}");
             }
         }
     }

@@ -1,5 +1,4 @@
-//! The alert rules that are given away, in a real Prometheus beside real agents: each fault that an alert is for is provoked, and an
-//! agent without faults sets none off.
+//! The released alert rules, in a real Prometheus beside real agents: each alert is provoked by its cause, and a healthy agent sets none off.
 
 #[path = "support/preload.rs"]
 mod preload;
@@ -77,7 +76,7 @@ fn start(job: &'static str, config: &str, environment: &[(&str, &str)]) -> Asked
     Asked { job, agent, admin }
 }
 
-/// A Prometheus with the rules, which do not wait: how long a fault has to last is not what is tested here.
+/// A Prometheus with the rules, which do not wait: how long a cause has to last is not tested here.
 fn prometheus(directory: &Path, asked: &[&Asked]) -> Prometheus {
     let at_once: Vec<String> = rules()
         .lines()

@@ -119,7 +119,7 @@ fn a_replayed_capture_gives_the_same_points() {
     until("all are captured", || packets_captured(&admin) == sent);
     let (code, body) = get(&admin, "/api/v1/capture");
     assert!(
-        code == 409 && body.contains("one capture runs at a time"),
+        code == 409 && body.contains("one runs at a time"),
         "{code} {body}"
     );
     let (stdout, _) = first.stop();
@@ -189,7 +189,7 @@ fn the_datadog_agents_own_messages_read_a_capture() {
     let unix = std::os::unix::net::UnixDatagram::unbound().unwrap();
     unix.send_to(b"page.local:1|c", &socket).unwrap();
     until("all are seen", || packets_captured(&admin) == 3);
-    // What is captured is written while it goes on.
+    // Captured packets are written during the capture.
     until("all are written", || std::fs::metadata(&file).is_ok());
     agent.stop();
     let said = capturing.end();
@@ -322,15 +322,15 @@ fn files_that_cannot_be_sent_are_told_why_and_nothing_is_sent() {
     let cases: [(&[u8], &str); 8] = [
         (
             b"a:1|c\n",
-            "no capture of DogStatsD: it begins with 61 3a 31 7c 63 0a",
+            "not a DogStatsD capture: it begins with 61 3a 31 7c 63 0a",
         ),
         (b"", "begins with nothing at all"),
         (&newer, "version 9; known are the versions up to 3"),
-        (&whole[..20], "cut: it ends in the middle of packet 1"),
+        (&whole[..20], "truncated: it ends within packet 1"),
         (&whole[..whole.len() - 25], "packet"),
         (&whole[..whole.len() - 2], "without the state"),
-        (&packed, "cut: it ends"),
-        (&agents_file(&[]), "it holds no packet"),
+        (&packed, "truncated: it ends"),
+        (&agents_file(&[]), "it has no packets"),
     ];
     for (contents, part) in cases {
         std::fs::write(&file, contents).unwrap();
@@ -425,7 +425,7 @@ fn a_slow_reader_loses_captured_packets_and_ingest_loses_none() {
     );
     let (_, text) = weir(&["status", "--admin", &admin]);
     assert!(
-        text.contains("Packets that a capture was to have and that found no room"),
+        text.contains("Packets that a capture lost because its queue was full"),
         "{text}"
     );
     drop(reader);

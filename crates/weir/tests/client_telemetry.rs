@@ -1,5 +1,5 @@
 //! What clients say about themselves, in the words of each client, sent to the real binary: their losses stand beside the agent's own,
-//! and their metrics go on as they are.
+//! and their metrics pass unchanged.
 
 mod support;
 

@@ -223,7 +223,7 @@ fn every_second_name_is_understood() {
 fn a_setting_that_is_gone_is_refused_with_the_reason_wherever_it_stands() {
     let check = |arguments: &[&str], environment: &[(&str, &str)], source: &str| {
         let ran = run_with(&[&["check"], arguments].concat(), environment);
-        let expected = format!("{source}: packet_bytes_max: is gone: packets may be as long as 64KiB");
+        let expected = format!("{source}: packet_bytes_max: was removed: packets may be up to 64KiB long");
         assert_eq!(ran.code, 2, "{}", ran.stderr);
         assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
     };
@@ -312,7 +312,7 @@ fn proxies_and_forwarding_of_the_other_agent_are_taken_or_named() {
         let ran = run_with(&["check"], &[half]);
         assert_eq!(ran.code, 0, "{}", ran.stderr);
         assert!(
-            ran.stdout.contains("forward nothing unless both are set"),
+            ran.stdout.contains("have no effect unless both are set"),
             "{}",
             ran.stdout
         );
@@ -1084,12 +1084,12 @@ fn a_reload_validates_first_and_applies_what_it_can() {
     replace("log_level: debug\nworkers: 2\n");
     agent.signal("HUP");
     agent.log.wait_for("reload: log_level is now debug, was info");
-    agent.log.wait_for("reload: workers will be 2 after a restart");
-    // What waits for a restart is named again, with what is in force; and no longer when it is taken back.
+    agent.log.wait_for("reload: workers stays 1 until a restart");
+    // A setting that waits for a restart is named again, with its active value; and no longer when it is reverted.
     agent.signal("HUP");
     agent
         .log
-        .wait_for("reload: workers will be 2 after a restart; until then it stays 1");
+        .wait_for("reload: workers stays 1 until a restart, then it will be 2");
     replace("log_level: debug\n");
     agent.signal("HUP");
     agent.log.wait_for("nothing has changed");

@@ -1,4 +1,4 @@
-//! `weir doctor` beside the real agent: each fault is provoked, found and given a remedy, and nothing is found where nothing is wrong.
+//! `weir doctor` beside the real agent: each error is provoked, found and given a remedy, and a healthy agent has no findings.
 
 mod support;
 

@@ -1,8 +1,9 @@
-//! The commands of pages (`console` blocks), run in one shell from top to bottom, in a network of their own in which the
-//! usual ports are free.
+//! The README and the pages in docs/. Blocks of `console` are run, a page's in one shell from top to bottom, in a network of its
+//! own in which the usual ports are free. Blocks of `yaml` are configurations that `weir check` accepts. Blocks with a marker in
+//! front of them are another test's, or nobody's; `scripts/check-prose.py` knows the same markers.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What a reader types, and what is printed then; `…` stands for anything.
@@ -11,21 +12,47 @@ struct Step<'a> {
     expected: Vec<&'a str>,
 }
 
+/// Whether a line says that another test executes what follows, or why no test does.
+fn is_marker(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("<!-- executed by ") || line.starts_with("<!-- not executed: ")
+}
+
+/// The lines of each block of a language that this test is to execute. A marker below the title speaks for the whole page.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<Vec<&'a str>> {
+    let mut blocks = Vec::new();
+    if page.lines().nth(2).is_some_and(is_marker) {
+        return blocks;
+    }
+    let opening = format!("```{language}");
+    let mut before = "";
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if line.trim_start() == opening {
+            let block = lines.by_ref().take_while(|line| line.trim_start() != "```");
+            let block = block.collect();
+            if !is_marker(before) {
+                blocks.push(block);
+            }
+        }
+        before = line;
+    }
+    blocks
+}
+
 fn steps(page: &str) -> Vec<Step<'_>> {
     let mut steps: Vec<Step> = Vec::new();
-    for block in page.split("```console\n").skip(1) {
-        for line in block.split("```").next().unwrap().lines() {
-            match line.strip_prefix("$ ") {
-                Some(command) => steps.push(Step {
-                    command,
-                    expected: Vec::new(),
-                }),
-                None => steps
-                    .last_mut()
-                    .expect("a command comes first")
-                    .expected
-                    .push(line),
-            }
+    for line in blocks(page, "console").concat() {
+        match line.strip_prefix("$ ") {
+            Some(command) => steps.push(Step {
+                command,
+                expected: Vec::new(),
+            }),
+            None => steps
+                .last_mut()
+                .expect("a command comes first")
+                .expected
+                .push(line),
         }
     }
     steps
@@ -68,21 +95,16 @@ fn script(steps: &[Step]) -> String {
     script
 }
 
-fn execute(page: &str) {
-    let isolated = ["--user", "--map-root-user", "--net"];
-    let can = Command::new("unshare").args(isolated).arg("true").status();
-    if !can.is_ok_and(|status| status.success()) {
-        println!("skipped: this system gives no network namespace to run the page in");
-        return;
-    }
-    let steps = steps(page);
-    assert!(!steps.is_empty(), "the page has no command");
+/// What processes of a page see: no other network, and none of them outlives the shell.
+const ISOLATED: [&str; 5] = ["--user", "--map-root-user", "--net", "--pid", "--kill-child"];
+
+fn execute(page: &str, steps: &[Step]) {
     let directory = tempfile::tempdir().unwrap();
     let weir = Path::new(env!("CARGO_BIN_EXE_weir")).parent().unwrap();
-    let script = script(&steps).replace("/tmp/weir-", &format!("{}/", directory.path().display()));
+    let script = script(steps).replace("/tmp/weir-", &format!("{}/", directory.path().display()));
     let mut shell = Command::new("timeout")
         .args(["60", "unshare"])
-        .args(isolated)
+        .args(ISOLATED)
         .args(["bash", "-s"])
         .current_dir(directory.path())
         .env_clear()
@@ -98,11 +120,11 @@ fn execute(page: &str) {
     let ran = shell.wait_with_output().unwrap();
     let text = String::from_utf8(ran.stdout).unwrap();
     let mut outputs = text.split(END_OF_STEP);
-    for step in &steps {
+    for step in steps {
         let output = outputs.next().unwrap_or_default();
         assert!(
             printed(&step.expected, output),
-            "$ {}\nprinted\n{output}\ninstead of\n{}\n\nall of it:\n{text}",
+            "{page}: $ {}\nprinted\n{output}\ninstead of\n{}\n\nall of it:\n{text}",
             step.command,
             step.expected.join("\n")
         );
@@ -110,13 +132,91 @@ fn execute(page: &str) {
     assert_eq!(
         text.matches(END_OF_STEP).count(),
         steps.len(),
-        "the shell ended early:\n{text}"
+        "{page}: the shell ended early:\n{text}"
     );
 }
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Name and text of the README and of each page.
+fn pages() -> Vec<(String, String)> {
+    let mut pages = vec![root().join("README.md")];
+    let mut directories = vec![root().join("docs")];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    let named = pages.into_iter().map(|path| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        (path.display().to_string(), text)
+    });
+    named.collect()
+}
+
 #[test]
-fn tutorial() {
-    execute(include_str!("../../../docs/tutorial.md"));
+fn the_commands_of_every_page_print_what_it_says() {
+    let can = Command::new("unshare").args(ISOLATED).arg("true").status();
+    if !can.is_ok_and(|status| status.success()) {
+        println!("skipped: this system gives no network namespace to run the pages in");
+        return;
+    }
+    let pages = pages();
+    let with_steps: Vec<(&str, Vec<Step>)> = pages
+        .iter()
+        .map(|(name, text)| (name.as_str(), steps(text)))
+        .filter(|(_, steps)| !steps.is_empty())
+        .collect();
+    for page in ["README.md", "docs/tutorial.md", "docs/howto/upgrade.md"] {
+        assert!(with_steps.iter().any(|(name, _)| name.ends_with(page)), "{page}");
+    }
+    std::thread::scope(|scope| {
+        for (name, steps) in &with_steps {
+            scope.spawn(move || execute(name, steps));
+        }
+    });
+}
+
+#[test]
+fn every_configuration_on_a_page_is_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    for secret in ["datadog.key", "token", "influx-token"] {
+        std::fs::write(directory.path().join(secret), "0123456789abcdef").unwrap();
+    }
+    let mut checked = 0;
+    for (name, page) in pages() {
+        for block in blocks(&page, "yaml") {
+            let text = block.join("\n");
+            let text = text.replace("/etc/weir", &directory.path().display().to_string());
+            let path = directory.path().join("weir.yaml");
+            std::fs::write(&path, &text).unwrap();
+            let check: &[&str] = match text.starts_with("# merge.yaml") {
+                true => &["merge", "--check", "--config"],
+                false => &["check", "--config"],
+            };
+            let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+            let ran = weir.args(check).arg(&path).env_clear().output().unwrap();
+            let error = String::from_utf8_lossy(&ran.stderr);
+            assert!(ran.status.success(), "{name}: {error}\n{text}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 30, "only {checked} configurations were found");
+}
+
+#[test]
+fn blocks_with_a_marker_are_left_out() {
+    let page = "# A\n\ntext\n```console\n$ a\n```\n<!-- not executed: why -->\n```console\n$ b\n```\n  ```console\n$ c\n  ```\n";
+    let commands: Vec<&str> = steps(page).iter().map(|step| step.command).collect();
+    assert_eq!(commands, ["a", "c"]);
+    assert!(steps(&page.replace("text", "<!-- executed by x.rs -->")).is_empty());
 }
 
 #[test]

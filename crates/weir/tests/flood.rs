@@ -1,5 +1,5 @@
 //! The flood profiles of the load generator against the real binary: what is hot loses nothing, memory stays inside the
-//! budget, and whoever floods is named within one flush.
+//! budget, and a flooding metric is named within one flush.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! A new process goes on in place of the one that runs: no sender sees an error, no sample is lost, no bucket is split.
+//! A new process takes over from the running one: no sender sees an error, no sample is lost, no bucket is split.
 
 // Two harnesses, of which each reads logs.
 #![allow(clippy::duplicate_mod)]
@@ -75,7 +75,7 @@ fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
         let (ended, out, log) = agent.end();
         assert!(ended.success(), "{log}");
         assert!(
-            log.contains("goes on in place of this one, with 2 connections"),
+            log.contains("took over from this one, with 2 connections"),
             "{log}"
         );
         stdout += &out;
@@ -152,7 +152,7 @@ const GO: u8 = 13;
 const REFUSED: u8 = 3;
 const SOCKETS_END: u8 = 6;
 
-/// Whatever becomes of the new process, the old one goes on with all it had.
+/// If the new process fails, the old one continues with all its data.
 #[test]
 fn a_new_process_that_fails_at_any_step_changes_nothing() {
     let place = Place::new();
@@ -206,7 +206,7 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
         step(&mut new);
         drop(new);
         failures(number as u64 + 1);
-        agent.wait_for("hand-over failed, and this process goes on");
+        agent.wait_for("hand-over failed; this process continues");
     }
     let mut old = Impostor::connect(&place.state());
     old.hello(0, 1);
@@ -271,7 +271,7 @@ fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
     let (succeeded, said) = upgrade(&place.state());
     assert!(!succeeded, "{said}");
     assert!(
-        said.contains("the process that runs goes on") && said.contains("exit code 2"),
+        said.contains("the running process continues") && said.contains("exit code 2"),
         "{said}"
     );
     assert_eq!(pid(), first);
@@ -280,21 +280,21 @@ fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
     let (succeeded, said) = upgrade(&place.state());
     assert!(succeeded, "{said}");
     let second = pid();
-    assert_eq!(said, format!("process {second} goes on\n"));
+    assert_eq!(said, format!("process {second} took over\n"));
     assert_ne!(first, second);
     assert_eq!(received(&admin), 1);
     assert_eq!(status(&admin)["state"]["samples_open"], 1);
 
     let signalled = Command::new("kill").args(["-USR2", &second.to_string()]).status();
     assert!(signalled.unwrap().success());
-    until("another one goes on", || {
+    until("another one took over", || {
         let found = std::panic::catch_unwind(pid);
         found.is_ok_and(|found| found != second)
     });
     agent.send("c:1|c");
     until("it is counted", || received(&admin) == 2);
     stop(&pid().to_string());
-    agent.wait_for("state kept for the next process: 1 contexts, 2 samples");
+    agent.wait_for("state saved for the next process: 1 contexts, 2 samples");
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn taking_over_from_nobody_is_an_ordinary_start() {
     agent.stop();
 }
 
-/// What waited in memory for a backend that was away is delivered by the next process, and sums go on.
+/// The next process delivers payloads that waited in memory for a backend, and sums continue.
 #[test]
 fn queues_and_sums_go_on() {
     let place = Place::new();
@@ -346,7 +346,7 @@ fn queues_and_sums_go_on() {
     assert!(waiting(&admin) > 0);
     assert!(get(&admin, "/metrics").1.contains("\nc_total 3"));
     next.send("c:4|c");
-    until("the sum goes on", || {
+    until("the sum continues", || {
         get(&admin, "/metrics").1.contains("\nc_total 7")
     });
     let backend = TcpListener::bind(address).unwrap();

@@ -130,7 +130,7 @@ fn connections_over_tls_end_and_are_counted() {
     let mut next = place.take_over(&config);
     let (_, mut stdout, log) = agent.end();
     assert!(
-        log.contains("1 TLS connections end, and their clients connect again"),
+        log.contains("1 TLS connections end, and their clients reconnect"),
         "{log}"
     );
     expect_end(&mut first);

@@ -126,7 +126,7 @@ fn wrong_questions_are_told_what_is_right() {
     for (path, code, part) in [
         ("query", 400, "metric is missing"),
         ("query?metric=b", 404, "no metric named \\\"b\\\""),
-        ("query?metric=a&fn=p99", 400, "p99 cannot be had of a gauge"),
+        ("query?metric=a&fn=p99", 400, "p99 is not available for a gauge"),
         ("query?metric=a&fn=mode", 400, "p and a percentage such as p99.9"),
         ("query?metric=a&kind=x", 400, "none of counter, rate, gauge"),
         ("query?metric=a&step=1d2", 400, "step must be a duration"),
@@ -136,7 +136,7 @@ fn wrong_questions_are_told_what_is_right() {
         ("metrics?sort=size", 400, "name, contexts, growth"),
         ("metrics?match=%ff", 400, "not percent-encoded UTF-8"),
         ("tags?metric=b", 404, "no metric named"),
-        ("nothing", 404, "there is nothing here"),
+        ("nothing", 404, "not found"),
     ] {
         let (found, body) = get(&admin, &format!("/api/v1/{path}"));
         assert_eq!(found, code, "{path}: {body}");
@@ -152,7 +152,7 @@ fn without_memory_for_it_there_is_none() {
     let mut agent = Agent::start("bucket_width: 1s\nhistory: 0\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let (code, body) = get(&admin, "/api/v1/metrics");
-    assert!(code == 404 && body.contains("the setting history"), "{body}");
+    assert!(code == 404 && body.contains("set `history`"), "{body}");
     agent.stop();
 }
 

@@ -111,7 +111,9 @@ fn without_a_store_socket_files_go_with_the_process() {
     assert_eq!(manager.kept(), 0);
     assert!(!directory.join("datagrams").exists());
     let mut agent = manager.start(&configuration(&directory), &[("FDSTORE", "3")]);
-    agent.wait_for("4 sockets are to be kept over a restart, and the service manager keeps 3: none is");
+    agent.wait_for(
+        "4 sockets should survive a restart, but the service manager keeps at most 3, so it keeps none",
+    );
     agent.stop();
 }
 
@@ -130,7 +132,7 @@ fn descriptors_that_are_none_are_an_error_that_says_so() {
     };
     let said = weir("LISTEN_FDS=many");
     assert!(
-        said.contains("LISTEN_FDS: \"many\" is no number of descriptors, 0 to 4096"),
+        said.contains("LISTEN_FDS: \"many\" is not a number of descriptors from 0 to 4096"),
         "{said}"
     );
     let said = weir("LISTEN_FDS=1");

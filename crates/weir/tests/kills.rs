@@ -50,7 +50,7 @@ fn a_kill_loses_what_it_says_and_no_more() {
         agent.signal("-KILL");
         drop(agent);
         agent = manager.start(&config, &environment);
-        let told = agent.wait_for("the process before was killed: ");
+        let told = agent.wait_for("the previous process was killed: ");
         let number = told.split(' ').next().unwrap();
         let number: u64 = number.parse().unwrap();
         let seconds = told

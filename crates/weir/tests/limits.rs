@@ -1,5 +1,5 @@
 //! Limits on contexts and who uses how much, with the real binary: a flood takes its share, everybody else loses nothing,
-//! and whoever looks sees who it was.
+//! and the status names the sender.
 
 mod support;
 
@@ -94,7 +94,7 @@ fn a_flood_takes_its_share_and_is_named() {
     }
     let mut status = Value::Null;
     until("the offender is in the status", || {
-        // It goes on, so that whichever bucket is shown has some.
+        // It repeats, so that any bucket shown has some.
         flood(20);
         status = json(&admin, "/api/v1/status");
         status["limits"]["limited"][0]["metric"] == "flood" && status["limits"]["tag_keys"][0]["key"] == "id"

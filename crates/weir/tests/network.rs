@@ -82,7 +82,7 @@ fn a_second_signal_right_after_the_first_loses_nothing_and_the_log_has_the_final
     );
 }
 
-/// Whoever asks again after a second still means it.
+/// A second request after a second counts.
 #[test]
 fn a_signal_a_second_later_stops_at_once() {
     let receiver = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -124,7 +124,7 @@ fn connections_leave_descriptors_for_everything_else() {
     });
     // Half of 160.
     assert_eq!(listener()["connections"], 80);
-    agent.wait_for("connections refused (all places taken)");
+    agent.wait_for("connections refused (all in use)");
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(page.contains("as many were open as may be: 220\n"), "{page}");
     let (_, metrics) = get(&admin, "/metrics");
@@ -247,7 +247,7 @@ sys.stdin.read()
 libc.ptrace(17, thread, None, None)
 ";
 
-/// A worker that stands still once left the agent ready, and nothing said so.
+/// A stuck worker once left the agent ready, and nothing said so.
 #[test]
 fn a_worker_that_stands_still_makes_the_agent_not_ready() {
     let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
@@ -344,7 +344,7 @@ fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_go_on() {
     until("the first worker delivers", || delivered() == 1);
     std::fs::write(&broken, "").unwrap();
     agent.wait_for("thread 'ingest-0'");
-    agent.wait_for("not ready: ingest worker 0 has ended: nobody reads its sockets any more");
+    agent.wait_for("not ready: ingest worker 0 has ended: its sockets are not read");
     let (code, body) = get(&admin, "/ready");
     assert!(
         code == 503 && body.contains("ingest worker 0 has ended"),
@@ -355,7 +355,7 @@ fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_go_on() {
         page.contains("ingest worker 0 has ended") && page.contains("The books balance"),
         "{page}"
     );
-    // Buckets of the worker that is left go out, one after the other.
+    // Buckets of the remaining worker go out in sequence.
     for round in 0..3 {
         let before = delivered();
         send(&second, &format!("of.the.second.{round}:1|g")).unwrap();
@@ -408,7 +408,7 @@ fn a_pipeline_that_panics_makes_the_agent_not_ready() {
     );
 }
 
-/// Whoever reaches the admin address can read metrics and profiles.
+/// Anyone who reaches the admin address can read metrics and profiles.
 #[test]
 fn an_admin_address_that_other_machines_reach_is_warned_of() {
     let mut addresses = vec![("0.0.0.0:0", true), ("127.0.0.1:0", false)];

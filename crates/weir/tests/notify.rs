@@ -66,7 +66,7 @@ fn the_manager_learns_of_the_start_reloads_life_and_the_end() {
         "{reloading}"
     );
     manager.wait_for("READY=1");
-    // A configuration with a fault is refused, and the agent is as ready as it was.
+    // An invalid configuration is refused, and the agent stays ready.
     agent.rewrite("nonsense: 1\n");
     agent.signal("-HUP");
     manager.wait_for("RELOADING=1");
@@ -77,7 +77,7 @@ fn the_manager_learns_of_the_start_reloads_life_and_the_end() {
     assert!(status.success(), "{log}");
 }
 
-/// An agent that stands still asks for no more time.
+/// A stuck agent asks for no more time.
 #[test]
 fn a_worker_that_stands_still_is_no_sign_of_life() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A stop and a start: the next process goes on where the one before ended.
+//! A stop and a start: the next process continues where the previous one ended.
 
 mod support;
 
@@ -88,7 +88,7 @@ fn the_open_bucket_goes_on_and_gives_one_point_per_series() {
             sent += 1;
         }
         let (out, log) = running.agent.stop();
-        assert!(log.contains("state kept for the next process"), "{log}");
+        assert!(log.contains("state saved for the next process"), "{log}");
         stdout += &out;
     }
     let last = place.start(config);
@@ -134,7 +134,7 @@ fn counters_of_a_scrape_and_of_the_books_go_on() {
 
     let second = place.start(config);
     // The bucket that was open ends in this process.
-    until("the sum goes on", || second.scrape().contains("\nc_total 4"));
+    until("the sum continues", || second.scrape().contains("\nc_total 4"));
     second.send("c:5|c");
     until("and on", || second.scrape().contains("\nc_total 9"));
     let exposition = second.scrape();
@@ -192,7 +192,7 @@ fn what_cannot_be_used_is_set_aside_and_the_agent_starts() {
         assert_eq!(next.samples(), 1);
     };
     check(b"", "truncated");
-    check(b"something else", "no state of weir");
+    check(b"something else", "not a state file of weir");
     check(&good[..good.len() / 2], "truncated");
     check(&good[..good.len() - 1], "truncated");
     let mut damaged = good.clone();
@@ -234,7 +234,7 @@ fn state_that_is_too_old_is_set_aside_with_what_it_cost() {
     next.agent.stop();
 }
 
-/// Another width cannot go on with the bucket; the sums and the books do.
+/// With another width the bucket cannot continue; the sums and the books do.
 #[test]
 fn another_bucket_width_loses_the_open_bucket_alone_and_says_so() {
     let place = Place::new();
@@ -242,8 +242,7 @@ fn another_bucket_width_loses_the_open_bucket_alone_and_says_so() {
     running.send("c:1:2|c");
     running.agent.stop();
     let mut next = place.start("bucket_width: 30m\n");
-    next.agent
-        .wait_for("the bucket that was open is lost, with 2 samples");
+    next.agent.wait_for("the open bucket is lost, with 2 samples");
     let found = next.status();
     assert_eq!(
         (found["state"]["samples_lost"].as_u64(), next.samples()),
@@ -266,7 +265,7 @@ fn a_kill_costs_what_came_since_the_last_checkpoint_and_says_so() {
     running.agent.signal("-KILL");
     drop(running);
     let mut next = place.start(LONG);
-    let told = next.agent.wait_for("the process before was killed: ");
+    let told = next.agent.wait_for("the previous process was killed: ");
     // A worker says what it took over with its first counts.
     until("the worker has the contexts", || {
         next.status()["state"]["contexts_restored"] == 6
@@ -313,7 +312,7 @@ fn sums_go_on_after_a_kill() {
     let next = place.start(config);
     assert!(next.scrape().contains("\nc_total 3"), "{}", next.scrape());
     next.send("c:4|c");
-    until("the sum goes on", || next.scrape().contains("\nc_total 7"));
+    until("the sum continues", || next.scrape().contains("\nc_total 7"));
     next.agent.stop();
 }
 

@@ -91,7 +91,7 @@ fn every_thread_has_given_up_its_rights_and_the_status_says_so() {
 #[test]
 fn off_gives_up_nothing() {
     let mut agent = Agent::start("sandbox: 'off'\noutputs:\n  stdout: {}\n", &[]);
-    agent.wait_for("sandbox: off: this process keeps all rights");
+    agent.wait_for("sandbox: off: this process keeps all its rights");
     let admin = agent.wait_for("admin on http://");
     assert_eq!(of_threads(&agent, "NoNewPrivs:"), ["0"]);
     assert_eq!(of_threads(&agent, "Seccomp:"), ["0"]);
@@ -183,10 +183,10 @@ fn a_reload_reads_what_was_named_at_the_start_and_says_why_it_cannot_read_the_re
     assert_eq!(code, 422, "{answer}");
     assert!(errors.contains("Permission denied"), "{errors}");
     assert!(
-        errors.contains("the sandbox keeps this process out") && errors.contains("restart"),
+        errors.contains("the sandbox denies files and directories") && errors.contains("restart"),
         "{errors}"
     );
-    agent.wait_for("the sandbox keeps this process out");
+    agent.wait_for("the sandbox denies files and directories");
 
     agent.rewrite(&config(known.path()));
     let (code, answer) = post_reload(&admin);
@@ -250,12 +250,12 @@ fn files_queues_sockets_names_and_container_runtimes_still_work() {
         println!("round {round}: {} files", files_in(&at.join("logs")));
     }
     until("it is rotated", || files_in(&at.join("logs")) > 1);
-    // Moved away by somebody, and made anew when asked.
+    // Moved away by another program, and recreated when asked.
     std::fs::rename(&log, at.join("logs/moved")).ok();
     agent.signal("-HUP");
     agent.wait_for("reload: ");
     socket.send_to(b"anew:1|c", at.join("dsd.sock")).unwrap();
-    until("it is made anew", || log.exists());
+    until("it is recreated", || log.exists());
     assert!(at.join("queue").is_dir() && files_in(&at.join("queue")) > 0);
     let writable = status(&admin)["sandbox"]["writable"].to_string();
     for name in ["/logs", "/queue"] {

@@ -126,7 +126,7 @@ fn what_is_asked_for_is_shown_and_nothing_else() {
     for (query, part) in [
         ("?rate=101", "from 1 to 100"),
         ("?rate=0", "from 1 to 100"),
-        ("?verdict=dropped", "rejected is the one"),
+        ("?verdict=dropped", "the only value is rejected"),
         ("?match=%ff", "not percent-encoded UTF-8"),
     ] {
         let (code, body) = get(&admin, &format!("/api/v1/tail{query}"));

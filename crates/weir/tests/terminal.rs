@@ -11,7 +11,7 @@ const ARGUMENTS: [&str; 5] = ["run", "--udp", "127.0.0.1:0", "--admin", "127.0.0
 
 /// The admin address in the log.
 fn admin(terminal: &mut Terminal) -> String {
-    terminal.until_shown("to see what arrives");
+    terminal.until_shown("to see metrics arrive");
     let log = terminal.written();
     let (_, rest) = log.split_once("admin on http://").unwrap();
     rest.split_whitespace().next().unwrap().to_owned()

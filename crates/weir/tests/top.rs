@@ -138,10 +138,12 @@ fn an_agent_that_goes_away_is_said_to_be_and_top_goes_on_when_it_is_back() {
     let mut top = top(&admin);
     top.until_shown("up ");
     first.stop();
-    let screen = top.until_shown("the agent is away");
+    let screen = top.until_shown("the agent does not answer");
     assert!(screen.contains("Memory: "), "what was known stays\n{screen}");
     let (_second, _) = agent(&admin);
-    top.until("it goes on", |screen| !screen.contents().contains("away"));
+    top.until("it resumes", |screen| {
+        !screen.contents().contains("does not answer")
+    });
     top.keys("q");
     assert!(top.end().success());
 }
@@ -178,7 +180,10 @@ fn graph_draws_a_metric_as_braille_or_prints_it() {
             &["no metric named \"page.view\"", "did you mean page.views?"][..],
         ),
         (&["page.views", "--fn", "p101"], &["flag --fn", "p99.9"]),
-        (&["page.views", "--fn", "p50"], &["cannot be had of a counter"]),
+        (
+            &["page.views", "--fn", "p50"],
+            &["is not available for a counter"],
+        ),
         (&["latency", "--fn", "heatmap"], &["--json"]),
         (&["page.views", "--last", "15x"], &["flag --last", "15m"]),
         (

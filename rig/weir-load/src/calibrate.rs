@@ -150,7 +150,7 @@ pub fn calibrate(
     let how = How {
         cpu: cpus.map(|c| c.1),
         pace: None,
-        // Whoever names two processors gives the receiver one of its own.
+        // With two processors, the receiver gets a separate one.
         spin: cpus.is_some_and(|(sender, receiver)| sender != receiver),
     };
     let null = Null::open(load.transport, folder, how).map_err(RunError::Io)?;

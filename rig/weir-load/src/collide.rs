@@ -1,4 +1,4 @@
-//! Contexts that differ but are equal to whoever compares too little.
+//! Contexts that differ but are equal to a receiver that compares too little.
 //!
 //! Three families, each a pair: tag lists of one name whose 64-bit murmur3 hashes have the same exclusive or (some agents
 //! combine tag hashes that way, so that order does not matter); a name and a tag swapped; and lists whose

@@ -1,4 +1,4 @@
-//! Load for whoever watches files: log files that grow and rotate, and a tree whose files are renamed.
+//! Load for programs that watch files: log files that grow and rotate, and a tree whose files are renamed.
 
 use crate::rng::Rng;
 use crate::source::Load;

@@ -152,7 +152,7 @@ pub struct Totals {
     pub records: u64,
     /// Metric messages and values by type, under the wire's names (`c`, `g`, `ms`, `d`, `s`, `h`).
     pub types: BTreeMap<String, TypeTotals>,
-    /// Messages broken on purpose, by the name of the fault.
+    /// Messages broken on purpose, by the name of the error.
     #[serde(default)]
     pub malformed: BTreeMap<String, u64>,
     /// Packets equal to an earlier one; counted on request (`--no-repeat`).

@@ -223,7 +223,7 @@ fn pause() {
 
 const PAUSES: u32 = 64;
 
-/// Looks in vain before a receiver sleeps after all: longer than a sender composes a whole system call's packets. A receiver that
+/// Empty polls before a receiver sleeps: longer than a sender composes a whole system call's packets. A receiver that
 /// never sleeps looks like any busy program to the scheduler, and waits for its turn where others want the processor, too.
 const LOOKS: u32 = 100;
 
@@ -248,7 +248,7 @@ fn streams<S: Send + 'static>(
                         serve(stream, &counts, &stop, how.pace);
                     }));
                 }
-                // Nobody is waiting: look again soon. New connections come once per run.
+                // No thread is waiting: look again soon. New connections come once per run.
                 Err(_) => std::thread::sleep(Duration::from_millis(2)),
             }
         }

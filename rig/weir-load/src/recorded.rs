@@ -30,7 +30,7 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// No capture may unpack to more.
 const UNPACKED_MAX: u64 = 4 << 30;
 
-/// Reads a file in any of the formats, told apart by their first bytes. `port` keeps only UDP packets to it.
+/// Reads a file in any of the formats, distinguished by their first bytes. `port` keeps only UDP packets to it.
 pub fn read(path: &Path, port: Option<u16>) -> Result<Vec<Recorded>, RecordedError> {
     let bad = |text: String| RecordedError(format!("{}: {text}", path.display()));
     let mut bytes = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
@@ -170,7 +170,7 @@ fn udp(ip: &[u8]) -> Option<(u16, &[u8])> {
 }
 
 /// Messages of a 32-bit little-endian length and protobuf: timestamp (1), payload size (2), payload (3). A length of zero
-/// ends them; the tagger's state that follows is no traffic.
+/// ends them; the tagger's state that follows is not traffic.
 fn agent(bytes: &[u8]) -> Result<Vec<Recorded>, String> {
     let version = bytes[4] & 15;
     if version > 3 {

@@ -189,7 +189,7 @@ impl Schedule {
                 };
                 for (hold, rate) in pieces {
                     let part = left.min(*hold);
-                    // The last piece of a trace lasts for ever; infinity times zero is no number.
+                    // The last piece of a trace lasts for ever; infinity times zero is not a number.
                     units += if *rate == 0.0 { 0.0 } else { part * rate };
                     left -= part;
                     if left <= 0.0 {

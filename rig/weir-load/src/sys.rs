@@ -27,7 +27,7 @@ fn empty_header() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
-// SAFETY: the pointers are written anew by every `send` and read only within it; between calls they mean nothing.
+// SAFETY: the pointers are written again by every `send` and read only within it; between calls they mean nothing.
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {

@@ -214,7 +214,7 @@ fn the_oracle_equals_an_independent_reading_of_the_bytes() {
 #[test]
 fn the_oracle_follows_churn_and_origin_and_leaves_out_what_was_refused() {
     for yaml in [
-        // Packets are told apart by a number in a value, sets and carried messages included.
+        // Packets are distinguished by a number in a value, sets and carried messages included.
         "{contexts: 50, value: {kind: {uniform: {min: -9223372036854775808, max: 9223372036854775807}}}, packet_size: 512, \
          multivalue_p: 0.3, kinds: {metric: 80, event: 10, service_check: 10}}",
         "{contexts: 200, rate: 10k msg/s, churn: {trickle: {per_second: 0.5}}}",
@@ -480,7 +480,7 @@ fn no_packet_repeats() {
     }
 }
 
-/// The count of repeated packets is not zero for whoever asks for repeats.
+/// The count of repeated packets is not zero with repeats.
 #[test]
 fn repeats_are_counted_where_they_are_asked_for() {
     let load = from_yaml(

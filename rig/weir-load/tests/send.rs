@@ -1,4 +1,4 @@
-//! Sending over real sockets, and the proof that a shortfall is blamed on whoever caused it.
+//! Sending over real sockets, and the proof that a shortfall is blamed on its cause.
 
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
@@ -142,7 +142,7 @@ fn a_throttled_target_is_blamed_and_its_rate_reported_within_one_percent() {
     let mut options = Options::new(null.target());
     options.duration = Some(Duration::from_secs(4));
     let report = send(&load, &options);
-    // At most a socket's queue has been sent and not taken. On a machine that stands still now and then the receiver does
+    // At most a socket's queue has been sent and not taken. On a machine with pauses the receiver does
     // not keep to its pace either, so what it took in the same time is the measure.
     let taken = null.packets() as f64 / report.elapsed.as_secs_f64();
     assert_eq!(report.verdict(), Verdict::TargetLimited, "{report:?}");
@@ -259,7 +259,7 @@ fn a_search_finds_the_rate_of_a_throttled_receiver() {
         lateness: Duration::from_millis(200),
         precision: 0.2,
     };
-    // A machine that stands still during a probe makes a receiver out that is slower than it is, or a generator that is late.
+    // A machine that pauses during a probe makes the receiver look slower than it is, or the generator late.
     let good = (0..5).any(|_| {
         let mut seen = 0;
         let found = search::search(&load, &Options::new(null.target()), &plan, |_| seen += 1).unwrap();

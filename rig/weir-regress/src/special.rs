@@ -201,7 +201,7 @@ pub fn binomial_central(n: u64, p: f64, level: f64) -> (u64, u64) {
     (low, high)
 }
 
-/// Root of an increasing function in `[low, high]`, to the last bit that a double can tell apart.
+/// Root of an increasing function in `[low, high]`, to the last bit that a double can distinguish.
 fn bisect(mut low: f64, mut high: f64, f: impl Fn(f64) -> f64) -> f64 {
     for _ in 0..200 {
         let middle = 0.5 * (low + high);

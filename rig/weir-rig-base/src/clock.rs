@@ -29,7 +29,7 @@ pub fn thread_cpu_ns() -> u64 {
     nanos(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// CPU time that a process has used with all its threads, the ended ones included. `None` when it is gone.
+/// CPU time that a process has used with all its threads, the ended ones included. `None` when it has ended.
 pub fn cpu_time_ns(pid: i32) -> Option<u64> {
     sys::process_clock(pid)
 }

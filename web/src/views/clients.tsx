@@ -1,4 +1,4 @@
-// What clients say about themselves.
+// The clients' own telemetry.
 
 import type { ClientRow } from "../api";
 import { clock, exact, utc } from "../format";

@@ -123,7 +123,7 @@ export function Tail({ params }: { params: URLSearchParams }) {
           aria-pressed={paused}
           onClick={() => change({ paused: paused ? undefined : "1" })}
         >
-          {paused ? "go on" : "pause"}
+          {paused ? "resume" : "pause"}
         </button>
       </div>
       {error && <p class="alarm">{error}</p>}

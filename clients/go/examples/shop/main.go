@@ -1,4 +1,4 @@
-// Command shop is a service that does nothing but report metrics: an example of each kind there is.
+// Command shop is a service that only reports metrics: an example of each kind.
 //
 //	DD_DOGSTATSD_URL=unix:///var/run/weir.sock go run ./examples/shop -for 30s
 package main
@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	address := flag.String("address", "", "where the agent listens; empty: what DD_DOGSTATSD_URL or DD_AGENT_HOST says")
+	address := flag.String("address", "", "address of the agent [default: DD_DOGSTATSD_URL or DD_AGENT_HOST]")
 	length := flag.Duration("for", 30*time.Second, "how long to run")
 	pause := flag.Duration("pause", 5*time.Millisecond, "time between two orders")
 	flag.Parse()

@@ -1,4 +1,4 @@
-//! The open bucket goes on in another process.
+//! Another process continues the open bucket.
 
 use weir_context::LiveContext;
 use weir_protocol::Kind;

@@ -1,4 +1,4 @@
-//! What becomes of metrics: buckets, names, tags and rules.
+//! Settings of metrics: buckets, names, tags and rules.
 
 use std::time::Duration;
 
@@ -20,32 +20,32 @@ settings! {
             .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("A counter that gets no samples sends zeros for this long.")
             .zero("0: no zeros.")
-            .who("Operators whose alerts treat zero and nothing differently.")
+            .who("Operators whose alerts distinguish zero from no data.")
             .also(&["DD_DOGSTATSD_EXPIRY_SECONDS"]);
         context_expiry: Duration = "20s"
             .takes(Kind::Duration { min: SECOND, max: DURATION_MAX })
-            .effect("A context that gets no samples for this long is forgotten (a counter's: after `counter_expiry` as well). It affects memory alone.")
-            .who("Operators whose series come once a minute or so: their contexts need not be forgotten and made again in between.")
+            .effect("A context that gets no samples for this long is forgotten (a counter's: after `counter_expiry` as well). It affects memory only.")
+            .who("Operators whose series send about once a minute: their contexts then stay in memory.")
             .also(&["DD_DOGSTATSD_CONTEXT_EXPIRY_SECONDS"]);
         histogram_aggregates: Vec<HistogramAggregate> = "[max, median, avg, count]"
             .effect("Series made of each histogram and timing.")
             .zero("An empty list: none of them.")
-            .who("Operators who look at other aggregates.")
+            .who("Operators who use other aggregates.")
             .also(&["DD_HISTOGRAM_AGGREGATES"]);
         histogram_percentiles: Vec<Percentile> = "['0.95']"
             .effect("Percentiles made of each histogram and timing, rounded to whole percents.")
             .zero("An empty list: none.")
-            .who("Operators who look at other percentiles.")
+            .who("Operators who use other percentiles.")
             .also(&["DD_HISTOGRAM_PERCENTILES"]);
         histogram_weights: HistogramWeights = "exact"
             .effect("How a sampled histogram or timing counts: `exact` keeps fractions, `agent` cuts them off as the Datadog Agent does.")
-            .who("Operators who compare with that agent number by number.");
+            .who("Operators who compare the numbers of both agents.");
         histogram_copy_to_distribution: bool = "false"
             .effect("Every sample of a histogram or timing also goes into a distribution.")
             .who("Operators who move from histograms to distributions.")
             .also(&["DD_HISTOGRAM_COPY_TO_DISTRIBUTION"]);
         histogram_copy_to_distribution_prefix: String = "''"
-            .effect("Put before the name of that distribution as it is, without a dot in between.")
+            .effect("A prefix for the name of that distribution, without a dot in between.")
             .zero("Empty: the distribution has the histogram's name.")
             .who("Operators who move from histograms to distributions.")
             .also(&["DD_HISTOGRAM_COPY_TO_DISTRIBUTION_PREFIX"]);
@@ -67,22 +67,22 @@ settings! {
     /// What metrics are called, and what is added to them.
     pub struct Names {
         hostname: String = "''"
-            .effect("The host of everything that does not bring its own.")
+            .effect("The host of messages that do not name one.")
             .zero("Empty: the system's host name.")
-            .who("Operators of containers, whose host name says little.")
+            .who("Operators of containers, whose host name has no meaning.")
             .also(&["DD_HOSTNAME"])
             .common();
         tags: Vec<String> = "[]"
             .effect("Tags for every metric, event and service check.")
             .zero("An empty list: none.")
-            .who("Operators who tell environments apart.")
+            .who("Operators who distinguish environments.")
             .also(&["DD_TAGS"])
             .common()
             .on_reload(Reload::Applied);
         extra_tags: Vec<String> = "[]"
-            .effect("More such tags, so that two sources can each bring some.")
+            .effect("More such tags, so that two sources of settings can each add some.")
             .zero("An empty list: none.")
-            .who("Operators who tell environments apart.")
+            .who("Operators who distinguish environments.")
             .also(&["DD_DOGSTATSD_TAGS", "DD_EXTRA_TAGS"])
             .on_reload(Reload::Applied);
         env: String = "''"
@@ -92,7 +92,7 @@ settings! {
             .also(&["DD_ENV"])
             .on_reload(Reload::Applied);
         namespace: String = "''"
-            .effect("Put before every metric name, with a dot in between.")
+            .effect("A prefix for every metric name, with a dot in between.")
             .zero("Empty: names stay as they are.")
             .who("Operators who share a backend.")
             .also(&["DD_STATSD_METRIC_NAMESPACE"])
@@ -106,7 +106,7 @@ settings! {
         metric_filterlist: Vec<String> = "[]"
             .effect("Metrics with these names, namespace included, are dropped and counted. A histogram's series are filtered by their own names too.")
             .zero("An empty list: nothing is dropped.")
-            .who("Operators who pay for a metric nobody reads.")
+            .who("Operators who pay for unused metrics.")
             .also(&["DD_METRIC_FILTERLIST", "DD_STATSD_METRIC_BLOCKLIST"])
             .on_reload(Reload::Applied);
         metric_filterlist_match_prefix: bool = "false"
@@ -127,26 +127,26 @@ settings! {
     /// What rules do to names and tags.
     pub struct Rules {
         tag_styles: Vec<rules::TagStyle> = "[]"
-            .effect("Ways in which names carry tags, besides the tags behind the type: `librato` for `name#a=b,c=d`, `influx` for `name,a=b,c=d`, `signalfx` for `name[a=b,c=d]`. They are taken out of the name before everything else. A tag without a value is dropped, and so is one without a key.")
+            .effect("Styles of tags in names, besides tags after the type: `librato` for `name#a=b,c=d`, `influx` for `name,a=b,c=d`, `signalfx` for `name[a=b,c=d]`. weir takes them out of the name first. A tag without a value is dropped, and so is one without a key.")
             .zero("An empty list: such text stays part of the name.")
             .who("Operators who come from statsd_exporter or Telegraf.")
             .on_reload(Reload::Applied);
         mapper_profiles: Vec<rules::Profile> = "[]"
-            .effect("New names and tags for metrics by the name they arrive with. `docs/rules.md` has every field.")
+            .effect("New names and tags for metrics, by their received name. `docs/rules.md` has every field.")
             .zero("An empty list: names stay as they are.")
-            .who("Operators whose names hold what should be tags.")
+            .who("Operators whose names contain values that should be tags.")
             .also(&["DD_DOGSTATSD_MAPPER_PROFILES"])
             .on_reload(Reload::Applied);
         metric_tag_filterlist: Vec<rules::TagFilter> = "[]"
-            .effect("Tag keys to take from (`exclude`), or to leave to (`include`), the metrics of one name each; what becomes equal is aggregated as one.")
+            .effect("Tag keys to remove from (`exclude`), or to keep on (`include`), the metrics of one name each; series that become equal are aggregated as one.")
             .zero("An empty list: tags stay as they are.")
-            .who("Operators who pay for a tag nobody reads.")
+            .who("Operators who pay for unused tags.")
             .also(&["DD_METRIC_TAG_FILTERLIST"])
             .on_reload(Reload::Applied);
         rules: Vec<rules::Rule> = "[]"
             .effect("Drops, tag filters, actions on tag values, hosts, tags and histogram series for metrics by their final name, in this order. `docs/rules.md` has every field.")
             .zero("An empty list: no rules.")
-            .who("Operators who pay per series, or must not pass on some value.")
+            .who("Operators who pay per series, or must not pass on some values.")
             .on_reload(Reload::Applied);
     }
 }

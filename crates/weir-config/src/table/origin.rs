@@ -20,7 +20,7 @@ settings! {
             .also(&["DD_DOGSTATSD_ORIGIN_DETECTION_CLIENT"]);
         origin_unified: bool = "false"
             .effect("Take the first origin that is known, from the message before the socket, instead of adding them up.")
-            .who("Operators of clusters that use this mode already.")
+            .who("Operators of clusters that already use this mode.")
             .also(&["DD_ORIGIN_DETECTION_UNIFIED"]);
         origin_optout: bool = "true"
             .effect("A message with cardinality `none` gets no origin tags.")
@@ -36,7 +36,7 @@ settings! {
             .also(&["DD_DOGSTATSD_TAG_CARDINALITY"]);
         origin_docker: Vec<SocketPath> = "[/var/run/docker.sock, /run/podman/podman.sock]"
             .path(PathUse::Connect)
-            .effect("Sockets of Docker or Podman to ask for containers and their tags, once origin detection is on. Those of the default are left out if they are not there at the start.")
+            .effect("Sockets of Docker or Podman to ask for containers and their tags, if origin detection is on. Sockets of the default that do not exist at the start are ignored.")
             .zero("An empty list: none.")
             .who("Operators whose runtime listens elsewhere.");
         origin_containerd: Vec<SocketPath> = "[/run/containerd/containerd.sock]"
@@ -52,7 +52,7 @@ settings! {
             .also(&["DD_KUBERNETES_KUBELET_HOST"]);
         origin_kubelet_token: PathBuf = "/var/run/secrets/kubernetes.io/serviceaccount/token"
             .path(PathUse::Read)
-            .effect("File with the token to show the kubelet, read before each request.")
+            .effect("File with the token for the kubelet, read before each request.")
             .zero("Empty, or no such file: no token.")
             .who("Operators who mount it elsewhere.")
             .also(&["DD_KUBELET_AUTH_TOKEN_PATH"]);
@@ -64,23 +64,23 @@ settings! {
             .also(&["DD_KUBELET_CLIENT_CA"]);
         origin_kubelet_certificate: Option<PathBuf> = "''"
             .path(PathUse::Read)
-            .effect("PEM file with a certificate to show the kubelet, for those that know their clients by certificates. Read again when a connection fails.")
+            .effect("PEM file with a client certificate for the kubelet, where it authenticates clients by certificates. Read again when a connection fails.")
             .zero("Empty: none.")
-            .who("Operators whose kubelets take no tokens.")
+            .who("Operators whose kubelets accept no tokens.")
             .also(&["DD_KUBELET_CLIENT_CRT"]);
         origin_kubelet_key: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("PEM file with the private key of `origin_kubelet_certificate`.")
             .zero("Empty: none, and no certificate either.")
-            .who("Operators whose kubelets take no tokens.")
+            .who("Operators whose kubelets accept no tokens.")
             .also(&["DD_KUBELET_CLIENT_KEY"]);
         origin_kubelet_tls_verify: bool = "true"
-            .effect("The kubelet has to show a certificate that its authority signed for its address.")
+            .effect("Verify that the kubelet's authority signed its certificate for its address.")
             .who("Operators whose kubelets sign their own certificates.")
             .also(&["DD_KUBELET_TLS_VERIFY"]);
         origin_podinfo: Option<PathBuf> = "''"
             .path(PathUse::ReadBeneath)
-            .effect("Directory of a downward API volume with any of the files `labels`, `name`, `namespace`, `uid`. Its tags go to every sender of which nothing better is known.")
+            .effect("Directory of a downward API volume with any of the files `labels`, `name`, `namespace`, `uid`. Its tags go to every sender without a known origin.")
             .zero("Empty: none.")
             .who("Operators who run weir inside the pod whose metrics it receives.");
         origin_file: Option<PathBuf> = "''"
@@ -89,7 +89,7 @@ settings! {
             .zero("Empty: none.")
             .who("Operators whose containers no other source knows.");
         origin_environment: BTreeMap<String, String> = "{}"
-            .effect("Variables of weir's environment, each with the tag it becomes, as in `POD_NAME: pod_name`; a `+` before the tag: only at cardinality `high`. The tags go to every sender of which nothing better is known.")
+            .effect("Variables of weir's environment, each with the tag it becomes, as in `POD_NAME: pod_name`; a `+` before the tag: only at cardinality `high`. The tags go to every sender without a known origin.")
             .zero("Empty: none.")
             .who("Operators who run weir inside the pod or task whose metrics it receives.");
         container_labels_as_tags: BTreeMap<String, String> = "{}"
@@ -104,12 +104,12 @@ settings! {
             .also(&["DD_KUBERNETES_POD_LABELS_AS_TAGS"]);
         proc_root: PathBuf = "/proc"
             .path(PathUse::ReadBeneath)
-            .effect("Where the processes of the host are to be found.")
+            .effect("Where the host's `/proc` is mounted.")
             .who("Operators who run weir in a container and mount the host's elsewhere.")
             .also(&["DD_CONTAINER_PROC_ROOT"]);
         cgroup_root: PathBuf = "/sys/fs/cgroup"
             .path(PathUse::ReadBeneath)
-            .effect("Where the control groups of the host are to be found.")
+            .effect("Where the host's control groups are mounted.")
             .who("Operators who run weir in a container and mount the host's elsewhere.")
             .also(&["DD_CONTAINER_CGROUP_ROOT"]);
     }

@@ -153,7 +153,7 @@ fn hash(seed: u64) {
             }));
         }
     }
-    println!("| hash | one after the other | each waits for the one before |\n|---|---|---|");
+    println!("| hash | independent | each waits for the one before |\n|---|---|---|");
     for ((what, _), row) in hashes.iter().zip(&rounds) {
         let cells: Vec<String> = row
             .iter()

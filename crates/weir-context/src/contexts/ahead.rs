@@ -10,7 +10,7 @@ const TAGS_AHEAD: usize = 16;
 impl Contexts {
     /// Asks for all that writing the rows of these contexts reads: the contexts, then names and tag lists, then the entries of
     /// the tags, then their texts. Each step reads what the one before asked for, of all contexts: that is why they come in
-    /// groups. Written one by one, each row would wait for some fifteen places in memory one after the other.
+    /// groups. Written one by one, each row would wait for some fifteen places in memory in sequence.
     pub fn look_ahead_rows(&self, live: &[LiveContext]) {
         let (strings, lists) = (&self.interner.strings, &self.interner.tag_lists);
         for live in live {

@@ -9,7 +9,7 @@ use crate::usage::LimitReason;
 use weir_counters::Counts;
 
 /// A name or an origin may have this many times as many contexts as there is still room for, a tag key as many values: one alone gets four fifths of
-/// what there is, two that both want everything four ninths each, and whoever comes later finds room in any case.
+/// what there is, two that both want everything four ninths each, and later contexts always find room.
 const SHARE_FACTOR: usize = 4;
 
 /// Fewer contexts than this are never too many for one name or origin while there is any room.
@@ -225,7 +225,7 @@ impl Contexts {
         self.table_bytes() + self.aliases.heap_bytes()
     }
 
-    /// Counts what the tables hold and lets the alias cache have what they and the state leave. Also for whoever knows that the
+    /// Counts what the tables hold and lets the alias cache have what they and the state leave. Also for a caller that knows that the
     /// state has grown.
     pub fn count_bytes(&mut self) {
         let limits = self.capacity.limits;

@@ -39,7 +39,7 @@ impl Contexts {
         self.origins.settle(origin);
     }
 
-    /// The text of whoever answers for an origin; see [`OriginKey::from_text`].
+    /// The text of the answerer of an origin; see [`OriginKey::from_text`].
     pub fn origin_text(&self, origin: OriginId) -> &str {
         self.origins.account_text(origin)
     }
@@ -53,7 +53,7 @@ impl Contexts {
         self.origins.has_questions()
     }
 
-    /// What becomes of origins.
+    /// Counters of origins.
     pub fn origin_counts(&self) -> Counts<OriginCounter> {
         let mut counts = self.origins.counts;
         counts[OriginCounter::Live] = self.origins.len() as u64;

@@ -64,7 +64,7 @@ impl Contexts {
     }
 
     /// Looks at up to `max` names for the next summary. Returns it when all have been looked at; what it counts since the
-    /// last one begins anew.
+    /// last one starts again.
     pub fn summarise(&mut self, max: usize) -> Option<UsageSummary> {
         let walked = self.usage.names.walk(max)?;
         let metrics = walked.into_iter().map(|(entry, samples)| MetricUsage {

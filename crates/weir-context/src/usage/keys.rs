@@ -3,16 +3,16 @@ use hashbrown::HashTable;
 use super::{SUMMARY_ROWS, TagKeyUsage, Top};
 use crate::hash::HashSecret;
 
-/// Keys that are told apart. The values of further ones are counted together.
+/// Keys that are distinguished. The values of further ones are counted together.
 const KEYS_MAX: usize = 4096;
 
-/// Longer keys are not told apart.
+/// Longer keys are not distinguished.
 const KEY_BYTES_MAX: usize = 200;
 
 /// The key of a string that is no tag.
 pub(crate) const NO_KEY: u32 = 0;
 
-/// The key of tags whose keys are not told apart.
+/// The key of tags whose keys are not distinguished.
 const UNTRACKED: u32 = 1;
 
 #[derive(Default)]
@@ -108,7 +108,7 @@ impl TagKeys {
         self.index.len()
     }
 
-    /// Values of keys that are not told apart.
+    /// Values of keys that are not distinguished.
     pub fn untracked(&self) -> u64 {
         u64::from(self.entries[UNTRACKED as usize].values)
     }

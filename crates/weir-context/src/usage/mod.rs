@@ -40,26 +40,26 @@ pub const SUMMARY_ROWS: usize = 256;
 
 const LIMIT_SAMPLES: Series =
     Series::counter("weir_context_limit_samples_total", "limits.samples", "samples")
-        .help("Samples whose context was not made, by the limit it met.");
+        .help("Samples of contexts that were refused, by limit.");
 
 counters! {
     /// Why a new context was not made.
     pub enum LimitReason {
         /// The memory budget is used up.
         Memory = LIMIT_SAMPLES.because("memory"),
-            Moves::Sign("Give weir more `memory`, or fewer contexts: `weir top` names the metrics that have most.");
+            Moves::Sign("Give weir more `memory`, or fewer contexts: `weir top` names the metrics with the most contexts.");
         /// The operator's number of contexts is reached.
         Contexts = LIMIT_SAMPLES.because("contexts_max"),
-            Moves::Sign("Raise `contexts_max`, or drop tags with a rule: `weir top` names the metrics that have most.");
+            Moves::Sign("Raise `contexts_max`, or drop tags with a rule: `weir top` names the metrics with the most contexts.");
         /// The metric has its share of what there is.
         Metric = LIMIT_SAMPLES.because("metric_share"),
-            Moves::Sign("`weir status` names the metric and the tag that differs most: drop that tag with a rule.");
+            Moves::Sign("`weir status` names the metric and its tag with the most values: drop that tag by a rule.");
         /// The origin has its share of what there is.
         Origin = LIMIT_SAMPLES.because("origin_share"),
             Moves::Sign("`weir status` names the origin: find out why it sends so many contexts.");
         /// It would bring a new value of a tag key that has its share of what there is.
         TagKey = LIMIT_SAMPLES.because("tag_key_share"),
-            Moves::Sign("`weir status` names the tag key: drop it with a rule.");
+            Moves::Sign("`weir status` names the tag key: drop it by a rule.");
     }
 }
 
@@ -93,7 +93,7 @@ pub struct MetricUsage {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TagKeyUsage {
-    /// What stands before the first colon; empty for tags without one.
+    /// The text before the first colon; empty for tags without one.
     pub key: Box<str>,
     /// Different tags with this key that live contexts have.
     pub values: u64,

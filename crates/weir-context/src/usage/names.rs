@@ -112,7 +112,7 @@ impl Names {
         }
     }
 
-    /// Looks at up to `max` names for those with most contexts and most samples, and begins to count samples anew. The
+    /// Looks at up to `max` names for those with most contexts and most samples, and resets their counts of samples. The
     /// names when all have been looked at.
     pub fn walk(&mut self, max: usize) -> Option<Walked> {
         let end = self.entries.len().min(self.at + max);

@@ -74,12 +74,12 @@ pub struct Received<'a> {
     pub received: u64,
 }
 
-/// How long what waits for its origin may go on waiting.
+/// How long a message may wait for its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hurry {
     /// Until it has waited long enough.
     None,
-    /// Its bucket ends: what need not wait goes on.
+    /// Its bucket ends: messages that need not wait proceed.
     Bucket,
     /// Nothing waits any longer.
     End,

@@ -9,7 +9,7 @@ use crate::origin::{OriginAnswer, OriginStats, ProcessQuestions};
 use crate::origin_rates::{LimitedOrigin, OriginRates};
 
 impl Ingest {
-    /// From now on senders and origins are told apart; whoever calls this answers the questions that come of it.
+    /// From now on senders and origins are distinguished; the caller answers the questions about them.
     /// `nobody`: senders that nothing is known of have tags too.
     pub fn enable_origins(&mut self, nobody: bool) {
         self.contexts.enable_origins();
@@ -49,12 +49,12 @@ impl Ingest {
         self.gate.parking.deadline()
     }
 
-    /// Whole packets of a listener that wait for their sender to be known. They are counted when they go on.
+    /// Whole packets of a listener that wait until their sender is known. They are counted after that.
     pub fn packets_waiting(&self, listener: usize) -> u64 {
         self.gate.parking.packets_of(listener)
     }
 
-    /// Goes on with packets and messages whose origin is known by now, and with those that have waited long enough.
+    /// Processes packets and messages whose origin is known by now, and those that have waited long enough.
     pub fn feed_parked(&mut self, monotonic: u64, hurry: Hurry) {
         if self.gate.parking.is_empty() {
             return;
@@ -128,7 +128,7 @@ impl Ingest {
         self.gate.stats(&self.contexts)
     }
 
-    /// The tags of the origin of a message that has no context of its own.
+    /// The tags of the origin of a message without a context.
     pub(super) fn origin_tags(&mut self, key: &OriginKey<'_>) -> Option<weir_context::OriginTags> {
         origin_tags(&mut self.contexts, key, self.sender, self.aggregator.now())
     }

@@ -37,7 +37,7 @@ impl Ingest {
         }
     }
 
-    /// The same for a process that goes on at once: in the order in which it lies, and as bytes.
+    /// The same for a process that takes over at once: in memory order, and as bytes.
     pub fn save_encoded(&mut self, carried: Carried) -> SavedBucket {
         self.feed_parked(0, Hurry::End);
         let mut writer = StreamWriter::new(carried.agent);
@@ -115,7 +115,7 @@ impl Ingest {
         writer.take()
     }
 
-    /// Goes on with a bucket that another process began. Before the first packet; `now`: Unix seconds.
+    /// Continues a bucket that another process started. Before the first packet; `now`: Unix seconds.
     pub fn resume(&mut self, saved: SavedBucket, now: i64, carried: Carried) -> Restored {
         let mut restored = Restored::default();
         let Some(bucket) = saved.bucket else {
@@ -145,7 +145,7 @@ impl Ingest {
                         self.restore(entry.kind, named, entry.facts, entry.state, carried)
                     }));
                 }
-                // Checked when they came: a fault of ours, and what follows cannot be read.
+                // Checked on arrival: this is a bug, and the rest cannot be read.
                 Err(_) => {
                     count(false);
                     break;

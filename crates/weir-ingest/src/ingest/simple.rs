@@ -33,7 +33,7 @@ impl Ingest {
                 self.aggregator.now(),
             )
         {
-            // It is counted when it goes on.
+            // It is counted when it proceeds.
             self.counts[packet.listener][IngestCounter::Messages] -= 1;
             return None;
         }

@@ -15,7 +15,7 @@ const SLICE_CONTEXTS: usize = 256;
 /// A part of a checkpoint, in the order in which they are made.
 #[derive(Debug)]
 pub enum Piece {
-    /// A bucket has begun: what was written of the one before has been handed over.
+    /// A bucket has begun: the previous one has been handed over.
     Begin { worker: u16, bucket: Bucket },
     /// As [`weir_state::StreamWriter`] writes it.
     Series { worker: u16, bytes: Vec<u8> },
@@ -135,7 +135,7 @@ impl Checkpoints {
         let Some(round) = self.round.take() else { return };
         let mark = Piece::Mark {
             worker: self.worker,
-            // The walk took a moment, in which some went on.
+            // The walk took a moment, in which some proceeded.
             samples: round.samples.midpoint(samples_now),
             at_ms,
         };

@@ -63,7 +63,7 @@ pub enum RelayLink {
 /// The control plane's end of a running worker.
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
-    /// The open bucket goes on in another process.
+    /// Another process continues the open bucket.
     keep: Arc<AtomicBool>,
     waker: Waker,
     commands: CommandSender,
@@ -102,7 +102,7 @@ impl WorkerHandle {
     }
 }
 
-/// A way to tell a worker something, for whoever does not own it.
+/// A handle to command a worker from another thread.
 #[derive(Clone)]
 pub struct CommandSender {
     commands: std::sync::mpsc::Sender<Command>,
@@ -150,7 +150,7 @@ pub struct Sources {
 }
 
 /// Starts one worker thread with its sockets. The number of a socket is its index in `settings.listeners`. With `origins`
-/// senders are told apart.
+/// senders are distinguished.
 pub fn spawn(
     settings: IngestSettings,
     sources: Sources,
@@ -247,7 +247,7 @@ fn ingest(
     ingest
 }
 
-/// Says in any case that nothing more will come: whoever merges the workers' buckets would wait for one that has panicked.
+/// Always says that nothing more will come: the merge of the workers' buckets would wait for one that has panicked.
 struct Done {
     worker: u16,
     reports: SyncSender<Report>,

@@ -14,10 +14,10 @@ pub type Lend = Box<dyn FnOnce(&EventLoop) -> io::Result<()> + Send>;
 pub struct Freeze {
     /// Is given the sockets and connections while nobody reads them.
     pub lend: Lend,
-    /// Called with what came of that, once everything the worker had is on its way to the pipeline; and with the time since which
+    /// Called with the result, once everything the worker had is on its way to the pipeline; and with the time since which
     /// nothing is received.
     pub frozen: Box<dyn FnOnce(io::Result<()>, Monotonic) + Send>,
-    /// The process ends when something comes here. The worker goes on when nobody is there any more.
+    /// The process ends when a message arrives here. The worker continues when the sender is dropped.
     pub thaw: Receiver<()>,
 }
 

@@ -53,7 +53,7 @@ pub const TLS_FAULT: &str = "tls";
 /// How long the end waits for what is to be found out about the last senders.
 const END_WAIT_NS: u64 = 250_000_000;
 
-/// What is done with a batch: all its packets are taken, with their senders if those are told apart.
+/// Processes a batch: all its packets, with their senders if those are distinguished.
 fn taking(
     ingest: &mut Ingest,
     by_sender: bool,
@@ -132,7 +132,7 @@ struct Worker {
     give_back: GiveBack,
     alive: Alive,
     stop: Arc<AtomicBool>,
-    /// The open bucket goes on in another process.
+    /// Another process continues the open bucket.
     keep: Arc<AtomicBool>,
     restored: Restored,
     /// Another process asks to take over.
@@ -148,7 +148,7 @@ impl Worker {
         // So that nobody has to wait for the first tick to know that it runs.
         self.publish();
         if let Some(checkpoints) = &mut self.checkpoints {
-            // What it goes on with is nowhere else from now on.
+            // The state that it continues is nowhere else from now on.
             checkpoints.begin(&self.ingest, self.clock.seconds());
         }
         while !self.stop.load(Ordering::Acquire) {
@@ -276,7 +276,7 @@ impl Worker {
             }
             Command::Socket(id, socket) => {
                 let by_sender = self.origins.is_some();
-                // One that cannot be taken goes, with its file: whoever made it sees that and makes another.
+                // One that cannot be added is closed, with its file: the maker sees that and makes another.
                 let _ = self.event_loop.replace(
                     id,
                     *socket,
@@ -334,7 +334,7 @@ impl Worker {
             && let Some(batch) = self.ingest.drain(DRAIN_CONTEXTS)
         {
             if batch.last {
-                // The counts go ahead of the batch that ends a bucket, so that whoever sees its end sees them.
+                // The counts go ahead of the batch that ends a bucket, so that a reader that sees its end sees them.
                 self.publish();
                 self.chores.summarise();
                 self.give_back.bucket_ended(self.ingest.contexts_expired());
@@ -462,7 +462,7 @@ impl Worker {
         }
     }
 
-    /// Whoever sent at last is still being looked up.
+    /// The last sender is still being looked up.
     fn await_the_last_senders(&mut self) {
         let patience = Monotonic::now().0 + END_WAIT_NS;
         while let Some(deadline) = self.ingest.parked_deadline() {

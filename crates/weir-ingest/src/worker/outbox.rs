@@ -61,7 +61,7 @@ impl Outbox {
     /// Gives a batch, without waiting. Only when none waits.
     pub(super) fn offer(&mut self, mut batch: Box<Batch>) {
         batch.depart(&self.on_their_way);
-        // Where the control plane is gone the process is ending.
+        // Without the control plane the process is ending.
         if let Err(TrySendError::Full(Report::Batch(batch))) = self.reports.try_send(Report::Batch(batch)) {
             self.waits += 1;
             self.batch = Some(batch);
@@ -104,7 +104,7 @@ impl Outbox {
         let _ = self.reports.try_send(report);
     }
 
-    /// Waits for room. Where the control plane is gone the process is ending.
+    /// Waits for room. Without the control plane the process is ending.
     pub(super) fn send(&self, report: Report) {
         let _ = self.reports.send(report);
     }

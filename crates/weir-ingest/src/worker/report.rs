@@ -24,9 +24,9 @@ pub enum Report {
     /// All counts at one moment between two packets.
     Snapshot(Box<WorkerSnapshot>),
     BadInput(BadInput),
-    /// Who used how much until the last flush, and between it and the one before.
+    /// Usage until the last flush, and between it and the previous one.
     Usage(u16, Box<UsageSummary>),
-    /// What the open bucket had when the worker was stopped to go on in another process.
+    /// The content of the open bucket when the worker was stopped for another process.
     Saved(Box<SavedBucket>),
     /// Nothing more will come from this worker, whether it was asked to end or has panicked.
     Done(u16),
@@ -61,7 +61,7 @@ pub struct WorkerSnapshot {
     /// Senders that may not send and lately tried.
     pub refused_senders: Vec<RefusedSender>,
     pub rules: RuleSnapshot,
-    /// What it went on with at its start.
+    /// The state that it continued at its start.
     pub restored: Restored,
     /// Samples in the open bucket.
     pub open_samples: u64,
@@ -102,7 +102,7 @@ impl Worker {
     fn listener_snapshot(&self, id: ListenerId) -> ListenerSnapshot {
         let listener = usize::from(id.0);
         let (mut socket, mut ingest) = (self.event_loop.counters(id), self.ingest.counts()[listener]);
-        // What waits for its sender to be known is counted, received and otherwise, when it goes on.
+        // Packets that wait for their sender are counted, as received and otherwise, when they proceed.
         let waiting = self.ingest.packets_waiting(listener);
         socket[ListenerCounter::Packets] -= waiting;
         ingest[IngestCounter::PacketsWaiting] = waiting;

@@ -18,7 +18,7 @@ use crate::{ListenerCounter, LoopCounter};
 /// Connections accepted before others get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 
-/// What a call of `accept` gave.
+/// The result of a call of `accept`.
 enum Accepted {
     Connection(OwnedFd, Option<SocketAddr>),
     /// There is none.
@@ -68,7 +68,7 @@ impl Listener {
                 self.counters[ListenerCounter::AcceptErrors] += 1;
                 Accepted::NoMemory
             }
-            // The connection is gone again (or the network below it is); the next one may be fine.
+            // The connection was closed again (or its network failed); the next one may be fine.
             _ => {
                 self.counters[ListenerCounter::AcceptErrors] += 1;
                 Accepted::Retry
@@ -273,9 +273,9 @@ impl EventLoop {
     }
 }
 
-/// What [`EventLoop::refuse_one`] achieved.
+/// The result of [`EventLoop::refuse_one`].
 enum Refusal {
-    /// One connection is gone, and the next can be refused as well.
+    /// One connection was closed, and the next can be refused as well.
     Refused,
     /// There was none.
     NoConnection,
@@ -283,7 +283,7 @@ enum Refusal {
     Failed,
 }
 
-/// A descriptor that is given up to accept (and refuse) a connection when there is no other left.
+/// A descriptor that is closed to accept (and refuse) a connection when no other is left.
 pub(super) struct Reserve(Option<OwnedFd>);
 
 impl Reserve {

@@ -19,13 +19,13 @@ impl Monotonic {
 /// One packet: a datagram, a stream frame, or a run of complete lines of a stream (newlines included).
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// What was received. Never more than [`crate::DATAGRAM_BYTES_MAX`].
+    /// The received bytes. Never more than [`crate::DATAGRAM_BYTES_MAX`].
     pub bytes: &'a [u8],
     /// Which listener received it.
     pub listener: ListenerId,
     /// The end is missing, because the datagram was longer than the listener takes.
     pub truncated: bool,
-    /// Who sent it, if asked for and known. On stream sockets: who connected.
+    /// The sender, if requested and known. On stream sockets: the process that connected.
     pub origin: Option<Credentials>,
     /// When its batch was received.
     pub received: Monotonic,

@@ -21,7 +21,7 @@ use crate::{Credentials, ListenerCounters, ListenerId, SourceRates};
 const READ_BYTES: usize = 64 * 1024;
 /// Where they are put: behind room for the longest partial frame, aligned to a page.
 const READ_START: usize = MAX_PACKET_BYTES_LIMIT + 4096;
-/// What all connections may hold in partial frames unless [`crate::EventLoop::set_partial_budget`] says otherwise.
+/// The bytes of partial frames of all connections unless [`crate::EventLoop::set_partial_budget`] says otherwise.
 const PARTIAL_BUDGET_DEFAULT: usize = 16 * 1024 * 1024;
 
 /// Memory that all connections of a loop share.
@@ -59,7 +59,7 @@ pub(super) struct Connection {
     pub(super) origin: Option<Credentials>,
     /// Where its peer is, unless that is on a Unix socket.
     pub(super) address: Option<SocketAddr>,
-    /// Who has its place.
+    /// The peer that it is charged to.
     pub(super) peer: Peer,
     /// When the last whole packet came, in monotonic nanoseconds; at first when it was accepted.
     pub(super) heard: u64,
@@ -82,7 +82,7 @@ impl Rest {
     }
 }
 
-/// What became of bytes that were read.
+/// The result of reading bytes.
 pub(super) enum Taken {
     All,
     NoRoom(Rest),
@@ -158,7 +158,7 @@ impl Connection {
         self.framer.keep(bytes, &mut memory.pool)
     }
 
-    /// The end of the stream: what is left is handed over or lost.
+    /// The end of the stream: the rest is handed over or lost.
     pub(super) fn finish(
         &mut self,
         orderly: bool,
@@ -190,18 +190,18 @@ impl Connection {
             self.awaited_until = Some(Drain::silence_after(sys::monotonic_nanos()));
             return 0;
         }
-        // An error means that the connection is gone, which reading will tell.
+        // An error means that the connection is closed, which reading will show.
         let _ = sys::shutdown_read(self.fd.as_fd());
         1
     }
 
     /// Over TCP the peer then knows at once that it has ended: after an end in order its next write would be taken by its own
-    /// kernel and lost. An error means that the connection is gone already.
+    /// kernel and lost. An error means that the connection is closed already.
     pub(super) fn reset_on_close(&self) {
         let _ = sys::reset_on_close(self.fd.as_fd());
     }
 
-    /// Makes the kernel refuse more bytes of a TCP connection; what it has taken can still be read. Two system calls.
+    /// Makes the kernel refuse more bytes of a TCP connection; accepted ones can still be read. Two system calls.
     ///
     /// The connection then ends with a reset, also when the process ends before it is closed. An orderly end would be
     /// worse in two ways: the filter drops the peer's answers to it, so that the peer waits for minutes, and without
@@ -209,12 +209,12 @@ impl Connection {
     pub(super) fn stop_awaiting(&mut self) {
         self.awaited_until = None;
         self.reset_on_close();
-        // An error means that the connection is gone, which reading will tell.
+        // An error means that the connection is closed, which reading will show.
         let _ = sys::attach_drop_all_filter(self.fd.as_fd());
     }
 }
 
-/// What was found in bytes of a connection.
+/// The packets in bytes of a connection.
 pub(super) struct Found {
     counts: FramingCounts,
     dropped: Dropped,

@@ -82,7 +82,7 @@ impl Doze {
 
 /// How a listener asks for datagrams.
 pub(super) struct Intake {
-    /// What its socket holds.
+    /// The content of its socket.
     buffer_bytes: usize,
     /// Datagrams to ask for, by the length of those of the last batch.
     limit: usize,
@@ -123,7 +123,7 @@ impl Intake {
     }
 }
 
-/// What a receive call brought.
+/// The result of a receive call.
 struct Received {
     /// Datagrams, those that were not let through included.
     count: usize,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::connection::Connection;
 use super::poller::EVENTS_PER_POLL;
 
-/// What a place stands for.
+/// The owner of a place.
 pub(super) enum Descriptor {
     Free,
     Datagrams { listener: u32 },
@@ -76,7 +76,7 @@ impl Descriptors {
         token(index, self.slots[index as usize].generation)
     }
 
-    /// What a token stands for; `None` when its place was emptied since it was given out.
+    /// The owner of a token; `None` when its place was emptied since it was given out.
     #[inline]
     pub(super) fn of_token(&self, token: u64) -> Option<&Descriptor> {
         let slot = self.slots.get(token as u32 as usize)?;
@@ -123,7 +123,7 @@ impl Descriptors {
         }
     }
 
-    /// What epoll reported has something, if it is still there.
+    /// The descriptors that epoll reported as ready, if they still exist.
     pub(super) fn make_token_ready(&mut self, token: u64) {
         if self.of_token(token).is_some() {
             self.make_ready(token as u32);

@@ -6,10 +6,9 @@ use crate::sys;
 const SETTLE_NANOS: u64 = 20_000_000;
 /// How long a drain reads TCP connections, whether their peers are silent or not.
 const CONNECTIONS_NANOS: u64 = 1_000_000_000;
-/// How long a drain reads a socket that somebody keeps, under load: the rest is for the process that comes next.
+/// How long a drain reads a kept socket under load: the rest is for the next process.
 const KEPT_NANOS: u64 = 100_000_000;
-/// Bytes that a TCP peer has written may still lie in its own kernel, waiting for room in ours: whoever wrote them takes them
-/// for sent. A drain therefore reads a connection until its peer has closed it or has been silent for this long.
+/// Bytes that a TCP peer has written may still lie in its own kernel, waiting for room in ours: the writer believes that they were sent. A drain therefore reads a connection until its peer has closed it or has been silent for this long.
 const SILENCE_NANOS: u64 = 100_000_000;
 
 /// Whether and since when a loop takes nothing new.
@@ -19,7 +18,7 @@ pub(super) struct Drain {
     settled_at: u64,
     /// When TCP connections are read no longer, whether their peers are silent or not.
     connections_until: u64,
-    /// When sockets that somebody keeps are read no longer, whether they are empty or not.
+    /// When kept sockets are read no longer, empty or not.
     kept_until: u64,
 }
 
@@ -41,7 +40,7 @@ impl Drain {
         }
     }
 
-    /// What is empty now stays empty.
+    /// Empty sockets stay empty.
     pub(super) fn has_settled(&self) -> bool {
         sys::monotonic_nanos() >= self.settled_at
     }

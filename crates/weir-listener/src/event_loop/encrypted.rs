@@ -12,7 +12,7 @@ use crate::{ListenerId, TlsFault, sys};
 /// How often connections are looked at that are not encrypted yet.
 const LOOK_NANOS: u64 = 1_000_000_000;
 
-/// What encrypted connections share.
+/// State that encrypted connections share.
 #[derive(Default)]
 pub(super) struct Handshakes {
     /// Connections that are not encrypted yet.
@@ -62,7 +62,7 @@ impl Handshakes {
     }
 }
 
-/// How a connection goes on after some ciphertext.
+/// The state of a connection after some ciphertext.
 enum Goes {
     On,
     Ended,
@@ -110,7 +110,7 @@ impl EventLoop {
         let listener = self.listeners.get_mut(connection.listener);
         listener.counters[ListenerCounter::ReceiveCalls] += 1;
         let count = match sys::receive(connection.fd.as_fd(), self.handshakes.read_buffer()) {
-            // Without a word of farewell: the end may be missing.
+            // Without close_notify: the end may be missing.
             Ok(0) => {
                 self.close_connection(slot, false, turn, handle);
                 return Next::Wait;
@@ -195,7 +195,7 @@ impl EventLoop {
         if let Some(connection) = self.descriptors.connection(slot) {
             let listener = self.listeners.get_mut(connection.listener);
             self.handshakes.note_fault(listener.id, fault);
-            // One that is still handshaking is counted where it is closed, whoever closes it.
+            // One that is still handshaking is counted where it is closed.
             if !connection.is_handshaking() {
                 listener.counters[ListenerCounter::ConnectionsFailedTls] += 1;
             }

@@ -7,7 +7,7 @@ use crate::sys;
 use crate::{ListenerCounter, LoopCounter};
 
 /// A connection on which no whole packet has come for this long is ended. A client that sends so seldom loses nothing by it
-/// but the time to connect again: its next write fails instead of being lost. Peers that are gone without a word are noticed
+/// but the time to connect again: its next write fails instead of being lost. Peers that disappeared are noticed
 /// by this sooner than by the keep-alive of TCP, which waits for two hours.
 const IDLE_NANOS: u64 = 3600 * 1_000_000_000;
 /// Where all places are taken, a connection gives way to a newcomer after this long already. Clients flush every ten seconds

@@ -25,7 +25,7 @@ pub(super) enum Phase {
 /// Three views of one drop counter, see [`crate::EventLoop::cross_check_drops`]. The kernel's wrap around at 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DropCheck {
-    /// What this crate has counted, the kernel asked a last time.
+    /// The final counts of this crate, after a last look at the kernel's.
     pub counted: u64,
     /// The socket's counter at that time.
     pub socket: u32,
@@ -66,13 +66,13 @@ pub(super) struct Listener {
     pub(super) intake: Intake,
     /// Of the socket, also after its end.
     inode: u64,
-    /// Somebody keeps the socket open beyond this process.
+    /// Another process keeps the socket open beyond this one.
     pub(super) kept: bool,
     drops: WrappingCounter,
-    /// What others had counted of them.
+    /// Drops that others had counted.
     drops_before: u32,
     paused_until: Option<u64>,
-    /// Who its connections belong to.
+    /// The peers of its connections.
     pub(super) peers: Peers,
     /// No connection can be idle for long enough to give way before this time.
     pub(super) none_idle_until: u64,
@@ -171,7 +171,7 @@ impl Listener {
         if stopped.is_err() {
             self.counters[ListenerCounter::ReceiveOther] += 1;
         }
-        // What the kernel dropped until now it dropped for its own reasons.
+        // The kernel's drops until now have its own reasons.
         let _ = self.read_drops(system_calls);
         self.phase = Phase::Draining;
         self.file = None;

@@ -40,7 +40,7 @@ use poller::{Event, Poller};
 /// Packets' bytes after which a turn ends although there is more.
 const TURN_BYTES: usize = 1024 * 1024;
 
-/// What a call of [`EventLoop::turn`] did.
+/// The result of a call of [`EventLoop::turn`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Packets handed over.
@@ -290,7 +290,7 @@ impl EventLoop {
         } else if self.descriptors.ready_count() == 0 {
             self.poll(if turn.woken { 0 } else { self.wait_ms(timeout) }, turn)?;
             if self.drain.is_on() {
-                // What was empty before packets on their way had settled is asked once more, and epoll would not report
+                // Sockets that were empty before packets in flight had settled are read once more, and epoll would not report
                 // it again.
                 self.descriptors.make_all_ready();
             }
@@ -310,11 +310,11 @@ impl EventLoop {
     /// Stops taking new packets: what the kernel has accepted before this call is still received by further turns
     /// (until [`EventLoop::drained`]), what comes later is refused by the kernel. Senders on Unix sockets see an
     /// error; UDP datagrams that come later are in `refused_draining`. A TCP connection is read until its peer closes it
-    /// or is silent for a tenth of a second, for one second at most; what comes later is never acknowledged, and the
+    /// or is silent for a tenth of a second, for one second at most; later data is never acknowledged, and the
     /// connection is reset, so that its peer knows at once.
     ///
-    /// Of a socket that somebody keeps, what it holds is received, for a tenth of a second at most; what comes later waits in it.
-    /// Its file stays, and so do connections that nobody has accepted.
+    /// A kept socket is read for at most a tenth of a second; later packets wait in it.
+    /// Its file stays, and so do connections that are not accepted yet.
     ///
     /// Other socket files are removed, so that a successor can bind at once. Connections that are complete but not yet
     /// accepted are accepted and read. A frame of which only the beginning had come is counted as cut.

@@ -12,7 +12,7 @@ pub struct OpenConnection<'a> {
     pub listener: ListenerId,
     pub fd: BorrowedFd<'a>,
     pub framing: Framing,
-    /// What has come of the frame.
+    /// The received part of the frame.
     pub partial: &'a [u8],
     /// It is inside of a line that is too long: the rest of it is left out.
     pub skipping: bool,
@@ -29,13 +29,13 @@ pub struct PassedConnection {
 }
 
 impl EventLoop {
-    /// The sockets that listen, for another process to go on with.
+    /// The listening sockets, for another process to take over.
     pub fn sockets(&self) -> impl Iterator<Item = (ListenerId, BorrowedFd<'_>)> {
         let listeners = self.listeners.iter();
         listeners.filter_map(|listener| Some((listener.id, listener.socket.as_ref()?.fd.as_fd())))
     }
 
-    /// The connections that another process can go on with: those that are not encrypted.
+    /// The connections that another process can take over: those that are not encrypted.
     pub fn connections(&self) -> impl Iterator<Item = OpenConnection<'_>> {
         self.descriptors.connections().filter_map(|(_, connection)| {
             let listener = self.listeners.get(connection.listener);
@@ -49,7 +49,7 @@ impl EventLoop {
         })
     }
 
-    /// Connections that cannot go on in another process.
+    /// Connections that another process cannot take over.
     pub fn encrypted_connections(&self) -> u64 {
         let connections = self.descriptors.connections();
         connections

@@ -1,4 +1,4 @@
-//! Whose connections a listener has, so that one peer can take all places as long as nobody else wants one, and no longer.
+//! The peers of a listener's connections: one peer may use all connections only as long as no other peer wants one.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::Credentials;
 
-/// Who a place is charged to.
+/// The peer that a place is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
     Address(IpAddr),
@@ -15,7 +15,7 @@ pub(super) enum Owner {
     Unknown,
 }
 
-/// Who connected: the owner, and over a Unix socket the process.
+/// The peer: the owner, and over a Unix socket the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer {
     owner: Owner,
@@ -23,7 +23,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Of an IPv6 address the first half counts: whoever has one has all of that network.
+    /// Of an IPv6 address the first half counts: an owner of one owns all of that network.
     pub(super) fn of_address(address: IpAddr) -> Self {
         let owner = match address.to_canonical() {
             IpAddr::V6(v6) => {
@@ -82,7 +82,7 @@ impl Peers {
         take_one(&mut self.peers, peer);
     }
 
-    /// Who has so many more connections than a newcomer that one of them is better given to it: an owner first, then, as
+    /// The peer that has so many more connections than a newcomer that it should give up one: an owner first, then, as
     /// all processes of a machine may belong to one user, a process.
     pub(super) fn crowd(&self, newcomer: Peer) -> Option<Crowd> {
         crowded(&self.owners, newcomer.owner)
@@ -100,7 +100,7 @@ fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
     }
 }
 
-/// Who has most, if that is at least two more than the newcomer has: with one more, two would take turns for ever.
+/// The peer with most, if that is at least two more than the newcomer has: with one more, two would take turns for ever.
 fn crowded<K: Copy + Eq + Hash>(counts: &HashMap<K, u32>, newcomer: K) -> Option<K> {
     let own = counts.get(&newcomer).copied().unwrap_or(0);
     let (key, most) = counts.iter().max_by_key(|(_, count)| **count)?;
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_most_gives_way_to_those_who_have_less() {
+    fn the_peer_with_most_gives_way_to_those_with_less() {
         let mut peers = Peers::default();
         for _ in 0..5 {
             peers.add(unix(1, 10));

@@ -34,7 +34,7 @@ impl Waker {
     }
 }
 
-/// What epoll reported.
+/// The events of epoll.
 pub(super) enum Event {
     Woken,
     Ready(u64),

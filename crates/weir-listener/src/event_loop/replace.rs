@@ -7,7 +7,7 @@ use crate::LoopCounter;
 use crate::{BoundSocket, ListenerId};
 
 impl EventLoop {
-    /// Puts another socket in the place of a Unix listener's, whose file somebody has taken away. What the old one had
+    /// Replaces the socket of a Unix listener whose file was removed. What the old one had
     /// accepted is handed over first; who is connected to a datagram socket sees an error and has to connect again, and
     /// connections of streams stay.
     ///

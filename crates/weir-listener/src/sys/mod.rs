@@ -33,7 +33,7 @@ fn check(result: c_int) -> io::Result<c_int> {
 
 /// A non-blocking socket that is not inherited by child processes.
 pub fn socket(domain: c_int, kind: c_int) -> io::Result<OwnedFd> {
-    // SAFETY: `socket` takes no pointers; the descriptor it returns is new and owned by nobody else.
+    // SAFETY: `socket` takes no pointers; the descriptor it returns is new and has no other owner.
     unsafe {
         let fd = check(libc::socket(
             domain,
@@ -120,7 +120,7 @@ pub fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
     }
 }
 
-/// Makes the kernel drop everything that arrives from now on. What is queued stays readable.
+/// Makes the kernel drop everything that arrives from now on. Queued data stays readable.
 pub fn attach_drop_all_filter(fd: BorrowedFd<'_>) -> io::Result<()> {
     // One instruction of classic BPF: return, with a constant length of zero to keep.
     let mut code = [libc::sock_filter {
@@ -335,7 +335,7 @@ pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Sends without waiting, and without a signal if nobody is there any more.
+/// Sends without waiting, and without a signal if the peer has closed.
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the pointer and length describe `bytes`, which is borrowed for the call.
     let sent = unsafe {

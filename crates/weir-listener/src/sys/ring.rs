@@ -30,7 +30,7 @@ const _: () = {
     assert!(SLOT_STRIDE.is_multiple_of(64));
 };
 
-/// What to ask the kernel for beside the bytes.
+/// Data to request from the kernel beside the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ancillary {
     /// Nothing.
@@ -246,7 +246,7 @@ pub struct SourceSlots<'a>(&'a [libc::sockaddr_in6]);
 impl SourceSlots<'_> {
     pub const UNKNOWN: SourceSlots<'static> = SourceSlots(&[]);
 
-    /// Who sent the datagram in a slot of the last batch that was received with sources.
+    /// The sender of the datagram in a slot of the last batch with sources.
     pub fn get(&self, slot: usize) -> Option<SocketAddr> {
         let source = self.0.get(slot)?;
         let address = match c_int::from(source.sin6_family) {

@@ -13,7 +13,7 @@ pub enum LookError {
     Http(#[source] reqwest::Error),
     #[error("it does not answer")]
     NoAnswer,
-    #[error("it stopped in the middle of an answer")]
+    #[error("its answer was cut off")]
     AnswerStopped,
     #[error("it answers {0}")]
     Status(reqwest::StatusCode),
@@ -30,7 +30,7 @@ pub enum LookError {
     Call { method: String, fault: CallFault },
     #[error("an event has no end")]
     EventTooLong,
-    #[error("its events answer {0}")]
+    #[error("it answers {0} to a request for events")]
     EventStatus(reqwest::StatusCode),
     #[error("it closed the stream of events")]
     EventsEnded,
@@ -39,7 +39,7 @@ pub enum LookError {
     Read(#[from] io::Error),
     #[error("it is longer than {0} bytes")]
     TooLong(u64),
-    #[error("there is no such directory")]
+    #[error("the directory does not exist")]
     NoDirectory,
     /// The place itself is a file that cannot be understood; the text says line and column.
     #[error(transparent)]
@@ -72,7 +72,7 @@ pub enum CallFault {
     },
     #[error("it answers without a message")]
     Empty,
-    #[error("its answer is cut or compressed")]
+    #[error("its answer is truncated or compressed")]
     Cut,
     #[error(transparent)]
     Message(#[from] prost::DecodeError),

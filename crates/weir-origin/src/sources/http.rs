@@ -26,7 +26,7 @@ fn builder(tls: ClientConfig) -> ClientBuilder {
         .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
 }
 
-/// A client that speaks to whoever listens on this socket.
+/// A client of the server on this socket.
 pub fn over_socket(path: &Path) -> Result<ClientBuilder, LookError> {
     Ok(builder(tls(Roots::None, None)?).unix_socket(path))
 }
@@ -77,7 +77,7 @@ pub enum Roots<'a> {
     None,
     /// Those of a PEM file, or of the system where there is none.
     File(&'a Path),
-    /// Whoever answers.
+    /// The peer.
     Anybody,
 }
 
@@ -112,8 +112,7 @@ fn tls(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<ClientConfig,
     }
 }
 
-/// Takes any certificate, for kubelets that sign their own. Signatures are still checked, so a connection is with whoever
-/// showed the certificate.
+/// Takes any certificate, for kubelets that sign their own. Signatures are still checked, so the peer owns the key of the certificate that it showed.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 

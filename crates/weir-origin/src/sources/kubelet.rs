@@ -95,7 +95,7 @@ impl Look for Kubelet {
         let answer = match tokio::time::timeout(PATIENCE, request.send()).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                // Certificates are replaced now and then; the next try reads them anew.
+                // Certificates are replaced now and then; the next try reads them again.
                 self.client = None;
                 return Err(error.into());
             }

@@ -1,5 +1,5 @@
 //! Where tags come from. Each source tells everything it knows whenever that changes; what to do with it is the
-//! resolver's business, and whoever waits for a source is only the source itself.
+//! resolver's business, and only the source itself waits for a source.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -47,7 +47,7 @@ impl RequestKind {
         matches!(self, RequestKind::SeriesV2 | RequestKind::Sketches)
     }
 
-    /// What the intake takes.
+    /// The limits of the intake.
     fn limits(self, points_max: usize) -> PayloadLimits {
         let (compressed, uncompressed) = match self {
             RequestKind::SeriesV2 | RequestKind::SeriesV2Json => (512_000, 5_242_880),

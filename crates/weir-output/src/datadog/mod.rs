@@ -279,16 +279,18 @@ fn outcome(kind: RequestKind, answer: Answer) -> Outcome {
             error: text("refused as invalid"),
         },
         401 | 403 => Outcome::Denied {
-            error: text("refused: the API key is not accepted; payloads wait for another"),
+            error: text("refused: the API key is not accepted; payloads wait for another one"),
         },
         407 => Outcome::Denied {
-            error: text("refused: the proxy does not accept the user or password; payloads wait for others"),
+            error: text(
+                "refused: the proxy does not accept the user or password; payloads wait for other ones",
+            ),
         },
         413 => Outcome::Rejected {
             error: text("refused as too large"),
         },
         300..400 => Outcome::Retry {
-            error: text("redirects, which is not followed, as the key must not reach another host"),
+            error: text("redirects; weir does not follow, because the key must not reach another host"),
             after: retry_after,
         },
         429 => Outcome::Retry {

@@ -63,7 +63,7 @@ impl Elements {
         for range in elements {
             let text = &self.plain[range];
             let element: Value = serde_json::from_slice(text).ok()?;
-            // What tells one series or check from another; an event is alone of its kind.
+            // The identity of a series or check; every event is unique.
             let own = [
                 "metric",
                 "check",

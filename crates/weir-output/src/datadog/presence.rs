@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::delivery::Clock;
 use crate::settings::DatadogSettings;
 
-/// How often the agent says that it runs; less often where buckets are wider.
+/// How often the agent reports that it runs; less often with wider buckets.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// How often the host is described.
 const METADATA: Duration = Duration::from_secs(1800);
@@ -82,13 +82,13 @@ impl Every {
             return false;
         }
         let grid = self.next.unwrap_or(now) + self.interval;
-        // After a long pause the grid begins anew.
+        // After a long pause the grid restarts.
         self.next = Some(if grid > now { grid } else { now + self.interval });
         true
     }
 }
 
-/// What the kernel says of the machine; empty where it says nothing.
+/// The kernel's facts about the machine; empty if unknown.
 #[derive(Debug, Default)]
 struct Host {
     name: String,
@@ -158,7 +158,7 @@ mod tests {
             let due = flushes.filter(|now| every.is_due(*now)).count();
             assert_eq!(due, expected, "buckets of {width} s");
         }
-        // What was missed while the machine slept is not made up for.
+        // Reports missed while the machine slept are not sent later.
         let mut every = Every::new(HEARTBEAT);
         assert!(every.is_due(Duration::ZERO) && every.is_due(Duration::from_secs(3600)));
         assert!(!every.is_due(Duration::from_secs(3601)));

@@ -11,7 +11,7 @@ use crate::protobuf;
 pub enum PointKind {
     Rate,
     Gauge,
-    /// What the agent says of itself alone: counters of users are rates.
+    /// Only for the agent's own reports: counters of users are rates.
     Count,
 }
 
@@ -96,7 +96,7 @@ const PRODUCT_AGENT: i64 = 10;
 const DEVICE: &str = "device:";
 const RESOURCE: &str = "dd.internal.resource:";
 
-/// What a series and a sketch have in common.
+/// The common part of a series and a sketch.
 pub struct Head<'a, T> {
     pub host: &'a str,
     pub tags: &'a T,

@@ -1,4 +1,4 @@
-//! What became of everything an output was given. Points, events and checks are never added together.
+//! The books of an output. Points, events and checks are never added together.
 
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, SubAssign};
@@ -17,7 +17,7 @@ use super::status::LastError;
 /// Seconds for which a refusal is shown although later payloads are delivered.
 const REFUSAL_SHOWN: i64 = 60;
 
-/// What a payload carries. A payload carries one of them.
+/// The content of a payload, one kind each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
     Points,
@@ -44,7 +44,7 @@ impl Items {
         *self == Self::default()
     }
 
-    /// Whether there is no more of anything than in `other`.
+    /// Whether no count exceeds that in `other`.
     pub fn is_within(&self, other: Items) -> bool {
         self.points <= other.points && self.events <= other.events && self.checks <= other.checks
     }
@@ -96,7 +96,7 @@ counters! {
     pub enum Reason {
         /// The output could not encode as fast as flushes came.
         InboxFull = DROPPED.because("inbox_full"),
-            Sign("Work is too much for the CPU there is: give weir more, or switch other outputs off.");
+            Sign("The CPU is too slow for the outputs: give weir more, or disable outputs.");
         /// The value is NaN or infinite, which no backend takes.
         NotFinite = DROPPED.because("not_finite"),
             Sign("A client sends values that add up to infinity.");
@@ -105,31 +105,31 @@ counters! {
             Sign("A client sends negative counts; `monotonic_counters: false` lets OTLP take them.");
         /// One item alone is over the backend's limit.
         TooLarge = DROPPED.because("too_large"),
-            Sign("The backend takes no item of that size: shorten names, tags or texts.");
+            Sign("The backend does not accept an item of that size: shorten names, tags or texts.");
         /// The backend refused it for good.
         Rejected = DROPPED.because("rejected"),
-            Sign("`weir status` shows what the backend said last.");
+            Sign("`weir status` shows the backend's last answer.");
         /// The queue was full and this was the oldest.
         QueueFull = DROPPED.because("queue_full"),
-            Sign("The backend was away for longer than the queue could hold: give it a disk queue, or a larger one.");
+            Sign("The outage was longer than the queue can hold: give it a disk queue, or a larger one.");
         /// It waited longer than the operator allows.
         TooOld = DROPPED.because("too_old"),
-            Sign("The backend was away for longer than `disk_age_max` or `age_max` allow.");
+            Sign("The outage was longer than `disk_age_max` or `age_max` allows.");
         /// Its record in the disk queue is damaged.
         Corrupt = DROPPED.because("corrupt"),
             Sign("The disk or its file system lost data.");
         /// The output has no form for it.
         Unsupported = DROPPED.because("unsupported"),
-            Work("Events and checks have no form in most outputs.");
+            Work("Most outputs cannot express events and checks.");
         /// A rule of this output drops it.
         Filtered = DROPPED.because("filtered"),
             Work("The output has `rules` that drop metrics.");
-        /// The log has not said yet among how many partitions series are divided.
+        /// The log has not reported its number of partitions yet.
         NotReady = DROPPED.because("not_ready"),
-            Sign("The log did not answer since weir was started: look at the output's last error.");
+            Sign("The log has not answered since the start: see the output's last error.");
         /// It was still in memory when the process ended.
         Shutdown = DROPPED.because("shutdown"),
-            Sign("The backend did not take the rest in time: a disk queue keeps it.");
+            Sign("The backend did not accept the rest in time: a disk queue keeps it.");
         /// It begins a series, and the output's state is as large as it may be.
         Memory = DROPPED.because("memory"),
             Sign("Give weir more `memory`, or fewer contexts.");
@@ -148,7 +148,7 @@ pub(crate) fn add_dropped(all: &mut Dropped, reason: Reason, items: Items) {
     }
 }
 
-/// What became of everything one endpoint was given, and how it is.
+/// The results of everything that one endpoint was given, and its state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndpointBooks {
     pub restored: Items,

@@ -73,7 +73,7 @@ impl Clock {
         match &self.0 {
             Inner::System { start } => tokio::time::sleep_until((*start + at).into()).await,
             Inner::Driven { now, .. } => {
-                // A clock without a driver stands still for good.
+                // A clock without a driver is stopped for good.
                 if now.clone().wait_for(|now| *now >= at).await.is_err() {
                     std::future::pending::<()>().await;
                 }

@@ -57,18 +57,18 @@ impl Segment {
     }
 }
 
-/// What opening found.
+/// The result of opening.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Undelivered records of earlier processes.
     pub restored: Items,
     /// Bytes cut off the ends of files: a record that was being written when the process died, and never promised to anybody.
     pub torn_bytes: u64,
-    /// Bytes that could not be read as records. What they held is lost, unless it had been delivered.
+    /// Bytes that could not be read as records. Their records are lost, unless they had been delivered.
     pub damaged_bytes: u64,
 }
 
-/// What had to go, for whom it concerns to count: records that were only on disk.
+/// Dropped records that were only on disk, for the caller to count.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Evicted {
     pub full: Items,
@@ -168,7 +168,7 @@ impl DiskQueue {
         Ok((queue, found))
     }
 
-    /// Other limits from now on; what is beyond them goes with the next append.
+    /// New limits; the next append drops records beyond them.
     pub fn set_limits(&mut self, bytes_max: u64, age_max: i64) {
         self.bytes_max = bytes_max;
         self.age_max = age_max;
@@ -180,7 +180,7 @@ impl DiskQueue {
         self.bytes
     }
 
-    /// What lies on disk alone.
+    /// The records only on disk.
     pub fn cold(&self) -> Items {
         self.cold
     }
@@ -231,7 +231,7 @@ impl DiskQueue {
         }
         let mut result = self.write_record(payload, size);
         if result.is_err() {
-            // What a failed write left behind is cut off, or else abandoned with its segment.
+            // The rest of a failed write is truncated, or abandoned with its segment.
             self.undo_write();
             // On a full disk, room may be taken by records that are done with.
             if self.writer_is_done() {
@@ -303,7 +303,7 @@ impl DiskQueue {
         self.writer.as_ref().map_or(Ok(()), |(_, file)| file.sync_data())
     }
 
-    /// The payload's memory is about to go; from now on it waits on disk alone. False when it is no longer there.
+    /// The payload's memory is freed; from now on it waits only on disk. False when it is no longer on disk.
     pub fn chill(&mut self, id: RecordId) -> bool {
         let Some((segment, record)) = self.record(id) else {
             return false;
@@ -433,7 +433,7 @@ impl DiskQueue {
             return;
         };
         if !std::mem::replace(&mut segment.is_reported, true) {
-            tracing::warn!(file = %path.display(), offset = record.offset, lost = ?record.items(), %error, "a record of the disk queue is damaged and dropped; more of this file are counted only");
+            tracing::warn!(file = %path.display(), offset = record.offset, lost = ?record.items(), %error, "a record of the disk queue is damaged and dropped; further ones of this file are only counted");
         }
     }
 
@@ -564,7 +564,7 @@ impl DiskQueue {
         self.segments.insert(number, segment);
         self.count_gaps(number, &scan.gaps, found);
         if behind > 0 && !scan.is_torn {
-            tracing::warn!(file = %path.display(), bytes = behind, "the end of a disk queue's file is damaged; what was in it is lost");
+            tracing::warn!(file = %path.display(), bytes = behind, "the end of a disk queue's file is damaged and lost");
         }
         if finished {
             self.remove_segment(number);
@@ -582,7 +582,7 @@ impl DiskQueue {
         let (path, acks) = (self.path(number, "q"), self.path(number, "ack"));
         let segment = self.segments.get_mut(&number).expect("just loaded");
         let records = segment.records.len();
-        tracing::warn!(file = %path.display(), bytes, places = gaps.len(), records, "a disk queue's file is damaged; what the bytes held is lost, the other records are kept");
+        tracing::warn!(file = %path.display(), bytes, places = gaps.len(), records, "a disk queue's file is damaged; the damaged bytes are lost, the other records are kept");
         for (at, _) in gaps {
             if append_ack(segment, &acks, &Ack::Gap(*at).bytes(number)).is_ok() {
                 self.bytes += ACK as u64;
@@ -949,7 +949,7 @@ mod tests {
             log.contains("WARN") && log.contains(&name) && log.contains(&format!("bytes={record}")),
             "{log}"
         );
-        // What is done with behind the damage stays done with, over restarts.
+        // Records completed after the damage stay completed, over restarts.
         let Next::Payload(id, last) = queue.next(true, NOW) else {
             panic!("the last is whole")
         };

@@ -13,14 +13,14 @@ use crate::http::one_line;
 const KNOWN_MAX: usize = 1000;
 /// The receiver may take a series again after this; it is then tried with the others.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
-/// A payload is searched for this many series or a few more; what is left undecided then is dropped.
+/// A payload is searched for this many series or a few more; undecided ones are then dropped.
 const SEARCHED_FOR: u32 = 4;
 
-/// What an endpoint's receiver has refused.
+/// The series that an endpoint's receiver has refused.
 #[derive(Default)]
 pub struct Refused {
     known: HashMap<u128, (Duration, String)>,
-    /// Of a payload that was refused, not one series was taken: it is not about series, and taking payloads apart is no use
+    /// Not one series of a refused payload was accepted: the refusal is not about series, and dividing payloads is useless
     /// until something is delivered.
     all: bool,
 }
@@ -39,7 +39,7 @@ impl Refused {
     }
 }
 
-/// Sends a payload and says what came of it; never [`Outcome::Invalid`].
+/// Sends a payload and returns the result; never [`Outcome::Invalid`].
 pub async fn deliver(
     shared: Arc<Shared>,
     transport: Arc<dyn Transport>,
@@ -87,7 +87,7 @@ struct Division<'a> {
     names: Vec<String>,
     /// Series that were dropped, whether found to be the cause or not.
     dropped: usize,
-    /// Points of parts that were taken but for these.
+    /// Points of accepted parts except these.
     dropped_points: u64,
     taken: usize,
     requests: u32,
@@ -232,7 +232,7 @@ impl<'a> Division<'a> {
         self.requests += 1;
         let share = u64::from(self.payload.count) * range.len() as u64 / self.total as u64;
         let Some(body) = self.pick(range).await else {
-            let error = "a payload that cannot be taken apart".to_owned();
+            let error = "a payload that cannot be divided".to_owned();
             return Outcome::Rejected { error };
         };
         let part = Payload {

@@ -18,40 +18,40 @@ pub trait Encode: Any + Send {
     /// Ends open payloads.
     fn finish(&mut self, out: &mut Encoded);
 
-    /// What lies in open payloads.
+    /// The content of open payloads.
     fn open(&self) -> Items;
 
     /// The last batch has been encoded; [`Encode::finish`] follows. For outputs that say goodbye.
     fn end(&mut self, _out: &mut Encoded) {}
 
-    /// What decides about the state, of an encoder that keeps one: another with the same text can go on with it. Empty: there is none.
+    /// The lineage of the state of an encoder: another encoder with the same text can continue it. Empty: it has no state.
     fn lineage(&self) -> String {
         String::new()
     }
 
-    /// Sets what the state may take. What is there stays; beyond it nothing new is taken up.
+    /// Sets the limit of the state. Existing state stays; above the limit nothing new is accepted.
     fn limit_state(&mut self, _bytes_max: u64) {}
 
-    /// What the state takes.
+    /// The size of the state.
     fn state_bytes(&self) -> u64 {
         0
     }
 
-    /// What the encoder may take of the memory for payloads that wait.
+    /// The encoder's part of the memory for waiting payloads.
     fn reserved_bytes(&self) -> u64 {
         0
     }
 
-    /// Goes on with the state of another encoder of the same type and lineage.
+    /// Continues the state of another encoder of the same type and lineage.
     fn inherit(&mut self, _other: Box<dyn Any>) {}
 
-    /// The last batch of this process has been encoded, and the next process goes on: writes what waits for the next batch, and
+    /// The last batch of this process has been encoded, and the next process continues: writes what waits for the next batch, and
     /// returns the state. Takes the place of [`Encode::end`] where there is a lineage.
     fn save(&mut self, _out: &mut Encoded) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Goes on with what another process has saved `away` ago. Before the first batch. An error: the bytes are no state, and this
+    /// Continues the state that another process saved `away` ago. Before the first batch. An error: the bytes are not a state, and this
     /// begins without.
     fn restore(&mut self, _saved: &[u8], _away: Duration) -> Result<u64, crate::prometheus::NoState> {
         Ok(0)
@@ -61,7 +61,7 @@ pub trait Encode: Any + Send {
 /// See [`Encode::counter`].
 pub type Counter = Box<dyn Fn(&Batch) -> Items + Send + Sync>;
 
-/// What encoding one batch gave.
+/// The result of encoding one batch.
 #[derive(Debug, Default)]
 pub struct Encoded {
     pub payloads: Vec<Draft>,

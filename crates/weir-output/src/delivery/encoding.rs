@@ -85,7 +85,7 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
             // The panic has been reported; the books show the batch as pending and the next ones as dropped.
             Err(error) => {
                 lock(&shared.books).encoder_failed = true;
-                tracing::error!(output = shared.name, %error, "the encoder failed; this output takes nothing more");
+                tracing::error!(output = shared.name, %error, "the encoder failed; this output has stopped");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! One endpoint's task: takes payloads from its queue, sends them, waits after failures, and enters what came of each.
+//! One endpoint's task: takes payloads from its queue, sends them, waits after failures, and records each result.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! An output that replaces another while the process runs: queues, books and the encoder's state pass from one to the other.
 //!
 //! Payloads go where they were going: to the endpoint of the same place, or to that of the key which replaces another one. What has
-//! no heir stays with the old output, which goes on delivering for a while.
+//! no heir stays with the old output, which keeps delivering for a while.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Delivery {
             .any(|place| place.disk.as_deref() == Some(path))
     }
 
-    /// Encodes what was handed over, and returns the encoder if another one is to go on with its state.
+    /// Encodes what was handed over, and returns the encoder if another one shall continue its state.
     async fn end_encoding(&self, has_heir: bool) -> Option<Box<dyn Encode>> {
         let shared = &self.shared;
         shared.has_heir.fetch_or(has_heir, Ordering::AcqRel);
@@ -61,7 +61,7 @@ impl Delivery {
         lock(&shared.left_encoder).take()
     }
 
-    /// What lies in the encoder that is gone on with belongs to this output's books from now on.
+    /// The content of the continued encoder belongs to this output's books from now on.
     fn take_open(&self, open: Items, old: &Shared) {
         let (mut theirs, mut own) = (lock(&old.books), lock(&self.shared.books));
         theirs.received -= open;
@@ -99,13 +99,13 @@ impl Delivery {
         if tokio::time::timeout(RELEASE_MAX, ended).await.is_err() {
             tracing::error!(
                 output = self.name,
-                "a task does not end; its output is replaced all the same"
+                "a task does not end; its output is replaced anyway"
             );
             released.send_replace(Release::Done);
         }
     }
 
-    /// Goes on with the queue and the books of an endpoint of another output.
+    /// Takes over the queue and the books of an endpoint of another output.
     async fn take_queue(&self, index: usize, old: &Arc<Shared>, before: usize) {
         let (shared, old) = (self.shared.clone(), old.clone());
         let taken = tokio::task::spawn_blocking(move || shared.take_queue(index, &old, before));
@@ -150,16 +150,16 @@ impl Shared {
     /// Removes a disk queue that is empty; otherwise says that it is not.
     fn leave(&self, path: &Path, left: Items) {
         if left.is_zero() {
-            // What is in its way is shown at the next start.
+            // The next start shows what prevents it.
             drop(std::fs::remove_file(path.join("lock")));
             drop(std::fs::remove_dir(path));
         } else {
-            tracing::warn!(output = self.name, directory = %path.display(), waiting = ?left, "the new place has no room for what waits in the old one; it is delivered when an output has that disk_path again");
+            tracing::warn!(output = self.name, directory = %path.display(), waiting = ?left, "the new disk queue has no room for the payloads of the old one; they are delivered when an output has that disk_path again");
         }
     }
 }
 
-/// Which new endpoint goes on with which old one: the one of the same place, or, where one key of a URL has gone and one is new, that.
+/// Which new endpoint takes over which old one: the one of the same place, or, if one key of a URL was removed and one added, that.
 fn pairs(new: &[Place], old: &[Place]) -> Vec<(usize, usize)> {
     let same = |place: &Place, other: &Place| place.directory == other.directory;
     let mut found: Vec<(usize, usize)> = Vec::new();

@@ -11,7 +11,7 @@ use super::{Delivery, DiskQueue, Payload, Saved};
 /// How long an encoder may take to give its state.
 const ENCODER_MAX: Duration = Duration::from_secs(5);
 
-/// What waits for one endpoint, in memory alone.
+/// Payloads that wait for one endpoint, only in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedQueue {
     /// Of the endpoint, whatever its settings.
@@ -75,14 +75,14 @@ impl Delivery {
         drop(tokio::time::timeout(patience, all_ended).await);
     }
 
-    /// Goes on after a [`Delivery::hold`].
+    /// Resumes after a [`Delivery::hold`].
     pub fn go_on(&self) {
         self.shared.at_once.send_replace(false);
         self.shared.held.send_replace(false);
     }
 
     /// While it is held: encodes what was handed over, and returns what was summed up, if the output does that, and what waits in
-    /// memory alone. It can go on from there as if nothing had been.
+    /// memory alone. It can resume from there.
     pub async fn leave(&self) -> (Option<Saved>, Vec<SavedQueue>) {
         let shared = &self.shared;
         self.ask_encoder().await;
@@ -103,7 +103,7 @@ impl Delivery {
         (self.take_state(), queues)
     }
 
-    /// What the output has summed up by now, if it does that. Open payloads end.
+    /// The output's current sums, if it has any. Open payloads end.
     pub async fn sums(&self) -> Option<Saved> {
         if !self.keeps_state() {
             return None;
@@ -119,7 +119,7 @@ impl Delivery {
         shared.leave_asked.store(true, Ordering::Release);
         shared.arrived.notify_one();
         if tokio::time::timeout(ENCODER_MAX, left.changed()).await.is_err() {
-            tracing::warn!(output = self.name, "the encoder does not give its state in time");
+            tracing::warn!(output = self.name, "the encoder did not save its state in time");
         }
     }
 

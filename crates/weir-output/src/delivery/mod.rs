@@ -86,7 +86,7 @@ impl fmt::Debug for Delivery {
     }
 }
 
-/// What an endpoint is known by, whatever its settings.
+/// The identity of an endpoint, independent of its settings.
 #[derive(Clone, Debug)]
 struct Place {
     directory: String,
@@ -110,14 +110,14 @@ struct Shared {
     limits: Limits,
     /// Bytes that the encoder may take of what is for payloads.
     reserved: u64,
-    /// What its state takes.
+    /// The size of its state.
     state_bytes: AtomicU64,
     labels: Vec<String>,
     places: Vec<Place>,
     inbox: Mutex<Inbox>,
     arrived: Notify,
     room: Condvar,
-    /// Woken whenever something was finished, for whoever waits for the output to be idle.
+    /// Woken whenever something was finished, for callers that wait for the output to be idle.
     progress: Notify,
     stage: watch::Sender<Stage>,
     books: Mutex<Books>,
@@ -128,7 +128,7 @@ struct Shared {
     released: Vec<watch::Sender<Release>>,
     /// The encoder's state goes to another output, so it is left here at the end, and says no goodbye.
     has_heir: AtomicBool,
-    /// The next process goes on with the encoder's state: it is left here at the end.
+    /// The next process continues the encoder's state: it is left here at the end.
     keeps_state: AtomicBool,
     kept_state: Mutex<Option<Vec<u8>>>,
     left_encoder: Mutex<Option<Box<dyn Encode>>>,
@@ -146,12 +146,12 @@ enum Stage {
     Running,
     /// Encode what is in the inbox, end open payloads, take nothing new.
     Draining,
-    /// The encoder is done; endpoints go on until the queues are empty.
+    /// The encoder is done; endpoints deliver until the queues are empty.
     Encoded,
     Stopped,
 }
 
-/// What an output may take of memory. It changes when others come and go.
+/// An output's part of memory. It changes with the number of outputs.
 struct Limits {
     /// Bodies that wait, over all endpoints.
     queued: AtomicU64,
@@ -201,7 +201,7 @@ impl Delivery {
             .collect();
         let replaces = surroundings.replaces.as_ref();
         let is_held = |path: &PathBuf| replaces.is_some_and(|old| old.holds(path));
-        // Queues that the replaced output holds are no strangers.
+        // Queues of the replaced output are not strangers.
         if on_disk && replaces.is_none_or(|old| old.shared.settings.disk_path != settings.disk_path) {
             strangers::settle(name, Path::new(&settings.disk_path), &endpoints);
         }
@@ -287,7 +287,7 @@ impl Delivery {
         Ok(delivery)
     }
 
-    /// Encodes from now on; `before` is the encoder whose state is gone on with.
+    /// Encodes from now on; `before` is the encoder whose state is continued.
     fn begin_encoding(&self, before: Option<Box<dyn Encode>>) {
         let Some(mut encoder) = lock(&self.encoder).take() else {
             return;
@@ -368,7 +368,7 @@ impl Delivery {
         self.shared.hurried.iter().for_each(Notify::notify_one);
     }
 
-    /// Lets every endpoint open its files anew.
+    /// Makes every endpoint reopen its files.
     pub fn reopen(&self) {
         self.transports.iter().for_each(|transport| transport.reopen());
     }
@@ -436,8 +436,8 @@ impl Delivery {
         }
     }
 
-    /// Encodes what was handed over, goes on delivering for at most `grace`, then stops. What a disk queue holds is not waited for
-    /// beyond one last attempt. What is left waits on disk, or is dropped and counted where it could not be written.
+    /// Encodes the batches handed over, delivers for at most `grace`, then stops. It does not wait for payloads in a disk queue
+    /// beyond one last attempt. The rest waits on disk, or is dropped and counted if it could not be written.
     pub async fn shutdown(&self, grace: Duration) {
         let shared = &self.shared;
         let deadline = shared.clock.now() + grace;
@@ -493,7 +493,7 @@ impl Delivery {
                         endpoint,
                         ?lost,
                         error,
-                        "not everything was delivered, and what the disk queue did not take is lost"
+                        "not everything was delivered, and payloads that the disk queue did not accept are lost"
                     );
                 }
                 None if self.shared.has_disk() => {
@@ -501,7 +501,7 @@ impl Delivery {
                         output,
                         endpoint,
                         ?lost,
-                        "not everything was delivered, and what had not reached the disk queue is lost"
+                        "not everything was delivered, and payloads that had not reached the disk queue are lost"
                     );
                 }
                 None => {
@@ -628,12 +628,12 @@ impl Shared {
                 output = self.name,
                 endpoint,
                 error,
-                "the disk queue takes nothing; payloads wait in memory only"
+                "the disk queue cannot be written; payloads wait in memory only"
             ),
             (Some(_), None) => tracing::info!(
                 output = self.name,
                 endpoint,
-                "the disk queue takes payloads again"
+                "the disk queue can be written again"
             ),
             _ => {}
         }
@@ -648,7 +648,7 @@ impl Shared {
         let shared = self.clone();
         let work = move || {
             let mut queue = lock(&shared.queues[index]);
-            // The queue may touch the disk, and whoever reads the books must not wait for that: work on a copy.
+            // The queue may touch the disk, and readers of the books must not wait for that: work on a copy.
             let mut books = lock(&shared.books).endpoints[index].clone();
             let result = work(&mut queue, &mut books);
             shared.note_disk_error(&mut books, &queue, index);

@@ -31,7 +31,7 @@ pub struct Lying {
     pub memory: Items,
     pub in_flight: Items,
     pub disk: Items,
-    /// What of memory and under way lies nowhere else: the end of the process would lose it.
+    /// Payloads in memory and in flight that are nowhere else: the end of the process would lose them.
     pub unsaved: Items,
     /// Of the bodies in memory, under way or not.
     pub memory_bytes: u64,
@@ -174,7 +174,7 @@ impl Queue {
 
     /// The next payload to attempt; it is under way until one of the three answers comes. `now` in Unix seconds.
     pub fn next(&mut self, now: i64) -> Option<Payload> {
-        // What is under way cannot go to make room for others: more than memory allows is not begun, except for one.
+        // Payloads in flight cannot be dropped to make room for others: more than memory allows is not begun, except for one.
         let under_way: u64 = self
             .in_flight
             .values()
@@ -284,7 +284,7 @@ impl Queue {
         self.make_room();
     }
 
-    /// Ends the queue's life in this process: what is in memory alone is lost, the rest waits on disk.
+    /// Ends the queue's life in this process: payloads only in memory are lost, the rest waits on disk.
     pub fn close(&mut self) {
         self.write_down();
         let in_flight = self.in_flight.drain().map(|(_, entry)| entry);
@@ -346,7 +346,7 @@ impl Queue {
         self.disk = Some(disk);
     }
 
-    /// What is under way waits again: whoever sent it has ended.
+    /// Payloads in flight wait again: their sender has ended.
     pub fn requeue(&mut self) {
         let ids: Vec<u64> = self.in_flight.keys().copied().collect();
         ids.into_iter().for_each(|id| self.failed(id));
@@ -545,7 +545,7 @@ mod tests {
         queue.delivered(one.id);
         queue.failed(two.id);
         queue.rejected(three.id);
-        // Dropped without any farewell, as by a kill.
+        // Dropped without a shutdown, as by a kill.
         drop(queue);
         let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 1 << 20));
         assert_eq!(drain(&mut queue), [6, 5, 4, 2]);

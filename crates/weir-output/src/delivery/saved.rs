@@ -12,12 +12,12 @@ use super::{Delivery, Encode, Payload, SavedQueue, lock};
 /// What an output had summed up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// Digest of the lineage, which may hold what nobody is to read: an output with the same one can go on with it.
+    /// Digest of the lineage, which may contain secrets: an output with the same one can continue the state.
     lineage: Vec<u8>,
     bytes: Vec<u8>,
 }
 
-/// What the outputs of the process before had summed up, by name, until those of this process take it.
+/// The sums of the previous process's outputs, by name, until those of this process take them.
 #[derive(Debug, Default)]
 pub struct SavedStates {
     waiting: Mutex<BTreeMap<String, Saved>>,
@@ -27,7 +27,7 @@ pub struct SavedStates {
     away: Duration,
 }
 
-/// An output that begins without the state of the process before, or without a part of it.
+/// An output that starts without the state of the previous process, or without a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoreFault {
     pub output: String,
@@ -95,11 +95,11 @@ impl SavedStates {
         };
         let restored = match saved.lineage == digest(lineage) {
             true => restore(&saved.bytes, self.away),
-            false => Err("its settings are not those that the state was summed up with".into()),
+            false => Err("its settings changed, so the sums do not fit".into()),
         };
         let reason = match restored {
             Ok(0) => return,
-            Ok(refused) => format!("{refused} series find no room"),
+            Ok(refused) => format!("{refused} series do not fit into memory"),
             Err(reason) => reason,
         };
         lock(&self.faults).push(RestoreFault {
@@ -108,7 +108,7 @@ impl SavedStates {
         });
     }
 
-    /// All outputs have begun: what none of them could go on with is forgotten, and named.
+    /// All outputs have started: state that none of them continues is dropped, and named.
     pub fn finish(&self) -> Vec<RestoreFault> {
         let mut faults = std::mem::take(&mut *lock(&self.faults));
         let left = std::mem::take(&mut *lock(&self.waiting));
@@ -116,14 +116,11 @@ impl SavedStates {
         let without_place = queues.into_iter().filter(|(_, queues)| !queues.is_empty());
         faults.extend(without_place.map(|(output, queues)| RestoreFault {
             output,
-            reason: format!(
-                "{} payloads that waited have no endpoint any more",
-                payloads(&queues)
-            ),
+            reason: format!("{} waiting payloads have no endpoint any more", payloads(&queues)),
         }));
         faults.extend(left.into_keys().map(|output| RestoreFault {
             output,
-            reason: "there is no such output any more".into(),
+            reason: "the output no longer exists".into(),
         }));
         faults
     }
@@ -134,7 +131,7 @@ fn payloads(queues: &[SavedQueue]) -> usize {
 }
 
 impl Delivery {
-    /// The next process goes on with what the encoder sums up: it says no goodbye at the end.
+    /// The next process continues the encoder's sums: it sends no last markers.
     pub fn keep_state(&self) {
         self.shared.keeps_state.store(true, Ordering::Release);
     }

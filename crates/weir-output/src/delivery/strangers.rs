@@ -48,7 +48,7 @@ fn take_over(output: &str, from: &Path, to: &Path, endpoint: &Endpoint) -> bool 
     }
     match std::fs::rename(from, to) {
         Ok(()) => {
-            tracing::info!(output, endpoint = endpoint.label, from = %from.display(), "the key is new; takes over the queue of the one it replaces");
+            tracing::info!(output, endpoint = endpoint.label, from = %from.display(), "the key is new; it takes over the queue of the old key");
             true
         }
         Err(error) => {
@@ -58,7 +58,7 @@ fn take_over(output: &str, from: &Path, to: &Path, endpoint: &Endpoint) -> bool 
     }
 }
 
-/// Directories with a queue of nobody's.
+/// Directories with a queue without an owner.
 fn strangers(path: &Path, endpoints: &[Endpoint]) -> Vec<PathBuf> {
     let known = |directory: &PathBuf| {
         endpoints

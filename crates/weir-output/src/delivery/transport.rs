@@ -11,7 +11,7 @@ use super::{Clock, Payload};
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What came of one attempt.
+/// The result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Delivered,
@@ -73,7 +73,7 @@ pub trait Transport: Send + Sync + 'static {
     /// Opens files again, as after a request of `logrotate`. Does not wait.
     fn reopen(&self) {}
 
-    /// Closes what only one output may have open; another one goes on with it. May touch the disk.
+    /// Closes what only one output may have open; another one takes it over. May touch the disk.
     fn release(&self) {}
 
     /// Closes it for now. May touch the disk.

@@ -13,7 +13,7 @@ pub struct LogFile {
     settings: FileSettings,
     path: PathBuf,
     current: Option<Current>,
-    /// Of the payload that was written last. A write that nobody waited for is not repeated.
+    /// Of the last payload. A write that was abandoned is not repeated.
     last_id: u64,
     /// Another output writes to it now.
     is_released: bool,
@@ -72,7 +72,7 @@ impl LogFile {
             written = written.and_then(|()| current.file.sync_data());
         }
         if let Err(error) = written {
-            // What a full disk took of it would be half a line. If it cannot be cut off, opening anew sets it apart.
+            // The part on a full disk would be half a line. If it cannot be truncated, reopening terminates it.
             if current.file.set_len(current.length).is_err() {
                 self.current = None;
             }
@@ -103,14 +103,14 @@ impl LogFile {
         self.current(now).map(drop)
     }
 
-    /// Another file under the name, or none: somebody rotated or deleted it, and going on would write to nowhere.
+    /// The name belongs to another file, or none: it was rotated or deleted, and further writes would be lost.
     fn follow(&mut self) {
         let Some(current) = &mut self.current else {
             return;
         };
         match (current.file.metadata(), std::fs::metadata(&self.path)) {
             (Ok(here), Ok(there)) if here.dev() == there.dev() && here.ino() == there.ino() => {
-                // Somebody may have copied and emptied it.
+                // It may have been copied and truncated.
                 current.length = here.len();
             }
             _ => self.close(),
@@ -122,7 +122,7 @@ impl LogFile {
             && self.settings.fsync != Fsync::None
             && let Err(error) = current.file.sync_all()
         {
-            tracing::warn!("{}", self.named("cannot be put on the medium", error));
+            tracing::warn!("{}", self.named("cannot be synchronised", error));
         }
     }
 
@@ -179,7 +179,7 @@ impl LogFile {
                 );
                 return Err(self.named("cannot be opened", error));
             }
-            // A file system without locks: then nobody is kept out.
+            // A file system without locks: other writers are not kept out.
             Err(TryLockError::Error(_)) => {}
         }
         let metadata = file.metadata()?;

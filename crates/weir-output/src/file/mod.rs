@@ -1,4 +1,4 @@
-//! A file of JSON lines that rotates itself, or that somebody else rotates and announces by SIGHUP.
+//! A file of JSON lines that rotates itself, or that another program rotates and announces by SIGHUP.
 
 mod log_file;
 mod rotated;
@@ -32,17 +32,17 @@ settings! {
             .required();
         rotate_bytes: u64 = "100MiB"
             .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
-            .effect("A new file is begun before this one would become larger.")
+            .effect("weir starts a new file before this one would become larger.")
             .zero("0: whatever the size.")
             .who("Operators who read the files with tools that want small or large ones.");
         rotate_age: Duration = "0"
             .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
-            .effect("A new file is begun when this one is as old as this and not empty.")
+            .effect("weir starts a new file when this one reaches this age and is not empty.")
             .zero("0: whatever the age.")
             .who("Operators who want a file per hour or day.");
         compression: Compression = "gzip"
             .effect("How rotated files are compressed.")
-            .who("Those with much data, for whom zstd is several times quicker.");
+            .who("Operators with much data: zstd is several times faster.");
         kept_files_max: usize = "10"
             .takes(Kind::Integer { min: 0, max: 1_000_000 })
             .effect("The most rotated files to keep; the oldest go first.")
@@ -54,7 +54,7 @@ settings! {
             .zero("0: any number.")
             .who("Operators who have less disk, or need a longer history.");
         fsync: Fsync = "rotation"
-            .effect("When written lines are put on the medium: by the system in its own time, when a file is complete, or with every write.")
+            .effect("When written lines are synchronised to the disk: by the system, when a file is complete, or with every write.")
             .who("Operators whose lines must outlive a loss of power (`always`).");
     }
 }
@@ -91,7 +91,10 @@ pub(crate) const TYPE: OutputType = OutputType {
 
 fn check(settings: &FileSettings) -> Result<(), SettingProblem> {
     if settings.path.ends_with('/') {
-        return Err(SettingProblem::new("path", "names a directory; a file is wanted"));
+        return Err(SettingProblem::new(
+            "path",
+            "names a directory; it must name a file",
+        ));
     }
     if settings.rotate_bytes > 0 && settings.rotate_bytes < ROTATE_BYTES_MIN {
         return Err(SettingProblem::new("rotate_bytes", "must be 0 or at least 4KiB"));

@@ -85,7 +85,7 @@ pub fn prune(settings: &FileSettings) -> io::Result<()> {
     Ok(())
 }
 
-/// Removing what is gone is no fault.
+/// A missing file is not an error.
 fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(named(path, error)),

@@ -29,7 +29,7 @@ settings! {
     pub struct GraphiteSettings {
         address: String = "''"
             .takes(Kind::Checked { allowed: "tcp://host:port or udp://host:port, such as tcp://127.0.0.1:2003, or nothing", check: is_address })
-            .effect("Where carbon, or what understands its plain-text protocol, listens.")
+            .effect("The address of carbon, or of another receiver of its plain-text protocol.")
             .who("Everyone who delivers to Graphite.")
             .required();
         tags: Tags = "tagged"
@@ -37,18 +37,18 @@ settings! {
             .who("Operators of a Graphite without tags.");
         prefix: String = "''"
             .takes(Kind::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix })
-            .effect("Put before every name, with a dot between them.")
+            .effect("A prefix for every name, with a dot in between.")
             .zero("Empty: names as they are.")
             .who("Operators who share a Graphite with others.");
         host: Host = "all"
             .effect("Which series get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .who("Operators of a single agent. With several, series without their host overwrite each other.");
         counters: Vec<CounterForm> = "[count]"
-            .effect("What is written of a counter: `name.count`, what was counted in a bucket, `name.rate`, that per second, or both.")
-            .zero("With an empty list nothing is written of counters.")
-            .who("Operators whose dashboards want rates.");
+            .effect("The series of a counter: `name.count` (the count of a bucket), `name.rate` (the count per second), or both.")
+            .zero("With an empty list counters have no series.")
+            .who("Operators whose dashboards use rates.");
         aggregates: Vec<Aggregate> = "[count, min, max, avg, sum]"
-            .effect("What is written of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
+            .effect("The series of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
             .zero("With an empty list only percentiles.")
             .who("Operators who want fewer series.");
         percentiles: Vec<f64> = "[0.5, 0.95, 0.99]"

@@ -1,4 +1,4 @@
-//! What carbon and Graphite take as names: the rules, and what becomes of everything else.
+//! The rules of carbon and Graphite for names, and replacements for everything else.
 //!
 //! A line is split at white space, a tagged name at `;`, and a plain one becomes a path of files at its dots, so what has a meaning
 //! there, or in Graphite's queries, is replaced by `_`. Each function returns whether it had to change anything.

@@ -26,7 +26,7 @@ settings! {
             .effect("Adds the tag `metric_type`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as Telegraf's statsd input does. It keeps metrics of one name and several kinds apart.")
             .who("Operators whose names have one kind each.");
         integers: bool = "false"
-            .effect("Writes counters, sets and the field `count` as integers (`5i`), as Telegraf does; what a sample rate leaves of a fraction is rounded. A field has one type for good in InfluxDB: whoever changes this writes to another database or measurement.")
+            .effect("Writes counters, sets and the field `count` as integers (`5i`), as Telegraf does; fractions from a sample rate are rounded. A field keeps its type in InfluxDB, so use another database or measurement after a change.")
             .who("Operators who write to measurements that Telegraf has filled.");
         aggregates: Vec<Aggregate> = "[count, min, max, avg, sum]"
             .effect("Fields of histograms, timings and distributions, besides percentiles: `count`, `lower`, `upper`, `mean` and `sum`.")

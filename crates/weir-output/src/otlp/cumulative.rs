@@ -79,7 +79,7 @@ impl Cumulative {
         }
     }
 
-    /// Goes on with the state of another whose settings differ in nothing but the expiry.
+    /// Continues the state of another whose settings differ only in the expiry.
     pub fn inherit(&mut self, other: Cumulative) {
         let expiry = self.state.settings.expiry;
         *self = other;
@@ -148,7 +148,7 @@ impl Cumulative {
         postcard::to_extend(&(self.timeline.newest(), state), Vec::new()).unwrap_or_default()
     }
 
-    /// Goes on with the series of another process. Returns how many there is no room for.
+    /// Continues the series of another process. Returns how many do not fit.
     pub fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {
         let (newest, state): (i64, Vec<u8>) = postcard::from_bytes(saved).map_err(|_| NoState)?;
         let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);

@@ -291,7 +291,7 @@ impl Encode for OtlpEncoder {
     }
 }
 
-/// Everything that another collector or other kinds of values come from: with another such text, series begin anew.
+/// Everything that changes the collector or the kinds of values: with another such text, series restart.
 fn lineage(settings: &OtlpSettings) -> String {
     let OtlpSettings {
         url,

@@ -29,7 +29,7 @@ use crate::protobuf::{Content, for_each_field};
 use crate::settings::Start;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-const DENIED: &str = "refused: key, token or password are not accepted; payloads wait for others";
+const DENIED: &str = "refused: the key, token or password is not accepted; payloads wait for another one";
 
 /// Where requests go.
 fn url(settings: &OtlpSettings) -> String {
@@ -184,7 +184,7 @@ fn outcome(payload: &Payload, answer: &Answer) -> Outcome {
             after: answer.retry_after,
         },
         300..400 => Outcome::Rejected {
-            error: text("redirects, which is not followed"),
+            error: text("redirects; weir does not follow"),
         },
         401 | 403 | 407 => Outcome::Denied { error: text(DENIED) },
         // By OTLP's rule 500 is not repeated, and Prometheus answers so for the sake of a single label.
@@ -216,7 +216,7 @@ fn taken(payload: &Payload, body: &[u8]) -> Outcome {
     });
     if rejected <= 0 {
         if !error.is_empty() {
-            tracing::warn!(error, "the collector took everything, and warns");
+            tracing::warn!(error, "the collector accepted everything, with a warning");
         }
         return Outcome::Delivered;
     }

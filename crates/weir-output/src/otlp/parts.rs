@@ -84,7 +84,7 @@ fn nested(
 /// The content of some fields of a message, as bytes that are another for another content.
 fn identity(message: &[u8], fields: &[u32]) -> Vec<u8> {
     let mut identity = Vec::new();
-    // What is no message has been noticed, or will be.
+    // Invalid messages are noticed elsewhere.
     let _ = for_each_field(message, |field, content| {
         if fields.contains(&field) {
             protobuf::copy(&mut identity, field, content);

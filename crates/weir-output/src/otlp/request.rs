@@ -45,7 +45,7 @@ pub enum Shape {
     Summary,
 }
 
-/// Which metric of which host a point belongs to. Points of one should come one after the other.
+/// Which metric of which host a point belongs to. Points of one should be adjacent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Metric<'a> {
     pub host: &'a str,
@@ -339,7 +339,7 @@ fn text_attribute(out: &mut Vec<u8>, field: u32, name: &str, value: &str) {
 /// Appends the attributes that tags become: texts; true for a tag without a value; a list where a name comes several times.
 pub fn attributes<'t>(out: &mut Vec<u8>, field: u32, tags: impl Iterator<Item = &'t str> + Clone) {
     // Tags are sorted, so those of one name mostly stand together: `k:` sorts before whatever longer name begins with `k`,
-    // unless it goes on with a character below the colon.
+    // unless the next character is below the colon.
     let name_of = |tag: &'t str| tag.split_once(':').map_or(tag, |(name, _)| name);
     let repeats = |at: usize, name: &str| {
         tags.clone()

@@ -18,10 +18,10 @@ settings! {
             .required();
         protocol: Protocol = "http"
             .effect("Protobuf over HTTP, or gRPC.")
-            .who("Operators of a collector that takes gRPC alone.");
+            .who("Operators of a collector that accepts only gRPC.");
         compression: OtlpCompression = "gzip"
             .effect("How requests are compressed.")
-            .who("Those with a collector on the same machine.");
+            .who("Operators with a collector on the same machine.");
         authorization: Authorization = "{}".flat();
         resource_attributes: BTreeMap<String, String> = "{}"
             .effect("Attributes of every resource, such as `service.name: checkout`. `host.name` comes from the metrics unless it is set here.")
@@ -31,11 +31,11 @@ settings! {
             .who("Operators whose backend wants cumulative values, as Prometheus does.");
         monotonic_counters: bool = "true"
             .effect("Counters are monotonic sums, and a bucket of one that adds up to less than zero is refused and counted as `negative_counter`. `false`: they are sums that may fall, all of them, and nothing is refused.")
-            .who("Operators who count down as well as up, and whose backend takes such sums.");
+            .who("Operators who count down too, and whose backend accepts such sums.");
         expiry: Duration = "300s"
             .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
-            .effect("With `cumulative`: a series that got no sample for this long ends. Two buckets at least. `delta` keeps nothing.")
-            .who("Those with many short-lived series.");
+            .effect("With `cumulative`: a series without a sample for this long ends. At least two buckets. `delta` has no state.")
+            .who("Operators with many short-lived series.");
         histograms: OtlpHistograms = "exponential"
             .effect("How `h` and `ms` metrics are exported.")
             .who("Operators whose backend has no exponential histograms.");
@@ -47,12 +47,12 @@ settings! {
         buckets_max: usize = "160"
             .takes(Kind::Integer { min: 2, max: 1024 })
             .effect("The most buckets of each sign of an exponential histogram, empty ones in between counted. With more, the scale is lowered.")
-            .who("Those with values over many orders of magnitude who want them finer.");
+            .who("Operators whose values span many orders of magnitude.");
         points_per_payload_max: u32 = "8192"
             .takes(Kind::Integer { min: 1, max: 1_000_000 })
             .effect("Data points after which a request ends. One also ends before 3.5 MiB, as gRPC servers take 4 MiB by default.")
-            .who("Operators of a collector that takes less at once.");
-        /// `concurrency` has no effect: requests go one after the other, in the order of time.
+            .who("Operators of a collector with a lower limit.");
+        /// `concurrency` has no effect: requests are sequential, in the order of time.
         delivery: DeliverySettings = "{}";
     }
 }

@@ -12,7 +12,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that an `Accept` header wants most; text for those that do not say or want what nobody has.
+    /// The format that an `Accept` header wants most; text for requests without a preference or with unknown ones.
     pub fn of_accept(accept: &str) -> Format {
         let mut best = (0.0, Format::Text);
         for range in accept.split(',') {

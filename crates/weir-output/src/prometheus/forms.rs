@@ -28,7 +28,7 @@ pub struct Form {
     pub total: bool,
 }
 
-/// What values are divided by and then multiplied with.
+/// The divisor and the factor of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unit {
     divisor: f64,
@@ -75,7 +75,7 @@ pub struct Forms {
 /// Forms that are remembered; beyond them each metric has its own.
 const MADE_MAX: usize = 64;
 
-/// What one entry of `metrics` says.
+/// One entry of `metrics`.
 #[derive(Clone)]
 struct Choice {
     style: FormStyle,
@@ -86,7 +86,7 @@ struct Choice {
     scale: f64,
 }
 
-/// What is said where no entry matches.
+/// The defaults without a matching entry.
 const NO_CHOICE: Choice = Choice {
     style: FormStyle::Default,
     quantiles: Vec::new(),

@@ -1,4 +1,4 @@
-//! The Prometheus scrape endpoint: what merged flushes add up to, rendered for whoever asks.
+//! The Prometheus scrape endpoint: the sums of merged flushes, rendered for scrapers.
 //!
 //! A scraper wants cumulative values, a flush brings those of one bucket, so this output keeps state, from the start and
 //! whether anybody scrapes or not: the first scrape shows everything since.
@@ -100,7 +100,7 @@ impl Scrape {
         settings(self) == settings(other)
     }
 
-    /// What decides about the state: one with the same text can go on with it.
+    /// The lineage of the state: an output with the same text can continue it.
     pub fn lineage(&self) -> String {
         let state = self.lock();
         let settings = PrometheusSettings {
@@ -115,7 +115,7 @@ impl Scrape {
         self.lock().save(now)
     }
 
-    /// Goes on with the series of another process; see [`State::restore`].
+    /// Continues the series of another process; see [`State::restore`].
     pub fn restore(&self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
         self.lock().restore(saved, away, now)
     }
@@ -124,7 +124,7 @@ impl Scrape {
         self.lock().settings.expiry = expiry;
     }
 
-    /// What is there stays; a new series that would need more is refused.
+    /// Existing series stay; a new series that would need more is refused.
     pub fn set_bytes_max(&self, bytes_max: usize) {
         self.lock().bytes_max = bytes_max;
     }
@@ -220,7 +220,7 @@ pub struct Rendering {
     scrape: Arc<Scrape>,
     format: Format,
     cursor: Cursor,
-    /// What stands before the first metric.
+    /// The text before the first metric.
     first: Vec<u8>,
     is_done: bool,
     encoder: Option<GzEncoder<Vec<u8>>>,

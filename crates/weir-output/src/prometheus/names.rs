@@ -1,4 +1,4 @@
-//! Names and labels that every Prometheus accepts, and the rule by which metrics that would share one are told apart.
+//! Names and labels that every Prometheus accepts, and the rule that distinguishes metrics with the same one.
 
 use weir_protocol::Kind;
 
@@ -14,7 +14,7 @@ const OF_THE_SCRAPER: &[&str] = &[
     "scrape_body_size_bytes",
 ];
 
-/// What weir's own series start with.
+/// The prefix of weir's own series.
 const OWN_PREFIX: &str = "weir_";
 
 /// Appends `text` with everything outside of `[A-Za-z0-9_]` as `_`, and `_` before a leading digit. One character is one
@@ -35,7 +35,7 @@ fn fold(text: &str, out: &mut String) {
     }
 }
 
-/// What a metric would be called if it were alone: its name with the characters that Prometheus knows. A counter's is
+/// The name of a metric without conflicts: its name with the characters that Prometheus knows. A counter's is
 /// without the `_total` that its series gets.
 pub fn base_name(name: &str, kind: Kind) -> String {
     let mut folded = String::with_capacity(name.len() + 1);
@@ -49,7 +49,7 @@ pub fn base_name(name: &str, kind: Kind) -> String {
     folded
 }
 
-/// What is appended to the base name, by kind: each is a name that no other metric may have.
+/// Suffixes of the base name, by kind: each is a name that no other metric may have.
 fn suffixes(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Counter => &["_total", "_created"],

@@ -165,7 +165,7 @@ impl Native {
     }
 }
 
-/// What a sketch has left of samples: each bin stands for its representative.
+/// A sketch's view of samples: each bin stands for its representative.
 pub fn of_sketch(sketch: &Sketch) -> impl Iterator<Item = (f64, f64)> {
     let bins = sketch.bins().into_owned().into_iter();
     bins.map(|bin| (weir_sketch::lower(bin.k), f64::from(bin.n)))
@@ -278,7 +278,7 @@ mod tests {
         native.add_sketch(&sketch, Unit::ONE);
         assert!(native.positive.len() <= BUCKETS_MAX && native.schema() < SCHEMA);
         assert_eq!(native.count(), 2000);
-        // What comes later fits into the coarser buckets.
+        // Later samples fit into the coarser buckets.
         native.add_sketch(&sketch, Unit::ONE);
         assert_eq!(native.count(), 4000);
         assert!(native.positive.is_sorted_by(|a, b| a.index < b.index));

@@ -17,7 +17,7 @@ pub struct Cursor {
     series: usize,
 }
 
-/// What Prometheus calls the kinds, with their numbers in the protobuf format.
+/// Prometheus's names of the kinds, with their numbers in the protobuf format.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Type {
     Counter = 0,
@@ -62,7 +62,7 @@ pub fn piece(state: &State, format: Format, cursor: &mut Cursor, bytes: usize, o
     false
 }
 
-/// What follows the last family.
+/// The text after the last family.
 pub fn end(format: Format, out: &mut Vec<u8>) {
     if format == Format::OpenMetrics {
         out.extend_from_slice(b"# EOF\n");
@@ -116,7 +116,7 @@ struct Writer {
     created: bool,
 }
 
-/// What a family is in one format.
+/// A family in one format.
 struct Shape<'f> {
     base: std::borrow::Cow<'f, str>,
     kind: Type,

@@ -22,7 +22,7 @@ mod saved;
 
 pub use saved::NoState;
 
-/// What the buckets of a native histogram may take however full the state is.
+/// The minimum size of a native histogram's buckets, even if the state is full.
 const NATIVE_BYTES_LEAST: usize = 256;
 
 /// Seconds of a monotonic clock.
@@ -56,7 +56,7 @@ pub struct Series<S = ()> {
     pub value: Value,
 }
 
-/// What became of a row: family and number of its series, or why it is not in it.
+/// The result of a row: family and number of its series, or why it was refused.
 pub type Taken = Result<(usize, usize), Reason>;
 
 #[derive(Debug)]
@@ -118,7 +118,7 @@ pub struct State<M = (), S = ()> {
     labels: LabelWriter,
 }
 
-/// What is known of a row besides its tags and its value.
+/// The facts of a row besides its tags and its value.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     pub name: &'a str,
@@ -166,7 +166,7 @@ impl<M: Default, S: Default> State<M, S> {
                 timestamp: series.timestamp(),
                 is_timestamped: series.is_timestamped(),
             };
-            // What is refused is in the counts.
+            // The counts have refused points.
             let _ = self.add(&row, series.tags(), series.value(), now);
         }
     }
@@ -198,7 +198,7 @@ impl<M: Default, S: Default> State<M, S> {
     }
 
     fn try_add(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> Taken {
-        // Before its series is made: what is refused begins none.
+        // Before its series is made: a refused point starts no series.
         sums::check(value, self.counters)?;
         let (family, at, is_new) = self.place(row, labels, now).ok_or(Reason::Memory)?;
         let stamp = u32::try_from(row.timestamp.max(0)).unwrap_or(u32::MAX);
@@ -516,7 +516,7 @@ impl<M, S> Family<M, S> {
         }
     }
 
-    /// What it would be called if it were alone, and the kind whose names it has.
+    /// Its name without conflicts, and the kind of its names.
     fn own_base(&self) -> (String, Kind) {
         let kind = self.form.named_as(self.kind);
         (names::base_name(&self.name, kind), kind)
@@ -549,7 +549,7 @@ impl Value {
     }
 }
 
-/// How a row stands to what its series shows.
+/// A row compared with its series.
 #[derive(Clone, Copy)]
 struct Moment {
     /// Another context has written to the series in the same bucket.

@@ -57,7 +57,7 @@ impl Scrape {
         let mut state = self.lock();
         let now = at as u32;
         let tags = tags.iter().copied();
-        // What is refused is in the counts.
+        // The counts have refused points.
         let _ = match (kind, value) {
             (Kind::Counter, Owned::Number(value)) => state.add(&row, tags, Value::Counter(*value), now),
             (Kind::Gauge, Owned::Number(value)) => state.add(&row, tags, Value::Gauge(*value), now),
@@ -624,7 +624,7 @@ fn timings_in_seconds() {
 }
 
 #[test]
-fn whoever_comes_first_in_the_order_keeps_the_name() {
+fn the_first_in_the_order_keeps_the_name() {
     // The same metrics in another order of arrival have the same names.
     let metrics = [
         ("a.b", Kind::Counter),
@@ -832,7 +832,7 @@ fn pieces_of_a_large_exposition_fit_together() {
             .unwrap();
         assert!(unpacked.len() > packed.len() * 3);
         drop(rendering);
-        // What is cut off is no exposition.
+        // A truncated exposition is invalid.
         let mut rendering = scrape.render(format, false, &own, 100);
         let mut cut = rendering.next_piece().unwrap();
         cut.extend(rendering.cut());
@@ -941,7 +941,7 @@ fn number() -> impl Strategy<Value = f64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Whatever arrives, each format can be read by somebody strict, has no series twice, and all three agree.
+    /// For any input, a strict reader accepts each format, no series appears twice, and all three agree.
     #[test]
     fn every_exposition_is_valid(
         rows in prop::collection::vec(

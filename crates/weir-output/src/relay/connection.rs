@@ -11,10 +11,10 @@ use super::{Block, RelaySettings, StreamFraming};
 use crate::datagrams::next_end;
 use crate::tcp::reset_on_close;
 
-/// How long a machine has to say that nobody listens at a port.
+/// How long a machine may take to refuse a port.
 const REFUSAL_WAIT: Duration = Duration::from_millis(250);
 
-/// What one attempt achieved before it ended, well or not.
+/// The progress of one attempt before it ended, with success or not.
 #[derive(Debug, Default)]
 pub struct Sent {
     pub messages: u64,
@@ -59,7 +59,7 @@ impl Connection {
         }
     }
 
-    /// Whether somebody is there, as far as that can be found out without saying anything.
+    /// Whether a server is there, as far as an empty probe can tell.
     pub async fn check(&self) -> io::Result<()> {
         match self {
             Self::Udp(socket) => {
@@ -75,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Whether a target that is gone would not be noticed.
+    /// Whether a missing target would not be noticed.
     pub fn hears_nothing(&self) -> bool {
         matches!(self, Self::Udp(_))
     }
@@ -98,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is left of a block. What was sent is noted in the block and in `sent` before an error is returned.
+    /// Sends the rest of a block. Sent bytes are noted in the block and in `sent` before an error is returned.
     pub async fn send(
         &mut self,
         block: &mut Block,

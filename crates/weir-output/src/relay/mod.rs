@@ -39,7 +39,7 @@ pub struct Block {
     pub no_buffer: u64,
     pub too_long: u64,
     pub unmatched: u64,
-    /// Which port's buffer it is; `None` when it is nobody's.
+    /// The port that owns the buffer; `None` without an owner.
     worker: Option<usize>,
     /// Bytes of `lines` that need no more sending.
     done: usize,
@@ -90,16 +90,16 @@ counters! {
     pub enum Lost {
         /// Its target takes lines more slowly than they come, or not at all; the oldest go.
         QueueFull = DROPPED.because("queue_full"),
-            Sign("The target is away or slow: `weir status` shows its last error.");
+            Sign("The target is down or slow: `weir status` shows its last error.");
         /// Longer than a datagram to its target.
         TooLong = DROPPED.because("too_long"),
             Sign("Raise the relay's `packet_bytes_max`, or shorten names and tags.");
         /// Not lost: given to another target when this one was ejected.
         Rerouted = DROPPED.because("rerouted"),
-            Work("The target failed, and the others take its lines.");
+            Work("The target failed, and the other targets get its lines.");
         /// Still waiting when the process ended.
         Shutdown = DROPPED.because("shutdown"),
-            Sign("The target did not take the rest in time.");
+            Sign("The target did not accept the rest in time.");
     }
 }
 
@@ -129,7 +129,7 @@ impl TargetStatus {
     }
 }
 
-/// What tasks of one relay share.
+/// State that tasks of one relay share.
 struct Shared {
     name: String,
     settings: RelaySettings,
@@ -145,7 +145,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Stage {
     Running,
-    /// Send what waits; nobody is ejected any more.
+    /// Send the waiting lines; no target is ejected any more.
     Draining,
     Stopped,
 }
@@ -225,7 +225,7 @@ impl Relay {
         }
     }
 
-    /// What its buffers take when all are in use. Their number never changes.
+    /// The size of its buffers when all are in use. Their number never changes.
     pub fn buffers_bytes(&self) -> u64 {
         self.buffers_bytes
     }
@@ -269,7 +269,7 @@ impl Relay {
         }
     }
 
-    /// Goes on delivering for at most `grace`, then drops and counts the rest. Call it when every port is gone.
+    /// Delivers for at most `grace`, then drops and counts the rest. Call it when every port was dropped.
     pub async fn shutdown(&self, grace: Duration) {
         let shared = &self.shared;
         lock(&self.ports).clear();

@@ -13,7 +13,7 @@ settings! {
         targets: Vec<String> = "[]"
             .takes(Kind::List(&ADDRESS))
             .path(PathUse::Connect)
-            .effect("Where lines go. With several, a series (name and tags) always goes to the same one, chosen by a hash that every agent shares.")
+            .effect("The targets of lines. With several, a series (name and tags) always goes to the same one, chosen by a hash that every agent shares.")
             .who("Everyone who relays.")
             .required()
             // With the port from the variable beside it.
@@ -23,12 +23,12 @@ settings! {
             .zero("Empty: everything, events included.")
             .who("Operators who send a part of their metrics elsewhere.");
         only: bool = "false"
-            .effect("Relays and does nothing else: nothing is aggregated, and other outputs get nothing.")
+            .effect("Only relays: nothing is aggregated, and other outputs get no data.")
             .who("Operators of an agent that only distributes.");
         linger: Duration = "100ms"
             .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(10) })
             .effect("How long a line may wait for others to share its packet with.")
-            .who("Those to whom a tenth of a second matters.");
+            .who("Operators who need less delay.");
         udp_bytes_max: usize = "1432"
             .takes(Kind::Integer { min: 64, max: 65_507 })
             .effect("The most bytes in a datagram over UDP; a longer line is dropped and counted.")
@@ -36,26 +36,26 @@ settings! {
         uds_bytes_max: usize = "8192"
             .takes(Kind::Integer { min: 64, max: 65_536 })
             .effect("The most bytes in a datagram to a Unix socket, and in a frame of a stream.")
-            .who("Operators of targets that take less.");
+            .who("Operators of targets with a lower limit.");
         tcp_framing: StreamFraming = "length"
             .effect("How packets go over TCP: each after its length in four bytes, the lowest first, as weir and DogStatsD's streams take them, or as lines.")
             .who("Operators of other StatsD servers (`newline`).");
         timeout: Duration = "5s"
             .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
-            .effect("A target that takes nothing for this long has failed.")
+            .effect("A target that accepts no data for this long has failed.")
             .who("Operators of targets that sometimes stop answering for longer, or who want another target to take over sooner.");
         eject_after: u32 = "3"
             .takes(Kind::Integer { min: 0, max: 1000 })
-            .effect("After so many failures in a row a target's lines, those that wait included, go to the others.")
+            .effect("After this many failures in a row, the other targets get a target's lines, waiting ones included.")
             .zero("0: never; they wait for it.")
             .who("Operators who would rather lose lines than see a series at another target.");
         check_interval: Duration = "5s"
             .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
-            .effect("How often a target that failed is tried.")
+            .effect("How often a failed target is checked.")
             .who("Operators of targets that restart often: lines wait until a check succeeds.");
         readmit_after: u32 = "2"
             .takes(Kind::Integer { min: 1, max: 1000 })
-            .effect("After so many successful checks in a row an ejected target gets its lines again.")
+            .effect("After this many successful checks in a row, an ejected target gets its lines again.")
             .who("Operators of targets that come and go.");
     }
 }
@@ -112,7 +112,7 @@ fn check(settings: &RelaySettings) -> Result<(), SettingProblem> {
 const TARGETS_MAX: usize = 256;
 
 impl RelaySettings {
-    /// The longest line a target takes, with its line feed. Zero for what is no address.
+    /// The longest line a target takes, with its line feed. Zero for an invalid address.
     pub fn packet_bytes_max(&self, target: &str) -> usize {
         match target.parse() {
             Ok(Address::Udp { .. }) => self.udp_bytes_max,

@@ -19,7 +19,7 @@ use crate::counters::OutputCounter;
 
 /// The first wait after a failure; it doubles up to the interval of checks.
 const BACKOFF: Duration = Duration::from_millis(100);
-/// A target that never says that it is gone may have moved: its name is looked up again after so many intervals of checks.
+/// A target without answers may have moved: its name is looked up again after so many intervals of checks.
 const CHECKS_PER_LOOK_UP: u32 = 12;
 /// How long lines wait for that.
 const LOOK_UP_WAIT: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub struct Task {
     blocks_max: usize,
     waiting: VecDeque<Block>,
     connection: Option<Connection>,
-    /// When the name of a target that never says that it is gone is looked up again.
+    /// When the name of a target without answers is looked up again.
     look_up_at: Instant,
     /// In a row.
     failures: u32,
@@ -46,7 +46,7 @@ pub struct Task {
     rests_until: Option<Instant>,
 }
 
-/// What an attempt takes along and gives back.
+/// The data of an attempt, given and returned.
 struct Attempt {
     connection: Option<Connection>,
     block: Option<Block>,
@@ -256,7 +256,7 @@ impl Task {
             tracing::info!(
                 output = shared.name,
                 target = address,
-                "is back and gets its share again"
+                "is back and gets its lines again"
             );
         }
         if self.failures > 0 {
@@ -295,7 +295,7 @@ impl Task {
             tracing::warn!(
                 output = shared.name,
                 target = address,
-                "ejected: its lines go to the others"
+                "ejected: other targets get its lines"
             );
             self.reroute();
         }
@@ -350,7 +350,7 @@ fn drop_messages(books: &mut TargetStatus, reason: Lost, messages: u64) {
     }
 }
 
-/// Connects if need be, looks whether somebody is there if there was doubt, and sends.
+/// Connects if necessary, probes the target after a doubt, and sends.
 async fn try_once(
     connection: Option<Connection>,
     block: Option<Block>,
@@ -369,7 +369,7 @@ async fn try_once(
     let open = async {
         let parsed: Address = address.parse().map_err(io::Error::other)?;
         let connection = match connection {
-            // A name that cannot be looked up just now is no reason to lose sight of a target.
+            // A failed look-up of a name does not drop a target.
             Some(old) if look_up && old.hears_nothing() => {
                 let new = tokio::time::timeout(LOOK_UP_WAIT, Connection::open(&parsed)).await;
                 new.ok().and_then(Result::ok).unwrap_or(old)

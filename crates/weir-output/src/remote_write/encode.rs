@@ -1,7 +1,7 @@
 //! Batches into cumulative samples.
 //!
 //! Rows add up in a state like that of the scrape endpoint. When a bucket is complete, every series is written once with what it
-//! then stands at: as if somebody scraped at the end of each bucket. Each request has at most one sample of a series, so that a
+//! then stands at: as if it was scraped at the end of each bucket. Each request has at most one sample of a series, so that a
 //! request which is repeated after an unclear answer changes nothing.
 
 use std::any::Any;
@@ -25,7 +25,7 @@ use crate::timeline::{Moments, Timeline};
 /// How often version 1.0 repeats the description of a metric.
 const METADATA_SECONDS: Seconds = 60;
 
-/// What Prometheus calls the kinds, with their numbers in both versions.
+/// Prometheus's names of the kinds, with their numbers in both versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     Counter = 1,
@@ -219,7 +219,7 @@ impl RemoteWriteEncoder {
         let repeat_idle = self.repeat_idle;
         let mut written = 0;
         let mut writer = self.writer();
-        // Native histograms have requests of their own: a receiver that does not take them takes the rest.
+        // Native histograms have separate requests: a receiver without them accepts the rest.
         for are_native in [false, true] {
             for family in writer.families.iter_mut() {
                 if writer.out.styles.is_native(family.kind) != are_native {
@@ -370,7 +370,7 @@ impl Encode for RemoteWriteEncoder {
     }
 }
 
-/// Everything that another receiver, other names or other kinds of values come from: with another such text, series begin anew.
+/// Everything that changes the receiver, names or kinds of values: with another such text, series restart.
 fn lineage(settings: &RemoteWriteSettings) -> String {
     let of_series = PrometheusSettings {
         expiry: Duration::ZERO,
@@ -387,11 +387,11 @@ fn lineage(settings: &RemoteWriteSettings) -> String {
     )
 }
 
-/// What of a series is written.
+/// The written parts of a series.
 #[derive(Clone, Copy)]
 enum Shown<'a> {
     Value,
-    /// What it began with.
+    /// Its start.
     Zero(&'a Native),
     Stale,
 }
@@ -494,7 +494,7 @@ impl Output<'_> {
     }
 }
 
-/// What the samples of a metric are called.
+/// The names of a metric's samples.
 struct Texts {
     kind: Type,
     name: String,

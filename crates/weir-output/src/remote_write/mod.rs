@@ -177,18 +177,18 @@ fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Answer) -> O
             Some(Missing { points: 0, .. }) => Outcome::Delivered,
             Some(Missing { points, samples }) => Outcome::Partly {
                 rejected: points,
-                error: format!("the receiver says that it did not write {samples} samples of a request"),
+                error: format!("the receiver did not write {samples} samples of a request"),
             },
             None => Outcome::Rejected {
                 error: text("without saying what was written: the receiver does not speak version 2.0"),
             },
         },
         300..400 => Outcome::Retry {
-            error: text("redirects, which is not followed"),
+            error: text("redirects; weir does not follow"),
             after,
         },
         401 | 403 | 407 => Outcome::Denied {
-            error: text("refused: key, token or password are not accepted; payloads wait for others"),
+            error: text("refused: the key, token or password is not accepted; payloads wait for another one"),
         },
         408 => Outcome::Retry {
             error: text("timed out"),
@@ -227,7 +227,7 @@ fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Answer) -> O
     }
 }
 
-/// What a receiver did not write of a 2.0 request.
+/// The part of a 2.0 request that a receiver did not write.
 struct Missing {
     samples: u64,
     /// The same share of the points, at least one.

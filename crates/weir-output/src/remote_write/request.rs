@@ -14,7 +14,7 @@ use crate::protobuf::{self, Content, for_each_field};
 /// Bytes before compression at which a request ends. Receivers take tens of megabytes; smaller ones are quicker to repeat.
 const BYTES_MAX: usize = 4 << 20;
 
-/// What Prometheus writes when a series ends: a NaN of its own, which no computation yields.
+/// Prometheus's marker for the end of a series: a special NaN, which no computation yields.
 pub const STALE: f64 = f64::from_bits(0x7ff0_0000_0000_0002);
 
 /// Any other NaN is written as this one.

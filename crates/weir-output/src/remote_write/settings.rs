@@ -26,17 +26,17 @@ settings! {
         authorization: Authorization = "{}".flat();
         labels: BTreeMap<String, String> = "{}"
             .effect("Labels that every series gets, such as `job: weir`. A tag of the same name goes before it.")
-            .who("Those with several clusters or teams in one receiver.");
+            .who("Operators with several clusters or teams in one receiver.");
         instance_label: bool = "true"
-            .effect("Adds the label `instance` with the agent's host name, unless `labels` has one. Without it no two agents may write to one receiver: they would write the same series.")
+            .effect("Adds the label `instance` with the agent's host name, unless `labels` has one. Without it two agents cannot write to one receiver: they would write the same series.")
             .who("Operators whose `labels` name the agent already.");
         expiry: Duration = "300s"
             .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
-            .effect("A series that got no sample for this long ends with a staleness marker; seen again, a counter restarts at what it then gets. Two buckets at least.")
-            .who("Those with many short-lived series.");
+            .effect("A series without a sample for this long ends with a staleness marker; if it returns, a counter restarts from zero. At least two buckets.")
+            .who("Operators with many short-lived series.");
         repeat_idle: bool = "true"
             .effect("Writes every series in every bucket until it expires, as a scrape would; otherwise only in buckets in which it got a sample.")
-            .who("Those with many rarely used series who can live with rates that end early.");
+            .who("Operators with many rarely used series.");
         zero_samples: bool = "true"
             .effect("Writes a 0 where a counter, sum, count or native histogram begins, so that `increase()` counts its first value and sees every restart.")
             .who("Operators whose receiver makes zeros of start times itself.");
@@ -62,8 +62,8 @@ settings! {
         samples_per_payload_max: u32 = "10000"
             .takes(Kind::Integer { min: 1, max: 1_000_000 })
             .effect("Samples after which a request ends.")
-            .who("Operators of a receiver that takes less at once.");
-        /// `concurrency` has no effect: requests go one after the other, in the order of time.
+            .who("Operators of a receiver with a lower limit.");
+        /// `concurrency` has no effect: requests are sequential, in the order of time.
         delivery: DeliverySettings = "{}";
     }
 }
@@ -77,7 +77,7 @@ choices! {
 }
 
 impl RemoteWriteSettings {
-    /// What decides about series, as the scrape endpoint has it.
+    /// The options of series, as in the scrape endpoint.
     pub fn as_scrape(&self) -> PrometheusSettings {
         let mut quantiles = self.quantiles.clone();
         quantiles.sort_by(f64::total_cmp);

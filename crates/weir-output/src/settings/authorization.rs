@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weir_config::{Files, Secret, SettingProblem, settings};
 
 settings! {
-    /// What requests show.
+    /// The credentials of requests.
     pub struct Authorization {
         headers: BTreeMap<String, Secret> = "{}"
             .effect("Headers of every request (metadata in gRPC), such as `Authorization` or `X-Scope-OrgID`. Values are never shown.")

@@ -43,7 +43,7 @@ settings! {
             .file_of("additional_endpoints");
         compression: Compression = "zstd"
             .effect("How payloads are compressed.")
-            .who("Operators of an intake that understands less.")
+            .who("Operators of an older intake.")
             .also(&["DD_SERIALIZER_COMPRESSOR_KIND"]);
         compression_level: i32 = "0"
             .takes(Kind::Integer { min: 0, max: 22 })
@@ -53,25 +53,25 @@ settings! {
             .also(&["DD_SERIALIZER_ZSTD_COMPRESSOR_LEVEL"]);
         series_format: SeriesFormat = "v2"
             .effect("Series as protobuf (`v2`), as JSON to the same endpoint (`v2_json`), or as the older JSON (`v1`).")
-            .who("Operators of an intake that understands less.")
+            .who("Operators of an older intake.")
             .also(&["DD_USE_V2_API_SERIES"]);
         points_per_payload_max: usize = "10000"
             .takes(Kind::Integer { min: 1, max: 1_000_000 })
             .effect("The most points in one series payload.")
-            .who("Operators of an intake that takes less at once.")
+            .who("Operators of an intake with a lower limit.")
             .also(&["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"]);
         arbitrary_tag_values: bool = "false"
-            .effect("Asks the intake to take tag values as they are.")
-            .who("Operators whom Datadog told to.")
+            .effect("Asks the intake to accept tag values unchanged.")
+            .who("Operators whom Datadog advised to.")
             .also(&["DD_ALLOW_ARBITRARY_TAGS"]);
         device_resource: bool = "true"
             .effect("Moves a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
             .who("Operators who want the tag left alone.");
         heartbeat: bool = "true"
-            .effect("Says every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
+            .effect("Reports every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
             .who("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.");
         host_metadata: bool = "true"
-            .effect("Sends what is known of the host, and `tags` and `extra_tags` as its host tags, at the start and every half hour.")
+            .effect("Sends facts about the host, and `tags` and `extra_tags` as its host tags, at the start and every half hour.")
             .who("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.")
             .also(&["DD_ENABLE_METADATA_COLLECTION"]);
         delivery: DeliverySettings = "{}"

@@ -38,23 +38,23 @@ settings! {
     pub struct QueueSettings {
         timeout: Duration = "20s"
             .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
-            .effect("An attempt that has not been answered by then failed and is retried.")
+            .effect("An attempt without an answer within this time failed and is retried.")
             .who("Operators behind slow proxies.")
             .also(&["DD_FORWARDER_TIMEOUT"]);
         backoff_max: Duration = "64s"
             .takes(Kind::Duration { min: Duration::from_millis(32), max: DURATION_MAX })
             .effect("The longest wait between two attempts. After failures in a row the first wait is at most a sixteenth of this, and each further one twice as long.")
-            .who("Operators who want data sooner after an outage, or whose receiver is to be asked less often during one.")
+            .who("Operators who want data sooner after an outage, or who want fewer attempts during one.")
             .also(&["DD_FORWARDER_BACKOFF_MAX"]);
         disk_path: String = "''"
             .path(PathUse::WriteBeneath)
-            .effect("A directory of this output's own in which undelivered payloads wait through outages and restarts.")
+            .effect("A directory for this output alone, where undelivered payloads wait through outages and restarts.")
             .zero("Empty: payloads wait in memory only.")
             .who("Operators who must not lose data during an outage.")
             .also(&["DD_FORWARDER_STORAGE_PATH"]);
         disk_bytes_max: u64 = "1GiB"
             .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
-            .effect("The most the disk queue may take; beyond it the oldest payloads are dropped and counted.")
+            .effect("The maximum size of the disk queue; beyond it the oldest payloads are dropped and counted.")
             .zero("0: no disk queue, even with a path.")
             .who("Operators with little disk, or long outages.")
             .also(&["DD_FORWARDER_STORAGE_MAX_SIZE_IN_BYTES"]);
@@ -83,14 +83,14 @@ settings! {
             .zero("Empty: the system's.")
             .who("Operators with a private certificate authority.");
         proxy: String = "''"
-            .effect("The proxy to use, such as `http://proxy:3128`; `none` for none whatever the environment says.")
+            .effect("The proxy to use, such as `http://proxy:3128`; `none` ignores the environment.")
             .zero("Empty: the variables `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` decide.")
             .who("Operators whose proxy differs from the environment's.")
             .also(&["DD_PROXY_HTTPS", "DD_PROXY_HTTP"]);
         no_proxy: Vec<String> = "[]"
-            .effect("Receivers that are reached without `proxy`: names (and all below them), addresses, networks such as `10.0.0.0/8`.")
+            .effect("Receivers to reach without `proxy`: names (and all below them), addresses, networks such as `10.0.0.0/8`.")
             .zero("Empty: none. For a proxy of the environment's, `NO_PROXY` is the list.")
-            .who("Operators with some receivers on this side of the proxy.")
+            .who("Operators with some receivers that need no proxy.")
             .also(&["DD_PROXY_NO_PROXY"]);
     }
     gone GONE

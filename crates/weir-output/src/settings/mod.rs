@@ -60,7 +60,7 @@ pub trait Start: Any + fmt::Debug + Send + Sync {
     }
 }
 
-/// What an output that delivers batches was configured with.
+/// The configuration of an output that delivers batches.
 #[derive(Clone)]
 pub struct Delivered {
     start: Arc<dyn Start>,

@@ -19,7 +19,7 @@ settings! {
     pub struct PrometheusSettings {
         expiry: Duration = "300s"
             .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
-            .effect("A series that got no sample for this long leaves the exposition; seen again, a counter restarts at what it then gets.")
+            .effect("A series without a sample for this long leaves the exposition; if it returns, a counter restarts from zero.")
             .who("Operators who scrape less often than every five minutes.");
         histograms: HistogramStyle = "summary"
             .effect("How `h` and `ms` metrics are exposed.")
@@ -36,7 +36,7 @@ settings! {
             .takes(Kind::List(&BOUND))
             .effect("Upper bounds of classic buckets, where the style is `classic`; one without a bound follows.")
             .zero("An empty list: the bucket without a bound alone.")
-            .who("Operators whose values are no seconds, or lie close together.");
+            .who("Operators whose values are not seconds, or lie close together.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
             .who("Operators who come from statsd_exporter.");
@@ -57,7 +57,7 @@ settings! {
 }
 
 settings! {
-    /// How some metrics are exposed. What is not set is as the output has it.
+    /// How some metrics are exposed. Missing options are those of the output.
     pub struct MetricForm {
         pattern: String = "''".named("match");
         match_type: MatchType = "wildcard";
@@ -93,7 +93,7 @@ choices! {
 }
 
 impl Default for PrometheusSettings {
-    /// As declared, for outputs that keep such a state and have settings of their own.
+    /// As declared, for outputs with such a state and other settings.
     fn default() -> Self {
         PrometheusSettings {
             expiry: Duration::from_secs(300),

@@ -114,7 +114,7 @@ impl Intake {
         Self::start_at(TcpListener::bind("127.0.0.1:0").await.unwrap(), None, script)
     }
 
-    /// While it is away it ends connections without a word.
+    /// While it is down it ends connections without an answer.
     pub async fn that_can_be_away(reachable: bool) -> (Self, Arc<AtomicBool>) {
         let reachable = Arc::new(AtomicBool::new(reachable));
         let script = reachable.clone();

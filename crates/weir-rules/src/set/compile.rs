@@ -188,7 +188,7 @@ fn infos(definitions: &Definitions) -> Vec<RuleInfo> {
 }
 
 impl HistogramChoice {
-    /// Bits to clear and to set; or the field at fault and why.
+    /// Bits to clear and to set; or the offending field and why.
     fn mask(&self, suffixes: &[String]) -> Result<(u32, u32), (&'static str, String)> {
         let (mut cleared, mut set) = (0, 0);
         for (field, chosen, is_percentile) in [
@@ -252,7 +252,7 @@ impl GroupsOf {
         let absent = template.missing(self.stars, self.regex.as_ref());
         if !absent.is_empty() && self.known {
             let (absent, there) = (absent.join(", "), self.describe());
-            let message = format!("refers to {absent}, which the pattern has no group for; {there}");
+            let message = format!("refers to {absent}, but the pattern has no such group; {there}");
             faults.add(field, message);
         }
     }
@@ -271,7 +271,7 @@ impl GroupsOf {
 }
 
 impl CompiledMapping {
-    /// The paths of faults begin at the mapping.
+    /// The paths of errors start at the mapping.
     fn new(profile: usize, mapping: &Mapping, limits: &RuleLimits) -> Result<Self, Vec<Fault>> {
         let mut faults = Faults::default();
         let groups = GroupsOf::new(&mapping.pattern, limits, &mut faults);
@@ -302,7 +302,7 @@ fn check_name(mapping: &Mapping, faults: &mut Faults) {
         faults.add("name".into(), "is missing; must be the new name");
     }
     if mapping.name.contains([':', '|', '\n']) {
-        let message = "holds a colon, a bar or a line end, which no metric name can";
+        let message = "has a colon, a bar or a line end, which is not allowed in a metric name";
         faults.add("name".into(), message);
     }
 }
@@ -310,7 +310,7 @@ fn check_name(mapping: &Mapping, faults: &mut Faults) {
 fn check_tag(key: &str, value: &str, faults: &mut Faults) {
     let forbidden = [',', '|', '\n'];
     if key.is_empty() || key.contains(forbidden) || value.contains(forbidden) {
-        let message = "is empty or holds a comma, a bar or a line end, which no tag can";
+        let message = "is empty or has a comma, a bar or a line end, which is not allowed in a tag";
         faults.add(format!("tags.{key}"), message);
     }
 }

@@ -20,12 +20,12 @@ use crate::streams::Permit;
 
 const METRICS_DEFAULT: u64 = 100;
 const METRICS_MAX: u64 = 10_000;
-/// What `books` shows when it is not told how far to go back.
+/// The default window of `books`.
 const BOOKS_SECONDS: i64 = 300;
 /// Events that may wait for a reader of a stream; one that is slower has gone or might as well.
 const EVENTS_MAX: usize = 16;
 
-/// What is answered from the last minutes.
+/// The answers from the history.
 pub const PATHS: [&str; 5] = [
     "/api/v1/metrics",
     "/api/v1/query",
@@ -34,7 +34,7 @@ pub const PATHS: [&str; 5] = [
     super::trial::PATH,
 ];
 
-/// What is asked of the history.
+/// The queries to the history.
 #[derive(Debug)]
 pub enum Request {
     Metrics(MetricsRequest),
@@ -71,7 +71,7 @@ struct Tags {
     tags: Vec<TagKey>,
 }
 
-/// What a series of the agent's own means, and what to do when it moves.
+/// The meaning of a series of the agent, and the remedy when it moves.
 #[derive(Debug, Serialize)]
 struct Meaning {
     name: &'static str,
@@ -283,7 +283,7 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>, Refused> {
     Ok(bytes)
 }
 
-/// What a stream of events shows.
+/// The content of a stream of events.
 #[derive(Clone, Debug)]
 pub struct Live {
     /// The points that each flush adds to this.
@@ -345,7 +345,7 @@ pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> mpsc::Receiver<B
 impl Live {
     fn points_event(&self, recent: &Recent, bucket: i64) -> Vec<u8> {
         let Some(query) = &self.query else {
-            // Whoever asks for nothing is told that there is something to ask for.
+            // A request without parameters gets an error that names them.
             return event("flush", Ok(format!("{{\"bucket\":{bucket}}}\n").into_bytes()));
         };
         let width = recent.points().newest().map_or(1, |(_, width)| width);

@@ -62,7 +62,7 @@ impl Hosts {
         Err(Refused(
             StatusCode::FORBIDDEN,
             format!(
-                "the host {} is no IP address, not localhost and not in admin_hosts",
+                "the host {} is neither an IP address nor localhost nor in admin_hosts",
                 printable(host)
             ),
         ))
@@ -85,7 +85,7 @@ pub fn check_site(headers: &HeaderMap) -> Result<(), Refused> {
         let authority = text
             .strip_prefix(b"http://")
             .or_else(|| text.strip_prefix(b"https://"));
-        // Whoever sends no Host is no browser, and has no reason to send an Origin.
+        // A client without Host is not a browser, and has no reason to send an Origin.
         let same = authority.zip(own).is_some_and(|(a, b)| a.eq_ignore_ascii_case(b));
         if !same {
             return Err(foreign("Origin", origin));
@@ -114,10 +114,7 @@ pub fn check_change(headers: &HeaderMap) -> Result<(), Refused> {
 fn foreign(name: &str, value: &HeaderValue) -> Refused {
     Refused(
         StatusCode::FORBIDDEN,
-        format!(
-            "{name} says that another site asks: {}",
-            printable(value.as_bytes())
-        ),
+        format!("{name} names another site: {}", printable(value.as_bytes())),
     )
 }
 

@@ -1,4 +1,4 @@
-//! What clients say about themselves: the numbers of their own telemetry, in total and for each client.
+//! The clients' own telemetry, in total and for each client.
 
 use serde::{Deserialize, Serialize};
 use weir_counters::Moves::{Sign, Work};
@@ -6,7 +6,7 @@ use weir_counters::{Counts, Series, counters};
 
 use super::numbers::Numbers;
 
-/// Clients that have series of their own.
+/// Clients with series.
 const SERIES_MAX: usize = 64;
 
 /// The row of the clients for which there was no room.
@@ -20,10 +20,10 @@ counters! {
             Work("It follows the clients that report about themselves.");
         /// Reported numbers of clients that have no row, because there were too many; the totals have them.
         Crowded = Series::counter("weir_clients_crowded_total", "clients.crowded", "numbers"),
-            Work("`client_version` or `client_transport` has very many values: somebody sends what is no client's.");
+            Work("`client_version` or `client_transport` has very many values: a sender forges these metrics.");
         /// Metrics that clients took, by their own telemetry.
         Metrics = Series::counter("weir_clients_metrics_total", "clients.metrics", "metrics"),
-            Work("Clients count calls before sampling and aggregation: it is larger than what arrives.");
+            Work("Clients count calls before sampling and aggregation, so it exceeds the samples received.");
         /// Events that clients took, by their own telemetry.
         Events = Series::counter("weir_clients_events_total", "clients.events", "events"),
             Work("It moves with the clients' work.");
@@ -35,19 +35,19 @@ counters! {
             Work("Clients that aggregate report it.");
         /// Packets that clients sent, by their own telemetry.
         PacketsSent = Series::counter("weir_clients_packets_sent_total", "clients.packets_sent", "packets"),
-            Work("With `weir_packets_received_total` it tells what was lost on the way, if all clients report.");
+            Work("With `weir_packets_received_total` it shows what was lost on the way, if all clients report.");
         /// Bytes in the packets that clients sent.
         BytesSent = Series::counter("weir_clients_bytes_sent_total", "clients.bytes_sent", "bytes"),
             Work("It moves with the clients' work.");
         /// Packets that clients dropped, for any reason, by their own telemetry. They never reached weir.
         PacketsDropped = Series::counter("weir_clients_packets_dropped_total", "clients.packets_dropped", "packets"),
-            Sign("`weir status` and the page name the clients. Those that tell the reason count the same packets in `weir_clients_packets_dropped_queue_total` or `weir_clients_packets_dropped_writer_total`.");
+            Sign("`weir status` and the page name the clients. Clients that report the reason count the same packets in `weir_clients_packets_dropped_queue_total` or `weir_clients_packets_dropped_writer_total`.");
         /// Of the packets that clients dropped: those for which the client's queue had no room.
         PacketsDroppedQueue = Series::counter("weir_clients_packets_dropped_queue_total", "clients.packets_dropped_queue", "packets"),
             Sign("The client made packets faster than it could write them. Raise its queue (`WithSenderQueueSize` in Go, `sender_queue_size` of dogstatsd-ruby, `STATSD_BUFFER_CAPACITY` of statsd-instrument) or let it aggregate. If the kernel drops packets here too, weir is too slow: give it more CPU.");
         /// Of the packets that clients dropped: those that the client could not write.
         PacketsDroppedWriter = Series::counter("weir_clients_packets_dropped_writer_total", "clients.packets_dropped_writer", "packets"),
-            Sign("weir was away, or did not read the client's Unix socket in time: raise `net.unix.max_dgram_qlen` and the client's write timeout, or give weir more CPU. A packet larger than the socket takes is dropped for this reason too.");
+            Sign("weir was not running, or did not read the client's Unix socket in time: raise `net.unix.max_dgram_qlen` and the client's write timeout, or give weir more CPU. A packet larger than the socket takes is dropped for this reason too.");
         /// Bytes in the packets that clients dropped.
         BytesDropped = Series::counter("weir_clients_bytes_dropped_total", "clients.bytes_dropped", "bytes"),
             Work("It rises with `weir_clients_packets_dropped_total`.");
@@ -125,7 +125,7 @@ impl ClientRow {
 }
 
 impl ClientReport {
-    /// Clients with losses, for series: a client that has a series keeps it as long as it is known, but for a crowd.
+    /// Clients with losses, for series: a client with a series keeps it as long as it is known, unless there are too many.
     pub fn losers(&self) -> impl Iterator<Item = &ClientRow> + Clone {
         self.seen.iter().filter(|row| row.has_lost()).take(SERIES_MAX)
     }

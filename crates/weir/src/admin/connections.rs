@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::profile;
 
-/// How many connections and requests there may be, and how long peers may take.
+/// Limits of connections, requests and time.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
     /// Connections that are not being answered.
@@ -79,7 +79,7 @@ impl Connections {
         Self { held, limits }
     }
 
-    /// How many requests are under way, those to health and streams apart.
+    /// Open requests, except those to health and streams.
     pub fn requests(&self) -> usize {
         lock(&self.held).requests
     }
@@ -215,7 +215,7 @@ fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whoever has one address of a /64 of IPv6 has all of them.
+/// The owner of one address of a /64 of IPv6 has all of them.
 fn peer(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {

@@ -40,7 +40,7 @@ pub struct MetricRow {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TagKeyRow {
-    /// What stands before the first colon; empty for tags without one.
+    /// The text before the first colon; empty for tags without one.
     pub key: String,
     /// Different values in live contexts.
     pub values: u64,
@@ -64,7 +64,7 @@ pub struct LimitedRow {
     pub metric: String,
     /// `memory`, `contexts_max`, `metric_share`, `origin_share` or `tag_key_share`.
     pub reason: String,
-    /// Samples without a context of their own in the last bucket.
+    /// Samples without a context in the last bucket.
     pub samples: u64,
     /// The tag key with most different values among them, empty when they have no tags; and about how many values.
     pub tag_key: String,

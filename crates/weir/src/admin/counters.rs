@@ -15,18 +15,18 @@ use super::clients::ClientCounter;
 use super::fleet::FleetCounter;
 
 counters! {
-    /// What the agent knows of its listeners.
+    /// The agent's facts about its listeners.
     pub enum SocketCounter {
         /// Times the socket file was missing or replaced, and made again.
         FilesRemade = Series::counter("weir_socket_files_remade_total", "listeners.socket_files_remade", "times"),
-            Sign("Something removes socket files: clients have to connect again each time.");
+            Sign("A program removes socket files: clients have to reconnect each time.");
         /// Bytes of receive buffer the kernel granted; 0 where that has no meaning.
         ReceiveBuffer = Series::gauge("weir_receive_buffer_bytes", "listeners.receive_buffer", "bytes"),
             Work("If it is less than what was wanted, raise `net.core.rmem_max`.");
         /// Bytes of receive buffer that weir asked for.
         ReceiveBufferWanted = Series::gauge("weir_receive_buffer_wanted_bytes", "listeners.receive_buffer_wanted", "bytes"),
             Work("It follows `receive_buffer`.");
-        /// Sockets that the service manager or the process before had opened, and that this process goes on with.
+        /// Sockets that the service manager or the previous process had opened, and that this process took over.
         Passed = Series::gauge("weir_sockets_passed", "listeners.sockets_passed", "sockets"),
             Work("With socket activation or a descriptor store it is the number of the listener's sockets.");
     }
@@ -52,7 +52,7 @@ counters! {
             Work("It rises by the width of a bucket; if it does not, a worker is stuck.");
         /// Duration of the last flush.
         FlushNs = Series::gauge("weir_flush_seconds", "flush.seconds", "seconds").per_unit(1_000_000_000),
-            Work("It follows the contexts. Workers receive in the meantime.");
+            Work("It follows the contexts. Workers keep receiving during it.");
         /// Series of the last flush.
         FlushSeries = Series::gauge("weir_flush_series", "flush.series", "series"),
             Work("It follows the contexts.");
@@ -65,22 +65,22 @@ counters! {
 counters! {
     /// The last minutes, kept for people.
     pub enum HistoryCounter {
-        /// Points that came to be kept.
+        /// Points received for storing.
         Taken = Series::counter("weir_history_points_total", "history.taken", "points"),
             Work("It rises with each flush.");
-        /// Points of new series that were not kept, for want of memory.
+        /// Points of new series that were not stored, for lack of memory.
         Refused = Series::counter("weir_history_points_refused_total", "history.refused", "points"),
             Sign("The page does not show these series; outputs are not affected. More `memory`, or a larger `history`, holds more of them.");
-        /// Points that were not kept, because the thread that keeps them was behind.
+        /// Points that were not stored, because the thread that stores them was behind.
         Behind = Series::counter("weir_history_points_behind_total", "history.behind", "points"),
-            Sign("The page has gaps; outputs are not affected. The machine has no processor time left.");
-        /// Points that were not kept, because their own timestamp lies before what is still open.
+            Sign("The page has gaps; outputs are not affected. The machine has no CPU time left.");
+        /// Points that were not stored, because their timestamp is too old.
         Late = Series::counter("weir_history_points_late_total", "history.late", "points"),
             Work("Senders give timestamps of the past; the page does not show them.");
-        /// Points held.
+        /// Points stored.
         Points = Series::gauge("weir_history_points", "history.points", "points"),
             Work("It stops growing when the memory is full: then the oldest go as new ones come.");
-        /// Series held.
+        /// Series stored.
         HeldSeries = Series::gauge("weir_history_series", "history.series", "series"),
             Work("It follows the contexts.");
         /// Seconds from the oldest bucket held to the newest.
@@ -90,20 +90,20 @@ counters! {
 }
 
 counters! {
-    /// What people see of packets: the tail and captures.
+    /// Counters of the tail and captures.
     pub enum TapCounter {
         /// Tails and captures that are open.
         Streams = Series::gauge("weir_tap_streams", "taps.streams", "streams"),
-            Work("Somebody looks at messages, or captures packets.");
+            Work("A user reads the tail or captures packets.");
         /// Packets copied for tails and captures.
         Packets = Series::counter("weir_tap_packets_total", "taps.packets", "packets"),
-            Work("It rises while somebody looks.");
-        /// Packets that a capture was to have and that found no room. Ingest had them.
+            Work("It rises while a tail or capture runs.");
+        /// Packets that a capture lost because its queue was full. Ingest is not affected.
         PacketsLost = Series::counter("weir_tap_packets_lost_total", "taps.packets_lost", "packets"),
-            Sign("A capture has gaps, because its disk or network is slower than what comes: capture less (`--match`), write to a faster disk, or give weir more `memory`. Ingest is not affected.");
-        /// Tails that ended because their reader was slower than what came.
+            Sign("A capture has gaps, because its disk or network is slower than the traffic: capture less (`--match`), write to a faster disk, or give weir more `memory`. Ingest is not affected.");
+        /// Tails that ended because their reader was too slow.
         ReadersDropped = Series::counter("weir_tap_readers_dropped_total", "taps.readers_dropped", "streams"),
-            Work("A terminal or browser stood still; it may open another tail.");
+            Work("A terminal or browser was stopped; it may open another tail.");
     }
 }
 

@@ -27,11 +27,11 @@ fn dashboard() -> Value {
     let mut grid = Grid::default();
     let mut panels = vec![grid.row("At a glance", false)];
     for (title, unit, query) in glance() {
-        let meaning = "What to look at first; the rows below have every series by itself.";
+        let meaning = "An overview; the rows below have a panel for each series.";
         let panel = panel(title, meaning, unit, &query);
         panels.push(grid.place(panel));
     }
-    panels.push(grid.row("Losses and other signs: what should not move", false));
+    panels.push(grid.row("Losses and other signs: these should not move", false));
     for counters in groups(&all).iter().flat_map(|(_, members)| members) {
         if counters
             .iter()
@@ -70,7 +70,7 @@ fn dashboard() -> Value {
     })
 }
 
-/// What a person looks at first: title, unit, query.
+/// The overview: title, unit, query.
 fn glance() -> [(&'static str, &'static str, String); 6] {
     let rate = |name: &str| format!("sum by (instance) (rate({name}{{{CHOSEN}}}[$__rate_interval]))");
     let share = format!("weir_memory_used_bytes{{{CHOSEN}}} / weir_memory_budget_bytes{{{CHOSEN}}}");
@@ -85,7 +85,7 @@ fn glance() -> [(&'static str, &'static str, String); 6] {
         ),
         ("Memory, of the budget", "percentunit", share),
         (
-            "Age of the oldest point that waits",
+            "Age of the oldest waiting point",
             "s",
             format!("weir_output_lag_seconds{{{CHOSEN}}}"),
         ),
@@ -204,7 +204,7 @@ impl Grid {
     }
 }
 
-/// Panels need numbers of their own, those inside of rows too.
+/// Each panel needs a unique number, also inside of rows.
 fn numbered(mut panels: Vec<Value>) -> Vec<Value> {
     fn number(panels: &mut [Value], next: &mut u64) {
         for panel in panels {

@@ -1,9 +1,9 @@
-//! Books that go on: what earlier processes of the agent have counted is added to what this one has.
+//! Books over restarts: the counts of earlier processes are added to those of this one.
 
 use super::status::{ListenerStatus, Number, Numbers, OutputStatus, Status};
 
 impl Status {
-    /// Adds the books of the process before, its predecessors' included. What is no count stays as it is.
+    /// Adds the books of the previous process, its predecessors' included. Values that are not counts stay.
     pub fn add_earlier(&mut self, earlier: &Status) {
         self.numbers.add_counters(&earlier.numbers);
         self.limits.numbers.add_counters(&earlier.limits.numbers);
@@ -26,7 +26,7 @@ impl Status {
         state.hand_over.add(&before.hand_over);
     }
 
-    /// Listeners go by their address; one that is gone keeps its books.
+    /// The key of a listener is its address; a removed one keeps its books.
     fn add_listener(&mut self, earlier: &ListenerStatus) {
         let mut counted = Numbers::default();
         counted.add_counters(&earlier.numbers);
@@ -46,7 +46,7 @@ impl Status {
         }
     }
 
-    /// Outputs go by name and type; one that is gone keeps its books.
+    /// The key of an output is name and type; a removed one keeps its books.
     fn add_output(&mut self, earlier: &OutputStatus) {
         let same =
             |own: &&mut OutputStatus| own.name == earlier.name && own.output_type == earlier.output_type;

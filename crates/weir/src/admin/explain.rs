@@ -5,18 +5,18 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use weir_origin::OriginExplanation;
 
-/// What somebody wants explained.
+/// The request of an explanation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExplainRequest {
     pub line: String,
-    /// The process that is to be taken for its sender.
+    /// The process to treat as its sender.
     pub pid: Option<i32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     pub line: String,
-    /// Why the line is no message; nothing else is known then.
+    /// Why the line is not a message; nothing else is known then.
     pub rejected: Option<String>,
     /// Something about the whole that is probably not meant.
     pub note: Option<String>,
@@ -74,9 +74,7 @@ impl Explanation {
             let verdict = if access.allowed { "allowed" } else { "refused" };
             let _ = writeln!(page, "  {verdict}: {}", access.why);
             if !access.allowed {
-                page.push_str(
-                    "\nno context: over a Unix socket its packets are dropped before they are parsed\n",
-                );
+                page.push_str("\nno context: its packets from a Unix socket are dropped before parsing\n");
                 return page;
             }
         }
@@ -85,7 +83,7 @@ impl Explanation {
             changes(&mut page, &step.added, &[]);
         }
         if self.origin.steps.is_empty() && self.origin.pid.is_none() {
-            page.push_str("  neither the message nor its sender says anything\n");
+            page.push_str("  neither the message nor its sender names an origin\n");
         }
         page.push_str("\nrules\n");
         for step in &self.steps {
@@ -97,7 +95,7 @@ impl Explanation {
             changes(&mut page, &step.added, &step.removed);
         }
         if self.steps.is_empty() {
-            page.push_str("  none changes anything\n");
+            page.push_str("  no rule applies\n");
         }
         match &self.context {
             None => page.push_str("\nno context: it is dropped\n"),

@@ -43,7 +43,7 @@ use crate::tap::Taps;
 /// An answer that may take a while.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What the agent knows about itself.
+/// The agent's state for the admin server.
 pub trait AdminSource: Send + Sync + 'static {
     /// Whether packets are received and outputs are up; else why not.
     fn readiness(&self) -> Result<(), String>;
@@ -54,23 +54,23 @@ pub trait AdminSource: Send + Sync + 'static {
     /// Reads the configuration again, as SIGHUP does. `None` while the agent starts or ends.
     fn reload(&self) -> Answer<'_, Option<Reloaded>>;
 
-    /// Who uses how much: the `top` first of each list. `None` before the first flush.
+    /// Usage: the `top` first of each list. `None` before the first flush.
     fn contexts(&self, top: usize) -> Answer<'_, Option<contexts::ContextReport>>;
 
     /// The last minutes. `None`: they are not kept.
     fn recent(&self) -> Option<Arc<Recent>>;
 
-    /// What shows packets. `None`: `admin_payloads` forbids it.
+    /// Access to packets. `None`: `admin_payloads` forbids it.
     fn taps(&self) -> Option<Arc<Taps>>;
 
-    /// What becomes of one message, and why. `None`: this process receives none.
+    /// The result of one message, and why. `None`: this process receives none.
     fn explain(&self, request: explain::ExplainRequest) -> Answer<'_, Option<explain::Explanation>>;
 
     /// The exposition for a scraper. `None` when the Prometheus output is off.
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>>;
 }
 
-/// What a scraper asked for.
+/// The options of a scrape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrapeRequest {
     /// The `Accept` header, from which the format is chosen.

@@ -1,4 +1,4 @@
-//! Numbers of the status by the names of their fields. What is counted finds its place by its declaration alone.
+//! Numbers of the status by the names of their fields. The declaration of a counter decides its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -145,7 +145,7 @@ impl Numbers {
         }
     }
 
-    /// What the status shows of a declaration: the number, or those of its labels.
+    /// A declaration in the status: the number, or those of its labels.
     pub fn shown(&self, info: &Info) -> Option<&Number> {
         self.at(below(info.series.path))
     }
@@ -167,7 +167,7 @@ impl Numbers {
         self.0.iter().map(|(name, number)| (name.as_str(), number))
     }
 
-    /// What was received of a unit and what became of it.
+    /// The books of a unit: received, and the results.
     pub fn account(&self, path: &str) -> Account {
         let mut account = Account::default();
         let Some(Number::Group(lines)) = self.at(path) else {
@@ -190,7 +190,7 @@ impl Numbers {
     }
 }
 
-/// One unit's line of the books: what was received is good or lost.
+/// One unit's line of the books: received is good plus lost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Account {
     pub received: u64,

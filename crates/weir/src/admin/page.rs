@@ -8,14 +8,14 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 /// Name and gzip of each file.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
-/// What stands for the page where it was not built.
+/// A replacement for a page that was not built.
 const NOT_BUILT: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>weir</title>\
 <h1>weir</h1><p>This binary was built without its live page. <code>make run</code> builds it where Node is installed; \
 or: <code>cd web &amp;&amp; npm ci &amp;&amp; npm run build</code>, then <code>cargo build</code> again.</p>\
 <p><code>weir status</code> and <code>weir top</code> show the state in a terminal, and <a href=\"/metrics\">/metrics</a>, \
 <a href=\"/api/v1/status\">/api/v1/status</a> and the others answer as ever.</p></html>\n";
 
-/// Loads nothing from elsewhere, and is loaded by nobody else.
+/// Loads nothing from other sites, and no other site may embed it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
 base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
@@ -80,7 +80,7 @@ fn content_type(name: &str) -> Option<&'static str> {
     })
 }
 
-/// What every file of the page carries.
+/// Headers of every file of the page.
 pub fn headers() -> [(HeaderName, HeaderValue); 4] {
     let fixed = HeaderValue::from_static;
     [

@@ -14,7 +14,7 @@ use super::fleet::FleetStatus;
 use super::status::{Number, Numbers, OutputStatus, RuleStatus, RulesStatus, Status};
 use super::tables::*;
 
-/// Rules that have series of their own.
+/// Rules with series.
 const RULE_SERIES_MAX: usize = 200;
 
 /// Agents of a fleet that have series of their own.
@@ -61,7 +61,7 @@ pub fn declared() -> Vec<Declared> {
     all
 }
 
-/// Labels of those who have numbers of their own.
+/// Labels of entries with separate numbers.
 fn owner_labels(path: &str) -> &'static [&'static str] {
     match path.split('.').next() {
         Some("listeners") => &["listener"],
@@ -191,7 +191,7 @@ fn by_name(numbers: &BTreeMap<String, u64>) -> impl Iterator<Item = (Vec<String>
     numbers.iter().map(|(name, number)| (vec![name.clone()], number))
 }
 
-/// Whoever has ten thousand rules wants to know of the busy ones.
+/// Of ten thousand rules, the busy ones matter.
 pub fn busiest(rules: &RulesStatus) -> Vec<&RuleStatus> {
     let mut busiest: Vec<&RuleStatus> = rules.active.iter().collect();
     busiest.sort_by_key(|rule| std::cmp::Reverse((rule.trial.is_some(), rule.hits)));
@@ -331,7 +331,7 @@ impl Moved {
     }
 }
 
-/// What a person should look at.
+/// Signs that need attention.
 pub fn signs(status: &Status) -> Vec<Moved> {
     let mut seen = BTreeSet::new();
     let mut signs = Vec::new();

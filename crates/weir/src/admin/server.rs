@@ -38,10 +38,10 @@ const TOP_MAX: usize = weir_context::SUMMARY_ROWS;
 /// Seconds of a CPU profile that does not say.
 const PROFILE_SECONDS_DEFAULT: u64 = 30;
 
-/// Events as long as somebody reads.
+/// Events as long as a reader is connected.
 const LIVE: &str = "/api/v1/live";
 
-/// What changes something.
+/// Requests that change something.
 const RELOAD: &str = "/api/v1/reload";
 
 const INDEX: &str = "weir\n\n\
@@ -138,7 +138,7 @@ impl AdminServer {
         })
     }
 
-    /// The socket and its gate, for another process to go on with.
+    /// The socket and its gate, for another process to take over.
     pub fn share(&self) -> io::Result<(OwnedFd, Gate)> {
         Ok((self.listener.as_fd().try_clone_to_owned()?, self.gate.clone()))
     }
@@ -196,11 +196,11 @@ async fn talk(
     tokio::select! {
         ended = tokio::time::timeout(limits.connection, served) => {
             if let Ok(Err(error)) = ended {
-                tracing::debug!("admin: a connection ended badly: {error}");
+                tracing::debug!("admin: a connection failed: {error}");
             }
         }
         () = connection.turned_out() => {
-            tracing::debug!("admin: a connection that waited gave way to a new one");
+            tracing::debug!("admin: a waiting connection was closed in favour of a new one");
         }
     }
 }
@@ -243,7 +243,7 @@ async fn answer(
             Ok(slot) => {
                 let is_stream = [LIVE, taps::TAIL, taps::CAPTURE].contains(&request.uri().path());
                 let mut answer = costly_answer(source, request).await;
-                // A stream would keep its slot for as long as somebody looks.
+                // A stream would keep its slot as long as it is open.
                 answer.body_mut().slot = (!is_stream).then_some(slot);
                 answer
             }
@@ -252,7 +252,7 @@ async fn answer(
     }
 }
 
-/// What a page of another site must not make us do.
+/// Requests that a page of another site must not cause.
 fn check(request: &Request<Incoming>) -> Result<(), Refused> {
     let path = request.uri().path();
     if path == RELOAD {
@@ -313,7 +313,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
                 Some(report) => json_of(&report),
                 None => Err(Refused(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "contexts are counted with each flush, and there has been none yet".to_owned(),
+                    "contexts are counted at each flush; there was none yet".to_owned(),
                 )),
             },
             Err(refused) => Err(refused),
@@ -347,7 +347,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         path => match page::file(path, request.headers()) {
             Some(file) => Ok(file_answer(file)),
             None => recent(source, path, query).await.unwrap_or_else(|| {
-                let message = no_such_profile(path).unwrap_or("there is nothing here; / lists what there is");
+                let message = no_such_profile(path).unwrap_or("not found; / lists all paths");
                 Err(Refused(StatusCode::NOT_FOUND, message.to_owned()))
             }),
         },
@@ -366,13 +366,13 @@ fn file_answer(file: page::File) -> Answer {
     answer
 }
 
-/// What is asked of the last minutes. `None`: something else is asked.
+/// A query to the history. `None`: another path.
 async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Option<Result<Answer, Refused>> {
     if path != LIVE && !api::PATHS.contains(&path) {
         return None;
     }
     let Some(recent) = source.recent() else {
-        let message = "the last minutes are not kept; the setting history gives them memory";
+        let message = "the last minutes are not stored; set `history` to a size above 0";
         return Some(Err(Refused(StatusCode::NOT_FOUND, message.to_owned())));
     };
     if path == LIVE {
@@ -409,7 +409,7 @@ fn capture_file(pieces: mpsc::Receiver<Bytes>) -> Answer {
     answer
 }
 
-/// What came of a reload, as JSON; 422 when a fault left everything as it was.
+/// The result of a reload, as JSON; 422 if an error left everything unchanged.
 async fn reload(source: &dyn AdminSource) -> Result<Answer, Refused> {
     let reloaded = source.reload().await.ok_or_else(|| {
         Refused(
@@ -521,7 +521,7 @@ async fn cpu_profile(duration: Duration) -> Result<Answer, Refused> {
         Some(bytes) => Ok(binary("profile", bytes)),
         None => Err(Refused(
             StatusCode::CONFLICT,
-            "a CPU profile is being taken already".to_owned(),
+            "another CPU profile is running".to_owned(),
         )),
     }
 }
@@ -554,7 +554,7 @@ async fn heap_profile(name: &'static str, view: HeapView) -> Result<Answer, Refu
     Ok(binary(name, bytes))
 }
 
-/// What expvar shows elsewhere: everything, as one object.
+/// As expvar does: everything as one object.
 async fn variables(source: &dyn AdminSource) -> Value {
     let mut variables = Map::new();
     // The program alone: its arguments may hold a key.

@@ -37,7 +37,7 @@ pub struct Status {
     pub listeners: Vec<ListenerStatus>,
     #[serde(default)]
     pub limits: LimitStatus,
-    /// What clients say about themselves.
+    /// The clients' own telemetry.
     #[serde(default)]
     pub clients: ClientReport,
     pub memory: MemoryStatus,
@@ -52,10 +52,10 @@ pub struct Status {
     /// Of `weir merge`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStatus>,
-    /// What the process has given up.
+    /// The rights that the process has dropped.
     #[serde(default)]
     pub sandbox: SandboxStatus,
-    /// What it went on with.
+    /// The state that it continued.
     #[serde(default)]
     pub state: StateStatus,
     /// Everything else that is counted, and under `total` the books of all listeners together.
@@ -63,7 +63,7 @@ pub struct Status {
     pub numbers: Numbers,
 }
 
-/// What the process before had left in the state directory, and what became of it.
+/// The previous process's files in the state directory, and their use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StateStatus {
     /// The directory; absent where there is none.
@@ -74,17 +74,17 @@ pub struct StateStatus {
     /// Unix seconds at which the state was saved; absent when this process began without.
     pub restored_from: Option<u64>,
     pub away_seconds: f64,
-    /// What the open bucket brought.
+    /// Samples of the continued bucket.
     pub samples_restored: u64,
     pub contexts_restored: u64,
-    /// Contexts that found no room; what they had in the open bucket is lost.
+    /// Contexts that did not fit; their samples in the open bucket are lost.
     pub contexts_refused: u64,
-    /// Outputs that could not go on with what they had summed up.
+    /// Outputs that could not continue their sums.
     pub outputs_begun_anew: u64,
     /// Times that state could not be used, and why the last time.
     pub set_aside: u64,
     pub set_aside_because: Option<String>,
-    /// Samples in buckets that could not be gone on with, as far as they are known.
+    /// Samples in buckets that could not be continued, as far as they are known.
     pub samples_lost: u64,
     /// Samples in the bucket that is open.
     pub samples_open: u64,
@@ -102,12 +102,12 @@ pub struct StateStatus {
 #[serde(default)]
 pub struct HandOverStatus {
     pub completed: u64,
-    /// Those after which the old process went on, and why the last time.
+    /// Failed ones, after which the old process continued, and the reason of the last.
     pub failed: u64,
     pub failed_because: Option<String>,
     /// For how long nothing was received, the last time.
     pub pause_seconds: f64,
-    /// Connections that went on.
+    /// Connections that were handed over.
     pub connections: u64,
     /// Connections over TLS, which ended.
     pub connections_ended: u64,
@@ -134,7 +134,7 @@ impl HandOverStatus {
     }
 }
 
-/// What became of reloads, by signal, by request, and because a file with a key or token changed.
+/// Results of reloads, by signal, by request, and because a file with a key or token changed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReloadStatus {
     pub successful: u64,
@@ -148,7 +148,7 @@ pub struct ReloadStatus {
     pub waiting_for_restart: Vec<String>,
 }
 
-/// Who sends, as far as workers and the resolver have found out.
+/// Senders, as far as workers and the resolver know them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginReport {
     #[serde(flatten)]
@@ -185,10 +185,10 @@ pub struct ListenerStatus {
     pub numbers: Numbers,
 }
 
-/// What the rules did since the start. A rule that keeps its name keeps its numbers over a reload.
+/// The effects of rules since the start. A rule that keeps its name keeps its numbers over a reload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RulesStatus {
-    /// Mappings, tag filters and rules in force.
+    /// Active mappings, tag filters and rules.
     pub count: u64,
     /// Spent on finding out which rules match, once per context.
     pub matching_seconds: f64,
@@ -206,7 +206,7 @@ pub struct RuleStatus {
     /// Spent on applying it.
     pub seconds: f64,
     pub samples_dropped: u64,
-    /// What it would have done, when it is on trial.
+    /// Its effects in a dry run.
     pub trial: Option<TrialStatus>,
 }
 
@@ -217,10 +217,10 @@ pub struct TrialStatus {
     pub contexts_now: u64,
     /// How many would be left of them.
     pub contexts_then: u64,
-    /// Samples, since the rules are in force, that it would have dropped, or that would be in other contexts.
+    /// Samples since the rules are active that it would have dropped, or moved to other contexts.
     pub samples_dropped: u64,
     pub samples_changed: u64,
-    /// A few contexts, with what would become of them.
+    /// A few contexts, with their results.
     pub examples: Vec<String>,
     /// There were too many contexts to follow all.
     pub incomplete: bool,
@@ -237,10 +237,10 @@ pub struct LimitStatus {
     pub limited: Vec<LimitedRow>,
     /// Tag keys with more values than `tag_values_alert`, most values first.
     pub tag_keys: Vec<TagKeyRow>,
-    /// Who sent more than a rate limit allows, those who lost most first.
+    /// Senders above a rate limit, those with most losses first.
     #[serde(default)]
     pub rates: Vec<RateLimitedRow>,
-    /// Who sent over a Unix socket in the last minute and may not, those who lost most first.
+    /// Refused senders on Unix sockets in the last minute, those with most losses first.
     #[serde(default)]
     pub senders_refused: Vec<RefusedSenderRow>,
 }
@@ -271,9 +271,9 @@ pub struct MemoryStatus {
     pub budget: u64,
     /// Counted against the budget.
     pub used: u64,
-    /// What `used` is made of.
+    /// The parts of `used`.
     pub parts: BTreeMap<String, u64>,
-    /// Who may take how much: together the budget.
+    /// The shares: together the budget.
     #[serde(default)]
     pub shares: Vec<MemoryShare>,
 }
@@ -385,7 +385,7 @@ impl OutputStatus {
         self.numbers.merge(&other.numbers);
     }
 
-    /// As it is once the process was killed: what was not delivered and not on disk is lost.
+    /// The status after a kill: points neither delivered nor on disk are lost.
     pub fn killed(&self) -> OutputStatus {
         OutputStatus {
             points: self.points.killed(),
@@ -441,7 +441,7 @@ impl Status {
         self.numbers.of(counter)
     }
 
-    /// What was received of a unit in total, and what became of it.
+    /// The total of a unit received, and the results.
     pub fn total(&self, unit: &str) -> Account {
         self.numbers.account(&format!("total.{unit}"))
     }
@@ -451,7 +451,7 @@ impl Status {
         self.numbers.at(path).map_or(0.0, Number::as_f64)
     }
 
-    /// What does not add up, one sentence each. Empty when the books balance.
+    /// Equations that do not hold, one sentence each. Empty when the books balance.
     pub fn imbalances(&self) -> Vec<String> {
         let mut found = Vec::new();
         for unit in UNITS {
@@ -492,7 +492,7 @@ impl Status {
     fn check_aggregate(&self, found: &mut Vec<String>) {
         if let Some(Number::Group(samples)) = self.numbers.at("rows.samples") {
             let given = self.number("total.samples.aggregated") + self.number("total.samples.overflowed");
-            let what = "samples given to the aggregate";
+            let what = "samples passed to the aggregator";
             compare(what, given as u64, sum_of(&samples.reasons()), found);
         }
         let what = "comparisons of kernel drops that disagree";
@@ -510,7 +510,7 @@ impl ListenerStatus {
 
 fn compare(what: &str, left: u64, right: u64, found: &mut Vec<String>) {
     if left != right {
-        found.push(format!("{what}: {left} came in, {right} are accounted for"));
+        found.push(format!("{what}: {left} received, {right} accounted for"));
     }
 }
 

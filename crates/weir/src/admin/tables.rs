@@ -55,7 +55,7 @@ tables! {
     START: Status, by [], {
         /// Unix time of the start.
         gauge("weir_start_time_seconds", "started", "seconds"),
-            Work("weir was started again."), |status| Some(status.started as f64);
+            Work("weir was restarted."), |status| Some(status.started as f64);
     }
 
     MEMORY: MemoryStatus, by [], {
@@ -64,44 +64,44 @@ tables! {
             Work("It is `memory`."), |memory| Some(memory.budget as f64);
         /// Memory counted against the budget.
         gauge("weir_memory_used_bytes", "memory.used", "bytes"),
-            Work("Near the budget, new contexts find no room: see `weir_context_limit_samples_total`."), |memory| Some(memory.used as f64);
+            Work("Near the budget, new contexts are refused: see `weir_context_limit_samples_total`."), |memory| Some(memory.used as f64);
     }
 
     MEMORY_PARTS: u64, by ["part"], {
-        /// What the used memory is made of.
+        /// Used memory, by part.
         gauge("weir_memory_part_bytes", "memory.parts", "bytes"),
-            Work("The largest part says what the memory is for."), |bytes| Some(*bytes as f64);
+            Work("The largest part shows what uses the memory."), |bytes| Some(*bytes as f64);
     }
 
     SHARES: MemoryShare, by ["share"], {
-        /// What each share of the memory budget may take.
+        /// Size of each share of the memory budget.
         gauge("weir_memory_share_bytes", "memory.shares[].bytes", "bytes"),
-            Work("It follows `memory` and what is configured; `docs/limits.md` has the shares."), |share| Some(share.bytes as f64);
-        /// What is used of each share of the memory budget.
+            Work("It follows `memory` and the configured listeners and outputs; `docs/limits.md` has the shares."), |share| Some(share.bytes as f64);
+        /// Use of each share of the memory budget.
         gauge("weir_memory_share_used_bytes", "memory.shares[].used", "bytes"),
-            Work("Near its share, what `weir status` shows beside it happens."), |share| Some(share.used as f64);
+            Work("When it reaches the share, the action in `weir status` is taken."), |share| Some(share.used as f64);
     }
 
     SHARE_EVENTS: u64, by ["event", "share"], {
-        /// What was done because a share of the memory budget was full.
+        /// Actions taken because a share of the memory budget was full.
         counter("weir_memory_share_events_total", "memory.shares[].events", "times"),
-            Sign("`weir status` says what is lost then: give weir more `memory`."), |number| Some(*number as f64);
+            Sign("`weir status` says what was lost: give weir more `memory`."), |number| Some(*number as f64);
     }
 
     LIMITED: LimitedRow, by ["metric", "reason"], {
         /// Samples of metrics whose new contexts met a limit in the last bucket; absent when there are none.
         gauge("weir_context_limit_metric_samples", "limits.limited[].samples", "samples"),
-            Sign("Drop the tag that differs most with a rule: `weir status` names it."), |row| Some(row.samples as f64);
+            Sign("Drop the tag with the most values by a rule: `weir status` names it."), |row| Some(row.samples as f64);
     }
 
     RATES: RateLimitedRow, by ["source"], {
-        /// Packets dropped of sources that send more than a rate limit allows; absent when they are quiet.
+        /// Packets dropped of sources above a rate limit; absent when there are none.
         gauge("weir_rate_limited_packets", "limits.rates[].packets", "packets"),
-            Sign("Raise the limit or calm the sender."), |row| Some(row.packets as f64);
+            Sign("Raise the limit or slow down the sender."), |row| Some(row.packets as f64);
     }
 
     REFUSED: RefusedSenderRow, by ["reason", "source"], {
-        /// Packets dropped of senders that allowed_origins does not let send; absent when they are quiet.
+        /// Packets dropped of senders that allowed_origins does not allow; absent when there are none.
         gauge("weir_sender_refused_packets", "limits.senders_refused[].packets", "packets"),
             Sign("Add the origin to `allowed_origins`, or find out why it sends."), |row| Some(row.packets as f64);
     }
@@ -130,65 +130,65 @@ tables! {
     RELOADS: Reloads, by ["result"], {
         /// Reloads of the configuration, by result.
         counter("weir_config_reloads_total", "reload.{result}", "reloads"),
-            Work("Somebody changes the configuration, a key or a token; `weir_config_last_reload_failed` tells of failures."), |(count, _)| Some(*count as f64);
+            Work("The configuration, a key or a token changed; `weir_config_last_reload_failed` shows failures."), |(count, _)| Some(*count as f64);
         /// Unix time of the last reload of the configuration, by result; 0 before the first.
         gauge("weir_config_last_reload_timestamp_seconds", "reload.last_{result}", "seconds"),
-            Work("Somebody changes the configuration, a key or a token."), |(_, at)| Some(*at as f64);
+            Work("The configuration, a key or a token changed."), |(_, at)| Some(*at as f64);
     }
 
     RELOAD: ReloadStatus, by [], {
-        /// 1 when the last reload failed: what is in force is not what the configuration says.
+        /// 1 when the last reload failed: the active configuration is not that of the files.
         gauge("weir_config_last_reload_failed", "reload.last_error", "flag"),
-            Sign("`weir status` says why; `weir check` tries the file."), |reload| flag(reload.last_error.is_some());
+            Sign("`weir status` says why; `weir check` validates the file."), |reload| flag(reload.last_error.is_some());
         /// Settings that have another value in the configuration than in the process.
         gauge("weir_config_settings_waiting_for_restart", "reload.waiting_for_restart[]", "settings"),
-            Sign("Start weir again to apply them."), |reload| Some(reload.waiting_for_restart.len() as f64);
+            Sign("Restart weir to apply them."), |reload| Some(reload.waiting_for_restart.len() as f64);
     }
 
     STATE: StateStatus, by [], {
-        /// Contexts that this process went on with from the process before.
+        /// Contexts that this process took over from the previous one.
         gauge("weir_saved_state_restored_contexts", "state.contexts_restored", "contexts"),
-            Work("weir was started again."), |state| Some(state.contexts_restored as f64);
-        /// Samples in the open bucket that this process went on with.
+            Work("weir was restarted."), |state| Some(state.contexts_restored as f64);
+        /// Samples in the open bucket that this process continued.
         gauge("weir_saved_state_restored_samples", "state.samples_restored", "samples"),
-            Work("weir was started again."), |state| Some(state.samples_restored as f64);
-        /// Contexts of the process before that found no room; what they had in the open bucket is lost.
+            Work("weir was restarted."), |state| Some(state.samples_restored as f64);
+        /// Contexts of the previous process that did not fit; their samples in the open bucket are lost.
         counter("weir_saved_state_refused_contexts_total", "state.contexts_refused", "contexts"),
             Sign("`memory` or `contexts_max` is smaller than it was."), |state| Some(state.contexts_refused as f64);
-        /// Times that the state of the process before could not be used.
+        /// Times that the state of the previous process could not be used.
         counter("weir_saved_state_set_aside_total", "state.set_aside", "times"),
             Sign("`state.set_aside_because` in the status says why: `docs/restart.md`."), |state| Some(state.set_aside as f64);
         /// Samples in open buckets of earlier processes that could not be continued, as far as they are known.
         counter("weir_saved_state_lost_samples_total", "state.samples_lost", "samples"),
-            Sign("The state was too old or foreign, or `bucket_width` is another one: the log says which."), |state| Some(state.samples_lost as f64);
-        /// Processes of this agent that ended without leaving state, as after `kill -9` or for want of memory.
+            Sign("The state was too old, of another agent, or of another `bucket_width`: the log says which."), |state| Some(state.samples_lost as f64);
+        /// Processes of this agent that ended without saving state, as after `kill -9` or for lack of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
-            Sign("What came in the last second is lost: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
-        /// Of the last process that was killed: for how long what it received is lost.
+            Sign("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
+        /// Seconds of reception that the last killed process lost.
         gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
-            Work("It is a second at most, but for a machine that is busy."), |state| Some(state.kill_seconds);
-        /// Outputs that could not go on with what they had summed up.
+            Work("At most a second, longer on a busy machine."), |state| Some(state.kill_seconds);
+        /// Outputs that could not continue their sums.
         counter("weir_saved_state_outputs_begun_anew_total", "state.outputs_begun_anew", "outputs"),
-            Sign("Their settings changed, or they are gone: the log names them."), |state| Some(state.outputs_begun_anew as f64);
-        /// Processes that another one has gone on in place of.
+            Sign("Their settings changed, or they were removed: the log names them."), |state| Some(state.outputs_begun_anew as f64);
+        /// Hand-overs: processes that another one has replaced.
         counter("weir_hand_overs_total", "state.hand_over.completed", "times"),
             Work("weir was upgraded."), |state| Some(state.hand_over.completed as f64);
-        /// Hand-overs that failed: the old process went on.
+        /// Hand-overs that failed: the old process continued.
         counter("weir_hand_overs_failed_total", "state.hand_over.failed", "times"),
             Sign("`state.hand_over.failed_because` in the status says why; nothing is lost."), |state| Some(state.hand_over.failed as f64);
-        /// For how long nothing was received in the last hand-over.
+        /// The pause in receiving of the last hand-over.
         gauge("weir_hand_over_pause_seconds", "state.hand_over.pause_seconds", "seconds"),
             Work("It follows the contexts: `docs/restart.md`."), |state| Some(state.hand_over.pause_seconds);
-        /// Connections that went on in another process.
+        /// Connections that another process took over.
         counter("weir_hand_over_connections_total", "state.hand_over.connections", "connections"),
             Work("weir was upgraded."), |state| Some(state.hand_over.connections as f64);
         /// Connections over TLS that a hand-over ended.
         counter("weir_hand_over_connections_ended_total", "state.hand_over.connections_ended", "connections"),
-            Work("Their clients connect again; what they had under way is lost, and theirs to count."), |state| Some(state.hand_over.connections_ended as f64);
+            Work("Their clients reconnect; the clients count data that was in flight."), |state| Some(state.hand_over.connections_ended as f64);
     }
 
     RULES: RulesStatus, by [], {
-        /// Rules in force.
+        /// Active rules.
         gauge("weir_rules", "rules.count", "rules"),
             Work("The configuration changed."), |rules| Some(rules.count as f64);
         /// Time spent on finding out which rules match.
@@ -199,17 +199,17 @@ tables! {
     RULE: RuleStatus, by ["rule", "stage"], {
         /// Contexts a rule was applied to; the busiest rules only.
         counter("weir_rule_hits_total", "rules.active[].hits", "contexts"),
-            Work("The rule does what it says."), |rule| Some(rule.hits as f64);
+            Work("The rule works as configured."), |rule| Some(rule.hits as f64);
         /// Time spent on applying a rule.
         counter("weir_rule_seconds_total", "rules.active[].seconds", "seconds"),
             Work("It rises with new contexts, and not with messages."), |rule| Some(rule.seconds);
         /// Samples a rule dropped.
         counter("weir_rule_samples_dropped_total", "rules.active[].samples_dropped", "samples"),
-            Work("The rule does what it says."), |rule| Some(rule.samples_dropped as f64);
+            Work("The rule works as configured."), |rule| Some(rule.samples_dropped as f64);
         /// Live contexts that a rule in dry run would change or drop.
         gauge("weir_rule_trial_contexts", "rules.active[].trial.contexts_now", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_now as f64);
-        /// How many contexts would be left of those.
+        /// Contexts that would be left of those.
         gauge("weir_rule_trial_contexts_left", "rules.active[].trial.contexts_then", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_then as f64);
         /// Samples that a rule in dry run would have dropped.
@@ -223,10 +223,10 @@ tables! {
             Sign("At 0 `weir status` shows the last error."), |output| flag(output.healthy);
         /// Age of the oldest pending point.
         gauge("weir_output_lag_seconds", "outputs[].lag_seconds", "seconds"),
-            Sign("The backend is away or slow: `weir status` shows the last error."), |output| Some(output.lag_seconds);
+            Sign("The backend is down or slow: `weir status` shows the last error."), |output| Some(output.lag_seconds);
         /// Bytes of the disk queue.
         gauge("weir_output_disk_queue_bytes", "outputs[].disk_bytes", "bytes"),
-            Work("It rises while the backend is away."), |output| output.disk_bytes.map(|bytes| bytes as f64);
+            Work("It rises while the backend is down."), |output| output.disk_bytes.map(|bytes| bytes as f64);
     }
 
     BOOKS: PointBooks, by ["kind", "output"], {
@@ -238,16 +238,16 @@ tables! {
             Work("It rises with each flush."), |books| Some(books.delivered as f64);
         /// Items waiting, by kind.
         gauge("weir_output_pending", "outputs[].{kind}s.pending", "items"),
-            Work("It rises while the backend is away."), |books| Some(books.pending as f64);
+            Work("It rises while the backend is down."), |books| Some(books.pending as f64);
     }
 
     RESOLVER: OriginStatus, by [], {
         /// Process numbers that went to another process.
         counter("weir_origin_processes_reused_total", "origin.resolver.processes_reused", "processes"),
-            Work("It was noticed; a few packets before may have had the tags of the other."), |resolver| Some(resolver.processes_reused as f64);
+            Work("weir noticed it; a few earlier packets may have the other container's tags."), |resolver| Some(resolver.processes_reused as f64);
         /// Processes that had moved to another container.
         counter("weir_origin_processes_moved_total", "origin.resolver.processes_moved", "processes"),
-            Work("It was noticed; packets before may have had the tags of the other."), |resolver| Some(resolver.processes_moved as f64);
+            Work("weir noticed it; earlier packets may have the other process's tags."), |resolver| Some(resolver.processes_moved as f64);
         /// Processes remembered.
         gauge("weir_origin_processes_known", "origin.resolver.processes_known", "processes"),
             Work("It follows the clients."), |resolver| Some(resolver.processes_known as f64);
@@ -259,7 +259,7 @@ tables! {
             Work("It follows the containers that send."), |resolver| Some(resolver.origins_live as f64);
         /// Origins in use that no source knows.
         gauge("weir_origins_unknown", "origin.resolver.origins_unknown", "origins"),
-            Sign("A source is missing or fails: `weir status` says how each is."), |resolver| Some(resolver.origins_unknown as f64);
+            Sign("A source is missing or fails: `weir status` shows the state of each."), |resolver| Some(resolver.origins_unknown as f64);
         /// Walks through the control groups in search of an inode.
         counter("weir_origin_cgroup_walks_total", "origin.resolver.cgroup_walks", "walks"),
             Work("Clients name their container by an inode."), |resolver| Some(resolver.cgroup_walks as f64);

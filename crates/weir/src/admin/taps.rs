@@ -1,4 +1,4 @@
-//! `/api/v1/tail` and `/api/v1/capture`: what is asked for.
+//! The parameters of `/api/v1/tail` and `/api/v1/capture`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub fn tail(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiver<
         Some("rejected") => true,
         Some(other) => {
             return Err(bad(format!(
-                "verdict: {other:?} cannot be asked for; rejected is the one that can"
+                "verdict: {other:?} is not allowed; the only value is rejected"
             )));
         }
     };
@@ -49,13 +49,13 @@ pub fn capture(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiv
     pieces.ok_or_else(|| {
         Refused(
             StatusCode::CONFLICT,
-            "packets are being captured already; one capture runs at a time".to_owned(),
+            "another capture is running; one runs at a time".to_owned(),
         )
     })
 }
 
 fn allowed(taps: Option<Arc<Taps>>) -> Result<Arc<Taps>, Refused> {
-    let reason = "the agent does not show what messages hold: admin_payloads is false";
+    let reason = "the agent does not show messages: admin_payloads is false";
     taps.ok_or_else(|| Refused(StatusCode::FORBIDDEN, reason.to_owned()))
 }
 

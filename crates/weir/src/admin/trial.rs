@@ -26,7 +26,7 @@ const TIME_MAX: Duration = Duration::from_millis(200);
 /// Series between two looks at the clock.
 const SLICE: usize = 256;
 const EXAMPLES_MAX: usize = 5;
-/// What the series of a histogram end with, beside percentiles.
+/// Suffixes of a histogram's series, besides percentiles.
 const AGGREGATES: [&str; 6] = ["max", "min", "median", "avg", "sum", "count"];
 
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -75,9 +75,7 @@ fn rules(text: &str) -> Result<Rules, Refused> {
     match node.map(|node| node.content) {
         Some(Content::Map(keys)) if keys.iter().all(|(key, _)| key.text == "rules") => {}
         _ => {
-            return Err(bad(
-                "rules must be a YAML document with the key rules and no other",
-            ));
+            return Err(bad("rules must be a YAML document with the single key rules"));
         }
     }
     let loaded = config::load_content(text.as_bytes()).map_err(|problems| bad(problems.to_string()))?;
@@ -87,7 +85,7 @@ fn rules(text: &str) -> Result<Rules, Refused> {
     }))
 }
 
-/// What becomes of one series.
+/// The result of one series.
 enum Outcome<'t> {
     Same,
     Dropped,

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
+use super::reference;
 use crate::failure::Failure;
 use crate::version::About;
 
@@ -19,14 +20,14 @@ pub fn version(arguments: &ArgMatches) -> Result<(), Failure> {
 
 pub fn completions_command() -> Command {
     Command::new("completions")
-        .about("Print what makes a shell complete weir's commands and flags")
+        .about("Print the completion script of a shell")
         .after_help("Example: weir completions bash > /usr/share/bash-completion/completions/weir")
         .arg(
             Arg::new("shell")
                 .value_name("SHELL")
                 .required(true)
                 .value_parser(value_parser!(Shell))
-                .help("The shell to print it for"),
+                .help("The shell"),
         )
 }
 
@@ -39,17 +40,27 @@ pub fn completions(arguments: &ArgMatches) -> Result<(), Failure> {
 
 pub fn manual_command() -> Command {
     Command::new("manual")
-        .about("Write the manual pages, weir(1) and one for each command")
+        .about("Write the manual pages: weir(1) and one for each command")
         .arg(
             Arg::new("directory")
                 .value_name("DIRECTORY")
-                .required(true)
+                .required_unless_present("documentation")
                 .value_parser(value_parser!(PathBuf))
-                .help("Where to; it has to be there"),
+                .help("An existing directory to write them to"),
+        )
+        .arg(
+            Arg::new("documentation")
+                .long("documentation")
+                .action(ArgAction::SetTrue)
+                .conflicts_with("directory")
+                .help("Print docs/command-line.md instead"),
         )
 }
 
 pub fn manual(arguments: &ArgMatches) -> Result<(), Failure> {
+    if arguments.get_flag("documentation") {
+        return super::print(&reference::page());
+    }
     let directory = arguments.get_one::<PathBuf>("directory").expect("required");
     let mut whole = super::command().disable_help_flag(true);
     whole.build();

@@ -44,7 +44,7 @@ pub fn show_at<T: serde::de::DeserializeOwned>(
         let text = match body {
             Ok(body) if json => body,
             Ok(body) => render(&read(address, &body)?),
-            // Whoever watches wants to see the agent come back.
+            // A user who watches wants to see the agent come back.
             Err(failure) if watch => format!("{failure}\n"),
             Err(failure) => return Err(failure),
         };
@@ -54,7 +54,7 @@ pub fn show_at<T: serde::de::DeserializeOwned>(
             .write_all(format!("{clear}{text}").as_bytes())
             .and_then(|()| stdout.flush());
         match written {
-            // Whoever read has seen enough.
+            // The reader has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => {
                 return Err(Failure::runtime(format!(
@@ -126,7 +126,7 @@ pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr
     }
     let loaded = config::load(&inputs)?;
     loaded.config.addresses.admin.ok_or_else(|| {
-        Failure::usage("admin is off, so there is nobody to ask; --admin names another address")
+        Failure::usage("admin is off, so this agent cannot be asked; --admin names another address")
     })
 }
 
@@ -141,12 +141,12 @@ fn merge_address() -> (String, String) {
 pub fn read<T: serde::de::DeserializeOwned>(address: SocketAddr, body: &str) -> Result<T, Failure> {
     serde_json::from_str(body).map_err(|error| {
         Failure::runtime(format!(
-            "what answers at {address} is not this version of weir: {error}"
+            "another version of weir, or another program, answers at {address}: {error}"
         ))
     })
 }
 
-/// What the agent answers.
+/// The agent's answer.
 pub enum Answer {
     Body(String),
     /// Why it does not: its own words.
@@ -156,7 +156,7 @@ pub enum Answer {
     },
 }
 
-/// What the agent answers at `path`; a refusal is a failure.
+/// The agent's answer at `path`; a refusal is a failure.
 pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     match ask(address, path)? {
         Answer::Body(body) => Ok(body),
@@ -185,7 +185,7 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    // A peer that hangs up early may have answered; what it said is worth more than that it did not listen.
+    // A peer that hangs up early may have answered; its answer is worth more than the write error.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     stream
@@ -209,9 +209,7 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
 pub fn foreign(address: SocketAddr, head: &str) -> Failure {
     let first = head.lines().next().unwrap_or_default();
     let shown = crate::logging::printable(first.as_bytes());
-    Failure::runtime(format!(
-        "what answers at {address} is not weir's admin server: {shown}"
-    ))
+    Failure::runtime(format!("{address} is not weir's admin server: {shown}"))
 }
 
 /// Why the agent does not answer, when it is one that says so.

@@ -15,25 +15,24 @@ use crate::capture_file::{
 };
 use crate::failure::Failure;
 
-/// What the agent takes beyond the time of a capture.
+/// Extra time for the agent at the end of a capture.
 const GRACE: Duration = Duration::from_secs(15);
 
 pub fn command() -> Command {
     Command::new("capture")
-        .about("Write packets as they come into a file, for `weir replay` and the Datadog Agent")
+        .about("Record packets in a file, for `weir replay` and the Datadog Agent")
         .after_help("Example: weir capture --for 30s --match 'page.*' --out page.dog")
         .arg(
             Arg::new("for")
                 .long("for")
                 .value_name("TIME")
                 .default_value("30s")
-                .help("How long, up to 10m; Ctrl-C ends it earlier"),
+                .help("How long to record, up to 10m; Ctrl-C ends it earlier"),
         )
         .arg(
-            Arg::new("match")
-                .long("match")
-                .value_name("MATCH")
-                .help("Only packets with such a message: a part of its name, or a pattern with * and ?"),
+            Arg::new("match").long("match").value_name("MATCH").help(
+                "Only packets with a message of this name: a part of the name, or a pattern with * and ?",
+            ),
         )
         .arg(stream::where_argument())
         .args(agent::arguments())
@@ -43,14 +42,14 @@ pub fn command() -> Command {
                 .short('o')
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
-                .help("The file [default: weir-capture-TIME.dog]"),
+                .help("The file to write [default: weir-capture-TIME.dog]"),
         )
         .arg(
             Arg::new("bytes")
                 .long("bytes")
                 .value_name("SIZE")
                 .default_value("1GiB")
-                .help("Where it ends, whatever the time; not compressed"),
+                .help("The most bytes to record, before compression"),
         )
         .arg(
             Arg::new("plain")
@@ -102,7 +101,7 @@ fn default_path() -> PathBuf {
     PathBuf::from(format!("weir-capture-{}.dog", now.as_secs()))
 }
 
-/// What was asked for ends whole also when it ends early.
+/// The file is complete even if the capture ends early.
 fn on_interrupt(interrupted: Arc<AtomicBool>, stop: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -75,7 +75,7 @@ pub fn legend(points: &Points) -> Vec<(Color, String)> {
     rows.collect()
 }
 
-/// What is not in the legend.
+/// Groups without a row in the legend.
 pub fn rest(points: &Points) -> Option<String> {
     let hidden = points.groups.len().saturating_sub(LINES_MAX) + points.folded;
     (hidden > 0).then(|| format!("and {hidden} smaller groups"))

@@ -17,7 +17,7 @@ pub fn check(arguments: &ArgMatches) -> Result<(), Failure> {
     super::print(&report(&loaded))
 }
 
-/// Who may take how much of `memory`, and what happens when it is full.
+/// The shares of `memory`, and the actions when they are full.
 fn shares(report: &mut String, budget: &Budget) {
     let _ = writeln!(report, "# memory is shared out among");
     for line in budget.lines().filter(|line| line.bytes > 0) {
@@ -30,7 +30,7 @@ fn shares(report: &mut String, budget: &Budget) {
     }
 }
 
-/// Valid YAML: what is printed can be saved as a configuration file, secrets aside.
+/// Valid YAML: the output can be saved as a configuration file, except for secrets.
 pub(super) fn report(loaded: &Loaded) -> String {
     let mut report = String::new();
     let mut open: Vec<&str> = Vec::new();

@@ -19,7 +19,7 @@ pub fn command() -> Command {
             .help("The file to read")
     };
     Command::new("convert")
-        .about("Print another program's configuration as weir's, and list what is not in it")
+        .about("Print another program's configuration as weir's, and list what was not converted")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(

@@ -1,4 +1,4 @@
-//! `weir doctor`: what is wrong, and what to do about it.
+//! `weir doctor`: problems and remedies.
 
 use std::fmt::Write as _;
 
@@ -11,9 +11,9 @@ use crate::failure::{Failure, FailureKind};
 pub fn command() -> Command {
     super::with_settings(
         Command::new("doctor")
-            .about("Look for what keeps the agent from receiving or delivering, and say what to do")
+            .about("Find what prevents the agent from receiving or delivering, and say how to fix it")
             .long_about(
-                "Look for what keeps the agent from receiving or delivering, and say what to do: sockets and permissions, \
+                "Find what prevents the agent from receiving or delivering, and say how to fix it: sockets and permissions, \
                  settings of the kernel, the state directory, the clock, names, proxies and the endpoint of each output. \
                  Give it the configuration that the agent has. The exit code is 1 when something does not work.",
             ),
@@ -22,7 +22,7 @@ pub fn command() -> Command {
         Arg::new("json")
             .long("json")
             .action(ArgAction::SetTrue)
-            .help("Print what was found as JSON"),
+            .help("Print the findings as JSON"),
     )
     .arg(
         Arg::new("no-send")

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 pub fn command() -> Command {
     Command::new("explain")
-        .about("Show whose message this would be, which rules apply to it, and the context it ends in")
+        .about("Show the sender of a message, the rules that apply, and the context it becomes")
         .arg(
             Arg::new("line")
                 .value_name("MESSAGE")
@@ -22,7 +22,7 @@ pub fn command() -> Command {
                 .long("pid")
                 .value_name("PID")
                 .value_parser(value_parser!(i32).range(1..))
-                .help("The process that is to be taken for its sender, as on a Unix socket"),
+                .help("The process to treat as the sender, as on a Unix socket"),
         )
         .args(agent::arguments())
         .arg(

@@ -17,20 +17,20 @@ use crate::failure::Failure;
 const HEIGHT: u16 = 16;
 /// Columns where no terminal says how wide it is.
 const WIDTH: u16 = 100;
-/// Names that are told to somebody who has misspelled one.
+/// Suggestions for a misspelled name.
 const SUGGESTIONS: usize = 3;
 /// Names that are compared with it.
 const NAMES_MAX: &str = "10000";
 
 pub fn command() -> Command {
     Command::new("graph")
-        .about("Show a metric of the last minutes as a chart")
+        .about("Show the last minutes of a metric as a chart")
         .after_help("Example: weir graph page.load --by page --fn p99 --last 15m")
         .arg(
             Arg::new("metric")
                 .value_name("METRIC")
                 .required(true)
-                .help("Its name, as `weir top` shows it"),
+                .help("The metric's name, as in `weir top`"),
         )
         .arg(
             Arg::new("by")
@@ -60,7 +60,7 @@ pub fn command() -> Command {
                 .long("csv")
                 .action(ArgAction::SetTrue)
                 .conflicts_with("json")
-                .help("Print a table with commas: Unix seconds, and a column for each line"),
+                .help("Print CSV: Unix seconds, and a column for each line"),
         )
         .arg(
             Arg::new("json")
@@ -113,7 +113,7 @@ fn window(last: &str) -> Result<String, Failure> {
     let seconds = found.map(|last| last.as_secs()).filter(|seconds| *seconds > 0);
     let wrong = || {
         Failure::usage(format!(
-            "flag --last: {last:?} is no time of a second or more, such as 15m or 1h"
+            "flag --last: {last:?} is not a time of at least 1s, such as 15m or 1h"
         ))
     };
     Ok(format!("-{}", seconds.ok_or_else(wrong)?))
@@ -124,7 +124,7 @@ fn check_function(name: &str, json: bool) -> Result<(), Failure> {
         .parse()
         .map_err(|error: weir_history::QueryError| Failure::usage(format!("flag --fn: {error}")))?;
     if function == Function::Heatmap && !json {
-        let message = "flag --fn: a heat map is no line: --json prints it, and the page at the agent's admin address draws it";
+        let message = "flag --fn: a heat map is not a line: --json prints it, and the page at the agent's admin address draws it";
         return Err(Failure::usage(message));
     }
     Ok(())

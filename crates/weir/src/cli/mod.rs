@@ -27,6 +27,7 @@ mod graph;
 mod merge;
 mod parse;
 mod recent;
+mod reference;
 mod replay;
 mod send;
 mod status;
@@ -109,16 +110,16 @@ pub fn command() -> Command {
         Arg::new("take-over")
             .long("take-over")
             .action(ArgAction::SetTrue)
-            .help("Go on in place of the weir that uses the same state_path, without losing anything; start as usual where there is none"),
+            .help("Take over from the weir that uses the same state_path, without loss; start normally if there is none"),
     );
     let check = with_settings(
-        Command::new("check").about("Check the configuration and print every value with where it came from"),
+        Command::new("check").about("Check the configuration and print every value and its source"),
     )
     .arg(
         Arg::new("documentation")
             .long("documentation")
             .action(ArgAction::SetTrue)
-            .help("Print the page that documents every setting, instead"),
+            .help("Print docs/configuration.md instead"),
     );
     Command::new("weir")
         .about("Receives application metrics, aggregates them and delivers them")
@@ -129,7 +130,7 @@ pub fn command() -> Command {
                 .long("version")
                 .short('V')
                 .action(ArgAction::SetTrue)
-                .help("Print the version, the commit it was built from, and what is built in"),
+                .help("Print the version, its commit and its features"),
         )
         .arg(
             Arg::new("json")
@@ -257,7 +258,7 @@ fn value_name(kind: &Kind) -> &'static str {
     }
 }
 
-/// What the flags, the environment and the named file say, not yet read.
+/// Flags, environment and file name, not yet parsed.
 fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
     inputs_of(Role::Agent, matches)
 }

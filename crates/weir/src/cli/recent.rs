@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// What `/api/v1/metrics` answers.
+/// The answer of `/api/v1/metrics`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Metrics {
     pub total: usize,
@@ -22,7 +22,7 @@ pub struct Metric {
     pub sparkline: Vec<Option<f64>>,
 }
 
-/// What `/api/v1/query` answers.
+/// The answer of `/api/v1/query`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Points {
     pub metric: String,
@@ -44,7 +44,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// What tells it apart.
+    /// Its distinguishing tags.
     pub fn title(&self) -> String {
         if self.other {
             return "other".to_owned();
@@ -58,7 +58,7 @@ impl Group {
     }
 }
 
-/// What `/api/v1/books` answers.
+/// The answer of `/api/v1/books`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Books {
     pub times: Vec<i64>,

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 
 pub fn command() -> Command {
     Command::new("replay")
-        .about("Send the packets of a capture of weir or the Datadog Agent, at their own times")
+        .about("Send the packets of a capture, by weir or the Datadog Agent, with their original timing")
         .after_help("Example: weir replay page.dog --to unixgram:///run/weir/dsd.socket --speed 2x")
         .arg(
             Arg::new("file")
@@ -28,19 +28,19 @@ pub fn command() -> Command {
                 .long("speed")
                 .value_name("FACTOR")
                 .default_value("1x")
-                .help("How much faster than it came, such as 2x or 0.5x; max: without waiting"),
+                .help("Speed relative to the original, such as 2x or 0.5x; max: without waiting"),
         )
         .arg(
             Arg::new("loop")
                 .long("loop")
                 .action(ArgAction::SetTrue)
-                .help("Begin again at the end, until it is stopped"),
+                .help("Start again at the end, until stopped"),
         )
         .arg(
             Arg::new("partial")
                 .long("partial")
                 .action(ArgAction::SetTrue)
-                .help("Of a file that is cut, send the packets that are whole"),
+                .help("If the file is truncated, send its whole packets"),
         )
 }
 
@@ -53,11 +53,11 @@ pub fn replay(arguments: &ArgMatches) -> Result<(), Failure> {
     // Nothing is sent of a file that cannot be sent whole.
     let found = run_through(path, partial, |_, _| Ok(()))?;
     if found.packets == 0 {
-        return Err(Failure::usage(format!("{}: it holds no packet", path.display())));
+        return Err(Failure::usage(format!("{}: it has no packets", path.display())));
     }
     if found.lost > 0 {
         eprintln!(
-            "{}: {} packets are missing: they found no room when it was made",
+            "{}: {} packets are missing: the capture had no room for them",
             path.display(),
             grouped(found.lost)
         );
@@ -98,7 +98,7 @@ fn speed(text: &str) -> Result<Option<f64>, Failure> {
     let factor = factor.filter(|factor| (1e-6..=1e6).contains(factor));
     factor.map(Some).ok_or_else(|| {
         Failure::usage(format!(
-            "flag --speed: {text:?} is no factor such as 2x or 0.5x, nor max"
+            "flag --speed: {text:?} is neither a factor such as 2x or 0.5x nor max"
         ))
     })
 }
@@ -110,7 +110,7 @@ fn wait_until(due: Instant) {
     }
 }
 
-/// What a capture holds.
+/// The content of a capture.
 #[derive(Default)]
 struct Found {
     packets: u64,
@@ -127,7 +127,7 @@ fn run_through(
 ) -> Result<Found, Failure> {
     let failed = |error: CaptureError| {
         let hint = if error.is_cut() {
-            " (--partial sends what is whole)"
+            " (--partial sends the whole packets)"
         } else {
             ""
         };

@@ -35,7 +35,7 @@ pub fn command() -> Command {
             Arg::new("raw")
                 .long("raw")
                 .action(ArgAction::SetTrue)
-                .help("Send it even if it is malformed"),
+                .help("Send malformed messages too"),
         )
 }
 
@@ -52,7 +52,7 @@ pub fn framing_argument() -> Arg {
         .long("framing")
         .default_value("length")
         .value_parser(["length", "newline"])
-        .help("How a tcp:// address wants packets: each after its length in four bytes, or as lines")
+        .help("How packets are framed over TCP: each after its length in four bytes, or as lines")
 }
 
 pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
@@ -76,9 +76,9 @@ pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
 /// Why nothing could be sent there.
 pub fn failed(address: &Address, error: &io::Error) -> Failure {
     let hint = match error.kind() {
-        io::ErrorKind::ConnectionRefused => "nobody receives there",
-        io::ErrorKind::NotFound => "there is no such socket",
-        io::ErrorKind::PermissionDenied => "this user may not write to it; `socket_mode` sets who may",
+        io::ErrorKind::ConnectionRefused => "no agent receives there",
+        io::ErrorKind::NotFound => "the socket does not exist",
+        io::ErrorKind::PermissionDenied => "this user has no permission to write to it; see `socket_mode`",
         _ => return Failure::runtime(format!("cannot send to {address}: {error}")),
     };
     let remedy = "is the agent running? `weir run` starts it, --to names another address";
@@ -91,7 +91,7 @@ pub fn destination(text: &str) -> Result<Address, Failure> {
         .map_err(|error| Failure::usage(format!("flag --to: {error}")))?;
     if let Address::Udp { port: 0, .. } | Address::Tcp { port: 0, .. } = address {
         return Err(Failure::usage(format!(
-            "flag --to: {address} has no port to send to; agents listen on 8125 unless told otherwise"
+            "flag --to: {address} has no port to send to; agents listen on 8125 by default"
         )));
     }
     Ok(address)
@@ -109,7 +109,7 @@ fn refuse_malformed(message: &str) -> Result<(), Failure> {
         lines += 1;
         if let Err(class) = parsed {
             return Err(Failure::usage(format!(
-                "{message:?} is not a message the agent would take ({}); the form is 'name:value|type|@rate|#tag:a,tag:b' \
+                "{message:?} is not a valid message ({}); the form is 'name:value|type|@rate|#tag:a,tag:b' \
                  with type c, g, h, ms, d or s (--raw sends it anyway)",
                 class.as_str()
             )));
@@ -194,7 +194,7 @@ impl Sender {
     }
 }
 
-/// A port that nobody has opened answers so, as soon as the packet has arrived; one that somebody reads does not answer.
+/// A closed port answers with a refusal as soon as the packet arrives; an open one does not answer.
 fn refused(socket: &UdpSocket, target: SocketAddr) -> io::Result<()> {
     let patience = if target.ip().is_loopback() {
         REFUSAL_HERE

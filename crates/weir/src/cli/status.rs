@@ -49,19 +49,19 @@ pub fn command() -> Command {
                 .short('q')
                 .action(ArgAction::SetTrue)
                 .conflicts_with_all(["watch", "json"])
-                .help("Print nothing unless the agent is not ready; the exit code says which, as health checks want it"),
+                .help("For health checks: exit with 0 if the agent is ready, otherwise print why and exit with 1"),
         )
         .arg(
             Arg::new("dashboard")
                 .long("dashboard")
                 .action(ArgAction::SetTrue)
-                .help("Print a dashboard of these numbers for Grafana"),
+                .help("Print a Grafana dashboard of weir's own metrics"),
         )
         .arg(
             Arg::new("documentation")
                 .long("documentation")
                 .action(ArgAction::SetTrue)
-                .help("Print what each number of weir itself means, as docs/metrics.md has it"),
+                .help("Print docs/metrics.md instead"),
         )
 }
 
@@ -142,7 +142,7 @@ fn balance(page: &mut String, status: &Status, style: Style) {
 
 fn flush(page: &mut String, status: &Status, now: u64) {
     match status.of(PipelineCounter::FlushedAt) {
-        0 => page.push_str("no flush yet: what is below is what has come in so far\n"),
+        0 => page.push_str("no flush yet: the numbers below are of packets received so far\n"),
         at => {
             let _ = writeln!(
                 page,
@@ -168,11 +168,11 @@ fn flush(page: &mut String, status: &Status, now: u64) {
 fn sandbox(page: &mut String, sandbox: &SandboxStatus) {
     let _ = writeln!(page, "\nsandbox: {}", sandbox.summary());
     for missing in &sandbox.missing {
-        let _ = writeln!(page, "  not in force: {missing}");
+        let _ = writeln!(page, "  not applied: {missing}");
     }
 }
 
-/// What keeps the process from being what its configuration says.
+/// Differences between the process and its configuration.
 fn reloads(page: &mut String, reload: &ReloadStatus, now: u64, style: Style) {
     if let Some(error) = &reload.last_error {
         let age = duration(now.saturating_sub(reload.last_failed));
@@ -181,7 +181,7 @@ fn reloads(page: &mut String, reload: &ReloadStatus, now: u64, style: Style) {
     }
     if !reload.waiting_for_restart.is_empty() {
         let settings = reload.waiting_for_restart.join(", ");
-        let _ = writeln!(page, "settings that wait for a restart: {settings}");
+        let _ = writeln!(page, "settings that need a restart: {settings}");
     }
 }
 
@@ -256,7 +256,7 @@ fn receive_buffer(numbers: &Numbers) -> String {
     }
 }
 
-/// What was lost, refused, or not as good as it could be, and what to do about it.
+/// Losses, refusals and degradations, with remedies.
 fn to_look_at(page: &mut String, status: &Status, style: Style) {
     let signs = signs(status);
     if signs.is_empty() {
@@ -267,7 +267,7 @@ fn to_look_at(page: &mut String, status: &Status, style: Style) {
         );
         return;
     }
-    let title = "LOST, REFUSED OR NOT AS GOOD AS IT COULD BE, since the start";
+    let title = "LOST, REFUSED OR DEGRADED, since the start";
     let _ = writeln!(page, "\n{}", style.bad(title));
     for sign in signs {
         let lost = format!("{}: {}", sign.what(), grouped(sign.value as u64));
@@ -339,7 +339,7 @@ fn rules(page: &mut String, rules: &RulesStatus) {
     }
     let _ = writeln!(
         page,
-        "rules     {} in force, {} applied or on trial; finding those that match took {}",
+        "rules     {} active, {} applied or dry run; matching took {}",
         grouped(rules.count),
         grouped(rules.active.len() as u64),
         milliseconds(rules.matching_seconds)
@@ -351,7 +351,7 @@ fn rules(page: &mut String, rules: &RulesStatus) {
         table.row([
             rule.name.clone(),
             if rule.trial.is_some() {
-                format!("{}, on trial", rule.stage)
+                format!("{}, dry run", rule.stage)
             } else {
                 rule.stage.clone()
             },
@@ -368,7 +368,7 @@ fn rules(page: &mut String, rules: &RulesStatus) {
         let saved = trial.contexts_now.saturating_sub(trial.contexts_then);
         let _ = writeln!(
             page,
-            "  {} would save {} contexts: {} would become {}; samples dropped {}, in other contexts {}{}",
+            "  {} would save {} contexts: {} become {}; samples dropped {}, in other contexts {}{}",
             rule.name,
             grouped(saved),
             grouped(trial.contexts_now),
@@ -397,12 +397,12 @@ fn limits(page: &mut String, limits: &LimitStatus) {
     {
         let _ = writeln!(
             page,
-            "limits    samples of contexts that were not made, since the start: {}",
+            "limits    samples of refused contexts, since the start: {}",
             reasons(&samples.reasons())
         );
     }
     limited(page, &limits.limited);
-    let mut table = Table::new(&["sends more than it may", "packets dropped", "bytes per second"]);
+    let mut table = Table::new(&["exceeds its rate", "packets dropped", "bytes per second"]);
     for row in &limits.rates {
         table.row([
             shown(&row.source),
@@ -465,7 +465,7 @@ pub fn limited(page: &mut String, rows: &[LimitedRow]) {
 
 fn outputs(page: &mut String, outputs: &[OutputStatus], now: u64, style: Style) {
     if outputs.is_empty() {
-        page.push_str("\nno output is on\n");
+        page.push_str("\nno output is enabled\n");
         return;
     }
     let mut table = Table::new(&[
@@ -616,7 +616,7 @@ mod tests {
             "1,010",
             "kernel 3",
             "bad_type 1",
-            "Samples of contexts there was no room for, kept in one series per name: 5",
+            "Samples of refused contexts, kept in one series per name: 5",
             "udp://127.0.0.1:8125: Datagrams the kernel dropped",
             "Give weir a larger `receive_buffer`",
             "failing for 1m00s",

@@ -14,13 +14,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a head, and of an answer that is an error.
 const HEAD_BYTES_MAX: u64 = 16 << 10;
 
-/// Which messages are asked for, by their tags.
+/// A filter of messages by their tags.
 pub fn where_argument() -> Arg {
     Arg::new("where")
         .long("where")
         .value_name("KEY:VALUE")
         .action(ArgAction::Append)
-        .help("Only messages with this tag, or with any value of KEY; all of them, if given several times")
+        .help("Only messages with this tag, or with any value of KEY; several are combined with AND")
 }
 
 /// The part of a URL behind the question mark.
@@ -94,7 +94,7 @@ fn head(reader: &mut impl BufRead) -> io::Result<String> {
 
 fn refused(address: SocketAddr, head: &str, code: &str, reader: &mut impl BufRead) -> Failure {
     let mut body = String::new();
-    // What cannot be read is not shown.
+    // Unreadable events are skipped.
     let _ = reader.take(HEAD_BYTES_MAX).read_to_string(&mut body);
     match refusal(code, &body).filter(|_| head.starts_with("HTTP/1.")) {
         Some(reason) => Failure::runtime(format!("the agent at {address} says {reason}")),

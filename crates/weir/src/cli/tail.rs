@@ -16,7 +16,7 @@ use crate::tap::tail::{RATE_MAX, Share};
 /// There is something each second.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 
-/// How often it is said that not everything is shown.
+/// How often the share of shown messages is printed.
 const SHARE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Characters around what is wrong.
@@ -24,9 +24,9 @@ const AROUND: usize = 60;
 
 pub fn command() -> Command {
     Command::new("tail")
-        .about("Show messages as they arrive, and what becomes of them")
+        .about("Show messages as they arrive, and whether weir accepts them")
         .after_help(
-            "Of many messages a random part is shown; how large it is, is said on standard error.\n\
+            "At high rates a random sample is shown; its share is printed on standard error.\n\
              Example: weir tail 'page.*' --where env:prod",
         )
         .arg(
@@ -42,19 +42,19 @@ pub fn command() -> Command {
                 .value_name("NUMBER")
                 .value_parser(value_parser!(u64).range(1..=RATE_MAX))
                 .default_value("100")
-                .help("Messages a second that are shown at most"),
+                .help("The most messages to show per second"),
         )
         .arg(
             Arg::new("rejected")
                 .long("rejected")
                 .action(ArgAction::SetTrue)
-                .help("Only messages that are rejected"),
+                .help("Only rejected messages"),
         )
         .arg(
             Arg::new("json")
                 .long("json")
                 .action(ArgAction::SetTrue)
-                .help("Print the agent's events as JSON, one a line"),
+                .help("Print the agent's events as JSON lines"),
         )
 }
 
@@ -90,7 +90,7 @@ pub fn tail(arguments: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn ended(address: std::net::SocketAddr, error: &io::Error) -> Failure {
-    Failure::runtime(format!("the agent at {address} tells no more: {error}"))
+    Failure::runtime(format!("the agent at {address} sends no more: {error}"))
 }
 
 struct Shows {
@@ -108,7 +108,7 @@ impl Shows {
         loop {
             line.clear();
             if body.read_line(&mut line)? == 0 {
-                // The agent ends streams after a while; one that ends at once has nobody behind it.
+                // The agent ends streams after a while; one that ends at once has no agent behind it.
                 return if begun {
                     Ok(false)
                 } else {
@@ -145,7 +145,7 @@ impl Shows {
         if share.share < 1.0 && late {
             self.told = Some(Instant::now());
             eprintln!(
-                "# {:.1} % are shown: {} messages a second came, {} of them are here",
+                "# {:.1} % are shown: {} messages per second arrived, {} are shown",
                 share.share * 100.0,
                 grouped(share.messages),
                 grouped(share.shown)

@@ -1,4 +1,4 @@
-//! Letting the program on disk go on in place of the agent that runs.
+//! Replacing the running agent by the program on disk.
 
 use std::path::PathBuf;
 
@@ -10,17 +10,15 @@ use crate::failure::Failure;
 
 pub fn command() -> Command {
     Command::new("upgrade")
-        .about("Start the program on disk in place of the agent that runs, without losing anything")
+        .about("Replace the running agent by the program on disk, without loss")
         .long_about(
-            "Start the program on disk in place of the agent that runs, without losing anything. The agent starts it with its own \
-             arguments and --take-over, hands over, and ends; SIGUSR2 does the same. If the new one cannot start, the old one goes on \
-             and the reason is printed. Needs state_path.",
+            "Replace the running agent by the program on disk, without loss. The agent starts it with its own arguments and --take-over, hands over, and ends; SIGUSR2 does the same. If the new one cannot start, the old one continues and the reason is printed. Needs state_path.",
         )
         .arg(
             Arg::new("state_path")
                 .long("state-path")
                 .value_name("PATH")
-                .help("The directory of the agent; otherwise as the configuration says"),
+                .help("The agent's state directory [default: the configured one]"),
         )
         .arg(
             Arg::new("config")
@@ -48,9 +46,9 @@ pub fn upgrade(arguments: &ArgMatches) -> Result<(), Failure> {
     })?;
     let Some(path) = loaded.config.running.state_path else {
         return Err(Failure::usage(
-            "upgrade: state_path is not set; the agent that runs is found by it, and hands over through it",
+            "upgrade: state_path is not set; it is how the running agent is found, and where it hands over",
         ));
     };
     let process = crate::run::upgrade(&path)?;
-    super::print(&format!("process {process} goes on\n"))
+    super::print(&format!("process {process} took over\n"))
 }

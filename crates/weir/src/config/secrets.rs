@@ -48,7 +48,7 @@ pub fn read_secret(path: &Path) -> Result<Stamped, String> {
     // Opening a pipe would wait for its other end, so look first.
     let found = std::fs::metadata(path).map_err(|error| error.to_string())?;
     if !found.is_file() || found.len() > SECRET_BYTES_MAX {
-        return Err("is no file of at most 64 KiB".to_owned());
+        return Err("is not a file of at most 64 KiB".to_owned());
     }
     let file = File::open(path).map_err(|error| error.to_string())?;
     // Before the content: what is written meanwhile shows as another stamp.
@@ -56,13 +56,15 @@ pub fn read_secret(path: &Path) -> Result<Stamped, String> {
     let mut bytes = Vec::new();
     let read = file.take(SECRET_BYTES_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|error| error.to_string())?;
-    let text = String::from_utf8(bytes).map_err(|_| "is no text".to_owned())?;
+    let text = String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())?;
     let secret = text.trim();
     if secret.is_empty() {
-        return Err("is empty; a key or token is wanted".to_owned());
+        return Err("is empty; it must hold a key or token".to_owned());
     }
     if secret.contains(char::is_control) {
-        return Err("has more than one line, or a control character; one key or token is wanted".to_owned());
+        return Err(
+            "has more than one line, or a control character; it must hold one key or token".to_owned(),
+        );
     }
     Ok((secret.to_owned(), stamp))
 }
@@ -90,7 +92,7 @@ pub fn permissions(path: &Path, is_secret: bool) -> Vec<String> {
         Some(parent) => parent,
         None => return found,
     };
-    // Where the sticky bit is not set, whoever may write to a directory may put another file in a file's place.
+    // Without the sticky bit, a user who may write to a directory can replace files in it.
     if let Ok(directory) = std::fs::metadata(parent)
         && directory.mode() & 0o1002 == 0o002
     {

@@ -10,7 +10,7 @@ use super::draft::Draft;
 use super::{Converted, Left, Refused, block, finish, map, scalar, top_level};
 use weir_config::node::{Content, Key, Node};
 
-/// Where what waits on disk goes when the other file names no place: it has one of its own by default.
+/// The disk queue's path when the other file names none: that agent has a default.
 const DISK_PATH: &str = "/var/lib/weir/datadog";
 
 /// Converts the text of a `datadog.yaml`.
@@ -184,7 +184,7 @@ impl Converter {
 
 /// What is not in the table of that agent's keys about metrics.
 const UNKNOWN: &str =
-    "is no key about metrics and their delivery that weir knows; another part of that agent may";
+    "is not a key about metrics and their delivery that weir knows; another part of that agent may";
 
 /// The variable that means the same as a key.
 fn variable_of(key: &str) -> String {

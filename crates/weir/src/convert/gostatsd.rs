@@ -63,7 +63,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
         "internal-*",
         "weir's own series are at /metrics of the admin address, and not among yours",
     ),
-    ("lambda-*", "weir is no extension of a function"),
+    ("lambda-*", "weir is not an extension of a function"),
     (
         "log-raw-metric",
         "`weir top` and the page at the admin address show metrics as they arrive",
@@ -91,7 +91,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 
 /// Converts the text of a configuration.
 pub fn convert(text: &str) -> Result<Converted, Refused> {
-    // What is TOML is no mapping in YAML, and the other way round.
+    // TOML is not a mapping in YAML, and the other way round.
     let entries = match top_level(text) {
         Ok(entries) => entries,
         Err(_) => toml::parse(text)?,
@@ -144,7 +144,7 @@ impl Converter {
             "expiry-interval" | "expiry-interval-counter" => self.duration("counter_expiry", key, text),
             "ignore-host" => {
                 if text == "false" {
-                    self.leave(key.line, "ignore-host: the address of a sender is no host; a message names one by the tag host");
+                    self.leave(key.line, "ignore-host: the address of a sender is not used as host; a message names one by the tag host");
                 }
             }
             "server-mode" if text == "standalone" => {}

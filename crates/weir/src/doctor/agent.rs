@@ -1,4 +1,4 @@
-//! The agent that runs, and what it says of itself.
+//! The agent that runs, and its header.
 
 use super::{Finding, Patient};
 use crate::admin::series::signs as moved;
@@ -19,12 +19,12 @@ pub fn look(loaded: &Loaded) -> (Option<Status>, Vec<Finding>) {
     let status: Status = match answer.map(|body| serde_json::from_str(&body)) {
         Ok(Ok(status)) => status,
         Ok(Err(error)) => {
-            let found = format!("what answers is not this version of weir: {error}");
-            let remedy = "run the doctor of the version that runs";
+            let found = format!("another version of weir answers: {error}");
+            let remedy = "run the doctor of the running version";
             return (None, vec![Finding::error(CHECK, subject, found).remedy(remedy)]);
         }
         Err(failure) => {
-            let remedy = "start it, or name its address with --admin and its file with --config; what follows is checked for a start";
+            let remedy = "start it, or name its address with --admin and its file with --config; the next checks assume that it is stopped";
             return (
                 None,
                 vec![Finding::warning(CHECK, subject, failure.message).remedy(remedy)],
@@ -38,12 +38,12 @@ pub fn look(loaded: &Loaded) -> (Option<Status>, Vec<Finding>) {
             format!("weir {} is ready, pid {}", status.version, status.pid),
         ),
         Some(why) => {
-            Finding::error(CHECK, &subject, format!("not ready: {why}")).remedy("the agent's log says more")
+            Finding::error(CHECK, &subject, format!("not ready: {why}")).remedy("see the agent's log")
         }
     }];
     findings.extend(reload(&status));
     for imbalance in status.imbalances() {
-        let remedy = "this is a fault of weir: report it with the output of `weir status --json`";
+        let remedy = "this is a bug in weir: report it with the output of `weir status --json`";
         findings.push(Finding::error("books", &subject, imbalance).remedy(remedy));
     }
     (Some(status), findings)
@@ -53,13 +53,14 @@ fn reload(status: &Status) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(error) = &status.reload.last_error {
         let found = format!("the last reload failed: {error}");
-        findings.push(Finding::error("reload", "configuration", found).remedy("`weir check` tries the file"));
+        findings
+            .push(Finding::error("reload", "configuration", found).remedy("`weir check` validates the file"));
     }
     let waiting = &status.reload.waiting_for_restart;
     if !waiting.is_empty() {
         let keys: Vec<String> = waiting.clone();
-        let found = format!("changed, and in force after a restart: {}", keys.join(", "));
-        findings.push(Finding::warning("reload", "configuration", found).remedy("start weir again"));
+        let found = format!("changed, needs a restart: {}", keys.join(", "));
+        findings.push(Finding::warning("reload", "configuration", found).remedy("restart weir"));
     }
     findings
 }

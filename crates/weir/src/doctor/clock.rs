@@ -24,17 +24,17 @@ fn synchronised() -> Finding {
     match sys::clock_is_synchronised() {
         Ok(true) => Finding::fine(CHECK, subject, "synchronised"),
         Ok(false) => {
-            let found = "nothing has told the kernel that the clock is right; the host of a virtual machine may still keep it so";
+            let found = "no time service has told the kernel that the clock is synchronised; the host of a virtual machine may still do it";
             Finding::warning(CHECK, subject, found).remedy(REMEDY)
         }
-        Err(error) => Finding::skipped(CHECK, subject, format!("the kernel does not tell: {error}")),
+        Err(error) => Finding::skipped(CHECK, subject, format!("the kernel does not say: {error}")),
     }
 }
 
 fn compared(who: &str, date: i64, now: i64) -> Finding {
     let off = now - date;
     if off.abs() <= SECONDS_OFF_MAX {
-        return Finding::fine(CHECK, who, "its clock and this one agree");
+        return Finding::fine(CHECK, who, "its clock agrees with this one");
     }
     let direction = if off > 0 { "ahead of" } else { "behind" };
     let found = format!("this clock is {} s {direction} that of {who}", off.abs());

@@ -24,7 +24,7 @@ pub fn datagram_queue(patient: &Patient<'_>) -> Vec<Finding> {
         Ok(Ok(length)) => Finding::warning(
             check,
             subject,
-            format!("only {length} datagrams may wait in a Unix socket; clients that do not wait drop what comes in a burst"),
+            format!("only {length} datagrams may wait in a Unix socket; clients that do not wait drop bursts"),
         )
         .remedy(format!(
             "run `sysctl -w {subject}={QUEUE_WANTED}` before weir starts (and put it into /etc/sysctl.d/ to keep it)"
@@ -63,7 +63,7 @@ fn granted_of(address: &str, granted: u64, wanted: u64) -> Finding {
     }
     let found = format!("wanted {wanted} bytes, the kernel granted {granted}");
     let remedy = format!(
-        "run `sysctl -w net.core.rmem_max={wanted}` (and put it into /etc/sysctl.d/ to keep it), or give the process CAP_NET_ADMIN, and start weir again"
+        "run `sysctl -w net.core.rmem_max={wanted}` (and put it into /etc/sysctl.d/ to keep it), or give the process CAP_NET_ADMIN, and restart weir"
     );
     Finding::warning("receive_buffer", address, found).remedy(remedy)
 }
@@ -80,7 +80,7 @@ fn tried(wanted: Option<usize>) -> Vec<Finding> {
         Err(error) => Finding::skipped(
             "receive_buffer",
             subject,
-            format!("no socket to try with: {error}"),
+            format!("no socket for the test: {error}"),
         ),
         Ok(socket) => {
             let buffer = socket.receive_buffer();

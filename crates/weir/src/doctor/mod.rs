@@ -87,7 +87,7 @@ struct Patient<'a> {
     sends: bool,
 }
 
-/// Every check, in the order in which a fault of one explains those of the next.
+/// Every check, in an order where an error of one explains those of the next.
 pub fn examine(loaded: &Loaded, inputs: &Inputs, sends: bool) -> Vec<Finding> {
     let (status, mut findings) = agent::look(loaded);
     let patient = Patient {

@@ -36,14 +36,14 @@ pub fn check(patient: &Patient<'_>) -> (Vec<Finding>, Option<(String, i64)>) {
             findings.push(Finding::skipped(
                 "endpoint",
                 "all",
-                format!("nothing can be tried: {error}"),
+                format!("outputs cannot be tested: {error}"),
             ));
             return (findings, None);
         }
     };
     let (more, date) = runtime.block_on(all(&destinations));
     findings.extend(more);
-    // A name server that hangs holds a thread that nobody waits for.
+    // A name server that hangs holds a thread; nothing waits for it.
     runtime.shutdown_background();
     (findings, date)
 }
@@ -86,9 +86,9 @@ async fn name(host: &str, port: u16) -> Option<Finding> {
             Finding::fine("dns", host, addresses.join(", "))
         }
         Ok(Err(error)) => Finding::error("dns", host, format!("the name has no address: {error}"))
-            .remedy("look at the name in the configuration, at /etc/resolv.conf and /etc/hosts, and whether name servers can be reached from here"),
+            .remedy("check the name in the configuration, /etc/resolv.conf and /etc/hosts, and whether this machine reaches the name servers"),
         Err(_) => Finding::error("dns", host, format!("no name server answered within {} s", PATIENCE.as_secs()))
-            .remedy("look at /etc/resolv.conf, and whether the name servers in it can be reached from here"),
+            .remedy("check /etc/resolv.conf, and whether this machine reaches its name servers"),
     })
 }
 
@@ -116,13 +116,13 @@ fn proxy_of(way: &Way) -> Option<(String, String)> {
 /// Whether it takes connections; what it lets through, the endpoints behind it tell.
 async fn proxy(from: &str, url: &str) -> Finding {
     let Some((host, port)) = host_of(url) else {
-        return Finding::error("proxy", from, "it is not the URL of a proxy")
+        return Finding::error("proxy", from, "it is not a proxy URL")
             .remedy("write a URL such as http://proxy:3128");
     };
     let subject = format!("{host}:{port}");
     let connecting = tokio::net::TcpStream::connect((host.as_str(), port));
     let failed = match tokio::time::timeout(PATIENCE, connecting).await {
-        Ok(Ok(_)) => return Finding::fine("proxy", subject, format!("it takes connections ({from})")),
+        Ok(Ok(_)) => return Finding::fine("proxy", subject, format!("it accepts connections ({from})")),
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("nothing answered within {} s", PATIENCE.as_secs()),
     };
@@ -131,7 +131,7 @@ async fn proxy(from: &str, url: &str) -> Finding {
         subject,
         format!("the proxy that {from} names cannot be reached: {failed}"),
     )
-    .remedy("start the proxy, name another one, or set `delivery.proxy: none` for outputs that need none")
+    .remedy("start the proxy, name another one, or set `delivery.proxy: none` for outputs without a proxy")
 }
 
 async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(String, i64)>) {
@@ -139,7 +139,8 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
     let reached = match probe::probe(destination).await {
         Ok(reached) => reached,
         Err(error) => {
-            let remedy = "look at the address in the configuration, at firewalls between, and whether the receiver runs";
+            let remedy =
+                "check the address in the configuration, firewalls in between, and whether the receiver runs";
             return (Finding::error("endpoint", subject, error).remedy(remedy), None);
         }
     };
@@ -147,14 +148,13 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
     let finding = match reached.fault {
         None => Finding::fine("endpoint", subject, reached.found),
         Some(Fault::KeyRefused) => Finding::error("endpoint", subject, reached.found)
-            .remedy("the key, token or password is not the one that the receiver wants"),
+            .remedy("the receiver does not accept the key, token or password"),
         Some(Fault::ProxyRefused) => Finding::error("endpoint", subject, reached.found)
             .remedy("write the proxy's user and password into its URL: http://user:password@proxy:3128"),
         Some(Fault::NoSuchPath) => Finding::warning("endpoint", subject, reached.found)
-            .remedy("look at the path of the URL, and whether the receiver is switched on there"),
-        Some(Fault::ServerFails) => Finding::warning("endpoint", subject, reached.found).remedy(
-            "the receiver has a fault, or what stands before it cannot reach it: its own log says more",
-        ),
+            .remedy("check the path of the URL, and whether the receiver is enabled there"),
+        Some(Fault::ServerFails) => Finding::warning("endpoint", subject, reached.found)
+            .remedy("the receiver has an error, or its gateway cannot reach it: see its log"),
     };
     (finding, date)
 }

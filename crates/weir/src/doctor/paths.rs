@@ -15,12 +15,12 @@ use crate::sys::{self, May};
 /// What is left on a disk that can take state and queues for a while.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 
-/// Whether a restart can go on with what was there before.
+/// Whether a restart can continue the state of the previous process.
 pub fn state_directory(patient: &Patient<'_>) -> Vec<Finding> {
     let check = "state_directory";
     let Some(path) = &patient.loaded.config.running.state_path else {
-        let found = "there is none: a restart splits the open bucket and begins sums anew";
-        let remedy = "set `state_path` to a directory of its own, such as /var/lib/weir (docs/restart.md)";
+        let found = "not set: a restart splits the open bucket and restarts sums from zero";
+        let remedy = "set `state_path` to a directory, such as /var/lib/weir (docs/restart.md)";
         return vec![Finding::warning(check, "state_path", found).remedy(remedy)];
     };
     vec![directory(check, path, &User::of(patient))]
@@ -40,7 +40,7 @@ pub fn named(patient: &Patient<'_>, file: Option<PathBuf>) -> Vec<Finding> {
     let mut seen = BTreeSet::new();
     let mut named = named_paths(patient.loaded);
     named.extend(file.map(|file| (file, PathUse::Read)));
-    // What is not there and nobody has set is not used.
+    // A missing path that is a default is not used.
     let is_set = |path: &Path| path.exists() || !is_default(patient.loaded, path);
     named
         .into_iter()
@@ -51,7 +51,7 @@ pub fn named(patient: &Patient<'_>, file: Option<PathBuf>) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether a path is the value of a setting that nobody has set.
+/// Whether a path is the default of a setting.
 fn is_default(loaded: &Loaded, path: &Path) -> bool {
     let text = path.display().to_string();
     let of_path = |shown: &&Shown| shown.value.trim_matches(['\'', '"']) == text;

@@ -1,4 +1,4 @@
-//! Sockets that clients send to: whether somebody listens, and whether others than root may send.
+//! Sockets that clients send to: whether a process listens, and whether users other than root may send.
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
@@ -56,8 +56,8 @@ fn heard<'a>(address: &str, mut listeners: impl Iterator<Item = &'a str>) -> Fin
     if listeners.any(is_it) {
         return Finding::fine(CHECK, address, "the agent receives there");
     }
-    Finding::error(CHECK, address, "the agent that runs does not receive there")
-        .remedy("its configuration is another one than this: name its file with --config, or start it again")
+    Finding::error(CHECK, address, "the running agent does not receive there")
+        .remedy("its configuration differs from this one: name its file with --config, or restart it")
 }
 
 /// Whether an agent could take it.
@@ -81,14 +81,14 @@ fn unix(patient: &Patient<'_>, scheme: &str, path: &Path) -> Finding {
     let runs = patient.status.is_some();
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !runs => {
-            Finding::skipped(CHECK, subject, "no agent runs, so there is no socket")
+            Finding::skipped(CHECK, subject, "no agent runs, so the socket does not exist")
         }
-        Err(error) => Finding::error(CHECK, subject, format!("there is no socket: {error}"))
-            .remedy("the agent makes a socket that was removed again within a second or two: its log says why it could not"),
+        Err(error) => Finding::error(CHECK, subject, format!("the socket does not exist: {error}"))
+            .remedy("the agent recreates a removed socket within two seconds: see its log"),
         Ok(metadata) if !metadata.file_type().is_socket() => {
-            Finding::error(CHECK, subject, "it is there, and no socket").remedy("remove it, or set another path")
+            Finding::error(CHECK, subject, "it is not a socket").remedy("remove it, or set another path")
         }
-        Ok(_) if !patient.sends => Finding::skipped(CHECK, subject, "it is there; nothing was sent"),
+        Ok(_) if !patient.sends => Finding::skipped(CHECK, subject, "it exists; nothing was sent"),
         Ok(_) => sent(&subject, path),
     }
 }
@@ -110,7 +110,7 @@ fn sent(subject: &str, path: &Path) -> Finding {
     }
     let said = match command.output() {
         Ok(output) if output.status.success() => {
-            return Finding::fine(CHECK, subject, format!("{who} may send, and somebody receives"));
+            return Finding::fine(CHECK, subject, format!("{who} may send, and a process receives"));
         }
         Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
         Err(error) => return Finding::skipped(CHECK, subject, format!("no process to send from: {error}")),
@@ -128,12 +128,13 @@ fn obstacle(path: &Path) -> String {
     above.reverse();
     if let Some(directory) = above.into_iter().find(|directory| mode(directory) & 0o001 == 0) {
         return format!(
-            "let others enter {} (chmod o+x), or put the socket elsewhere",
+            "give other users access to {} (chmod o+x), or put the socket elsewhere",
             directory.display()
         );
     }
     if mode(path) & 0o002 == 0 {
         return "set `socket_mode: \"0722\"`, or `socket_group` to a group that clients are in".to_owned();
     }
-    "the permissions let others send: look whether the agent runs, and whether something confines clients (SELinux, AppArmor)".to_owned()
+    "the permissions allow it: check whether the agent runs, and whether SELinux or AppArmor confines clients"
+        .to_owned()
 }

@@ -13,7 +13,7 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Descriptors that go with one message; the kernel takes no more.
+/// Descriptors that go with one message; the kernel's limit.
 pub const DESCRIPTORS_MAX: usize = 200;
 
 /// What a message begins with: what it is, and the length of its body.

@@ -1,4 +1,4 @@
-//! What two processes say to each other when one goes on in place of the other. `docs/restart.md` has the order.
+//! The messages between two processes when one takes over from the other. `docs/restart.md` has the order.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub const STATE: u8 = 10;
 pub const END: u8 = 11;
 /// From the new process: it has read all of that.
 pub const COMMIT: u8 = 12;
-/// Nobody reads the sockets now.
+/// The sockets are not read now.
 pub const GO: u8 = 13;
 /// From the new process: it reads them.
 pub const RUNNING: u8 = 14;

@@ -20,7 +20,7 @@ pub const TAKE_OVER: &str = "--take-over";
 
 const START: u8 = b's';
 
-/// What belongs to the process that was started by somebody, and to no other.
+/// Descriptors and variables of the started process that its children must not have.
 const ONES_OWN: &[&str] = &[
     "LISTEN_PID",
     "LISTEN_FDS",
@@ -84,7 +84,7 @@ pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<()
     let fault = |error: io::Error| Failure::runtime(format!("starter: {error}"));
     let program = arguments
         .next()
-        .ok_or_else(|| Failure::usage("starter: weir starts it, and nobody else"))?;
+        .ok_or_else(|| Failure::usage("starter: only weir starts it"))?;
     let arguments: Vec<_> = arguments.filter(|argument| argument != TAKE_OVER).collect();
     let stream = io::stdin().as_fd().try_clone_to_owned().map_err(fault)?;
     let stream = UnixStream::from(stream);

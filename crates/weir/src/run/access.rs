@@ -37,7 +37,7 @@ pub struct Access {
     mentioned: Arc<Mutex<HashMap<String, Mention>>>,
 }
 
-/// Files that were read again and found good. Nothing of it is in force yet.
+/// Files that were read again and are valid. They are not applied yet.
 #[derive(Default)]
 pub struct Renewal {
     tls: Option<TlsServer>,
@@ -98,7 +98,7 @@ impl Access {
         }
     }
 
-    /// Puts in force what was read again. Connections that are open stay as they are.
+    /// Applies the files that were read again. Open connections stay as they are.
     pub fn renew(&self, renewal: Renewal) {
         if let (Some(server), Some(renewed)) = (&self.tls, renewal.tls) {
             server.replace(renewed);
@@ -147,7 +147,7 @@ impl Access {
         }
     }
 
-    /// Who has sent more than allowed, those who lost most first.
+    /// Sources above their rate, those with most losses first.
     pub fn limited(&self, state: &State) -> Vec<RateLimitedRow> {
         let mut rows: Vec<RateLimitedRow> = Vec::new();
         if let Some(rates) = &self.rates {
@@ -281,7 +281,7 @@ fn refusals(state: &State, listener: usize) -> [(&'static str, u64); 5] {
             total(ListenerCounter::ConnectionsRefusedSource),
         ),
         (
-            "connections refused (all places taken)",
+            "connections refused (all in use)",
             total(ListenerCounter::ConnectionsRefusedLimit),
         ),
         (
@@ -302,12 +302,12 @@ fn refusals(state: &State, listener: usize) -> [(&'static str, u64); 5] {
 fn sender_name(sender: &RefusedSender) -> String {
     match (sender.origin.as_str(), sender.why) {
         ("", Refusal::NotAllowed) => "processes outside of containers".to_owned(),
-        ("", Refusal::Unknown) => "senders of which nothing is known".to_owned(),
+        ("", Refusal::Unknown) => "unknown senders".to_owned(),
         (origin, _) => origin_name(origin),
     }
 }
 
-/// So that names which somebody makes up do not stay for ever.
+/// So that forged names do not stay for ever.
 fn known_too_many(mentioned: &HashMap<String, Mention>) -> bool {
     mentioned.len() >= 64 * MENTIONS_MAX
 }

@@ -1,4 +1,4 @@
-//! The clients' own telemetry, looked for in what the pipeline hands to outputs. The metrics themselves go on as they are.
+//! The clients' own telemetry, read from the batches that the pipeline hands to outputs. The metrics themselves pass unchanged.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,7 +66,7 @@ struct Seen {
 }
 
 impl Clients {
-    /// Looks through one part of a flush. A name that is nobody's telemetry costs two comparisons.
+    /// Looks through one part of a flush. A name without telemetry costs two comparisons.
     pub fn take(&self, batch: &Batch) {
         let mut reported = batch
             .series()
@@ -217,7 +217,7 @@ impl<'a> Reported<'a> {
         let Value::Counter(sum) = series.value() else {
             return None;
         };
-        // A zero made up for an idle counter is no news; a negative number is nobody's.
+        // A zero of an idle counter is not a report; a negative number is invalid.
         if series.is_idle() || sum.is_nan() || sum < 0.0 {
             return None;
         }

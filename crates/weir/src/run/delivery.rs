@@ -15,7 +15,7 @@ pub fn queued_bytes(delivery: &Delivery) -> u64 {
         .unwrap_or(0)
 }
 
-/// One entry per endpoint: each gets everything and has a fate of its own.
+/// One entry per endpoint: each gets everything and fails independently.
 pub fn status(output_type: &str, delivery: &Delivery) -> Vec<OutputStatus> {
     let status = delivery.status();
     let several = status.endpoints.len() > 1;

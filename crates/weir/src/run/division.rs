@@ -18,8 +18,8 @@ enum Sums {
 }
 
 impl Outputs {
-    /// Gives every output in force its part of each share: the same for all, except that nobody loses what it holds. Called at the
-    /// end of every bucket too, as whoever holds more than its part comes back to it by delivering.
+    /// Gives every running output its part of each share: equal parts, except that none loses data that it holds. Called at the
+    /// end of every bucket too, because an output above its part comes back to it by delivering.
     pub(super) fn divide(&self, list: &[Running]) {
         self.divide_queues(list);
         self.divide_sums(list);

@@ -1,5 +1,5 @@
-//! What becomes of one message, and why: the same parser, the same decisions about its origin, and the same rules as on the
-//! way of real messages, with somebody who takes notes.
+//! The explanation of one message: the same parser, the same decisions about its origin, and the same rules as on the
+//! way of real messages, with a recorder.
 
 use std::borrow::Cow;
 
@@ -40,7 +40,7 @@ pub fn explain(
             match origins.explain(&key, request.pid) {
                 Some(found) => found,
                 None => {
-                    explanation.note = Some("who sent it could not be found out in time".to_owned());
+                    explanation.note = Some("the sender could not be determined in time".to_owned());
                     OriginExplanation::default()
                 }
             }
@@ -48,7 +48,7 @@ pub fn explain(
     };
     if origins.is_none() {
         explanation.note = Some(
-            "senders are not told apart: origin_detection, origin_client and every source of tags are off"
+            "senders are not distinguished: origin_detection, origin_client and every source of tags are off"
                 .to_owned(),
         );
     } else if !options.origin_client && has_origin_sections(line) {

@@ -1,4 +1,4 @@
-//! The running process lets another one go on in its place, and goes on itself if that fails. `docs/restart.md` has the order.
+//! The running process hands over to another one, and continues itself if that fails. `docs/restart.md` has the order.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -38,7 +38,7 @@ pub struct Giver {
     /// The admin address.
     pub admin: Option<(OwnedFd, Gate)>,
     pub starter: Option<Starter>,
-    /// Who asked for a new process, and waits for what comes of it.
+    /// The requester of a new process, who waits for the result.
     pub asked: Mutex<Vec<Channel>>,
     /// Told when another process has taken over.
     pub taken_over: tokio::sync::mpsc::Sender<()>,
@@ -104,7 +104,7 @@ impl Giver {
             Ok((channel, hello))
         })();
         match greeted {
-            Err(error) => tracing::warn!("hand-over: somebody connected, and nothing came of it: {error}"),
+            Err(error) => tracing::warn!("hand-over: a connection failed: {error}"),
             Ok((channel, hello)) => match hello.asks {
                 Asks::Upgrade => self.upgrade(Some(channel)),
                 Asks::TakeOver => self.give(channel, &hello),
@@ -112,11 +112,11 @@ impl Giver {
         }
     }
 
-    /// Starts the program on disk, which then takes over. `asked`: who wants to know what comes of it.
+    /// Starts the program on disk, which then takes over. `asked`: the requester, who gets the result.
     pub fn upgrade(&self, asked: Option<Channel>) {
         let started = match &self.starter {
             Some(starter) => starter.go(),
-            None => Err(io::Error::other("there is no process that could start it")),
+            None => Err(io::Error::other("no process can start it")),
         };
         self.asked
             .lock()
@@ -128,9 +128,9 @@ impl Giver {
         }
     }
 
-    /// Says in log and status that this process goes on, and tells the process that asked.
+    /// Reports in log and status that this process continues, and tells the process that asked.
     fn failed(&self, reason: &str) {
-        tracing::error!("hand-over failed, and this process goes on: {reason}");
+        tracing::error!("hand-over failed; this process continues: {reason}");
         self.agent.view.hand_over().note_failure(reason);
         self.answer(hand_over::REFUSED, reason);
     }
@@ -148,7 +148,7 @@ impl Giver {
         let _alone = self.agent.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = channel.peer().map_or(0, |peer| peer.pid);
         tracing::info!(
-            "hand-over: weir {} (process {pid}) wants to go on in place of this process",
+            "hand-over: weir {} (process {pid}) wants to take over from this process",
             hello.weir
         );
         let channel = Arc::new(channel);
@@ -222,7 +222,7 @@ impl Giver {
         outputs.close_files();
         channel
             .send(hand_over::GO, &[], &[])
-            .map_err(step("the new process has gone"))?;
+            .map_err(step("the new process has ended"))?;
         match channel.expect(hand_over::RUNNING) {
             Ok(message) => Ok(Given {
                 account,
@@ -231,7 +231,7 @@ impl Giver {
             // It may read the sockets by now, and two must not.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 tracing::error!(
-                    "hand-over: the new process does not say that it runs; this one ends all the same"
+                    "hand-over: the new process does not confirm that it runs; this one ends anyway"
                 );
                 Ok(Given {
                     account,
@@ -295,12 +295,12 @@ impl Giver {
         for _ in 0..ATTEMPTS_MAX {
             channel
                 .send(hand_over::AGAIN, &[], &[])
-                .map_err(|error| format!("the new process has gone: {error}"))?;
+                .map_err(|error| format!("the new process has ended: {error}"))?;
             let account = self.freeze_once(channel, standing)?;
             let shared = &self.agent.view.shared;
             let saved = shared
                 .take_saved(standing.ends.len(), hand_over::STEP_MAX)
-                .ok_or("the buckets that have ended are not delivered in time")?;
+                .ok_or("ended buckets are not delivered in time")?;
             let first = saved.first().and_then(|saved| saved.bucket);
             if saved.iter().all(|saved| saved.bucket == first) {
                 return Ok((account, saved));
@@ -342,7 +342,7 @@ impl Giver {
         };
         for _ in workers.iter() {
             let of_worker = told.recv_timeout(hand_over::STEP_MAX);
-            let of_worker = of_worker.map_err(|_| "a worker does not come to a stand in time".to_owned())?;
+            let of_worker = of_worker.map_err(|_| "a worker does not stop in time".to_owned())?;
             let of_worker = of_worker.map_err(|error| format!("connections could not be sent: {error}"))?;
             sum.since = sum.since.min(of_worker.since);
             sum.connections += of_worker.connections;
@@ -383,16 +383,16 @@ impl Giver {
         for end in &standing.ends {
             let _ = end.send(());
         }
-        // It must not be dropped: workers would go on.
+        // It must not be dropped: workers would continue.
         std::mem::forget(standing);
         self.notify.main_process(pid);
         let account = &given.account;
         let ended = match account.encrypted {
             0 => String::new(),
-            encrypted => format!("; {encrypted} TLS connections end, and their clients connect again"),
+            encrypted => format!("; {encrypted} TLS connections end, and their clients reconnect"),
         };
         tracing::info!(
-            "hand-over: process {pid} goes on in place of this one, with {} connections{ended}",
+            "hand-over: process {pid} took over from this one, with {} connections{ended}",
             account.connections
         );
     }

@@ -14,7 +14,7 @@ use crate::admin::status::Status;
 /// How often it is looked whether the process gets to run.
 const PULSE: Duration = Duration::from_millis(100);
 
-/// A pulse that is later than this means that the process, or the machine, stood still.
+/// A pulse that is later than this means that the process, or the machine, was stopped.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Pulses between two looks at workers and files.
@@ -23,7 +23,7 @@ const PULSES_PER_LOOK: u32 = 10;
 /// A worker ends a turn every second, also when nothing comes in. One that has not for this long reads nothing.
 const STALL: Duration = Duration::from_secs(5);
 
-/// Seen by the admin server, kept up to date by a thread of its own: what is looked at must not be asked to look.
+/// Seen by the admin server, kept up to date by a separate thread: a stuck thread cannot report itself.
 #[derive(Default)]
 pub struct Health {
     /// What is wrong now, one sentence each.
@@ -105,7 +105,7 @@ impl Watch {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             thread.thread().unpark();
-            // Its panic would be a fault of ours that changes nothing about the end.
+            // Its panic would be a bug that changes nothing about the end.
             let _ = thread.join();
         }
     }
@@ -144,7 +144,7 @@ impl Health {
         *faults = found;
     }
 
-    /// Notes that the process stood still.
+    /// Notes that the process was stopped.
     fn paused(&self, pause: Duration) {
         if pause >= PAUSE {
             self.longest_pause_ns
@@ -153,7 +153,7 @@ impl Health {
         if pause >= Duration::from_secs(1) {
             let seconds = pause.as_secs_f64();
             tracing::warn!(
-                "the process did not run for {seconds:.1} s: it was stopped, or the machine was busy or stood still"
+                "the process did not run for {seconds:.1} s: it was stopped, or the machine was busy or suspended"
             );
         }
     }
@@ -189,11 +189,9 @@ impl Looks {
             .filter_map(|(number, worker)| worker_fault(number, worker, now))
             .collect();
         if self.pipeline.strong_count() == 0 {
-            faults.push(
-                "the thread that merges buckets has ended: no output gets anything; restart weir".into(),
-            );
+            faults.push("the thread that merges buckets has ended: outputs get no data; restart weir".into());
         }
-        // Those of a worker that has ended have nobody to read them.
+        // Those of a worker that has ended are not read.
         let workers = &self.workers;
         let read = |file: &&mut SocketFile| !workers[file.worker].has_ended();
         for file in self.files.iter_mut().filter(read) {
@@ -213,12 +211,12 @@ impl Looks {
 fn worker_fault(number: usize, worker: &Progress, now: Monotonic) -> Option<String> {
     if worker.has_ended() {
         return Some(format!(
-            "ingest worker {number} has ended: nobody reads its sockets any more; restart weir"
+            "ingest worker {number} has ended: its sockets are not read; restart weir"
         ));
     }
     (worker.since_turn(now) >= STALL).then(|| {
         let seconds = STALL.as_secs();
-        format!("ingest worker {number} has not received for {seconds} s and more")
+        format!("ingest worker {number} is stuck: it has not received for {seconds} s")
     })
 }
 
@@ -239,13 +237,13 @@ impl SocketFile {
         };
         let address = &self.config.address;
         let socket = weir_listener::bind(&self.config).map_err(|error| {
-            format!("the socket file of {address} {what} and cannot be made again: {error}")
+            format!("the socket file of {address} {what} and cannot be created again: {error}")
         })?;
         if let Some(file) = socket.file_id() {
             self.file = file;
         }
         tracing::warn!(
-            "the socket file of {address} {what}: it is made again, and clients have to connect again"
+            "the socket file of {address} {what}: weir created it again, and clients have to reconnect"
         );
         Ok(Some(socket))
     }

@@ -18,7 +18,7 @@ const PASSED_MAX: i32 = 4096;
 /// What names of sockets begin with that weir had the manager keep.
 const OWN_NAME: &str = "weir-";
 
-/// Sockets that nobody listens on yet.
+/// Sockets without a listener yet.
 #[derive(Debug, Default)]
 pub struct Passed {
     sockets: Vec<Named>,
@@ -38,14 +38,14 @@ enum From {
     Unit,
     /// The service manager keeps it for us.
     Store,
-    /// The process before, which may have it of a unit.
+    /// The previous process, which may have it from a unit.
     Process { of_unit: bool },
 }
 
-/// What a listener goes on with.
+/// The sockets that a listener takes over.
 pub struct Adopted {
     pub socket: BoundSocket,
-    /// A socket unit's, which needs nobody to keep it.
+    /// A socket unit's, which the manager keeps anyway.
     pub of_unit: bool,
 }
 
@@ -73,7 +73,7 @@ impl Passed {
             .filter(|number| (0..=PASSED_MAX).contains(number));
         let number: i32 = number.ok_or_else(|| {
             Failure::usage(format!(
-                "LISTEN_FDS: {count:?} is no number of descriptors, 0 to {PASSED_MAX}"
+                "LISTEN_FDS: {count:?} is not a number of descriptors from 0 to {PASSED_MAX}"
             ))
         })?;
         let names = variable("LISTEN_FDNAMES");
@@ -103,7 +103,7 @@ impl Passed {
         self.add(&stored_name(&of.address), descriptor, from);
     }
 
-    /// What is no socket goes at once; a socket that came twice came once.
+    /// Other descriptors are closed at once; duplicates are dropped.
     fn add(&mut self, name: &str, descriptor: OwnedFd, from: From) {
         match PassedSocket::new(descriptor) {
             Err(error) => {
@@ -180,7 +180,7 @@ impl Passed {
         match self.sockets.iter().find(wrong) {
             None => Ok(()),
             Some(named) => Err(Failure::usage(format!(
-                "the service manager passed {} under the name {key}, and {} cannot be received on it; FileDescriptorName= names the \
+                "the service manager passed {} under the name {key}, which cannot receive {}; FileDescriptorName= names the \
                  listener: udp, uds (Unix datagrams), uds_stream or tcp",
                 named.socket.address(),
                 listener.address
@@ -201,7 +201,7 @@ impl Passed {
                     );
                 }
                 From::Process { .. } => tracing::warn!(
-                    "the socket {address} of the process before is not used: no listener is configured for it"
+                    "the socket {address} of the previous process is not used: no listener is configured for it"
                 ),
                 From::Unit => tracing::warn!(
                     "the service manager passed the socket {address} (FileDescriptorName={name}), and no listener is configured for \

@@ -28,14 +28,14 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Counts drops from where the process before did: by the number of a socket, what its counter said last.
+    /// Counts drops from the last values of the previous process, by the number of a socket.
     pub fn count_drops_from(&mut self, drops: &[(u64, u32)]) {
         for (socket, _) in self.of_workers.iter_mut().flatten() {
             socket.count_drops_from(drops);
         }
     }
 
-    /// The process before reads them no more.
+    /// The previous process reads them no more.
     pub fn own(&mut self) {
         self.of_workers
             .iter_mut()
@@ -107,7 +107,7 @@ pub fn bind(
             of_workers[worker % workers].push((bound.socket, ListenerId(number as u16)));
         }
     }
-    // Once all are there: whoever waits for one of these lines may connect to any of them.
+    // Once all exist: a program that waits for one of these lines may connect to any of them.
     for ((listener, _), bound) in planned.iter().zip(&listeners) {
         let kept = if bound.kept > 0 {
             ", on a socket that was passed"
@@ -133,8 +133,7 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
     }
     if number > most {
         tracing::warn!(
-            "{number} sockets are to be kept over a restart, and the service manager keeps {most}: none is; FileDescriptorStoreMax= \
-             sets how many"
+            "{number} sockets should survive a restart, but the service manager keeps at most {most}, so it keeps none; FileDescriptorStoreMax= sets how many"
         );
         return;
     }

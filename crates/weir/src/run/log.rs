@@ -18,7 +18,7 @@ use crate::logging::BadInput;
 /// How often one listener's bad input of one kind is mentioned.
 const BAD_INPUT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the last flush said, for whoever asks.
+/// The report of the last flush, for status requests.
 #[derive(Clone, Default)]
 pub struct LastFlush {
     pub rates: Rates,
@@ -117,7 +117,7 @@ impl ClockLog {
     }
 }
 
-/// Everything since the start, in the units of the books, for the end of the log: nobody can ask for the status then.
+/// Everything since the start, in the units of the books, for the end of the log, when the status is not available any more.
 pub fn final_books(status: &Status) -> Vec<String> {
     let units = [
         ("packets", "parsed"),
@@ -183,7 +183,7 @@ fn refused(shared: &Shared, listener: usize, class: &str) -> u64 {
     of_listener.map(|counted| counted.ingest.rejected[class]).sum()
 }
 
-/// Totals at one flush, for the difference to the one before.
+/// Totals at one flush, for the difference to the previous one.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     packets: u64,
@@ -214,7 +214,7 @@ impl Totals {
         totals
     }
 
-    /// Whether nothing has come since, good or bad: that is no news.
+    /// Whether nothing was received since: then there is nothing to log.
     fn is_as(&self, before: &Totals) -> bool {
         (self.packets, self.kernel_dropped, self.messages)
             == (before.packets, before.kernel_dropped, before.messages)

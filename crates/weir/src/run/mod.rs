@@ -75,7 +75,7 @@ const RELOADS_MAX: usize = 4;
 pub use merge::run as merge;
 pub use taking::upgrade;
 
-/// Runs until a signal ends it, or another process goes on in its place. `inputs` is kept for reloads; with `take_over` it goes on in
+/// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads; with `take_over` it starts in
 /// place of the process that uses the state directory, if there is one.
 pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failure> {
     let mut logging = Logging::new(loaded.config.running.log_level);
@@ -88,7 +88,7 @@ pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failur
         tracing::info!("{note}");
     }
     if let Err(error) = crate::sys::stdio::break_closed_output() {
-        tracing::warn!("standard output is closed, and what is written there cannot be refused: {error}");
+        tracing::warn!("standard output is closed and cannot be replaced: {error}");
     }
     // Admin and signals need little: this thread serves both. Outputs have a runtime of their own.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -180,7 +180,7 @@ fn control(
         && let Err(error) = giver.listen(path)
     {
         tracing::warn!(
-            "state_path: {}: no other process can take over: {error}",
+            "state_path: {}: another process cannot take over: {error}",
             path.display()
         );
     }
@@ -227,7 +227,7 @@ async fn serve(
         tracing::info!("{}", banner(reloader.current(), address));
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(
-                "admin: {address} is not loopback: whoever reaches it can read metrics, status and profiles, see messages, and ask for a reload"
+                "admin: {address} is not loopback: anyone who reaches it can read metrics, status and profiles, see messages, and trigger a reload"
             );
         }
         let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);
@@ -249,25 +249,25 @@ async fn serve(
             notify.reloading();
         }
         let (agent, reloader) = (agent.clone(), reloader.clone());
-        // Files are read and outputs change places: whoever asks for the status must not wait for that.
+        // This reads files and replaces outputs: status requests must not wait for that.
         let reload = tokio::task::spawn_blocking(move || agent.reload(&reloader, what));
         let reloaded = reload.await;
         if what == Reread::Everything {
             notify.ready();
         }
         let Ok(done) = reloaded else {
-            tracing::error!("a reload was not completed: it has panicked");
+            tracing::error!("a reload failed: it panicked");
             continue;
         };
         logging.set_level(done.level);
         watches = done.watches;
         if let (Some(answer), Some(reloaded)) = (answer, done.reloaded) {
-            // Whoever asked may have left.
+            // The requester may have left.
             let _ = answer.send(reloaded);
         }
     };
     tracing::info!(
-        "{signal}: outputs deliver what they hold; then what has arrived is read, flushed and delivered"
+        "{signal}: outputs deliver their queues; then received packets are read, flushed and delivered"
     );
     view.stopping.store(true, Ordering::Release);
     telling.abort();
@@ -279,7 +279,7 @@ async fn serve(
             stopped.map_err(|error| Failure::runtime(format!("the agent could not be stopped: {error}")))?
         }
         signal = second_stop(&mut signals) => {
-            Err(Failure::runtime(format!("{signal} again: stopped at once, what was not delivered is lost")))
+            Err(Failure::runtime(format!("{signal} again: stopped at once, undelivered data is lost")))
         }
     }
 }
@@ -304,7 +304,7 @@ async fn keep_books(agent: Arc<Agent>) {
         match kept.await {
             Ok(Ok(now)) => flushed_at = now,
             Ok(Err(error)) if !std::mem::replace(&mut failed, true) => tracing::warn!(
-                "state_path: books and sums cannot be kept, so that a kill would not be noticed: {error}"
+                "state_path: books and sums cannot be saved, so a kill would go unnoticed: {error}"
             ),
             _ => {}
         }
@@ -322,10 +322,10 @@ fn banner(loaded: &Loaded, address: SocketAddr) -> String {
     };
     let memory = weir_units::show_size(config.resources.memory);
     let version = crate::version::VERSION;
-    format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see what arrives")
+    format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see metrics arrive")
 }
 
-/// Programs that stop others send the signal to the process and to its group, so two come at once and mean one. Whoever
+/// Programs that stop others send the signal to the process and to its group, so two arrive together and mean one. A user who
 /// asks again after this long means it.
 const SECOND_STOP_AFTER: Duration = Duration::from_secs(1);
 
@@ -336,7 +336,7 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
             Request::Stop(name) if first.elapsed() >= SECOND_STOP_AFTER => return name,
             Request::Stop(name) => {
                 tracing::info!(
-                    "{name} again within a second: taken as one request; another one stops at once"
+                    "{name} again within a second: counted as one request; another one stops at once"
                 );
             }
             Request::Reload | Request::Upgrade => {}
@@ -463,7 +463,7 @@ impl Agent {
         }
         .workers(sources.collect())?;
         if taken.is_some() && !shared.wait_for_workers(hand_over::STEP_MAX) {
-            return Err(Failure::runtime("--take-over: the workers do not start in time"));
+            return Err(Failure::runtime("--take-over: the workers did not start in time"));
         }
         let (told, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
         let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
@@ -580,7 +580,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Another process goes on: nothing here may end in the ordinary way.
+    /// Another process takes over: nothing here may end in the ordinary way.
     fn abandon(&self) {
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();
@@ -645,7 +645,7 @@ impl Agent {
         if !lost.is_empty() {
             let lost = lost.join(", ");
             return Err(Failure::runtime(format!(
-                "lost at the end, as it could not be delivered: {lost}"
+                "lost at the end, because it could not be delivered: {lost}"
             )));
         }
         Ok(())

@@ -11,7 +11,7 @@ use weir_origin::{AnswerTo, Cardinality, Origins, Policy, Resolver, Settings};
 use crate::config::Config;
 use crate::failure::Failure;
 
-/// The resolver that the configuration asks for; `None` when senders are not told apart.
+/// The resolver that the configuration asks for; `None` when senders are not distinguished.
 pub fn resolver(config: &Config) -> Option<Resolver> {
     let origin = &config.origin;
     if !origin.is_on() {

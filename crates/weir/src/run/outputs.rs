@@ -1,4 +1,4 @@
-//! The outputs in force: started, changed by a reload, ended.
+//! The running outputs: started, changed by a reload, ended.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -68,7 +68,7 @@ pub struct Outputs {
 /// Outputs that a reload took out of force.
 #[derive(Default)]
 pub(super) struct Replaced {
-    /// They deliver what nobody took over.
+    /// They deliver payloads without an heir.
     pub ending: Vec<Output>,
     /// New ones, each with the old one that it is taking over from.
     pub heirs: Vec<(Arc<Delivery>, Arc<Delivery>)>,
@@ -290,7 +290,7 @@ impl Outputs {
         }
     }
 
-    /// Ends an output that is no longer in force; its books are kept.
+    /// Ends an output that was replaced or removed; its books are kept.
     async fn retire(&self, output: Output) {
         output.shutdown(self.grace).await;
         let mut replaced = lock(&self.replaced);
@@ -346,7 +346,7 @@ impl Outputs {
             .collect()
     }
 
-    /// Those in force, each with its name and the name of its type.
+    /// The running ones, each with its name and the name of its type.
     pub(super) fn each(&self) -> Vec<(String, &'static str, Output)> {
         let list = self.list();
         let each = list.iter().map(|running| {
@@ -356,7 +356,7 @@ impl Outputs {
         each.collect()
     }
 
-    /// Lets outputs that write files open them anew.
+    /// Makes outputs that write files reopen them.
     pub fn reopen(&self) {
         for running in self.list().iter() {
             if let Output::Delivered(_, delivery) = &running.output {
@@ -365,7 +365,7 @@ impl Outputs {
         }
     }
 
-    /// The next process goes on with what is summed up: nobody says goodbye at the end.
+    /// The next process continues the sums: no output sends its last markers.
     pub fn keep_state(&self) {
         for running in self.list().iter() {
             if let Output::Delivered(_, delivery) = &running.output {
@@ -626,7 +626,7 @@ impl Feed {
     }
 }
 
-/// The output that a changed one goes on for: that of its name; or, where one of a type has gone and one is new, that one.
+/// The output that a changed one replaces: the one of its name; or, if one of a type was removed and one added, that one.
 fn predecessor<'a>(
     wanted: &OutputConfig,
     current: &'a [Running],

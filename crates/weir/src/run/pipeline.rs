@@ -16,7 +16,7 @@ use crate::admin::counters::PipelineCounter;
 #[derive(Default)]
 pub struct Shared {
     state: Mutex<State>,
-    /// What workers had in the open bucket when they were stopped for another process to go on.
+    /// The open buckets of workers that were stopped for another process to take over.
     saved: Mutex<Vec<SavedBucket>>,
     saved_arrived: Condvar,
     reported: Condvar,

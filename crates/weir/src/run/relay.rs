@@ -105,7 +105,7 @@ pub fn status(relay: &Relay) -> Vec<OutputStatus> {
     let entry = |target: TargetStatus| {
         let mut notes = Vec::new();
         if target.ejected {
-            notes.push("ejected: its lines go to the others".to_owned());
+            notes.push("ejected: other targets get its lines".to_owned());
         }
         let name = if several {
             format!("{} to {}", relay.name(), target.address)

@@ -1,4 +1,4 @@
-//! What the process before has left, and what this one leaves.
+//! The state of the previous process, and the state that this one saves.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -64,11 +64,11 @@ impl Resumed {
         Ok(resumed)
     }
 
-    /// Goes on with what another process has sent. An error is why that cannot be done.
+    /// Continues the state that another process has sent. An error is why that cannot be done.
     pub fn passed(config: &Config, directory: StateDir, state: &[u8]) -> Result<Resumed, String> {
         let content = crate::state::parse(state).map_err(|refusal| refusal.to_string())?;
         if content.meta.agent != directory.agent().0 {
-            return Err("it is that of another agent".into());
+            return Err("it belongs to another agent".into());
         }
         let mut resumed = Resumed {
             status: StateStatus::of(&directory),
@@ -79,7 +79,7 @@ impl Resumed {
         Ok(resumed)
     }
 
-    /// Goes on with what a process has left that was killed, and says what the kill cost.
+    /// Continues the state of a killed process, and reports what the kill cost.
     fn after_a_kill(&mut self, directory: &StateDir, config: &Config, oldest: i64, now: i64) {
         let Some(last) = directory.books() else {
             return;
@@ -93,8 +93,7 @@ impl Resumed {
         let Some(rest) = checkpoints::rest(directory.path(), directory.agent(), bytes_max) else {
             let (lost, rate) = (books.state.samples_open, books.rates.samples);
             tracing::warn!(
-                "the process before was killed, and nothing of its open bucket is left: the {lost} samples are lost that it had {:.1} s \
-                 ago, and what came in the second after that, about {rate:.0} by its rate",
+                "the previous process was killed, and nothing of its open bucket is left: {lost} samples that it had {:.1} s ago are lost, and those of the next second, about {rate:.0} by its rate",
                 (now - last.at_ms) as f64 / 1e3
             );
             self.status.samples_lost = lost;
@@ -103,8 +102,7 @@ impl Resumed {
         };
         let (kept, lost) = (rest.samples, rest.lost);
         tracing::warn!(
-            "the process before was killed: {lost} samples are lost, which it received in its last {:.2} s; its open bucket goes on with \
-             {kept} samples",
+            "the previous process was killed: {lost} samples are lost, received in its last {:.2} s; its open bucket continues with {kept} samples",
             rest.lost_seconds
         );
         self.status.samples_lost = lost;
@@ -129,7 +127,7 @@ impl Resumed {
         match crate::state::refusal(&content.meta, directory.agent(), oldest, now) {
             None => self.take(Box::new(content), config, now),
             Some(refusal) => {
-                tracing::warn!("what is left of it is not used: {refusal}");
+                tracing::warn!("its files are not used: {refusal}");
                 self.status.samples_lost += kept;
                 self.killed = Some(content.books);
             }
@@ -145,7 +143,7 @@ impl Resumed {
         if let Some(bucket) = meta.bucket.filter(|bucket| bucket.width != width) {
             let lost = std::mem::take(&mut meta.samples);
             tracing::warn!(
-                "the bucket that was open is lost, with {lost} samples: it has {} s, and bucket_width is {width} s now",
+                "the open bucket is lost, with {lost} samples: its width was {} s, and bucket_width is now {width} s",
                 bucket.width
             );
             self.status.samples_lost += lost;
@@ -169,7 +167,7 @@ impl Resumed {
         Arc::new(SavedStates::new(saved, self.away).with_queues(queues))
     }
 
-    /// What each worker goes on with.
+    /// The state that each worker continues.
     pub fn buckets(&mut self, fixed: &Fixed, config: &Config) -> Vec<SavedBucket> {
         let workers = config.resources.workers;
         match &mut self.content {
@@ -184,12 +182,12 @@ impl Resumed {
         }
     }
 
-    /// By the number of a socket, what its counter of drops said when the process before counted last.
+    /// The last value of the drop counter of each socket, by its number, as the previous process saw it.
     pub fn drops(&self) -> &[(u64, u32)] {
         self.content.as_ref().map_or(&[], |content| &content.meta.drops)
     }
 
-    /// Where each worker leaves what it has, for the case that the process is killed. What a process before has left there is gone.
+    /// Where each worker saves its bucket against a kill. Files of a previous process are removed.
     pub fn checkpoints(&self, fixed: &Fixed, workers: usize) -> Vec<CheckpointLink> {
         let Some(directory) = &self.directory else {
             return Vec::new();
@@ -197,7 +195,7 @@ impl Resumed {
         let points = fixed.histogram_points();
         let started = checkpoints::start(directory.path(), directory.agent(), points, workers);
         started.unwrap_or_else(|error| {
-            tracing::warn!("state_path: the open bucket cannot be kept for the case of a kill: {error}");
+            tracing::warn!("state_path: the open bucket cannot be saved against a kill: {error}");
             Vec::new()
         })
     }
@@ -206,7 +204,7 @@ impl Resumed {
         self.directory.as_ref().map(StateDir::agent).unwrap_or_default()
     }
 
-    /// Who the process is to others. Where nothing is kept it is somebody new at each start.
+    /// The process's identity as a publisher. Without a state directory it is new at each start.
     pub fn publisher(&self) -> Result<Publisher, String> {
         let monotonic_zero = || {
             let now = now_ms() as i128 * 1_000_000;
@@ -228,7 +226,7 @@ impl Resumed {
         })
     }
 
-    /// The agent has started: what was left is its own from now on, and nobody else's.
+    /// The agent has started: the saved state belongs to it alone from now on.
     pub fn started(
         mut self,
         fixed: &Fixed,
@@ -236,7 +234,7 @@ impl Resumed {
     ) -> (Keeper, StateStatus, Option<Box<Status>>) {
         for fault in outputs.finish() {
             tracing::warn!(
-                "output {} begins without what it had summed up: {}",
+                "output {} starts its sums from zero: {}",
                 fault.output,
                 fault.reason
             );
@@ -247,12 +245,12 @@ impl Resumed {
         {
             let path = directory.path().display();
             tracing::error!(
-                "state_path: {path}: the state was read and cannot be removed: {error}; another start would use it again"
+                "state_path: {path}: the state was read but cannot be removed: {error}; another start would use it again"
             );
         }
         if let Some(content) = &self.content {
             tracing::info!(
-                "goes on from the state of epoch {}, saved {:.1} s ago: {} samples in the open bucket",
+                "continues from the state of epoch {}, saved {:.1} s ago: {} samples in the open bucket",
                 content.meta.epoch,
                 self.status.away_seconds,
                 content.meta.samples
@@ -320,7 +318,7 @@ impl Keeper {
             .begin()
             .inspect_err(|error| {
                 let path = directory.path().display();
-                tracing::error!("state_path: {path}: nothing can be kept for the next process, so the open bucket is flushed: {error}");
+                tracing::error!("state_path: {path}: the state cannot be saved for the next process, so the open bucket is flushed: {error}");
             })
             .ok()
     }
@@ -330,12 +328,12 @@ impl Keeper {
         self.directory.as_ref().map(StateDir::lock)
     }
 
-    /// Another process goes on in this directory.
+    /// Another process takes over in this directory.
     pub fn leave_to_next(&self) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// What another process goes on with.
+    /// The state that another process continues.
     pub fn encoded(
         &self,
         mut workers: Vec<SavedBucket>,
@@ -402,12 +400,12 @@ impl Keeper {
         match leaving.finish(&content) {
             Ok(bytes) => {
                 tracing::info!(
-                    "state kept for the next process: {series} contexts, {samples} samples in the open bucket, {bytes} bytes"
+                    "state saved for the next process: {series} contexts, {samples} samples in the open bucket, {bytes} bytes"
                 );
                 Ok(())
             }
             Err(error) => Err(format!(
-                "{samples} samples of the open bucket and the sums of outputs, as the state could not be written to {}: {error}",
+                "{samples} samples of the open bucket and the sums of outputs, because the state could not be written to {}: {error}",
                 directory.path().display()
             )),
         }

@@ -42,7 +42,7 @@ impl ScrapeOutput {
         Saved::new(&self.scrape.lineage(), self.scrape.save(self.now()))
     }
 
-    /// Goes on with what the process before showed.
+    /// Continues the exposition of the previous process.
     pub fn restore(&self, states: &SavedStates) {
         states.restore_with(&self.name, &self.scrape.lineage(), |saved, away| {
             let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
@@ -68,7 +68,7 @@ impl ScrapeOutput {
             .set_bytes_max(usize::try_from(bytes_max).unwrap_or(usize::MAX));
     }
 
-    /// What its state takes.
+    /// The size of its state.
     pub fn bytes(&self) -> u64 {
         self.scrape.heap_bytes() as u64
     }
@@ -150,7 +150,7 @@ fn notes(found: &ScrapeStatus) -> Vec<String> {
     let mut notes = vec![format!("{} series of {} metrics", found.series, found.metrics)];
     if found.renamed > 0 {
         notes.push(format!(
-            "metrics under another name, because theirs belongs to another metric, to Prometheus or to weir: {}",
+            "metrics under another name, because theirs is taken by another metric, Prometheus or weir: {}",
             found.renamed
         ));
     }

@@ -1,4 +1,4 @@
-//! A new process goes on in place of the one that runs. `docs/restart.md` has the order.
+//! A new process takes over from the running one. `docs/restart.md` has the order.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::hand_over::{self, Account, Asks, Channel, ConnectionOf, Greeting, Hello, SocketsOf};
 use crate::state::StateDir;
 
-/// The connection to the process that runs.
+/// The connection to the running process.
 pub struct Taking {
     channel: Channel,
     path: PathBuf,
@@ -48,7 +48,7 @@ impl Taking {
     pub fn begin(config: &Config) -> Result<Option<Taking>, Failure> {
         let Some(path) = &config.running.state_path else {
             return Err(Failure::usage(
-                "--take-over: state_path is not set, and the process that runs is found by it",
+                "--take-over: state_path is not set; it is how the running process is found",
             ));
         };
         let stream = match UnixStream::connect(hand_over::socket_path(path)) {
@@ -60,24 +60,24 @@ impl Taking {
                 ) =>
             {
                 tracing::info!(
-                    "--take-over: no weir runs in {}; this one starts as usual",
+                    "--take-over: no weir runs in {}; starting normally",
                     path.display()
                 );
                 return Ok(None);
             }
-            Err(error) => return Err(fault("the process that runs cannot be reached", &error)),
+            Err(error) => return Err(fault("the running process cannot be reached", &error)),
         };
         let bytes_max = config.resources.memory;
         let asked = (|| {
             let channel = Channel::new(stream, hand_over::STEP_MAX, bytes_max)?;
             if !channel.peer()?.is_trusted() {
-                return Err(io::Error::other("it is another user's"));
+                return Err(io::Error::other("it belongs to another user"));
             }
             channel.send_json(hand_over::HELLO, &Hello::new(Asks::TakeOver))?;
             let before: Greeting = channel.expect(hand_over::GREETING)?.json()?;
             Ok((channel, before))
         })();
-        let (channel, before) = asked.map_err(|error| fault("the process that runs", &error))?;
+        let (channel, before) = asked.map_err(|error| fault("the running process", &error))?;
         let mut taking = Taking {
             channel,
             path: path.clone(),
@@ -126,7 +126,7 @@ impl Taking {
         is_same.then_some(listener)
     }
 
-    /// Everything is prepared: from now on nobody receives, until [`Taken::running`].
+    /// Everything is prepared: from now on no process receives, until [`Taken::running`].
     pub fn receive(self, config: &Config) -> Result<Taken, Failure> {
         let agent = StateDir::next_agent(&self.path)?;
         let mut given = Given::default();
@@ -152,7 +152,7 @@ impl Taking {
             taken.channel.send(hand_over::COMMIT, &[], &[])?;
             taken.channel.expect(hand_over::GO)
         })();
-        committed.map_err(|error| fault("the process that runs does not give itself up", &error))?;
+        committed.map_err(|error| fault("the running process refuses to hand over", &error))?;
         Ok(taken)
     }
 
@@ -234,7 +234,7 @@ impl Taken {
         connections
     }
 
-    /// The workers read: the process before ends. If it is to give its history first, the channel is where that comes.
+    /// The workers read: the previous process ends. If it is to send its history first, it comes over the returned channel.
     pub fn running(self, wants_history: bool) -> (Told, Option<Channel>) {
         let told = Told {
             pause_seconds: Monotonic::now().0.saturating_sub(self.account.since) as f64 / 1e9,
@@ -247,7 +247,7 @@ impl Taken {
         };
         let sent = self.channel.send(hand_over::RUNNING, wants, &[]);
         if let Err(error) = &sent {
-            tracing::error!("hand-over: the process before has gone without waiting for this one: {error}");
+            tracing::error!("hand-over: the previous process ended without waiting for this one: {error}");
         }
         let Account {
             connections,
@@ -255,7 +255,7 @@ impl Taken {
             ..
         } = told.account;
         tracing::info!(
-            "hand-over: goes on in place of weir {} (process {}), with {connections} connections; receiving paused for {:.1} ms, and \
+            "hand-over: took over from weir {} (process {}), with {connections} connections; receiving paused for {:.1} ms, and \
              {encrypted} TLS connections ended",
             self.before.weir,
             self.before.pid,
@@ -297,6 +297,6 @@ pub fn upgrade(directory: &Path) -> Result<String, Failure> {
         channel.send_json(hand_over::HELLO, &Hello::new(Asks::Upgrade))?;
         channel.expect(hand_over::DONE)
     })();
-    let done = asked.map_err(|error| failed("the process that runs goes on", &error))?;
+    let done = asked.map_err(|error| failed("the running process continues", &error))?;
     Ok(String::from_utf8_lossy(&done.body).into_owned())
 }

@@ -14,7 +14,7 @@ use crate::budget::{Budget, Share};
 use crate::streams::Streams;
 use crate::tap::{Heard, Knowledge, Taps};
 
-/// `None`: the configuration gives them no memory, because nobody is to see what messages hold.
+/// `None`: the configuration gives them no memory, because messages are confidential.
 pub fn taps(
     budget: &Budget,
     streams: Streams,

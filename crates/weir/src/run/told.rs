@@ -44,7 +44,7 @@ pub async fn tell(notify: Arc<Notify>, view: Arc<View>, workers: Vec<Arc<Progres
     }
 }
 
-/// Whether every worker gets on: one that stands still leaves its sockets unread.
+/// Whether every worker makes progress: a stuck one leaves its sockets unread.
 fn are_alive(workers: &[Arc<Progress>]) -> bool {
     let now = Monotonic::now();
     let gets_on = |worker: &Arc<Progress>| !worker.has_ended() && worker.since_turn(now) < TURN_MAX;

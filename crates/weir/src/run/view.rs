@@ -47,19 +47,19 @@ pub struct View {
     /// What messages may contain, and what applies to them, for explanations.
     pub options: ParseOptions,
     pub rules: Arc<Mutex<Rules>>,
-    /// `None`: nobody is to see what messages hold.
+    /// `None`: messages are confidential.
     pub taps: Option<Arc<Taps>>,
     pub hostname: String,
     pub budget: Budget,
     pub bucket_seconds: u64,
     pub started_at: u64,
-    /// What was gone on with, and the books of the processes before.
+    /// The continued state, and the books of the previous processes.
     pub state: StateStatus,
     pub earlier: Option<Box<Status>>,
-    /// What became of hand-overs to other processes, and from one.
+    /// Results of hand-overs to other processes, and from one.
     pub hand_over: Mutex<HandOverStatus>,
     pub stopping: AtomicBool,
-    /// What became of reloads.
+    /// Results of reloads.
     pub reload: Mutex<ReloadStatus>,
     /// Where the admin server asks for a reload.
     pub reloads: OnceLock<tokio::sync::mpsc::Sender<ReloadRequest>>,
@@ -180,7 +180,7 @@ impl AdminSource for View {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (options, origins) = (self.options, self.origins.clone());
         Box::pin(async move {
-            // Whoever finds out about origins reads files; nobody else is to wait for that.
+            // Look-ups of origins read files; no other thread may wait for that.
             let explained = tokio::task::spawn_blocking(move || {
                 explain::explain(&request, &options, &rules, origins.as_ref())
             });

@@ -27,7 +27,7 @@ pub struct Start<'a> {
     pub outputs: &'a Outputs,
     pub reports: SyncSender<Report>,
     pub agent: AgentId,
-    /// What each worker goes on with.
+    /// The state that each worker continues.
     pub saved: Vec<SavedBucket>,
 }
 
@@ -94,7 +94,7 @@ impl Start<'_> {
     }
 }
 
-/// A secret from the operating system's randomness, by way of the standard library's hash keys.
+/// A secret from the operating system's randomness, through the standard library's hash keys.
 fn hash_secret() -> HashSecret {
     use std::hash::{BuildHasher, RandomState};
     let word = || RandomState::new().hash_one(0u64);

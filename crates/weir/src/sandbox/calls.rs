@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 /// A list of what is refused and not of what is allowed: allocators, C libraries and runtimes change what they call from
-/// release to release, and an agent that a new C library kills protects nobody.
+/// release to release, and an agent that a new C library kills is useless.
 const REFUSED: &[libc::c_long] = &[
     // Other processes.
     libc::SYS_ptrace,

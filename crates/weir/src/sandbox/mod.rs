@@ -1,4 +1,4 @@
-//! What the process gives up once its sockets are bound, so that whoever finds a fault in it gets little.
+//! The rights that the process drops after its sockets are bound, so that an attacker who finds a bug gets little.
 //!
 //! * No new privileges: no program that it runs gains any.
 //! * [`capabilities`]: all go but those that something configured needs.
@@ -20,7 +20,7 @@ pub mod plan;
 
 use plan::Plan;
 
-/// What is in force, for the status.
+/// The dropped rights, for the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxStatus {
     /// The setting.
@@ -50,7 +50,7 @@ pub struct Kept {
 pub fn enter(loaded: &Loaded, file: Option<&Path>) -> SandboxStatus {
     let mut status = SandboxStatus::default();
     if loaded.config.running.sandbox == weir_config::Sandbox::Off {
-        tracing::warn!("sandbox: off: this process keeps all rights that it was started with");
+        tracing::warn!("sandbox: off: this process keeps all its rights");
         return status;
     }
     status.enabled = true;
@@ -92,7 +92,7 @@ fn shown<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<String> {
 fn report(status: &SandboxStatus) {
     tracing::info!("sandbox: {}", status.summary());
     for missing in &status.missing {
-        tracing::warn!("sandbox: not in force: {missing}; sandbox: off ends this warning");
+        tracing::warn!("sandbox: not applied: {missing}; sandbox: off ends this warning");
     }
 }
 
@@ -133,8 +133,7 @@ impl SandboxStatus {
 pub fn hint(status: &SandboxStatus, errors: &[String]) -> Option<String> {
     let denied = errors.iter().any(|error| error.contains("Permission denied"));
     (status.files_restricted && denied).then(|| {
-        "the sandbox keeps this process out of files and directories that its configuration did not name at the \
-         start: a restart lets it in, and so does sandbox: off"
+        "the sandbox denies files and directories that the configuration did not name at the start: restart weir, or set sandbox: off"
             .to_owned()
     })
 }

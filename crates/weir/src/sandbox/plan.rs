@@ -69,7 +69,7 @@ impl Plan {
                 PathUse::ReadBeneath => drop(readable.insert(path.clone())),
                 PathUse::WriteBeside => drop(writable.insert(parent(path))),
                 PathUse::WriteBeneath => {
-                    // The output that uses it would make it; what is not there cannot be named to the kernel. Whoever cannot
+                    // The output that uses it would make it; what is not there cannot be named to the kernel. A process that cannot
                     // make it is told so by the output.
                     let _ = std::fs::create_dir_all(path);
                     writable.insert(path.clone());
@@ -138,7 +138,7 @@ fn role(loaded: &Loaded) -> Role {
     }
 }
 
-/// Every setting that is no record, with its whole key.
+/// Every setting that is not a record, with its whole key.
 fn leaves_of(
     prefix: &str,
     settings: impl IntoIterator<Item = &'static Setting>,

@@ -14,7 +14,7 @@ const AGENT: &str = "agent";
 /// What tells a machine from another one with a copy of its disk, where there is such a thing.
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// The machine's id is nobody's business: what is written down is a digest that serves nothing else.
+/// The machine's id is private: only a digest for this purpose is stored.
 const DIGEST_OF: &[u8] = b"weir state directory\n";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

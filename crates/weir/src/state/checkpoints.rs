@@ -1,7 +1,7 @@
 //! Checkpoints: what a process that is killed leaves of its open bucket.
 //!
 //! Each worker has a file `open-N`, which begins again with each bucket and grows by what has changed, second by second. `tally` is a
-//! page of memory that the kernel keeps although the process is gone: in it each worker notes after each turn how much its bucket has.
+//! page of memory that the kernel keeps after a kill: in it each worker stores after each turn the size of its bucket.
 //! Nothing is synchronised with the disk: this is for the death of the process, not of the machine.
 
 use std::collections::{HashMap, HashSet};
@@ -65,7 +65,7 @@ pub fn forget(directory: &Path) {
     let _ = std::fs::remove_file(tally);
 }
 
-/// A file under this name takes the place of the one before once it has a whole checkpoint.
+/// A file under this name replaces the previous one once it has a whole checkpoint.
 fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
@@ -119,7 +119,7 @@ struct Writer {
     files: HashMap<u16, File>,
     /// Workers whose file has no whole checkpoint yet.
     begun: HashSet<u16>,
-    /// Workers that have not made a whole checkpoint since the start: until then the files of the process before count.
+    /// Workers that have not made a whole checkpoint since the start: until then the files of the previous process count.
     awaited: HashSet<u16>,
     failed: bool,
 }
@@ -130,7 +130,7 @@ impl Writer {
             if let Err(error) = self.write(&piece)
                 && !std::mem::replace(&mut self.failed, true)
             {
-                tracing::warn!("state_path: the open bucket cannot be kept for the case of a kill: {error}");
+                tracing::warn!("state_path: the open bucket cannot be saved against a kill: {error}");
             }
         }
     }
@@ -258,7 +258,7 @@ impl Open {
     fn read(path: &Path, agent: AgentId, bytes_max: u64) -> Option<Open> {
         if std::fs::metadata(path).ok()?.len() > bytes_max {
             tracing::warn!(
-                "{} is larger than `memory` allows, and is not read",
+                "{} is larger than `memory` allows and is not read",
                 path.display()
             );
             return None;

@@ -21,7 +21,7 @@ pub struct Content {
     pub meta: Meta,
     /// What the open bucket had, over all workers.
     pub table: Table,
-    /// Or, for a process that goes on at once, what each worker had, as [`weir_state::StreamWriter`] writes it.
+    /// Or, for a process that takes over at once, the bucket of each worker, as [`weir_state::StreamWriter`] writes it.
     pub encoded: Vec<Vec<u8>>,
     pub outputs: BTreeMap<String, Saved>,
     /// What waited for outputs in memory alone, by their names.
@@ -108,7 +108,7 @@ pub fn merged(saved: Vec<SavedBucket>) -> (Option<Bucket>, u64, Table) {
 }
 
 impl Content {
-    /// What each of `workers` goes on with: every series goes to one of them.
+    /// The state for each of `workers`: every series goes to one of them.
     pub fn buckets(&mut self, workers: usize) -> Vec<SavedBucket> {
         if self.encoded.len() != workers {
             self.decode();

@@ -25,7 +25,7 @@ const BOOKS: u8 = 4;
 const QUEUES: u8 = 5;
 const ENCODED: u8 = 6;
 
-/// Why state is not gone on with. `samples`: those in its open bucket, which are lost with it.
+/// Why state is not used. `samples`: those in its open bucket, which are lost with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Unreadable(String),
@@ -56,21 +56,21 @@ impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Refusal::Unreadable(error) => write!(f, "it cannot be read: {error}"),
-            Refusal::NotState => f.write_str("it is no state of weir"),
+            Refusal::NotState => f.write_str("it is not a state file of weir"),
             Refusal::Truncated => f.write_str("it is truncated"),
             Refusal::Damaged => f.write_str("it is damaged: its checksum does not match"),
             Refusal::TooLarge { bytes, bytes_max } => {
-                write!(f, "it has {bytes} bytes; `memory` allows for {bytes_max}")
+                write!(f, "it has {bytes} bytes; `memory` allows {bytes_max}")
             }
             Refusal::Version { found } => write!(
                 f,
                 "it has version {found}; this weir reads {OLDEST_VERSION} to {VERSION}"
             ),
             Refusal::Invalid(what) => f.write_str(what),
-            Refusal::Foreign { .. } => f.write_str("it is that of another agent or machine"),
+            Refusal::Foreign { .. } => f.write_str("it belongs to another agent or machine"),
             Refusal::Stale { seconds, .. } => write!(
                 f,
-                "it is {seconds} s old, and by now every context in it would have expired"
+                "it is {seconds} s old, and every context in it would have expired"
             ),
             Refusal::Future { seconds, .. } => write!(f, "it was written {seconds} s in the future"),
         }
@@ -156,20 +156,20 @@ pub fn parse(bytes: &[u8]) -> Result<Content, Refusal> {
         rest = behind;
         match tag {
             END => break,
-            META => meta = Some(json(body, "what it says of itself")?),
+            META => meta = Some(json(body, "its header")?),
             RECORD => {
                 let record = Record::decode(body).map_err(|error| Refusal::Invalid(error.to_string()))?;
                 content.add_record(&record);
             }
             OUTPUT => {
                 let output = postcard::from_bytes::<SavedOutput>(body);
-                let (name, saved) = output.map_err(|_| invalid("what an output has summed up"))?;
+                let (name, saved) = output.map_err(|_| invalid("the sums of an output"))?;
                 content.outputs.insert(name, saved);
             }
             ENCODED => content.encoded.push(body.to_vec()),
             QUEUES => {
                 let queues = postcard::from_bytes::<SavedQueues>(body);
-                let (name, queues) = queues.map_err(|_| invalid("what waited for an output"))?;
+                let (name, queues) = queues.map_err(|_| invalid("the payloads of an output"))?;
                 content.queues.insert(name, queues);
             }
             BOOKS => content.books = Box::new(json(body, "the books")?),
@@ -180,7 +180,7 @@ pub fn parse(bytes: &[u8]) -> Result<Content, Refusal> {
     if crc32fast::hash(&bytes[..bytes.len() - 4]) != u32::from_le_bytes(checksum) {
         return Err(Refusal::Damaged);
     }
-    content.meta = meta.ok_or_else(|| invalid("what it says of itself"))?;
+    content.meta = meta.ok_or_else(|| invalid("its header"))?;
     Ok(content)
 }
 

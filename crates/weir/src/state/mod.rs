@@ -1,4 +1,4 @@
-//! The state directory: what one process leaves for the next, so that a restart is seen by nobody.
+//! The state directory: the state that one process leaves for the next, so that a restart goes unnoticed.
 //!
 //! `lock` is held by the process that uses the directory, `agent` says who it is, and `state` is what was left. `books` is there
 //! while a process runs, and after it only if it was killed; so are `sums`, and what [`checkpoints`] writes. State that cannot be used is set aside as `state.set-aside`, with its reason in the log, and never keeps the agent from starting.
@@ -34,7 +34,7 @@ const SET_ASIDE: &str = "state.set-aside";
 const BOOKS: &str = "books";
 const SUMS: &str = "sums";
 
-/// Directory and files are for nobody else.
+/// Directory and files are private.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
@@ -54,12 +54,12 @@ pub struct LastBooks {
     pub books: Status,
 }
 
-/// What the process before has left.
+/// The state of the previous process.
 pub enum Left {
     /// Nothing: there was none, or it was killed.
     Nothing,
     State(Box<Content>),
-    /// It cannot be gone on with, and was set aside.
+    /// It cannot be used, and was set aside.
     SetAside(Refusal),
 }
 
@@ -81,8 +81,7 @@ impl StateDir {
         if let Err(error) = lock.try_lock() {
             return Err(match error {
                 std::fs::TryLockError::WouldBlock => Failure::runtime(format!(
-                    "state_path: {}: another weir uses it; each needs a directory of its own, and --take-over goes on in place of the \
-                     one that runs",
+                    "state_path: {}: another weir uses it; each needs its own directory, and --take-over replaces the running one",
                     path.display()
                 )),
                 std::fs::TryLockError::Error(error) => fault("it cannot be locked", &error),
@@ -106,7 +105,7 @@ impl StateDir {
         })
     }
 
-    /// Goes on in the directory of a process that has given its lock.
+    /// Continues in the directory of a process that has given its lock.
     pub fn taken_over(path: &Path, agent: Agent, lock: File) -> StateDir {
         StateDir {
             path: path.to_owned(),
@@ -132,7 +131,7 @@ impl StateDir {
         self.agent.epoch
     }
 
-    /// What the process before has left. It stays where it is until [`StateDir::taken`]. `oldest`: Unix milliseconds before
+    /// The state of the previous process. It stays there until [`StateDir::taken`]. `oldest`: Unix milliseconds before
     /// which it is too old; `bytes_max`: what the file may take.
     pub fn left(&self, oldest: i64, now: i64, bytes_max: u64) -> Left {
         let path = self.path.join(STATE);
@@ -152,7 +151,7 @@ impl StateDir {
         let bytes = std::fs::read(self.path.join(BOOKS)).ok()?;
         let read = serde_json::from_slice::<LastBooks>(&bytes);
         if let Err(error) = &read {
-            tracing::warn!("the process before was killed, and its books cannot be read: {error}");
+            tracing::warn!("the previous process was killed, and its books cannot be read: {error}");
         }
         read.ok().filter(|books| books.agent == self.agent.id.to_string())
     }
@@ -181,7 +180,7 @@ impl StateDir {
             Ok(Some(content)) if content.meta.agent == self.agent.id.0 => content.outputs,
             Ok(_) => BTreeMap::new(),
             Err(refusal) => {
-                tracing::warn!("what outputs had summed up is not used: {refusal}");
+                tracing::warn!("the sums of outputs are not used: {refusal}");
                 BTreeMap::new()
             }
         }
@@ -194,25 +193,25 @@ impl StateDir {
         std::fs::rename(&from, self.path.join(name))
     }
 
-    /// The file is kept under another name, in place of the one before.
+    /// The file is kept under another name, replacing the previous one.
     fn set_aside(&self, refusal: Refusal) -> Left {
         let (from, to) = (self.path.join(STATE), self.path.join(SET_ASIDE));
         match std::fs::rename(&from, &to) {
             Ok(()) => {
                 let to = to.display();
-                tracing::warn!("the state of the process before is set aside as {to}: {refusal}");
+                tracing::warn!("the state of the previous process is set aside as {to}: {refusal}");
             }
             Err(error) => {
                 let from = from.display();
                 tracing::warn!(
-                    "the state of the process before is not used: {refusal}; {from} stays: {error}"
+                    "the state of the previous process is not used: {refusal}; {from} stays: {error}"
                 );
             }
         }
         Left::SetAside(refusal)
     }
 
-    /// This process goes on with what was left: no other one may do so again.
+    /// This process has continued the saved state: no other one may do so again.
     pub fn taken(&self) -> io::Result<()> {
         match std::fs::remove_file(self.path.join(STATE)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -271,7 +270,7 @@ impl Leaving {
     fn put(mut self, bytes: &[u8]) -> io::Result<()> {
         let written = self.file.write_all(bytes).and_then(|()| self.file.sync_all());
         if let Err(error) = written {
-            // It holds a part of something, which nobody can use.
+            // It holds an unusable part.
             let _ = std::fs::remove_file(&self.from);
             return Err(error);
         }

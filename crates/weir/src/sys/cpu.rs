@@ -95,7 +95,7 @@ impl Session {
                 continue;
             };
             if !self.timers.contains_key(&thread) {
-                // A thread that has just ended has no clock any more, which is no fault.
+                // A thread that has just ended has no clock any more, which is not an error.
                 if let Ok(timer) = start_timer(thread, self.period_nanos) {
                     self.timers.insert(thread, timer);
                 }

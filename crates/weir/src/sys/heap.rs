@@ -13,7 +13,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 #[repr(transparent)]
 pub struct Settings(*const u8);
 
-// SAFETY: the pointer leads to a constant that nobody writes.
+// SAFETY: the pointer leads to a constant that is never written.
 unsafe impl Sync for Settings {}
 
 /// Few arenas and quick decay keep the idle process small; one background thread gives memory back while
@@ -129,7 +129,7 @@ pub fn dump() -> io::Result<String> {
     unsafe { raw::write(b"prof.dump\0", path.as_ptr()) }
         .map_err(|error| io::Error::other(format!("the allocator refuses: {error}")))?;
     let mut text = Vec::new();
-    // jemalloc opened the file anew, so this descriptor still stands at its start.
+    // jemalloc opened the file separately, so this descriptor is still at its start.
     memory.read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }

@@ -1,4 +1,4 @@
-//! Words of memory that belong to a file: what is stored there is in the file, whatever becomes of the process.
+//! Words of memory that belong to a file: data stored there is in the file, even after a kill.
 
 use std::fs::File;
 use std::io;
@@ -41,7 +41,7 @@ impl SharedWords {
         Ok(SharedWords { start, number })
     }
 
-    /// A plain store: nobody waits for it, in this process or another.
+    /// A plain store: nothing waits for it, in this process or another.
     pub fn store(&self, at: usize, value: u64) {
         assert!(at < self.number);
         // SAFETY: within the mapping, by the line above; a page is aligned for every word, and zeroes are a value.

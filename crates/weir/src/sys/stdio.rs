@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// The standard library puts `/dev/null` where a standard stream is closed, before `main`: whoever wants to know has to look
+/// The standard library puts `/dev/null` where a standard stream is closed, before `main`: to know it, the program has to look
 /// earlier.
 // SAFETY: the loader calls each function of this section once, before `main`, in C's convention. This one makes a system call and
 // stores a flag; it needs nothing that is set up later.

@@ -1,4 +1,4 @@
-//! One message as it is shown: where it came from, what became of it, and which bytes are wrong.
+//! One message as shown: its sender, its result, and its wrong bytes.
 
 use std::fmt::Write as _;
 
@@ -41,7 +41,7 @@ pub struct Seen {
 pub enum Verdict {
     #[default]
     Accepted,
-    /// It is no message.
+    /// It is not a message.
     Rejected,
     /// A rule drops it.
     Dropped,
@@ -120,7 +120,7 @@ pub struct Read<'a> {
     pub parsed: Result<Message<'a>, Rejection>,
 }
 
-/// Why a line is no message.
+/// Why a line is not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
     Class(ErrorClass),
@@ -226,7 +226,7 @@ impl Wanted {
     }
 }
 
-/// What stands behind the last `|#` of a line that is no message.
+/// The text after the last `|#` of a line that is not a message.
 fn tag_section(line: &[u8]) -> String {
     let sections = line.split(|&byte| byte == b'|');
     let mut tags = sections.filter_map(|section| section.strip_prefix(b"#"));
@@ -235,7 +235,7 @@ fn tag_section(line: &[u8]) -> String {
         .unwrap_or_default()
 }
 
-/// What became of a packet as a whole, if that is something for each of its messages.
+/// The result of a packet as a whole, if it holds for each of its messages.
 pub fn refusal(fate: &Fate) -> Option<&'static str> {
     match fate.refused {
         Some(refusal) => Some(refusal.as_str()),

@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(push(block(0, 1)), Ok(()));
         assert_eq!(lost.load(Ordering::Relaxed), 4);
         drop(blocks);
-        assert_eq!(push(block(1, 0)), Err(false), "nobody is there");
+        assert_eq!(push(block(1, 0)), Err(false), "no reader is there");
         assert_eq!(of_all.load(Ordering::Relaxed), 0);
     }
 }

@@ -26,7 +26,7 @@ const EVENTS_MAX: usize = 64;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Senders that are remembered, and for how long what is known of them is taken for true.
+/// How many senders are remembered, and for how long.
 const SENDERS_MAX: usize = 1024;
 const SENDER_SECONDS: Duration = Duration::from_secs(10);
 
@@ -91,7 +91,7 @@ struct Tail {
     events: mpsc::Sender<Bytes>,
     /// Events that are not sent.
     out: Vec<u8>,
-    /// Of the second that goes on.
+    /// Of the current second.
     now: Share,
     /// Messages that were wanted in the second before.
     matched_before: u64,

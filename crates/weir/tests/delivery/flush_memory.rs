@@ -72,7 +72,7 @@ fn a_flush_adds_less_than_a_quarter() {
         before = now;
     }
     let held = kilobytes(id, "VmRSS:").unwrap();
-    // From here on the peak counts anew.
+    // From here on the peak counts from zero.
     std::fs::write(format!("/proc/{id}/clear_refs"), "5").unwrap();
     let mut peak = held;
     assert!(

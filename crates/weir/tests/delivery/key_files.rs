@@ -26,7 +26,7 @@ fn arrived_with(receiver: &Receiver, header: &str) {
     });
 }
 
-/// The key is revoked, its file gets another: nobody sends a signal, and what was refused for want of an answer arrives.
+/// The key is revoked, its file gets another: without a signal, the refused payloads arrive.
 #[test]
 fn a_key_that_is_replaced_in_its_file_is_picked_up() {
     let intake = Receiver::start(202);
@@ -73,9 +73,9 @@ fn a_key_that_is_replaced_in_its_file_is_picked_up() {
     setup
         .agent
         .wait_for("reload: outputs.intake.additional_endpoints_file is now ");
-    // A file that is gone is an error, and the key in force stays.
+    // A missing file is an error, and the old key stays.
     std::fs::remove_file(&key).unwrap();
-    setup.agent.wait_for("the configuration in force stays as it is");
+    setup.agent.wait_for("the old configuration stays active");
     let page = setup.agent.status().to_string();
     setup.agent.send("third:1|c");
     until("it arrives", || {

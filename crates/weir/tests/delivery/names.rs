@@ -98,7 +98,7 @@ impl Receiver {
     /// Nobody listens here any more.
     fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Whoever waits is woken, and sees that it is over.
+        // Waiters are woken, and see that it is over.
         drop(TcpStream::connect(&self.address));
         let _ = UdpSocket::bind("127.0.0.1:0")
             .unwrap()

@@ -115,7 +115,7 @@ fn until_sum(receiver: &Receiver, metric: &str, expected: f64) {
     });
 }
 
-/// With a new key, what waits for the old one goes to the same intake, once; a scrape's sums and another output go on.
+/// With a new key, payloads of the old one go to the same intake, once; a scrape's sums and another output continue.
 fn replace_the_key(queue: &str) {
     let (intake, other) = (Receiver::start(503), Receiver::start(202));
     let disk = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn replace_the_key(queue: &str) {
     until_sum(&intake, "waits", 8.0);
     let points = intake.points("waits");
     assert!(points.iter().all(|(key, _)| key == NEW), "{points:?}");
-    until("the scrape's sum goes on", || {
+    until("the scrape's sum continues", || {
         match setup.scraped("waits_total") {
             Some(8.0) => Ok(()),
             found => Err(format!("{found:?}")),
@@ -152,7 +152,7 @@ fn replace_the_key(queue: &str) {
         (0, books.delivered + books.pending),
         "{books:?}"
     );
-    assert!(books.delivered >= 2, "the books go on too: {books:?}");
+    assert!(books.delivered >= 2, "the books continue too: {books:?}");
     setup.agent.finish();
     let points = intake.points("waits");
     assert_eq!(

@@ -60,7 +60,7 @@ fn start(directory: &Path, reader: Reader) -> Agent {
 fn a_reader_that_stands_still_holds_up_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let agent = start(directory.path(), Reader::StandsStill);
-    // Idle counters go on with zeros, a megabyte a bucket, until the oldest lines have to go.
+    // Idle counters send zeros, a megabyte per bucket, until the oldest lines are dropped.
     until("the queue is full", || {
         let stdout = agent.output("stdout");
         let dropped = stdout["points"]["dropped"]["queue_full"].as_u64().unwrap_or(0);

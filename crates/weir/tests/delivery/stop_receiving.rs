@@ -63,7 +63,7 @@ fn check(dead: &str) {
     let mut sent = 0;
     while agent.try_send("during:1|c").is_ok() {
         sent += 1;
-        assert!(begun.elapsed() < PATIENCE, "it goes on for ever");
+        assert!(begun.elapsed() < PATIENCE, "it does not end");
         std::thread::sleep(Duration::from_millis(20));
     }
     let received_for = begun.elapsed();

@@ -1,4 +1,4 @@
-//! Who may send over Unix sockets: processes in real control groups, told apart by what a file says of their containers.
+//! Allowed senders on Unix sockets: processes in real control groups, distinguished by a file about their containers.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ fn write(directory: &Path, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Waits for what became of packets: taken, and dropped by these reasons.
+/// Waits for the results of packets: accepted, and dropped by these reasons.
 fn wait_for_packets(agent: &Agent, parsed: u64, not_allowed: u64, unknown: u64) -> Value {
     let mut status = Value::Null;
     let of = |packets: &Value, reason: &str| packets["dropped"][reason].as_u64().unwrap_or(0);
@@ -111,7 +111,7 @@ fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
     assert_eq!(explained["context"], Value::Null);
     let text = agent.ask(&["explain", "own:1|c", "--pid", &std::process::id().to_string()]);
     assert!(
-        text.contains("refused: it is no container's, and no_container is not in allowed_origins"),
+        text.contains("refused: it is not in a container, and no_container is not in allowed_origins"),
         "{text}"
     );
     // Nobody is named, so nobody is judged.
@@ -130,7 +130,7 @@ fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
 
     // Another list; a bad one changes nothing and says why.
     config("[prod]");
-    agent.reload("the configuration in force stays as it is");
+    agent.reload("the old configuration stays active");
     config("[no_container, 'container_id:1f*']");
     agent.reload("reload: allowed_origins is now [no_container, container_id:1f*]");
     let before = agent.status()["total"]["packets"]["parsed"].as_u64().unwrap();
@@ -226,7 +226,7 @@ fn what_the_list_needs_is_checked() {
         (
             "uds: [/tmp/x.sock]\norigin_detection: true\norigin_docker: []\norigin_containerd: []\nallowed_origins: ['image_name:web']\n",
             0,
-            &["note: line 5: allowed_origins", "no source of tags is on"],
+            &["note: line 5: allowed_origins", "no source of tags is enabled"],
         ),
     ] {
         let (found, text) = check(config);

@@ -258,7 +258,7 @@ fn a_process_that_lives_on_when_its_group_has_gone_is_still_its_containers() {
 }
 
 #[test]
-fn on_a_stream_it_is_whoever_connected() {
+fn on_a_stream_the_connecting_process_counts() {
     let (one, two) = (id(5), id(6));
     let (Some(first), Some(second)) = (Group::new(&format!("docker-{one}.scope")), Group::new(&two)) else {
         return;

@@ -37,7 +37,7 @@ fn a_source_that_never_answers_delays_a_message_for_a_second_and_loses_none() {
     let (_held, _) = listener.accept().unwrap();
     let sent = Instant::now();
     agent.send("a:1|c|c:ci-slow\na:1|c|c:ci-slow");
-    until("it waits or has gone on", || {
+    until("it waits or was processed", || {
         let origin = agent.origin();
         origin["waited"].as_u64() >= Some(1) && origin["waiting"].as_u64() == Some(0)
     });

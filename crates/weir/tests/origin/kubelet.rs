@@ -178,7 +178,7 @@ fn a_kubelet_that_refuses_or_cannot_be_trusted_is_named_and_what_it_said_stands(
     // Something unknown makes it look again.
     agent.send("x:1|c|c:ci-unknown");
     agent.wait_for_source("kubelet", "failures", 1);
-    assert_eq!(kubelet.state.lock().unwrap().2, "Bearer secret-2", "read anew");
+    assert_eq!(kubelet.state.lock().unwrap().2, "Bearer secret-2", "read again");
     let page = agent.ask(&["status"]);
     assert!(page.contains("403"), "{page}");
     assert!(!page.contains("secret"), "{page}");

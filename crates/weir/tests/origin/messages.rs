@@ -164,7 +164,7 @@ fn explain_says_whose_message_it_is_and_what_becomes_of_it() {
         gone["origin"]["process"]
             .as_str()
             .unwrap()
-            .contains("no such process"),
+            .contains("does not exist"),
         "{gone}"
     );
     // Explaining is no message.

@@ -39,7 +39,7 @@ impl Place {
             .env_clear()
             .env("WEIR_STATE_PATH", self.state());
         let mut agent = Agent::start_by(bash, config);
-        agent.wait_for("hand-over: goes on in place of weir ");
+        agent.wait_for("hand-over: took over from weir ");
         agent
     }
 

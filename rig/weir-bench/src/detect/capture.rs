@@ -130,7 +130,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Reads `capture.jsonl.zst`, or `capture.jsonl` when somebody unpacked it.
+    /// Reads `capture.jsonl.zst`, or `capture.jsonl` if it was unpacked.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let packed = folder.join("capture.jsonl.zst");
         let path = if packed.is_file() {

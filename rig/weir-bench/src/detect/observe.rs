@@ -284,7 +284,7 @@ impl State {
                 + self.watched.iter().map(|w| w.last).sum::<u64>()
                 + clock::own_cpu_ns();
             let went_by = now.since(start);
-            // What belongs to nobody else and not to us either is interrupts, unless others cannot be seen.
+            // Time that belongs neither to others nor to us is interrupts, unless others cannot be seen.
             let foreign = match foreign_ticks {
                 Some(ticks) => (ticks * (1_000_000_000 / clock::ticks_per_second())) as f64,
                 None => went_by.busy_ns as f64 - ours as f64,

@@ -1,7 +1,6 @@
 //! Ports for the programs of a run.
 //!
-//! A program is told its port before it binds it. What the kernel hands out by itself, to outgoing connections and to whoever
-//! binds port 0, may be taken by anybody in between; so ports come from outside that range, each one once round the range.
+//! A program is told its port before it binds it. The kernel may give a port of its own range to an outgoing connection, or to a program that binds port 0, in between; so ports come from outside that range, each one once round the range.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const LOWEST: u16 = 10_000;
 /// A range narrower than this is soon gone round.
 const ENOUGH: usize = 1_000;
-/// Far apart for processes that were started one after the other.
+/// Far apart for processes that were started in sequence.
 const STRIDE: usize = 97;
 
 static PORTS: LazyLock<Ports> = LazyLock::new(|| {

@@ -121,7 +121,7 @@ pub fn memory(pid: i32) -> Option<Memory> {
 /// (pss, private dirty)
 pub fn smaps(pid: i32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    // The first line is the range of addresses, which is no field.
+    // The first line is the range of addresses, which is not a field.
     let f = parse_fields(&text);
     Some((*f.get("Pss")?, f.get("Private_Dirty").copied().unwrap_or(0)))
 }

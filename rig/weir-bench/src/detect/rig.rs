@@ -66,7 +66,7 @@ pub fn load_argv(load: &Load, call: &LoadCall) -> Vec<String> {
 /// Points are read from what the target itself prints: no process, no socket.
 pub const TARGET_STDOUT: &str = "target-stdout";
 
-/// Likewise, where every line that the target prints is a message that it delivers.
+/// The same, where every line that the target prints is a message that it delivers.
 pub const TARGET_LINES: &str = "target-lines";
 
 /// What the target says of itself, asked for while it runs.
@@ -161,7 +161,7 @@ fn add_result(out: &mut Value, result: &Value, sink: &Sink) {
         .unwrap_or_default();
     let sum = |of: &dyn Fn(&Value) -> Option<u64>| stats.iter().filter_map(|s| of(s)).sum::<u64>();
     out["received_bytes"] = sum(&|s| s["bytes"].as_u64()).into();
-    // A scraper that finds nobody has answered nobody: it asks a last time when the target is gone already.
+    // A last scrape after the target has ended gets no answer.
     let unreachable = match sink.kind.as_str() {
         "scrape" => sum(&|s| s["rejected"]["502"].as_u64()),
         _ => 0,

@@ -178,7 +178,7 @@ impl Definition {
 pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<ArmProgram> {
     let (kind, rest) = spec.split_once(':').ok_or_else(|| {
         ConfigError(format!(
-            "{spec:?} is no target: write bin:PATH, git:REVISION or target:NAME"
+            "{spec:?} is not a target: write bin:PATH, git:REVISION or target:NAME"
         ))
     })?;
     let plain = || -> Result<Option<&Definition>> {
@@ -204,7 +204,7 @@ pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<Ar
         }
         other => {
             return Err(ConfigError(format!(
-                "{other:?} is no kind of target; allowed: bin, git, target"
+                "{other:?} is not a kind of target; allowed: bin, git, target"
             )));
         }
     };

@@ -65,7 +65,7 @@ fn wait_for_end(
     let start = Instant::now();
     let mut seen = 0;
     let mut active: Option<(Instant, Instant)> = None;
-    // In ticks of our own: a machine that stands still is not a silent sender.
+    // In our own ticks: a stopped machine is not a silent sender.
     let mut silence = Duration::ZERO;
     loop {
         let terminated = signal::wait_termination(TICK);
@@ -215,7 +215,7 @@ fn datagrams(
             Err(_) => None,
         };
         counters.stop.store(true, Relaxed);
-        // A receiver that is gone already needs no waking.
+        // A receiver that has ended needs no waking.
         let _ = alarm.write(&[0]);
         socket::shutdown_read(&socket);
         (active, worker.join().expect("the receiver does not panic"))

@@ -129,7 +129,7 @@ pub fn check_cpus(cpus: &[usize]) -> Result<(), Failure> {
     }
 }
 
-/// Prints to standard output. A reader that has seen enough is no failure, and costs nobody a manifest.
+/// Prints to standard output. A reader that has seen enough is not a failure, and does not lose the manifest.
 pub fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
@@ -152,7 +152,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))
 }
 
-/// Refuses a file that could not be written, without making it: whoever waits for it would find it empty.
+/// Refuses a file that could not be written, without making it: a program that waits for it would find it empty.
 pub fn check_writable(flag: &str, path: &Path) -> Result<(), Failure> {
     let bad = |what: String| Failure::Usage(format!("{flag} {}: {what}", path.display()));
     if path.exists() {

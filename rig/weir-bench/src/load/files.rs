@@ -1,4 +1,4 @@
-//! `weir-bench load files` and `load tree`: load for whoever watches files.
+//! `weir-bench load files` and `load tree`: load for programs that watch files.
 
 use super::common::{ProfileArgs, print_line};
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ pub struct Args {
     folder: PathBuf,
     #[arg(long, default_value_t = 4)]
     files: u32,
-    /// Size at which a file is renamed to `.1` and begun anew.
+    /// Size at which a file is renamed to `.1` and started again.
     #[arg(long, default_value = "20 MB", value_parser = |text: &str| text.parse::<Bytes>())]
     rotate_at: Bytes,
     /// Rotated files kept per file.
@@ -68,7 +68,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let done = write_logs(&load, &plan)
         .map_err(|error| Failure::Runtime(format!("{}: {error}", plan.folder.display())))?;
     if let Some(path) = &args.manifest {
-        // Without a rate nothing is due, and nobody is late.
+        // Without a rate nothing is due, so nothing is late.
         let due = done.scheduled.unwrap_or(done.bytes);
         write_manifest(
             path,
@@ -114,7 +114,7 @@ fn write_manifest(path: &Path, done: &Done) -> Result<(), Failure> {
             "scheduled": done.scheduled,
             "achieved": done.achieved,
             "refused_messages": 0,
-            // Files push nobody back: who is late has a slow disk or too little of a core.
+            // Files do not push back: a late writer has a slow disk or too little CPU.
             "verdict": if late { "generator-limited" } else { "on-schedule" },
         },
     });

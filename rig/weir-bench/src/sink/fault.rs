@@ -115,7 +115,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The rules in force, in order.
+/// The active rules, in order.
 #[derive(Debug, Default)]
 pub struct Faults(Vec<Fault>);
 
@@ -132,7 +132,7 @@ impl Faults {
         self.0.clear();
     }
 
-    /// The first rule for this path, used up by one; no rule is no fault.
+    /// The first rule for this path, used up by one; without a rule, no fault.
     pub fn take(&mut self, path: &str) -> Fault {
         let matches = |fault: &Fault| {
             fault

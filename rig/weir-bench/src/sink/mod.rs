@@ -488,7 +488,7 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
             break;
         }
         let over = args.duration.is_some_and(|duration| start.elapsed() >= duration);
-        // In ticks of our own: a machine that stands still is not a silent sender.
+        // In our own ticks: a stopped machine is not a silent sender.
         let last = shared.inner().last_traffic;
         if last == seen {
             silence += TICK;

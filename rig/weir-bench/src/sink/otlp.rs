@@ -1,6 +1,6 @@
 //! OpenTelemetry: metrics, logs and traces as agents export them, over HTTP and gRPC.
 //!
-//! The messages are those of the `opentelemetry-proto` crate: somebody else's reading of the protocol, so that a mistake of
+//! The messages are those of the `opentelemetry-proto` crate: another reading of the protocol, so that a mistake of
 //! ours about a field cannot hide here.
 
 use super::record::{Bucket, Data, Kind, Point, Record, Text};

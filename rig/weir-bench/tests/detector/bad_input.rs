@@ -73,7 +73,7 @@ fn pairs_together_and_in_turn_are_calibrated_apart() {
     let (code, text) = output(library.aa(&["case", "lost"]));
     assert_eq!(code, 2, "{text}");
     assert!(
-        text.contains("the arms of case run together, those of lost one after the other"),
+        text.contains("the arms of case run concurrently, those of lost sequentially"),
         "{text}"
     );
     assert!(!library.path("results").exists(), "something was run");
@@ -88,7 +88,7 @@ fn results_that_cannot_be_stored_are_code_3() {
     assert!(text.contains("cannot store results"), "{text}");
 }
 
-/// A file system of its own that fills up while the run goes on. Needs a mount namespace, which some machines forbid.
+/// A separate file system that fills up during the run. Needs a mount namespace, which some machines forbid.
 #[test]
 fn a_full_disk_ends_the_run_with_code_3_and_nothing_left() {
     let allowed = Command::new("unshare")

@@ -288,7 +288,7 @@ fn a_target_over_its_memory_is_ended() {
     library.assert_clean();
 }
 
-/// Runs a comparison of a program with itself beside a shell script that is none of the detector's, which goes on.
+/// Runs a comparison of a program with itself beside a shell script that the detector did not start, which keeps running.
 fn beside(script: &str) -> (Library, Guard) {
     let library = Library::new("");
     let burner = Command::new("sh")
@@ -319,7 +319,7 @@ fn pairs_tried(library: &Library) -> Vec<u64> {
 #[test]
 fn a_busy_machine_discards_pairs_instead_of_flagging_anything() {
     let (library, burner) = beside("while :; do :; done");
-    // Gone on with, from wherever, such pairs have three more attempts.
+    // When the run is resumed, such pairs have three more attempts.
     let folder = library.run_folder().display().to_string();
     let mut resume = library.command(&["run", "--resume", &folder]);
     resume.current_dir("/");

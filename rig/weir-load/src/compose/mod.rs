@@ -574,7 +574,7 @@ impl Composer {
         self.order.clear();
         self.order.extend_from_slice(list);
         let order = &mut self.order[..];
-        // One random number serves several draws: its upper half picks, the product's lower half goes on.
+        // One random number serves several draws: its upper half picks, the product's lower half is used next.
         let mut bits = 0u64;
         let mut left = 0;
         for last in (1..order.len()).rev() {

@@ -241,7 +241,7 @@ impl CollideBuilder<'_, '_> {
     }
 }
 
-/// The longest a message can get; room for instance tag, flood tag, timestamp and the longest fault is added.
+/// The longest a message can get; room for instance tag, flood tag, timestamp and the longest error is added.
 fn message_max(model: &Model) -> usize {
     let longest = |pieces: &mut dyn Iterator<Item = Piece>| pieces.map(|p| p.len).max().unwrap_or(0);
     let name = longest(&mut model.contexts.iter().map(|c| c.name));

@@ -94,7 +94,7 @@ pub enum Popularity {
     Uniform,
     /// Weight of the k-th context is `k^-s`.
     Zipf(f64),
-    /// One after the other, over and over: the worst case of most caches.
+    /// In a loop: the worst case of most caches.
     Cyclic,
     /// One weight per context, repeated when there are fewer.
     Weights(Vec<f64>),

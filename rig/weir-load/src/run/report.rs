@@ -1,4 +1,4 @@
-//! What a run did, and whose fault a shortfall is.
+//! What a run did, and the cause of a shortfall.
 
 use crate::manifest::Marker;
 use crate::units::RateUnit;
@@ -149,7 +149,7 @@ pub struct Report {
     pub gso: bool,
 }
 
-/// Whose fault a shortfall is.
+/// The cause of a shortfall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     OnSchedule,

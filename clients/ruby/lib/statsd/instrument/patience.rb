@@ -5,7 +5,7 @@ module StatsD
     # How long a server that does not read may keep senders waiting. Shared by the connections that all threads have to
     # it, because it is the same server for all of them.
     #
-    # Waiting once for a server that stands still is enough: from then on what does not fit is dropped at once, until
+    # Waiting once for a server that is stuck is enough: from then on packets that do not fit are dropped at once, until
     # something could be written again. Without this a full queue in front of it would cost a timeout per packet.
     # @api private
     class Patience
@@ -25,7 +25,7 @@ module StatsD
         left.clamp(0.0, @seconds)
       end
 
-      # A write waited in vain.
+      # A write waited and did not succeed.
       def lose
         @lost = true
       end

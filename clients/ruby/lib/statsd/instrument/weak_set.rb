@@ -9,8 +9,8 @@ module StatsD
       #
       # Each object is its own value in the map. Before Ruby 3.2 a WeakMap looks only at the value when it
       # decides whether a pair is alive, so a map from objects to `true` hands out objects that the collector
-      # has condemned but not yet swept, with parts of them gone (Ruby's bug 18586). Whoever calls a method
-      # of one, or merely keeps it, crashes the interpreter.
+      # has condemned but not yet swept, with parts of them gone (Ruby's bug 18586). Calling a method
+      # of one, or merely keeping it, crashes the interpreter.
       # @api private
       class WeakSet
         def initialize

@@ -1,4 +1,4 @@
-//! What was summed up goes on in the next process.
+//! The next process continues the sums.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub struct NoState;
 
 impl std::fmt::Display for NoState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the bytes hold no state of such an output")
+        f.write_str("the bytes are not the state of such an output")
     }
 }
 
@@ -126,7 +126,7 @@ where
         postcard::to_extend(&families, Vec::new()).unwrap_or_default()
     }
 
-    /// Goes on with the series of another process. `away`: seconds since it saved them. Returns how many there is no room
+    /// Continues the series of another process. `away`: seconds since it saved them. Returns how many have no room
     /// for. Of an empty state; after an error it is empty again.
     pub fn restore(&mut self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
         let restored = self.try_restore(saved, away, now);

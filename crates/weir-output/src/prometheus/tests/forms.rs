@@ -1,4 +1,4 @@
-//! Metrics with a form of their own.
+//! Options by metric.
 
 use weir_config::{MatchType, MetricType};
 

@@ -1,4 +1,4 @@
-//! What `weir top` asks the agent for, on a thread of its own: an agent that does not answer stops no key.
+//! The requests of `weir top`, on a separate thread: keys work even if the agent does not answer.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ const NAMES_MAX: usize = 500;
 /// Seconds of the small charts.
 const BOOKS: &str = "-120";
 
-/// What the screen shows, as far as it decides what is asked for.
+/// The part of the screen's state that decides the requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
     /// Of the list of metrics; `None` where another list is shown.
@@ -41,11 +41,11 @@ pub struct WantedChart {
     pub kind: String,
     pub function: Option<String>,
     pub by: Option<String>,
-    /// Such as `-15m`; `None`: all that is held.
+    /// Such as `-15m`; `None`: everything stored.
     pub from: Option<&'static str>,
 }
 
-/// What the agent answered, all of it in one second.
+/// The agent's answers of one second.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub status: Status,

@@ -54,7 +54,7 @@ pub fn draw(state: &mut State, now: u64, frame: &mut Frame<'_>) {
     }
 }
 
-/// Who is looked at, and in one line whether all is well.
+/// The agent's name, and in one line whether all is well.
 fn heading(state: &State, now: u64) -> Text<'static> {
     let Some(snapshot) = &state.snapshot else {
         let (style, text) = match &state.away {
@@ -76,7 +76,7 @@ fn heading(state: &State, now: u64) -> Text<'static> {
 
 fn verdict(state: &State, status: &Status) -> Line<'static> {
     if let Some(reason) = &state.away {
-        let text = format!("✗ the agent is away: {reason}. This goes on when it is back.");
+        let text = format!("✗ the agent does not answer: {reason}. The display resumes when it does.");
         return Line::styled(text, BAD);
     }
     if let Some(reason) = &status.not_ready {
@@ -211,7 +211,7 @@ fn rate_lines(books: &Books, process: &Books, width: u16) -> Vec<Line<'static>> 
 
 fn loss_lines(state: &State) -> Vec<Line<'static>> {
     let mut lines = vec![Line::styled(
-        "Lost, refused or not as good as it could be, since the start",
+        "Lost, refused or degraded, since the start",
         HEADING,
     )];
     if state.losses.is_empty() {
@@ -469,7 +469,7 @@ fn output_row(output: &OutputStatus, now: u64) -> Vec<Cell<'static>> {
     ]
 }
 
-/// What there is to say of the chosen output beside its numbers.
+/// Details of the selected output besides its numbers.
 fn said_of(output: &OutputStatus) -> Vec<Line<'static>> {
     let error = output
         .last_error

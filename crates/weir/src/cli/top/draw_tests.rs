@@ -138,8 +138,8 @@ fn a_metric_is_drawn_in_braille_with_a_legend() {
         screen.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)),
         "{screen}"
     );
-    state.snapshot.as_mut().unwrap().points = Some(Err("rate cannot be had of a gauge".to_owned()));
-    shows(&drawn(&mut state, 100, 30), &["✗ rate cannot be had of a gauge"]);
+    state.snapshot.as_mut().unwrap().points = Some(Err("a gauge has no rate".to_owned()));
+    shows(&drawn(&mut state, 100, 30), &["✗ a gauge has no rate"]);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn an_agent_that_is_away_is_said_to_be_and_its_numbers_stay() {
     state.take(Err("no agent at http://127.0.0.1:1".to_owned()));
     shows(
         &drawn(&mut state, 160, 40),
-        &["the agent is away", "Datagrams the kernel dropped"],
+        &["the agent does not answer", "Datagrams the kernel dropped"],
     );
 }
 

@@ -17,23 +17,25 @@ mod plain;
 mod screen;
 mod state;
 
-/// What the screen waits for.
+/// Events of the screen.
 enum Happening {
     Typed(KeyEvent),
     Resized,
-    /// What the agent says, or why it does not.
+    /// The agent's answer, or why there is none.
     Answered(Box<Result<data::Snapshot, String>>),
     End,
 }
 
 pub fn command() -> Command {
     Command::new("top")
-        .about("Show what comes in, what is lost, and the metrics, tag keys and origins with most contexts and samples")
+        .about(
+            "Show traffic, losses, and the metrics, tag keys and origins with the most contexts and samples",
+        )
         .arg(
             Arg::new("once")
                 .long("once")
                 .action(ArgAction::SetTrue)
-                .help("Print a table and end, also on a terminal"),
+                .help("Print a table and exit, even on a terminal"),
         )
         .arg(
             Arg::new("top")

@@ -42,7 +42,7 @@ fn render(report: &ContextReport) -> String {
     if report.tag_values_untracked > 0 {
         let _ = writeln!(
             page,
-            "and {} tags of keys that are not told apart",
+            "and {} tags of keys that are not distinguished",
             grouped(report.tag_values_untracked)
         );
     }

@@ -53,7 +53,7 @@ fn show(
     let mut asked = Wanted::default();
     loop {
         terminal.draw(|frame| draw::draw(&mut state, unix_now(), frame))?;
-        // How many rows there are decides what is wanted, so this comes after drawing.
+        // The number of rows decides the requests, so this comes after drawing.
         let wanted = state.wanted();
         if wanted != asked {
             let _ = wants.send(wanted.clone());

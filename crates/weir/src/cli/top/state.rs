@@ -1,4 +1,4 @@
-//! What is on the screen of `weir top`: which list, which row, which chart; and what keys do to it. Draws nothing, asks nobody.
+//! What is on the screen of `weir top`: which list, which row, which chart; and what keys do to it. It draws nothing and sends no requests.
 
 use std::cmp::Reverse;
 
@@ -40,7 +40,7 @@ impl Tab {
         }
     }
 
-    /// What its rows can be sorted by, the first unless somebody asks for another.
+    /// The orders of its rows, the first by default.
     pub fn sorts(self) -> &'static [&'static str] {
         match self {
             Tab::Overview => &[],
@@ -60,7 +60,7 @@ impl Tab {
     }
 }
 
-/// What a key asks of the program itself.
+/// The command of a key to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     Go,
@@ -79,13 +79,13 @@ pub struct Charted {
 
 /// As the API takes them, and as people read them.
 const WINDOWS: [(Option<&str>, &str); 4] = [
-    (None, "all that is held"),
+    (None, "everything stored"),
     (Some("-5m"), "5 min"),
     (Some("-15m"), "15 min"),
     (Some("-1h"), "1 h"),
 ];
 
-/// What can be made of the points of a kind.
+/// The functions of a kind's points.
 fn functions(kind: &str) -> &'static [&'static str] {
     match kind {
         "counter" => &["rate", "sum", "avg", "min", "max", "count"],
@@ -147,7 +147,7 @@ pub struct State {
 }
 
 impl State {
-    /// Takes what the agent answered, or why it did not. What is known stays.
+    /// Takes the agent's answer, or why there is none. Known data stays.
     pub fn take(&mut self, answered: Result<Snapshot, String>) {
         match answered {
             Err(reason) => self.away = Some(reason),
@@ -185,7 +185,7 @@ impl State {
         self.chosen[self.tab.number()]
     }
 
-    /// What is to be asked for.
+    /// The next requests.
     pub fn wanted(&self) -> Wanted {
         let metrics = (self.tab == Tab::Metrics && self.chart.is_none()).then(|| WantedMetrics {
             pattern: self.filter.clone(),
@@ -353,7 +353,7 @@ impl State {
         self.keep_in_list();
     }
 
-    /// What a key does.
+    /// The effect of a key.
     pub fn key(&mut self, key: KeyEvent) -> Next {
         let with_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -474,7 +474,7 @@ pub fn dropped(output: &OutputStatus) -> u64 {
         .sum()
 }
 
-/// What rises first, then the largest. Before the first answer nothing is known to rise.
+/// Rising ones first, then the largest. Before the first answer none is known to rise.
 fn losses(snapshot: &Snapshot, before: Option<&[Loss]>) -> Vec<Loss> {
     let mut losses: Vec<Loss> = signs(&snapshot.status)
         .into_iter()

@@ -57,7 +57,7 @@ impl Mapping {
         }
         let mut name = parts.measurement.join(separator);
         for field in &parts.field {
-            // A field is a metric of its own here.
+            // A field is a separate metric here.
             let _ = write!(name, "{separator}{field}");
         }
         let mut tags: Vec<(String, String)> = Vec::new();

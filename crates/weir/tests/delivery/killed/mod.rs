@@ -30,7 +30,7 @@ impl Random {
         (self.0 >> 33) % bound
     }
 
-    /// Lets the agent go on for a moment, at most a tenth of a second or so, and kills it in whatever it then does.
+    /// Lets the agent run for a moment, at most about a tenth of a second, and kills it at that instant.
     fn kill(&mut self, agent: Agent) {
         for i in 0..self.below(30_000_000) {
             std::hint::black_box(i);

@@ -64,7 +64,7 @@ pub fn run(args: &Args, argv: &[String]) -> Code {
     measure(args, &options(args, argv)?)
 }
 
-/// Goes on with an interrupted run.
+/// Resumes an interrupted run.
 pub fn go_on(args: &Args, argv: &[String], seed: u64, folder: PathBuf) -> Code {
     let options = Options {
         seed,

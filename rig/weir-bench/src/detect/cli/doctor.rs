@@ -19,7 +19,7 @@ pub fn run(a: &Args) -> Result<u8, Refusal> {
     say_limits();
     say_neighbours();
     for (together, what) in [
-        (true, "calibration, arms together"),
+        (true, "calibration, concurrent arms"),
         (false, "calibration, arms in turn"),
     ] {
         let note = history::stored_calibration(

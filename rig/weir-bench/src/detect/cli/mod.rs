@@ -24,7 +24,7 @@ pub enum Command {
     Aa(Box<AaArgs>),
     /// Compare weir with the floor: CPU per message, for each row of the project's budget.
     Budget(budget::Args),
-    /// Go on with a run that was interrupted.
+    /// Resume an interrupted run.
     Run(ResumeArgs),
     /// Compare where two programs spend CPU time and memory, in extra runs that no statistic uses.
     Profile(Box<ProfileArgs>),
@@ -294,7 +294,7 @@ fn stopped(finished: &Finished) -> Result<Option<u8>, Refusal> {
         return Ok(None);
     }
     let folder = finished.folder.display();
-    eprintln!("interrupted; go on with: weir-bench run --resume {folder}");
+    eprintln!("interrupted; resume with: weir-bench run --resume {folder}");
     Ok(Some(130))
 }
 

@@ -164,7 +164,7 @@ impl Sink {
 pub struct Measure {
     /// Pairs.
     pub replicates: usize,
-    /// Adaptive runs go on up to this many pairs; equal to `replicates` when not adaptive.
+    /// Adaptive runs continue up to this many pairs; equal to `replicates` when not adaptive.
     pub replicates_max: usize,
     /// Loads end with the packet that reaches so many messages, if they do before their time is over.
     pub messages: Option<usize>,
@@ -189,7 +189,7 @@ pub struct Valid {
     pub overload: bool,
     /// No load at all (idle): nothing to deliver.
     pub idle: bool,
-    /// `None`: what is usual for arms together or in turn.
+    /// `None`: the default for concurrent or sequential arms.
     pub max_steal: Option<f64>,
     pub max_foreign_cpu: f64,
 }

@@ -11,7 +11,7 @@ pub struct Meeting {
 #[derive(Debug, Default)]
 struct Met {
     arrivals: usize,
-    /// One of the two has ended, well or not; the other goes on alone.
+    /// One of the two has ended, with success or not; the other continues alone.
     left: bool,
 }
 

@@ -76,7 +76,7 @@ impl std::fmt::Display for Abort {
     }
 }
 
-/// Why a run has no result: its own fault, which is recorded, or a reason to stop everything.
+/// Why a run has no result: its own error, which is recorded, or a reason to stop everything.
 pub enum Problem {
     Invalid(String),
     Abort(Abort),

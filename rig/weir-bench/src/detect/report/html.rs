@@ -146,7 +146,7 @@ fn row_html(o: &mut String, row: &Row) {
     );
 }
 
-/// An A/A run has one plot per row of an experiment; a comparison has one row. More than this nobody looks at.
+/// An A/A run has one plot per row of an experiment; a comparison has one row. More than this is not useful.
 const PLOTS_MAX: usize = 12;
 
 fn experiment(o: &mut String, r: &Report, e: &ExperimentInfo, folder: Option<&Path>) {

@@ -79,7 +79,7 @@ pub fn mark(row: &Row) -> &'static str {
     }
 }
 
-/// Rows worth somebody's attention.
+/// Rows worth attention.
 pub fn is_interesting(row: &Row) -> bool {
     row.is_change() || row.newly_erratic
 }

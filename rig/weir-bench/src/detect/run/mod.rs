@@ -113,7 +113,7 @@ impl Wanted {
     }
 }
 
-/// Where builds and calibrations are kept unless somebody says otherwise.
+/// Where builds and calibrations are stored by default.
 pub fn default_cache() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| ".".into()));
     let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home().join(".cache"), PathBuf::from);
@@ -129,7 +129,7 @@ pub struct Options {
     /// A program against itself: rows per experiment.
     pub rows: Option<usize>,
     pub seed: u64,
-    /// Folder of a run that is gone on with.
+    /// Folder of a run that is resumed.
     pub resume: Option<PathBuf>,
     pub argv: Vec<String>,
 }
@@ -272,7 +272,7 @@ fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
         such.map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     Err(Refusal::Config(format!(
-        "the arms of {} run together, those of {} one after the other; these are calibrated apart \
+        "the arms of {} run concurrently, those of {} sequentially; these are calibrated apart \
          (--set measure.together=false runs none together)",
         names(true),
         names(false)

@@ -12,7 +12,7 @@ use weir_rig_base::cpu;
 
 /// What the host may take away of a core.
 const STEAL: f64 = 0.02;
-/// The same for arms together, which lose it together: the ratios of pairs that lost up to this vary by 4 to 8 % where those of
+/// The same for concurrent arms, which lose it together: the ratios of pairs that lost up to this vary by 4 to 8 % where those of
 /// undisturbed pairs do by 3 to 7 %; beyond it, by 4 to 9 % (rig/docs/benchmarking.md).
 const STEAL_TOGETHER: f64 = 0.1;
 /// Stands for "no limit" in stored rules.

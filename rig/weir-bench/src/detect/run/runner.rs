@@ -1,4 +1,4 @@
-//! The pairs of a plan, one after the other: which needs another attempt, and what is stored of each.
+//! The pairs of a plan in sequence: which needs another attempt, and what is stored of each.
 
 use super::progress::Progress;
 use super::rig::Rig;
@@ -21,21 +21,21 @@ use weir_regress::plan::{Order, PlannedPair};
 use weir_rig_base::{clock, signal};
 
 /// Attempts per pair: the first and two more at once. What the machine disturbed each time gets as many again at the end, since a
-/// host that is short of CPU time stays so for minutes, and as many again whenever the run is gone on with.
+/// host that is short of CPU time stays so for minutes, and as many again whenever the run is resumed.
 const ATTEMPTS: usize = 3;
 /// An adaptive run has seen enough when the interval is this narrow (percent, half width).
 const NARROW: f64 = 1.5;
 /// What everything else on the machine may use of a core when a pair begins.
 const CALM: f64 = 0.05;
 
-/// Number and folder of a replicate and what it measured; or why there is nothing to go on with, and what to remove.
+/// Number and folder of a replicate and what it measured; or why the run cannot resume, and what to remove.
 type Outcome = Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)>;
 
 /// What came of a pair so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tries {
     attempts: usize,
-    /// Those of them that were made before the run was gone on with.
+    /// Those of them that were made before the run was resumed.
     earlier: usize,
     /// Attempts that were invalid for reasons of their own, which waiting does not cure.
     own_fault: usize,
@@ -211,7 +211,7 @@ impl<'a> Runner<'a> {
         Ok(valid)
     }
 
-    /// Numbers and results of both arms, or nothing of either: half a pair is no evidence.
+    /// Numbers and results of both arms, or nothing of either: half a pair is not evidence.
     fn arms_of(&mut self, planned: &PlannedPair) -> Result<([usize; 2], [Measured; 2]), Abort> {
         let mut numbers = [0; 2];
         let mut results: [Measured; 2] = Default::default();
@@ -239,7 +239,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Runs the arms of a pair, one after the other or together; stops at the first that aborts.
+    /// Runs the arms of a pair, sequentially or concurrently; stops at the first that aborts.
     fn both(&self, planned: &PlannedPair) -> Vec<(usize, Outcome)> {
         let order = match planned.order {
             Order::BaselineFirst => [0, 1],

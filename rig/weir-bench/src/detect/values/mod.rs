@@ -64,7 +64,7 @@ impl Stat {
     }
 }
 
-/// Messages sent, refused, dropped and delivered. `None` where nobody counted.
+/// Messages sent, refused, dropped and delivered. `None` if not counted.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Books {
     pub sent: f64,

@@ -54,7 +54,7 @@ impl Observed {
         })
     }
 
-    /// The truth by context and type. Contexts an agent cannot or need not tell apart are one: same name, tags and type,
+    /// The truth by context and type. Contexts that an agent cannot or need not distinguish are one: same name, tags and type,
     /// another container.
     fn truths<'a>(
         &self,

@@ -12,7 +12,7 @@ module StatsD
       # Where samples wait for the next flush.
       #
       # A cell has exactly two parties. The *owner* is the one thread that records into it. The *reader*
-      # is whoever holds the flush lock of the {Aggregator}. Each instance variable is written by one of
+      # is the holder of the flush lock of the {Aggregator}. Each instance variable is written by one of
       # them only, so neither needs a lock, on any Ruby: totals only ever grow, and the reader remembers
       # how much of them it has already sent. Nothing is reset under the owner's hands.
       #
