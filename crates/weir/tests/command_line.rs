@@ -578,7 +578,7 @@ fn faults_of_other_sources_name_them() {
         (
             &["check", "--output", "pigeon"],
             &[],
-            &["flag --output", "\"kafka\" is not an output", "known are"],
+            &["flag --output", "\"pigeon\" is not an output", "known are"],
         ),
         (
             &["check"],
