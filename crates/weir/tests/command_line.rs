@@ -576,13 +576,13 @@ fn faults_of_other_sources_name_them() {
         ),
         (&["check", "--set", "novalue"], &[], &["is not KEY=VALUE"]),
         (
-            &["check", "--output", "kafka"],
+            &["check", "--output", "pigeon"],
             &[],
-            &["flag --output", "\"kafka\" is not an output", "known are"],
+            &["flag --output", "\"pigeon\" is not an output", "known are"],
         ),
         (
             &["check"],
-            &[("WEIR_OUTPUT", "kafka")],
+            &[("WEIR_OUTPUT", "pigeon")],
             &["environment WEIR_OUTPUT", "known are"],
         ),
         (
