@@ -11,9 +11,9 @@ root=$PWD
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 build=${CARGO_TARGET_DIR:-$root/target}/dist-build
 
-export WEIR_COMMIT SOURCE_DATE_EPOCH TZ=UTC LC_ALL=C
+# C code that writes a date writes this one. That of the commit would have all of it compiled again for each.
+export WEIR_COMMIT SOURCE_DATE_EPOCH=0 TZ=UTC LC_ALL=C
 WEIR_COMMIT=$(git rev-parse HEAD)
-SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 # What is built is not what the commit says: the name must not claim it.
 [ -z "$(git status --porcelain)" ] || WEIR_COMMIT+="-changed"
 
@@ -28,10 +28,11 @@ cargo build --profile dist --locked --target "$target" --target-dir "$build" --b
 mkdir -p "$into"
 for program in weir weir-bench; do
   built=$build/$target/dist/$program
-  # Debuggers and profilers find the file with symbols by the build id, in a tree of this form.
+  # Debuggers and profilers find the file with symbols by the build id, in a tree of this form. It is the whole program, because
+  # profilers place addresses by what its segments hold.
   build_id=$(readelf -n "$built" | sed -n 's/^ *Build ID: //p')
   symbols=$into/symbols/.build-id/${build_id:0:2}
   mkdir -p "$symbols"
-  objcopy --only-keep-debug --compress-debug-sections=zlib "$built" "$symbols/${build_id:2}.debug"
+  objcopy --compress-debug-sections=zlib "$built" "$symbols/${build_id:2}.debug"
   objcopy --strip-all --remove-section=.comment "$built" "$into/$program"
 done

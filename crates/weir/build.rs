@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 
 fn main() -> io::Result<()> {
     println!("cargo::rustc-env=WEIR_FEATURES={}", features().join(","));
-    link_the_unwinder();
+    link_statically();
     page()
 }
 
@@ -32,14 +32,19 @@ fn features() -> Vec<String> {
     features
 }
 
-/// See `src/sys/unwinding.rs`, which is compiled under the same condition.
-fn link_the_unwinder() {
+/// For the first flag see `src/sys/unwinding.rs`, which is compiled under the same condition.
+fn link_statically() {
     let is_static = variable("CARGO_CFG_TARGET_FEATURE")
         .split(',')
         .any(|feature| feature == "crt-static");
     if is_static && variable("CARGO_CFG_TARGET_ENV") == "gnu" && variable("CARGO_CFG_TARGET_ARCH") == "x86_64"
     {
         println!("cargo::rustc-link-arg=-Wl,--wrap=_dl_find_object");
+        // The standard library refers to these weakly, and where everything is one unit that makes every reference weak: an archive
+        // is not searched for weak ones, and who calls them calls nothing. packaging/test/binary.sh looks for others.
+        for name in ["gettid", "getrandom", "statx", "copy_file_range"] {
+            println!("cargo::rustc-link-arg=-Wl,--undefined={name}");
+        }
     }
 }
 

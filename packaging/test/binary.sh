@@ -31,6 +31,7 @@ for program in weir weir-bench; do
   readelf -SW "$symbols" | grep -q debug_line || fail "the symbols of $program have no lines"
 done
 
+(cd "$(dirname "$0")/../tools" && go build -o "$work/pprof" github.com/google/pprof)
 unshare --user --map-root-user --net "$(dirname "$0")/profile.sh" "$dist/weir" "$work" >"$work/told" 2>&1 || { cat "$work/told"; fail "the profiles"; }
 
 # A static C library must not load modules of the machine: names come from /etc/hosts and DNS whatever nsswitch.conf says.

@@ -24,11 +24,13 @@ mapfile -t variables < <(jq -r '.config.Env[]' "$work/config.json")
 mapfile -t command < <(jq -r '(.config.Entrypoint + .config.Cmd)[]' "$work/config.json")
 mapfile -t health < <(jq -r '.config.Healthcheck.Test[1:][]' "$work/config.json")
 chroot=$(command -v chroot)
-inside() { env -i "${variables[@]}" "$chroot" --userspec="$user" --groups= "$work/root" "$@"; }
+# Each of these programs becomes the next, so that the process that is started is the agent.
+inside=(env -i "${variables[@]}" "$chroot" --userspec="$user" --groups= "$work/root")
+inside() { "${inside[@]}" "$@"; }
 
 ! touch "$work/root/file" 2>/dev/null || fail "the root can be written"
 if inside "${health[@]}" 2>/dev/null; then fail "healthy without an agent"; fi
-inside "${command[@]}" 2>"$work/log" &
+"${inside[@]}" "${command[@]}" 2>"$work/log" &
 agent=$!
 for _ in $(seq 600); do
   if inside "${health[@]}" 2>/dev/null; then break; fi
@@ -43,7 +45,9 @@ for _ in $(seq 600); do
   sleep 0.1
 done
 [ "$accepted" = 1 ] || fail "the message did not arrive"
-[ "$(ps -o uid= -p "$agent" | tr -d ' ')" = "${user%:*}" ] || fail "it runs as $(ps -o uid= -p "$agent")"
+# Process numbers are those of the namespace, and so is this /proc.
+runs_as=$(stat -c %u "$work/root/proc/$agent")
+[ "$runs_as" = "${user%:*}" ] || fail "it runs as $runs_as"
 kill -TERM "$agent"
 wait "$agent" || { cat "$work/log"; fail "it ended with $?"; }
 echo "image.sh: passed"

@@ -215,8 +215,9 @@ fn record(interrupted: usize) {
                 walk.depth = 1;
             }
             slot.depth.store(walk.depth, Ordering::Relaxed);
-            // SAFETY: takes nothing and cannot fail.
-            slot.thread.store(unsafe { libc::gettid() }, Ordering::Relaxed);
+            // SAFETY: takes nothing and cannot fail. A static program need not have the C library's function (build.rs).
+            let thread = unsafe { libc::syscall(libc::SYS_gettid) } as i32;
+            slot.thread.store(thread, Ordering::Relaxed);
             slot.state.store(READY, Ordering::Release);
             return;
         }
