@@ -55,7 +55,6 @@ outputs:
     partitions: 2
     rules:
       - name: no instance
-        match: '*'
         exclude_tags: [instance]
 """
 
@@ -202,7 +201,7 @@ def run(fleet, seconds, kill_after):
         print(f"agent web{number}: {address}/")
     merges = [fleet.start("merge", f"merge{number}", MERGE.format(directory=fleet.directory)) for number in (1, 2)]
     for number, (process, address) in enumerate(merges, 1):
-        print(f"merge {number}: {address}/api/v1/status   kill -9 {process.pid}")
+        print(f"merge {number}: {address}/   kill -9 {process.pid}")
     print("kill the merge that sends: the other one goes on, and what is merged reaches what was sent, about half a minute later")
     loads = [threading.Thread(target=fleet.load, args=(number,), daemon=True) for number in range(1, AGENTS + 1)]
     for thread in loads:

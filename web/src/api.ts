@@ -139,6 +139,42 @@ export interface Status {
   flush: { bucket_seconds: number; series: number; seconds: number; longest_gap_seconds: number };
   outputs: OutputStatus[];
   clients: { seen: ClientRow[] };
+  /** Of a merge. */
+  fleet?: Fleet;
+}
+
+type States = Record<"published" | "merged" | "late" | "quarantined" | "open" | "missing" | "lost", number>;
+
+export interface Agent extends States {
+  agent: string;
+  is_missing: boolean;
+  shared_id: number;
+}
+
+export interface Fleet {
+  sends: boolean;
+  log_error: string | null;
+  agents_expected: number;
+  agents_seen: number;
+  agents_known: number;
+  lag_records: number;
+  lag_seconds: number;
+  closed_buckets: number;
+  open_buckets: number;
+  records: { merged: number; late: number; repeated: number };
+  states: States;
+  partitions: { partition: number; quarantined: number }[];
+  agents: Agent[];
+  quarantine: { partition: number; offset: number; agent: string | null; reason: string }[];
+  sent: {
+    output: string;
+    buckets: number;
+    newest: number | null;
+    lag_seconds: number;
+    repeated: number;
+    corrected: number;
+    not_corrected: number;
+  }[];
 }
 
 export interface ContextReport {

@@ -1,9 +1,11 @@
 import { render } from "preact";
-import { useLiveBooks } from "./data";
+import type { Status } from "./api";
+import { useLiveBooks, usePolled } from "./data";
 import { useRoute, write } from "./route";
 import "./style.css";
 import { Cardinality } from "./views/cardinality";
 import { Explain } from "./views/explain";
+import { Fleet } from "./views/fleet";
 import { Metrics } from "./views/metrics";
 import { Outputs } from "./views/outputs";
 import { Overview } from "./views/overview";
@@ -21,6 +23,24 @@ const VIEWS = [
 function Page() {
   const route = useRoute();
   const live = useLiveBooks();
+  // A merge has no books per second: what it has is its status.
+  const merge = usePolled<Status>(live.connected ? undefined : "status", {}, 2);
+  const fleet = live.connected ? undefined : merge.data?.fleet;
+  if (merge.data && fleet) {
+    return (
+      <>
+        <header>
+          <span class="brand">weir merge</span>
+          <span class={merge.error ? "state bad" : "state good"} role="status">
+            {merge.error ? "the merge is away; the page goes on when it is back" : "live"}
+          </span>
+        </header>
+        <main>
+          <Fleet status={merge.data} fleet={fleet} />
+        </main>
+      </>
+    );
+  }
   return (
     <>
       <header>

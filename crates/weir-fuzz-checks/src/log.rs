@@ -65,7 +65,9 @@ fn snapshot_of(shape: usize) -> Vec<u8> {
     let all = messages(1 + shape as u8 % 3, 1 + shape / 3 % 8);
     // Some are missing.
     let some = all.iter().filter(|message| message.offset % 5 != 3);
-    some.for_each(|message| drop(merge.add(message)));
+    for message in some {
+        merge.add(message);
+    }
     merge.tick(NOW);
     merge.commit().map(|commit| commit.snapshot).unwrap_or_default()
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use crate::dictionary::{Kind, Labels, Name, Series};
-use crate::query::{OpenPoints, QueryError, ids_of};
+use crate::query::{QueryError, ids_of};
 use crate::store::History;
 
 /// Points of a sparkline.
@@ -137,13 +137,15 @@ impl History {
         let page = found.into_iter().skip(request.offset).take(request.limit);
         let page: Vec<&Name> = page.map(|(_, name)| name).collect();
         let metrics = page.iter().map(|name| self.summary(name, now));
-        if !request.details {
+        let Some(steps) = self.last_steps(SPARKLINE_POINTS).filter(|_| request.details) else {
             return (metrics.collect(), total);
-        }
-        let open = self.open_points(&ids_of(&page));
-        let with_details = metrics
-            .zip(&page)
-            .map(|(metric, name)| self.details(metric, name, &open));
+        };
+        let held = self.in_window(&ids_of(&page), steps);
+        let with_details = metrics.zip(&page).map(|(metric, name)| Metric {
+            tag_keys: self.tag_keys(name).into_iter().map(|key| key.key).collect(),
+            sparkline: self.sparkline(name, steps, &held),
+            ..metric
+        });
         (with_details.collect(), total)
     }
 
@@ -184,14 +186,6 @@ impl History {
             last_seen: series().map(|series| series.last).max().unwrap_or(0),
             tag_keys: Vec::new(),
             sparkline: Vec::new(),
-        }
-    }
-
-    fn details(&self, metric: Metric, name: &Name, open: &OpenPoints<'_>) -> Metric {
-        Metric {
-            tag_keys: self.tag_keys(name).into_iter().map(|key| key.key).collect(),
-            sparkline: self.sparkline(name, SPARKLINE_POINTS, open),
-            ..metric
         }
     }
 

@@ -11,6 +11,7 @@ use crate::codec::sketch;
 use crate::dictionary::{Kind, Labels, Name, SeriesId};
 use crate::group::{Column, Point};
 use crate::names::matches;
+use crate::segment::Segment;
 use crate::store::History;
 
 /// Groups of an answer, without the one that takes the rest.
@@ -160,7 +161,7 @@ impl std::error::Error for QueryError {}
 
 /// The steps of an answer.
 #[derive(Clone, Copy, Debug)]
-struct Steps {
+pub(crate) struct Steps {
     first: i64,
     step: i64,
     count: usize,
@@ -190,8 +191,8 @@ impl History {
         let width = self.buckets().map(|(_, width)| width).max().unwrap_or(1).max(1);
         let steps = self.steps(query, i64::from(width))?;
         let selected = self.select(metric, &query.tags);
-        let open = self.open_points(&selected);
-        let (columns, folded) = fold(self.columns(&selected, &query.by, kind, steps, &open));
+        let held = self.in_window(&selected, steps);
+        let (columns, folded) = fold(self.columns(&selected, &query.by, kind, steps, &held));
         let seconds = self.seconds(steps);
         Ok(Answer {
             metric: metric.text.to_string(),
@@ -269,7 +270,7 @@ impl History {
         by: &[String],
         kind: Kind,
         steps: Steps,
-        open: &OpenPoints<'_>,
+        held: &InWindow<'_>,
     ) -> HashMap<Vec<Option<String>>, Column> {
         let mut columns: HashMap<Vec<Option<String>>, Column> = HashMap::new();
         let mut points = vec![Point::EMPTY; steps.count];
@@ -282,7 +283,7 @@ impl History {
             let column = columns.entry(group).or_insert_with(|| Column::new(steps.count));
             column.series += 1;
             if kind == Kind::Distribution {
-                self.each_sketch(id, open, |time, sketch| {
+                held.each_sketch(id, |time, sketch| {
                     if let Some(at) = steps.at(time) {
                         column.add_sketch(at, &sketch);
                     }
@@ -290,7 +291,7 @@ impl History {
                 continue;
             }
             points.fill(Point::EMPTY);
-            self.each_scalar(id, open, |time, value| {
+            held.each_scalar(id, |time, value| {
                 if let Some(at) = steps.at(time) {
                     points[at].add(time, value);
                 }
@@ -302,13 +303,17 @@ impl History {
         columns
     }
 
-    /// The points of open buckets, where they lie: by series, without a copy of sketches. Looks at every open point, so one call is
-    /// for all series of an answer.
-    pub(crate) fn open_points(&self, selected: &[SeriesId]) -> OpenPoints<'_> {
+    /// What answers read that lies in the window of these steps. Open points are where they lie: without a copy of sketches. Looks
+    /// at every open point of the window, so one call is for all series of an answer.
+    pub(crate) fn in_window(&self, selected: &[SeriesId], steps: Steps) -> InWindow<'_> {
         let mut wanted = vec![false; self.dictionary.ids_end()];
         selected.iter().for_each(|&id| wanted[id as usize] = true);
-        let mut points = OpenPoints::default();
-        for bucket in &self.open {
+        let reaches = |segment: &&Segment| segment.buckets().any(|(time, _)| steps.at(time).is_some());
+        let mut points = InWindow {
+            segments: self.segments.iter().filter(reaches).collect(),
+            ..InWindow::default()
+        };
+        for bucket in self.open.iter().filter(|bucket| steps.at(bucket.time).is_some()) {
             for (id, value) in bucket.scalars().filter(|(id, _)| wanted[*id as usize]) {
                 points.scalars.push((id, bucket.time, value));
             }
@@ -320,24 +325,6 @@ impl History {
         points.scalars.sort_by_key(|point| point.0);
         points.sketches.sort_by_key(|point| point.0);
         points
-    }
-
-    fn each_scalar(&self, id: SeriesId, open: &OpenPoints<'_>, mut point: impl FnMut(i64, f64)) {
-        self.segments
-            .iter()
-            .for_each(|segment| segment.scalars_of(id, &mut point));
-        of_series(&open.scalars, id, |scalar| scalar.0)
-            .iter()
-            .for_each(|&(_, time, value)| point(time, value));
-    }
-
-    fn each_sketch(&self, id: SeriesId, open: &OpenPoints<'_>, mut point: impl FnMut(i64, Sketch)) {
-        self.segments
-            .iter()
-            .for_each(|segment| segment.sketches_of(id, &mut point));
-        of_series(&open.sketches, id, |sketch| sketch.0)
-            .iter()
-            .for_each(|&(_, time, mut bytes)| point(time, sketch::decode(&mut bytes)));
     }
 
     /// Seconds of the buckets in each step: what a rate is divided by, also where the window begins or ends within a step.
@@ -371,11 +358,11 @@ impl History {
         let mut series = Vec::new();
         let names = self.dictionary.names();
         let names: Vec<&Name> = names.filter(|name| matches(pattern, &name.text)).collect();
-        let open = self.open_points(&ids_of(&names));
+        let held = self.in_window(&ids_of(&names), steps);
         for name in names {
             let function = sparkline_function(name.kind);
             for &id in &name.series {
-                let columns = self.columns(&[id], &[], name.kind, steps, &open);
+                let columns = self.columns(&[id], &[], name.kind, steps, &held);
                 let pairs = self.dictionary.labels(id).pairs();
                 series.extend(columns.into_values().map(|column| {
                     SeriesColumn {
@@ -398,19 +385,20 @@ impl History {
         })
     }
 
-    /// The points of a metric in the last `count` buckets as one line, for an overview.
-    pub(crate) fn sparkline(&self, metric: &Name, count: usize, open: &OpenPoints<'_>) -> Vec<Option<f64>> {
-        let times: Vec<(i64, u32)> = self.buckets().collect();
-        let Some(&(last, width)) = times.last() else {
-            return Vec::new();
-        };
+    /// The last `count` buckets, for overviews. `None`: there is none.
+    pub(crate) fn last_steps(&self, count: usize) -> Option<Steps> {
+        let (last, width) = self.newest()?;
         let step = i64::from(width.max(1));
-        let steps = Steps {
+        Some(Steps {
             first: last - (count as i64 - 1) * step,
             step,
             count,
-        };
-        let columns = self.columns(&metric.series, &[], metric.kind, steps, open);
+        })
+    }
+
+    /// The points of a metric as one line.
+    pub(crate) fn sparkline(&self, metric: &Name, steps: Steps, held: &InWindow<'_>) -> Vec<Option<f64>> {
+        let columns = self.columns(&metric.series, &[], metric.kind, steps, held);
         let seconds = self.seconds(steps);
         let function = sparkline_function(metric.kind);
         columns
@@ -435,10 +423,30 @@ fn sparkline_function(kind: Kind) -> Function {
     }
 }
 
+/// What there is in a window: closed segments of which a bucket lies in it, and the points of open buckets by series.
 #[derive(Default)]
-pub(crate) struct OpenPoints<'a> {
+pub(crate) struct InWindow<'a> {
+    segments: Vec<&'a Segment>,
     scalars: Vec<(SeriesId, i64, f64)>,
     sketches: Vec<(SeriesId, i64, &'a [u8])>,
+}
+
+impl InWindow<'_> {
+    fn each_scalar(&self, id: SeriesId, mut point: impl FnMut(i64, f64)) {
+        let segments = self.segments.iter();
+        segments.for_each(|segment| segment.scalars_of(id, &mut point));
+        of_series(&self.scalars, id, |scalar| scalar.0)
+            .iter()
+            .for_each(|&(_, time, value)| point(time, value));
+    }
+
+    fn each_sketch(&self, id: SeriesId, mut point: impl FnMut(i64, Sketch)) {
+        let segments = self.segments.iter();
+        segments.for_each(|segment| segment.sketches_of(id, &mut point));
+        of_series(&self.sketches, id, |sketch| sketch.0)
+            .iter()
+            .for_each(|&(_, time, mut bytes)| point(time, sketch::decode(&mut bytes)));
+    }
 }
 
 fn of_series<T>(points: &[T], id: SeriesId, id_of: impl Fn(&T) -> SeriesId) -> &[T] {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 /// A log of one machine, or topics of Apache Kafka.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Connection {
     /// A directory, made where there is none, with this many partitions.
     Directory {

@@ -21,6 +21,8 @@ pub enum StartError {
     NoInternetAddress(Address),
     #[error("the log cannot be opened: {0}")]
     Log(#[from] weir_log::Error),
+    #[error("format: the defaults of lines cannot be read, which is a defect of weir")]
+    Lines,
     /// Its queue on disk is not to be had.
     #[error(transparent)]
     Queue(#[from] io::Error),

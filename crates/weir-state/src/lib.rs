@@ -35,7 +35,7 @@ pub use extremes::Extremes;
 pub use gauge::Gauge;
 pub use header::{AgentId, Header, OLDEST_VERSION, Publication, VERSION};
 pub use members::{Distinct, Members};
-pub use packer::{Packer, encode_body};
+pub use packer::Packer;
 pub use record::{BODY_BYTES_MAX, Numbered, Record, decode_body};
 pub use samples::{Folded, Listed, Samples};
 pub use series::{Facts, Identity, SeriesRef};

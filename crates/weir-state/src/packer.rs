@@ -7,11 +7,6 @@ use crate::{Header, VERSION};
 /// Version, flags and checksum.
 const PREFIX_BYTES: usize = 6;
 
-/// A record of a header and of the body of another record: series of several agents may be the same.
-pub fn encode_body(header: &Header, body: &[u8]) -> Vec<u8> {
-    Packer::default().pack(header, body)
-}
-
 /// Packs records one after the other, with one compressor for all.
 #[derive(Default)]
 pub struct Packer {
@@ -25,7 +20,7 @@ impl std::fmt::Debug for Packer {
 }
 
 impl Packer {
-    /// A record of a header and a body, which is compressed where that makes it smaller.
+    /// A record of a header and a body, which is compressed where that makes it smaller. The body may be that of another record.
     pub fn pack(&mut self, header: &Header, body: &[u8]) -> Vec<u8> {
         let compressed = self
             .compressed(body)

@@ -13,7 +13,7 @@ fn agent(directory: &Path, number: usize) -> Agent {
     let config = directory.join(format!("web{number}.yaml"));
     let text = format!(
         "tags: [instance:web{number}]\nstate_path: {0}/web{number}\noutputs:\n  prometheus: {{enabled: false}}\n  kafka:\n    directory: {0}/log\n    \
-         partitions: 2\n    rules: [{{name: no instance, match: '*', exclude_tags: [instance]}}]\n",
+         partitions: 2\n    rules: [{{name: no instance, exclude_tags: [instance]}}]\n",
         directory.display()
     );
     std::fs::write(&config, text).unwrap();

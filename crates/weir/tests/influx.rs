@@ -12,7 +12,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use receivers::{Killed, free_address};
-use support::{Agent, configurations, names_every_setting, until};
+use support::{Agent, configurations, names_every_setting, until, weir};
 
 const PAGE: &str = include_str!("../../../docs/outputs/influx.md");
 const MESSAGES: &str = "page.views:1|c|@0.5|#env:prod\npage.views:3|c|#env:test\nqueue:7|g|#host:db1\nusers:ada|s\nusers:bob|s\nload.time:4:1:3:2|ms|#k:/a b\n\
@@ -184,4 +184,46 @@ fn another_url_at_a_reload_loses_nothing() {
     agent.stop();
     until("the second has the rest", || sum(&first) + sum(&second) == 3.0);
     assert_eq!(sum(&second), 2.0);
+}
+
+#[test]
+fn settings_that_do_not_fit_each_other_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.yaml");
+    for (settings, said) in [
+        ("url: 'http://a:8086/write?db=x'", "no query"),
+        ("url: 'tcp://a:8086'", "udp://host:port"),
+        (
+            "url: 'http://a:8086', database: d, bucket: b",
+            "outputs.influx.bucket",
+        ),
+        (
+            "url: 'http://a:8086', organization: o",
+            "outputs.influx.organization",
+        ),
+        (
+            "url: 'http://a:8086', retention_policy: r",
+            "outputs.influx.retention_policy",
+        ),
+        (
+            "url: 'http://a:8086', token: t, bearer_token: b",
+            "outputs.influx.token",
+        ),
+        ("url: 'udp://a:8089', database: d", "datagrams name no database"),
+        ("database: d", "outputs.influx.url"),
+    ] {
+        std::fs::write(&path, format!("outputs: {{influx: {{{settings}}}}}\n")).unwrap();
+        let (ok, text) = weir(&["check", "--config", path.to_str().unwrap()]);
+        assert!(!ok && text.contains(said), "{settings}: {text}");
+    }
+    std::fs::write(
+        &path,
+        "outputs: {influx: {url: 'http://a:8086', token: 0123456789abcdef}}\n",
+    )
+    .unwrap();
+    let (ok, text) = weir(&["check", "--config", path.to_str().unwrap()]);
+    assert!(
+        ok && text.contains("cdef") && !text.contains("0123456789"),
+        "{text}"
+    );
 }

@@ -312,7 +312,9 @@ impl KafkaLog {
         let doing = || format!("reading partition {partition} of topic {topic}");
         if from > ends.end {
             let end = ends.end;
-            let what = format!("it ends at {end}, before {from}, up to where it was read: it was made anew");
+            let what = format!(
+                "it ends at {end}, before {from}, up to where it was read: the topic was deleted and made again"
+            );
             return Err(self.heard.explain(doing(), what));
         }
         let wait = match from < ends.end {
@@ -404,6 +406,13 @@ impl KafkaLog {
             self.committer = Some(committer);
         }
         done
+    }
+
+    /// Whether the group has already told that the partition is not ours any more.
+    fn has_lost(&mut self, partition: u32, generation: u64) -> bool {
+        self.member.as_mut().is_none_or(|member| {
+            member.listen(Duration::ZERO).is_ok() && !member.holds(partition, generation)
+        })
     }
 
     /// Waits until the group has told in which generation we are. `false`: the partition is not ours any more.
@@ -590,6 +599,9 @@ impl Log for KafkaLog {
             }
             match self.commit_once(partition, commit) {
                 Ok(()) => return Ok(()),
+                Err(Failed::Aborted(_) | Failed::Broken(_)) if self.has_lost(partition, generation) => {
+                    return Err(CommitError::Fenced);
+                }
                 Err(Failed::Aborted(error) | Failed::Broken(error)) => return Err(error.into()),
                 // Another member came or went. Where the partition stayed ours, the new generation will be taken.
                 Err(Failed::Stale) => {

@@ -217,11 +217,11 @@ impl FleetEncoder {
         self.draft(closing, out);
     }
 
-    /// The bucket that is open, and all that waits, whatever its time.
-    fn leave(&mut self, out: &mut Encoded) {
+    /// The bucket that is open, and what waits for buckets before `before`.
+    fn leave(&mut self, before: i64, out: &mut Encoded) {
         self.close(out);
         if let (Some((_, width)), Some(plan)) = (self.bucket, self.planned.known()) {
-            self.publish_waiting((i64::MAX, width), &plan, out);
+            self.publish_waiting((before, width), &plan, out);
         }
     }
 
@@ -275,7 +275,7 @@ impl Encode for FleetEncoder {
 
     /// Tells that the agent ends, in records of the last bucket.
     fn end(&mut self, out: &mut Encoded) {
-        self.leave(out);
+        self.leave(i64::MAX, out);
         if let (Some((start, width)), Some(plan)) = (self.bucket, self.planned.known()) {
             self.is_last = true;
             self.publisher.begin(start, width, &plan);
@@ -304,9 +304,11 @@ impl Encode for FleetEncoder {
         (self.bucket, self.waiting) = (other.bucket, other.waiting);
     }
 
-    /// The numbers of records are this process's alone. The next one goes on with the bucket that is open.
+    /// The numbers of records are this process's alone. What waits for the bucket that is open, or for a later one, stays: a record of it
+    /// would say that the agent has passed those before.
     fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
-        self.leave(out);
+        let open = self.bucket.map_or(0, |(start, width)| start + i64::from(width));
+        self.leave(open, out);
         Vec::new()
     }
 

@@ -3,6 +3,7 @@
 
 mod encode;
 mod index;
+mod influx;
 mod plan;
 mod producer;
 mod rules;
@@ -16,7 +17,7 @@ use weir_config::LogConnection;
 use weir_log::AnyLog;
 use weir_merge::{Log as _, Plan};
 use weir_state::AgentId;
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 pub use encode::FleetEncoder;
 pub(crate) use settings::TYPE;
@@ -28,12 +29,13 @@ use crate::json_lines::LinesEncoder;
 use crate::settings::{DeliverySettings, Start};
 
 use encode::Settings;
+use influx::InfluxLines;
 use plan::Planned;
 use producer::{ANY_PARTITION, Producer};
 use rules::FleetRules;
 
-/// Bytes of lines in one record, below what brokers take.
-const LINES_BYTES: usize = 900_000;
+/// Bytes of lines after which a record ends, below what brokers take.
+const LINES_BYTES: usize = 800_000;
 
 /// Encoders that a process may begin, each with an epoch of its own.
 const ENCODERS_BITS: u32 = 20;
@@ -66,6 +68,7 @@ impl Start for KafkaSettings {
         let encoder: Box<dyn Encode> = match self.format {
             Format::Merge => Box::new(self.fleet_encoder(name, agent, planned, surroundings)),
             Format::Json => Box::new(LinesEncoder::new(expansion.clone(), LINES_BYTES).routed(ANY_PARTITION)),
+            Format::Influx => Box::new(InfluxLines::new().ok_or(StartError::Lines)?),
         };
         let endpoint = Endpoint {
             label: label(&self.log),
@@ -86,14 +89,17 @@ impl KafkaSettings {
     pub fn encoder(&self, agent: Agent, plan: Plan, state_bytes_max: u64) -> FleetEncoder {
         let planned = Arc::new(Planned::default());
         planned.set(plan);
-        let settings = Settings {
+        FleetEncoder::new(self.of(agent, state_bytes_max), planned, agent.epoch)
+    }
+
+    fn of(&self, agent: Agent, state_bytes_max: u64) -> Settings {
+        Settings {
             place: directory(&self.log),
             tenant: self.log.tenant.clone(),
             agent,
             rules: FleetRules::new(self),
             state_bytes_max,
-        };
-        FleetEncoder::new(settings, planned, agent.epoch)
+        }
     }
 
     fn fleet_encoder(
@@ -111,13 +117,7 @@ impl KafkaSettings {
             );
         }
         let number = ENCODERS.fetch_add(1, Ordering::Relaxed);
-        let settings = Settings {
-            place: directory(&self.log),
-            tenant: self.log.tenant.clone(),
-            agent,
-            rules: FleetRules::new(self),
-            state_bytes_max: surroundings.state_bytes_max,
-        };
+        let settings = self.of(agent, surroundings.state_bytes_max);
         FleetEncoder::new(settings, planned, agent.epoch << ENCODERS_BITS | number)
     }
 }
@@ -128,10 +128,7 @@ fn own(name: &str, agent: Agent) -> Agent {
     if name == TYPE.name {
         return agent;
     }
-    let seed = name
-        .bytes()
-        .fold(0, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
-    let id = xxh3_128_with_seed(&[&agent.id.0, name.as_bytes()].concat(), seed);
+    let id = xxh3_128(&[&agent.id.0, name.as_bytes()].concat());
     Agent {
         id: AgentId(id.to_be_bytes()),
         ..agent
@@ -151,7 +148,7 @@ fn directory(log: &LogConnection) -> String {
     match &log.directory {
         Some(directory) => {
             let path = directory.as_os_str().as_encoded_bytes();
-            format!("directory-{:016x}", xxhash_rust::xxh3::xxh3_64(path))
+            format!("directory-{:016x}", xxh3_64(path))
         }
         None => format!("topic-{}", log.topic),
     }

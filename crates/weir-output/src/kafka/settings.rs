@@ -14,7 +14,7 @@ settings! {
     pub struct KafkaSettings {
         log: LogConnection = "{}".flat();
         format: Format = "merge"
-            .effect("What the records hold: state that `weir merge` merges with that of other agents (`merge`), or points as the lines of standard output (`json`), which no merge reads.")
+            .effect("What the records hold: state that `weir merge` merges with that of other agents (`merge`), or points, which no merge reads: as the lines of standard output (`json`) or in InfluxDB's line protocol, as the output `influx` has them by default (`influx`).")
             .who("Operators who want points in a topic for other programs.");
         keep_host: bool = "false"
             .effect("Series keep their host. Otherwise the agents' series of one name and tags become one, whatever host they are from.")
@@ -34,6 +34,8 @@ choices! {
         Merge: "merge",
         /// Points, one JSON object each.
         Json: "json",
+        /// Points, in InfluxDB's line protocol.
+        Influx: "influx",
     }
 }
 

@@ -239,15 +239,13 @@ fn sent(page: &mut String, fleet: &FleetStatus, now: u64) {
         "not corrected",
     ]);
     for row in &fleet.sent {
-        let newest = row.newest.map_or("none yet".to_owned(), |end| {
-            let ago = duration(now.saturating_sub(end.max(0) as u64));
-            let waits = if row.waits { ", waits for the output" } else { "" };
-            format!("{ago} ago{waits}")
-        });
+        let ago = |end: i64| format!("{} ago", duration(now.saturating_sub(end.max(0) as u64)));
+        let newest = row.newest.map_or("none yet".to_owned(), ago);
+        let waits = if row.waits { ", waits for the output" } else { "" };
         table.row([
             row.output.clone(),
             grouped(row.buckets),
-            newest,
+            format!("{newest}{waits}"),
             grouped(row.repeated),
             row.repeats_are.clone(),
             grouped(row.corrected),

@@ -231,7 +231,7 @@ fn banner(config: &Config, address: std::net::SocketAddr) -> String {
     let memory = weir_units::show_size(config.resources.memory);
     let version = crate::version::VERSION;
     format!(
-        "weir {version} merges a fleet: {outputs}; {memory} of memory; http://{address}/api/v1/status says how it stands"
+        "weir {version} merges a fleet: {outputs}; {memory} of memory; open http://{address}/ to see how it stands"
     )
 }
 

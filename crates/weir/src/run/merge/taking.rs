@@ -51,7 +51,7 @@ impl Taker {
     pub fn repeats_are(&self) -> &'static str {
         match self.output_type {
             _ if self.adds_up => "replaced",
-            "graphite" => "replaced",
+            "graphite" | "influx" => "replaced",
             "datadog" => "distributions_added_up",
             _ => "added_up",
         }

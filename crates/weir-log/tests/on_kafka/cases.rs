@@ -252,12 +252,17 @@ fn case_06_a_stale_owner_is_fenced() {
     });
     kill_process(process.pid(), Signal::CONT).unwrap();
     let stdout = BufReader::new(process.0.stdout.take().unwrap());
-    let mut lines = stdout.lines().map_while(Result::ok);
-    assert!(
-        lines.any(|line| line == "fenced"),
-        "the stale owner was not fenced"
-    );
-    process.0.wait().unwrap();
+    let (say, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut lines = stdout.lines().map_while(Result::ok);
+        lines.try_for_each(|line| say.send(line))
+    });
+    let mut heard = Vec::new();
+    until("the stale owner is fenced", || {
+        heard.extend(said.try_iter());
+        heard.iter().any(|line| line == "fenced")
+    });
+    until("the stale owner ends", || process.0.try_wait().unwrap().is_some());
     drop(owner);
     ends_well(&mut fleet, 2);
 }

@@ -680,3 +680,25 @@ async fn points_can_go_into_the_log_as_lines() {
             .any(|line| line["metric"] == "a" && line["value"] == 1)
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn points_can_go_into_the_log_in_the_line_protocol() {
+    let fleet = Fleet::new(1);
+    let settings = KafkaSettings {
+        format: Format::Influx,
+        ..fleet.settings()
+    };
+    let output = start(&settings, &around(prompt(1)));
+    submit(&output, 0, "a:1|g|#k:v\n_sc|a|0\n");
+    let status = delivered(&output).await;
+    assert_eq!(status.endpoints[0].delivered.points, 1);
+    assert_eq!(dropped(&status, Reason::Unsupported).checks, 1);
+    output.shutdown(DEADLINE).await;
+    let messages = fleet.log().fetch(0, 0, 1 << 20).unwrap().messages;
+    let text: Vec<String> = messages
+        .into_iter()
+        .map(|message| String::from_utf8(message.bytes).unwrap())
+        .collect();
+    let expected = format!("a,host=agent-host,k=v,metric_type=gauge value=1 {BUCKET}000000000\n");
+    assert_eq!(text, [expected]);
+}

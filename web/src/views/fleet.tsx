@@ -1,0 +1,144 @@
+// A merge and its fleet: agents, lag, the ledger, what was quarantined, and how far each output is.
+
+import type { Agent, Fleet as Of, Status } from "../api";
+import { duration, exact } from "../format";
+import { OutputTable } from "./overview";
+
+const LEDGER = ["published", "merged", "late", "quarantined", "open", "missing", "lost"] as const;
+
+export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
+  const quarantined = fleet.partitions.reduce((sum, row) => sum + row.quarantined, 0);
+  const figures: [string, string, string][] = [
+    [
+      "Agents",
+      `${exact(fleet.agents_seen)} of ${exact(fleet.agents_expected)}`,
+      "seen in the bucket that closed last",
+    ],
+    ["Lag", `${exact(fleet.lag_records)} records`, duration(fleet.lag_seconds)],
+    ["Buckets", exact(fleet.closed_buckets), `closed; ${exact(fleet.open_buckets)} are open`],
+    ["Late", exact(fleet.records.late), "records, in corrections"],
+    ["Repeated", exact(fleet.records.repeated), "records, left out"],
+    ["Quarantined", exact(quarantined), "records"],
+  ];
+  return (
+    <>
+      <section aria-label="losses">
+        {status.not_ready && <p class="alarm">Not ready: {status.not_ready}</p>}
+        {fleet.log_error && <p class="alarm">{fleet.log_error}</p>}
+        {!fleet.sends && <p class="quiet">Another process has the partitions; this one waits.</p>}
+      </section>
+      <section class="figures" aria-label="figures">
+        {figures.map(([title, value, note]) => (
+          <div class="figure" key={title}>
+            <h3>{title}</h3>
+            <p class="value">{value}</p>
+            <p class="quiet">{note}</p>
+          </div>
+        ))}
+      </section>
+      <Ledger fleet={fleet} />
+      <Sent fleet={fleet} />
+      <OutputTable status={status} />
+      {fleet.quarantine.length > 0 && (
+        <section>
+          <h2>Quarantine</h2>
+          <table>
+            <thead>
+              <tr>
+                <th>partition</th>
+                <th>offset</th>
+                <th>agent</th>
+                <th>reason</th>
+              </tr>
+            </thead>
+            <tbody>
+              {[...fleet.quarantine].reverse().map((row) => (
+                <tr key={`${row.partition}/${row.offset}`}>
+                  <td>{row.partition}</td>
+                  <td>{row.offset}</td>
+                  <td>{row.agent}</td>
+                  <td>{row.reason}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </section>
+      )}
+    </>
+  );
+}
+
+/** Series states: what was published is in one of the other columns. */
+function Ledger({ fleet }: { fleet: Of }) {
+  const row = (name: string, states: Of["states"], note: string) => (
+    <tr key={name}>
+      <td>{name}</td>
+      {LEDGER.map((column) => (
+        <td
+          key={column}
+          class={states[column] > 0 && ["missing", "lost"].includes(column) ? "bad" : undefined}
+        >
+          {exact(states[column])}
+        </td>
+      ))}
+      <td>{note}</td>
+    </tr>
+  );
+  return (
+    <section>
+      <h2>Ledger of series states</h2>
+      <table>
+        <thead>
+          <tr>
+            <th>agent</th>
+            {LEDGER.map((column) => (
+              <th key={column}>{column}</th>
+            ))}
+            <th />
+          </tr>
+        </thead>
+        <tbody>
+          {row("all", fleet.states, `${exact(fleet.agents_known)} agents`)}
+          {fleet.agents.slice(0, 20).map((agent) => row(agent.agent, agent, noteOf(agent)))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
+
+function noteOf(agent: Agent): string {
+  if (agent.shared_id > 0) return "two agents have this id";
+  return agent.is_missing ? "is missing" : "";
+}
+
+function Sent({ fleet }: { fleet: Of }) {
+  return (
+    <section>
+      <h2>What outputs have</h2>
+      <table>
+        <thead>
+          <tr>
+            <th>output</th>
+            <th>buckets</th>
+            <th>newest ended</th>
+            <th>given again</th>
+            <th>corrected</th>
+            <th>not corrected</th>
+          </tr>
+        </thead>
+        <tbody>
+          {fleet.sent.map((row) => (
+            <tr key={row.output}>
+              <td>{row.output}</td>
+              <td>{exact(row.buckets)}</td>
+              <td>{row.newest === null ? "none yet" : `${duration(row.lag_seconds)} ago`}</td>
+              <td>{exact(row.repeated)}</td>
+              <td>{exact(row.corrected)}</td>
+              <td>{exact(row.not_corrected)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
+}
