@@ -1,4 +1,4 @@
-//! How the log of a fleet is reached: the same words for the agents that publish and for those who merge.
+//! How the log of a fleet is reached: the same words for publishing agents and for merges.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ settings! {
             .path(PathUse::WriteBeneath)
             .effect("A directory with the log, for agents and a merge of one machine. It is made where there is none.")
             .zero("Empty: the log is at `brokers`.")
-            .who("Those who try a fleet out on one machine, and operators whose agents all run there.");
+            .who("Operators who try a fleet on one machine, or whose agents all run there.");
         partitions: u32 = "1"
             .takes(Kind::Integer { min: 1, max: 10_000 })
             .effect("How many partitions a log in a directory has that is not there yet. A topic of Kafka has those that it was made with.")

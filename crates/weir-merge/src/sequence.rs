@@ -56,23 +56,6 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Whether taking records can have led here.
-    pub fn is_possible(&self) -> bool {
-        let in_order =
-            |one: &Border, next: &Border| one.sequence <= next.sequence && one.states <= next.states;
-        let ranges = self.ranges.iter();
-        let are_whole = ranges.clone().all(|range| in_order(&range.first, &range.last));
-        let are_apart = self.ranges.windows(2).all(|pair| {
-            let (last, first) = (&pair[0].last, &pair[1].first);
-            in_order(last, first) && last.sequence + 1 < first.sequence
-        });
-        let are_small = self
-            .ranges
-            .last()
-            .is_none_or(|range| range.last.sequence < u64::MAX);
-        are_whole && are_apart && are_small
-    }
-
     pub fn look(&self, place: &Place) -> Verdict {
         let at = self.after(place.sequence);
         let before = at.checked_sub(1).map(|at| self.ranges[at].last);
@@ -118,7 +101,7 @@ impl Sequence {
 
     /// Gives up the oldest holes when there are too many.
     pub fn keep_few_holes(&mut self) {
-        while self.ranges.len() > HOLES_MAX {
+        while self.ranges.len() > HOLES_MAX && self.holes().next().is_some() {
             self.give_up_first();
         }
     }
@@ -152,7 +135,8 @@ impl Sequence {
             (before.sequence.saturating_add(1), before.states, before.bucket)
         });
         Missing {
-            records: next.sequence - first,
+            // What is settled may have been given up before.
+            records: next.sequence.saturating_sub(first),
             states: next.states.saturating_sub(states),
             interval: Some(Interval {
                 from,
@@ -231,7 +215,9 @@ impl Sequence {
 
 /// Whether a record can stand behind the range that ends there.
 fn follows(before: Option<Border>, place: &Place) -> bool {
-    let (next, states) = before.map_or((0, 0), |before| (before.sequence + 1, before.states));
+    let (next, states) = before.map_or((0, 0), |before| {
+        (before.sequence.saturating_add(1), before.states)
+    });
     match place.sequence == next {
         true => place.states_before == states,
         false => place.states_before >= states,
@@ -244,7 +230,7 @@ fn precedes(place: &Place, next: Option<Border>) -> bool {
         return place.sequence < u64::MAX;
     };
     let after = place.states_before.saturating_add(place.states);
-    match place.sequence + 1 == next.sequence {
+    match place.sequence.checked_add(1) == Some(next.sequence) {
         true => after == next.states,
         false => after <= next.states,
     }

@@ -504,6 +504,37 @@ fn extreme() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
+    /// A damaged snapshot is refused, or what it is taken for goes on: it merges, closes, and has a snapshot that can be read.
+    #[test]
+    fn a_damaged_snapshot_is_refused_or_goes_on(damages in prop::collection::vec((0usize..600, 1u8..=255), 1..6)) {
+        let mut writers = [Writer::new(1, 1), Writer::new(2, 1)];
+        let mut merge = Merge::new(settings(), 0);
+        for offset in 0..12u64 {
+            let bytes = writers[offset as usize % 2].one(START + offset as i64 / 2 * 10);
+            if offset % 5 != 3 {
+                merge.add(&message(offset, START + 10 * offset as i64, &bytes));
+            }
+        }
+        merge.tick(FAR * 1000);
+        let mut snapshot = merge.commit().unwrap().snapshot;
+        for (at, change) in damages {
+            let at = at % snapshot.len();
+            snapshot[at] ^= change;
+        }
+        if let Ok(mut merge) = Merge::restore(settings(), &snapshot, 0) {
+            for offset in 0..8 {
+                let bytes = writers[offset as usize % 2].one(START + 100 + offset as i64);
+                merge.add(&message(offset, START + 200, &bytes));
+            }
+            merge.tick(FAR * 2000);
+            merge.ledger();
+            merge.streams();
+            if let Some(commit) = merge.commit() {
+                prop_assert!(Merge::restore(settings(), &commit.snapshot, commit.offset).is_ok());
+            }
+        }
+    }
+
     /// Whatever a record says of itself, it is merged or refused; no sum overflows, and what is saved can be continued.
     #[test]
     fn any_header_is_taken(

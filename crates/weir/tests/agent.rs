@@ -392,7 +392,7 @@ fn a_reload_renames_and_keeps_what_is_open() {
     agent.wait_for("no_separator");
     std::fs::write(agent.path("weir.yaml"), "namespace: [\n").unwrap();
     agent.signal("-HUP");
-    agent.wait_for("stays as it is");
+    agent.wait_for("stays active");
     write(
         &agent.path("weir.yaml"),
         "namespace: after\nbucket_width: 3600s\nudp: ['127.0.0.1:0']\n",

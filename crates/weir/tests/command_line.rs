@@ -245,7 +245,7 @@ fn a_setting_that_is_gone_is_refused_with_the_reason_wherever_it_stands() {
     // Of another agent's variable that is no error.
     let ran = run_with(&["check"], &[("DD_DOGSTATSD_BUFFER_SIZE", "8192")]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
-    let note = "environment DD_DOGSTATSD_BUFFER_SIZE is set and ignored: packets may be as long as 64KiB";
+    let note = "environment DD_DOGSTATSD_BUFFER_SIZE is set and ignored: packets may be up to 64KiB long";
     assert!(ran.stdout.contains(note), "{}", ran.stdout);
 }
 
@@ -576,13 +576,13 @@ fn faults_of_other_sources_name_them() {
         ),
         (&["check", "--set", "novalue"], &[], &["is not KEY=VALUE"]),
         (
-            &["check", "--output", "kafka"],
+            &["check", "--output", "nats"],
             &[],
-            &["flag --output", "\"kafka\" is not an output", "known are"],
+            &["flag --output", "\"nats\" is not an output", "known are"],
         ),
         (
             &["check"],
-            &[("WEIR_OUTPUT", "kafka")],
+            &[("WEIR_OUTPUT", "nats")],
             &["environment WEIR_OUTPUT", "known are"],
         ),
         (
@@ -1080,7 +1080,7 @@ fn a_reload_validates_first_and_applies_what_it_can() {
         line.contains("weir.yaml:1: log_level") && line.contains("one of"),
         "{line}"
     );
-    agent.log.wait_for("stays as it is");
+    agent.log.wait_for("stays active");
     replace("log_level: debug\nworkers: 2\n");
     agent.signal("HUP");
     agent.log.wait_for("reload: log_level is now debug, was info");

@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_series() {
-        assert_eq!(series_end(b"a\\ b,k=v\\ w value=1 2"), Some(12));
+        assert_eq!(series_end(b"a\\ b,k=v\\ w value=1 2"), Some(11));
         assert_eq!(series_end(b"nothing"), None);
     }
 }

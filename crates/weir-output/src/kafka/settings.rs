@@ -15,7 +15,7 @@ settings! {
         log: LogConnection = "{}".flat();
         format: Format = "merge"
             .effect("What the records hold: state that `weir merge` merges with that of other agents (`merge`), or points, which no merge reads: as the lines of standard output (`json`) or in InfluxDB's line protocol, as the output `influx` has them by default (`influx`).")
-            .who("Those who want points in a topic for programs of their own.");
+            .who("Operators who want points in a topic for other programs.");
         keep_host: bool = "false"
             .effect("Series keep their host. Otherwise the agents' series of one name and tags become one, whatever host they are from.")
             .who("Operators who want a fleet's series by host.");

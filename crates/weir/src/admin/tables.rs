@@ -349,7 +349,7 @@ tables! {
             Work("Two to eight buckets; more when the backend is slow: results wait in the log."), |row| Some(row.lag_seconds);
         /// Buckets that an output was given again, as nobody knew whether it had them.
         counter("weir_fleet_sent_again_buckets_total", "fleet.sent[].repeated", "buckets"),
-            Work("The process before was killed. `repeats_are` in the status says what the backend makes of it."), |row| Some(row.repeated as f64);
+            Work("The previous process was killed. `repeats_are` in the status says what the backend does with repeats."), |row| Some(row.repeated as f64);
         /// Series of corrections that went to an output.
         counter("weir_fleet_corrected_series_total", "fleet.sent[].corrected", "series"),
             Work("Late records came."), |row| Some(row.corrected as f64);

@@ -28,7 +28,7 @@ fn section(page: &mut String, command: &mut Command, level: usize) {
     let about = command.get_long_about().or(command.get_about());
     let _ = write!(
         page,
-        "\n{} {}\n\n{}.\n\n```text\n{}\n```\n",
+        "\n{} {}\n\n{}.\n\n```usage\n{}\n```\n",
         "#".repeat(level),
         command.get_bin_name().unwrap_or("weir"),
         plain(about).trim_end_matches('.'),

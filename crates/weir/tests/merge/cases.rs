@@ -390,3 +390,70 @@ fn case_17_more_series_than_memory_keep_their_sums() {
     );
     assert!(merge.stop().0.success());
 }
+
+#[test]
+fn case_02_an_agent_that_ends_between_two_partitions_is_missing_in_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 2, 0);
+    let mut agents: Vec<Agent> = (1..=3).map(|number| Agent::new(number, 1)).collect();
+    let paths: Vec<String> = (0..20).map(|number| format!("path:/{number}")).collect();
+    let series = || -> Vec<_> {
+        paths
+            .iter()
+            .map(|path| counter("requests", &[path], 1.0))
+            .collect()
+    };
+    let mut unsent = Vec::new();
+    for bucket in 0..25 {
+        for (number, agent) in (1..).zip(&mut agents) {
+            match (number, bucket) {
+                (3, 11..) => continue,
+                (3, 10) => {
+                    let records = fleet.records(agent, bucket, series());
+                    let (sent, rest) = records.into_iter().partition(|record| record.partition == 0);
+                    unsent = rest;
+                    fleet.append(bucket, &sent);
+                }
+                _ => fleet.publish(agent, bucket, series()),
+            }
+        }
+    }
+    assert!(!unsent.is_empty(), "partition 1 has series");
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, ""));
+    merge.until_sent(fleet.bucket(18));
+    let start = fleet.bucket(10);
+    let mut seen = |partition: u32| {
+        let closed = fleet.closed(partition).into_iter();
+        let mut closed = closed.map(|(closed, _)| closed);
+        let of = closed.find(|closed| closed.bucket_start == start).unwrap();
+        match of.occasion {
+            weir_merge::Occasion::Closed { expected, seen } => (expected, seen),
+            occasion => panic!("{occasion:?}"),
+        }
+    };
+    assert_eq!((seen(0), seen(1)), ((3, 3), (3, 2)));
+    // The next process of the agent has it in its queue.
+    fleet.append(25, &unsent);
+    for bucket in 26..29 {
+        for agent in &mut agents[..2] {
+            fleet.publish(agent, bucket, series());
+        }
+    }
+    merge.until_sent(fleet.bucket(28));
+    let metrics = merge.metrics();
+    let lines = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("requests_total{"));
+    let sum: f64 = lines
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
+        .sum();
+    // Two agents in all buckets that closed, 25 and then 2, and the third in eleven.
+    assert_eq!(sum, 20.0 * (2.0 * 27.0 + 11.0), "{metrics}");
+    let status = merge.fleet();
+    assert_eq!(states(&status)[2], unsent_states(&unsent), "{status}");
+}
+
+fn unsent_states(records: &[weir_merge::Published]) -> u64 {
+    let of = |record: &weir_merge::Published| weir_state::Record::decode(&record.bytes).unwrap().len() as u64;
+    records.iter().map(of).sum()
+}
