@@ -52,7 +52,7 @@ grep -E '^#([a-z_]+:|  )' /etc/weir/weir.yaml | sed 's/^#//' >/tmp/example.yaml
 sed -i 's#/etc/weir/datadog.key#/tmp/key#' /tmp/example.yaml
 echo 0123456789abcdef0123456789abcdef >/tmp/key
 weir check --config /tmp/example.yaml >/tmp/check 2>&1 || { cat /tmp/example.yaml /tmp/check; fail "the comments in weir.yaml are no configuration"; }
-man --pager=cat weir | grep -q 'weir' || fail "there is no manual page"
+man --pager=cat weir | grep 'weir' >/dev/null || fail "there is no manual page"
 bash -n /usr/share/bash-completion/completions/weir || fail "the completions"
 
 start

@@ -24,4 +24,4 @@ for profile in heap 'profile?seconds=4'; do
     >"$work/top" 2>&1 || fail "pprof does not take $profile"
 done
 # The heap of an agent that does little may have nothing sampled.
-grep -q 'weir::' "$work/top" || fail "the profile of the processor has no names of functions"
+grep -q 'weir_ingest::' "$work/top" || fail "the profile of the processor has no names of functions"

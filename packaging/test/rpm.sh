@@ -6,7 +6,7 @@ fail() { echo "rpm.sh: $*" >&2; exit 1; }
 rpm=$(ls "$dist"/weir-*.x86_64.rpm)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-rpm --checksig --nosignature "$rpm" | grep -q 'digests OK' || fail "it is damaged"
+rpm --checksig --nosignature "$rpm" | grep 'digests OK' >/dev/null || fail "it is damaged"
 mkdir "$work/root"
 rpm --root "$work/root" --initdb
 rpm --root "$work/root" --nodeps --noscripts --nosignature -i "$rpm"
@@ -15,5 +15,5 @@ rpm --root "$work/root" --nodeps --noscripts --nosignature -i "$rpm"
 dpkg-deb --fsys-tarfile "$dist"/weir_*_amd64.deb | tar -t | sed 's#^\.##; /\/$/d' | grep -v 'lintian\|changelog.Debian' | sort >"$work/deb"
 (cd "$work/root" && find etc/weir usr -type f -printf '/%p\n' | grep -v '/var/lib/rpm\|/sysimage/' | sort) >"$work/rpm"
 diff "$work/deb" "$work/rpm" || fail "the packages have other files"
-rpm -qp --nosignature --configfiles "$rpm" | grep -qx /etc/weir/weir.yaml || fail "weir.yaml is no configuration file"
+rpm -qp --nosignature --configfiles "$rpm" | grep -x /etc/weir/weir.yaml >/dev/null || fail "weir.yaml is no configuration file"
 echo "rpm.sh: passed"
