@@ -11,7 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 fn main() -> io::Result<()> {
-    println!("cargo::rustc-env=WEIR_FEATURES={}", features().join(","));
+    println!("cargo::rustc-env=BUILD_FEATURES={}", features().join(","));
     link_statically();
     page()
 }

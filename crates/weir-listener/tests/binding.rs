@@ -355,7 +355,10 @@ fn permissions_that_are_missing() {
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     // Where everybody may enter and run it.
     let binary = directory.path().join("test");
-    fs::copy(std::env::current_exe().unwrap(), &binary).unwrap();
+    // By another process: a file that this one has open for writing cannot be run by what a test beside it forks meanwhile.
+    let mut copy = std::process::Command::new("cp");
+    copy.arg(std::env::current_exe().unwrap()).arg(&binary);
+    assert!(copy.status().unwrap().success());
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = std::process::Command::new(&binary);
     command

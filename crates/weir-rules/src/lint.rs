@@ -601,7 +601,7 @@ mod tests {
             ("rules[2]:", "metric_filterlist"),
             ("rules[2].match:", "namespace"),
             ("rules[3].match:", "matches no name"),
-            ("rules[4]:", "takes every tag but env"),
+            ("rules[4]:", "removes every tag except env"),
             ("rules[5]:", "drops every metric"),
         ] {
             assert!(

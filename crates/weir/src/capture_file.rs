@@ -422,7 +422,7 @@ mod tests {
         for (file, part) in [
             (&b"hello, world"[..], "begins with 68 65 6c 6c 6f"),
             (b"", "begins with nothing at all"),
-            (&HEADER[..6], "begins with d4 74 d0 60 f0 ff,"),
+            (&HEADER[..6], "begins with d4 74 d0 60 f0 ff instead"),
         ] {
             let error = CaptureReader::new(file).err().unwrap().to_string();
             assert!(error.contains(part), "{error}");

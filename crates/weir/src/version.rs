@@ -37,7 +37,7 @@ impl About {
             is_static: cfg!(target_feature = "crt-static"),
             is_optimised: !cfg!(debug_assertions),
             has_page: page::is_built_in(),
-            features: env!("WEIR_FEATURES").split_terminator(',').collect(),
+            features: env!("BUILD_FEATURES").split_terminator(',').collect(),
             outputs: OUTPUT_TYPES.iter().map(|known| known.name).collect(),
         }
     }

@@ -625,7 +625,7 @@ fn bad_files_and_settings_are_refused_with_a_reason() {
         ),
         (
             "rate_limit_per_network: {10.1.2.3/8: 1MiB}",
-            &["rate_limit_per_network", "10.0.0.0/8 is meant"],
+            &["rate_limit_per_network", "did you mean 10.0.0.0/8?"],
         ),
         (
             "rate_limit_per_network: {10.0.0.0/8: 0}",

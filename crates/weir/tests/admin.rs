@@ -232,12 +232,12 @@ fn every_path_answers() {
 fn wrong_requests_are_refused_with_a_reason() {
     let server = Server::start(ready());
     for (path, status, part) in [
-        ("/nothing", 404, "nothing here"),
+        ("/nothing", 404, "not found; / lists"),
         ("/debug/pprof/trace?seconds=1", 404, "/debug/pprof/profile"),
         ("/debug/pprof/block", 404, "weir_hand_over_waits_total"),
         ("/debug/pprof/mutex", 404, "weir_receive_gap_seconds"),
         ("/debug/pprof/goroutine", 404, "/debug/vars"),
-        ("/debug/pprof/nothing", 404, "nothing here"),
+        ("/debug/pprof/nothing", 404, "not found; / lists"),
         ("/api/v1/contexts?top=0", 400, "from 1 to 256"),
         ("/api/v1/contexts?top=257", 400, "from 1 to 256"),
         ("/api/v1/contexts?top=-1", 400, "from 1 to 256"),

@@ -216,8 +216,7 @@ fn short_queues_and_small_buffers_of_the_kernel_are_found() {
     }
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let program = directory.path().join("weir");
-    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
+    let program = support::copied_into(directory.path());
     let with_length = |length: u32| {
         let script = format!("echo {length} >/proc/sys/net/unix/max_dgram_qlen && exec \"$0\" \"$@\"");
         let mut command = Command::new("unshare");

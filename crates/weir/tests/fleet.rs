@@ -135,7 +135,7 @@ fn the_page_is_true() {
     }
     let directory = tempfile::tempdir().unwrap();
     let own = directory.path();
-    std::fs::write(own.join("kafka.password"), "secret").unwrap();
+    std::fs::write(own.join("kafka.password"), "swordfish").unwrap();
     let config = own.join("weir.yaml");
     std::fs::write(&config, brokers.replace("/etc/weir", &own.display().to_string())).unwrap();
     let (succeeds, told) = weir(&["check", "--config", config.to_str().unwrap()]);
@@ -144,7 +144,7 @@ fn the_page_is_true() {
         succeeds || told.contains("brokers: needs a weir with a client of Apache Kafka"),
         "{told}"
     );
-    assert!(!told.contains("secret"), "{told}");
+    assert!(!told.contains("swordfish"), "{told}");
 }
 
 /// One agent is stopped and started, another one is killed, and the log is away for a while.

@@ -181,12 +181,12 @@ fn a_socket_file_that_is_taken_away_is_made_again_or_the_agent_is_not_ready() {
     };
     take();
     std::fs::remove_file(&path).unwrap();
-    agent.wait_for("is missing: it is made again");
+    agent.wait_for("is missing: weir created it again");
     take();
     // A socket that nobody has open, put there at once.
     drop(UnixDatagram::bind(&other).unwrap());
     std::fs::rename(&other, &path).unwrap();
-    agent.wait_for("was replaced: it is made again");
+    agent.wait_for("was replaced: weir created it again");
     take();
     assert_eq!((remade(), get(&admin, "/ready").0), (2, 200));
     // One that somebody has: it is left alone.
@@ -195,7 +195,7 @@ fn a_socket_file_that_is_taken_away_is_made_again_or_the_agent_is_not_ready() {
     agent.wait_for("not ready: ");
     let (code, body) = get(&admin, "/ready");
     assert!(
-        code == 503 && body.contains("was replaced and cannot be made again"),
+        code == 503 && body.contains("was replaced and cannot be created again"),
         "{code} {body}"
     );
     assert!(
@@ -273,7 +273,7 @@ fn a_worker_that_stands_still_makes_the_agent_not_ready() {
         println!("skipped: {line}");
         return;
     }
-    agent.wait_for("not ready: ingest worker 0 has not received for 5 s");
+    agent.wait_for("not ready: ingest worker 0 is stuck: it has not received for 5 s");
     let (code, body) = get(&admin, "/ready");
     assert!(code == 503 && body.contains("ingest worker 0"), "{code} {body}");
     assert!(
@@ -369,7 +369,7 @@ fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_go_on() {
         log.contains("lost at the end") && log.contains("1 of the ingest workers"),
         "{log}"
     );
-    assert!(!log.contains("is made again"), "{log}");
+    assert!(!log.contains("created it again"), "{log}");
     for metric in ["of.the.first", "of.the.second.0", "of.the.second.2"] {
         assert_eq!(sum_of(&stdout, metric), 1.0, "{stdout}\n{log}");
     }

@@ -339,7 +339,7 @@ rules:
         "line 10: mapper_profiles[0].mappings[4].name: \"merged\" is the new name in mapper_profiles[0].mappings[3] too",
         "line 13: rules[1]: never applies: \"shadow\" drops its metrics",
         "line 14: rules[2].match: \"a^b\" matches no name",
-        "line 15: rules[3]: takes every tag but env from every metric",
+        "line 15: rules[3]: removes every tag except env from every metric",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }

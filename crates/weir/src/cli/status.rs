@@ -629,7 +629,7 @@ mod tests {
         let page = render(&status, 100, Style::default());
         assert!(page.contains("THE BOOKS DO NOT BALANCE"), "{page}");
         assert!(
-            page.contains("messages in total: 21 came in, 20 are accounted for"),
+            page.contains("messages in total: 21 received, 20 accounted for"),
             "{page}"
         );
     }

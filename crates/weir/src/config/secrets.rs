@@ -122,12 +122,12 @@ mod tests {
         for (name, content, why) in [
             ("empty", &b"\n"[..], "is empty"),
             ("lines", b"secret-a\nsecret-b\n", "more than one line"),
-            ("bytes", b"secret\xff", "no text"),
+            ("bytes", b"secret\xff", "not UTF-8 text"),
         ] {
             let error = read(&path(name, content)).unwrap_err();
             assert!(error.contains(why) && !error.contains("secret"), "{error}");
         }
-        assert!(read(directory.path()).unwrap_err().contains("no file"));
+        assert!(read(directory.path()).unwrap_err().contains("is not a file"));
         assert!(read(&directory.path().join("none")).is_err());
     }
 

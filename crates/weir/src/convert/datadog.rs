@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn what_weir_once_had_is_listed_with_the_reason() {
         let converted = convert("dogstatsd_buffer_size: 8192\nforwarder_backoff_factor: 3\n").unwrap();
-        let parts = ["packets may be as long as 64KiB", "each wait is drawn"];
+        let parts = ["packets may be up to 64KiB long", "each wait is drawn"];
         assert_eq!(converted.left.len(), 2, "{:?}", converted.left);
         for (left, part) in converted.left.iter().zip(parts) {
             assert!(left.message.contains(part), "{left:?}");

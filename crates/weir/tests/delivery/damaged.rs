@@ -89,9 +89,8 @@ fn one_record_is_lost_and_named() {
         .output()
         .unwrap();
     let page = String::from_utf8(status.stdout).unwrap();
-    let line = format!(
-        "datadog: Bytes of the disk queue that were found damaged at the start; what they held is lost: {damaged}\n"
-    );
+    let line =
+        format!("datadog: Bytes of the disk queue that were damaged at the start and are lost: {damaged}\n");
     assert!(page.contains(&line), "{page}");
     second.finish();
 }

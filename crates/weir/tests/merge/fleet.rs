@@ -111,6 +111,15 @@ impl Fleet {
             all.extend(results.into_iter().map(|(_, bytes)| bytes));
         }
     }
+
+    /// The results, decoded.
+    pub fn closed(&mut self, partition: u32) -> Vec<(Closed, Record)> {
+        let results = self.results(partition);
+        results
+            .iter()
+            .map(|bytes| Closed::decode(bytes).unwrap())
+            .collect()
+    }
 }
 
 fn identity(kind: Kind, name: &str, tags: &[&str]) -> Identity {

@@ -219,7 +219,7 @@ fn what_the_list_needs_is_checked() {
             0,
             &[
                 "note: line 2: allowed_origins",
-                "no Unix socket",
+                "uds and uds_stream are empty",
                 "allowed_networks",
             ],
         ),

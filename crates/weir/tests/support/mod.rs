@@ -91,6 +91,16 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// The program in a directory, copied by another process: a file that this one has open for writing cannot be run by what a test
+/// beside it forks meanwhile.
+pub fn copied_into(directory: &std::path::Path) -> std::path::PathBuf {
+    let program = directory.join("weir");
+    let mut copy = Command::new("cp");
+    copy.arg(env!("CARGO_BIN_EXE_weir")).arg(&program);
+    assert!(copy.status().unwrap().success());
+    program
+}
+
 pub struct Agent {
     child: Child,
     stdout: Option<JoinHandle<String>>,
@@ -124,9 +134,7 @@ impl Agent {
         use std::os::unix::process::CommandExt as _;
         let directory = tempfile::tempdir().unwrap();
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let program = directory.path().join("weir");
-        std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).unwrap();
-        let mut command = Command::new(program);
+        let mut command = Command::new(copied_into(directory.path()));
         command.env_clear().uid(user).gid(user);
         Self::spawn(command, directory, config)
     }

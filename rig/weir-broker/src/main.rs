@@ -1,0 +1,11 @@
+//! Starts a broker, prints its address, and ends it with standard input.
+
+use std::io::{self, Read as _};
+
+fn main() -> io::Result<()> {
+    let broker = weir_broker::Broker::start();
+    println!("{}", broker.address());
+    // Nobody writes: it ends when the other side has closed it, or is no more.
+    io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
