@@ -119,7 +119,7 @@ async fn other_settings_begin_anew_and_say_so() {
         .shutdown(Duration::ZERO)
         .await;
     let gone = SavedStates::new(BTreeMap::from([("gone".to_owned(), saved)]), Duration::ZERO);
-    assert!(gone.finish()[0].reason.contains("no such output"));
+    assert!(gone.finish()[0].reason.contains("the output no longer exists"));
 }
 
 fn scrape() -> Arc<Scrape> {
