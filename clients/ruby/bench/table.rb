@@ -171,8 +171,9 @@ class Report
 
   def throughput(jit)
     runs = @measurements.throughput[jit]
-    lines = ["**Throughput, #{jit}**: #{Throughput::LOAD.threads} threads, #{Throughput::LOAD.iterations} times a counter, a " \
-             "timed block and a gauge each; the final flush included", "",
+    load = Throughput::LOAD
+    lines = ["**Throughput, #{jit}**: #{load.threads} threads, #{load.iterations} times a counter, a timed block and " \
+             "a gauge each; the final flush included", "",
              "| client | calls per second | calls per CPU second, all threads | arrived |", "| --- | --- | --- | --- |"]
     runs.each do |(name, aggregate), results|
       kind = aggregate ? "aggregated" : "batched"

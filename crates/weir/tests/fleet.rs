@@ -128,7 +128,12 @@ fn the_page_is_true() {
         let agent = Agent::start(&text.replace("/var/lib/weir", &own), &[]);
         agent.send("c:2|c\ng:1|g\ns:a|s\nh:1|h\nd:1|d|#pod_name:x\n");
         // Where the open bucket cannot be kept it is published.
-        let _ = std::fs::remove_dir_all(directory.path().join("state"));
+        // The agent may write its books there meanwhile.
+        let state = directory.path().join("state");
+        until("the state directory has gone", || {
+            let _ = std::fs::remove_dir_all(&state);
+            !state.exists()
+        });
         agent.stop();
         let (sums, ledger) = merged(&directory.path().join("log"), partitions);
         assert_eq!((sum(&sums, ""), ledger.merged), (2.0, 5), "{text}");

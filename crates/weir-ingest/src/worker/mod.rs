@@ -118,6 +118,8 @@ fn taking_tapped(
 
 /// One OS thread. It waits for nothing but its sockets until it ends.
 struct Worker {
+    /// Goes first: who misses a socket file must know by then that nobody will read it.
+    alive: Alive,
     event_loop: EventLoop,
     ingest: Ingest,
     origins: Option<OriginLink>,
@@ -130,7 +132,6 @@ struct Worker {
     gaps: Gaps,
     drops: DropWatch,
     give_back: GiveBack,
-    alive: Alive,
     stop: Arc<AtomicBool>,
     /// Another process continues the open bucket.
     keep: Arc<AtomicBool>,
