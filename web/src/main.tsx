@@ -32,7 +32,7 @@ function Page() {
         <header>
           <span class="brand">weir merge</span>
           <span class={merge.error ? "state bad" : "state good"} role="status">
-            {merge.error ? "the merge is away; the page goes on when it is back" : "live"}
+            {merge.error ? "the merge does not answer; the page resumes when it does" : "live"}
           </span>
         </header>
         <main>

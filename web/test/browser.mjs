@@ -424,7 +424,7 @@ try {
     await open("overview");
     await until("the page is live", async () => (await text(".state")) === "live");
     await agent.stop();
-    await until("the page says so", async () => (await text(".state")).includes("away"));
+    await until("the page says so", async () => (await text(".state")).includes("does not answer"));
     assert.match(await text("main"), /Messages per second/);
     agent = await startAgent();
     await until("it resumes by itself", async () => (await text(".state")) === "live");
