@@ -202,8 +202,8 @@ const (
 	membersMax = 4096
 )
 
-// matches compares the name and the tags of a call with those of the series, byte by byte. Tags are distinguished by where
-// the commas are, as they are by the agent.
+// matches compares the name and the tags of a call with those of the series, byte by byte. Tags are distinguished by
+// where the commas are, as they are by the agent.
 func (x *series) matches(name string, tags []string) bool {
 	if x.name != name {
 		return false
@@ -468,6 +468,19 @@ func (x *series) again() *series {
 	}
 	y := x.copyIdentity()
 	c.insert(y)
+	return y
+}
+
+// successor returns the series that collects instead of this one. It returns nil if the value of these calls has to be
+// sent at once; without room that counts as an overflow.
+func (x *series) successor(calls uint64) *series {
+	if x.direct {
+		return nil
+	}
+	y := x.again()
+	if y == nil {
+		x.scope.core.overflow.Add(calls)
+	}
 	return y
 }
 

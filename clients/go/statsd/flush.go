@@ -204,8 +204,8 @@ func (x *series) pinned() bool {
 	return m.counted && m.level != 0
 }
 
-// retire removes series that have been idle. A goroutine that still holds one finds its successor by closed, cellClosed and
-// gaugeClosed. It returns the families that may hold some of them.
+// retire removes series that have been idle. A goroutine that still holds one finds its successor by closed, cellClosed
+// and gaugeClosed. It returns the families that may hold some of them.
 func (c *core) retire(limit uint32) []sweeper {
 	c.tableMu.Lock()
 	defer c.tableMu.Unlock()

@@ -7,9 +7,9 @@ import (
 )
 
 // hashSecrets key the hashes by which contexts and handles are found. They differ between processes, and every word of
-// a text meets one of them, or a hash made with them, in both factors of its multiplication: an attacker who writes names and
-// tags can neither make a factor zero nor take back what another word did, and so cannot choose where a text goes in a
-// table.
+// a text meets one of them, or a hash made with them, in both factors of its multiplication: an attacker who writes
+// names and tags can neither make a factor zero nor take back what another word did, and so cannot choose where a text
+// goes in a table.
 var hashSecrets = newHashSecrets()
 
 func newHashSecrets() [3]uint64 { return [3]uint64{rand.Uint64(), rand.Uint64(), rand.Uint64()} }

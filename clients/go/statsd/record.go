@@ -53,21 +53,18 @@ func (x *series) addCountSlow(v int64) {
 
 // forwardCount passes on what was added to a series that does not collect.
 func (x *series) forwardCount(sum int64, calls uint64) {
-	if !x.direct {
-		if y := x.again(); y != nil {
-			y.mu.Lock()
-			if !y.closed {
-				m := y.spill()
-				m.spilledSum += sum
-				m.spilledCalls.Add(calls)
-				y.mu.Unlock()
-				return
-			}
+	if y := x.successor(calls); y != nil {
+		y.mu.Lock()
+		if !y.closed {
+			m := y.spill()
+			m.spilledSum += sum
+			m.spilledCalls.Add(calls)
 			y.mu.Unlock()
-			y.forwardCount(sum, calls)
 			return
 		}
-		x.scope.core.overflow.Add(calls)
+		y.mu.Unlock()
+		y.forwardCount(sum, calls)
+		return
 	}
 	var tmp [24]byte
 	_ = x.sendNow(appendInt(tmp[:0], sum), calls)
@@ -81,16 +78,14 @@ func (x *series) setGauge(v float64) {
 }
 
 func (x *series) setGaugeSlow(v float64) {
-	// Somebody else may have stored a value after ours, taking it for an open series; then that one is the last.
+	// Another goroutine may have stored a value after ours, before it saw that the series is closed; that value is the
+	// last.
 	if later := x.cell.Swap(gaugeClosed); later != gaugeClosed && later != gaugeEmpty {
 		v = math.Float64frombits(later)
 	}
-	if !x.direct {
-		if y := x.again(); y != nil {
-			y.setGauge(v)
-			return
-		}
-		x.scope.core.overflow.Add(1)
+	if y := x.successor(1); y != nil {
+		y.setGauge(v)
+		return
 	}
 	var tmp [32]byte
 	_ = x.sendNow(appendFloat(tmp[:0], v), 1)
@@ -107,12 +102,9 @@ func (x *series) addFloatCount(v float64) {
 		return
 	}
 	x.mu.Unlock()
-	if !x.direct {
-		if y := x.again(); y != nil {
-			y.addFloatCount(v)
-			return
-		}
-		x.scope.core.overflow.Add(1)
+	if y := x.successor(1); y != nil {
+		y.addFloatCount(v)
+		return
 	}
 	var tmp [32]byte
 	_ = x.sendNow(appendFloat(tmp[:0], v), 1)
@@ -177,12 +169,9 @@ func (x *series) observeFull(v float64) (lost *ErrorSenderChannelFull) {
 }
 
 func (x *series) observeSlow(v float64) {
-	if !x.direct {
-		if y := x.again(); y != nil {
-			y.observe(v)
-			return
-		}
-		x.scope.core.overflow.Add(1)
+	if y := x.successor(1); y != nil {
+		y.observe(v)
+		return
 	}
 	var tmp [32]byte
 	_ = x.sendNow(appendValue(tmp[:0], x.kind, v), 1)
@@ -193,11 +182,8 @@ func (x *series) addMember(value string) error {
 	x.mu.Lock()
 	if x.closed || x.direct {
 		x.mu.Unlock()
-		if !x.direct {
-			if y := x.again(); y != nil {
-				return y.addMember(value)
-			}
-			x.scope.core.overflow.Add(1)
+		if y := x.successor(1); y != nil {
+			return y.addMember(value)
 		}
 		var tmp [64]byte
 		return x.sendNow(appendSetValue(tmp[:0], value), 1)
