@@ -83,4 +83,10 @@ impl Encoded {
     pub fn dropped(&mut self, reason: Reason, class: Class, n: u64) {
         books::add_dropped(&mut self.dropped, reason, Items::of(class, n));
     }
+
+    /// The output has no form for events and service checks.
+    pub fn points_only(&mut self, batch: &Batch) {
+        self.dropped(Reason::Unsupported, Class::Events, batch.events.len() as u64);
+        self.dropped(Reason::Unsupported, Class::Checks, batch.checks.len() as u64);
+    }
 }

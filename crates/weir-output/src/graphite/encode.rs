@@ -263,8 +263,7 @@ impl Encode for GraphiteEncoder {
         for series in batch.series() {
             self.series(&series, bucket, out);
         }
-        out.dropped(Reason::Unsupported, Class::Events, batch.events.len() as u64);
-        out.dropped(Reason::Unsupported, Class::Checks, batch.checks.len() as u64);
+        out.points_only(batch);
         if batch.last {
             self.claims.sweep(bucket);
             self.renamed.tell(&self.notes);

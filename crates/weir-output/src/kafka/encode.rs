@@ -18,7 +18,7 @@ use crate::prometheus::NoState;
 /// Bytes that a series of [`Waiting`] takes, about.
 const WAITING_BYTES: u64 = 400;
 
-/// What an encoder goes on with is found by what decides about it.
+/// The saved state of an encoder is found by the settings that it depends on.
 pub(super) struct Settings {
     pub place: String,
     pub tenant: String,
@@ -253,8 +253,7 @@ impl Encode for FleetEncoder {
     }
 
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
-        out.dropped(Reason::Unsupported, Class::Events, batch.events.len() as u64);
-        out.dropped(Reason::Unsupported, Class::Checks, batch.checks.len() as u64);
+        out.points_only(batch);
         if batch.partitions.is_empty() {
             return self.timestamped(batch, out);
         }

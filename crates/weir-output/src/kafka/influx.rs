@@ -60,8 +60,7 @@ impl Encode for InfluxLines {
                 self.end_payload(out);
             }
         }
-        out.dropped(Reason::Unsupported, Class::Events, batch.events.len() as u64);
-        out.dropped(Reason::Unsupported, Class::Checks, batch.checks.len() as u64);
+        out.points_only(batch);
     }
 
     fn finish(&mut self, out: &mut Encoded) {
