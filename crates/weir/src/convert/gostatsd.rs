@@ -226,7 +226,7 @@ impl Converter {
             match key.text.as_str() {
                 "address" => text.clone_into(&mut address),
                 "mode" if text == "tags" => {}
-                "mode" => self.draft.set_output("graphite", "tags", "drop"),
+                "mode" => self.draft.set_output("graphite", "tags", "none"),
                 "global_prefix" => self.draft.set_output("graphite", "prefix", text),
                 "write_timeout" => self.draft.set_output("graphite", "delivery.timeout", text),
                 "dial_timeout" => {}
@@ -429,11 +429,11 @@ mod tests {
     #[test]
     fn settings_backends_and_filters() {
         let text = "metrics-addr=':9125'\nflush-interval='10s'\npercent-threshold=[90, 99]\ndefault-tags='env:prod team:x'\nbackends=['graphite', 'stdout']\n\
-                    namespace='shop'\nexpiry-interval='2m'\nmax-readers=3\nfilters='noisy drop not'\n\n[graphite]\naddress='carbon:2003'\nprefix_timer='t'\n\n\
+                    namespace='shop'\nexpiry-interval='2m'\nmax-readers=3\nfilters='noisy drop not'\n\n[graphite]\naddress='carbon:2003'\nmode='basic'\nprefix_timer='t'\n\n\
                     [filter.noisy]\ndrop-tags='request_path:*'\n\n[filter.drop]\nmatch-metrics='noisy.* regex:^x'\ndrop-metric=true\n\n[filter.not]\nmatch-tags='a'\ndrop-metric=true\n";
         let converted = convert(text).unwrap();
         let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
-        assert_eq!(lines, [8, 13, 23], "{:?}", converted.left);
+        assert_eq!(lines, [8, 14, 24], "{:?}", converted.left);
         for part in [
             "udp: [0.0.0.0:9125]\n",
             "bucket_width: 10s\n",
@@ -442,6 +442,7 @@ mod tests {
             "namespace: shop\n",
             "counter_expiry: 120s\n",
             "address: tcp://carbon:2003\n",
+            "tags: none\n",
             "stdout:\n    enabled: true\n",
             "  - name: noisy\n    exclude_tags: [request_path]\n",
             "  - name: drop\n    match: noisy.\n    match_type: prefix\n    drop: true\n",
