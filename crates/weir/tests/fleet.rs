@@ -2,7 +2,8 @@
 
 mod support;
 
-use std::path::Path;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use support::manager::Manager;
@@ -87,8 +88,11 @@ impl Published {
     }
 
     fn senders(&self) -> Senders {
-        let datagrams = self.manager.path().join("datagrams");
-        Senders::start(vec![over_unixgram(&datagrams)], Duration::from_millis(1))
+        Senders::start(vec![over_unixgram(&self.socket())], Duration::from_millis(1))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.manager.path().join("datagrams")
     }
 }
 
@@ -104,14 +108,20 @@ fn open(admin: &str) -> u64 {
     status(admin)["state"]["samples_open"].as_u64().unwrap()
 }
 
-/// Waits until all that was sent is in the open bucket or behind it.
-fn quiet(admin: &str) {
-    let received = || status(admin)["total"]["samples"]["received"].as_u64();
-    let mut before = None;
-    until("nothing more comes", || {
-        let now = received();
-        std::thread::sleep(Duration::from_millis(500));
-        std::mem::replace(&mut before, now) == now
+/// Waits until all that was sent over a Unix socket is in the open bucket or behind it: a line that is rejected comes after it.
+fn wait_for_all(admin: &str, socket: &Path) {
+    let rejected = || status(admin)["total"]["messages"]["rejected"]["bad_type"].as_u64();
+    let before = rejected();
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.send_to(b"the.last:1|x", socket).unwrap();
+    until("the last line is read", || rejected() > before);
+}
+
+/// Removes a directory that an agent may write its books to meanwhile.
+fn remove(directory: &Path) {
+    until("the directory has gone", || {
+        let _ = std::fs::remove_dir_all(directory);
+        !directory.exists()
     });
 }
 
@@ -128,12 +138,7 @@ fn the_page_is_true() {
         let agent = Agent::start(&text.replace("/var/lib/weir", &own), &[]);
         agent.send("c:2|c\ng:1|g\ns:a|s\nh:1|h\nd:1|d|#pod_name:x\n");
         // Where the open bucket cannot be kept it is published.
-        // The agent may write its books there meanwhile.
-        let state = directory.path().join("state");
-        until("the state directory has gone", || {
-            let _ = std::fs::remove_dir_all(&state);
-            !state.exists()
-        });
+        remove(&directory.path().join("state"));
         agent.stop();
         let (sums, ledger) = merged(&directory.path().join("log"), partitions);
         assert_eq!((sum(&sums, ""), ledger.merged), (2.0, 5), "{text}");
@@ -197,12 +202,12 @@ fn totals_of_a_fleet_are_what_was_sent() {
     let lost = status(&of_killed)["state"]["samples_lost"].as_u64().unwrap();
 
     let [sent, sent_to_killed] = senders.map(Senders::end);
-    for admin in [&of_stopped, &of_killed] {
-        quiet(admin);
+    for (published, admin) in [(&first, &of_stopped), (&second, &of_killed)] {
+        wait_for_all(admin, &published.socket());
     }
     for (published, agent) in [(&first, stopped), (&second, killed)] {
         // Nothing can be kept, so the bucket is flushed, and the agent says that it ends.
-        std::fs::remove_dir_all(&published.state).unwrap();
+        remove(published.state.as_ref());
         agent.stop();
     }
     let (sums, ledger) = merged(&log, PARTITIONS);
