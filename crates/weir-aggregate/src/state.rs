@@ -138,6 +138,9 @@ impl State {
     /// Asks for the memory that [`State::save`] reads of these contexts.
     pub fn look_ahead_saved(&self, live: &[LiveContext]) {
         self.look_ahead_half(live, self.open);
+        for live in live {
+            self.prefetch_rare_body(live.kind(), live.id());
+        }
     }
 
     /// Asks for the state in both halves, then the bodies of one of them, then what those point to.

@@ -108,6 +108,11 @@ impl ContextTable {
         }
     }
 
+    /// Makes room for about so many contexts while there is none.
+    pub fn expect(&mut self, contexts: usize) {
+        self.index.expect(contexts);
+    }
+
     pub fn len(&self) -> usize {
         self.live_count
     }

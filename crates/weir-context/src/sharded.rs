@@ -36,6 +36,15 @@ impl<T> Sharded<T> {
     }
 }
 
+impl<T> Sharded<HashTable<T>> {
+    /// Makes room for about so many entries while there is none, so that none of them is hashed again later.
+    pub fn expect(&mut self, entries: usize) {
+        for shard in self.shards.iter_mut().filter(|shard| shard.is_empty()) {
+            shard.reserve(entries / SHARDS, |_| 0);
+        }
+    }
+}
+
 /// Gives back a shard's memory once three quarters of it are unused.
 pub(crate) fn shrink<T>(shard: &mut HashTable<T>, hash: impl Fn(&T) -> u64) {
     if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {

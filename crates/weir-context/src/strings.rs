@@ -41,6 +41,11 @@ impl Strings {
         }
     }
 
+    /// Makes room for about so many strings while there is none.
+    pub fn expect(&mut self, strings: usize) {
+        self.index.expect(strings);
+    }
+
     /// [`Strings::acquire`] for a tag.
     pub fn acquire_tag(&mut self, tag: &str, secret: &HashSecret) -> StringId {
         let id = self.acquire(tag, secret);

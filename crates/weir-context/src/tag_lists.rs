@@ -62,6 +62,11 @@ impl TagLists {
         }
     }
 
+    /// Makes room for about so many lists while there is none.
+    pub fn expect(&mut self, lists: usize) {
+        self.index.expect(lists);
+    }
+
     /// Finds or adds the list and takes one reference to it. `tags` is sorted and free of duplicates.
     pub fn acquire<T: AsRef<str>>(
         &mut self,

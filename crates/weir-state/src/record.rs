@@ -269,7 +269,7 @@ pub fn decode_body(header: Header, body: Vec<u8>) -> Result<Record, Error> {
 }
 
 thread_local! {
-    /// To make one anew for each record costs more than it does.
+    /// Making one for each record costs more than using it.
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
 }
 

@@ -6,6 +6,9 @@ use weir_protocol::Kind;
 use crate::wire::{Reader, Writer};
 use crate::{AgentId, Error, Facts, Identity, State};
 
+/// About what a series with a name and some tags takes.
+pub const SERIES_BYTES: usize = 96;
+
 const HAS_NAME: u8 = 1;
 const HAS_HOST: u8 = 2;
 const HAS_INTEGRATION: u8 = 4;
@@ -57,6 +60,11 @@ impl StreamWriter {
             agent,
             writer: Writer::default(),
         }
+    }
+
+    /// Makes room for about so many series with their names.
+    pub fn expect(&mut self, series: usize) {
+        self.writer.bytes.reserve(series * SERIES_BYTES);
     }
 
     pub fn add(&mut self, entry: &Entry<'_>) {

@@ -20,6 +20,13 @@ pub struct KnownContext<'a> {
 }
 
 impl Contexts {
+    /// About so many contexts are going to be restored.
+    pub fn expect(&mut self, contexts: usize) {
+        self.interner.strings.expect(contexts);
+        self.interner.tag_lists.expect(contexts);
+        self.resolved.expect(contexts);
+    }
+
     /// Makes a context that no message leads to yet. `None`: there is no room for it, or it is there already.
     pub fn restore(&mut self, known: KnownContext<'_>) -> Option<ContextId> {
         let is_overflow = known.tags.contains(&OVERFLOW_TAG);

@@ -3,7 +3,7 @@
 use weir_aggregate::Carried;
 use weir_context::{KnownContext, LiveContext, PARTITIONS};
 use weir_protocol::Kind;
-use weir_state::{Entry, Facts, Identity, Named, State, StreamReader, StreamWriter};
+use weir_state::{Entry, Facts, Identity, Named, SERIES_BYTES, State, StreamReader, StreamWriter};
 
 use super::{Hurry, Ingest};
 use crate::hand_over::ROWS_AHEAD;
@@ -41,6 +41,7 @@ impl Ingest {
     pub fn save_encoded(&mut self, carried: Carried) -> SavedBucket {
         self.feed_parked(0, Hurry::End);
         let mut writer = StreamWriter::new(carried.agent);
+        writer.expect((0..PARTITIONS).map(|partition| self.contexts_in(partition)).sum());
         for partition in 0..PARTITIONS {
             for group in self.contexts.live(partition).chunks(ROWS_AHEAD) {
                 self.contexts.look_ahead_rows(group);
@@ -135,6 +136,7 @@ impl Ingest {
             };
             count(self.restore(identity.kind, &named, facts, state, carried));
         }
+        self.contexts.expect(saved.encoded.len() / SERIES_BYTES);
         let mut reader = StreamReader::new(carried.agent, &saved.encoded);
         loop {
             match reader.next_entry() {
