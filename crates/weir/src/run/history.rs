@@ -39,7 +39,7 @@ pub fn feed(recent: &Arc<Recent>) -> (HistoryFeed, Receiver<Arc<Batch>>) {
     (HistoryFeed { inbox, recent }, batches)
 }
 
-/// Starts the thread; it ends with the pipeline. `before`: the process that this one goes on for, which gives its history.
+/// Starts the thread; it ends with the pipeline. `before`: the previous process, which gives its history.
 pub fn start(
     recent: Arc<Recent>,
     batches: Receiver<Arc<Batch>>,
@@ -65,7 +65,7 @@ pub fn start(
         .map(drop)
 }
 
-/// Sends all that is held to the process that goes on.
+/// Sends all that is held to the next process.
 pub fn give(recent: &Recent, channel: &Channel) -> io::Result<()> {
     recent.give(hand_over::STEP_MAX, |of, part| {
         let tag = match of {
@@ -84,7 +84,7 @@ fn adopt(recent: &Recent, channel: &Channel) {
     recent.adopted();
     match adopted {
         Ok(()) => tracing::info!(
-            "hand-over: the history goes on with {} points",
+            "hand-over: the history continues with {} points",
             recent.points().figures().points
         ),
         Err(error) => tracing::warn!("hand-over: not all of the history came: {error}"),

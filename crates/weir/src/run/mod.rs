@@ -218,7 +218,11 @@ async fn serve(
 ) -> Result<(), Failure> {
     let view = agent.view.clone();
     let keeping = tokio::spawn(keep_books(agent.clone()));
-    let telling = tokio::spawn(told::tell(notify.clone(), view.clone(), agent.progress()));
+    let telling = tokio::spawn(told::tell_of_agent(
+        notify.clone(),
+        view.clone(),
+        agent.progress(),
+    ));
     let (sender, mut reloads) = tokio::sync::mpsc::channel(RELOADS_MAX);
     let _ = view.reloads.set(sender);
     if let Some(server) = admin {

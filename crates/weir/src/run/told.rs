@@ -1,4 +1,4 @@
-//! The service manager is told how the agent is, while it runs.
+//! The service manager is told how the process is, while it runs.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,11 +21,28 @@ const READY_INTERVAL: Duration = Duration::from_millis(20);
 const TURN_MAX: Duration = Duration::from_secs(2);
 
 /// Runs as long as the agent does.
-pub async fn tell(notify: Arc<Notify>, view: Arc<View>, workers: Vec<Arc<Progress>>) {
+pub async fn tell_of_agent(notify: Arc<Notify>, view: Arc<View>, workers: Vec<Arc<Progress>>) {
+    let is_ready = || view.readiness().is_ok();
+    tell(
+        notify,
+        is_ready,
+        || are_alive(&workers),
+        || line(&view.snapshot()),
+    )
+    .await;
+}
+
+/// Says when the process is ready; from then on that it is alive, as long as it is, and how it is in a line.
+pub async fn tell(
+    notify: Arc<Notify>,
+    is_ready: impl Fn() -> bool,
+    is_alive: impl Fn() -> bool,
+    line: impl Fn() -> String,
+) {
     if !notify.is_wanted() {
         return;
     }
-    while view.readiness().is_err() {
+    while !is_ready() {
         tokio::time::sleep(READY_INTERVAL).await;
     }
     notify.ready();
@@ -33,12 +50,12 @@ pub async fn tell(notify: Arc<Notify>, view: Arc<View>, workers: Vec<Arc<Progres
     // Twice in the time that the manager waits, as it asks for.
     let every = notify.watchdog().map_or(STATUS_INTERVAL, |watchdog| watchdog / 2);
     loop {
-        if notify.watchdog().is_some() && are_alive(&workers) {
+        if notify.watchdog().is_some() && is_alive() {
             notify.alive();
         }
         if Instant::now() >= next_status {
             next_status = Instant::now() + STATUS_INTERVAL;
-            notify.status(&line(&view.snapshot()));
+            notify.status(&line());
         }
         tokio::time::sleep(every.min(STATUS_INTERVAL)).await;
     }

@@ -5,12 +5,12 @@ use std::hash::BuildHasher as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weir_config::LogReader;
 use weir_merge::{Plan, Settings};
 
-use super::{outputs_runtime, second_stop};
+use super::{outputs_runtime, second_stop, told};
 use crate::admin::caller::Hosts;
 use crate::admin::{AdminServer, AdminSource as _, ConnectionLimits};
 use crate::budget::{Budget, Share};
@@ -45,7 +45,7 @@ const SENT: &str = "sent";
 /// How long one call waits for brokers.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The owner has a turn at least this often, unless it stands still.
+/// The owner has a turn at least this often, unless it is stuck.
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 fn open(reader: &LogReader) -> Result<FleetLog, String> {
@@ -203,7 +203,7 @@ async fn serve(
     result
 }
 
-/// Until the process is to end. A hang-up lets outputs open their files anew.
+/// Until the process is to end. SIGHUP lets outputs reopen their files.
 async fn stop_signal(signals: &mut Signals, view: &View) -> &'static str {
     loop {
         match signals.next().await {
@@ -212,7 +212,7 @@ async fn stop_signal(signals: &mut Signals, view: &View) -> &'static str {
                 if let Some(sending) = view.shared.sending() {
                     sending.outputs.reopen();
                 }
-                tracing::warn!("SIGHUP: files are opened anew; another configuration needs a restart");
+                tracing::warn!("SIGHUP: files are reopened; a changed configuration needs a restart");
             }
             Request::Upgrade => {
                 tracing::warn!("SIGUSR2: a merge is upgraded by a restart, which loses nothing")
@@ -237,28 +237,12 @@ fn banner(config: &Config, address: std::net::SocketAddr) -> String {
 
 /// Tells the service manager, while the merge runs.
 async fn tell(notify: Arc<Notify>, view: Arc<View>) {
-    if !notify.is_wanted() {
-        return;
-    }
-    while view.readiness().is_err() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    notify.ready();
-    let every = notify
-        .watchdog()
-        .map_or(TURN_MAX, |watchdog| (watchdog / 2).min(TURN_MAX));
-    let mut next_status = Instant::now();
-    loop {
+    let is_ready = || view.readiness().is_ok();
+    let is_alive = || {
         let since_turn = unix_ms() - view.shared.turned_at.load(Ordering::Relaxed);
-        if notify.watchdog().is_some() && since_turn < TURN_MAX.as_millis() as i64 {
-            notify.alive();
-        }
-        if Instant::now() >= next_status {
-            next_status = Instant::now() + TURN_MAX;
-            notify.status(&line(&view));
-        }
-        tokio::time::sleep(every).await;
-    }
+        since_turn < TURN_MAX.as_millis() as i64
+    };
+    told::tell(notify, is_ready, is_alive, || line(&view)).await;
 }
 
 /// How it stands in a line.

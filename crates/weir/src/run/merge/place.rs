@@ -30,11 +30,11 @@ pub struct Written {
 }
 
 impl Written {
-    /// To go on with these partitions, where the log says how far they were sent. What was summed up holds for these partitions
+    /// Where to continue with these partitions, given how far the log says they were sent. The sums hold for these partitions
     /// and this place alone.
     pub fn at(mut self, noted: &BTreeMap<u32, u64>) -> Written {
         let next = &mut self.position.next;
-        // A partition that nobody has sent anything of changes no sum.
+        // A partition of which nothing was sent yet changes no sum.
         let holds = |(partition, before): (&u32, &u64)| {
             next.get(partition).map_or(*before == 0, |next| next >= before)
         };

@@ -17,11 +17,11 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How long to wait after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How often it is said how the fleet stands, if nobody asks; and at most this part of the time goes into it.
+/// How often the status is written without a request, and the share of time that it may take at most.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 const REPORT_PART: u32 = 20;
 
-/// How often files that nobody needs are removed.
+/// How often files that are no longer needed are removed.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 
 pub struct Reading {
@@ -89,10 +89,7 @@ impl Reading {
         self.totals.add(turn);
         self.shared.succeeded();
         if turn.fenced > 0 {
-            tracing::warn!(
-                "another process has gone on with {} partitions of this one",
-                turn.fenced
-            );
+            tracing::warn!("another process took over {} partitions of this one", turn.fenced);
         }
         if turn.commits > 0 {
             self.shared.committed(turn.commits);
@@ -115,11 +112,11 @@ impl Reading {
         self.next_report = Instant::now() + REPORT_INTERVAL.max(took * REPORT_PART);
     }
 
-    /// Notes in the log what all outputs have, for another process that goes on with a partition.
+    /// Notes in the log what all outputs have, for the next owner of a partition.
     fn note_sent(&mut self) {
         for (partition, before) in self.sender.news() {
             match self.owner.note_results_sent(partition, before) {
-                // Another process has it, and goes on from what was noted last.
+                // Another process owns it, and continues from what was noted last.
                 Ok(()) | Err(CommitError::Fenced) => {}
                 Err(CommitError::Log(error)) => self.shared.failed(&format!("log: {error}")),
             }

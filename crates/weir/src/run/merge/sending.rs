@@ -38,7 +38,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Sends the results of these partitions. Sums are of partitions: with others, outputs that add up begin anew, which their
+    /// Sends the results of these partitions. Sums belong to partitions: with others, outputs that add up start from zero, which their
     /// receivers see as a restart. An error: an output cannot be started.
     pub fn follow(&mut self, held: BTreeSet<u32>, log: &mut FleetLog) -> Result<(), String> {
         if self.held == held {
@@ -101,7 +101,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Each goes on with what it had summed up at its position.
+    /// Each continues with its sums at its position.
     fn outputs(&self, written: &mut BTreeMap<String, Written>) -> Result<Arc<Outputs>, String> {
         let newest = written.values().map(|written| written.at_ms).max().unwrap_or(0);
         let away = Duration::from_millis((unix_ms() - newest).max(0) as u64);
