@@ -58,8 +58,8 @@ check: deps
 	scripts/check-repository.sh
 	scripts/check-prose.py
 	scripts/check-dependencies.py
-	$(CARGO) clippy --workspace --features $(FEATURES) --all-targets --locked -- -D warnings
 	@set -e; for m in $(PARTS); do $(MAKE) -C $$(dirname $$m) check; done
+	$(CARGO) clippy --workspace --features $(FEATURES) --all-targets --locked -- -D warnings
 
 ## bench: ratios against the floor of this machine, with their spread
 bench:
