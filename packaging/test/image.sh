@@ -14,10 +14,10 @@ work=$SCRATCH
 "$here/layout.py" "$dist"/weir-*-image.tar "$work" || fail "the layout"
 
 # As a runtime would: the root read-only, /proc, and nothing else.
-mount --bind "$work/root" "$work/root"
-mkdir -p "$work/root/proc"
-mount -o remount,bind,ro "$work/root"
-mount -t proc proc "$work/root/proc"
+mount --bind "$work/tree" "$work/tree"
+mkdir -p "$work/tree/proc"
+mount -o remount,bind,ro "$work/tree"
+mount -t proc proc "$work/tree/proc"
 ip link set lo up
 user=$(jq -r .config.User "$work/config.json")
 mapfile -t variables < <(jq -r '.config.Env[]' "$work/config.json")
@@ -25,10 +25,10 @@ mapfile -t command < <(jq -r '(.config.Entrypoint + .config.Cmd)[]' "$work/confi
 mapfile -t health < <(jq -r '.config.Healthcheck.Test[1:][]' "$work/config.json")
 chroot=$(command -v chroot)
 # Each of these programs becomes the next, so that the process that is started is the agent.
-inside=(env -i "${variables[@]}" "$chroot" --userspec="$user" --groups= "$work/root")
+inside=(env -i "${variables[@]}" "$chroot" --userspec="$user" --groups= "$work/tree")
 inside() { "${inside[@]}" "$@"; }
 
-! touch "$work/root/file" 2>/dev/null || fail "the root can be written"
+! touch "$work/tree/file" 2>/dev/null || fail "the root can be written"
 if inside "${health[@]}" 2>/dev/null; then fail "healthy without an agent"; fi
 "${inside[@]}" "${command[@]}" 2>"$work/log" &
 agent=$!
@@ -46,7 +46,7 @@ for _ in $(seq 600); do
 done
 [ "$accepted" = 1 ] || fail "the message did not arrive"
 # Process numbers are those of the namespace, and so is this /proc.
-runs_as=$(stat -c %u "$work/root/proc/$agent")
+runs_as=$(stat -c %u "$work/tree/proc/$agent")
 [ "$runs_as" = "${user%:*}" ] || fail "it runs as $runs_as"
 kill -TERM "$agent"
 wait "$agent" || { cat "$work/log"; fail "it ended with $?"; }

@@ -16,7 +16,8 @@ const fn not_taken(key: &'static str, why: &'static str) -> NotTaken {
 const ONE_BUDGET: &str = "there is one memory budget, `memory`; queues and caches share it";
 const WORKERS: &str = "`workers` is worked out from the cores";
 const LOG: &str = "weir writes no log of metrics; `weir top` and the page at the admin address show every metric as it arrives";
-const CAPTURE: &str = "weir writes no capture files of that agent; an output of type relay copies the traffic as it arrives to another agent or a file's writer";
+const CAPTURE: &str =
+    "`weir capture` writes such files, and `weir replay` sends them; both take their limits as flags";
 const SIZES: &str = "payloads are cut to what the intake takes; `outputs.datadog.points_per_payload_max` is the one limit to set";
 const KINDS: &str = "outputs.datadog sends every kind; rules with `drop: true` keep metrics back";
 const ORIGIN_SOURCES: &str =

@@ -72,7 +72,7 @@ fn snapshot_of(shape: usize) -> Vec<u8> {
     merge.commit().map(|commit| commit.snapshot).unwrap_or_default()
 }
 
-/// A snapshot, or an error that says why it is none. What it is taken for goes on: it merges, closes, counts, and has a snapshot that
+/// A snapshot, or an error that says why it is invalid. A restored merge works: it merges, closes, counts, and has a snapshot that
 /// can be read.
 fn snapshot(bytes: &[u8]) {
     let mut merge = match Merge::restore(Settings::default(), bytes, 0) {
@@ -89,7 +89,7 @@ fn snapshot(bytes: &[u8]) {
     let _ = (merge.ledger(), merge.streams(), merge.shared_ids().count());
     if let Some(commit) = merge.commit() {
         let again = Merge::restore(Settings::default(), &commit.snapshot, commit.offset);
-        assert!(again.is_ok(), "its own snapshot is none: {again:?}");
+        assert!(again.is_ok(), "its own snapshot is invalid: {again:?}");
     }
 }
 

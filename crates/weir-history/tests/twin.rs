@@ -54,7 +54,7 @@ fn feed(history: &mut History, sent: &[Sent], buckets: Range<i64>, salt: u64) {
     }
 }
 
-/// As another process goes on with it, whose memory has this bound.
+/// As the next process has it, with memory of this bound.
 fn moved(history: &History, bytes_max: usize) -> History {
     let mut next = History::new(bytes_max);
     for part in history.parts() {

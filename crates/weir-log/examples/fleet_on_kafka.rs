@@ -1,4 +1,4 @@
-//! How far the owners of a log on Kafka are behind a fleet, and how long it takes until others go on where one was killed.
+//! How far the owners of a log on Kafka are behind a fleet, and how long it takes until the others take over from a killed one.
 //!
 //! `cargo run --release -p weir-log --features kafka --example fleet_on_kafka -- [AGENTS] [SERIES] [PARTITIONS] [OWNERS] [BUCKETS]`
 //!

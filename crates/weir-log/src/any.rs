@@ -49,7 +49,7 @@ impl AnyLog {
         on!(self, log => log.quarantined(partition))
     }
 
-    /// Removes what nobody needs any more, where the log does not do so itself: records that are committed, and results before
+    /// Removes what is no longer needed, where the log does not do so itself: committed records, and results before
     /// this number.
     pub fn prune(&mut self, partition: u32, results_before: u64) -> Result<(), Error> {
         match self {

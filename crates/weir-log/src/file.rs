@@ -49,7 +49,7 @@ struct KeptCommit {
 struct Partition {
     records: Frames,
     commits: Frames,
-    /// Behind the last result that was read, and the commit to go on with.
+    /// The number after the last result that was read, and the commit to continue with.
     results: Option<(u64, u64)>,
     /// The process that holds it may append a record.
     appending: PathBuf,
@@ -260,7 +260,7 @@ impl Log for FileLog {
 
     fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<Numbered>, Error> {
         let of = self.partition(partition)?;
-        // Whoever reads on asks for what comes behind the last result: that commit need not be read again.
+        // A reader continues with the number after the last result, so that this commit is not read again.
         let known = of.results.filter(|(behind, _)| *behind == from);
         let commit = known.map_or(from / RESULTS_MAX, |(_, commit)| commit);
         let (frames, next) = of.commits.read(commit, bytes_max)?;

@@ -120,7 +120,7 @@ impl Publisher {
         self.open = Some(Bucket { start, width });
     }
 
-    /// Forgets what series are called. Numbers of records go on.
+    /// Forgets the names of series. The numbers of records continue.
     pub fn forget(&mut self) {
         self.catalogues.clear();
         self.generation += 1;
@@ -214,7 +214,7 @@ impl Publisher {
         closing
     }
 
-    /// Begins anew where most series did not come for a while: what is left costs less than keeping account of each.
+    /// Starts over when most series have not come for a while: this costs less than tracking each one.
     fn forget_idle(&mut self) {
         let known: usize = self.catalogues.iter().map(Catalogue::len).sum();
         let idle = || {

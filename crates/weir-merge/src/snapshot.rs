@@ -25,7 +25,7 @@ pub enum SnapshotError {
     Version { found: Option<u8> },
     #[error("a snapshot that cannot be read: {0}")]
     Form(#[from] postcard::Error),
-    #[error("a snapshot that nobody can have written: {what}")]
+    #[error("an invalid snapshot: {what}")]
     Impossible { what: &'static str },
 }
 

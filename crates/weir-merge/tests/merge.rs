@@ -504,7 +504,7 @@ fn extreme() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// A damaged snapshot is refused, or what it is taken for goes on: it merges, closes, and has a snapshot that can be read.
+    /// A damaged snapshot is refused, or it restores a merge that works: it merges, closes, and has a snapshot that can be read.
     #[test]
     fn a_damaged_snapshot_is_refused_or_goes_on(damages in prop::collection::vec((0usize..600, 1u8..=255), 1..6)) {
         let mut writers = [Writer::new(1, 1), Writer::new(2, 1)];

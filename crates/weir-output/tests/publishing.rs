@@ -18,7 +18,7 @@ use weir_output::settings::Start as _;
 use weir_protocol::Kind;
 use weir_state::{AgentId, Bounds, Record, State, Table};
 
-/// A log in a directory, and who reads it.
+/// A log in a directory, and its reader.
 struct Fleet {
     directory: TempDir,
     partitions: u32,
@@ -50,7 +50,7 @@ impl Fleet {
         settings
     }
 
-    /// Where the log was there is a file for a while: nothing can be appended, whoever asks.
+    /// A file takes the place of the log for a while: no append succeeds, not even as root.
     fn take_away(&self) {
         std::fs::rename(self.path(), self.path().with_extension("away")).unwrap();
         std::fs::write(self.path(), "no log").unwrap();

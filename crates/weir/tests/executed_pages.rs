@@ -1,6 +1,6 @@
 //! The README and the pages in docs/. Blocks of `console` are run, a page's in one shell from top to bottom, in a network of its
 //! own in which the usual ports are free. Blocks of `yaml` are configurations that `weir check` accepts. Blocks with a marker in
-//! front of them are another test's, or nobody's; `scripts/check-prose.py` knows the same markers.
+//! front of them belong to another test, or are not executed; `scripts/check-prose.py` knows the same markers.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

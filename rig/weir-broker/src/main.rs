@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 fn main() -> io::Result<()> {
     let broker = weir_broker::Broker::start();
     println!("{}", broker.address());
-    // Nobody writes: it ends when the other side has closed it, or is no more.
+    // Nothing is written here: it ends when the other side closes it or dies.
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }

@@ -118,7 +118,7 @@ fn taking_tapped(
 
 /// One OS thread. It waits for nothing but its sockets until it ends.
 struct Worker {
-    /// Goes first: who misses a socket file must know by then that nobody will read it.
+    /// Dropped first: a watcher that misses a socket file must see by then that the worker has ended.
     alive: Alive,
     event_loop: EventLoop,
     ingest: Ingest,

@@ -54,7 +54,7 @@ impl ClientContext for Heard {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // To come to the end of a partition is none.
+        // The end of a partition is not an error.
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
             self.note(&format!("{error}: {reason}"));
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// How long a sample counts, at least. Clocks drift apart by some 50 us per second.
 const WINDOW: Duration = Duration::from_secs(300);
 
-/// The time of the brokers, or somewhat less: from a timestamp to its arrival passes time that nobody knows.
+/// The time of the brokers, or slightly less: how long a message was under way after its timestamp is unknown.
 #[derive(Debug)]
 pub(crate) struct BrokerClock {
     started: Instant,

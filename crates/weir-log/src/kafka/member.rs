@@ -80,7 +80,7 @@ pub(crate) struct Member {
     untold: Vec<Assignment>,
 }
 
-/// Whether the group has gone on without the proof that was shown.
+/// Whether the group is in another generation than the proof.
 pub(crate) fn is_stale(code: Code) -> bool {
     matches!(
         code,
@@ -136,7 +136,7 @@ impl Member {
         match failed {
             Some(error @ KafkaError::MessageConsumptionFatal(_)) => Err(self.broken(error)),
             Some(KafkaError::MessageConsumption(code)) if is_refusal(code) => Err(self.broken(code)),
-            // It goes on by itself as soon as it can.
+            // The client library retries by itself.
             _ => Ok(()),
         }
     }
@@ -191,7 +191,7 @@ impl Member {
         })
     }
 
-    /// Notes an offset for a partition of any topic. `Ok(false)`: the group has gone on without us.
+    /// Notes an offset for a partition of any topic. `Ok(false)`: the group is in another generation.
     pub fn note(&self, topic: &str, partition: u32, offset: u64) -> Result<bool, Error> {
         let list = one(topic, partition, Some(offset));
         let noted = list.and_then(|list| self.client.commit(&list, CommitMode::Sync));

@@ -2,7 +2,7 @@
 //!
 //! Agents write records, each once where the brokers allow to tell. Owners are members of a group: which partitions are theirs
 //! the group decides, and what they commit is one transaction with the group's generation in it, so the brokers refuse a commit
-//! of an owner that the group has gone on without. A snapshot carries the offset that it belongs to, so both are of one commit.
+//! of an owner from an earlier generation. A snapshot carries the offset that it belongs to, so both are of one commit.
 //!
 //! Each part connects when it is needed first: an agent never joins the group.
 
@@ -182,7 +182,7 @@ impl KafkaLog {
         Ok(())
     }
 
-    /// Writes a plan, and waits until it is read. Where somebody else writes one at the same time, the last one counts.
+    /// Writes a plan, and waits until it is read. Of two that are written at the same time, the last one counts.
     fn write_plan(&mut self, text: &str) -> Result<(), Error> {
         let written = self.write_control(PLAN, text.as_bytes())?;
         let until = Instant::now() + self.brokers.timeout;

@@ -218,7 +218,7 @@ fn next_of(polled: Option<KafkaResult<BorrowedMessage<'_>>>) -> KafkaResult<Next
         None => Ok(Next::Nothing),
         Some(Ok(message)) => Ok(Next::Message(Got::of(&message))),
         Some(Err(KafkaError::PartitionEOF(_))) => Ok(Next::End),
-        // It goes on by itself as soon as it can.
+        // The client library retries by itself.
         Some(Err(KafkaError::MessageConsumption(code))) if is_passing(code) => Ok(Next::Nothing),
         Some(Err(error)) => Err(error),
     }

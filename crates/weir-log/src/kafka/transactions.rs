@@ -21,7 +21,7 @@ const VERSION: u8 = 1;
 pub(crate) const REASON: &str = "weir-reason";
 pub(crate) const OFFSET: &str = "weir-offset";
 
-/// How long brokers keep a transaction open whose owner is gone. Until then nobody goes on with its partitions.
+/// How long brokers keep the transaction of a dead owner open. Until then its partitions have no owner.
 const OPEN_MILLISECONDS: &str = "20000";
 
 /// The largest snapshot, and somewhat more.
@@ -36,11 +36,11 @@ pub(crate) struct Committer {
 
 /// Why a transaction did not happen, or may not have.
 pub(crate) enum Failed {
-    /// The group has gone on without the proof that was shown. Nothing happened.
+    /// The group is in another generation. Nothing was written.
     Stale,
-    /// This client can go on. Nothing happened.
+    /// The client is still usable. Nothing was written.
     Aborted(Error),
-    /// Another client must take its place, and what happened is not known.
+    /// The client must be replaced. The transaction may have been committed.
     Broken(Error),
 }
 

@@ -14,7 +14,7 @@ use crate::fleet::{
     Fleet, Known, Process, Running, address, brokers, is_whole, late, open, own, settings, turn_until, until,
 };
 
-/// All calls but some go on to the log as they are.
+/// Passes all calls but some to the log unchanged.
 macro_rules! passed_on {
     () => {
         type Error = Error;
@@ -119,7 +119,7 @@ fn case_04_the_disk_of_the_broker_is_full() {
     fleet.go_on_for(2);
     let owner = own(open(&fleet.brokers));
     broker.limit_files(1 << 20);
-    // Nobody's records, until no more go in: they are quarantined.
+    // Records of no agent, until no more go in: they are quarantined.
     let ballast = vec![0; 200_000];
     let mut refused = String::new();
     let mut log = open(&fleet.brokers);
@@ -210,7 +210,7 @@ impl Log for Stopping {
     }
 }
 
-/// The process that [`case_06_a_stale_owner_is_fenced`] lets go on too late.
+/// The process that [`case_06_a_stale_owner_is_fenced`] resumes too late.
 #[test]
 fn child_stops_before_a_commit() {
     let Some(brokers) = Process::asked_for() else {
@@ -231,7 +231,7 @@ fn child_stops_before_a_commit() {
 }
 
 /// It has read and merged, and stands before its commit while the session times out, another owner takes the partition and
-/// commits the same. Then it goes on.
+/// commits the same. Then it resumes.
 #[test]
 fn case_06_a_stale_owner_is_fenced() {
     let mut fleet = Fleet::new(brokers(address(), "stale", 1), 2);
@@ -245,7 +245,7 @@ fn case_06_a_stale_owner_is_fenced() {
     });
     let mut owner = Owner::new(open(&fleet.brokers), settings());
     let mut commits = 0;
-    turn_until(&mut owner, "another one goes on", |turn, _| {
+    turn_until(&mut owner, "another owner continues", |turn, _| {
         fleet.go_on();
         commits += turn.commits;
         commits > 3

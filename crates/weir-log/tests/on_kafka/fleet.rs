@@ -174,7 +174,7 @@ impl Fleet {
         }
     }
 
-    /// All results. Panics unless what was published is in them once and in its bucket, byte by byte.
+    /// All results. Panics unless each published state is in them exactly once and in its bucket.
     pub fn check(&mut self) -> Vec<(Closed, Record)> {
         let mut log = open(&self.brokers);
         let mut all = Vec::new();
@@ -318,7 +318,7 @@ impl Drop for Process {
     }
 }
 
-/// What nobody has to look into: each agent's states are merged, and nothing is missing.
+/// A ledger without findings: each agent's states are merged, and nothing is missing.
 pub fn is_whole(known: &Known, agents: u8, states: u64) -> bool {
     let sum: u64 = known
         .values()

@@ -94,7 +94,7 @@ fn a_record_that_is_refused_is_an_error_until_the_rights_are_there() {
     until("it is allowed", || log.append(0, 1, b"second").is_ok());
 }
 
-/// The group has gone on: the proof of the generation is refused, and the group says that another owner has the partition.
+/// The group is in another generation: the proof is refused, and the group says that another owner has the partition.
 #[test]
 fn a_refused_generation_is_no_commit() {
     let (mock, brokers) = mock("generation");
@@ -107,11 +107,11 @@ fn a_refused_generation_is_no_commit() {
     let fenced = log.commit(0, generation, &commit());
     assert!(
         fenced.is_err(),
-        "it was not committed, and nobody said that it was"
+        "it was not committed, and the log did not say that it was"
     );
 }
 
-/// Another client has the name for transactions: this one cannot go on, and the next one can.
+/// Another client uses the name for transactions: this one fails, and the next one works.
 #[test]
 fn a_client_that_is_fenced_is_replaced() {
     let (mock, brokers) = mock("replaced");

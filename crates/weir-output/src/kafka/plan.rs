@@ -10,7 +10,7 @@ use weir_merge::Plan;
 /// How long the first bucket waits for the log's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the log said last. Whoever asks the log writes it, whoever encodes reads it.
+/// The last known plan of the log. Delivery writes it, the encoder reads it.
 #[derive(Debug, Default)]
 pub(super) struct Planned {
     plan: Mutex<Answer>,
@@ -22,7 +22,7 @@ pub(super) struct Planned {
 #[derive(Debug, Default)]
 struct Answer {
     plan: Option<Plan>,
-    /// Somebody has waited for it in vain.
+    /// Waiting for it has timed out before.
     is_late: bool,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Producer {
     pub log: Arc<Mutex<AnyLog>>,
     pub planned: Arc<Planned>,
     pub clock: Clock,
-    /// Whose records they are; `None`: nobody's, they hold points.
+    /// The agent of the records; `None`: they hold points.
     pub agent: Option<AgentId>,
 }
 

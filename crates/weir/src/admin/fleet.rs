@@ -111,13 +111,13 @@ counters! {
             Sign("An agent sent later records and not these: `weir merge status` names it and the interval.");
         /// Of these: known to be lost.
         StatesLost = Series::counter("weir_fleet_lost_states_total", "fleet.states.lost", "states"),
-            Sign("The log kept them for less long than nobody read, or the agent dropped them: `weir merge status` names it and the interval.");
+            Sign("The log deleted them before they were read, or the agent dropped them: `weir merge status` names it and the interval.");
         /// Commits of results, snapshot and offset.
         Commits = Series::counter("weir_fleet_commits_total", "fleet.commits", "commits"),
             Work("It rises with each bucket.");
         /// Commits that were refused, because another process has the partition.
         Fenced = Series::counter("weir_fleet_fenced_commits_total", "fleet.fenced_commits", "commits"),
-            Work("This process stood still for too long, and another one has gone on. Nothing is lost or doubled.");
+            Work("This process stalled for longer than the session timeout, and another one took over its partitions. Nothing is lost or doubled.");
         /// Times that reading or committing failed.
         LogErrors = Series::counter("weir_fleet_log_errors_total", "fleet.log_errors", "times"),
             Sign("The log cannot be reached or written: `weir merge status` says why. Everything is read again.");
@@ -245,7 +245,7 @@ pub struct SentRow {
     pub newest: Option<i64>,
     /// Seconds from the end of that bucket.
     pub lag_seconds: f64,
-    /// Buckets that were given again after a restart, as nobody knew whether the output had them.
+    /// Buckets that were delivered again after a restart, because it was unknown whether the output had them.
     pub repeated: u64,
     /// What the backend does with equal points that come twice: `replaced`, `added_up` or, of distributions alone, `distributions_added_up`.
     pub repeats_are: String,

@@ -337,7 +337,7 @@ tables! {
             Work("They may still come."), |row| Some(row.missing as f64);
         /// Series states of an agent that are lost.
         gauge("weir_fleet_agent_lost_states", "fleet.agents[].lost", "states"),
-            Sign("The log kept them for less long than nobody read, or the agent dropped them."), |row| Some(row.lost as f64);
+            Sign("The log deleted them before they were read, or the agent dropped them."), |row| Some(row.lost as f64);
     }
 
     FLEET_SENT: SentRow, by ["output"], {
@@ -347,7 +347,7 @@ tables! {
         /// How long ago the newest bucket ended that an output has.
         gauge("weir_fleet_sent_lag_seconds", "fleet.sent[].lag_seconds", "seconds"),
             Work("Two to eight buckets; more when the backend is slow: results wait in the log."), |row| Some(row.lag_seconds);
-        /// Buckets that an output was given again, as nobody knew whether it had them.
+        /// Buckets that an output was given again, because it was unknown whether it had them.
         counter("weir_fleet_sent_again_buckets_total", "fleet.sent[].repeated", "buckets"),
             Work("The previous process was killed. `repeats_are` in the status says what the backend does with repeats."), |row| Some(row.repeated as f64);
         /// Series of corrections that went to an output.

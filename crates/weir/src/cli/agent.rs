@@ -29,7 +29,7 @@ pub fn show<T: serde::de::DeserializeOwned>(
     show_at(admin_address(arguments)?, arguments, path, render)
 }
 
-/// The same of whoever answers at an address.
+/// The same for any process that answers at an address.
 pub fn show_at<T: serde::de::DeserializeOwned>(
     address: SocketAddr,
     arguments: &ArgMatches,
@@ -118,7 +118,7 @@ pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr
         role,
     };
     if config::file(&inputs).is_none() && role == Role::Merge {
-        // Nothing says where its log is, and whoever asks need not know.
+        // The address of the log is unknown here and not needed.
         inputs.role = Role::Agent;
         let (variable, address) = merge_address();
         let set = inputs.environment.entry(variable).or_default();

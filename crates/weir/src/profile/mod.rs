@@ -238,7 +238,7 @@ impl Builder {
         id
     }
 
-    /// None where the symbols are apart: whoever reads the profile has them, and finds them by the build id.
+    /// None where the symbols are in another file: the reader of the profile finds them by the build id.
     fn line(&mut self, address: usize, mapping: Option<usize>) -> Option<proto::Line> {
         if mapping.is_some_and(|index| !self.symbols.has_names(index)) {
             return None;

@@ -68,7 +68,7 @@ fn fingerprint(id: Option<&[u8]>) -> String {
         .collect()
 }
 
-/// An id that nobody else has.
+/// A unique id.
 pub fn random() -> io::Result<AgentId> {
     let mut id = [0; 16];
     ring::rand::SystemRandom::new()

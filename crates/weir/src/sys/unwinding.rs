@@ -43,7 +43,7 @@ unsafe extern "C" fn __wrap__dl_find_object(address: *const c_void, found: *mut 
 
 fn program() -> Found {
     let head = &raw const __ehdr_start;
-    // SAFETY: the linker wrote head and segments for the kernel, which has mapped both; nobody writes them.
+    // SAFETY: the linker wrote head and segments for the kernel, which has mapped both; they are never written.
     let segments = unsafe {
         std::slice::from_raw_parts(
             head.byte_add((*head).e_phoff as usize).cast::<Elf64_Phdr>(),

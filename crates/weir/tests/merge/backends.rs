@@ -161,7 +161,7 @@ fn case_10_what_a_killed_merge_gave_is_given_again_and_reported() {
             vec![counter("requests", &[], 10.0 + bucket as f64)],
         );
     }
-    // The second bucket arrives, and nobody hears of it.
+    // The second bucket arrives, and its answer is lost.
     let intake = Intake::start(
         true,
         |number| if number == 2 { Answer::Hang } else { Answer::Accept },

@@ -1,4 +1,4 @@
-//! Processes that go on in each other's place.
+//! Processes that take over from each other.
 
 // Each test file uses a part of it.
 #![allow(dead_code)]
