@@ -3,7 +3,8 @@
 //! `cargo run --release -p weir-log --features kafka --example fleet_on_kafka -- [AGENTS] [SERIES] [PARTITIONS] [OWNERS] [BUCKETS]`
 //!
 //! Starts a broker and the owners, each a process of its own, and publishes what so many agents would: buckets of 10 s, each agent
-//! at its moment. The first owner is killed in the middle. Results are read as they are committed.
+//! at its moment. The first owner is killed in the middle, when all agents have sent a bucket and its results are due. Results are read
+//! as they are committed. It fails where a state is not in them exactly once.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
@@ -54,23 +55,61 @@ fn main() {
         let (address, last) = (broker.address(), first + (buckets - 1) * WIDTH);
         std::thread::spawn(move || arrivals(&address, partitions, last))
     };
-    let mut killed = 0;
+    let (mut killed, mut cost) = (None, Cost::default());
     for number in 0..buckets {
         let bucket = first + number * WIDTH;
         let behind = publish(&mut log, &agents, &bodies, bucket, number as u64);
         println!("bucket {number}: sent, at most {behind} ms after the moment of an agent");
         if number == buckets / 2 && owners > 1 {
-            killed = unix_milliseconds();
+            cost.of(&processes, number + 1);
             processes[0].kill().expect("an owner");
             processes[0].wait().expect("it ends");
+            killed = Some((bucket, unix_milliseconds()));
         }
     }
     let arrivals = reading.join().expect("a reader");
+    if owners == 1 {
+        cost.of(&processes, buckets);
+    }
     for process in &mut processes {
         let _ = process.kill();
         let _ = process.wait();
     }
-    report(&arrivals, agents.len() as u64 * series as u64, killed);
+    let states = agents.len() as u64 * series as u64;
+    cost.report(states);
+    report(&arrivals, states, killed);
+}
+
+/// What owners spent on buckets, clients of Kafka included.
+#[derive(Default)]
+struct Cost {
+    spent: Duration,
+    buckets: i64,
+}
+
+impl Cost {
+    fn of(&mut self, processes: &[Child], buckets: i64) {
+        self.spent = processes.iter().map(|process| spent(process.id())).sum();
+        self.buckets = buckets;
+    }
+
+    fn report(&self, states: u64) {
+        let merged = states as f64 * self.buckets as f64;
+        let nanoseconds = self.spent.as_nanos() as f64 / merged;
+        println!(
+            "CPU time of the owners, clients of Kafka and start included: {nanoseconds:.0} ns per state"
+        );
+    }
+}
+
+/// CPU time of all threads of a process.
+fn spent(pid: u32) -> Duration {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+    let of_thread = |thread: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    };
+    Duration::from_nanos(threads.filter_map(of_thread).sum())
 }
 
 /// The process of an owner.
@@ -212,6 +251,7 @@ fn records(
             bucket_start: bucket,
             bucket_width: WIDTH as u32,
             sequence: number,
+            parts: 1,
             publication: Some(Publication {
                 states_before: number * states,
                 partitions: bodies.len() as u32,
@@ -257,11 +297,10 @@ fn arrivals(address: &str, partitions: u32, last: i64) -> Arrivals {
     arrivals
 }
 
-fn report(arrivals: &Arrivals, states: u64, killed: i64) {
-    println!(
-        "states per bucket: {states}, per second: {}",
-        states / WIDTH as u64
-    );
+fn report(arrivals: &Arrivals, states: u64, killed: Option<(i64, i64)>) {
+    let per_second = states / WIDTH as u64;
+    println!("states per bucket: {states}, per second: {per_second}");
+    let mut worst = 0;
     for (bucket, of) in arrivals {
         // Agents send for a whole bucket after its end. What comes after that is lag.
         let lag = |at: i64| at - (bucket + 2 * WIDTH) * 1000;
@@ -269,12 +308,22 @@ fn report(arrivals: &Arrivals, states: u64, killed: i64) {
         let (first, last) = (times.iter().min().unwrap_or(&0), times.iter().max().unwrap_or(&0));
         let merged: u64 = of.values().map(|(_, states)| states).sum();
         println!(
-            "bucket {bucket}: results of the partitions {first} to {last} ms after the last agents, {merged} states{}",
-            if merged == states { "" } else { ": NOT ALL" }
+            "bucket {bucket}: results of the partitions {first} to {last} ms after the last agents, {merged} states"
         );
+        assert_eq!(
+            merged, states,
+            "of bucket {bucket} not every state is merged once"
+        );
+        if killed.is_none_or(|(of_kill, _)| *bucket < of_kill) {
+            worst = worst.max(*last);
+        }
     }
-    let next = arrivals.values().flat_map(|of| of.values()).map(|(at, _)| *at);
-    if let Some(next) = next.filter(|at| *at > killed && killed > 0).min() {
-        println!("first result after an owner was killed: {} ms", next - killed);
+    println!("lag: at most {worst} ms while all owners ran");
+    if let Some((bucket, at)) = killed {
+        let last = arrivals[&bucket].values().map(|(at, _)| *at).max();
+        let took = last.unwrap_or(at) - at;
+        println!(
+            "recovery: the last results of the bucket that was due when an owner was killed came {took} ms later"
+        );
     }
 }
