@@ -32,6 +32,9 @@ pub enum Error {
     TooLarge { bytes: usize, max: usize },
     #[error("this program was built without Kafka; a log can be a directory")]
     NoKafka,
+    /// The brokers refuse a record for good: to send it again would change nothing.
+    #[error("{doing}: {what}")]
+    Refused { doing: String, what: String },
     /// The brokers do not do what they were asked for.
     #[error("{doing}: {what}")]
     Kafka { doing: String, what: String },

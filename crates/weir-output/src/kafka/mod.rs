@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use weir_aggregate::Expansion;
 use weir_config::LogConnection;
-use weir_log::AnyLog;
+use weir_log::{AnyLog, Connection};
 use weir_merge::{Log as _, Plan};
 use weir_state::AgentId;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -26,6 +26,7 @@ pub use settings::{CLIENT, Format, KafkaSettings, connection};
 use crate::StartError;
 use crate::delivery::{Agent, Delivery, Encode, Endpoint, Order, Surroundings};
 use crate::json_lines::LinesEncoder;
+use crate::probe::{BROKERS_PATIENCE, Destination, Way};
 use crate::settings::{DeliverySettings, Start};
 
 use encode::Settings;
@@ -81,6 +82,17 @@ impl Start for KafkaSettings {
         let order = Order::TimeOrder;
         let started = Delivery::start(name, &delivery, order, encoder, vec![endpoint], surroundings);
         Ok(started?)
+    }
+
+    /// A directory is of this machine.
+    fn destinations(&self) -> Result<Vec<Destination>, StartError> {
+        Ok(match connection(&self.log, "", BROKERS_PATIENCE) {
+            Connection::Directory { .. } => Vec::new(),
+            Connection::Kafka(brokers) => vec![Destination {
+                label: label(&self.log),
+                way: Way::Brokers(Box::new(brokers)),
+            }],
+        })
     }
 }
 

@@ -143,7 +143,7 @@ pub const REASONS: [FleetCounter; 9] = [
 /// A merge and its fleet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {
-    /// Whether this process sends to the outputs: the one that has the first partition does.
+    /// Whether this process sends to the outputs: one that has partitions does.
     pub sends: bool,
     /// Why the log could not be read or written the last time; absent when it was.
     pub log_error: Option<String>,

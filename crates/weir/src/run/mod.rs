@@ -72,7 +72,7 @@ const REPORTS_MAX: usize = 16;
 /// Requests for a reload that may wait.
 const RELOADS_MAX: usize = 4;
 
-pub use merge::run as merge;
+pub use merge::{open as open_log, run as merge};
 pub use taking::upgrade;
 
 /// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads; with `take_over` it starts in

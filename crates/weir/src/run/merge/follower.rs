@@ -85,6 +85,8 @@ impl Follower {
     }
 
     fn read(&mut self) -> Result<(), String> {
+        let plan = self.log.plan().map_err(|error| error.to_string())?;
+        self.rounds.follow(plan);
         for partition in self.rounds.partitions() {
             while let Some(from) = self.rounds.wanted(partition) {
                 let results = self.log.results(partition, from, READ_BYTES);
