@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What fleets cost: publishing and merging in one thread, lag and recovery with 1,000 agents, a real broker and two owners, and one centre
 # beside gostatsd's on the same samples where GOSTATSD_BIN names one (`go build ./cmd/gostatsd` in a checkout of it). Under 5 minutes
-# once it is built. SERIES (of each agent on the broker: 1000), BUCKETS (8), SECONDS_OF_LOAD (40).
+# once it is built. SERIES (of each agent on the broker: 1000), BUCKETS (11, 10 or more), SECONDS_OF_LOAD (20).
 source "$(dirname "$0")/common.sh"
 if [ -z "${FLEET_EXAMPLES:-}" ]; then
   cargo build --release --locked -q --workspace --features weir/kafka --example merge_speed --example fleet_on_kafka
@@ -25,10 +25,10 @@ page=$pages/fleet.md
   echo
   echo "## 1,000 agents, one broker, two owners"
   echo
-  echo "\`cargo run --release -p weir-log --features kafka --example fleet_on_kafka -- 1000 ${SERIES:-1000} 8 2 ${BUCKETS:-8}\`, load $(load). One process publishes what 1,000 agents would, each at its moment of the 10 s; the broker and the owners are processes of their own."
+  echo "\`cargo run --release -p weir-log --features kafka --example fleet_on_kafka -- 1000 ${SERIES:-1000} 8 2 ${BUCKETS:-11}\`, load $(load). One process publishes what 1,000 agents would, each at its moment of the 10 s; the broker and the owners are processes of their own."
   echo
   echo '```'
-  "$examples/fleet_on_kafka" 1000 "${SERIES:-1000}" 8 2 "${BUCKETS:-8}"
+  "$examples/fleet_on_kafka" 1000 "${SERIES:-1000}" 8 2 "${BUCKETS:-11}"
   echo '```'
   echo
   echo "## One centre, three agents"
@@ -41,7 +41,7 @@ page=$pages/fleet.md
     for kind in weir gostatsd; do
       program=$WEIR_BIN
       [ "$kind" = weir ] || program=$gostatsd
-      scripts/record/fleet-peer.py "$kind" "$bench" "$program" "${SECONDS_OF_LOAD:-40}" | tee "$results/fleet-$kind.json" |
+      scripts/record/fleet-peer.py "$kind" "$bench" "$program" "${SECONDS_OF_LOAD:-20}" | tee "$results/fleet-$kind.json" |
         jq -r '"| \(.program) | \(.cpu_us_per_state) us | \(.idle_cpu_percent) % | \(.memory_mib) MiB | \(.sent) | \(.counted) | \(.p99_series) |"'
     done
   else
