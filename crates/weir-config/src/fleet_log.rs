@@ -50,7 +50,7 @@ settings! {
 }
 
 settings! {
-    /// Who this process is to the brokers.
+    /// The identity of this process at the brokers.
     pub struct Sasl {
         mechanism: Mechanism = "none"
             .effect("How the process proves who it is. `plain` shows the password itself, so it belongs behind TLS.")

@@ -116,7 +116,7 @@ fn output<S>(page: &mut String, output_type: &OutputType<S>) {
     }
 }
 
-/// What else the setting is called.
+/// Other names of the setting.
 fn names_of<const N: usize>(page: &mut String, own: [String; N], also: &[&str]) {
     let own = own.iter().map(String::as_str).chain(also.iter().copied());
     let names: Vec<String> = own.map(|name| format!("`{name}`")).collect();
@@ -138,7 +138,7 @@ fn section(page: &mut String, level: &str, key: &str, setting: &Setting) {
     let _ = writeln!(page, "* Changed by: {}", setting.who);
 }
 
-/// What `--help` says of a setting.
+/// The help text of a setting.
 pub fn help(setting: &Setting) -> String {
     match setting.default {
         "''" => setting.effect.to_owned(),

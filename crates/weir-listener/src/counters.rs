@@ -1,4 +1,4 @@
-//! What a listener counts. Plain numbers: one thread owns them, others get copies.
+//! Counters of a listener. Plain numbers: one thread owns them, others get copies.
 
 use weir_counters::Moves::{Sign, Work};
 use weir_counters::books::{MESSAGES_RECEIVED, MESSAGES_REJECTED, PACKETS_DROPPED, PACKETS_RECEIVED};
@@ -7,7 +7,7 @@ use weir_counters::{Counts, Series, counters};
 /// Of one listener on one event loop, since it was added. Connections count towards their listener.
 pub type ListenerCounters = Counts<ListenerCounter>;
 
-/// Of an event loop as a whole.
+/// Of an event loop.
 pub type LoopCounters = Counts<LoopCounter>;
 
 const fn connections(name: &'static str, path: &'static str) -> Series {
