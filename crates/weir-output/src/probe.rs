@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Somewhere that an output delivers to.
 pub struct Destination {
-    /// For people, without secrets.
+    /// Text for users, without secrets.
     pub label: String,
     pub way: Way,
 }
@@ -116,7 +116,7 @@ impl Reached {
     }
 }
 
-/// Reaches it once. The error is one line for people.
+/// Connects once. The error is one line for users.
 pub async fn probe(destination: &Destination) -> Result<Reached, String> {
     match tokio::time::timeout(PATIENCE, reach(&destination.way)).await {
         Ok(reached) => reached,

@@ -52,7 +52,7 @@ impl Start for StdoutSettings {
 struct Stdout;
 
 impl Transport for Stdout {
-    /// A reader that has stopped holds up this thread and nothing else.
+    /// A reader that has stopped blocks only this thread.
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             let written = tokio::task::spawn_blocking(move || {

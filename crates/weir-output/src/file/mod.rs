@@ -175,7 +175,7 @@ impl Appender {
         tokio::task::spawn_blocking(work).await
     }
 
-    /// What is to be done beside writing: rotation by age, reopening, and whatever rotated files need.
+    /// Maintenance besides writing: rotation by age, reopening, compression and removal of rotated files.
     async fn maintain(&self) {
         let now = self.clock.unix();
         let reopen = self.reopen.swap(false, Ordering::AcqRel);

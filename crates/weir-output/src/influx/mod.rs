@@ -1,5 +1,4 @@
-//! InfluxDB's line protocol over HTTP, in the API of version 1 or 2, and over UDP: what InfluxDB, Telegraf, VictoriaMetrics and QuestDB
-//! take.
+//! InfluxDB's line protocol over HTTP (API of version 1 or 2) and UDP, for InfluxDB, Telegraf, VictoriaMetrics and QuestDB.
 
 mod encode;
 mod line;

@@ -39,7 +39,7 @@ choices! {
     }
 }
 
-/// What this program can reach.
+/// The logs that this program can connect to.
 pub const CLIENT: KafkaClient = if cfg!(feature = "kafka") {
     KafkaClient::BuiltIn
 } else {
