@@ -17,7 +17,7 @@ settings! {
         log: LogReader = "{}";
         grace: Duration = "60s"
             .takes(Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(3600) })
-            .effect("How long after its end a bucket waits for agents that do not come. What comes later goes into a correction.")
+            .effect("How long after its end a bucket waits for missing agents. Later records go into a correction.")
             .who("Operators whose agents are on slow networks, or who would rather have results sooner.")
             .common();
         max_skew: Duration = "10m"

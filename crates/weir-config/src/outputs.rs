@@ -526,7 +526,7 @@ mod tests {
     /// Every file holds its own name.
     fn merge<T: FromFiles>(into: &mut T, paths: &T::Paths) -> Result<(), String> {
         into.merge(paths, &mut |path| match path {
-            "none" => Err("none: is not there".into()),
+            "none" => Err("none: does not exist".into()),
             _ => Ok(Secret::new(path)),
         })
     }

@@ -50,8 +50,8 @@ outputs:
 const MERGE: &str = "
 ## weir merge
 
-`weir merge --config merge.yaml` has a file of its own (`docs/fleet.md`). It takes the outputs above, except relays, and the settings below; `--set KEY=VALUE`
-and the variables set them too. None of them can be changed by a reload. Of the settings of the agent it takes these, and answers at `127.0.0.1:8128` where `admin` says nothing else:
+`weir merge --config merge.yaml` has a separate file (`docs/fleet.md`) with the outputs above, except relays, and the settings below. `--set KEY=VALUE`
+and the variables set them too. A reload changes none of them. It shares these settings with the agent; its default for `admin` is `127.0.0.1:8128`:
 ";
 
 /// The whole of `docs/configuration.md`.

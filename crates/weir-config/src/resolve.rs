@@ -304,7 +304,7 @@ impl Resolver<'_, '_> {
                 let path = path.display();
                 self.problem(
                     key,
-                    format!("{path} is listed twice; each socket needs a path of its own"),
+                    format!("{path} is listed twice; each socket needs its own path"),
                 );
             }
         }

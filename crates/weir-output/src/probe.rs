@@ -146,7 +146,7 @@ async fn reach(way: &Way) -> Result<Reached, String> {
             let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any).await.map_err(text)?;
             socket.connect(target).await.map_err(text)?;
-            Ok(Reached::found("there is a route; UDP tells no more"))
+            Ok(Reached::found("there is a route; UDP does not confirm delivery"))
         }
         Way::UnixDatagram(path) => {
             let socket = UnixDatagram::unbound().map_err(text)?;

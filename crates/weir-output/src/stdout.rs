@@ -18,7 +18,7 @@ settings! {
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "stdout",
-    summary: "Prints one JSON object per point and line on standard output, for people and for pipes.",
+    summary: "Prints one JSON object per point and line on standard output, for users and pipes.",
     on_by_default: false,
     settings: &[],
     gone: &[],

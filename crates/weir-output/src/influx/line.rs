@@ -38,7 +38,7 @@ settings! {
             .zero("With an empty list none.")
             .who("Dashboards that need another one.");
         precision: Precision = "ns"
-            .effect("The unit of times. Over HTTP each request names it. Over UDP the receiver has to be told; nanoseconds are what all of them take unless told otherwise.")
+            .effect("The unit of times. Over HTTP each request names it. Over UDP set the same unit at the receiver; all receivers use nanoseconds by default.")
             .who("Operators of a receiver that is set to another unit.");
     }
 }

@@ -61,7 +61,7 @@ settings! {
         form: LineSettings = "{}".flat();
         compression: InfluxCompression = "gzip"
             .effect("How requests are compressed. Datagrams never are.")
-            .who("Those with a receiver on the same machine, or one that takes no gzip.");
+            .who("Operators with a receiver on the same machine, or one that does not accept gzip.");
         points_per_payload_max: u32 = "5000"
             .takes(Kind::Integer { min: 1, max: 1_000_000 })
             .effect("Lines after which a request ends. One also ends before 4 MiB.")

@@ -113,7 +113,7 @@ impl KafkaSettings {
             tracing::info!(
                 output = name,
                 agent = %agent.id,
-                "without state_path this process is an agent of its own in the fleet, and the next one another"
+                "without state_path every start is a new agent in the fleet"
             );
         }
         let number = ENCODERS.fetch_add(1, Ordering::Relaxed);

@@ -39,7 +39,7 @@ counters! {
             Work("Less than `weir_fleet_agents_expected` means that a fall of numbers may be one of agents.");
         /// Agents that the last closed bucket waited for and whose records were missing in some partition.
         AgentsMissing = Series::gauge("weir_fleet_agents_missing", "fleet.agents_missing", "agents"),
-            Sign("`weir merge status` names them. What they send later goes into corrections.");
+            Sign("`weir merge status` names them. Their later records go into corrections.");
         /// Agents that share their id with another one.
         SharedIds = Series::gauge("weir_fleet_shared_ids", "fleet.shared_ids", "agents"),
             Sign("A disk or its state directory was copied: `weir merge status` names the id. Remove the state directory of one of them.");
@@ -48,7 +48,7 @@ counters! {
             Work("It rises with each bucket that closes.");
         /// Records that arrived after their bucket had closed, and went into a correction.
         Late = Series::counter("weir_fleet_late_records_total", "fleet.records.late", "records"),
-            Sign("Agents or their network are slow, or were away: a longer `grace` waits for them.");
+            Sign("Agents or their network are slow or were down: a longer `grace` waits for them.");
         /// Repeated records, which were not merged again.
         Repeats = Series::counter("weir_fleet_repeated_records_total", "fleet.records.repeated", "records"),
             Work("Agents resend what they have no answer for.");
@@ -60,7 +60,7 @@ counters! {
             Sign("Something else writes into the log.");
         /// Records whose series were divided among another number of partitions than their bucket requires.
         Partitioned = QUARANTINED.because("partitions"),
-            Sign("An agent has not heard of the number of partitions: it may not reach the log's plan.");
+            Sign("An agent does not know the number of partitions: perhaps it cannot read the log's plan.");
         /// Records of agents whose clock differs from the log's by more than `max_skew`.
         Clock = QUARANTINED.because("clock"),
             Sign("Set the clock of the agents that `weir merge status` names.");
@@ -75,7 +75,7 @@ counters! {
             Sign("Two agents have one id: `weir merge status` names it.");
         /// Records of agents beyond the maximum number.
         TooManyAgents = QUARANTINED.because("too_many_agents"),
-            Sign("There are more than 200,000 agents: give each region a log of its own.");
+            Sign("There are more than 200,000 agents: give each region its own log.");
         /// Records of tenants and bucket widths beyond the maximum number.
         TooManyStreams = QUARANTINED.because("too_many_streams"),
             Sign("There are more than 256 tenants and widths: senders choose them.");

@@ -90,7 +90,7 @@ pub fn tail(arguments: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn ended(address: std::net::SocketAddr, error: &io::Error) -> Failure {
-    Failure::runtime(format!("the agent at {address} sends no more: {error}"))
+    Failure::runtime(format!("the agent at {address} stopped sending: {error}"))
 }
 
 struct Shows {

@@ -91,7 +91,7 @@ fn directory(check: &'static str, path: &Path, user: &User) -> Finding {
         return finding;
     }
     if there != path {
-        finding.found = format!("it is not there yet; it can be made in {}", there.display());
+        finding.found = format!("it does not exist yet; weir can create it in {}", there.display());
     }
     match free_bytes(there) {
         Ok(free) if free < FREE_BYTES_MIN => {
@@ -112,13 +112,13 @@ fn judged(check: &'static str, path: &Path, what: May, user: &User) -> Finding {
     let wanted = match what {
         May::Read => "read",
         May::Write => "write",
-        May::List => "read what is in it",
+        May::List => "list its entries",
         May::Change => "write in it",
     };
     match user.may(path, what) {
         Ok(()) => Finding::fine(check, subject, format!("{user} may {wanted}")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Finding::error(check, subject, "it is not there")
+            Finding::error(check, subject, "it does not exist")
                 .remedy("make it, or correct its name in the configuration")
         }
         Err(error) => Finding::error(check, subject, format!("{user} may not {wanted}: {error}")).remedy(

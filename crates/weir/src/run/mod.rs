@@ -639,7 +639,7 @@ impl Agent {
         self.keeper.end();
         if panicked > 0 {
             lost.push(format!(
-                "what {panicked} of the ingest workers had not flushed when they panicked"
+                "the unflushed data of {panicked} ingest workers that panicked"
             ));
         }
         if !merged_all {

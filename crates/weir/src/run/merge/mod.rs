@@ -186,7 +186,9 @@ async fn serve(
         result = &mut reading => return ended(result),
         signal = stop_signal(&mut signals, &view) => signal,
     };
-    tracing::info!("{signal}: what has arrived is merged and committed, and outputs deliver what they hold");
+    tracing::info!(
+        "{signal}: merging and committing everything that has arrived; outputs deliver their queues"
+    );
     view.stopping.store(true, Ordering::Release);
     telling.abort();
     notify.stopping();
