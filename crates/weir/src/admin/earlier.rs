@@ -22,7 +22,7 @@ impl Status {
         state.samples_lost += before.samples_lost;
         state.kills += before.kills;
         state.contexts_refused += before.contexts_refused;
-        state.outputs_begun_anew += before.outputs_begun_anew;
+        state.outputs_reset += before.outputs_reset;
         state.hand_over.add(&before.hand_over);
     }
 

@@ -80,7 +80,7 @@ pub struct StateStatus {
     /// Contexts that did not fit; their samples in the open bucket are lost.
     pub contexts_refused: u64,
     /// Outputs that could not continue their sums.
-    pub outputs_begun_anew: u64,
+    pub outputs_reset: u64,
     /// How often state could not be used, and the last reason.
     pub set_aside: u64,
     pub set_aside_because: Option<String>,

@@ -168,8 +168,8 @@ tables! {
         gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
             Work("At most a second, longer on a busy machine."), |state| Some(state.kill_seconds);
         /// Outputs that could not continue their sums.
-        counter("weir_saved_state_outputs_begun_anew_total", "state.outputs_begun_anew", "outputs"),
-            Sign("Their settings changed, or they were removed: the log names them."), |state| Some(state.outputs_begun_anew as f64);
+        counter("weir_saved_state_outputs_reset_total", "state.outputs_reset", "outputs"),
+            Sign("Their settings changed, or they were removed: the log names them."), |state| Some(state.outputs_reset as f64);
         /// Completed hand-overs: another process replaced this one.
         counter("weir_hand_overs_total", "state.hand_over.completed", "times"),
             Work("weir was upgraded."), |state| Some(state.hand_over.completed as f64);

@@ -44,7 +44,7 @@ pub(super) struct Running {
 
 type List = Arc<Vec<Running>>;
 
-struct InForce {
+struct Active {
     list: List,
     /// Version of the list, also of the pipeline's copy.
     number: u64,
@@ -60,7 +60,7 @@ pub struct Outputs {
     pub(super) budget: Budget,
     workers: usize,
     grace: Duration,
-    in_force: Mutex<InForce>,
+    active: Mutex<Active>,
     fed: Condvar,
     pub(super) replaced: Mutex<Replaced>,
 }
@@ -110,7 +110,7 @@ impl Outputs {
             budget: budget.clone(),
             workers: config.resources.workers,
             grace: config.running.grace_period,
-            in_force: Mutex::new(InForce {
+            active: Mutex::new(Active {
                 list: List::default(),
                 number: 0,
                 fed: 0,
@@ -130,7 +130,7 @@ impl Outputs {
         }
         warn_of_idle(&list);
         outputs.divide(&list);
-        lock(&outputs.in_force).list = Arc::new(list);
+        lock(&outputs.active).list = Arc::new(list);
         Ok(outputs)
     }
 
@@ -169,7 +169,7 @@ impl Outputs {
     }
 
     fn list(&self) -> List {
-        lock(&self.in_force).list.clone()
+        lock(&self.active).list.clone()
     }
 
     /// One worker's links to all relays, for its start.
@@ -253,11 +253,11 @@ impl Outputs {
             replaced.heirs.clone_from(&taking_over);
         }
         self.divide(&list);
-        let mut in_force = lock(&self.in_force);
-        in_force.list = list;
-        in_force.number += 1;
-        let is_behind = |in_force: &mut InForce| in_force.fed < in_force.number;
-        drop(self.fed.wait_timeout_while(in_force, BUCKET_PATIENCE, is_behind));
+        let mut active = lock(&self.active);
+        active.list = list;
+        active.number += 1;
+        let is_behind = |active: &mut Active| active.fed < active.number;
+        drop(self.fed.wait_timeout_while(active, BUCKET_PATIENCE, is_behind));
         for (new, old) in taking_over {
             self.handle.block_on(new.take_over(&old));
         }
@@ -339,8 +339,8 @@ impl Outputs {
 
     fn all(&self) -> Vec<Output> {
         let list = self.list();
-        let in_force = list.iter().map(|running| running.output.clone());
-        in_force
+        let active = list.iter().map(|running| running.output.clone());
+        active
             .chain(lock(&self.replaced).ending.iter().cloned())
             .collect()
     }
@@ -603,10 +603,10 @@ impl Feed {
 
     /// Between two buckets: switches to a list that a reload has activated.
     pub fn renew(&mut self) {
-        let mut in_force = lock(&self.outputs.in_force);
-        if in_force.fed < in_force.number {
-            in_force.fed = in_force.number;
-            self.list = in_force.list.clone();
+        let mut active = lock(&self.outputs.active);
+        if active.fed < active.number {
+            active.fed = active.number;
+            self.list = active.list.clone();
             self.outputs.fed.notify_all();
         }
     }

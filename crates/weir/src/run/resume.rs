@@ -238,7 +238,7 @@ impl Resumed {
                 fault.output,
                 fault.reason
             );
-            self.status.outputs_begun_anew += 1;
+            self.status.outputs_reset += 1;
         }
         if let Some(directory) = &self.directory
             && let Err(error) = directory.taken()
