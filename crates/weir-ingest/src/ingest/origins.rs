@@ -1,4 +1,4 @@
-//! Origins, as the worker and those who answer its questions see them.
+//! Origins: the interface for the worker and for the resolver.
 
 use weir_context::OriginKey;
 

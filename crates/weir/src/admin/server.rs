@@ -48,17 +48,17 @@ const INDEX: &str = "weir\n\n\
 /metrics                          application metrics and weir's own, for Prometheus\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
 /api/v1/contexts?top=20           metrics, tag keys and origins with most contexts and samples\n\
-/api/v1/explain?line=a:1%7Cc      what becomes of one message, and why; pid=N names its sender\n\
+/api/v1/explain?line=a:1%7Cc      the fate of one message, with reasons; pid=N names its sender\n\
 /api/v1/metrics?match=&limit=     metrics of the last minutes by name, with their tag keys and a sparkline\n\
 /api/v1/query?metric=&by=&fn=     points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
 /api/v1/tags?metric=              keys and values of a metric's tags\n\
 /api/v1/books?match=&from=-5m     the agent's own books per second\n\
-/api/v1/try?rules=                what rules would save, tried on the series of the last minutes\n\
-/api/v1/meanings                  what each series of the agent's own means, and what to do when it moves\n\
-/api/v1/live?metric=              server-sent events: what query adds with each flush, and the books each second\n\
-/api/v1/tail?match=&where=&rate=  server-sent events: messages as they arrive, and what became of them\n\
-/api/v1/capture?for=30s&match=    packets as they come, as a capture file\n\
-/api/v1/reload                    POST: reads the configuration again, as SIGHUP does;\n\
+/api/v1/try?rules=                the effect of rules on the series of the last minutes\n\
+/api/v1/meanings                  the meaning of each weir_ series, and the remedy when it moves\n\
+/api/v1/live?metric=              server-sent events: new points of a query with each flush, and the books each second\n\
+/api/v1/tail?match=&where=&rate=  server-sent events: messages as they arrive, with their verdict\n\
+/api/v1/capture?for=30s&match=    packets as they arrive, as a capture file\n\
+/api/v1/reload                    POST: reloads the configuration, as SIGHUP does;\n\
                                   curl -X POST -H 'X-Weir-Request: 1'\n\
 /debug/vars                       status, memory and process as JSON\n\
 /debug/pprof/profile?seconds=30   CPU profile for go tool pprof\n\

@@ -3,7 +3,7 @@
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
 //! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, to
 //! take descriptors that a service manager passes, to share a page with a file, to ask what may be done with a file without doing
-//! it, whether the clock is synchronised or what becomes of a signal, to keep a static C library from loading the system's, or to tell
+//! it, whether the clock is synchronised or how a signal is handled, to keep a static C library from loading the system's, or to tell
 //! its unwinder where the program is.
 #![allow(unsafe_code)]
 

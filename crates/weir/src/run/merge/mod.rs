@@ -1,4 +1,4 @@
-//! `weir merge`: the log, the owner of its partitions, the outputs and signals put together.
+//! `weir merge`: combines the log, the owner of its partitions, the outputs and signals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher as _;
