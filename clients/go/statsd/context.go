@@ -329,7 +329,7 @@ func (s *scope) lookupSecond(k key, name string, tags []string, m *memo, i uint6
 		return x
 	}
 	if m.slots[i].Load() != nil {
-		// Taking the neighbour every other time keeps two calls that meet here from displacing each other for ever. A
+		// Taking the neighbour every other time keeps two calls that meet here from displacing each other endlessly. A
 		// call whose strings are new each time only displaces now and then.
 		switch r := rand.Uint32(); {
 		case r&3 != 0 && m.slots[i^1].Load() != nil:

@@ -92,7 +92,7 @@ var errClosing = errors.New("statsd: the client is closing and the agent does no
 
 func (t *socketTransport) hurry() { t.hurried.Store(true) }
 
-// within shortens a wait to what is left of the patience.
+// within shortens a wait to the rest of the patience.
 func (t *socketTransport) within(wait time.Duration) time.Duration {
 	if t.hurried.Load() {
 		return min(wait, max(t.patience, time.Millisecond))

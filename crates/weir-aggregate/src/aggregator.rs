@@ -54,7 +54,7 @@ counters! {
         Histogram = SAMPLES.by("kind", "histogram"), SAMPLES_MOVE;
         /// Timings.
         Timing = SAMPLES.by("kind", "timing"), SAMPLES_MOVE;
-        /// Distributions, those that nobody sent left out.
+        /// Distributions, without copies of histograms.
         Distribution = SAMPLES.by("kind", "distribution"), SAMPLES_MOVE;
         /// Copies of histogram samples in distributions.
         Copied = Series::counter("weir_samples_copied_total", "rows.samples_copied", "samples"),

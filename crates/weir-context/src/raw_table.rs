@@ -48,7 +48,7 @@ pub(crate) struct RawContext {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Target {
     generation: u32,
-    /// [`FREE`], [`FILTERED`], [`STALE`], or a context id plus three, with [`ON_TRIAL`] if samples must be counted.
+    /// [`FREE`], [`FILTERED`], [`STALE`], or a context id plus three, with [`DRY_RUN`] if samples must be counted.
     to: u32,
 }
 
@@ -57,7 +57,7 @@ const FILTERED: u32 = 1;
 const STALE: u32 = 2;
 const FIRST_ID: u32 = 3;
 /// The sign bit: one comparison separates an ordinary context from everything else.
-const ON_TRIAL: u32 = 1 << 31;
+const DRY_RUN: u32 = 1 << 31;
 
 /// The decoded form of a [`Target`].
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(crate) enum Leads {
     Stale,
     Context(ContextId),
     /// A context that a rule in a dry run would change.
-    OnTrial(ContextId),
+    DryRun(ContextId),
 }
 
 impl Target {
@@ -85,13 +85,13 @@ impl Target {
             FREE => Leads::Nowhere,
             FILTERED => Leads::Filtered,
             STALE => Leads::Stale,
-            to if to & ON_TRIAL != 0 => Leads::OnTrial(ContextId((to & !ON_TRIAL) - FIRST_ID)),
+            to if to & DRY_RUN != 0 => Leads::DryRun(ContextId((to & !DRY_RUN) - FIRST_ID)),
             to => Leads::Context(ContextId(to - FIRST_ID)),
         }
     }
 
     fn context(self) -> Option<ContextId> {
-        (self.to >= FIRST_ID).then(|| ContextId((self.to & !ON_TRIAL) - FIRST_ID))
+        (self.to >= FIRST_ID).then(|| ContextId((self.to & !DRY_RUN) - FIRST_ID))
     }
 }
 
@@ -290,7 +290,7 @@ impl RawTable {
     }
 
     pub fn put_on_trial(&mut self, slot: u32) {
-        self.targets[slot as usize].to |= ON_TRIAL;
+        self.targets[slot as usize].to |= DRY_RUN;
     }
 
     /// Records a look-up of a filtered raw context.

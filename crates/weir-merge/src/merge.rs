@@ -61,7 +61,7 @@ impl Default for Settings {
 /// Why a record was not merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    #[error("no record: {0}")]
+    #[error("not a record: {0}")]
     Unreadable(weir_state::Error),
     #[error("a record that was not published for a fleet")]
     Unpublished,
@@ -69,9 +69,9 @@ pub enum Reason {
     Partitions { found: u32, expected: u32 },
     #[error("the agent's clock is {seconds} s ahead of the log's (negative: behind)")]
     Clock { seconds: i64 },
-    #[error("its bucket begins {seconds} s after it came")]
+    #[error("its bucket begins {seconds} s after its arrival")]
     Future { seconds: i64 },
-    #[error("older than what is remembered")]
+    #[error("older than the remembered history of its agent")]
     TooOld,
     #[error("another record of this agent has its number: two agents have one id")]
     SharedId,

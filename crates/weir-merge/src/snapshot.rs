@@ -86,9 +86,7 @@ impl Snapshot {
         match agents_are_whole && snapshot.next <= OFFSET_MAX {
             true if snapshot.counts.is_possible() => Ok(snapshot),
             true => Err(SnapshotError::Impossible { what: "its counts" }),
-            false => Err(SnapshotError::Impossible {
-                what: "what was taken of agents",
-            }),
+            false => Err(SnapshotError::Impossible { what: "its agents" }),
         }
     }
 

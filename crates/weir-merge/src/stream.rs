@@ -57,7 +57,7 @@ pub(crate) struct Open {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastClosed {
     pub start: i64,
-    /// Number of live agents, and of those whose records it contains.
+    /// Number of live agents, and of agents with records in it.
     pub expected: u32,
     pub seen: u32,
     /// Live agents whose records it lacks.

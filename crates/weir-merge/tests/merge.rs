@@ -437,7 +437,7 @@ fn without_memory_sums_stay_right() {
     assert_eq!(merge.ledger().difference(), 0);
 }
 
-/// A late record becomes a correction. A record of a bucket that closed long ago is refused, because its history is gone.
+/// A late record becomes a correction. A record of a bucket that closed long ago is refused, because its history was removed.
 #[test]
 fn late_records_become_corrections_until_the_horizon() {
     let settings = Settings {

@@ -89,7 +89,7 @@ impl Store {
         changed
     }
 
-    /// Removes entities that were not reported for long. Returns those whose tags have changed.
+    /// Removes entities that were not reported for long. Returns entities with changed tags.
     pub fn expire(&mut self, now: Instant) -> HashSet<Entity> {
         let mut changed = HashSet::new();
         for known in &mut self.sources {

@@ -285,7 +285,7 @@ impl Contexts {
                 Some(Lookup::Filtered(way, self.raw.filtered_by(slot)))
             }
             Leads::Context(id) => Some(Lookup::Context(id, way)),
-            Leads::OnTrial(id) => Some(Lookup::OnTrial(id, way)),
+            Leads::DryRun(id) => Some(Lookup::DryRun(id, way)),
         }
     }
 }

@@ -178,7 +178,7 @@ impl Contexts {
         let head = std::mem::replace(&mut context.first_raw, slot);
         self.raw.link(slot, id, head);
         if !trials.is_empty() && self.follow(slot, id, subject, trials) {
-            return Lookup::OnTrial(id, way);
+            return Lookup::DryRun(id, way);
         }
         Lookup::Context(id, way)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use weir_protocol::Kind;
 
+use crate::active_rules::ActiveRules;
 use crate::alias::AliasTable;
 use crate::context_table::{Context, ContextId, ContextTable};
 use crate::counters::ContextCounter;
@@ -12,7 +13,6 @@ use crate::interner::Interner;
 use crate::origins::Origins;
 use crate::raw_table::{RawId, RawTable};
 use crate::rules::{Resolved, Rules};
-use crate::rules_in_force::RulesInForce;
 use crate::tag_lists::RawTag;
 use crate::usage::{LimitReason, Usage};
 use weir_counters::Counts;
@@ -51,7 +51,7 @@ pub enum Lookup {
     /// The context, and the raw context for [`Contexts::remember_alias`].
     Context(ContextId, Way),
     /// As `Context`, but a rule in a dry run would change it: pass its samples to [`Contexts::count_trial`].
-    OnTrial(ContextId, Way),
+    DryRun(ContextId, Way),
     /// A rule drops this metric. Pass its samples to [`Contexts::count_dropped`].
     Filtered(Way, Option<RuleId>),
     /// There is no memory for a new context. The samples go into the overflow series of the name.
@@ -125,7 +125,7 @@ impl<'a> ContextRef<'a> {
 /// both steps: hashes find candidates, comparisons decide.
 pub struct Contexts {
     secret: HashSecret,
-    rules: RulesInForce,
+    rules: ActiveRules,
     interner: Interner,
     aliases: AliasTable,
     raw: RawTable,
@@ -152,7 +152,7 @@ impl Contexts {
     pub fn new(secret: HashSecret, rules: Rules, limits: ContextLimits) -> Self {
         let mut contexts = Contexts {
             secret,
-            rules: RulesInForce::new(rules),
+            rules: ActiveRules::new(rules),
             interner: Interner::new(),
             aliases: AliasTable::new(secret.level()),
             raw: RawTable::new(),

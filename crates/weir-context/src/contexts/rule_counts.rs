@@ -3,7 +3,7 @@
 use weir_rules::{Applied, RuleId};
 
 use super::{Contexts, Way};
-use crate::rules_in_force::RuleCounts;
+use crate::active_rules::RuleCounts;
 use crate::trials::TrialReport;
 
 impl Contexts {

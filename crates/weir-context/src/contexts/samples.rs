@@ -13,7 +13,7 @@ impl Contexts {
     fn resolved_name(&mut self, metric: &Metric<'_>, sender: OriginId, now: u32) -> Option<StringId> {
         if metric.origin.is_empty() {
             let (name, tags) = (metric.name.as_bytes(), metric.tags.raw().as_bytes());
-            if let Some(Lookup::Context(id, _) | Lookup::OnTrial(id, _)) =
+            if let Some(Lookup::Context(id, _) | Lookup::DryRun(id, _)) =
                 self.find(metric.kind, name, tags, sender, now)
             {
                 return Some(self.resolved.get(metric.kind, id).identity.name);
@@ -45,7 +45,7 @@ impl Contexts {
     pub fn note_known_samples(&mut self, hash: u64, key: &AliasKey<'_>, samples: u64, now: u32) -> bool {
         let found = self.aliases.find(hash, key);
         let (way, context) = match found.and_then(|raw| self.resolve_raw(raw, now)) {
-            Some(Lookup::Context(id, way) | Lookup::OnTrial(id, way)) => (way, Some(id)),
+            Some(Lookup::Context(id, way) | Lookup::DryRun(id, way)) => (way, Some(id)),
             Some(Lookup::Filtered(way, _)) => (way, None),
             _ => return false,
         };

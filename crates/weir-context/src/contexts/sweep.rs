@@ -40,7 +40,7 @@ impl Sweep {
 }
 
 impl Contexts {
-    /// Visits up to `max` raw contexts and marks those whose rules or origin have changed. Returns false once none is left.
+    /// Visits up to `max` raw contexts and marks stale ones, after a change of rules or origin. Returns false once none is left.
     pub fn sweep_stale(&mut self, max: usize, now: u32) -> bool {
         if self.sweep.left == 0 {
             return false;

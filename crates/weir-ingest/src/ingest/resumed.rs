@@ -68,8 +68,8 @@ impl Ingest {
         self.contexts.live(partition).len()
     }
 
-    /// What the contexts of a partition have that were seen since this Unix second, those with their names that are not in `named`
-    /// yet: by kind, a bit for each context. Nothing may wait to be handed over.
+    /// The state of a partition's contexts that were seen since this Unix second, with names for those not in `named`: by kind, one bit per
+    /// context. No bucket may wait for hand-over.
     pub fn changes(
         &self,
         partition: usize,
@@ -201,7 +201,7 @@ fn encode(
     writer.take()
 }
 
-/// What one context has; `is_named`: whether with its name.
+/// The state of one context; `is_named`: with its name.
 fn entry<'a>(
     contexts: &'a Contexts,
     aggregator: &Aggregator,

@@ -189,9 +189,7 @@ impl KafkaLog {
         while !self.control.has_read(written) {
             if Instant::now() > until {
                 let doing = format!("reading topic {}", self.topics.control);
-                return Err(self
-                    .heard
-                    .explain(doing, "the plan that was written does not come"));
+                return Err(self.heard.explain(doing, "the written plan cannot be read back"));
             }
             std::thread::sleep(STEP);
             self.follow_control()?;

@@ -251,7 +251,7 @@ fn case_13_two_agents_with_one_id() {
     assert_eq!(shared, [(agent(7), 1)], "detected within one bucket, named");
 }
 
-/// With different epochs: the copy was started once more often than the original, which continues.
+/// With different epochs: the copy was started one time more than the original, which continues.
 #[test]
 fn case_13_two_agents_with_one_id_and_other_epochs() {
     let mut fleet = Fleet::new(6, 1, 1, 1);

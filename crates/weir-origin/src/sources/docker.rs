@@ -195,7 +195,7 @@ impl Docker {
             return Ok(None);
         }
         let body = http::body(response, BODY_MAX).await?;
-        let what = || format!("what it says about container {id}");
+        let what = || format!("its description of container {id}");
         self.described(&body)
             .map(Some)
             .map_err(|error| LookError::json(what(), error))

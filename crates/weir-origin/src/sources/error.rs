@@ -13,7 +13,7 @@ pub enum LookError {
     Http(#[source] reqwest::Error),
     #[error("it does not answer")]
     NoAnswer,
-    #[error("its answer was cut off")]
+    #[error("its answer was truncated")]
     AnswerStopped,
     #[error("it answers {0}")]
     Status(reqwest::StatusCode),

@@ -376,7 +376,7 @@ module StatsD
       # Decides how calls are handled from now on, and makes handles look again.
       #
       # Signal handlers do this, too, so it takes no lock. A thread whose decision was overtaken by another change
-      # decides once more.
+      # decides again.
       def enter_mode
         sink = core = nil
         until @mode&.for?(sink, core) && sink.equal?(current_sink) && core.equal?(current_core(sink))

@@ -29,7 +29,7 @@ module StatsD
           tracked.grep(BatchedSink::Dispatcher).each(&last)
         end
 
-        # In a process that became a daemon: the parent is gone without sending anything, so what is
+        # In a process that became a daemon: the parent has ended without sending anything, so what is
         # buffered is still ours, but the threads are gone.
         def after_daemon
           @tracked.to_a.each(&:after_daemon)

@@ -4,7 +4,7 @@ module StatsD
   module Instrument
     class Aggregator
       # The state and the flush thread. Clients hold the {Aggregator}, the thread holds this, so that
-      # the thread ends when the last client is gone.
+      # the thread ends when the last client was collected.
       #
       # Threads record into cells and announce a new cell through a queue, so recording takes no lock and is allowed in
       # signal handlers.

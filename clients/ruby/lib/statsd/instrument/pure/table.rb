@@ -104,7 +104,7 @@ module StatsD
         attr_reader :handles
 
         # @param owner [Thread]
-        # @param client [WeakRef, nil] the cells are abandoned when it is gone
+        # @param client [WeakRef, nil] the cells are abandoned when it was collected
         def initialize(owner, client)
           own_by(owner)
           @client = client

@@ -19,7 +19,7 @@ pub struct RuleCounts {
     pub samples_dropped: u64,
 }
 
-pub(crate) struct RulesInForce {
+pub(crate) struct ActiveRules {
     rules: Arc<Rules>,
     /// By rule number, the list of filtered names last.
     counts: Vec<RuleCounts>,
@@ -29,9 +29,9 @@ pub(crate) struct RulesInForce {
     pub trials: Trials,
 }
 
-impl RulesInForce {
+impl ActiveRules {
     pub fn new(rules: Rules) -> Self {
-        RulesInForce {
+        ActiveRules {
             counts: vec![RuleCounts::default(); rules.set().infos().len()],
             rules: Arc::new(rules),
             matching_ns: 0,
