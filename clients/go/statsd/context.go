@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// scope has the parts that a client adds to each of its messages. Child clients have scopes of their own on a shared core.
+// scope has the parts that a client adds to each of its messages. Child clients have scopes of their own on a shared
+// core.
 type scope struct {
 	core *core
 	// id tells scopes apart in keys.

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// aheadMax is the number of packets that may wait while a flush fills more. It bounds the memory of a flush of very many
-// contexts, and leaves the rest of the queue to calls that must not wait.
+// aheadMax is the number of packets that may wait while a flush fills more. It bounds the memory of a flush of very
+// many contexts, and leaves the rest of the queue to calls that must not wait.
 const aheadMax = 128
 
 // batchMax is the number of packets taken from the queue at once.
