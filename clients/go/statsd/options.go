@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Options is what the options of a constructor add up to. Its zero value is of no use; the constructors make it.
+// Options is the sum of the options of a constructor. Its zero value is of no use; the constructors make it.
 type Options struct {
 	namespace             string
 	tags                  []string
@@ -185,7 +185,7 @@ func WithoutChannelModeErrorsWhenFull() Option {
 	return set(func(o *Options) { o.channelModeErrors = false })
 }
 
-// WithErrorHandler sets what is called with errors that have no caller to return to. Default: nothing.
+// WithErrorHandler sets the function that receives errors without a caller to return to. Default: nothing.
 func WithErrorHandler(errorHandler ErrorHandler) Option {
 	return set(func(o *Options) { o.errorHandler = errorHandler })
 }

@@ -2,7 +2,7 @@
 
 module StatsD
   module Instrument
-    # Tells long-lived objects that the process forked, so that a child neither resends what its
+    # Notifies long-lived objects that the process forked, so that a child neither resends what its
     # parent had buffered nor waits for threads that stayed behind. Metric calls themselves never
     # look at the process id.
     # @api private

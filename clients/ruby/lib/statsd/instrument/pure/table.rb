@@ -89,7 +89,7 @@ module StatsD
         end
       end
 
-      # What one thread remembers about the contexts it records for one client. Only its thread touches the maps, so
+      # The memory of one thread about the contexts it records for one client. Only its thread touches the maps, so
       # they need no lock. The flush reaches the cells through the {Aggregator}, which every new cell is announced to.
       # @api private
       class Table
