@@ -32,10 +32,10 @@ pub enum Error {
     TooLarge { bytes: usize, max: usize },
     #[error("this program was built without Kafka; a log can be a directory")]
     NoKafka,
-    /// The brokers refuse a record for good: to send it again would change nothing.
+    /// The brokers refuse the record permanently: a retry changes nothing.
     #[error("{doing}: {what}")]
     Refused { doing: String, what: String },
-    /// The brokers do not do what they were asked for.
+    /// The brokers did not do what was requested.
     #[error("{doing}: {what}")]
     Kafka { doing: String, what: String },
 }
