@@ -128,7 +128,7 @@ fn until_delivered(admin: &str) {
     });
 }
 
-/// The faults of the other outputs: the broker is dead, hangs, comes back, and the agent starts anew meanwhile.
+/// The faults of the other outputs: the broker is dead, hangs, comes back, and the agent restarts meanwhile.
 #[test]
 fn no_fault_of_a_broker_loses_or_doubles_anything_or_holds_up_another_output() {
     let mut published = Published {

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 /// How long a broker may take until it answers.
 const START: Duration = Duration::from_secs(180);
 
-/// How soon others take over from a broker that is gone.
+/// How soon other brokers take over from a dead one.
 const FAILOVER: &str = "broker.session.timeout.ms=4000\nbroker.heartbeat.interval.ms=1000\n";
 
 /// The directory of this crate.

@@ -113,8 +113,7 @@ fn goes_on_by(fleet: &mut Fleet, records: usize) {
     });
 }
 
-/// Two of three brokers have every record, so one may be away; when all were killed at the same moment, nothing that was acknowledged
-/// is gone.
+/// Two of three brokers have every record, so one may be down. After a kill of all three no acknowledged record is missing.
 #[test]
 fn case_03_one_and_all_of_three_brokers_are_killed() {
     let mut cluster = Broker::start_cluster(3);

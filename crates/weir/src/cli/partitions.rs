@@ -30,7 +30,7 @@ pub fn command() -> Command {
             .about("Show among how many partitions series are divided, or announce more")
             .long_about(
                 "Show among how many partitions the series of the fleet are divided, or announce more of them. The topics get them at once; series \
-                 move with a bucket that begins later, so that every agent has heard of it and no series is split. Give it the configuration of the merge.",
+                 move with a bucket that begins later, so that every agent knows it and no series is split. Give it the configuration of the merge.",
             ),
     )
     .arg(number)
