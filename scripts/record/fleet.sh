@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What fleets cost: publishing and merging in one thread, lag and recovery with 1,000 agents, a real broker and two owners, and one centre
-# beside gostatsd's on the same samples where GOSTATSD_BIN names one (`go build ./cmd/gostatsd` in a checkout of it). Under 5 minutes
+# beside gostatsd's on the same samples where GOSTATSD_BIN names one (`go build ./cmd/gostatsd` in a checkout of it). About 5 minutes
 # once it is built. SERIES (of each agent on the broker: 1000), BUCKETS (11, 10 or more), SECONDS_OF_LOAD (20).
 source "$(dirname "$0")/common.sh"
 if [ -z "${FLEET_EXAMPLES:-}" ]; then
@@ -34,7 +34,7 @@ page=$pages/fleet.md
   echo "## One centre, three agents"
   echo
   if [ -n "$gostatsd" ]; then
-    echo "The same samples to three agents of each, which send on to one centre: \`scripts/record/fleet-peer.py\`, gostatsd $("$gostatsd" --version 2>&1 | head -1). Load $(load)."
+    echo "The same samples to three agents of each, which send on to one centre: \`scripts/record/fleet-peer.py\`. Load $(load)."
     echo
     echo "| centre | CPU per series state | idle, of a core | memory at most | counters sent | counters that came out | p99 series |"
     echo "| --- | --- | --- | --- | --- | --- | --- |"
