@@ -17,7 +17,7 @@ page=$pages/fleet.md
   echo "## Publishing and merging, one thread"
   echo
   for shape in "100 5000 4" "1000 1000 4"; do
-    echo '```'
+    echo '```text'
     read -ra words <<<"$shape"
     "$examples/merge_speed" "${words[@]}"
     echo '```'
@@ -27,7 +27,7 @@ page=$pages/fleet.md
   echo
   echo "\`cargo run --release -p weir-log --features kafka --example fleet_on_kafka -- 1000 ${SERIES:-1000} 8 2 ${BUCKETS:-11}\`, load $(load). One process publishes what 1,000 agents would, each at its moment of the 10 s; the broker and the owners are processes of their own."
   echo
-  echo '```'
+  echo '```text'
   "$examples/fleet_on_kafka" 1000 "${SERIES:-1000}" 8 2 "${BUCKETS:-11}"
   echo '```'
   echo
