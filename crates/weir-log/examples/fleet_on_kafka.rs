@@ -7,7 +7,7 @@
 //! they are committed, and fails unless they contain every state exactly once.
 
 use std::collections::BTreeMap;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use weir_broker::Broker;
@@ -115,6 +115,11 @@ fn spent(pid: u32) -> Duration {
 
 /// The process of an owner.
 fn own(address: &str) -> ! {
+    // The parent never writes: the read ends with the parent.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_line(&mut String::new());
+        std::process::exit(0);
+    });
     let log = KafkaLog::open(&brokers(address, 1)).expect("a log");
     let mut owner = Owner::new(log, Settings::default());
     loop {
@@ -128,7 +133,10 @@ fn own(address: &str) -> ! {
 
 fn start_owner(address: &str) -> Child {
     let program = std::env::current_exe().expect("this program");
-    let owner = Command::new(program).env("WEIR_EXAMPLE_OWNS", address).spawn();
+    let owner = Command::new(program)
+        .env("WEIR_EXAMPLE_OWNS", address)
+        .stdin(Stdio::piped())
+        .spawn();
     owner.expect("a process")
 }
 
