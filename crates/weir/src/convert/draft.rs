@@ -1,20 +1,20 @@
-//! The draft of a configuration.
+//! A configuration while it is written.
 
 use std::fmt::Write as _;
 
 use weir_config::show_text;
 
-/// Settings with the text that follows their key's colon, line end included.
+/// Settings, each with the text behind its key's colon, line end included.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The agent's settings, in the order of insertion.
+    /// Of the agent itself, in the order in which they came.
     own: Vec<(String, String)>,
-    /// Settings of outputs: the output's name, the path in it, and the text.
+    /// Of outputs: name of the output, path in it.
     outputs: Vec<(&'static str, String, String)>,
 }
 
 impl Draft {
-    /// Sets a setting of the agent; the last value of a key applies.
+    /// A setting of the agent itself; the last one of a key stays.
     pub fn set(&mut self, key: &str, value: &str) {
         self.own(key, format!(" {}\n", show_text(value)));
     }
@@ -23,7 +23,7 @@ impl Draft {
         self.own(key, in_one_line(values));
     }
 
-    /// Sets a setting to text in block style.
+    /// A setting whose text is in block style already.
     pub fn own(&mut self, key: &str, text: String) {
         self.own.retain(|(other, _)| other != key);
         self.own.push((key.to_owned(), text));
@@ -41,7 +41,7 @@ impl Draft {
         self.output(output, path, in_one_line(values));
     }
 
-    /// The text of an output's setting.
+    /// What an output's setting is.
     pub fn of_output(&self, path: &str) -> Option<&str> {
         let found = self.outputs.iter().find(|(_, other, _)| other == path);
         found.map(|(_, _, text)| text.trim())

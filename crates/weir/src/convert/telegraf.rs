@@ -1,4 +1,4 @@
-//! Telegraf's `[[inputs.statsd]]`, and other parts of its configuration that affect its metrics.
+//! Telegraf's `[[inputs.statsd]]`, and what of the rest of its configuration is about the same metrics.
 
 use weir_config::node::{Content, Key, Node};
 
@@ -7,7 +7,7 @@ use super::{Converted, Left, Refused, finish, list, map, scalar, toml};
 
 mod templates;
 
-/// Options of the input that weir does not need, and why.
+/// Options of the input that weir needs nothing for, and why.
 const NOT_NEEDED: &[(&str, &str)] = &[
     (
         "allowed_pending_messages",
@@ -99,7 +99,7 @@ impl Converter {
         for (key, value) in map(node) {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
-                // Telegraf's statsd input flushes when it is gathered.
+                // There the statsd input flushes when it is gathered.
                 "interval" => match super::statsd_exporter::go_seconds(text) {
                     Some(seconds) if seconds >= 1.0 && seconds.fract() == 0.0 => {
                         self.draft.set("bucket_width", &format!("{seconds}s"));
@@ -170,7 +170,7 @@ impl Converter {
             "read_buffer_size" => self.draft.set("receive_buffer", text),
             "percentiles" => self.percentiles(key, value),
             "templates" => self.templates(key, value, separator),
-            // Without templates this is the only change of names.
+            // Without templates names stay as they are but for this.
             "metric_separator" if text == "." => {}
             "metric_separator" => {
                 self.leave(key.line, say("separates what templates join; other names keep their dots, which outputs replace that know none"));
@@ -275,7 +275,7 @@ impl Converter {
                 other => self.leave(key.line, format!("outputs.influxdb.{other}: weir has no such setting")),
             }
         }
-        // Telegraf's form.
+        // As Telegraf writes them.
         self.draft.set_output("influx", "integers", "true");
     }
 
@@ -299,7 +299,7 @@ impl Converter {
             self.draft.set_list("tcp", &self.tcp);
             self.draft.set("tcp_framing", "newline");
         }
-        // Telegraf's default.
+        // What that program does without being asked.
         self.draft.set_list("tag_styles", &["influx"]);
         self.draft.set("statsd_gauge_deltas", "true");
         self.draft.set_list(
@@ -342,7 +342,7 @@ fn of_output(name: &str) -> &'static str {
     }
 }
 
-/// An address in Go's form: without a host it means every interface; the scheme is optional.
+/// As Go has it: without a host it is every interface; a scheme in front is not needed.
 fn everywhere(text: &str) -> String {
     let text = text.split_once("://").map_or(text, |(_, rest)| rest);
     match text.strip_prefix(':') {

@@ -17,7 +17,7 @@ pub struct Flags {
     relay: Vec<(&'static str, String)>,
 }
 
-/// Flags that weir does not need, and why.
+/// Flags that weir needs nothing for, and why.
 const NOT_NEEDED: &[(&str, &str)] = &[
     (
         "statsd.cache-size",
@@ -59,7 +59,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 ];
 
 impl Flags {
-    /// Flags without a counterpart are reported.
+    /// Those that cannot be said in settings are left.
     pub fn read(arguments: &[String], left: &mut Vec<Left>) -> Flags {
         let mut flags = Flags {
             settings: Vec::new(),
@@ -69,7 +69,7 @@ impl Flags {
             relay: Vec::new(),
         };
         if !arguments.is_empty() {
-            // statsd_exporter's default addresses.
+            // Where it listens unless told otherwise.
             flags.settings = vec![
                 ("udp", "0.0.0.0:9125".to_owned()),
                 ("tcp", "0.0.0.0:9125".to_owned()),
@@ -162,7 +162,7 @@ impl Flags {
     }
 }
 
-/// Whether a flag takes no value.
+/// Whether a flag stands alone.
 fn is_switch(name: &str) -> bool {
     name.starts_with("no-")
         || name.starts_with("statsd.parse-")
@@ -172,7 +172,7 @@ fn is_switch(name: &str) -> bool {
         )
 }
 
-/// An address in Go's form: without a host it means every interface.
+/// An address as Go has it: without a host it is every interface.
 fn address(text: &str) -> String {
     match text.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
