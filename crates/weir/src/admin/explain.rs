@@ -11,11 +11,28 @@ pub struct ExplainRequest {
     pub line: String,
     /// The process to treat as its sender.
     pub pid: Option<i32>,
+    /// The listener that receives it: an address, or a transport as in `per_listener`.
+    pub listener: Option<String>,
+}
+
+/// Why there is no explanation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unexplained {
+    #[error("this process receives no messages")]
+    ReceivesNone,
+    #[error("listener: {name:?} is no listener; allowed are {allowed}")]
+    NoSuchListener { name: String, allowed: String },
+    #[error("listener: {name} is several listeners that read messages differently; name one of {allowed}")]
+    ReadDifferently { name: String, allowed: String },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     pub line: String,
+    /// The address of the listener whose reading this is.
+    pub listener: String,
+    /// Listeners that read messages in another way.
+    pub others: Vec<String>,
     /// Why the line is not a message; nothing else is known then.
     pub rejected: Option<String>,
     /// Something about the whole that is probably not meant.
@@ -51,6 +68,13 @@ impl Explanation {
     /// For people.
     pub fn render(&self) -> String {
         let mut page = format!("{}\n", self.line);
+        if !self.others.is_empty() {
+            let (listener, others) = (&self.listener, self.others.join(", "));
+            let _ = writeln!(
+                page,
+                "\nlistener\n  {listener}; --listener names another: {others}"
+            );
+        }
         if let Some(class) = &self.rejected {
             let _ = writeln!(page, "\nrejected: {class}");
             return page;

@@ -63,8 +63,11 @@ pub trait AdminSource: Send + Sync + 'static {
     /// Access to packets. `None`: `admin_payloads` forbids it.
     fn taps(&self) -> Option<Arc<Taps>>;
 
-    /// The result of one message, and why. `None`: this process receives none.
-    fn explain(&self, request: explain::ExplainRequest) -> Answer<'_, Option<explain::Explanation>>;
+    /// The result of one message, and why.
+    fn explain(
+        &self,
+        request: explain::ExplainRequest,
+    ) -> Answer<'_, Result<explain::Explanation, explain::Unexplained>>;
 
     /// The exposition for a scraper. `None` when the Prometheus output is off.
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>>;
