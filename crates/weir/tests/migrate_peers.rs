@@ -459,12 +459,17 @@ fn renamed(stored: Stored) -> Stored {
         .collect()
 }
 
-/// Rates there are by a measured time, which is some percent more or less than the interval: powers of two, rounded.
-fn rounded_rates(stored: Stored) -> Stored {
+/// As exact as what gostatsd writes: six decimals, and rates by a measured time, which is some percent more or less than the interval;
+/// these are rounded to powers of two.
+fn rounded(stored: Stored) -> Stored {
     assert!(GOSTATSD.contains("measured time"));
     let rounded = stored.into_iter().map(|(path, value)| {
         let is_rate = path.split(';').next().unwrap().ends_with(".rate");
-        (path, if is_rate { value.log2().round() } else { value })
+        let rounded = match is_rate {
+            true => value.log2().round(),
+            false => (value * 1e6).round() / 1e6,
+        };
+        (path, rounded)
     });
     rounded.collect()
 }
@@ -509,7 +514,7 @@ fn gostatsd_and_weir_store_the_same_and_can_take_each_others_place() {
     send(&GOSTATSD_LINES.join("\n"), &clients);
     let stored = || {
         let theirs = renamed(carbon.first("stats."));
-        [theirs, carbon.first("weir.")].map(rounded_rates)
+        [theirs, carbon.first("weir.")].map(rounded)
     };
     let compared = compare(GOSTATSD, GOSTATSD_NAMED, stored);
     assert!(compared >= 40, "only {compared} paths");
