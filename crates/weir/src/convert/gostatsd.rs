@@ -104,6 +104,7 @@ pub fn convert(text: &str) -> Result<Converted, Refused> {
     );
     converter.percentiles = vec!["0.9".to_owned()];
     converter.draft.set("bucket_width", "1s");
+    converter.draft.set_list("udp", &[everywhere(":8125")]);
     for (key, node) in &entries {
         converter.entry(key, node);
     }
@@ -359,12 +360,12 @@ impl Converter {
         let field = |name: &str| map(node).iter().find(|(key, _)| key.text == name);
         let is_on = |name: &str| field(name).and_then(|(_, node)| scalar(node)) == Some("true");
         for name in ["exclude-metrics", "match-tags"] {
-            if let Some((key, _)) = field(name) {
+            if let Some((option, _)) = field(name) {
                 let message = format!(
                     "filter.{}.{name}: rules choose by names that match; the filter is left out",
                     key.text
                 );
-                return self.leave(key.line, message);
+                return self.leave(option.line, message);
             }
         }
         let mut effect = String::new();
@@ -491,6 +492,7 @@ mod tests {
         let converted = convert(text).unwrap();
         let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
         assert_eq!(lines, [8, 24], "{:?}", converted.left);
+        assert!(converted.left[1].message.starts_with("filter.not.match-tags: "));
         for part in [
             "udp: [0.0.0.0:9125]\n",
             "bucket_width: 10s\n",
@@ -521,6 +523,15 @@ mod tests {
             converted.yaml
         );
         assert!(converted.left[0].message.contains("what: is not known"));
+        // Without a word it listens everywhere, and writes to the Graphite of its own machine.
+        let converted = convert("flush-interval: 2s\n").unwrap();
+        for part in [
+            "udp: [0.0.0.0:8125]\n",
+            "address: tcp://localhost:2003\n",
+            "percentiles: [0.9]\n",
+        ] {
+            assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
+        }
         assert!(convert("a = \n").is_err());
     }
 }
