@@ -21,7 +21,7 @@ pub struct GraphiteEncoder {
     /// By kind, each with a dot at its end, or empty.
     prefixes: [String; Kind::COUNT],
     counters: Vec<CounterForm>,
-    /// What is written of a histogram, with its suffix.
+    /// The values written for a histogram, with their suffixes.
     parts: Vec<(Part, String)>,
     line_bytes_max: usize,
     claims: Claims,

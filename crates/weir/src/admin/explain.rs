@@ -1,4 +1,4 @@
-//! What `/api/v1/explain` and `weir explain` say about one message.
+//! The explanation of one message, for `/api/v1/explain` and `weir explain`.
 
 use std::fmt::Write as _;
 
@@ -29,18 +29,18 @@ pub enum Unexplained {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     pub line: String,
-    /// The address of the listener whose reading this is.
+    /// The address of the listener that the explanation is about.
     pub listener: String,
     /// Listeners that read messages in another way.
     pub others: Vec<String>,
-    /// Why the line is not a message; nothing else is known then.
+    /// Why the line is invalid; all fields below are then empty.
     pub rejected: Option<String>,
-    /// Something about the whole that is probably not meant.
+    /// A remark about a probable mistake.
     pub note: Option<String>,
     pub origin: OriginExplanation,
-    /// The stages of the rules that changed something, in their order.
+    /// The rule stages that changed something, in order.
     pub steps: Vec<ExplainedStep>,
-    /// Absent when a rule drops the message, or its sender may not send.
+    /// Absent if a rule drops the message, or its sender may not send.
     pub context: Option<ExplainedContext>,
 }
 
@@ -65,7 +65,7 @@ pub struct ExplainedContext {
 }
 
 impl Explanation {
-    /// For people.
+    /// Text for users.
     pub fn render(&self) -> String {
         let mut page = format!("{}\n", self.line);
         if !self.others.is_empty() {
