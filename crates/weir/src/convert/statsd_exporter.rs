@@ -406,8 +406,8 @@ impl Converter {
         }
         body.push_str("# What that program does without being asked: tags in names, signed gauges that add to the value that is there,\n");
         body.push_str("# and whole samples for a rate.\n");
-        let _ = writeln!(body, "tag_styles: [{}]", flags.tag_styles().join(", "));
-        body.push_str("statsd_gauge_deltas: true\nhistogram_weights: agent\n");
+        flags.write_reading(&mut body);
+        body.push_str("histogram_weights: agent\n");
         let seconds = |ttl: Option<f64>| ttl.map(|seconds| format!("{}s", seconds.ceil().max(1.0)));
         // weir remembers a gauge as long as it shows it.
         let longest = self

@@ -162,7 +162,7 @@ pub fn profile(mut mappings: Vec<Mapping>) -> String {
     }
     // A template without a filter applies to all names that no other template matches.
     mappings.sort_by_key(|mapping| (mapping.stars.is_empty(), mapping.stars.clone()));
-    let mut text = "\n  - name: telegraf\n    prefix: '*'\n    mappings:\n".to_owned();
+    let mut text = "  - name: telegraf\n    prefix: '*'\n    mappings:\n".to_owned();
     for mapping in mappings {
         let _ = writeln!(text, "      - match: {}", show_text(&mapping.pattern));
         let _ = writeln!(
@@ -176,6 +176,25 @@ pub fn profile(mut mappings: Vec<Mapping>) -> String {
         for (key, value) in &mapping.tags {
             let _ = writeln!(text, "          {}: {}", show_text(key), show_text(value));
         }
+    }
+    text
+}
+
+/// The most parts of a name that are joined.
+const PARTS_MAX: usize = 12;
+
+/// A profile for names that no template is for: their parts are joined by the separator.
+pub fn separated(separator: &str) -> String {
+    let mut text = "  - name: telegraf-separator\n    prefix: '*'\n    mappings:\n".to_owned();
+    for parts in 2..=PARTS_MAX {
+        let pattern = vec!["([^.]*)"; parts].join("\\.");
+        let groups: Vec<String> = (1..=parts).map(|group| format!("${{{group}}}")).collect();
+        let name = groups.join(&separator.replace('$', "$$"));
+        let (pattern, name) = (show_text(&pattern), show_text(&name));
+        let _ = writeln!(
+            text,
+            "      - match: {pattern}\n        match_type: regex\n        name: {name}"
+        );
     }
     text
 }

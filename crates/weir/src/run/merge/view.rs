@@ -7,7 +7,7 @@ use weir_output::settings::PrometheusSettings;
 
 use super::shared::Shared;
 use crate::admin::contexts::ContextReport;
-use crate::admin::explain::{ExplainRequest, Explanation};
+use crate::admin::explain::{ExplainRequest, Explanation, Unexplained};
 use crate::admin::fleet::FleetCounter;
 use crate::admin::status::{MemoryShare, ReloadStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
@@ -127,8 +127,8 @@ impl AdminSource for View {
         None
     }
 
-    fn explain(&self, _request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
-        Box::pin(async { None })
+    fn explain(&self, _request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
+        Box::pin(async { Err(Unexplained::ReceivesNone) })
     }
 
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
