@@ -252,7 +252,7 @@ struct Sent {
 
 /// A packet that takes longer is one that the target did not take at once.
 const AT_ONCE: Duration = Duration::from_micros(500);
-const READ_PERIOD: Duration = Duration::from_millis(250);
+const READ_PERIOD: Duration = Duration::from_millis(20);
 
 fn load(a: &LoadArgs) -> io::Result<()> {
     signal::catch_interrupts();
@@ -284,6 +284,9 @@ fn load(a: &LoadArgs) -> io::Result<()> {
             next_reading += READ_PERIOD;
         }
         thread::sleep(Duration::from_millis(1));
+    }
+    if let Some(file) = &mut readings {
+        sent.read(a, file)?;
     }
     let (scheduled, achieved) = ((total * a.packed) as f64, (sent.packets * a.packed) as f64);
     let verdict = if achieved >= 0.99 * scheduled {
