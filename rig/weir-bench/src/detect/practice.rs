@@ -272,22 +272,27 @@ fn load(a: &LoadArgs) -> io::Result<()> {
     // The same seed gives the same bytes, so the number of packets must not depend on how punctual the last turn is.
     let packets_in = |time: Duration| (time.as_secs_f64() * a.rate / a.packed as f64) as u64;
     let total = packets_in(whole);
+    let mut read_if_due = |sent: &Sent, is_last: bool| {
+        let now = sent.began.elapsed();
+        match &mut readings {
+            Some(file) if now >= next_reading || is_last => {
+                next_reading = now + READ_PERIOD;
+                sent.read(a, file)
+            }
+            _ => Ok(()),
+        }
+    };
     while sent.packets + sent.refused < total && !signal::interrupted() {
+        // A load that was held up sends what is due at once: one reading before that and one after it.
+        read_if_due(&sent, false)?;
         let due = packets_in(sent.began.elapsed()).min(total);
         while sent.packets + sent.refused < due {
             sent.packet(a, &send)?;
         }
-        if let Some(file) = &mut readings
-            && sent.began.elapsed() >= next_reading
-        {
-            sent.read(a, file)?;
-            next_reading += READ_PERIOD;
-        }
+        read_if_due(&sent, false)?;
         thread::sleep(Duration::from_millis(1));
     }
-    if let Some(file) = &mut readings {
-        sent.read(a, file)?;
-    }
+    read_if_due(&sent, true)?;
     let (scheduled, achieved) = ((total * a.packed) as f64, (sent.packets * a.packed) as f64);
     let verdict = if achieved >= 0.99 * scheduled {
         "on-schedule"
