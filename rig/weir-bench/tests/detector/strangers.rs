@@ -216,6 +216,32 @@ fn several_comparisons_of_one_pair_of_programs_are_rows_of_one_run() {
     assert!(report["calibration"].is_null(), "{report:#}");
 }
 
+/// A program that tells nothing of itself has a row all the same, with the time that the kernel sees it wait for mutexes.
+#[test]
+fn a_profile_of_a_program_without_profiles_has_what_can_be_seen_from_outside() {
+    let elsewhere = Elsewhere::new();
+    let arms = [
+        "profile",
+        "--baseline",
+        "target:practice",
+        "--comparison",
+        "target:practice",
+        "--replicates",
+        "1",
+    ];
+    let flags: Vec<&str> = SHORT.split(' ').collect();
+    let (code, text) = elsewhere.bench(&[&arms[..], &flags, &["practice"]].concat());
+    assert_eq!(code, 0, "{text}");
+    let row = text
+        .lines()
+        .find(|line| line.starts_with("| practice |"))
+        .unwrap_or_else(|| panic!("{text}"));
+    let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+    assert!(cells[2].contains(" s ±") && cells[3] == "n/a", "{row}");
+    let waits = std::path::Path::new("/proc/self/syscall").exists();
+    assert!(!waits || cells[5].contains("0.00 s ±"), "{row}");
+}
+
 /// The blocks of the page, in order, in one shell; they are shortened, and their results are held to what the page says.
 #[test]
 fn the_page_compares_two_builds_of_a_strangers_program() {
