@@ -9,7 +9,14 @@ import sys
 import tarfile
 from pathlib import Path
 
-FILES = {"usr/bin/weir", "etc/passwd", "etc/group", "etc/weir/weir.yaml", "etc/ssl/certs/ca-certificates.crt"}
+FILES = {
+    "usr/bin/weir",
+    "usr/share/doc/weir/third-party-licences.txt",
+    "etc/passwd",
+    "etc/group",
+    "etc/weir/weir.yaml",
+    "etc/ssl/certs/ca-certificates.crt",
+}
 WRITTEN = {"run/weir", "var/lib/weir"}
 BYTES_MAX = 20 << 20
 
