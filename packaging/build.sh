@@ -33,11 +33,12 @@ export PATH=$build/compiler:$PATH
 # OpenSSL looks for modules there, and would in the directory that it was built in.
 export GNUMAKEFLAGS="ENGINESDIR=/nonexistent MODULESDIR=/nonexistent"
 
-# Each is built for itself: what is built together has the features that any of it asks for.
-give() { # NAME PACKAGE ARGUMENTS...
-  local name=$1 package=$2 built=$build/$target/dist/$2 build_id symbols
-  shift 2
-  cargo build --profile dist --locked --target "$target" --target-dir "$build" --package "$package" --bin "$package" "$@"
+# Of these two packages alone: what is built together has the features that any of it asks for, and others ask for some of tests.
+compile() { # ARGUMENTS...
+  cargo build --profile dist --locked --target "$target" --target-dir "$build" --package weir --package weir-bench "$@"
+}
+give() { # NAME PROGRAM
+  local name=$1 built=$build/$target/dist/$2 build_id symbols
   # Debuggers and profilers find the file with symbols by the build id, in a tree of this form. It is the whole program, because
   # profilers place addresses by what its segments hold.
   build_id=$(readelf -n "$built" | sed -n 's/^ *Build ID: //p')
@@ -46,7 +47,9 @@ give() { # NAME PACKAGE ARGUMENTS...
   objcopy --compress-debug-sections=zlib "$built" "$symbols/${build_id:2}.debug"
   objcopy --strip-all --remove-section=.comment "$built" "$into/$name"
 }
+compile --bin weir --bin weir-bench
 give weir weir
-# The client of Apache Kafka, with OpenSSL, would be a third of it, and most agents need none.
-give weir-kafka weir --features kafka
 give weir-bench weir-bench
+# The client of Apache Kafka, with OpenSSL, is more than a third of it, and most agents need none.
+compile --bin weir --features weir/kafka
+give weir-kafka weir
