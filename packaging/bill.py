@@ -54,19 +54,22 @@ def crates(name, features):
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     start = next(package["id"] for package in metadata["packages"] if package["name"] == name)
 
+    # Such a crate is nothing but the source of a library in C, and the program that compiles it: needed for the build, and linked.
+    def is_source(package):
+        return package["name"].endswith("-src")
+
     def is_in_program(dependency):
         package = packages[dependency["pkg"]]
         kinds = {kind["kind"] for kind in dependency["dep_kinds"]}
-        # A crate that is nothing but the source of a library in C is needed when it is built, and all of it is linked.
-        is_source = "build" in kinds and package["name"].endswith("-src")
-        return (None in kinds or is_source) and (package["name"], f"v{package['version']}") in in_program
+        return (None in kinds or is_source(package)) and (package["name"], f"v{package['version']}") in in_program
 
     found, waiting = {}, [start]
     while waiting:
         this = waiting.pop()
         if this in found:
             continue
-        needed = [dependency["pkg"] for dependency in nodes[this]["deps"] if is_in_program(dependency)]
+        dependencies = [] if is_source(packages[this]) else nodes[this]["deps"]
+        needed = [dependency["pkg"] for dependency in dependencies if is_in_program(dependency)]
         found[this] = (packages[this], needed)
         waiting += needed
     return start, found
