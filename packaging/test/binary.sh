@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The binaries that are given away: small, stripped, static, run in an empty root, and find names there.
 set -euo pipefail
-# (`grep -q` ends at the first match, and whoever still writes to it fails the pipe.)
+# (`grep -q` ends at the first match, and a process that still writes to it fails the pipe.)
 here=$(cd "$(dirname "$0")" && pwd)
 dist=$(realpath "${1:-dist}")
 fail() { echo "binary.sh: $*" >&2; exit 1; }

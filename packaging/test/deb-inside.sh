@@ -114,7 +114,7 @@ if [ -e /tmp/other.deb ]; then
   [ "$(process)" != "$before" ] || { cat /tmp/dpkg.log /tmp/log; fail "the other package's agent does not take over"; }
   wait "$agent" || fail "the agent ended with $? after the hand-over to the other package"
   agent=$(process)
-  $dpkg -P "$name" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "what is left of $name cannot be purged"; }
+  $dpkg -P "$name" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the rest of $name cannot be purged"; }
   grep -q '^uds:' /etc/weir/weir.yaml || fail "the other package has no configuration"
   weir send 'package.other:1|c'
   is_accepted 5

@@ -41,7 +41,7 @@ pub struct OutputConfig<S> {
 pub struct SettingProblem {
     /// Relative to the output, such as `compression_level`.
     pub key: String,
-    /// What is wrong and what is allowed.
+    /// The error, and the allowed values.
     pub message: String,
 }
 
@@ -60,7 +60,7 @@ struct Instance<'i, S: 'static> {
     output_type: &'static OutputType<S>,
     entries: &'i [(Key, Node)],
     on: bool,
-    /// Who switched it on, unless it is on by default.
+    /// The source that enabled it, unless it is on by default.
     because: Option<Source>,
 }
 
@@ -278,7 +278,7 @@ impl<'i> Reader<'i> {
             reader: self,
             prefix: format!("outputs.{name}"),
             entries,
-            // Of several of one type, they are meant for the one that has the type's own name.
+            // If there are several of one type, they apply to the one with the type's own name.
             names: *name == output_type.name,
         };
         let known = output_type.settings.iter().map(|setting| setting.key);
@@ -293,7 +293,7 @@ impl<'i> Reader<'i> {
             problems_before,
         });
         if !on {
-            // What is off is checked all the same, but not shown beyond being off.
+            // A disabled output is checked, but only the fact that it is off is shown.
             self.shown.truncate(shown_before + usize::from(enabled.is_some()));
         }
         Some(OutputConfig {
@@ -526,7 +526,7 @@ mod tests {
     /// Every file holds its own name.
     fn merge<T: FromFiles>(into: &mut T, paths: &T::Paths) -> Result<(), String> {
         into.merge(paths, &mut |path| match path {
-            "none" => Err("none: is not there".into()),
+            "none" => Err("none: does not exist".into()),
             _ => Ok(Secret::new(path)),
         })
     }

@@ -203,7 +203,7 @@ fn secrets_come_from_files_and_are_not_shown() {
         .unwrap();
     assert_eq!(shown.content.as_deref(), Some("****cdef"));
     let error = refused("outputs: {echo: {token_file: /gone}}\n", &[], &[]);
-    assert_eq!(error, "c.yaml:1: outputs.echo.token_file: /gone: is not there");
+    assert_eq!(error, "c.yaml:1: outputs.echo.token_file: /gone: does not exist");
     let error = refused("outputs: {echo: {}}\n", &[], &[]);
     assert!(error.contains("outputs.echo.token: is missing"), "{error}");
 }
@@ -290,7 +290,7 @@ fn faults_of_several_settings_are_found_together() {
     );
     for part in [
         "c.yaml:2: tcp_tls_key: is no key",
-        "c.yaml:3: socket_owner: \"me\" is nobody",
+        "c.yaml:3: socket_owner: there is no user \"me\"",
     ] {
         assert!(error.contains(part), "{error}");
     }

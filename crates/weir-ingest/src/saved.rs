@@ -3,7 +3,7 @@
 use weir_aggregate::Bucket;
 use weir_state::{Facts, Identity, State};
 
-/// What one worker had in the bucket that was open.
+/// One worker's open bucket.
 #[derive(Clone, Debug, Default)]
 pub struct SavedBucket {
     /// `None`: nothing was open, as nothing is aggregated.
@@ -13,7 +13,7 @@ pub struct SavedBucket {
     pub series: Vec<SavedSeries>,
     /// More series, as [`weir_state::StreamWriter`] writes them.
     pub encoded: Vec<u8>,
-    /// Of its UDP sockets: the number in the kernel's tables, and what the counter of drops said last.
+    /// For its UDP sockets: the number in the kernel's tables, and the last drop counter.
     pub drops: Vec<(u64, u32)>,
 }
 
@@ -23,6 +23,6 @@ pub type SavedSeries = (Identity, Facts, State);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     pub contexts: u64,
-    /// Contexts for which there was no room: what they had in the bucket is lost.
+    /// Contexts without room: their samples in the bucket are lost.
     pub refused: u64,
 }

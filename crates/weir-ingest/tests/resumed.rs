@@ -124,7 +124,7 @@ fn entries(encoded: &[u8]) -> u64 {
     std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64
 }
 
-/// Takes the messages; before those whose numbers are in `changes`, another process takes over.
+/// Takes the messages; before each message number in `changes`, another process takes over.
 fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<String>, u64) {
     let mut rows = Vec::new();
     let mut now = START;

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Somewhere that an output delivers to.
 pub struct Destination {
-    /// For people, without secrets.
+    /// Text for users, without secrets.
     pub label: String,
     pub way: Way,
 }
@@ -116,7 +116,7 @@ impl Reached {
     }
 }
 
-/// Reaches it once. The error is one line for people.
+/// Connects once. The error is one line for users.
 pub async fn probe(destination: &Destination) -> Result<Reached, String> {
     match tokio::time::timeout(PATIENCE, reach(&destination.way)).await {
         Ok(reached) => reached,
@@ -146,7 +146,7 @@ async fn reach(way: &Way) -> Result<Reached, String> {
             let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any).await.map_err(text)?;
             socket.connect(target).await.map_err(text)?;
-            Ok(Reached::found("there is a route; UDP tells no more"))
+            Ok(Reached::found("there is a route; UDP does not confirm delivery"))
         }
         Way::UnixDatagram(path) => {
             let socket = UnixDatagram::unbound().map_err(text)?;

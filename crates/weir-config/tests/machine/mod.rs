@@ -26,7 +26,7 @@ impl Host for Machine {
     }
 
     fn account(&self, name: &str, _: Accounts) -> Result<u32, String> {
-        Err(format!("{name:?} is nobody"))
+        Err(format!("there is no user {name:?}"))
     }
 
     fn resolve(&self, name: &str, _: u16) -> Result<SocketAddr, String> {
@@ -40,7 +40,7 @@ impl Host for Machine {
     fn secret(&self, path: &Path) -> Result<Secret, String> {
         match path.to_str() {
             Some("/token") => Ok(Secret::new("0123456789abcdef")),
-            _ => Err(format!("{}: is not there", path.display())),
+            _ => Err(format!("{}: does not exist", path.display())),
         }
     }
 

@@ -1,13 +1,21 @@
 //! The open bucket leaves for another process, or comes from one.
 
-use weir_aggregate::Carried;
-use weir_context::{KnownContext, LiveContext, PARTITIONS};
+use std::ops::Range;
+use std::sync::mpsc::sync_channel;
+use std::thread::{Scope, ScopedJoinHandle};
+
+use weir_aggregate::{Aggregator, Carried};
+use weir_context::{Contexts, KnownContext, LiveContext, PARTITIONS};
 use weir_protocol::Kind;
 use weir_state::{Entry, Facts, Identity, Named, SERIES_BYTES, State, StreamReader, StreamWriter};
 
 use super::{Hurry, Ingest};
 use crate::hand_over::ROWS_AHEAD;
 use crate::saved::{Restored, SavedBucket};
+
+/// Series that are decoded together, and how many such groups may wait to be restored.
+const DECODED_TOGETHER: usize = 256;
+const DECODED_AHEAD: usize = 16;
 
 impl Ingest {
     /// Everything that the open bucket has, and the contexts that are remembered. Nothing may wait to be handed over, and no
@@ -37,60 +45,31 @@ impl Ingest {
         }
     }
 
-    /// The same for a process that takes over at once: in memory order, and as bytes.
+    /// The same for a process that takes over at once: in memory order, and as bytes. Nobody receives meanwhile, so a second
+    /// thread takes half of it.
     pub fn save_encoded(&mut self, carried: Carried) -> SavedBucket {
         self.feed_parked(0, Hurry::End);
-        let mut writer = StreamWriter::new(carried.agent);
-        writer.expect((0..PARTITIONS).map(|partition| self.contexts_in(partition)).sum());
-        for partition in 0..PARTITIONS {
-            for group in self.contexts.live(partition).chunks(ROWS_AHEAD) {
-                self.contexts.look_ahead_rows(group);
-                self.aggregator.look_ahead_saved(group);
-                for &live in group {
-                    self.entry(live, carried, |_| true)
-                        .iter()
-                        .for_each(|entry| writer.add(entry));
-                }
-            }
-        }
+        let (contexts, aggregator) = (&self.contexts, &self.aggregator);
+        let encode = |partitions: Range<usize>| encode(contexts, aggregator, carried, partitions);
+        let half = PARTITIONS / 2;
+        let encoded = std::thread::scope(|scope| {
+            let second = spawn(scope, "save", || encode(half..PARTITIONS));
+            let mut encoded = encode(0..half);
+            encoded.extend(second.map_or_else(|| encode(half..PARTITIONS), joined));
+            encoded
+        });
         SavedBucket {
-            encoded: writer.take(),
+            encoded,
             ..self.saved()
         }
-    }
-
-    /// What one context has; `is_named`: whether with its name.
-    fn entry(
-        &self,
-        live: LiveContext,
-        carried: Carried,
-        is_named: impl FnOnce(LiveContext) -> bool,
-    ) -> Option<Entry<'_>> {
-        let (seen, state) = self.aggregator.save(live, carried)?;
-        let context = self.contexts.get(live.kind(), live.id());
-        Some(Entry {
-            number: live.id().0,
-            kind: live.kind(),
-            named: is_named(live).then(|| Named {
-                name: context.name(),
-                host: context.host(),
-                integration: context.jmx_check(),
-                tags: context.tags().collect(),
-            }),
-            facts: Facts {
-                seen,
-                suffixes: context.suffix_mask(),
-            },
-            state,
-        })
     }
 
     pub fn contexts_in(&self, partition: usize) -> usize {
         self.contexts.live(partition).len()
     }
 
-    /// What the contexts of a partition have that were seen since this Unix second, those with their names that are not in `named`
-    /// yet: by kind, a bit for each context. Nothing may wait to be handed over.
+    /// The state of a partition's contexts that were seen since this Unix second, with names for those not in `named`: by kind, one bit per
+    /// context. No bucket may wait for hand-over.
     pub fn changes(
         &self,
         partition: usize,
@@ -107,7 +86,7 @@ impl Ingest {
             for &live in group {
                 if self.aggregator.seen(live) >= since {
                     let is_new = |live: LiveContext| set_bit(&mut named[live.kind() as usize], live.id().0);
-                    self.entry(live, carried, is_new)
+                    entry(&self.contexts, &self.aggregator, live, carried, is_new)
                         .iter()
                         .for_each(|entry| writer.add(entry));
                 }
@@ -137,22 +116,35 @@ impl Ingest {
             count(self.restore(identity.kind, &named, facts, state, carried));
         }
         self.contexts.expect(saved.encoded.len() / SERIES_BYTES);
-        let mut reader = StreamReader::new(carried.agent, &saved.encoded);
-        loop {
-            match reader.next_entry() {
-                Ok(None) => break,
-                Ok(Some(entry)) => {
+        let mut take =
+            |entries: Vec<Entry<'_>>| {
+                for entry in entries {
                     let named = entry.named.as_ref();
                     count(named.is_some_and(|named| {
                         self.restore(entry.kind, named, entry.facts, entry.state, carried)
                     }));
                 }
-                // Checked on arrival: this is a bug, and the rest cannot be read.
-                Err(_) => {
-                    count(false);
-                    break;
+            };
+        let reader = StreamReader::new(carried.agent, &saved.encoded);
+        let is_whole = std::thread::scope(|scope| {
+            let (send, decoded) = sync_channel(DECODED_AHEAD);
+            let decoder = spawn(scope, "decode", move || {
+                decode(reader, |entries| send.send(entries).is_ok())
+            });
+            match decoder {
+                None => decode(reader, |entries| {
+                    take(entries);
+                    true
+                }),
+                Some(decoder) => {
+                    decoded.into_iter().for_each(take);
+                    joined(decoder)
                 }
             }
+        });
+        // Checked on arrival: this is a bug, and the rest cannot be read.
+        if !is_whole {
+            restored.refused += 1;
         }
         self.contexts.set_state_bytes(self.aggregator.expected_bytes());
         restored
@@ -179,6 +171,100 @@ impl Ingest {
         }
         context.is_some()
     }
+}
+
+/// What the contexts of some partitions have.
+fn encode(
+    contexts: &Contexts,
+    aggregator: &Aggregator,
+    carried: Carried,
+    partitions: Range<usize>,
+) -> Vec<u8> {
+    let mut writer = StreamWriter::new(carried.agent);
+    writer.expect(
+        partitions
+            .clone()
+            .map(|partition| contexts.live(partition).len())
+            .sum(),
+    );
+    for partition in partitions {
+        for group in contexts.live(partition).chunks(ROWS_AHEAD) {
+            contexts.look_ahead_rows(group);
+            aggregator.look_ahead_saved(group);
+            for &live in group {
+                entry(contexts, aggregator, live, carried, |_| true)
+                    .iter()
+                    .for_each(|entry| writer.add(entry));
+            }
+        }
+    }
+    writer.take()
+}
+
+/// The state of one context; `is_named`: with its name.
+fn entry<'a>(
+    contexts: &'a Contexts,
+    aggregator: &Aggregator,
+    live: LiveContext,
+    carried: Carried,
+    is_named: impl FnOnce(LiveContext) -> bool,
+) -> Option<Entry<'a>> {
+    let (seen, state) = aggregator.save(live, carried)?;
+    let context = contexts.get(live.kind(), live.id());
+    Some(Entry {
+        number: live.id().0,
+        kind: live.kind(),
+        named: is_named(live).then(|| Named {
+            name: context.name(),
+            host: context.host(),
+            integration: context.jmx_check(),
+            tags: context.tags().collect(),
+        }),
+        facts: Facts {
+            seen,
+            suffixes: context.suffix_mask(),
+        },
+        state,
+    })
+}
+
+/// Passes on all that the reader has, in groups, until nobody wants more. False: the rest cannot be read.
+fn decode<'a>(mut reader: StreamReader<'a>, mut take: impl FnMut(Vec<Entry<'a>>) -> bool) -> bool {
+    loop {
+        let mut entries = Vec::with_capacity(DECODED_TOGETHER);
+        while entries.len() < DECODED_TOGETHER {
+            match reader.next_entry() {
+                Ok(Some(entry)) => entries.push(entry),
+                Ok(None) => {
+                    take(entries);
+                    return true;
+                }
+                Err(_) => {
+                    take(entries);
+                    return false;
+                }
+            }
+        }
+        if !take(entries) {
+            return true;
+        }
+    }
+}
+
+/// A thread beside this one, or none if the system has no more.
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Option<ScopedJoinHandle<'scope, T>> {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn_scoped(scope, work).ok()
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// True if it was not set.

@@ -12,7 +12,7 @@ pub type Lend = Box<dyn FnOnce(&EventLoop) -> io::Result<()> + Send>;
 
 /// A worker's part in a hand-over to another process. It begins once no bucket is being handed over.
 pub struct Freeze {
-    /// Is given the sockets and connections while nobody reads them.
+    /// Receives the sockets and connections while they are not read.
     pub lend: Lend,
     /// Called with the result, once everything the worker had is on its way to the pipeline; and with the time since which
     /// nothing is received.

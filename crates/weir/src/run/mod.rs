@@ -1,4 +1,4 @@
-//! `weir run`: sockets, workers, pipeline, outputs and signals put together.
+//! `weir run`: combines sockets, workers, pipeline, outputs and signals.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,20 +66,20 @@ use taking::{Taken, Taking};
 use usage::Usage;
 use view::View;
 
-/// Reports that may wait for the pipeline. A batch is at most a few megabytes; workers hold back when this is full.
+/// Maximum reports that wait for the pipeline. A batch has at most a few megabytes; workers delay flushes when this is full.
 const REPORTS_MAX: usize = 16;
 
-/// Requests for a reload that may wait.
+/// Maximum requests for a reload that wait.
 const RELOADS_MAX: usize = 4;
 
 pub use merge::run as merge;
 pub use taking::upgrade;
 
-/// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads; with `take_over` it starts in
-/// place of the process that uses the state directory, if there is one.
+/// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads. With `take_over` it replaces the process that
+/// uses the state directory, if there is one.
 pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failure> {
     let mut logging = Logging::new(loaded.config.running.log_level);
-    // Before anything is opened that would take a number of theirs.
+    // Before anything opens a descriptor that could take one of their numbers.
     let passed = kept::Passed::of_environment()?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -90,7 +90,7 @@ pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failur
     if let Err(error) = crate::sys::stdio::break_closed_output() {
         tracing::warn!("standard output is closed and cannot be replaced: {error}");
     }
-    // Admin and signals need little: this thread serves both. Outputs have a runtime of their own.
+    // Admin and signals need little CPU, so this thread serves both. Outputs have a separate runtime.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
@@ -104,7 +104,7 @@ pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failur
         passed,
         take_over,
     );
-    // A task that hangs must not hold up the end.
+    // A task that hangs must not delay the end.
     runtime.shutdown_background();
     result
 }
@@ -151,7 +151,7 @@ fn control(
     let access = Access::new(&config, &budget)?;
     let planned = listeners::plan(&config, &access);
     let mut bound = listeners::bind(&planned, config.resources.workers, passed, &notify)?;
-    // While this is the only thread, and after the last thing that needs what it gives up.
+    // While this is the only thread, and after the last code that needs the dropped rights.
     let sandbox = sandbox::enter(reloader.current(), reloader.file().as_deref());
     reloader.sandboxed(sandbox.clone());
     logging
@@ -163,7 +163,7 @@ fn control(
         bound.own();
     }
     bound.count_drops_from(resumed.drops());
-    // Outside of the runtime: an agent that fails to start drops a runtime of its own.
+    // Outside of the runtime: an agent that fails to start drops its own runtime.
     let agent = Agent::start(&config, budget, access, planned, bound, sandbox, resumed, taken)?;
     let agent = Arc::new(agent);
     let (taken_over, mut handed_over) = tokio::sync::mpsc::channel(1);
@@ -197,7 +197,7 @@ fn control(
     })
 }
 
-/// The process that starts the program on disk, where another process can take over.
+/// The helper that starts the program on disk, if another process can take over.
 fn starter(config: &Config) -> Option<Starter> {
     config.running.state_path.as_ref()?;
     let started = Starter::start();
@@ -253,7 +253,7 @@ async fn serve(
             notify.reloading();
         }
         let (agent, reloader) = (agent.clone(), reloader.clone());
-        // This reads files and replaces outputs: status requests must not wait for that.
+        // A reload reads files and replaces outputs: status requests must not wait for that.
         let reload = tokio::task::spawn_blocking(move || agent.reload(&reloader, what));
         let reloaded = reload.await;
         if what == Reread::Everything {
@@ -288,16 +288,16 @@ async fn serve(
     }
 }
 
-/// How often the books are kept for the case that the process is killed.
+/// Interval of saving the books in case the process is killed.
 const BOOKS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Says once when they cannot be kept.
+/// Logs once if saving fails.
 async fn keep_books(agent: Arc<Agent>) {
     let (mut failed, mut flushed_at) = (false, 0);
     while agent.keeper.keeps() {
         let keeping = agent.clone();
         let kept = tokio::task::spawn_blocking(move || {
-            // What is summed up changes with each flush.
+            // The cumulative state changes with each flush.
             let now = keeping.view.shared.lock().counts[PipelineCounter::FlushedAt];
             if now != flushed_at {
                 keeping.keeper.keep_sums(keeping.view.outputs.sums())?;
@@ -316,7 +316,7 @@ async fn keep_books(agent: Arc<Agent>) {
     }
 }
 
-/// What runs, and where to look.
+/// The program's version and its addresses.
 fn banner(loaded: &Loaded, address: SocketAddr) -> String {
     let config = &loaded.config;
     let outputs: Vec<&str> = config.outputs.iter().map(|output| output.name.as_str()).collect();
@@ -329,8 +329,8 @@ fn banner(loaded: &Loaded, address: SocketAddr) -> String {
     format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see metrics arrive")
 }
 
-/// Programs that stop others send the signal to the process and to its group, so two arrive together and mean one. A user who
-/// asks again after this long means it.
+/// A program that stops others signals both the process and its group, so two signals arrive together and mean one. A second signal after
+/// this time is meant.
 const SECOND_STOP_AFTER: Duration = Duration::from_secs(1);
 
 async fn second_stop(signals: &mut Signals) -> &'static str {
@@ -348,26 +348,26 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
     }
 }
 
-/// After a reload.
+/// Result of a reload.
 struct Done {
     /// `None`: there was no need for one.
     reloaded: Option<Reloaded>,
     level: weir_config::LogLevel,
-    /// There are files to be looked at now and then.
+    /// Whether files must be checked periodically.
     watches: bool,
 }
 
 /// The running agent.
 struct Agent {
     workers: Mutex<Vec<WorkerHandle>>,
-    /// The listeners as another process knows them.
+    /// The listeners in the form for another process.
     sources: Arc<[SocketsOf]>,
     /// Held while the process ends, or another one takes over.
     leaving: Mutex<()>,
     watch: Watch,
     fixed: Fixed,
     pipeline: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// What outputs run on.
+    /// The runtime of outputs.
     runtime: Mutex<Option<tokio::runtime::Runtime>>,
     view: Arc<View>,
     keeper: Keeper,
@@ -536,13 +536,13 @@ impl Agent {
         })
     }
 
-    /// What can be seen of the workers without their help.
+    /// The workers' progress, readable without their help.
     fn progress(&self) -> Vec<Arc<weir_ingest::Progress>> {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.iter().map(WorkerHandle::progress).collect()
     }
 
-    /// Reads the configuration again, or looks whether its keys and tokens have changed, and applies what is new. Takes its time.
+    /// Reloads the configuration, or only changed keys and tokens. Blocks.
     fn reload(&self, reloader: &Mutex<Reloader>, what: Reread) -> Done {
         let mut reloader = reloader.lock().unwrap_or_else(PoisonError::into_inner);
         if what == Reread::Everything {
@@ -558,15 +558,15 @@ impl Agent {
         }
     }
 
-    /// Takes what a reload may change: outputs, names, tags, filters and rules, who may send, keys and certificates. Contexts, open
-    /// buckets and open connections stay. An error is what is wrong, or why a restart is needed; then nothing has changed.
+    /// Applies everything that a reload may change: outputs, names, tags, filters and rules, allowed senders, keys and certificates.
+    /// Contexts, open buckets and open connections stay. `Err`: the errors or the reasons for a restart; then nothing has changed.
     fn apply(&self, config: &Config) -> Result<(), Vec<String>> {
         let rules = self.fixed.rules(config)?;
         let renewal = self.view.access.read_again(config)?;
         let outputs = self.view.outputs.prepare(config)?;
         self.view.access.renew(renewal);
         if let Some(origins) = &self.view.origins {
-            // What is said of containers comes from there.
+            // The resolver decides about containers.
             origins.allow(config.listeners.allowed_origins());
         }
         let list = Access::admission_list(config);
@@ -584,20 +584,19 @@ impl Agent {
         Ok(())
     }
 
-    /// Another process takes over: nothing here may end in the ordinary way.
+    /// Another process takes over: nothing here may end normally.
     fn abandon(&self) {
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();
         }
     }
 
-    /// Lets outputs deliver what they hold while packets still come in; then reads what the kernel holds, flushes, delivers. An
-    /// output that lost something by the end is a failure.
+    /// Lets outputs deliver while packets still arrive; then reads the kernel's queues, flushes and delivers. Fails if an output lost data.
     fn stop(&self) -> Result<(), Failure> {
         let _alone = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
         let settled = self.view.outputs.settle();
-        // Before any socket file goes: it would be made again.
+        // Before the socket files are removed; otherwise it would create them again.
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let leaving = self.keeper.begin();
@@ -625,7 +624,7 @@ impl Agent {
         for imbalance in status.imbalances() {
             tracing::error!("the books do not balance: {imbalance}");
         }
-        // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.
+        // A normal drop would wait for name look-ups that never return.
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();
         }
@@ -640,7 +639,7 @@ impl Agent {
         self.keeper.end();
         if panicked > 0 {
             lost.push(format!(
-                "what {panicked} of the ingest workers had not flushed when they panicked"
+                "the unflushed data of {panicked} ingest workers that panicked"
             ));
         }
         if !merged_all {
@@ -656,7 +655,7 @@ impl Agent {
     }
 }
 
-/// Where the last minutes are kept, within their share of the memory.
+/// The last minutes, within their share of the memory.
 fn recent(budget: &Budget, streams: Streams) -> Option<Arc<Recent>> {
     let bytes = budget.share(Share::History);
     (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize, streams)))

@@ -1,4 +1,4 @@
-//! What a process leaves.
+//! The state that a process saves.
 
 use std::collections::BTreeMap;
 
@@ -10,27 +10,27 @@ use weir_state::{AgentId, Bounds, Facts, Header, Record, StreamReader, Table};
 
 use crate::admin::status::Status;
 
-/// What an output had summed up, by its name.
+/// The cumulative state of an output, by its name.
 pub type SavedOutput = (String, Saved);
 
-/// What waited for the endpoints of an output, by its name.
+/// The queued payloads of an output's endpoints, by its name.
 pub type SavedQueues = (String, Vec<SavedQueue>);
 
 #[derive(Clone, Debug)]
 pub struct Content {
     pub meta: Meta,
-    /// What the open bucket had, over all workers.
+    /// The open bucket of all workers.
     pub table: Table,
-    /// Or, for a process that takes over at once, the bucket of each worker, as [`weir_state::StreamWriter`] writes it.
+    /// Or, for an immediate hand-over, the bucket of each worker, as written by [`weir_state::StreamWriter`].
     pub encoded: Vec<Vec<u8>>,
     pub outputs: BTreeMap<String, Saved>,
-    /// What waited for outputs in memory alone, by their names.
+    /// Payloads of outputs that are only in memory, by name.
     pub queues: BTreeMap<String, Vec<SavedQueue>>,
-    /// Books, those of the processes before included.
+    /// Books, including those of earlier processes.
     pub books: Box<Status>,
 }
 
-/// What is known of the content before it is read.
+/// The part that is read before the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     /// The program that wrote it.
@@ -39,13 +39,13 @@ pub struct Meta {
     pub epoch: u64,
     /// Unix milliseconds.
     pub saved_at_ms: i64,
-    /// The bucket that was open; absent where nothing is aggregated.
+    /// The open bucket; absent if nothing is aggregated.
     pub bucket: Option<OpenBucket>,
     /// Samples in it.
     pub samples: u64,
-    /// What the points of histograms are, as `suffixes` of series count them.
+    /// The points of histograms, in the numbering of `suffixes`.
     pub histogram_points: String,
-    /// By the number of a UDP socket in the kernel's tables, what its counter of drops said last.
+    /// The last drop counter of each UDP socket, by its number in the kernel's tables.
     #[serde(default)]
     pub drops: Vec<(u64, u32)>,
 }
@@ -87,8 +87,8 @@ impl From<OpenBucket> for Bucket {
     }
 }
 
-/// What all workers had in the bucket that was open. They see the clock at different moments: where one is in the next bucket
-/// already, what the others have counts in that one.
+/// Merges the open buckets of all workers. They see the clock at different moments: if one is in the next bucket already, the samples of
+/// the others count in that one.
 pub fn merged(saved: Vec<SavedBucket>) -> (Option<Bucket>, u64, Table) {
     let bucket = saved.iter().filter_map(|saved| saved.bucket).max();
     let mut table = Table::new(Bounds::NONE);
@@ -108,7 +108,7 @@ pub fn merged(saved: Vec<SavedBucket>) -> (Option<Bucket>, u64, Table) {
 }
 
 impl Content {
-    /// The state for each of `workers`: every series goes to one of them.
+    /// Divides the series among `workers`.
     pub fn buckets(&mut self, workers: usize) -> Vec<SavedBucket> {
         if self.encoded.len() != workers {
             self.decode();
@@ -134,11 +134,11 @@ impl Content {
         buckets
     }
 
-    /// Brings together what the workers had.
+    /// Merges the encoded buckets of workers.
     fn decode(&mut self) {
         for encoded in std::mem::take(&mut self.encoded) {
             let mut reader = StreamReader::new(AgentId(self.meta.agent), &encoded);
-            // The receiver of the bytes has compared their checksum.
+            // The receiver of the bytes has verified their checksum.
             while let Ok(Some(entry)) = reader.next_entry() {
                 if let Some(named) = &entry.named {
                     self.table
@@ -148,7 +148,7 @@ impl Content {
         }
     }
 
-    /// All points that are made of a histogram by default, for every histogram.
+    /// Sets the default points for every histogram.
     pub fn set_suffixes(&mut self, suffixes: u32) {
         self.decode();
         let mut table = Table::new(Bounds::NONE);

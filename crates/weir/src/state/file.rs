@@ -1,4 +1,4 @@
-//! The file: a mark, a version, sections with their lengths, and a checksum over all of it at the end.
+//! The file format: a magic number, a version, sections with lengths, and a checksum of everything at the end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,11 +12,11 @@ use super::content::{Content, Meta, SavedOutput, SavedQueues};
 
 const MARK: &[u8] = b"weir state\n";
 
-/// The version that is written; the two before it are read, as far as there are any.
+/// The version that is written. The two versions before it can be read, as far as they exist.
 pub const VERSION: u8 = 1;
 const OLDEST_VERSION: u8 = if VERSION > 2 { VERSION - 2 } else { 1 };
 
-/// What a section holds. A process that does not know one leaves it out.
+/// Types of sections. Unknown ones are skipped.
 const END: u8 = 0;
 const META: u8 = 1;
 const RECORD: u8 = 2;
@@ -25,7 +25,7 @@ const BOOKS: u8 = 4;
 const QUEUES: u8 = 5;
 const ENCODED: u8 = 6;
 
-/// Why state is not used. `samples`: those in its open bucket, which are lost with it.
+/// Why state is unusable. `samples`: the samples in its open bucket, which are lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Unreadable(String),
@@ -41,7 +41,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Samples that are known to be lost.
+    /// Number of samples known to be lost.
     pub fn samples(&self) -> u64 {
         match self {
             Refusal::Foreign { samples }
@@ -113,7 +113,7 @@ pub fn write(content: &Content) -> Vec<u8> {
     bytes
 }
 
-/// `None`: there is no such file.
+/// `None`: the file is missing.
 pub fn read(path: &Path, bytes_max: u64) -> Result<Option<Content>, Refusal> {
     let unreadable = |error: io::Error| Refusal::Unreadable(error.to_string());
     let file = match File::open(path) {
@@ -122,7 +122,7 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<Option<Content>, Refusal> {
         Err(error) => return Err(unreadable(error)),
     };
     let mut bytes = Vec::new();
-    // One more than is allowed tells that there is more.
+    // One byte more than allowed shows that the file is too large.
     file.take(bytes_max.saturating_add(1))
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
