@@ -103,8 +103,8 @@ upgrade_to /tmp/now.deb
 start
 is_accepted 4
 
-# The other package takes the place of this one: its agent is handed over to, and configuration and state are its own, even where what
-# is left of this one is purged.
+# The other package takes the place of this one: its agent is handed over to, and configuration and state are its own, even after
+# the rest of this one is purged.
 if [ -e /tmp/other.deb ]; then
   before=$(process)
   was=$(weir --version | grep '^features')

@@ -290,7 +290,9 @@ fn names_proxies_endpoints_and_clocks_that_are_wrong_are_found() {
     if cfg!(feature = "kafka") {
         let broker = server("a broker");
         let ran = run(
-            &format!("outputs:\n  kafka:\n    brokers: ['{broker}', '127.0.0.1:1', 'no-broker.invalid:9092']\n"),
+            &format!(
+                "outputs:\n  kafka:\n    brokers: ['{broker}', '127.0.0.1:1', 'no-broker.invalid:9092']\n"
+            ),
             &[],
         );
         assert_eq!(ran.verdict("endpoint", &format!("kafka: tcp://{broker}")), "fine");
