@@ -1,4 +1,4 @@
-//! The `experiments` folder: defaults, templates, cases and their matrices, presets, suites, and what each target changes.
+//! The `experiments` directory: defaults, templates, cases and their matrices, presets, suites, and overrides by target.
 
 use super::experiment::{Experiment, Layer, SinkLayer, TargetLayer};
 use super::layer::{self, ConfigError, Lay, List, Patch, Result, Slot, layer, suggestion};
@@ -15,7 +15,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Changes one value: `measure.duration=10s`; with names before a colon, only that of these cases.
+    /// Changes one value: `measure.duration=10s`; with names before a colon, only in these cases.
     pub fn set(&mut self, setting: &str) -> Result<()> {
         let (path, value) = setting.split_once('=').ok_or_else(|| {
             ConfigError(format!(
@@ -33,18 +33,18 @@ impl Case {
     }
 }
 
-/// What a target from `targets.yaml` (or a plain binary) brings to an experiment.
+/// The overrides of a target from `targets.yaml` (or of a plain binary).
 #[derive(Debug, Clone, Default)]
 pub struct Overlay {
-    /// The name under which `arms_override` finds it, besides `baseline` and `comparison`.
+    /// Its names in `arms_override`, besides `baseline` and `comparison`.
     pub names: Vec<String>,
-    /// Laid over the experiment's `target:`.
+    /// Overrides the experiment's `target:`.
     pub target: TargetLayer,
     /// Replaces the experiment's `sinks:` when present.
     pub sinks: List<SinkLayer>,
 }
 
-/// The case as one arm runs it.
+/// Resolves the case for one arm.
 pub fn resolve(case: &Case, overlay: &Overlay) -> Result<Experiment> {
     let layer = resolved_layer(case, overlay);
     layer
@@ -70,7 +70,7 @@ layer!(
     SuiteLayer at "" { description: Slot<String>, experiments: Slot<Vec<String>>, }
 );
 
-/// A file whose words in braces a matrix fills in before it is read.
+/// A file in which a matrix replaces words in braces before it is parsed.
 #[derive(Debug)]
 struct Source {
     file: String,
@@ -193,7 +193,7 @@ impl Library {
         Ok(files.iter().map(|path| stem(path)).collect())
     }
 
-    /// A preset; `thorough` is what the experiments say.
+    /// A preset; `thorough` changes nothing.
     pub fn preset(&self, name: &str) -> Result<Layer> {
         if name == "thorough" {
             return Ok(Layer::default());
@@ -232,7 +232,7 @@ impl Library {
         choices.iter().map(|choice| case(choice)).collect()
     }
 
-    /// Lays `own` on the template it extends, and that on its own.
+    /// Applies `own` to the template that it extends, recursively.
     fn inherit(&self, mut own: Layer, choice: &[(&str, &str)], chain: &mut Vec<String>) -> Result<Layer> {
         let extends = std::mem::take(&mut own.extends);
         let Some(name) = extends.text() else {

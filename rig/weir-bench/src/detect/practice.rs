@@ -1,5 +1,5 @@
-//! A load, a target and a sink whose truth is known: the target costs as much per message as it is told, loses what it is
-//! told to lose, dies when it is told to die. With them the detector itself is measured.
+//! A load, a target and a sink with known behaviour: the target costs as much per message as configured, and loses messages or dies on
+//! request. They measure the detector itself.
 
 use super::capture::{Labels, Line, Phase};
 use clap::{Args, Subcommand};
@@ -160,7 +160,7 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
                     }
                 }
             }
-            // Told to stop, and nothing was waiting any more.
+            // A stop was requested, and nothing is waiting.
             Err(_) if signal::interrupted() => break,
             Err(_) => {}
         }
@@ -215,7 +215,7 @@ struct Sent {
     digest: u64,
 }
 
-/// A packet that takes longer is one that the target did not take at once.
+/// A send that takes longer was not accepted at once.
 const AT_ONCE: Duration = Duration::from_micros(500);
 const READ_PERIOD: Duration = Duration::from_millis(250);
 
@@ -234,7 +234,7 @@ fn load(a: &LoadArgs) -> io::Result<()> {
     };
     let whole = Duration::from_millis(a.duration_ms);
     let mut next_reading = Duration::ZERO;
-    // The same seed gives the same bytes, so the number of packets must not depend on how punctual the last turn is.
+    // The same seed gives the same bytes, so the number of packets must not depend on the timing of the last turn.
     let packets_in = |time: Duration| (time.as_secs_f64() * a.rate / a.packed as f64) as u64;
     let total = packets_in(whole);
     while sent.packets + sent.refused < total && !signal::interrupted() {
@@ -322,14 +322,14 @@ impl Sent {
     }
 }
 
-/// What connected targets told, a number of messages each, the newest one of each.
+/// The newest message counts that connected targets reported.
 #[derive(Default)]
 struct Told {
     counts: Vec<u64>,
     connected: usize,
 }
 
-/// How long a sink that is told to stop waits for the last words of targets that have ended: they need only be read.
+/// How long a stopping sink waits for the last reports of ended targets, which only need to be read.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn sink(a: &SinkArgs) -> io::Result<()> {

@@ -151,7 +151,7 @@ impl Args {
     }
 }
 
-/// What calibration knows of this load: how many times its rate this machine can send.
+/// How many times the load's rate this machine can send, according to its calibration.
 fn headroom(args: &Args, load: &Load) -> Option<f64> {
     let store = args
         .calibration
@@ -205,7 +205,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     check_cpus(&args.cpu)?;
     let load = args.profile.load(Some(target.transport()))?;
     let options = args.options(target);
-    // What cannot be written should be known before the run, not after it.
+    // An unwritable file should fail before the run, not after it.
     if let Some(path) = &args.manifest {
         check_writable("--manifest", path)?;
     }
@@ -228,7 +228,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let (report, error) = running.finish();
     let headroom = headroom(&args, &load);
     let verdict = match error {
-        // How fast a load was whose target went away says nothing of anybody.
+        // The rate of a load whose target went away is meaningless.
         Some(_) => "aborted",
         None => calibrate::judge(&report, headroom).name(),
     };
@@ -282,7 +282,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-/// SIGTERM or SIGINT end the run early; what was sent until then is reported as ever.
+/// SIGTERM or SIGINT end the run early; the messages sent until then are reported as usual.
 fn stop_on_termination(running: &Running) {
     let stop = running.stop.clone();
     std::thread::spawn(move || {

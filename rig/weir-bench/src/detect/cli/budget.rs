@@ -1,6 +1,6 @@
 //! `weir-bench budget`: weir's CPU per message against the floor's, for every row of the project's budget.
 //!
-//! The suite `budget` with the floor as baseline, run as every comparison is; only the table is its own.
+//! Runs the suite `budget` with the floor as baseline like every comparison; only the table is specific.
 
 use super::{Code, reported, stopped};
 use crate::detect::analysis::{Report, Row};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use weir_regress::describe::quantile;
 
-/// The suite, the row in it that has a rate, and the entry of targets.yaml that says how weir is started.
+/// The suite, its row with a rate, and the entry of targets.yaml that starts weir.
 const SUITE: &str = "budget";
 const PACED: &str = "budget-paced";
 const LIKE: &str = "weir-receiving";
@@ -176,7 +176,7 @@ struct Line<'a> {
     measured: Result<Figures, String>,
 }
 
-/// Of both programs, the floor first.
+/// Both programs, the floor first.
 struct Figures {
     ratio: Spread,
     ns_per_message: [Spread; 2],

@@ -239,7 +239,7 @@ impl Measuring {
 fn measure(m: &Measuring) -> Code {
     let mut options = m.options.clone();
     if let Some(rows) = m.rows {
-        // Rows are spread over the experiments; the count of experiments is known once they are loaded.
+        // Rows are distributed over the experiments, whose number is known after loading.
         let experiments = run::prepare(&options)?.0.len();
         if rows == 0 || !rows.is_multiple_of(experiments) {
             let what = format!("--rows {rows} must be a multiple of the {experiments} experiments");
@@ -276,7 +276,7 @@ fn resume(folder: &Path) -> Code {
     measure(&measuring)
 }
 
-/// The report of a run that is over, written and printed.
+/// Writes and prints the report of a finished run.
 fn reported(finished: &Finished) -> Result<Report, Refusal> {
     let folder = &finished.folder;
     let report = analysis::analyze(folder).map_err(Refusal::failed)?;
@@ -285,7 +285,7 @@ fn reported(finished: &Finished) -> Result<Report, Refusal> {
     Ok(report)
 }
 
-/// The exit code of a run that did not reach the end of its plan.
+/// The exit code of a run that ended before its plan was complete.
 fn stopped(finished: &Finished) -> Result<Option<u8>, Refusal> {
     if let Some(why) = &finished.aborted {
         return Err(Refusal::Failed(why.clone()));

@@ -1,4 +1,4 @@
-//! The report as a comment on a change: same order and same middle columns as the report this grew from.
+//! The report as a comment on a change, with the order and middle columns of SMP's report.
 
 use super::{Cells, Words, date, goal_title, is_interesting, limit_text, mark, series_value};
 use crate::detect::analysis::{Report, Row};

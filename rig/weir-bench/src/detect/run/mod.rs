@@ -1,4 +1,4 @@
-//! A whole run: plan, pairs in random order, retries, interruption and resumption.
+//! A complete run: plan, pairs in random order, retries, interruption and resumption.
 
 mod prepare;
 mod progress;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use weir_regress::plan::{PlannedPair, plan};
 use weir_rig_base::{clock, process, signal};
 
-/// Results need room; a run that cannot store them is refused before it costs anybody an hour.
+/// Minimum free space: a run that cannot store its results is refused before it costs an hour.
 const FREE_MIN: u64 = 200 << 20;
 
 /// What to run and how, as every command that measures takes it.
@@ -138,7 +138,7 @@ impl Options {
     pub fn new(wanted: &Wanted, specs: [&str; 2], argv: &[String]) -> Result<Options, Refusal> {
         wanted.check()?;
         Ok(Options {
-            // Nanoseconds are as good a draw as any; the report prints it.
+            // Nanoseconds are random enough; the report prints the seed.
             seed: wanted.seed.unwrap_or_else(|| clock::unix_ns() & 0xffff_ffff),
             wanted: wanted.clone(),
             specs: specs.map(str::to_owned),
@@ -169,12 +169,12 @@ impl Refusal {
         Refusal::Failed(why.to_string())
     }
 
-    /// Something about a file that cannot be used.
+    /// An error about an invalid file.
     pub fn unusable(path: &Path, why: impl std::fmt::Display) -> Refusal {
         Refusal::Config(format!("{}: {why}", path.display()))
     }
 
-    /// Something about a file that went wrong.
+    /// An error of a file operation.
     pub fn failed_at(path: &Path, why: impl std::fmt::Display) -> Refusal {
         Refusal::Failed(format!("{}: {why}", path.display()))
     }
@@ -189,15 +189,14 @@ impl From<ConfigError> for Refusal {
 #[derive(Debug)]
 pub struct Finished {
     pub folder: PathBuf,
-    /// Under which a calibration of this kind is remembered.
+    /// The key of the calibration for this kind of run.
     pub calibration_key: String,
     pub interrupted: bool,
-    /// Storing failed or the configuration turned out wrong on the way.
+    /// Storing failed, or the configuration turned out to be invalid.
     pub aborted: Option<String>,
 }
 
-/// Runs (or continues) the plan. `None` when it was only to be printed. Whatever happens after the folder exists, what was
-/// measured stays.
+/// Runs or continues the plan. `None` if it was only printed. After the directory exists, measurements are never lost.
 pub fn execute(o: &Options) -> Result<Option<Finished>, Refusal> {
     let (prepared, arms) = prepare(o)?;
     let ways = ways(&prepared, o.rows.is_some())?;
@@ -213,7 +212,7 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, Refusal> {
     }
     let info = run_info(o, &prepared, &arms, calibration);
     let folder = open_folder(o, &info)?;
-    // Children run in folders of their own, so every path they get must be absolute.
+    // Children run in other directories, so every path that they get must be absolute.
     let folder = fs::canonicalize(&folder).map_err(|e| Refusal::failed_at(&folder, e))?;
     let mut runner = Runner::new(o, &prepared, &arms, info.id, folder.clone())?;
     signal::catch_interrupts();
@@ -254,12 +253,12 @@ fn print_plan(prepared: &[Prepared], schedule: &[Vec<PlannedPair>], seed: u64) {
     }
 }
 
-/// Experiments that both targets can take part in.
+/// Experiments that both targets support.
 pub fn runnable(prepared: &[Prepared]) -> impl Iterator<Item = &Prepared> {
     prepared.iter().filter(|p| p.info.unsupported.is_none())
 }
 
-/// The values of `together` among the experiments that will run. A calibration is of one of the two.
+/// The values of `together` among the experiments that will run. A calibration covers one of the two.
 fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
     let mut ways: Vec<bool> = runnable(prepared).map(|p| p.arms[0].together).collect();
     ways.sort_unstable();
@@ -279,7 +278,7 @@ fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
     )))
 }
 
-/// The calibration that says least for a run of these ways: none if one of them has none, a failed one before an accepted one.
+/// The weakest calibration for these modes: none if one is missing, a failed one before an accepted one.
 fn weakest(ways: &[bool], cache: &Path) -> Option<CalibrationNote> {
     let stored = |together: &bool| super::history::stored_calibration(cache, &calibration_key(*together));
     let notes: Vec<CalibrationNote> = ways.iter().map(stored).collect::<Option<_>>()?;
@@ -287,12 +286,12 @@ fn weakest(ways: &[bool], cache: &Path) -> Option<CalibrationNote> {
     failed.or(notes.first()).cloned()
 }
 
-/// What calibration depends on: the machine and whether the arms of a pair run together, not the program.
+/// A calibration depends on the machine and on whether the arms are concurrent, not on the program.
 pub fn calibration_key(together: bool) -> String {
     host_key() + if together { "; arms together" } else { "" }
 }
 
-/// The machine as far as it decides how well it measures.
+/// The properties of the machine that affect measurements.
 pub fn host_key() -> String {
     let host = procfs::describe_host();
     ["cpu", "cpus", "kernel"]
@@ -344,7 +343,7 @@ fn open_folder(o: &Options, info: &RunInfo) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// Half a run of one thing and half of another are evidence of nothing.
+/// Refuses to resume with other programs or settings: half a run of each is no evidence.
 fn check_unchanged(folder: &Path, info: &RunInfo) -> Result<(), Refusal> {
     let old = record::read_run(folder).map_err(Refusal::config)?;
     let same = |a: &ArmInfo, b: &ArmInfo| a.sha256 == b.sha256 && a.spec == b.spec;

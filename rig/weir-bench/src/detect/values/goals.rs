@@ -23,7 +23,7 @@ pub fn add(out: &mut Measured, run: &Run) {
 type Goals = Vec<(Goal, Option<f64>)>;
 
 impl Run<'_> {
-    /// Readings of the generator over the window; a generator without readings is taken at its average.
+    /// Readings of the generator over the window; without readings, its average.
     fn sent_rate(&self, series: &str, total: f64) -> Option<f64> {
         self.capture
             .rate("generator", series)
@@ -41,7 +41,7 @@ impl Run<'_> {
     fn traffic(&self, share: Option<f64>) -> Goals {
         let mut goals = Goals::new();
         if !self.rules.idle {
-            // Only what pushes back proves by being written that it was taken.
+            // Only on a transport that pushes back does a completed write prove acceptance.
             let taken = if self.rules.udp { share } else { Some(1.0) };
             let bytes = self.sent_rate("sent_bytes", self.sent.bytes).zip(taken);
             let messages = self.messages_per_second().zip(share.or(taken));
@@ -78,7 +78,7 @@ impl Run<'_> {
         ]
     }
 
-    /// From the moment the target was ready to its end, the last flush included.
+    /// From the target's readiness to its end, including the last flush.
     fn life_cpu_per_message(&self) -> Option<f64> {
         let life = self.capture.series("target", "life_cpu_ns");
         let used = life.last()?.v - life.first()?.v;

@@ -1,4 +1,4 @@
-//! Runs that never happened, judged.
+//! Judges synthetic runs.
 
 use super::*;
 use crate::detect::capture::{Header, VERSION, Writer};
@@ -25,7 +25,7 @@ struct Fake {
     scheduled: f64,
     verdict: &'static str,
     udp_drops: f64,
-    /// Seconds at which the target was asked what it had parsed, and what it said.
+    /// Readings of the target's parsed count: time in seconds, and value.
     parsed: &'static [(u64, f64)],
 }
 
@@ -117,7 +117,7 @@ fn invalid(fake: Fake, rules: &Rules, why: &str) {
 
 #[test]
 fn a_load_that_bypasses_the_target_is_invalid() {
-    // The generator aims at the sink: everything arrives, but the target slept. Or nothing arrives at the sink.
+    // The generator aims at the sink: everything arrives, but the target used no CPU. Or nothing arrives at the sink.
     invalid(
         Fake {
             cpu_per_second: 0.0,
@@ -149,7 +149,7 @@ fn a_target_that_says_it_saw_little_is_believed() {
     let saw_little = "the target's own parsed_messages rose by 1000 while 40000 were sent";
     let parsed = |parsed| Fake { parsed, ..GOOD };
     invalid(parsed(&[(0, 0.0), (40, 1_000.0)]), &rules(), saw_little);
-    // Not where the first reading came late or the last early: it saw the rest before and after.
+    // Not if the first reading came late or the last early: the target received the rest before and after.
     for readings in [
         &[(38, 38_000.0), (40, 39_000.0)],
         &[(0, 0.0), (2, 1_000.0)],
