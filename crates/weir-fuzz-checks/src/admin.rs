@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use weir::admin::caller::Hosts;
 use weir::admin::contexts::ContextReport;
-use weir::admin::explain::{ExplainRequest, Explanation};
+use weir::admin::explain::{ExplainRequest, Explanation, Unexplained};
 use weir::admin::status::Status;
 use weir::admin::{AdminSource, Answer, ConnectionLimits, Exposition, ScrapeRequest, answer_on};
 use weir::history::Recent;
@@ -45,9 +45,9 @@ impl AdminSource for Silent {
         None
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
         Box::pin(async move {
-            Some(Explanation {
+            Ok(Explanation {
                 line: request.line,
                 ..Explanation::default()
             })

@@ -61,25 +61,14 @@ impl Destination {
         }
     }
 
-    /// The hosts whose names have to be known, with their ports.
-    pub fn hosts(&self) -> Vec<(String, u16)> {
+    /// The host whose name has to be known, with its port. Each broker is a destination of its own as well.
+    pub fn host(&self) -> Option<(String, u16)> {
         match &self.way {
-            Way::Http { url, .. } => host_of(url).into_iter().collect(),
-            Way::Tcp { host, port } | Way::Udp { host, port } => vec![(host.clone(), *port)],
-            Way::UnixDatagram(_) | Way::UnixStream(_) => Vec::new(),
-            Way::Brokers(brokers) => brokers
-                .addresses
-                .iter()
-                .filter_map(|one| host_of_broker(one))
-                .collect(),
+            Way::Http { url, .. } => host_of(url),
+            Way::Tcp { host, port } | Way::Udp { host, port } => Some((host.clone(), *port)),
+            Way::UnixDatagram(_) | Way::UnixStream(_) | Way::Brokers(_) => None,
         }
     }
-}
-
-/// Host and port of a broker's address.
-fn host_of_broker(address: &str) -> Option<(String, u16)> {
-    let (host, port) = address.rsplit_once(':')?;
-    Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
 }
 
 /// Host and port of a URL.

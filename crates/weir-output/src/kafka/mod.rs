@@ -84,15 +84,19 @@ impl Start for KafkaSettings {
         Ok(started?)
     }
 
-    /// A directory is of this machine.
+    /// The cluster with the topic, and each broker. A directory is on this machine.
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
-        Ok(match connection(&self.log, "", BROKERS_PATIENCE) {
-            Connection::Directory { .. } => Vec::new(),
-            Connection::Kafka(brokers) => vec![Destination {
-                label: label(&self.log),
-                way: Way::Brokers(Box::new(brokers)),
-            }],
-        })
+        let Connection::Kafka(brokers) = connection(&self.log, "", BROKERS_PATIENCE) else {
+            return Ok(Vec::new());
+        };
+        let mut destinations = vec![Destination {
+            label: label(&self.log),
+            way: Way::Brokers(Box::new(brokers)),
+        }];
+        for broker in &self.log.brokers {
+            destinations.push(Destination::at(format!("tcp://{broker}").parse()?));
+        }
+        Ok(destinations)
     }
 }
 

@@ -62,8 +62,11 @@ pub trait AdminSource: Send + Sync + 'static {
     /// Access to packets. `None` if `admin_payloads` forbids it.
     fn taps(&self) -> Option<Arc<Taps>>;
 
-    /// Explains one message. `None`: this process receives none.
-    fn explain(&self, request: explain::ExplainRequest) -> Answer<'_, Option<explain::Explanation>>;
+    /// Explains one message.
+    fn explain(
+        &self,
+        request: explain::ExplainRequest,
+    ) -> Answer<'_, Result<explain::Explanation, explain::Unexplained>>;
 
     /// The exposition for a scraper. `None` without the Prometheus output.
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>>;

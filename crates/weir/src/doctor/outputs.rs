@@ -55,7 +55,7 @@ async fn all(destinations: &[(&str, Destination)]) -> (Vec<Finding>, Option<(Str
     for (_, destination) in destinations {
         match proxy_of(&destination.way) {
             Some(proxy) => drop(proxies.insert(proxy)),
-            None => hosts.extend(destination.hosts()),
+            None => hosts.extend(destination.host()),
         }
     }
     for (host, port) in hosts {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use weir_ingest::{Command, ListenerSettings, Sources, WorkerHandle};
 use weir_listener::ListenerConfig;
-use weir_protocol::ParseOptions;
 
 use crate::admin::caller::Hosts;
 use crate::admin::counters::PipelineCounter;
@@ -477,11 +476,12 @@ impl Agent {
             None => None,
         };
         let rules = Arc::new(Mutex::new(rules));
+        let heard = listeners::heard(&planned, &bound.listeners);
         let taps = taps::taps(
             &budget,
             streams,
             &workers,
-            (&planned, &bound.listeners),
+            heard.clone(),
             origins.clone(),
             rules.clone(),
         );
@@ -494,11 +494,7 @@ impl Agent {
             clients,
             access,
             sandbox,
-            options: ParseOptions {
-                origin_client: config.origin.origin_client,
-                timestamps: config.aggregation.timestamps,
-                eol_required: false,
-            },
+            heard,
             rules,
             taps,
             shared,

@@ -7,6 +7,7 @@ use super::record::{self, ARMS, CalibrationNote, ExperimentInfo, PairRecord, Run
 use super::values::Measured;
 use compare::Comparison;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -149,16 +150,18 @@ pub fn analyze(folder: &Path) -> io::Result<Report> {
     }
     add_q(&mut report.rows);
     add_q(&mut report.dimensions);
-    let delta = |r: &Row| r.change.as_ref().map_or(f64::NEG_INFINITY, |c| c.delta);
-    report.rows.sort_by(|a, b| {
-        delta(b)
-            .total_cmp(&delta(a))
-            .then_with(|| a.experiment.cmp(&b.experiment))
-    });
+    report.rows.sort_by(by_change);
     if run.kind == "aa" {
         report.calibration = Some(report.calibrate());
     }
     Ok(report)
+}
+
+/// The order of rows: the largest change first.
+pub fn by_change(a: &Row, b: &Row) -> Ordering {
+    let delta = |r: &Row| r.change.as_ref().map_or(f64::NEG_INFINITY, |c| c.delta);
+    let by_name = || a.experiment.cmp(&b.experiment);
+    delta(b).total_cmp(&delta(a)).then_with(by_name)
 }
 
 impl Report {

@@ -212,13 +212,29 @@ impl Capture {
     /// It begins with the last reading of the warm-up, so that n readings are n periods: a window of complete flush intervals then has the
     /// same number of flushes in every replicate.
     pub fn increase(&self, src: &str, name: &str) -> Option<(f64, f64)> {
+        let (first, last) = self.ends(src, name)?;
+        Some((last.v - first.v, last.seconds() - first.seconds()))
+    }
+
+    /// The readings with which the window of a counter begins and ends.
+    pub fn ends(&self, src: &str, name: &str) -> Option<(Point, Point)> {
         let points = self.series(src, name);
         let begin = points.iter().position(|p| p.phase == Phase::Measure)?;
         let before = points[..begin].last().filter(|p| p.phase == Phase::Warmup);
         let first = before.unwrap_or(&points[begin]);
         let last = points.iter().rfind(|p| p.phase == Phase::Measure)?;
-        let seconds = (last.t - first.t) as f64 / 1e9;
-        (seconds > 0.0).then_some((last.v - first.v, seconds))
+        (last.t > first.t).then_some((*first, *last))
+    }
+
+    /// A counter at a moment between two of its readings, as if it rose evenly from one to the next.
+    pub fn at(&self, src: &str, name: &str, t: u64) -> Option<f64> {
+        let points = self.series(src, name);
+        let after = points.iter().position(|p| p.t >= t)?;
+        if points[after].t == t {
+            return Some(points[after].v);
+        }
+        let (a, b) = (points.get(after.checked_sub(1)?)?, &points[after]);
+        Some(a.v + (b.v - a.v) * (t - a.t) as f64 / (b.t - a.t) as f64)
     }
 
     pub fn rate(&self, src: &str, name: &str) -> Option<f64> {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use weir_regress::Direction;
 
 pub const RUN_VERSION: u32 = 1;
 
@@ -37,7 +38,7 @@ pub struct RunInfo {
     pub busy_accepted: bool,
     pub effect: f64,
     pub confidence: f64,
-    /// A/A: how many consecutive pairs make one row.
+    /// How many consecutive pairs make one row, where an experiment has several.
     #[serde(default)]
     pub row_pairs: Option<usize>,
     /// State of the calibration of this kind of machine when the run began.
@@ -56,6 +57,9 @@ pub struct ArmInfo {
     pub spec: String,
     pub target: String,
     pub bin: String,
+    /// What its command ended with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
     pub sha256: String,
     #[serde(default)]
     pub build_id: String,
@@ -82,6 +86,9 @@ impl ArmInfo {
             words.push(format!("{}{dirty}", &self.commit[..self.commit.len().min(12)]));
         }
         words.push(format!("sha256 {}", &self.sha256[..self.sha256.len().min(12)]));
+        if !self.args.is_empty() {
+            words.push(format!("with {}", self.args.join(" ")));
+        }
         words.retain(|w| !w.is_empty());
         words.join(", ")
     }
@@ -109,6 +116,27 @@ pub struct ExperimentInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
     pub rules: ArmRules,
+}
+
+impl ExperimentInfo {
+    /// Which way a goal is better here: an experiment may say it for its own.
+    pub fn direction_of(&self, goal: Goal) -> Direction {
+        match self.better.as_str() {
+            _ if goal != self.goal => goal.direction(),
+            "up" => Direction::HigherIsBetter,
+            "down" => Direction::LowerIsBetter,
+            _ => Direction::Undeclared,
+        }
+    }
+}
+
+impl RunInfo {
+    /// The same for a row, whose name may end with its number among several.
+    pub fn direction_of(&self, row: &str, goal: Goal) -> Direction {
+        let name = row.split('#').next();
+        let experiment = self.experiments.iter().find(|e| Some(e.name.as_str()) == name);
+        experiment.map_or(goal.direction(), |e| e.direction_of(goal))
+    }
 }
 
 /// The comparison costs at most `must` times the baseline, better `should`.

@@ -231,7 +231,7 @@ mod tests {
             "{notes:?}"
         );
         assert!(import(&case, &library).unwrap_err().0.contains("exists already"));
-        let library = Library::open(&library).unwrap();
+        let library = Library::open(Some(&library)).unwrap();
         let overlay = Overlay {
             target: layer::parse("command: [x]\nlisten: {unix_datagram: 'unixgram:///x'}\n", "t").unwrap(),
             ..Overlay::default()

@@ -161,15 +161,19 @@ fn headroom(args: &Args, load: &Load) -> Option<f64> {
     calibrate::headroom(load, &serde_json::from_str(&text).ok()?)
 }
 
-/// Writes the progress of a run once a second until it ends.
+/// How often progress is written. CPU per message wants the messages between two readings of the target, which come at other times:
+/// the finer, the less has to be taken as even.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(50);
+
+/// Writes the progress of a run from its beginning to its end.
 fn capture(path: &Path, file: File, load: &Load, running: &Running) -> Result<(), Failure> {
     let named = |error: std::io::Error| Failure::Runtime(format!("{}: {error}", path.display()));
     let mut out = BufWriter::new(file);
     let header = json!({"v": 1, "run": "load", "profile": load.name, "seed": load.seed.to_string()});
     writeln!(out, "{header}").map_err(named)?;
     let start = Instant::now();
-    for second in 1u32.. {
-        let deadline = Duration::from_secs(u64::from(second));
+    for reading in 0u32.. {
+        let deadline = PROGRESS_PERIOD * reading;
         // Short naps, so that the last line comes with the end of the run.
         while !running.is_finished() && start.elapsed() < deadline {
             std::thread::sleep(Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! The outputs of a merge, while this process is the one that sends: started with what is written down of them, and ended with it.
+//! The outputs of a merge while this process sends: started at their stored positions, and stopped together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -25,21 +25,21 @@ use crate::run::rules::Fixed;
 pub struct Sender {
     pub config: Config,
     pub budget: Budget,
-    /// Where it is written down what outputs have.
+    /// Directory of the outputs' positions.
     pub directory: PathBuf,
     pub handle: Handle,
     pub shared: Arc<Shared>,
     pub held: BTreeSet<u32>,
     pub running: Option<(Sending, Vec<JoinHandle<()>>)>,
-    /// Of outputs that have ended, until it is noted.
+    /// Progress of stopped outputs, until it is stored.
     pub ended: Vec<Arc<Sent>>,
-    /// What the log knows.
+    /// The progress that the log has.
     pub noted: BTreeMap<u32, u64>,
 }
 
 impl Sender {
-    /// Sends the results of these partitions. Sums belong to partitions: with others, outputs that add up start from zero, which their
-    /// receivers see as a restart. An error: an output cannot be started.
+    /// Sends the results of these partitions. Sums belong to partitions: with other partitions, outputs that add up start from zero, which
+    /// their receivers see as a restart. Fails if an output cannot be started.
     pub fn follow(&mut self, held: BTreeSet<u32>, log: &mut FleetLog) -> Result<(), String> {
         if self.held == held {
             return Ok(());
@@ -55,7 +55,7 @@ impl Sender {
                 .map_err(|error| format!("log: {error}"));
             match sent {
                 Ok(before) => drop(noted.insert(*partition, before)),
-                // It is tried again with the next turn.
+                // The next turn tries again.
                 Err(reason) => {
                     self.shared.failed(&reason);
                     return Ok(());
@@ -69,7 +69,7 @@ impl Sender {
         Ok(())
     }
 
-    /// `noted`: where the last process has got to with each partition, or a little less.
+    /// `noted`: the last process's position in each partition, or slightly less.
     fn start(&mut self, noted: &BTreeMap<u32, u64>) -> Result<(), String> {
         let in_directory = |error| format!("{}: {error}", self.directory.display());
         place::directory(&self.directory).map_err(in_directory)?;
@@ -101,7 +101,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Each continues with its sums at its position.
+    /// Each output continues with its sums at its position.
     fn outputs(&self, written: &mut BTreeMap<String, Written>) -> Result<Arc<Outputs>, String> {
         let newest = written.values().map(|written| written.at_ms).max().unwrap_or(0);
         let away = Duration::from_millis((unix_ms() - newest).max(0) as u64);
@@ -158,7 +158,7 @@ impl Sender {
         })
     }
 
-    /// Every output ends with the bucket that it has; what it does not have the next process gives it.
+    /// Every output finishes its current bucket; the next process gives it the others.
     pub fn stop(&mut self) {
         let Some((sending, threads)) = self.running.take() else {
             return;
@@ -182,7 +182,7 @@ impl Sender {
         self.ended = sending.sent;
     }
 
-    /// Of each partition, the result before which every output has all, where that has changed.
+    /// For each partition, the result up to which every output has delivered, if that has changed.
     pub fn news(&mut self) -> Vec<(u32, u64)> {
         let sent = match &self.running {
             Some((sending, _)) => sending.sent.clone(),
@@ -199,7 +199,7 @@ impl Sender {
         news
     }
 
-    /// The result up to which every output has read a partition; `None`: some output is not known, or there is none.
+    /// The result up to which every output has read a partition; `None`: an output's position is unknown, or there are no outputs.
     pub fn read_by_all(&self, partition: u32) -> Option<u64> {
         let (sending, _) = self.running.as_ref()?;
         sending.sent.iter().map(|sent| sent.next(partition)).min()

@@ -1,4 +1,4 @@
-//! A running merge as the admin address sees it.
+//! The admin address's view of a running merge.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use weir_output::settings::PrometheusSettings;
 
 use super::shared::Shared;
 use crate::admin::contexts::ContextReport;
-use crate::admin::explain::{ExplainRequest, Explanation};
+use crate::admin::explain::{ExplainRequest, Explanation, Unexplained};
 use crate::admin::fleet::FleetCounter;
 use crate::admin::status::{MemoryShare, ReloadStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
@@ -27,7 +27,7 @@ pub struct View {
     pub started: u64,
     pub sandbox: SandboxStatus,
     pub stopping: AtomicBool,
-    /// Shows the numbers of the merge itself where this process has no metrics of the fleet.
+    /// Shows the merge's own numbers if this process has no metrics of the fleet.
     own: ScrapeOutput,
 }
 
@@ -77,7 +77,7 @@ impl View {
     }
 }
 
-/// What a full memory has led to.
+/// Effects of a full memory budget.
 fn overflows(status: &mut Status) {
     let Some(fleet) = &status.fleet else { return };
     let of = |counter| fleet.numbers.of(counter);
@@ -127,8 +127,8 @@ impl AdminSource for View {
         None
     }
 
-    fn explain(&self, _request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
-        Box::pin(async { None })
+    fn explain(&self, _request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
+        Box::pin(async { Err(Unexplained::ReceivesNone) })
     }
 
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {

@@ -37,11 +37,7 @@ impl<'a> Comparison<'a> {
         let values: Vec<PairValues> = values.collect::<Option<_>>()?;
         (!values.is_empty()).then(|| Comparison {
             goal,
-            direction: if goal == e.goal {
-                direction(&e.better)
-            } else {
-                goal.direction()
-            },
+            direction: e.direction_of(goal),
             rule,
             baseline: values.iter().map(|v| v.baseline).collect(),
             comparison: values.iter().map(|v| v.comparison).collect(),
@@ -134,14 +130,6 @@ fn arm(values: &[f64], v: Option<Variation>) -> Arm {
         mean: Some(sig(describe::mean(values))),
         cv: v.map(|v| [v.cv, v.low, v.high].map(sig)),
         within: None,
-    }
-}
-
-fn direction(word: &str) -> Direction {
-    match word {
-        "up" => Direction::HigherIsBetter,
-        "down" => Direction::LowerIsBetter,
-        _ => Direction::Undeclared,
     }
 }
 

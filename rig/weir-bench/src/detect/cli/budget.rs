@@ -49,9 +49,9 @@ pub struct Args {
     /// Of the payload and of the order of runs; a fresh one by default.
     #[arg(long)]
     seed: Option<u64>,
-    /// Folder with the experiments.
-    #[arg(long, default_value = "experiments", value_name = "FOLDER")]
-    library: PathBuf,
+    /// Folder with the experiments [default: experiments/ here if there is one, else what this program has].
+    #[arg(long, value_name = "FOLDER")]
+    library: Option<PathBuf>,
     /// Where runs are stored.
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     results: PathBuf,
@@ -114,7 +114,7 @@ fn measure(args: &Args, options: &Options) -> Code {
 impl Args {
     /// The rows asked for, in the order of the suite.
     fn rows(&self) -> Result<Vec<String>, Refusal> {
-        let mut rows = Library::open(&self.library)?.suite(SUITE)?;
+        let mut rows = Library::open(self.library.as_deref())?.suite(SUITE)?;
         if let Some(unknown) = self.row.iter().find(|row| !rows.contains(row)) {
             let known = rows.join(", ");
             return Err(Refusal::Config(format!("--row {unknown}: known are {known}")));
@@ -132,7 +132,9 @@ impl Args {
         ];
         let mut flag = |name: &str, value: String| flags.extend([format!("--{name}"), value]);
         flag("as", LIKE.to_owned());
-        flag("library", self.library.display().to_string());
+        if let Some(library) = &self.library {
+            flag("library", library.display().to_string());
+        }
         flag("results", self.results.display().to_string());
         flag("pairs", self.runs.to_string());
         flag("set", format!("target.cpus=[{}]", self.target_cpu));

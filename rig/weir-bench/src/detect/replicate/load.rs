@@ -1,6 +1,6 @@
 //! The loads of one run: started when the target is ready, and waited for while the target is watched.
 
-use super::{Problem, Trial, invalid, tail, watch_for, watch_target};
+use super::{Problem, Profiled, Trial, invalid, tail, watch_for, watch_target};
 use crate::detect::experiment::Load;
 use crate::detect::observe::Observer;
 use crate::detect::process::{self, POLL, Process};
@@ -114,17 +114,21 @@ impl Trial<'_> {
 
     /// Waits for the loads, and takes profiles meanwhile if requested. Returns the profiler's notes.
     fn attend(&mut self, loads: &mut [Running], target: &mut Process) -> Result<Vec<String>, Problem> {
-        let (folder, measure) = (self.r.folder, &self.r.experiment.measure);
-        let profile = match self.r.profile.zip(self.r.experiment.target.pprof.as_ref()) {
-            Some((take, base)) => Some((take, self.names.fill(base)?)),
-            None => None,
-        };
+        let (folder, measure, pid) = (self.r.folder, &self.r.experiment.measure, target.pid);
+        let pprof = self.r.experiment.target.pprof.as_ref();
+        let pprof = pprof.map(|base| self.names.fill(base)).transpose()?;
+        let pprof = pprof.as_deref();
         thread::scope(|scope| {
-            let job = profile.map(|(take, base)| {
+            let job = self.r.profile.map(|take| {
                 scope.spawn(move || {
                     // The profile covers the measured window, so it begins after the warm-up.
                     pause(measure.warmup);
-                    take(&base, folder, measure.duration)
+                    take(&Profiled {
+                        pid,
+                        pprof,
+                        folder,
+                        window: measure.duration,
+                    })
                 })
             });
             self.wait_for(loads, target)?;

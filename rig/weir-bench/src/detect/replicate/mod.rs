@@ -26,8 +26,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_rig_base::{clock, signal};
 
-/// Takes extra records while the load runs: base address, folder for files, length of the window; returns notes.
-pub type Profiler<'a> = &'a (dyn Fn(&str, &Path, Duration) -> Vec<String> + Sync);
+/// Takes extra records while the load runs; returns notes.
+pub type Profiler<'a> = &'a (dyn Fn(&Profiled) -> Vec<String> + Sync);
+
+/// A target whose window has begun.
+pub struct Profiled<'a> {
+    pub pid: i32,
+    /// Base address of its profiles, if it has any.
+    pub pprof: Option<&'a str>,
+    /// Where files go.
+    pub folder: &'a Path,
+    pub window: Duration,
+}
 
 /// Everything that defines one run.
 pub struct Replicate<'a> {

@@ -3,6 +3,7 @@
 mod html;
 mod junit;
 mod markdown;
+mod sign;
 mod svg;
 mod terminal;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub use html::html;
 pub use junit::{escape, junit};
 pub use markdown::markdown;
+pub use sign::Positive;
 pub use terminal::terminal;
 
 /// `20261121T093000` from seconds since 1970.
@@ -235,7 +237,7 @@ impl Words {
 
 /// Writes report.md, report.json, report.html and plots/*.svg into the run's folder.
 pub fn write_all(folder: &Path, report: &Report) -> io::Result<()> {
-    fs::write(folder.join("report.md"), markdown(report))?;
+    fs::write(folder.join("report.md"), markdown(report, Positive::Higher))?;
     fs::write(folder.join("report.json"), json(report)?)?;
     fs::write(folder.join("report.html"), html(report, Some(folder)))?;
     let plots = folder.join("plots");

@@ -9,6 +9,7 @@ pub use prepare::{Prepared, prepare};
 pub use rig::Rig;
 
 use super::layer::ConfigError;
+use super::library::Library;
 use super::procfs;
 use super::record::{self, ArmInfo, CalibrationNote, RUN_VERSION, RunInfo};
 use super::replicate::Abort;
@@ -32,13 +33,13 @@ pub struct Wanted {
     /// Also the experiments of this suite.
     #[arg(long)]
     pub suite: Option<String>,
-    /// Folder with cases, templates, suites and presets.
-    #[arg(long, default_value = "experiments", value_name = "FOLDER")]
-    pub library: PathBuf,
-    /// File that describes programs; default: targets.yaml in the library.
+    /// Folder with cases, templates, suites and presets [default: experiments/ here if there is one, else what this program has].
+    #[arg(long, value_name = "FOLDER")]
+    pub library: Option<PathBuf>,
+    /// File that describes further programs, as the library's targets.yaml does.
     #[arg(long, value_name = "FILE")]
     pub targets: Option<PathBuf>,
-    /// Which entry of targets.yaml says how `bin:` and `git:` programs are started; `none` leaves it to the experiment.
+    /// Which target says how `bin:` and `git:` programs are started; `none` leaves it to the experiment.
     #[arg(long = "as", default_value = "weir", value_name = "TARGET")]
     pub like: String,
     /// `thorough` as the experiments say, or the name of a file in presets/ such as `quick`.
@@ -93,10 +94,8 @@ impl Wanted {
         self.cache.clone().unwrap_or_else(default_cache)
     }
 
-    fn targets_file(&self) -> PathBuf {
-        self.targets
-            .clone()
-            .unwrap_or_else(|| self.library.join("targets.yaml"))
+    pub fn library(&self) -> Result<Library, ConfigError> {
+        Library::open(self.library.as_deref())
     }
 
     fn check(&self) -> Result<(), Refusal> {
@@ -126,7 +125,11 @@ pub struct Options {
     pub wanted: Wanted,
     /// `bin:PATH`, `git:REVISION` or `target:NAME` of each arm.
     pub specs: [String; 2],
-    /// A program against itself: rows per experiment.
+    /// What each arm's command ends with.
+    pub args: [Vec<String>; 2],
+    /// A program against itself, to judge the detector.
+    pub calibrates: bool,
+    /// Rows per experiment, each a comparison of its own.
     pub rows: Option<usize>,
     pub seed: u64,
     /// Folder of a run that is resumed.
@@ -142,6 +145,8 @@ impl Options {
             seed: wanted.seed.unwrap_or_else(|| clock::unix_ns() & 0xffff_ffff),
             wanted: wanted.clone(),
             specs: specs.map(str::to_owned),
+            args: Default::default(),
+            calibrates: false,
             rows: None,
             resume: None,
             argv: argv.to_vec(),
@@ -199,7 +204,7 @@ pub struct Finished {
 /// Runs or continues the plan. `None` if it was only printed. After the directory exists, measurements are never lost.
 pub fn execute(o: &Options) -> Result<Option<Finished>, Refusal> {
     let (prepared, arms) = prepare(o)?;
-    let ways = ways(&prepared, o.rows.is_some())?;
+    let ways = ways(&prepared, o.calibrates)?;
     let calibration = weakest(&ways, &o.wanted.cache());
     if o.wanted.require_calibration {
         require(calibration.as_ref())?;
@@ -210,7 +215,8 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, Refusal> {
         print_plan(&prepared, &schedule, o.seed);
         return Ok(None);
     }
-    let info = run_info(o, &prepared, &arms, calibration);
+    let library = o.wanted.library()?.name;
+    let info = run_info(o, &prepared, &arms, calibration, library);
     let folder = open_folder(o, &info)?;
     // Children run in other directories, so every path that they get must be absolute.
     let folder = fs::canonicalize(&folder).map_err(|e| Refusal::failed_at(&folder, e))?;
@@ -304,6 +310,7 @@ fn run_info(
     prepared: &[Prepared],
     arms: &[ArmProgram; 2],
     calibration: Option<CalibrationNote>,
+    library: String,
 ) -> RunInfo {
     let created = clock::unix_ns() / 1_000_000_000;
     let target_cpus = runnable(prepared).next().map(|p| match &p.arms[0].target.cpus {
@@ -315,7 +322,7 @@ fn run_info(
     RunInfo {
         version: RUN_VERSION,
         id: format!("{}-{:04x}", super::report::stamp(created), o.seed & 0xffff),
-        kind: if o.rows.is_some() { "aa" } else { "compare" }.to_owned(),
+        kind: if o.calibrates { "aa" } else { "compare" }.to_owned(),
         created_unix: created,
         argv: o.argv.clone(),
         seed: format!("{:#x}", o.seed),
@@ -331,7 +338,7 @@ fn run_info(
         confidence: o.wanted.confidence / 100.0,
         row_pairs: o.rows.map(|_| o.wanted.pairs.unwrap_or(usual_pairs)),
         calibration,
-        folder_of_experiments: o.wanted.library.display().to_string(),
+        folder_of_experiments: library,
         working_folder: std::env::current_dir().ok(),
     }
 }
@@ -346,7 +353,7 @@ fn open_folder(o: &Options, info: &RunInfo) -> Result<PathBuf, Refusal> {
 /// Refuses to resume with other programs or settings: half a run of each is no evidence.
 fn check_unchanged(folder: &Path, info: &RunInfo) -> Result<(), Refusal> {
     let old = record::read_run(folder).map_err(Refusal::config)?;
-    let same = |a: &ArmInfo, b: &ArmInfo| a.sha256 == b.sha256 && a.spec == b.spec;
+    let same = |a: &ArmInfo, b: &ArmInfo| (&a.sha256, &a.spec, &a.args) == (&b.sha256, &b.spec, &b.args);
     let what = if !same(&old.baseline, &info.baseline) || !same(&old.comparison, &info.comparison) {
         "programs"
     } else if old.experiments != info.experiments {

@@ -27,7 +27,7 @@ pub struct Prepared {
 
 /// Loads, resolves and checks everything that needs no run.
 pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal> {
-    let library = Library::open(&o.wanted.library)?;
+    let library = o.wanted.library()?;
     let mut patterns = o.wanted.experiments.clone();
     if let Some(suite) = &o.wanted.suite {
         patterns.extend(library.suite(suite)?);
@@ -38,7 +38,7 @@ pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal>
     }
     let preset = library.preset(&o.wanted.preset)?;
     let cases = library.select(&patterns)?;
-    let arms = programs(o)?;
+    let arms = programs(o, &library)?;
     let prepared = cases.into_iter().map(|mut case| {
         case.layer.lay(preset.clone());
         prepare_case(case, &arms, o)
@@ -46,10 +46,14 @@ pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal>
     Ok((prepared.collect::<Result<_, _>>()?, arms))
 }
 
-fn programs(o: &Options) -> Result<[ArmProgram; 2], Refusal> {
-    let targets = Targets::read_or_none(&o.wanted.targets_file())?;
-    let program = |spec: &str| targets::arm(spec, &o.wanted.like, &targets, &o.wanted.cache());
-    let arms = [program(&o.specs[0])?, program(&o.specs[1])?];
+fn programs(o: &Options, library: &Library) -> Result<[ArmProgram; 2], Refusal> {
+    let targets = Targets::of(library, o.wanted.targets.as_deref())?;
+    let program = |arm: usize| -> Result<ArmProgram, Refusal> {
+        let mut program = targets::arm(&o.specs[arm], &o.wanted.like, &targets, &o.wanted.cache())?;
+        program.info.args.clone_from(&o.args[arm]);
+        Ok(program)
+    };
+    let arms = [program(0)?, program(1)?];
     let [b, c] = [&arms[0], &arms[1]].map(|arm| arm.info.build_profile.as_str());
     if !o.wanted.allow_profile_mismatch && !b.is_empty() && !c.is_empty() && b != c {
         return Err(Refusal::Config(format!(
@@ -105,7 +109,9 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
 fn resolve(case: &Case, arm: &ArmProgram, name: &str) -> crate::detect::layer::Result<Experiment> {
     let mut overlay = arm.overlay.clone();
     overlay.names.push(name.to_owned());
-    library::resolve(case, &overlay)
+    let mut experiment = library::resolve(case, &overlay)?;
+    experiment.target.command.extend_from_slice(&arm.info.args);
+    Ok(experiment)
 }
 
 fn apply_flags(e: &mut Experiment, o: &Options) {

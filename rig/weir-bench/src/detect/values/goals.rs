@@ -38,6 +38,24 @@ impl Run<'_> {
         self.sent_rate("sent_messages", self.sent.messages)
     }
 
+    /// The same over the time between the target's own readings. Where a host holds a target up, the rates of two intervals that
+    /// overlap by three quarters differ by percents; CPU time and messages must be of one interval.
+    fn messages_per_second_of_target(&self) -> Option<f64> {
+        let (first, last) = self.capture.ends("target", "cpu_ns")?;
+        let sent = |t| match self.capture.at("generator", "sent_messages", t) {
+            // What it reads last, it reads when everything is sent.
+            None => Some(self.sent.messages).filter(|_| self.is_sent_by(t)),
+            sent => sent,
+        };
+        let sent = sent(last.t)? - sent(first.t)?;
+        Some(sent / (last.seconds() - first.seconds()))
+    }
+
+    fn is_sent_by(&self, t: u64) -> bool {
+        let last = self.capture.series("generator", "sent_messages").last();
+        last.is_some_and(|p| p.t < t && p.v == self.sent.messages)
+    }
+
     fn traffic(&self, share: Option<f64>) -> Goals {
         let mut goals = Goals::new();
         if !self.rules.idle {
@@ -65,7 +83,9 @@ impl Run<'_> {
 
     fn cost(&self, share: Option<f64>) -> Goals {
         let rate = |name: &str| self.capture.rate("target", name);
-        let delivered = self.messages_per_second().map(|m| m * share.unwrap_or(1.0));
+        let messages = self.messages_per_second_of_target();
+        let messages = messages.or_else(|| self.messages_per_second());
+        let delivered = messages.map(|m| m * share.unwrap_or(1.0));
         let delivered = delivered.filter(|m| *m > 0.0 && !self.rules.idle);
         let switches = ["ctx_voluntary", "ctx_involuntary"].into_iter().filter_map(rate);
         let switches: f64 = switches.sum();
