@@ -1,5 +1,7 @@
 //! The open bucket leaves for another process, or comes from one.
 
+use std::io;
+
 use weir_aggregate::Carried;
 use weir_context::{KnownContext, LiveContext, PARTITIONS};
 use weir_protocol::Kind;
@@ -7,7 +9,10 @@ use weir_state::{Entry, Facts, Identity, Named, SERIES_BYTES, State, StreamReade
 
 use super::{Hurry, Ingest};
 use crate::hand_over::ROWS_AHEAD;
-use crate::saved::{Restored, SavedBucket};
+use crate::saved::{PutPiece, Restored, SavedBucket};
+
+/// About how large a piece of an encoded bucket is.
+const PIECE_BYTES: usize = 64 << 10;
 
 impl Ingest {
     /// Everything that the open bucket has, and the contexts that are remembered. Nothing may wait to be handed over, and no
@@ -37,11 +42,10 @@ impl Ingest {
         }
     }
 
-    /// The same for a process that takes over at once: in memory order, and as bytes.
-    pub fn save_encoded(&mut self, carried: Carried) -> SavedBucket {
+    /// The same for a process that takes over at once: in memory order, and as bytes, which go to `put` in pieces.
+    pub fn save_encoded(&mut self, carried: Carried, put: PutPiece<'_>) -> io::Result<SavedBucket> {
         self.feed_parked(0, Hurry::End);
         let mut writer = StreamWriter::new(carried.agent);
-        writer.expect((0..PARTITIONS).map(|partition| self.contexts_in(partition)).sum());
         for partition in 0..PARTITIONS {
             for group in self.contexts.live(partition).chunks(ROWS_AHEAD) {
                 self.contexts.look_ahead_rows(group);
@@ -51,12 +55,16 @@ impl Ingest {
                         .iter()
                         .for_each(|entry| writer.add(entry));
                 }
+                if writer.written().len() >= PIECE_BYTES {
+                    put(writer.written())?;
+                    writer.clear();
+                }
             }
         }
-        SavedBucket {
-            encoded: writer.take(),
-            ..self.saved()
+        if !writer.written().is_empty() {
+            put(writer.written())?;
         }
+        Ok(self.saved())
     }
 
     /// What one context has; `is_named`: whether with its name.
@@ -113,7 +121,7 @@ impl Ingest {
                 }
             }
         }
-        writer.take()
+        writer.finish()
     }
 
     /// Continues a bucket that another process started. Before the first packet; `now`: Unix seconds.
@@ -136,26 +144,27 @@ impl Ingest {
             };
             count(self.restore(identity.kind, &named, facts, state, carried));
         }
-        self.contexts.expect(saved.encoded.len() / SERIES_BYTES);
-        let mut reader = StreamReader::new(carried.agent, &saved.encoded);
-        loop {
-            match reader.next_entry() {
-                Ok(None) => break,
-                Ok(Some(entry)) => {
-                    let named = entry.named.as_ref();
-                    count(named.is_some_and(|named| {
-                        self.restore(entry.kind, named, entry.facts, entry.state, carried)
-                    }));
-                }
-                // Checked on arrival: this is a bug, and the rest cannot be read.
-                Err(_) => {
-                    count(false);
-                    break;
-                }
+        self.contexts.expect(saved.encoded.bytes / SERIES_BYTES);
+        for piece in saved.encoded.each.into_iter().flatten() {
+            // Their checksum was compared on arrival: a piece that cannot be read is a defect, of weir or of a disk.
+            match piece {
+                Ok(piece) => self.restore_piece(&piece, carried, &mut count),
+                Err(_) => count(false),
             }
         }
         self.contexts.set_state_bytes(self.aggregator.expected_bytes());
         restored
+    }
+
+    fn restore_piece(&mut self, piece: &[u8], carried: Carried, count: &mut impl FnMut(bool)) {
+        let mut reader = StreamReader::new(carried.agent, piece);
+        while let Some(entry) = reader.next_entry().transpose() {
+            let Ok(entry) = entry else { return count(false) };
+            let named = entry.named.as_ref();
+            count(
+                named.is_some_and(|named| self.restore(entry.kind, named, entry.facts, entry.state, carried)),
+            );
+        }
     }
 
     fn restore(

@@ -1,9 +1,10 @@
 //! `weir explain`: what the running agent would make of one message, and why.
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::agent::{self, admin_address, fetch, read};
 use super::recent::path;
+use super::switch;
 use crate::admin::explain::Explanation;
 use crate::failure::Failure;
 
@@ -25,12 +26,7 @@ pub fn command() -> Command {
                 .help("The process to treat as the sender, as on a Unix socket"),
         )
         .args(agent::arguments())
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print the agent's JSON instead"),
-        )
+        .arg(switch("json", "Print the agent's JSON instead"))
 }
 
 pub fn explain(arguments: &ArgMatches) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir_counters::Counts;
 use weir_ingest::{Command, CommandSender, Progress, WorkerCounter, WorkerHandle};
-use weir_listener::{BoundSocket, FileId, ListenerConfig, ListenerId, Monotonic};
+use weir_listener::{BindError, BoundSocket, FileId, ListenerConfig, ListenerId, Monotonic};
 
 use crate::admin::counters::SocketCounter;
 use crate::admin::status::Status;
@@ -201,7 +201,7 @@ impl Looks {
                     self.health.remade[usize::from(file.id.0)].fetch_add(1, Ordering::Relaxed);
                     self.commands[file.worker].send(Command::Socket(file.id, Box::new(socket)));
                 }
-                Err(fault) => faults.push(fault),
+                Err(fault) => faults.push(fault.to_string()),
             }
         }
         faults
@@ -220,9 +220,19 @@ fn worker_fault(number: usize, worker: &Progress, now: Monotonic) -> Option<Stri
     })
 }
 
+/// A socket file is gone, and stays so.
+#[derive(Debug, thiserror::Error)]
+#[error("the socket file of {address} {what} and cannot be created again: {error}")]
+struct NotRemade {
+    address: String,
+    what: &'static str,
+    #[source]
+    error: BindError,
+}
+
 impl SocketFile {
     /// Makes the socket again if its file is not where it should be. An error is why that cannot be done.
-    fn look(&mut self) -> Result<Option<BoundSocket>, String> {
+    fn look(&mut self) -> Result<Option<BoundSocket>, NotRemade> {
         let Some(path) = self.config.address.path() else {
             return Ok(None);
         };
@@ -236,8 +246,10 @@ impl SocketFile {
             "was replaced"
         };
         let address = &self.config.address;
-        let socket = weir_listener::bind(&self.config).map_err(|error| {
-            format!("the socket file of {address} {what} and cannot be created again: {error}")
+        let socket = weir_listener::bind(&self.config).map_err(|error| NotRemade {
+            address: address.to_string(),
+            what,
+            error,
         })?;
         if let Some(file) = socket.file_id() {
             self.file = file;

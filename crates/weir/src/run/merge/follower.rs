@@ -84,11 +84,10 @@ impl Follower {
         self.shared.is_stopping() || self.sent.is_stopping()
     }
 
-    fn read(&mut self) -> Result<(), String> {
+    fn read(&mut self) -> Result<(), weir_log::Error> {
         for partition in self.rounds.partitions() {
             while let Some(from) = self.rounds.wanted(partition) {
-                let results = self.log.results(partition, from, READ_BYTES);
-                let results = results.map_err(|error| error.to_string())?;
+                let results = self.log.results(partition, from, READ_BYTES)?;
                 if results.is_empty() {
                     break;
                 }

@@ -10,6 +10,7 @@ use super::report::{self, Totals};
 use super::sending::Sender;
 use super::shared::Shared;
 use super::{FleetLog, unix_ms};
+use crate::failure::Failure;
 
 /// How long to wait when there was nothing to read.
 const IDLE: Duration = Duration::from_millis(100);
@@ -47,7 +48,7 @@ impl Reading {
 
     /// Until the process is to end. Then what has arrived is read and what is due is closed; what is open is in the log, for the
     /// next owner. An error: an output could not be started.
-    pub fn run(mut self) -> Result<(), String> {
+    pub fn run(mut self) -> Result<(), Failure> {
         while !self.shared.is_stopping() {
             let pause = self.turn()?;
             if !pause.is_zero() {
@@ -62,7 +63,7 @@ impl Reading {
     }
 
     /// Returns how long to wait for the next one.
-    fn turn(&mut self) -> Result<Duration, String> {
+    fn turn(&mut self) -> Result<Duration, Failure> {
         let turned = self.owner.turn();
         self.shared.turned_at.store(unix_ms(), Ordering::Relaxed);
         let pause = match turned {
