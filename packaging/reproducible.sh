@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows that the commit alone decides every byte of what is given away: builds it once more, from a clone in another directory, and
+# Shows that the commit alone determines every byte of a release: builds it again, from a clone in another directory, and
 # compares with the checksums in dist/, which `make dist` has to have made from the same commit.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Words that docs/style.md bans, links that lead nowhere, and command blocks that no test executes. Help texts are on generated pages."""
+"""Words that docs/style.md bans in pages and comments, links that lead nowhere, and command blocks that no test executes. Help texts are on generated pages."""
 import re
 import subprocess
 import sys
@@ -15,6 +15,10 @@ COMMAND = re.compile(r"^ *(?:\$ |weir |curl |sudo |make )", re.M)
 # crates/weir/tests/executed_pages.rs runs the first and passes the second to `weir check`.
 EXECUTED = {"console", "yaml"}
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
+SLASHES = re.compile(r"(?:^|[^:\"'\\])//+!?(.*)")
+HASH = re.compile(r"(?:^|\s)#+ (.*)")
+# A comment in Rust, Go, C and TypeScript; in Python, Ruby, shell and make.
+COMMENTS = {**dict.fromkeys((".rs", ".go", ".c", ".ts", ".tsx", ".mjs"), SLASHES), **dict.fromkeys((".py", ".rb", ".sh", ".yaml"), HASH)}
 
 
 def banned():
@@ -60,6 +64,18 @@ def check(page, phrases):
             yield f"{where}: {target or page.name} has no heading for #{anchor}"
 
 
+def comments(file, phrases):
+    """Banned words in comments. Code becomes blank, so that a phrase may cross the end of a line."""
+    mark, lines = COMMENTS[file.suffix], []
+    for line in file.read_text().split("\n"):
+        found = mark.search(line)
+        lines.append(re.sub(r"`[^`]*`", " ` ", found[1]) if found else " ` ")
+    text = "\n".join(lines)
+    for phrase, pattern in phrases:
+        for found in pattern.finditer(text):
+            yield f"{file}:{line_of(text, found.start())}: '{phrase}': docs/style.md has the word to use"
+
+
 def blocks(page, text):
     """Each block is executed by a test, or the line before it says why not. A line below the title speaks for the whole page."""
     lines = text.split("\n")
@@ -88,6 +104,9 @@ def main():
     problems = [problem for page in map(Path, pages) for problem in check(page, phrases)]
     users = [page for page in map(Path, pages) if page.parts[0] in ("README.md", "docs", "examples")]
     problems += [problem for page in users for problem in blocks(page, page.read_text())]
+    files = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.split("\n")
+    sources = [file for file in map(Path, files) if file.suffix in COMMENTS and file.name != Path(__file__).name and file.exists()]
+    problems += [problem for file in sources for problem in comments(file, phrases)]
     print("\n".join(problems), end="\n" if problems else "")
     sys.exit(bool(problems))
 

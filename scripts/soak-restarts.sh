@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# The long forms of the tests of restarts: HAND_OVERS (20) in a row under load, and KILLS (100) at random instants. Loopback only.
+# The long forms of the tests of restarts: HAND_OVERS (20) in a row under load on four transports, and KILLS (100) at random
+# instants. Loopback only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export WEIR_TEST_HAND_OVERS=${HAND_OVERS:-20} WEIR_TEST_KILLS=${KILLS:-100}
-cargo test --release --locked --workspace --test hand_over --test kills -- --nocapture
+cargo build --release --locked --bin weir --bin weir-bench
+scripts/soak-hand-overs.py --hand-overs "$WEIR_TEST_HAND_OVERS"
+cargo test --locked --workspace --features weir/kafka --test hand_over --test kills -- --nocapture

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The binary that is given away: small, stripped, static, runs in an empty root, and finds names there.
 set -euo pipefail
-# (`grep -q` ends at the first match, and whoever still writes to it fails the pipe.)
+# (`grep -q` ends at the first match, and a process that still writes to it fails the pipe.)
 dist=$(realpath "${1:-dist}")
 fail() { echo "binary.sh: $*" >&2; exit 1; }
 bytes_max=$((15 * 1024 * 1024))

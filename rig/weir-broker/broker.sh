@@ -1,6 +1,6 @@
 #!/bin/sh
-# broker.sh JARS DIRECTORY: runs the broker of DIRECTORY/server.properties, until it ends, or standard input does. Whoever holds the
-# other end of that may die in any way: the broker ends as well, and the directory is removed. What stands in
+# broker.sh JARS DIRECTORY: runs the broker of DIRECTORY/server.properties, until it ends, or standard input does. The holder of
+# the other end may die in any way: the broker ends too, and the directory is removed. What stands in
 # DIRECTORY/format are further arguments for the storage tool, one a line.
 set -eu
 jars=$1

@@ -88,7 +88,7 @@ func addressFromURL(text string) string {
 // DD_AGENT_HOST. Its text, and that of other errors which the client of Datadog has too, is the one used there.
 var ErrNoAddress = errors.New("No address passed and autodetection from environment failed")
 
-// newTransport makes the transport an address means and tells which sizes suit it. Nothing is connected yet, except a
+// newTransport makes the transport of an address and returns the sizes that suit it. Nothing is connected yet, except a
 // UDP socket to a numeric address.
 func newTransport(addr string, o *Options) (t Transport, unix bool, err error) {
 	if addr == "" {

@@ -74,15 +74,15 @@ const (
 	ErrInvalidValue = invalidValueErr("statsd: value must be finite, and a set member must not be empty")
 	// ErrEmptyName is returned for a metric without a name.
 	ErrEmptyName = invalidValueErr("statsd: metric name is empty")
-	// ErrNotPlain is returned for what plain StatsD cannot express, see [WithPlainStatsD].
+	// ErrNotPlain is returned for metrics that plain StatsD cannot express, see [WithPlainStatsD].
 	ErrNotPlain = invalidValueErr("statsd: events, service checks and timestamps do not exist in plain StatsD")
 )
 
 // ErrorInputChannelFull is returned and given to the error handler when channel mode drops a metric.
 type ErrorInputChannelFull struct {
-	// Metric is what was dropped.
+	// Metric describes the dropped metric.
 	Metric metric
-	// ChannelSize is how many messages were waiting.
+	// ChannelSize is the number of waiting messages.
 	ChannelSize int
 	Msg         string
 }
@@ -91,9 +91,9 @@ func (e ErrorInputChannelFull) Error() string { return e.Msg }
 
 // ErrorSenderChannelFull is given to the error handler when a packet is dropped because too many wait to be sent.
 type ErrorSenderChannelFull struct {
-	// LostElements is how many messages the packet held.
+	// LostElements is the number of messages in the packet.
 	LostElements int
-	// ChannelSize is how many packets were waiting.
+	// ChannelSize is the number of waiting packets.
 	ChannelSize int
 	Msg         string
 }

@@ -366,7 +366,7 @@ func (c *ClientEx) distributionSamples(k kind, name string, values []float64, ta
 	return nil
 }
 
-// unusable tells why the metrics of a series cannot be sent.
+// unusable returns the reason why the metrics of a series cannot be sent.
 func (c *core) unusable(x *series) error {
 	if x.name == "" && x.scope.prefix == "" {
 		return c.refuse(ErrEmptyName)

@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// scope is what a client adds to each of its messages. Child clients have scopes of their own on a shared core.
+// scope has the parts that a client adds to each of its messages. Child clients have scopes of their own on a shared
+// core.
 type scope struct {
 	core *core
 	// id tells scopes apart in keys.
@@ -72,7 +73,7 @@ const (
 type series struct {
 	// cell is the value of a counter or a gauge.
 	cell atomic.Uint64
-	// lanes is where handles leave what they send, if they send much.
+	// lanes hold the values of handles that send many.
 	lanes atomic.Pointer[lanes]
 
 	meta uint64
@@ -102,7 +103,7 @@ type series struct {
 	more atomic.Pointer[store]
 }
 
-// store is what a series has besides, unless it is a counter of small increments.
+// store has the other fields of a series. A counter of small increments has none.
 type store struct {
 	// rate is the sample rate of packed values.
 	rate float64
@@ -113,7 +114,7 @@ type store struct {
 	// bound says that a handle has the series.
 	bound atomic.Bool
 
-	// All that follows is guarded by the mutex of the series.
+	// The mutex of the series guards the fields below.
 
 	// level is the value of a gauge at the last flush, from which Add of a handle goes on.
 	level float64
@@ -160,7 +161,7 @@ func (x *series) spill() *store {
 	return m
 }
 
-// spilled is how many calls are not in the cell.
+// spilled returns the number of calls that are not in the cell.
 func (x *series) spilled() uint64 {
 	if m := x.more.Load(); m != nil {
 		return m.spilledCalls.Load()
@@ -189,16 +190,16 @@ func (x *series) tail() string { return x.text[x.headEnd:] }
 // nothing.
 type member struct {
 	value string
-	// turn is the flush it was seen in last.
+	// turn is the last flush in which it was seen.
 	turn uint32
 }
 
 const (
-	// packedMax is how many values a context collects before they are sent early.
+	// packedMax is the number of values that a context collects before they are sent early.
 	packedMax = 512
-	// packedFirst is how many it has room for at first.
+	// packedFirst is its room for values at first.
 	packedFirst = 16
-	// membersMax is how many members of a set are collected before they are sent early.
+	// membersMax is the number of members of a set that are collected before they are sent early.
 	membersMax = 4096
 )
 
@@ -276,7 +277,7 @@ func (t *table) find(hash uint32, k key, name string, tags []string) *series {
 	}
 }
 
-// findLike finds the series that has taken the place of a closed one.
+// findLike finds the series that has replaced a closed one.
 func (t *table) findLike(old *series) *series {
 	mask := uint64(len(t.slots) - 1)
 	for i := uint64(old.hash) & mask; ; i = (i + 1) & mask {
@@ -329,7 +330,7 @@ func (s *scope) lookupSecond(k key, name string, tags []string, m *memo, i uint6
 		return x
 	}
 	if m.slots[i].Load() != nil {
-		// Taking the neighbour every other time keeps two calls that meet here from displacing each other for ever. A
+		// Taking the neighbour every other time keeps two calls that meet here from displacing each other endlessly. A
 		// call whose strings are new each time only displaces now and then.
 		switch r := rand.Uint32(); {
 		case r&3 != 0 && m.slots[i^1].Load() != nil:
@@ -454,7 +455,7 @@ func tableOf(live []*series, size int) *table {
 	return t
 }
 
-// again returns the series that has taken the place of a closed one, making it if need be. It returns nil if there is
+// again returns the series that has replaced a closed one, and makes it if necessary. It returns nil if there is
 // no room.
 func (x *series) again() *series {
 	c := x.scope.core

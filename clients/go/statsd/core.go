@@ -83,7 +83,7 @@ func (c *core) handle(err error) {
 	}
 }
 
-// tooLong counts a message that fits no packet.
+// tooLong counts a message that does not fit into a packet.
 func (c *core) tooLong() error {
 	c.oversized.Add(1)
 	return MessageTooLongError{}
@@ -139,7 +139,7 @@ func (c *core) lock(k kind, name string) *worker {
 	return w
 }
 
-// extras are the sections of a message that few have.
+// extras are the optional sections of a message.
 type extras struct {
 	rate      float64
 	timestamp int64
@@ -305,7 +305,7 @@ func (w *worker) packedText(k kind, head string, values []float64, rate []byte, 
 	return lost
 }
 
-// valueRoom is how many bytes are copied at once where a value is repeated; most texts are shorter.
+// valueRoom is the number of bytes copied at once for a repeated value; most texts are shorter.
 const valueRoom = 16
 
 // appendValues writes values, each after a colon, while the text stays within last bytes, and returns those left over.
@@ -397,7 +397,7 @@ func (c *core) kick() {
 	}
 }
 
-// clock runs everything that happens by time.
+// clock runs the periodic work.
 func (c *core) clock() {
 	defer c.stopped.Done()
 	timer := time.NewTimer(time.Hour)

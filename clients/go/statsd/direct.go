@@ -2,7 +2,7 @@ package statsd
 
 import "io"
 
-// ClientDirectInterface is what [ClientDirect] adds to [ClientInterface].
+// ClientDirectInterface has the methods that [ClientDirect] adds to [ClientInterface].
 type ClientDirectInterface interface {
 	DistributionSamples(name string, values []float64, tags []string, rate float64) error
 }

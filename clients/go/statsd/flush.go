@@ -1,15 +1,15 @@
-// What a flush does: each series is written or found idle, and the idle ones go.
+// The flush: it writes each series, and removes idle ones.
 
 package statsd
 
 import "math"
 
 const (
-	// flushChunk is how many series are emptied while countMu is held.
+	// flushChunk is the number of series that are emptied while countMu is held.
 	flushChunk = 128
-	// crowd is how many series make idle ones go early.
+	// crowd is the number of series from which idle ones are removed early.
 	crowd = 16384
-	// crowdIdle is how many flushes they may be idle then.
+	// crowdIdle is the number of flushes for which they may be idle then.
 	crowdIdle = 2
 )
 
@@ -176,7 +176,7 @@ func (c *core) flushedOne(k kind, calls uint64) {
 	c.flushed[k]++
 }
 
-// rest lets go of memory that was not used in this turn. The caller holds the mutex of the series.
+// rest releases memory that was not used in this turn. The caller holds the mutex of the series.
 func (m *store) rest(idle uint32) {
 	if m.members != nil {
 		for value, one := range m.members {

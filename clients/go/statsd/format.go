@@ -28,7 +28,7 @@ const (
 // isPacked says whether several values of the kind may share a message.
 func (k kind) isPacked() bool { return k == kindHistogram || k == kindDistribution || k == kindTiming }
 
-// kindMiddle is what stands between the last value and the sections of a line.
+// kindMiddle is the text between the last value and the sections of a line.
 var kindMiddle = [kindLimit]string{
 	kindCount: "|c", kindGauge: "|g", kindSet: "|s", kindHistogram: "|h",
 	kindDistribution: "|d", kindTiming: "|ms", kindFloatCount: "|c", kindGaugeDelta: "|g",
@@ -329,7 +329,7 @@ func appendCardinality(b []byte, card Cardinality) []byte {
 	return b
 }
 
-// cardinalitySize is how long that text is.
+// cardinalitySize is the length of that text.
 func cardinalitySize(card Cardinality) int {
 	if card == CardinalityNotSet {
 		return 0

@@ -2,7 +2,7 @@ package statsd
 
 import "time"
 
-// HandleInterface is what makes handles: [Client] and [NoOpClient]. It does not grow. The handles themselves are
+// HandleInterface makes handles: [Client] and [NoOpClient]. It does not grow. The handles themselves are
 // structs, so that a call through one is a few instructions; where they must be replaced by doubles, keep them as
 // [CounterInterface] and the like.
 type HandleInterface interface {
@@ -23,31 +23,31 @@ type HandleInterface interface {
 	NewSetVec(name string, labels ...string) *SetVec
 }
 
-// CounterInterface is what a [Counter] does. As with all handles, a nil *Counter does nothing.
+// CounterInterface has the methods of a [Counter]. As with all handles, a nil *Counter does nothing.
 type CounterInterface interface {
 	Inc()
 	Add(n int64)
 }
 
-// FloatCounterInterface is what a [FloatCounter] does.
+// FloatCounterInterface has the methods of a [FloatCounter].
 type FloatCounterInterface interface{ Add(v float64) }
 
-// GaugeInterface is what a [Gauge] does.
+// GaugeInterface has the methods of a [Gauge].
 type GaugeInterface interface {
 	Set(v float64)
 	Add(v float64)
 }
 
-// ObserverInterface is what a [Histogram] and a [Distribution] do.
+// ObserverInterface has the methods of a [Histogram] and of a [Distribution].
 type ObserverInterface interface{ Observe(v float64) }
 
-// TimingInterface is what a [Timing] does.
+// TimingInterface has the methods of a [Timing].
 type TimingInterface interface {
 	Observe(d time.Duration)
 	Since(start time.Time)
 }
 
-// SetInterface is what a [Set] does.
+// SetInterface has the methods of a [Set].
 type SetInterface interface{ Add(member string) }
 
 var (

@@ -67,7 +67,7 @@ func (x *series) isClosed() bool {
 // Counter is a handle of a counter.
 type Counter struct{ handle }
 
-// Inc adds one. What it costs is one atomic addition, or less where it is called often.
+// Inc adds one. It costs one atomic addition, or less if it is called often.
 func (h *Counter) Inc() {
 	if h == nil {
 		return
@@ -217,7 +217,7 @@ func (h *Gauge) Add(v float64) {
 			x = next
 			continue
 		}
-		// There is no room for its successor, so the level is kept by the handle alone.
+		// No room for its successor: only the handle keeps the level.
 		x.scope.core.overflow.Add(1)
 		h.series.CompareAndSwap(x, x.copyIdentity().makeDirect())
 		x = h.series.Load()
@@ -255,7 +255,7 @@ func (x *series) addGauge(v float64) (done bool, level float64) {
 	}
 }
 
-// packedHandle is what handles of packed kinds have in common.
+// packedHandle is the common part of handles of packed kinds.
 type packedHandle struct{ handle }
 
 func (h *packedHandle) observe(v float64) {

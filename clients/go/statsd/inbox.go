@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// inbox is where channel mode leaves messages for a goroutine that packs them. Both buffers are kept, so a message
+// inbox holds messages of channel mode until a goroutine packs them. Both buffers are kept, so a message
 // costs a copy and no allocation.
 type inbox struct {
 	mu     sync.Mutex

@@ -22,9 +22,9 @@ import (
 // lanes_amd64.go.
 
 const (
-	// hotCalls is how many calls between two flushes give a series lanes.
+	// hotCalls is the number of calls between two flushes that gives a series lanes.
 	hotCalls = 4096
-	// laneRing is how many values of a packed kind a lane holds before they go to the series.
+	// laneRing is the number of values of a packed kind that a lane holds before they go to the series.
 	laneRing = 256
 )
 
@@ -41,7 +41,7 @@ type lane struct {
 	ring    []float64
 	written uint64
 
-	// What the reader has taken. Guarded by countMu for counters, by the mutex of the series for values.
+	// The values that the reader has taken. Guarded by countMu for counters, by the mutex of the series for values.
 	takenOnes, takenSum, takenCalls uint64
 	read                            atomic.Uint64
 	// Two cache lines, so that no processor writes to what another one reads.
@@ -85,7 +85,7 @@ func (l *lanes) takeCount() (sum int64, calls uint64) {
 	return sum, calls
 }
 
-// waiting is how many calls are in the lanes. The caller holds countMu, or the mutex of a packed series.
+// waiting returns the number of calls in the lanes. The caller holds countMu, or the mutex of a packed series.
 func (l *lanes) waiting() (calls uint64) {
 	if l == nil {
 		return 0

@@ -35,9 +35,9 @@ func (l *lineSlot) find(place uint64, key key, name string, tags []string) *seri
 const (
 	lineBits  = 12
 	lineSlots = 1 << lineBits
-	// lineTries is how many misses of a slot that is taken go by, on average, for one that is noted.
+	// lineTries is the number of misses of a used slot, on average, of which one is noted.
 	lineTries = 16
-	// candidateTries is how many misses of other places a candidate outlives on average.
+	// candidateTries is the number of misses of other places that a candidate outlives on average.
 	candidateTries = 4
 )
 

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Options is what the options of a constructor add up to. Its zero value is of no use; the constructors make it.
+// Options is the sum of the options of a constructor. Its zero value is of no use; the constructors make it.
 type Options struct {
 	namespace             string
 	tags                  []string
@@ -185,7 +185,7 @@ func WithoutChannelModeErrorsWhenFull() Option {
 	return set(func(o *Options) { o.channelModeErrors = false })
 }
 
-// WithErrorHandler sets what is called with errors that have no caller to return to. Default: nothing.
+// WithErrorHandler sets the function that receives errors without a caller to return to. Default: nothing.
 func WithErrorHandler(errorHandler ErrorHandler) Option {
 	return set(func(o *Options) { o.errorHandler = errorHandler })
 }
@@ -298,7 +298,7 @@ func WithPlainStatsD() Option { return set(func(o *Options) { o.plain = true }) 
 
 // WithResolveInterval sets how often the name in a UDP or TCP address is looked up again, so that a change is followed.
 // The lookup runs in the background, and the last good address is kept while it fails. A UDP socket is opened again as
-// often, also to an address without a name: an address translation on the way that leads to an agent which is gone (a
+// often, also to an address without a name: an address translation on the way that leads to an agent that has ended (a
 // conntrack entry of a node) belongs to the source port, and lasts as long as packets come from it. Zero looks up once
 // and keeps the socket. Default: 30 seconds.
 func WithResolveInterval(d time.Duration) Option {

@@ -72,7 +72,7 @@ type worker struct {
 	_     [64]byte
 }
 
-// output is where workers put their packets: one for metrics and, if telemetry has an address of its own, one for that.
+// output takes the packets of workers: one for metrics and, if telemetry has an address of its own, one for that.
 type output struct {
 	pool        pool
 	queue       *queue
@@ -172,7 +172,7 @@ func (w *worker) release() {
 	w.full = w.full[:0]
 }
 
-// unlock ends a turn and reports what it lost, after the lock is released so that the handler may use the client.
+// unlock ends a turn and reports its losses, after the lock is released so that the handler may use the client.
 func (c *core) unlock(w *worker) {
 	lost := w.dropped
 	w.dropped = nil

@@ -181,7 +181,7 @@ func TestEachWayToLearnThatTheAgentIsGone(t *testing.T) {
 				t.Errorf("the connection said %v", met.last)
 			}
 
-			// The same once more, with an agent that has come back.
+			// The same again, with an agent that has come back.
 			s = x.serve(t, path)
 			if _, err := tr.Write([]byte("between:1|c")); err != nil {
 				t.Fatal(err)

@@ -1,4 +1,4 @@
-// What a call does to its series: counts, gauges, values and members between two flushes.
+// The effect of a call on its series: counts, gauges, values and members between two flushes.
 
 package statsd
 
@@ -31,7 +31,7 @@ func (x *series) addCountSlow(v int64) {
 	var sum int64
 	var calls uint64
 	if !large || base == 0 {
-		// What others have added meanwhile is taken with it; they find nothing left to do.
+		// Values that others have added meanwhile are taken too; those callers have nothing left to do.
 		sum, calls = unpackCell(x.cell.Swap(base) - base)
 	}
 	if large {

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// aheadMax is how many packets may wait when a flush goes on filling more. It bounds the memory of a flush of very many
-// contexts, and leaves the rest of the queue to calls that must not wait.
+// aheadMax is the number of packets that may wait while a flush fills more. It bounds the memory of a flush of very
+// many contexts, and leaves the rest of the queue to calls that must not wait.
 const aheadMax = 128
 
-// batchMax is how many packets are taken from the queue at once.
+// batchMax is the number of packets taken from the queue at once.
 const batchMax = 64
 
 // queue holds packets that wait to be written, at most max of them.

@@ -61,7 +61,7 @@ type Telemetry struct {
 
 // Stats counts what [Telemetry] has no place for.
 type Stats struct {
-	// Contexts is how many contexts are kept for aggregation now.
+	// Contexts is the number of contexts that are kept for aggregation now.
 	Contexts uint64
 	// Overflow counts calls whose context was not kept because of [WithMaxContexts]. They were sent without being
 	// aggregated.

@@ -83,8 +83,9 @@ func (t *socketTransport) setTitle() {
 
 func (t *socketTransport) GetTransportName() string { return *t.title.Load() }
 
-// closePatience is how many write timeouts a closing client spends in all on writes and connections that fail. Failures
-// in a row would be no bound: a hung agent's system accepts connections for it, and each takes some packets.
+// closePatience is the number of write timeouts that a closing client spends in all on failing writes and
+// connections. Failures in a row would be no bound: a hung agent's system accepts connections for it, and each takes
+// some packets.
 const closePatience = 10
 
 // errClosing refuses packets when that time is up.
@@ -92,7 +93,7 @@ var errClosing = errors.New("statsd: the client is closing and the agent does no
 
 func (t *socketTransport) hurry() { t.hurried.Store(true) }
 
-// within shortens a wait to what is left of the patience.
+// within shortens a wait to the rest of the patience.
 func (t *socketTransport) within(wait time.Duration) time.Duration {
 	if t.hurried.Load() {
 		return min(wait, max(t.patience, time.Millisecond))
@@ -149,8 +150,8 @@ func (t *socketTransport) connect() error {
 	return err
 }
 
-// dialTries is how often a refused connection is tried: an agent that restarts has removed its socket or does not
-// listen yet.
+// dialTries is the number of attempts for a refused connection: an agent that restarts has removed its socket or
+// does not listen yet.
 const dialTries = 3
 
 func (t *socketTransport) dial(network string) error {

@@ -15,7 +15,7 @@ type vec[H any] struct {
 	memo  atomic.Pointer[vecTable[H]]
 	mu    sync.Mutex
 	live  []*vecEntry[H]
-	// max is how many handles are kept; those of further labels are made again each time.
+	// max is the number of handles that are kept; handles of further labels are made again each time.
 	max int
 }
 

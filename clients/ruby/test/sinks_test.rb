@@ -87,7 +87,7 @@ class SinksTest < TestCase
     assert_equal 16, sink.telemetry[:bytes_dropped]
   end
 
-  # Each way an agent's restart looks from here: the socket's file is gone or is another one. One send is enough to
+  # Each way an agent's restart looks from here: the socket's file was removed or replaced. One send is enough to
   # notice and to reach the new server, and what nobody took is counted.
   def test_a_send_reaches_the_server_that_took_the_place_of_another
     path = unix_path
@@ -171,7 +171,7 @@ class SinksTest < TestCase
     end
   end
 
-  # A socket file that is gone, or is one that refuses, is no reason to leave a server that reads.
+  # A socket file that was removed, or that refuses, is no reason to leave a server that reads.
   def test_a_connection_stays_where_nobody_listens_yet
     [["", method(:unix_server)], ["unix://", method(:stream_server)]].each do |scheme, serve|
       path = unix_path

@@ -12,14 +12,14 @@ mod saved;
 
 pub use saved::Carried;
 
-/// What the operator chose.
+/// The operator's settings.
 #[derive(Clone, Debug)]
 pub struct AggregatorSettings {
     /// Seconds, at least 1.
     pub bucket_width: u32,
-    /// Idle counters report zero for this long after their last sample; zero turns that off. Seconds.
+    /// Idle counters report zero for this many seconds after their last sample. Zero disables this.
     pub counter_expiry: u32,
-    /// Contexts are forgotten this long after their last sample, counters after this and `counter_expiry`. Seconds.
+    /// Contexts expire this many seconds after their last sample; counters after this plus `counter_expiry`.
     pub context_expiry: u32,
     pub hostname: Arc<str>,
 }
@@ -54,7 +54,7 @@ counters! {
         Histogram = SAMPLES.by("kind", "histogram"), SAMPLES_MOVE;
         /// Timings.
         Timing = SAMPLES.by("kind", "timing"), SAMPLES_MOVE;
-        /// Distributions, those that nobody sent left out.
+        /// Distributions, without copies of histograms.
         Distribution = SAMPLES.by("kind", "distribution"), SAMPLES_MOVE;
         /// Copies of histogram samples in distributions.
         Copied = Series::counter("weir_samples_copied_total", "rows.samples_copied", "samples"),
@@ -82,20 +82,20 @@ const fn of_kind(kind: Kind) -> AggregateCounter {
     AggregateCounter::ALL[kind as usize]
 }
 
-/// The batch in the making, and how far the first closed bucket has been handed over.
+/// The batch under construction, and the progress of the first closed bucket's hand-over.
 #[derive(Default)]
 struct HandOver {
     sequence: u64,
     batch: Option<Batch>,
     writer: RowWriter,
-    /// Rows of the bucket in batches that are complete.
+    /// Rows of the bucket in completed batches.
     rows: u64,
 }
 
-/// Samples of one worker into buckets, buckets into batches. Time is an argument everywhere.
+/// Aggregates one worker's samples into buckets and buckets into batches. Time is always an argument.
 ///
-/// Contexts come and go without it: the owner of both walks the contexts of a closed bucket with
-/// [`Aggregator::write`] and tells of those that are gone.
+/// It does not own the contexts: the owner of both calls [`Aggregator::write`] for the contexts of a closed bucket and reports those that
+/// it removes.
 pub struct Aggregator {
     settings: AggregatorSettings,
     worker: u16,
@@ -103,9 +103,9 @@ pub struct Aggregator {
     state: State,
     hand_over: HandOver,
     counts: Counts<AggregateCounter>,
-    /// Samples counted when the open bucket began.
+    /// Samples counted before the open bucket began.
     counted_before: u64,
-    /// Samples that another process put into the open bucket.
+    /// Samples in the open bucket from another process.
     carried: u64,
 }
 
@@ -145,9 +145,8 @@ impl Aggregator {
         self.timeline.open_end()
     }
 
-    /// Takes the time, in Unix seconds, and closes the open bucket when it has ended. A time before the last one counts as
-    /// the last one. Before a bucket is closed, the one before must have been handed over; otherwise this returns false and
-    /// the bucket stays open.
+    /// Advances to a time in Unix seconds, and closes the open bucket if it has ended. A time before the last one counts as the last one.
+    /// The previous bucket must have been handed over completely; otherwise this returns false and the bucket stays open.
     #[must_use = "false: hand over, then advance again"]
     pub fn advance(&mut self, now: i64) -> bool {
         let (now, next_start) = self.timeline.next_start(now);
@@ -161,8 +160,8 @@ impl Aggregator {
         true
     }
 
-    /// The clock was set back to `now`, by more than can be waited for: closes the open bucket with the timestamp it has, and
-    /// opens the one that `now` lies in. Nothing may wait to be handed over; otherwise this returns false.
+    /// Handles a clock that was set back to `now`, beyond the tolerance: closes the open bucket with its timestamp, and opens the one that
+    /// contains `now`. If a bucket waits for hand-over, this returns false and does nothing.
     #[must_use = "false: hand over, then set back again"]
     pub fn set_back(&mut self, now: i64) -> bool {
         let closed = self.close_now();
@@ -172,7 +171,7 @@ impl Aggregator {
         closed
     }
 
-    /// Closes the open bucket although its time has not ended, for shutdown. The same rule as in `advance` holds.
+    /// Closes the open bucket before its end, for shutdown. Returns false as `advance` does.
     #[must_use = "false: hand over, then close again"]
     pub fn close_now(&mut self) -> bool {
         if self.is_draining() {
@@ -189,7 +188,7 @@ impl Aggregator {
         self.counts[AggregateCounter::Buckets] += 1;
     }
 
-    /// Asks for the memory that samples of these contexts will touch. Of at most `MAX` contexts.
+    /// Prefetches the memory that samples of up to `MAX` contexts will touch.
     #[inline(always)]
     pub fn look_ahead<const MAX: usize>(&mut self, contexts: impl Iterator<Item = (Kind, ContextId)>) {
         self.state.look_ahead::<MAX>(contexts);
@@ -203,21 +202,21 @@ impl Aggregator {
         }
     }
 
-    /// Adds to a counter. `value` has its sample rate applied.
+    /// Adds to a counter. `value` includes its sample rate.
     #[inline]
     pub fn counter(&mut self, id: ContextId, value: f64) {
         self.state.counter(id, value, self.moment());
         self.counts[of_kind(Kind::Counter)] += 1;
     }
 
-    /// Sets a gauge. `received`: monotonic nanoseconds of the batch it came in.
+    /// Sets a gauge. `received`: monotonic nanoseconds of its batch's receipt.
     #[inline]
     pub fn gauge(&mut self, id: ContextId, value: f64, received: u64) {
         self.state.gauge(id, value, received, self.timeline.now());
         self.counts[of_kind(Kind::Gauge)] += 1;
     }
 
-    /// The value a gauge had last, in the open bucket or the one before it.
+    /// The last value of a gauge, in the open bucket or the previous one.
     pub fn last_gauge(&self, id: ContextId) -> Option<f64> {
         self.state.last_gauge(id)
     }
@@ -237,8 +236,8 @@ impl Aggregator {
         self.counts[of_kind(kind)] += 1;
     }
 
-    /// Adds a sample to a distribution, with weight `1 / rate`. Counts are integers: what a weight has beyond them is carried to
-    /// the context's next sample, so that a bucket's count is right to less than one.
+    /// Adds a sample to a distribution, with weight `1 / rate`. Counts are integers. The remainder of a weight is carried to the context's
+    /// next sample, so a bucket's count is right to less than one.
     #[inline]
     pub fn distribution(&mut self, id: ContextId, value: f64, weight: f64) {
         self.state.distribution(id, value, weight, self.timeline.now());
@@ -258,13 +257,13 @@ impl Aggregator {
         self.counts[of_kind(Kind::Distribution)] += values.len() as u64;
     }
 
-    /// The copy of a histogram's sample in its distribution. Counted apart: it is no sample that anyone sent.
+    /// Copies a histogram's sample to its distribution. Counted separately, because nobody sent this sample.
     pub fn copied_distribution(&mut self, id: ContextId, value: f64, weight: f64) {
         self.state.distribution(id, value, weight, self.timeline.now());
         self.counts[AggregateCounter::Copied] += 1;
     }
 
-    /// An empty batch for what is passed on without aggregation. Its sequence is one of its own.
+    /// An empty batch for data that is passed on without aggregation. It has its own sequence.
     pub fn passing_batch(&self, sequence: u64) -> Batch {
         let source = BatchSource {
             worker: self.worker,
@@ -274,23 +273,22 @@ impl Aggregator {
         Batch::new(source, bucket, self.settings.hostname.clone())
     }
 
-    /// Whether a closed bucket waits to be handed over.
+    /// Whether a closed bucket waits for hand-over.
     pub fn is_draining(&self) -> bool {
         self.timeline.waiting() > 0
     }
 
-    /// Whether the bucket that is handed over was made up for a stretch of time without any turn.
+    /// Whether the current hand-over is of a zero bucket.
     pub fn hands_over_zeros(&self) -> bool {
         self.timeline.closed().is_some_and(|closed| closed.zeros_only)
     }
 
-    /// Contexts without a sample since this second are forgotten by those who remember them for their messages' sake alone.
+    /// Raw contexts without a context may be removed if they were not seen since this second.
     pub fn oldest_remembered(&self) -> u32 {
         self.now().saturating_sub(self.settings.context_expiry)
     }
 
-    /// Begins the next partition of the closed bucket, unless it has begun already. Partitions come in ascending order
-    /// without gaps.
+    /// Begins the next partition of the closed bucket unless it has begun. Partitions are ascending, without gaps.
     pub fn begin_partition(&mut self, partition: usize) {
         let closed = self.timeline.closed().expect("a bucket is closed");
         let hand_over = &mut self.hand_over;
@@ -309,13 +307,13 @@ impl Aggregator {
         }
     }
 
-    /// Asks for the state of contexts whose rows are written next.
+    /// Prefetches the state of contexts whose rows are written next.
     pub fn look_ahead_rows(&self, live: &[LiveContext]) {
         self.state.look_ahead_rows(live);
     }
 
-    /// Writes the row of a context in the partition that was begun, if it has one in the closed bucket. True: the context has
-    /// expired, as has one that never got a sample.
+    /// Writes the row of a context in the current partition, if it has one in the closed bucket. Returns true if the context has expired or
+    /// never got a sample.
     #[must_use = "true: the context is to be removed and forgotten"]
     pub fn write(&mut self, contexts: &Contexts, live: LiveContext) -> bool {
         let closing = Closing {
@@ -332,7 +330,7 @@ impl Aggregator {
     }
 
     fn is_expired(&self, kind: Kind, is_copy: bool, last_seen: Seconds) -> bool {
-        // Buckets made up for a gap in time still need the counters that were alive in it.
+        // Zero buckets for a gap in time still need the counters that were alive in it.
         if last_seen >= self.timeline.open_start() || self.timeline.waiting() > 1 {
             return false;
         }
@@ -340,13 +338,13 @@ impl Aggregator {
         if kind == Kind::Counter {
             expiry = expiry.saturating_add(self.settings.counter_expiry);
         } else if kind == Kind::Distribution && is_copy {
-            // The histogram refers to its copy; it is looked at at the latest two buckets later.
+            // The histogram refers to its copy and is checked at most two buckets later.
             expiry = expiry.saturating_add(2 * self.settings.bucket_width);
         }
         last_seen.saturating_add(expiry) < self.now()
     }
 
-    /// The batch, once it is long enough. For the end of a partition that is not the last.
+    /// The batch, if it is long enough. For the end of a partition that is not the last.
     pub fn take_full_batch(&mut self) -> Option<Batch> {
         let batch = self.hand_over.batch.as_ref()?;
         if batch.len() < BATCH_ROWS && batch.bytes() < BATCH_BYTES {
@@ -355,7 +353,7 @@ impl Aggregator {
         self.take_batch(false)
     }
 
-    /// The last batch of the closed bucket, for the end of its last partition. True with it: no other bucket waits.
+    /// The last batch of the closed bucket, after its last partition. True with it: no other bucket waits.
     pub fn finish_bucket(&mut self) -> (Batch, bool) {
         let batch = self.take_batch(true).expect("the last partition began one");
         self.timeline.pop_closed();
@@ -372,18 +370,18 @@ impl Aggregator {
         Some(batch)
     }
 
-    /// Clears what a context that takes the same id later must not find.
+    /// Clears the state, because another context may get this id.
     pub fn forget(&mut self, live: LiveContext) {
         self.state.forget(live.kind(), live.id());
     }
 
-    /// Gives back the state behind the ids in use, by kind.
+    /// Frees state beyond the ids in use, by kind.
     pub fn truncate(&mut self, ids: [usize; Kind::COUNT]) {
         self.state.truncate(ids);
     }
 
-    /// Sets what the state may take. Beyond it histograms are folded and sets estimated earlier; from `squeeze_from` on each of
-    /// them, and each sketch, is kept small. All of it is counted.
+    /// Sets the byte limit of the state. Above it histograms are folded and sets estimated earlier. Above `squeeze_from` each of them, and
+    /// each sketch, is kept small. Counters report all of it.
     pub fn set_bytes_max(&mut self, bytes: usize, squeeze_from: usize) {
         self.state.set_bytes_max(bytes, squeeze_from);
     }
@@ -394,12 +392,12 @@ impl Aggregator {
         self.state.body_bytes()
     }
 
-    /// Bytes of state, slack included, without the batch in the making.
+    /// Bytes of state, slack included, without the batch under construction.
     pub fn heap_bytes(&self) -> usize {
         self.state.heap_bytes()
     }
 
-    /// What the state takes, or will take when the bucket that has just begun fills up as the last one did.
+    /// Bytes of state now, or expected by the end of the bucket if it fills up like the last one.
     pub fn expected_bytes(&self) -> usize {
         self.state.expected_bytes()
     }

@@ -1,4 +1,4 @@
-//! State that does not fit in a few words: where it lies, and how many bytes it takes.
+//! State that needs heap memory, and the accounting of its bytes.
 
 use weir_context::{Chunked, ContextId, prefetch};
 use weir_sketch::Sketch;
@@ -7,33 +7,32 @@ use crate::histogram::{HISTOGRAM_SAMPLES_MAX, Histogram};
 use crate::member_set::{MemberSet, SetBound};
 use crate::timeline::Seconds;
 
-/// Samples that a histogram keeps while bodies take more than they may. A sketch of common data takes about as much: to fold
-/// earlier would take more memory and not less.
+/// Samples that a histogram keeps while bodies exceed their limit. A sketch of usual data takes about as much, so folding earlier would
+/// take more memory, not less.
 const PRESSED_SAMPLES: usize = 256;
 
-/// What a set keeps while bodies take more than they may: about as much as its estimate takes, 16 KiB.
+/// Members that a set keeps while bodies exceed their limit: about the size of its estimate, 16 KiB.
 const PRESSED_SET: SetBound = SetBound {
     members: 512,
     text: 16 * 1024,
 };
 
-/// Where memory is very short, a body that takes more than this gives exactness for room, whatever its kind. Squeezed, each takes
-/// less.
+/// When memory is very short, a body above this size is squeezed, whatever its kind. A squeezed body is smaller.
 const SQUEEZED_BYTES: usize = 1536;
 
 /// Bins of a squeezed sketch.
 const SQUEEZED_BINS: usize = 32;
 
-/// What is set aside for the body of every context that may have one: a typical one with some tens of samples, so that
-/// contexts which come while little is sent leave room for what they will be sent.
+/// Bytes reserved for the body of every context that may have one: a typical body with some tens of samples, so that contexts created
+/// during low traffic leave room for their later samples.
 const EXPECTED_BYTES: usize = 512;
 
-/// What a context's bucket holds on the heap.
+/// A context's heap memory in a bucket.
 pub(crate) trait Body: Default {
     /// Bytes beside the body itself.
     fn heap_bytes(&self) -> usize;
 
-    /// Gives exactness for room. True: until now it was an exact one that is counted when it ends.
+    /// Reduces memory. Returns true if the body was exact and its kind counts the end of exactness.
     fn squeeze(&mut self) -> bool;
 }
 
@@ -71,15 +70,15 @@ impl Body for Sketch {
     }
 }
 
-/// Bytes of all bodies, counted as they grow and go, against what they may take.
+/// Bytes of all bodies, counted as they change, and their limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyBytes {
     live: usize,
-    /// What they took when the last bucket closed: the next one will take as much.
+    /// Bytes when the last bucket closed: the estimate for the next.
     last_bucket: usize,
-    /// From where on histograms are folded and sets estimated early.
+    /// Above this histograms are folded and sets estimated earlier.
     max: usize,
-    /// From where on each body is squeezed.
+    /// Above this each body is squeezed.
     squeeze_from: usize,
     squeezed: u64,
 }
@@ -99,7 +98,7 @@ impl BodyBytes {
         (self.max, self.squeeze_from) = (max, squeeze_from);
     }
 
-    /// Times a body gave exactness for room.
+    /// How often a body was squeezed.
     pub fn squeezed(&self) -> u64 {
         self.squeezed
     }
@@ -108,7 +107,7 @@ impl BodyBytes {
         self.live
     }
 
-    /// What bodies take, or will take when the bucket that has just begun fills up.
+    /// Bytes of bodies now, or expected by the end of the bucket.
     pub fn expected(&self, bodies: usize) -> usize {
         self.live.max(self.last_bucket).max(bodies * EXPECTED_BYTES)
     }
@@ -117,7 +116,7 @@ impl BodyBytes {
         self.last_bucket = self.live;
     }
 
-    /// Samples from which a histogram is folded into a sketch.
+    /// Samples at which a histogram is folded into a sketch.
     #[inline(always)]
     pub fn samples_max(&self) -> usize {
         if self.live > self.max {
@@ -127,7 +126,7 @@ impl BodyBytes {
         }
     }
 
-    /// From where on a set is an estimate.
+    /// Size at which a set becomes an estimate.
     #[inline(always)]
     pub fn set_bound(&self) -> SetBound {
         if self.live > self.max {
@@ -143,7 +142,7 @@ impl BodyBytes {
     }
 }
 
-/// Allocated when a bucket gets its first sample. Moves out with the flush.
+/// Allocated with a bucket's first sample. Moves out with the flush.
 #[derive(Default)]
 pub(crate) struct Boxed<T> {
     body: Option<Box<T>>,
@@ -174,7 +173,7 @@ impl<T: Default> Halves<T> {
         }
     }
 
-    /// Asks for the memory of an entry in both halves.
+    /// Prefetches an entry in both halves.
     #[inline]
     pub fn prefetch(&self, at: usize) {
         for half in &self.halves {
@@ -182,7 +181,7 @@ impl<T: Default> Halves<T> {
         }
     }
 
-    /// Clears what a context that takes the same id later must not find.
+    /// Clears an entry, because another context may get this id.
     pub fn reset(&mut self, at: usize) {
         for half in &mut self.halves {
             if at < half.len() {
@@ -198,7 +197,7 @@ impl<T: Default> Halves<T> {
 }
 
 impl<T: Body> Halves<Boxed<T>> {
-    /// Adds to the body of the open bucket, which is made when this is its first sample. True: this sample ended its exactness.
+    /// Adds to the body of the open bucket, and makes it with the first sample. Returns true if this sample ended its exactness.
     #[inline(always)]
     pub fn add(
         &mut self,
@@ -230,7 +229,7 @@ impl<T: Body> Halves<Boxed<T>> {
         self.halves[0].len()
     }
 
-    /// Takes the body out of the closed half; also returns when the context was last seen. `None`: it never had state.
+    /// Takes the body out of the closed half. Also returns when the context was last seen. `None`: it never had state.
     pub fn take(
         &mut self,
         half: usize,
@@ -255,7 +254,7 @@ impl<T: Body> Halves<Boxed<T>> {
         self.reset(at);
     }
 
-    /// Puts a body into the open half, for a context that has none yet.
+    /// Puts a body into the open half, for a context without one.
     pub fn put(
         &mut self,
         (open, id, seen): (usize, ContextId, Seconds),

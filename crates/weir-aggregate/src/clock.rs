@@ -1,8 +1,8 @@
 /// Turns readings of the wall clock and the monotonic clock into the agent's time.
 ///
-/// It follows the wall clock as long as that advances. When the wall clock is set back a little, time goes on by the monotonic
-/// clock, so that buckets keep closing every width and no bucket is opened twice; it meets the wall clock again when that has
-/// caught up. When the wall clock is set back by more than that, the time before was wrong: it jumps back, once.
+/// It follows the wall clock while that advances. If the wall clock is set back a little, the agent's time follows the monotonic clock
+/// until the wall clock has caught up, so that buckets keep closing and no bucket is opened twice. If the wall clock is set back further,
+/// the earlier time was wrong: the agent's time is set back too, once.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentClock {
     now_ms: i64,
@@ -13,15 +13,15 @@ pub struct AgentClock {
 /// The agent's time after a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Not before the one before.
+    /// Not before the previous reading.
     On(i64),
     /// The wall clock was set back by more than the bound, and so is the agent's time.
     SetBack(i64),
 }
 
 impl AgentClock {
-    /// `wall_ms`: milliseconds since the Unix epoch; `monotonic_ns`: any origin; `ahead_max_ms`: by how much the agent's time
-    /// may be ahead of the wall clock.
+    /// `wall_ms`: milliseconds since the Unix epoch; `monotonic_ns`: any origin; `ahead_max_ms`: maximum lead of the agent's time over the
+    /// wall clock.
     pub fn new(wall_ms: i64, monotonic_ns: u64, ahead_max_ms: i64) -> Self {
         AgentClock {
             now_ms: wall_ms,
@@ -39,7 +39,7 @@ impl AgentClock {
             self.monotonic_ns = monotonic_ns;
         } else if elapsed_ms > 0 {
             self.now_ms += elapsed_ms;
-            // What did not make a whole millisecond counts the next time.
+            // The fraction of a millisecond counts with the next reading.
             self.monotonic_ns += elapsed_ms as u64 * 1_000_000;
         }
         if set_back {
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(clock.advance(40_000, 5_000_000_000), On(105_000));
         assert_eq!(clock.advance(41_000, 6_000_000_000), On(106_000));
         assert_eq!(clock.ahead_ms(41_000), 65_000);
-        // A fraction of a millisecond is not lost.
+        // Fractions of a millisecond are kept.
         assert_eq!(clock.advance(41_000, 6_000_600_000), On(106_000));
         assert_eq!(clock.advance(41_001, 6_001_200_000), On(106_001));
         // The wall clock has caught up.
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(clock.advance(104_000, 4_000_000_000), SetBack(104_000));
         assert_eq!(clock.ahead_ms(104_000), 0);
         assert_eq!(clock.advance(105_000, 5_000_000_000), On(105_000));
-        // At the bound it goes on, and one millisecond beyond it does not.
+        // At the bound time continues; one millisecond beyond it is set back.
         assert_eq!(clock.advance(76_000, 6_000_000_000), On(106_000));
         assert_eq!(clock.ahead_ms(76_000), 30_000);
         assert_eq!(clock.advance(76_999, 7_000_000_000), SetBack(76_999));

@@ -1,4 +1,4 @@
-//! Histograms as the series that Datadog-like backends know: `.max`, `.median`, `.avg`, `.count`, `.95percentile`, ...
+//! Expands histograms to the series of the Datadog Agent: `.max`, `.median`, `.avg`, `.count`, `.95percentile`, ...
 
 use crate::histogram::{Histogram, Weights};
 
@@ -16,7 +16,7 @@ pub enum Aggregate {
 }
 
 impl Aggregate {
-    /// The names that configuration accepts for everything but percentiles.
+    /// The configuration's names of all aggregates except percentiles.
     pub fn from_name(name: &str) -> Option<Aggregate> {
         match name {
             "max" => Some(Aggregate::Max),
@@ -29,14 +29,14 @@ impl Aggregate {
         }
     }
 
-    /// A percentile from its fraction of one: `percent = trunc(100 * fraction + 0.5)`.
+    /// A percentile by its fraction of one: `percent = trunc(100 * fraction + 0.5)`.
     pub fn from_fraction(fraction: f64) -> Option<Aggregate> {
         (0.0..=1.0)
             .contains(&fraction)
             .then_some(Aggregate::Percentile((fraction * 100.0 + 0.5) as u8))
     }
 
-    /// What is appended to the metric's name, with its dot.
+    /// The suffix of the metric's name, with its dot.
     pub fn suffix(self) -> String {
         match self {
             Aggregate::Max => ".max".into(),
@@ -50,7 +50,7 @@ impl Aggregate {
     }
 }
 
-/// How a point's value is to be read.
+/// The meaning of a point's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointType {
     /// Per second, averaged over the interval.
@@ -58,14 +58,14 @@ pub enum PointType {
     Gauge,
 }
 
-/// Which series a histogram becomes.
+/// The series that a histogram expands to.
 #[derive(Clone, Debug)]
 pub struct Expansion {
     aggregates: Vec<(Aggregate, String)>,
     weights: Weights,
 }
 
-/// Aggregates and percentiles together; each has a bit in a context's suffix mask.
+/// Maximum number of aggregates and percentiles together; each has a bit in a context's suffix mask.
 pub const AGGREGATES_MAX: usize = 32;
 
 impl Default for Expansion {

@@ -1,7 +1,6 @@
-//! What a flush hands over: batches of rows, each a context with the state of its closed bucket, texts included.
+//! The output of a flush: batches of rows. A row is a context with the state of its closed bucket, texts included.
 //!
-//! A batch refers to nothing outside itself, so it can be shared with every output, merged with batches of other workers,
-//! or written down.
+//! A batch refers to nothing outside itself, so it can be shared by outputs, merged with batches of other workers, or saved.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,11 +16,11 @@ use crate::member_set::MemberSet;
 
 mod fleet;
 
-/// Rows after which a batch is handed over at the next partition border. It bounds what a flush holds at a time to about
-/// one megabyte of texts at common lengths, while a message per batch stays cheap.
+/// After this many rows a batch is handed over at the next partition boundary. This bounds a flush's memory to about one megabyte of texts
+/// at usual lengths, and keeps the cost of messages between threads low.
 pub const BATCH_ROWS: usize = 4096;
 
-/// And bytes: histograms and sets can be large.
+/// The same in bytes, because histograms and sets can be large.
 pub const BATCH_BYTES: usize = 1 << 20;
 
 /// A closed time window.
@@ -29,14 +28,14 @@ pub const BATCH_BYTES: usize = 1 << 20;
 pub struct Bucket {
     /// Unix seconds, a multiple of the width.
     pub start: i64,
-    /// Unix seconds that its points carry: the start, except for the first bucket after a start of the process, which
-    /// carries the second of that start so that it cannot overwrite what the process before it sent for the same window.
+    /// Unix seconds of its points. Normally the start. The first bucket after a start of the process has the process's start time instead,
+    /// so that it cannot overwrite points of the previous process for the same window.
     pub timestamp: i64,
     /// Seconds.
     pub width: u32,
 }
 
-/// Who made a batch, and where it stands in the gap-free sequence of its maker.
+/// The maker of a batch, and the number of the batch in the maker's gap-free sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchSource {
     pub worker: u16,
@@ -61,12 +60,12 @@ struct Row {
     tags: Span,
     suffix_mask: u32,
     kind: Kind,
-    /// A zero that no sample stands behind.
+    /// A zero of a counter without samples.
     idle: bool,
     value: RowValue,
 }
 
-/// Numbers in place, everything larger by its index in the batch.
+/// Numbers in place; larger values by their index in the batch.
 #[derive(Clone, Copy, Debug)]
 enum RowValue {
     Counter(f64),
@@ -82,13 +81,13 @@ enum RowValue {
 pub struct Batch {
     pub source: BatchSource,
     pub bucket: Bucket,
-    /// Partitions whose rows are all in this batch, in ascending order; empty for timestamped samples, events and checks.
+    /// Partitions that are complete in this batch, in ascending order. Empty for timestamped samples, events and checks.
     pub partitions: std::ops::Range<usize>,
-    /// Whether this is the last batch of its bucket and worker.
+    /// The last batch of its bucket and worker.
     pub last: bool,
-    /// Rows that this worker has handed over for this bucket, this batch included. A receiver that counted fewer lost one.
+    /// Rows that this worker has handed over for this bucket, including this batch. A receiver that counted fewer has lost some.
     pub rows_of_bucket: u64,
-    /// The agent's own hostname, for rows and messages without one of their own.
+    /// The agent's hostname, for rows and messages without a host.
     pub hostname: std::sync::Arc<str>,
     pub events: Vec<EventRecord>,
     pub checks: Vec<CheckRecord>,
@@ -97,21 +96,21 @@ pub struct Batch {
     rows: Vec<Row>,
     /// Index of the first row of each partition in `partitions`.
     partition_starts: Vec<u32>,
-    // Boxed, because that is how they leave the worker's state: a flush moves pointers, not bodies.
+    // Boxed as in the worker's state, so a flush moves pointers instead of bodies.
     sets: Vec<Box<MemberSet>>,
     histograms: Vec<Box<Histogram>>,
     distributions: Vec<Box<Sketch>>,
-    /// Bytes of those, and of events and checks, when they came in.
+    /// Bytes of these and of events and checks, as of their arrival in the batch.
     body_bytes: usize,
     way: OnItsWay,
 }
 
-/// Bytes of batches that have left somebody and have not arrived, counted while this lives.
+/// Counts the bytes of a batch in transit, for as long as this value exists.
 #[derive(Debug, Default)]
 struct OnItsWay(Option<(Arc<AtomicUsize>, usize)>);
 
 impl Clone for OnItsWay {
-    /// A copy is nobody's.
+    /// A copy counts nothing.
     fn clone(&self) -> Self {
         OnItsWay(None)
     }
@@ -125,12 +124,12 @@ impl Drop for OnItsWay {
     }
 }
 
-/// An event, ready to be delivered.
+/// An event, ready for delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRecord {
     pub title: String,
     pub text: String,
-    /// Unix seconds: the sender's, or those of its receipt.
+    /// Unix seconds, given by the sender or taken on receipt.
     pub timestamp: i64,
     /// `None`: the agent's own host.
     pub host: Option<String>,
@@ -141,12 +140,12 @@ pub struct EventRecord {
     pub tags: Vec<String>,
 }
 
-/// A service check, ready to be delivered.
+/// A service check, ready for delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckRecord {
     pub name: String,
     pub status: weir_protocol::CheckStatus,
-    /// Unix seconds: the sender's, or those of its receipt.
+    /// Unix seconds, given by the sender or taken on receipt.
     pub timestamp: i64,
     /// `None`: the agent's own host.
     pub host: Option<String>,
@@ -157,7 +156,7 @@ pub struct CheckRecord {
 /// State of a context in one bucket.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// Sum of the bucket with sample rates applied; divide by the interval for a rate. Of a timestamped sample: its value.
+    /// Sum of the bucket with sample rates applied; divide by the interval for a rate. For a timestamped sample: its value.
     Counter(f64),
     Gauge(f64),
     Set(&'a MemberSet),
@@ -183,12 +182,12 @@ impl<'a> Series<'a> {
         self.row.host.map(|span| self.batch.text(span))
     }
 
-    /// The host to report, the agent's own where the message named none.
+    /// The host to report: the message's, or else the agent's.
     pub fn host(&self) -> &'a str {
         self.explicit_host().unwrap_or(&self.batch.hostname)
     }
 
-    /// Sorted by bytes, without duplicates.
+    /// Sorted by bytes, no duplicates.
     pub fn tags(&self) -> impl ExactSizeIterator<Item = &'a str> + Clone + use<'a> {
         let batch = self.batch;
         let Span { start, len } = self.row.tags;
@@ -206,7 +205,7 @@ impl<'a> Series<'a> {
         self.row.kind
     }
 
-    /// Equal for equal contexts within one process; equality still needs a comparison.
+    /// Equal for equal contexts within one process. Equality still needs a comparison.
     pub fn hash(&self) -> u64 {
         self.row.hash
     }
@@ -220,12 +219,12 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// Whether the sender gave the timestamp; such a row is a sample of its own, not the state of a bucket.
+    /// Whether the sender gave the timestamp. Such a row is a single sample, not the state of a bucket.
     pub fn is_timestamped(&self) -> bool {
         self.row.timestamp != 0
     }
 
-    /// Whether this is the zero of a counter that got no sample in the bucket.
+    /// Whether this is the zero of a counter without samples in the bucket.
     pub fn is_idle(&self) -> bool {
         self.row.idle
     }
@@ -250,7 +249,7 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// The value as records hold it.
+    /// The value in the form of records.
     pub fn saved(&self, carried: Carried) -> Record {
         match self.row.value {
             RowValue::Counter(sum) => Record::Counter(ExactSum::from(sum)),
@@ -269,7 +268,7 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// Same context: kind, name, host and tags.
+    /// Whether both have the same context: kind, name, host and tags.
     pub fn same_context(&self, other: &Series<'_>) -> bool {
         self.row.hash == other.row.hash
             && self.row.kind == other.row.kind
@@ -303,7 +302,7 @@ impl Batch {
         }
     }
 
-    /// Counts it among the bytes that are on their way, until it is gone or [`Batch::arrive`] is called.
+    /// Adds the batch to the bytes in transit, until it is dropped or [`Batch::arrive`] is called.
     pub fn depart(&mut self, bytes: &Arc<AtomicUsize>) {
         let of_batch = self.bytes();
         bytes.fetch_add(of_batch, Ordering::Relaxed);
@@ -315,7 +314,7 @@ impl Batch {
         self.way = OnItsWay::default();
     }
 
-    /// Bytes held, about: those of bodies as they came in.
+    /// Bytes held, estimated: bodies count as on arrival.
     pub fn bytes(&self) -> usize {
         self.text.capacity()
             + self.tags.capacity() * size_of::<Span>()
@@ -356,7 +355,7 @@ impl Batch {
         }
     }
 
-    /// Begins the next partition. Partitions come in ascending order without gaps.
+    /// Begins the next partition. Partitions are ascending, without gaps.
     pub(crate) fn begin_partition(&mut self, partition: usize) {
         debug_assert!(partition < PARTITIONS);
         if self.partition_starts.is_empty() {
@@ -368,7 +367,7 @@ impl Batch {
         self.partition_starts.push(self.rows.len() as u32);
     }
 
-    /// Bytes held, slack included, events and checks aside.
+    /// Bytes held, slack included, without events and checks.
     pub fn heap_bytes(&self) -> usize {
         self.text.capacity()
             + self.tags.capacity() * size_of::<Span>()
@@ -416,7 +415,7 @@ impl Batch {
         }
     }
 
-    /// Copies one row of another batch and gives it this value.
+    /// Copies one row of another batch with this value.
     fn push_row_of(&mut self, other: &Batch, row: &Row, value: RowValue) {
         let name = self.push_text(other.text(row.name));
         let host = row.host.map(|span| self.push_text(other.text(span)));
@@ -437,8 +436,7 @@ impl Batch {
         });
     }
 
-    /// Moves rows of `other` in, adding to rows of the same context that are already here since `first`.
-    /// `index` finds those by hash.
+    /// Moves the rows of `other` here, and adds to rows of the same context since `first`. `index` finds those by hash.
     pub(crate) fn merge_rows(
         &mut self,
         other: &mut Batch,
@@ -498,7 +496,7 @@ impl Batch {
     fn merge_value(&mut self, mine: usize, other: &mut Batch, incoming: RowValue) {
         match (&mut self.rows[mine].value, incoming) {
             (RowValue::Counter(sum), RowValue::Counter(more)) => *sum += more,
-            // Batches come in the order of their workers, so at equal times the later worker's write stands.
+            // Batches are in the order of their workers, so at equal times the later worker's value wins.
             (
                 RowValue::Gauge { value, received },
                 RowValue::Gauge {
@@ -524,17 +522,17 @@ impl Batch {
     }
 }
 
-/// Appends rows of one worker's contexts. Contexts that share a tag list share its texts in the batch.
+/// Appends rows of one worker's contexts. Contexts with the same tag list share its texts in the batch.
 #[derive(Default)]
 pub(crate) struct RowWriter {
-    /// Direct-mapped: tag list key and the range it was written to in this batch.
+    /// Direct-mapped: tag list key, and the range of the list in this batch.
     recent_lists: Vec<Option<(u32, Span)>>,
 }
 
 const RECENT_LISTS: usize = 256;
 
 impl RowWriter {
-    /// Forgets the tag lists of the batch before.
+    /// Forgets the tag lists of the previous batch.
     pub fn begin(&mut self) {
         self.recent_lists.clear();
         self.recent_lists.resize(RECENT_LISTS, None);
@@ -544,7 +542,7 @@ impl RowWriter {
         self.push(batch, context, Kind::Counter, RowValue::Counter(sum));
     }
 
-    /// The zero of a counter without a sample.
+    /// Appends the zero of a counter without samples.
     pub fn idle_counter(&mut self, batch: &mut Batch, context: ContextRef<'_>) {
         self.counter(batch, context, 0.0);
         if let Some(row) = batch.rows.last_mut() {
@@ -624,7 +622,7 @@ impl RowWriter {
     }
 }
 
-/// The parts of a timestamped sample, resolved but kept in no table.
+/// The parts of a timestamped sample, resolved but not stored.
 #[derive(Clone, Debug)]
 pub struct TimestampedSample<'a> {
     pub kind: Kind,

@@ -1,15 +1,15 @@
 use weir_sketch::Sketch;
 use weir_state::{Extremes, Folded as SavedFolded, Samples};
 
-/// Samples kept exactly in one context and bucket; beyond them the values are folded into a sketch.
+/// Samples kept exactly in one context and bucket. With more, the values are folded into a sketch.
 pub const HISTOGRAM_SAMPLES_MAX: usize = 4096;
 
-/// The samples of one histogram or timing in one bucket. Minimum, maximum, sum and total weight are exact always; quantiles
-/// are exact up to [`HISTOGRAM_SAMPLES_MAX`] samples and then have the relative error of the sketch (0.78 %).
+/// The samples of one histogram or timing in one bucket. Minimum, maximum, sum and total weight are always exact. Quantiles are exact up to
+/// [`HISTOGRAM_SAMPLES_MAX`] samples; beyond, they have the relative error of the sketch (0.78 %).
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     values: Vec<f64>,
-    /// Weight of each value, `1 / rate`; empty while all are one.
+    /// Weight of each value, `1 / rate`. Empty while all are one.
     weights: Vec<f64>,
     folded: Option<Box<Folded>>,
 }
@@ -18,11 +18,11 @@ pub struct Histogram {
 struct Folded {
     sketch: Sketch,
     totals: Totals,
-    /// Part of the weight that the sketch's integer counts do not hold yet.
+    /// Weight that the integer counts of the sketch do not contain yet.
     rest: f64,
 }
 
-/// What stays exact however many samples come.
+/// Values that stay exact for any number of samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Totals {
     pub min: f64,
@@ -31,7 +31,7 @@ pub struct Totals {
     pub sum: f64,
     /// Sum of the weights.
     pub weight: f64,
-    /// Sum of the weights' integer parts, which the agent's own rule counts with.
+    /// Sum of the integer parts of the weights, for the Datadog Agent's rule.
     pub whole_weight: f64,
 }
 
@@ -61,10 +61,10 @@ impl Totals {
     }
 }
 
-/// How the weight of a sampled value counts.
+/// Treatment of sample rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weights {
-    /// `1 / rate` as it is; the count is rounded once, at the end.
+    /// `1 / rate`; the count is rounded once, at the end.
     #[default]
     Exact,
     /// The Datadog Agent's rule: `1 / rate` without its fraction, except in the sum.
@@ -72,13 +72,13 @@ pub enum Weights {
 }
 
 impl Histogram {
-    /// Adds one sample; returns true when this one made the histogram too large to stay exact.
+    /// Adds one sample. Returns true if this one ended the exactness.
     #[inline]
     pub fn insert(&mut self, value: f64, weight: f64) -> bool {
         self.insert_within(value, weight, HISTOGRAM_SAMPLES_MAX)
     }
 
-    /// [`Histogram::insert`] with a bound of its own on the samples that are kept exactly.
+    /// [`Histogram::insert`] with another limit on exact samples.
     #[inline]
     pub fn insert_within(&mut self, value: f64, weight: f64, samples_max: usize) -> bool {
         if let Some(folded) = &mut self.folded {
@@ -99,7 +99,7 @@ impl Histogram {
         false
     }
 
-    /// The exact samples and their weights; empty once they are folded.
+    /// The exact samples and their weights. Empty once they are folded.
     pub fn samples(&self) -> impl Iterator<Item = (f64, f64)> {
         self.values
             .iter()
@@ -107,7 +107,7 @@ impl Histogram {
             .map(|(at, &value)| (value, self.weights.get(at).copied().unwrap_or(1.0)))
     }
 
-    /// The sketch that stands for the samples once there are too many.
+    /// The sketch, once there are too many samples.
     pub fn sketch(&self) -> Option<&Sketch> {
         self.folded.as_ref().map(|folded| &folded.sketch)
     }
@@ -129,7 +129,7 @@ impl Histogram {
         }
     }
 
-    /// Number of samples that the weights stand for.
+    /// Number of samples that the weights represent.
     pub fn count(&self, weights: Weights) -> f64 {
         let totals = self.totals();
         match weights {
@@ -147,7 +147,7 @@ impl Histogram {
             }
     }
 
-    /// The samples in order, ready for quantiles.
+    /// The samples in order, for quantiles.
     pub fn ordered(&self) -> Ordered<'_> {
         let mut samples: Vec<(f64, f64)> = self.samples().collect();
         samples.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
@@ -158,7 +158,7 @@ impl Histogram {
         }
     }
 
-    /// As a record holds it.
+    /// In the form of records.
     pub(crate) fn saved(&self) -> Samples {
         let Some(folded) = &self.folded else {
             return Samples::exact(self.samples());
@@ -173,13 +173,13 @@ impl Histogram {
         )))
     }
 
-    /// From what a record holds.
+    /// From the form of records.
     pub(crate) fn restored(samples: &Samples) -> Self {
         match samples {
             Samples::Exact(samples) => {
                 let mut histogram = Histogram::default();
                 for &(value, weight, times) in samples.iter() {
-                    // A histogram has a bound, and a record may come from one that had another.
+                    // A record may come from an agent with another limit.
                     for _ in 0..times.min(HISTOGRAM_SAMPLES_MAX as u64 * 16) {
                         histogram.insert(value, weight);
                     }
@@ -223,7 +223,7 @@ impl Histogram {
         self.folded.as_mut().expect("set above")
     }
 
-    /// Gives exactness for room: the samples become a sketch of at most `bins_max` bins. True: they were exact.
+    /// Reduces memory: folds the samples into a sketch of at most `bins_max` bins. Returns true if they were exact.
     pub fn squeeze(&mut self, bins_max: usize) -> bool {
         let was_exact = self.is_exact();
         self.fold().sketch.coarsen(bins_max);
@@ -276,12 +276,12 @@ pub struct Ordered<'a> {
     sketch: Option<&'a Sketch>,
 }
 
-/// Cumulative weights are sums of rounded reciprocals; a quantile is reached when they come this close.
+/// Cumulative weights are sums of rounded reciprocals, so a quantile counts as reached within this tolerance.
 const RELATIVE_TOLERANCE: f64 = 1e-9;
 
 impl Ordered<'_> {
-    /// With exact weights: the smallest value whose cumulative weight reaches `percent` of the total. With the agent's: the
-    /// first whose cumulative whole weight exceeds `floor((percent * count - 1) / 100)`.
+    /// With exact weights: the smallest value whose cumulative weight reaches `percent` of the total. With the agent's rule: the first
+    /// whose cumulative integer weight exceeds `floor((percent * count - 1) / 100)`.
     pub fn percentile(&self, percent: u8, weights: Weights) -> f64 {
         match weights {
             Weights::Exact => self.quantile(f64::from(percent) / 100.0),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     proptest! {
-        /// The naive twin writes every sample as often as its weight says.
+        /// The naive twin repeats every sample by its weight.
         #[test]
         fn integer_weights_equal_repetition(samples in prop::collection::vec((-50i32..50, 1u32..5), 1..60), percent in 1u8..=100) {
             let weighted = histogram(samples.iter().map(|&(value, weight)| (f64::from(value), f64::from(weight))));

@@ -2,23 +2,23 @@ use hashbrown::HashTable;
 use weir_sketch::hll::HyperLogLog;
 use weir_state::Members;
 
-/// Members kept exactly in one context and bucket; beyond them their number is estimated.
+/// Members kept exactly in one context and bucket. With more, their number is estimated.
 pub const SET_MEMBERS_MAX: usize = 4096;
 
 /// Registers of the estimate: 2^14, a standard error of 0.8 % (1.04 / sqrt(16384)).
 const ESTIMATE_PRECISION: u8 = 14;
 
-/// Registers where memory is very short: 2^10, a standard error of 3.3 %.
+/// Registers when memory is very short: 2^10, a standard error of 3.3 %.
 const SQUEEZED_PRECISION: u8 = 10;
 
-/// Members that are found by looking at the hash of each: two cache lines. Most sets have no more in a bucket, and a table would be
-/// another two places in memory for them.
+/// Up to this many members are searched linearly by hash, in two cache lines. Most sets are not larger, and a table would add two cache
+/// misses.
 const FEW: usize = 8;
 
-/// Bytes of members that room is made for at first.
+/// Initial capacity for members, in bytes.
 const TEXT_AT_FIRST: usize = 48;
 
-/// A member by its hash and its place in the text.
+/// A member: its hash and its position in the text.
 #[derive(Clone, Copy, Debug)]
 struct Member {
     hash: u64,
@@ -36,16 +36,16 @@ impl Member {
 /// The distinct members of a set in one bucket: exact up to [`SET_MEMBERS_MAX`], then a HyperLogLog.
 #[derive(Clone, Debug, Default)]
 pub struct MemberSet {
-    /// The members in sequence.
+    /// The concatenated members.
     text: Vec<u8>,
     /// All members up to [`FEW`].
     few: Vec<Member>,
-    /// All members beyond that.
+    /// All members once there are more than [`FEW`].
     many: HashTable<Member>,
     estimate: Option<Box<HyperLogLog>>,
 }
 
-/// What a set keeps before it becomes an estimate.
+/// Limits of an exact set.
 #[derive(Clone, Copy, Debug)]
 pub struct SetBound {
     pub members: usize,
@@ -61,12 +61,12 @@ impl SetBound {
 }
 
 impl MemberSet {
-    /// Adds a member; returns true when this one made the set too large to stay exact.
+    /// Adds a member. Returns true if this one ended the exactness.
     pub fn insert(&mut self, member: &[u8]) -> bool {
         self.insert_within(member, SetBound::EXACT)
     }
 
-    /// [`MemberSet::insert`] with a bound of its own on what is kept exactly.
+    /// [`MemberSet::insert`] with other limits.
     pub fn insert_within(&mut self, member: &[u8], bound: SetBound) -> bool {
         let hash = weir_sketch::hll::hash(member);
         if let Some(estimate) = &mut self.estimate {
@@ -94,7 +94,7 @@ impl MemberSet {
         }
     }
 
-    /// Adds one that is not there yet.
+    /// Adds a member that is not in the set.
     fn add(&mut self, hash: u64, member: &[u8]) {
         if self.text.capacity() == 0 {
             self.text.reserve(member.len().max(TEXT_AT_FIRST));
@@ -117,13 +117,13 @@ impl MemberSet {
         self.few.len() + self.many.len()
     }
 
-    /// Where the next member is looked for and written while they are few, as something to prefetch.
+    /// Address of the next member while there are few, for prefetching.
     #[inline]
     pub fn addresses(&self) -> [*const u8; 2] {
         [self.few.as_ptr().cast(), self.text.as_ptr()]
     }
 
-    /// Number of distinct members, rounded where it is estimated.
+    /// Number of distinct members, rounded if it is estimated.
     pub fn cardinality(&self) -> u64 {
         match &self.estimate {
             Some(estimate) => estimate.estimate().round() as u64,
@@ -135,7 +135,7 @@ impl MemberSet {
         self.estimate.is_none()
     }
 
-    /// The members while they are kept exactly, in any order.
+    /// The members while the set is exact, in any order.
     pub fn members(&self) -> impl Iterator<Item = &[u8]> {
         self.kept().map(|member| member.of(&self.text))
     }
@@ -144,7 +144,7 @@ impl MemberSet {
         self.few.iter().chain(&self.many)
     }
 
-    /// As a record holds it.
+    /// In the form of records.
     pub(crate) fn saved(&self) -> Members {
         match &self.estimate {
             Some(estimate) => Members::Estimate((**estimate).clone()),
@@ -152,7 +152,7 @@ impl MemberSet {
         }
     }
 
-    /// From what a record holds.
+    /// From the form of records.
     pub(crate) fn restored(members: Members) -> Self {
         let mut set = MemberSet::default();
         match members {
@@ -178,7 +178,7 @@ impl MemberSet {
         }
     }
 
-    /// Gives exactness for room: becomes an estimate with few registers. True: it was exact.
+    /// Reduces memory: becomes an estimate with few registers. Returns true if it was exact.
     pub fn squeeze(&mut self) -> bool {
         let was_exact = self.is_exact();
         self.start_estimating().reduce(SQUEEZED_PRECISION);

@@ -7,26 +7,26 @@ use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource};
 
 /// Merges the batches of several workers into one stream in which every context of a bucket occurs once.
 ///
-/// Each worker delivers its buckets in order and the partitions of a bucket in order. A partition is merged as soon as every
-/// worker has delivered it, so no more than the spread between workers is ever held.
+/// Each worker delivers its buckets in order and the partitions of a bucket in order. A partition is merged as soon as every worker has
+/// delivered it, so memory is bounded by the spread between workers.
 ///
-/// A worker's buckets go back in time when the clock is set back, and not every worker need have seen that it was ahead. So
-/// order means: first what the same worker has something older behind, then what is not before the bucket merged last, then
-/// the rest; of each the oldest.
+/// A worker's buckets go back in time when the clock is set back, and another worker may not have seen the clock ahead. So the next bucket
+/// is one that an older bucket of the same worker follows, or else one not before the last merged bucket, or else any; each time the
+/// oldest.
 pub struct Merger {
     pending: Vec<VecDeque<Batch>>,
-    /// Workers that deliver nothing more.
+    /// Workers that have ended.
     gone: Vec<bool>,
-    /// Of each queue, how often its buckets go back in time.
+    /// How often the buckets in each queue go back in time.
     set_backs: Vec<usize>,
-    /// Start of the bucket that was merged last.
+    /// Start of the last merged bucket.
     last: i64,
     /// Next partition to merge of the oldest bucket.
     partition: usize,
     sequence: u64,
     merged: Option<Batch>,
     rows_of_bucket: u64,
-    /// Rows that workers announced and that never came: a lost batch.
+    /// Rows that workers announced and that never came: a batch was lost.
     rows_lost: u64,
     received: Vec<u64>,
 }
@@ -47,7 +47,7 @@ impl Merger {
         }
     }
 
-    /// Rows announced by workers that never arrived. Anything but zero is a defect of ours.
+    /// Announced rows that never arrived. Any value above zero is a bug in weir.
     pub fn rows_lost(&self) -> u64 {
         self.rows_lost
     }
@@ -57,7 +57,7 @@ impl Merger {
         self.pending.iter().flatten().map(Batch::len).sum()
     }
 
-    /// Takes one batch and passes on whatever is complete. Timestamped samples, events and checks pass as they are.
+    /// Adds one batch and delivers everything that is complete. Timestamped samples, events and checks pass unchanged.
     pub fn push(&mut self, batch: Batch, mut deliver: impl FnMut(Batch)) {
         if batch.partitions.is_empty() {
             deliver(batch);
@@ -77,13 +77,13 @@ impl Merger {
         while self.merge_next_partition(&mut deliver) {}
     }
 
-    /// A worker has ended, maybe in the middle of a bucket: nobody waits for it any more.
+    /// A worker has ended, perhaps within a bucket. Do not wait for it.
     pub fn leave(&mut self, worker: u16, mut deliver: impl FnMut(Batch)) {
         self.gone[usize::from(worker)] = true;
         while self.merge_next_partition(&mut deliver) {}
     }
 
-    /// No worker delivers anything more.
+    /// All workers have ended.
     pub fn finish(&mut self, mut deliver: impl FnMut(Batch)) {
         while self.pending.iter().any(|queue| !queue.is_empty()) {
             self.merge_partition(&mut deliver);

@@ -1,13 +1,12 @@
 use weir_context::{CHUNK, Chunked};
 use weir_protocol::Kind;
 
-/// Where the state of each kind lies, as bare addresses. With them the memory of a context's state can be asked for without a
-/// branch on its kind, which differs from message to message and cannot be predicted. They are hints: one that is out of date
-/// costs time and nothing else.
+/// Addresses of the state of each kind, for prefetching without a branch on the kind, which differs from message to message and cannot be
+/// predicted. They are hints: an outdated one only costs time.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     of_kind: [Place; Kind::COUNT],
-    /// Which half of the state they are of.
+    /// The half of the state that they belong to.
     half: usize,
 }
 
@@ -20,7 +19,7 @@ struct Place {
 }
 
 impl Places {
-    /// Forgets the addresses of another half.
+    /// Forgets the addresses if they belong to another half.
     #[inline]
     pub fn turn_to(&mut self, half: usize) {
         if self.half != half {
@@ -31,7 +30,7 @@ impl Places {
         }
     }
 
-    /// Learns where the states of a kind lie, if they have become more or fewer.
+    /// Updates the addresses of a kind if its number of chunks has changed.
     #[inline]
     pub fn learn<T: Default>(&mut self, kind: Kind, states: &Chunked<T>) {
         let place = &mut self.of_kind[kind as usize];
@@ -42,7 +41,7 @@ impl Places {
         }
     }
 
-    /// Where the state of a context lies, or nowhere.
+    /// Address of a context's state, or null.
     #[inline(always)]
     pub fn address(&self, kind: Kind, at: usize) -> *const u8 {
         let place = &self.of_kind[kind as usize];

@@ -1,5 +1,5 @@
-//! What the samples of each context have come to, in arrays indexed by context id. Two halves: samples go into the open one
-//! while the closed one is handed over.
+//! Aggregation state of contexts, in arrays indexed by context id. There are two halves: samples go into the open one while the closed one
+//! is handed over.
 
 use weir_context::{Chunked, ContextId, ContextRef, LiveContext, prefetch, prefetch_value};
 use weir_protocol::Kind;
@@ -20,7 +20,7 @@ pub(crate) use saved::{Saved, Stamps};
 struct Counter {
     sum: f64,
     seen: Seconds,
-    /// Last sample before the bucket that `seen` lies in, as far as this half knows.
+    /// Last sample before the bucket of `seen`, as far as this half knows.
     seen_before: Seconds,
 }
 
@@ -31,7 +31,7 @@ struct Gauge {
     seen: Seconds,
 }
 
-/// The closed bucket that is handed over, as its rows need it.
+/// The closed bucket during its hand-over.
 #[derive(Clone, Copy)]
 pub(crate) struct Closing {
     pub closed: Closed,
@@ -40,17 +40,17 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Whether the half that was just closed holds samples of this bucket rather than of one long ago.
+    /// Whether the closed half has samples of this bucket, not of an earlier one.
     fn has(&self, seen: Seconds) -> bool {
         !self.closed.zeros_only && seen >= self.closed.start && seen > 0
     }
 }
 
-/// What a sample did besides being added.
+/// Side effects of adding a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Added {
     Exactly,
-    /// It was one too many for its histogram or set to stay exact.
+    /// This sample ended the exactness of its histogram or set.
     Estimated,
 }
 
@@ -66,7 +66,7 @@ impl From<bool> for Added {
 
 /// State by kind.
 pub(crate) struct State {
-    /// Which half is open.
+    /// The open half.
     open: usize,
     counters: Halves<Counter>,
     gauges: Halves<Gauge>,
@@ -74,13 +74,13 @@ pub(crate) struct State {
     histograms: Halves<Boxed<Histogram>>,
     timings: Halves<Boxed<Histogram>>,
     distributions: Halves<Boxed<Sketch>>,
-    /// Fraction of weight that a distribution carries from one sampled sample to the next.
+    /// Fraction of weight that a distribution carries from one sample to the next.
     rests: Chunked<f64>,
     bytes: BodyBytes,
     places: Places,
 }
 
-/// When a sample is added: the second of its receipt, and the start of the open bucket.
+/// The time of an addition: the second of receipt, and the start of the open bucket.
 #[derive(Clone, Copy)]
 pub(crate) struct Moment {
     pub now: Seconds,
@@ -103,18 +103,18 @@ impl State {
         }
     }
 
-    /// The halves change roles.
+    /// Swaps the halves.
     pub fn turn(&mut self) {
         self.bytes.close_bucket();
         self.open ^= 1;
     }
 
-    /// Asks for the memory that samples of these contexts will touch, in three steps, each of which reads what the one before
-    /// asked for: the state, its body for kinds that have one, and the place in the body where the next sample is written.
+    /// Prefetches the memory that samples of these contexts will touch, in three steps, each of which reads what the previous one
+    /// prefetched: the state, its body if the kind has one, and the position of the next sample in the body.
     #[inline(always)]
     pub fn look_ahead<const MAX: usize>(&mut self, contexts: impl Iterator<Item = (Kind, ContextId)>) {
         self.find_places();
-        // Counters and gauges are done with the first step; of the others there are few.
+        // Counters and gauges need only the first step. The others are few.
         let mut deep = [(Kind::Counter, ContextId(0)); MAX];
         let mut deep_count = 0;
         for (kind, id) in contexts {
@@ -130,12 +130,12 @@ impl State {
         }
     }
 
-    /// Asks for the memory that writing the rows of these contexts reads.
+    /// Prefetches the memory for writing the rows of these contexts.
     pub fn look_ahead_rows(&self, live: &[LiveContext]) {
         self.look_ahead_half(live, self.open ^ 1);
     }
 
-    /// Asks for the memory that [`State::save`] reads of these contexts.
+    /// Prefetches the memory that [`State::save`] reads.
     pub fn look_ahead_saved(&self, live: &[LiveContext]) {
         self.look_ahead_half(live, self.open);
         for live in live {
@@ -143,7 +143,7 @@ impl State {
         }
     }
 
-    /// Asks for the state in both halves, then the bodies of one of them, then what those point to.
+    /// Prefetches the state in both halves, then the bodies of one half, then the memory that those point to.
     fn look_ahead_half(&self, live: &[LiveContext], half: usize) {
         for live in live {
             let (kind, at) = (live.kind(), live.id().0 as usize);
@@ -248,7 +248,7 @@ impl State {
         };
     }
 
-    /// The value a gauge had last, in the open bucket or the one before it.
+    /// The last value of a gauge, in the open bucket or the previous one.
     pub fn last_gauge(&self, id: ContextId) -> Option<f64> {
         let at = id.0 as usize;
         if at >= self.gauges.halves[0].len() {
@@ -294,7 +294,7 @@ impl State {
             });
     }
 
-    /// The whole part of a weight and of what the context's last sample left over.
+    /// The integer part of a weight plus the remainder of the context's previous sample.
     fn whole(&mut self, id: ContextId, weight: f64) -> u64 {
         let at = id.0 as usize;
         if at >= self.rests.len() {
@@ -306,7 +306,7 @@ impl State {
         whole as u64
     }
 
-    /// [`State::distribution`] for several values that stand for one sample each.
+    /// [`State::distribution`] for several values with weight one.
     #[inline(always)]
     pub fn distribution_values(&mut self, id: ContextId, values: &[f64], now: Seconds) {
         self.distributions
@@ -316,8 +316,7 @@ impl State {
             });
     }
 
-    /// Writes the row of one context, if it has one in the closed bucket. Returns when the context was last seen; `None`: it
-    /// never got a sample.
+    /// Writes the row of one context, if it has one in the closed bucket. Returns when the context was last seen. `None`: never.
     pub fn write(
         &mut self,
         context: ContextRef<'_>,
@@ -383,7 +382,7 @@ impl State {
             return None;
         }
         let (state, newer) = (states[self.open ^ 1][at], states[self.open][at]);
-        // What this counter had seen by the end of the bucket.
+        // The last sample of this counter by the end of the bucket.
         let seen_by_then = if newer.seen >= bucket.open_start {
             newer.seen_before
         } else {
@@ -402,7 +401,7 @@ impl State {
         Some(state.seen.max(newer.seen))
     }
 
-    /// Clears what a context that takes the same id later must not find.
+    /// Clears the state, because another context may get this id.
     pub fn forget(&mut self, kind: Kind, id: ContextId) {
         let at = id.0 as usize;
         match kind {
@@ -420,7 +419,7 @@ impl State {
         }
     }
 
-    /// Forgets state beyond the ids in use.
+    /// Frees state beyond the ids in use.
     pub fn truncate(&mut self, ids: [usize; Kind::COUNT]) {
         self.counters.truncate(ids[Kind::Counter as usize]);
         self.gauges.truncate(ids[Kind::Gauge as usize]);
@@ -431,8 +430,8 @@ impl State {
         self.rests.truncate(ids[Kind::Distribution as usize]);
     }
 
-    /// Sets what bodies may take. Beyond it histograms are folded and sets estimated earlier; from `squeeze_from` on every body is
-    /// kept small.
+    /// Sets the byte limit of bodies. Above it histograms are folded and sets estimated earlier. Above `squeeze_from` every body is kept
+    /// small.
     pub fn set_bytes_max(&mut self, bytes: usize, squeeze_from: usize) {
         self.bytes.set_max(bytes, squeeze_from);
     }
@@ -447,12 +446,12 @@ impl State {
         self.bytes.live()
     }
 
-    /// Bytes of state, slack included, without the batch in the making.
+    /// Bytes of state, slack included, without the batch under construction.
     pub fn heap_bytes(&self) -> usize {
         self.array_bytes() + self.bytes.live()
     }
 
-    /// What the state takes, or will take when the bucket that has just begun fills up as the last one did.
+    /// Bytes of state now, or expected by the end of the bucket if it fills up like the last one.
     pub fn expected_bytes(&self) -> usize {
         self.array_bytes() + self.bytes.expected(self.bodies())
     }

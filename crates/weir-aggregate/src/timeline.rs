@@ -1,30 +1,30 @@
-//! Which bucket is open, and which are closed and not handed over yet. Knows seconds, and nothing of samples.
+//! The open bucket, and the closed ones that wait for hand-over. Handles time only, not samples.
 
 use std::collections::VecDeque;
 
 use crate::flush::Bucket;
 
-/// Zero buckets that one flush may make up for idle counters after a forward step of the clock.
+/// Maximum zero buckets of one flush for idle counters after a forward step of the clock.
 pub const IDLE_BUCKETS_MAX: u32 = 60;
 
-/// Seconds since the timeline's epoch, which lies a little before its start: zero means never.
+/// Seconds since the timeline's epoch, which lies a little before its start. Zero means never.
 pub(crate) type Seconds = u32;
 
-/// A bucket that is closed and not yet handed over completely.
+/// A closed bucket whose hand-over is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Closed {
     pub start: Seconds,
-    /// Made up for a stretch of time without any turn: only idle counters have something to say about it.
+    /// A bucket for a period without any turn. Only idle counters have rows in it.
     pub zeros_only: bool,
 }
 
 pub(crate) struct Timeline {
     width: u32,
-    /// Unix seconds of second zero. Seconds never run backwards; when the clock is set back it is this that moves.
+    /// Unix seconds of second zero. Seconds never decrease; when the clock is set back, the epoch moves.
     epoch: i64,
-    /// The same, for the buckets in `closed`.
+    /// The epoch of the buckets in `closed`.
     closed_epoch: i64,
-    /// Unix seconds that the first bucket is stamped with, since the start or since the clock was set back.
+    /// Timestamp, in Unix seconds, of the first bucket since the start or since the clock was set back.
     first_timestamp: i64,
     first_start: Seconds,
     now: Seconds,
@@ -36,7 +36,7 @@ impl Timeline {
     /// `now`: Unix seconds.
     pub fn new(width: u32, now: i64) -> Self {
         assert!(width > 0, "a bucket has a width");
-        // A whole number of buckets before the start, and far enough that no time of ours is ever zero.
+        // A whole number of buckets before the start, so that no valid time is zero.
         let epoch = now - now.rem_euclid(i64::from(width)) - i64::from(width);
         let start = (now - epoch) as Seconds;
         let open_start = start - start % width;
@@ -52,8 +52,8 @@ impl Timeline {
         }
     }
 
-    /// Continues a bucket that another process started. `remember`: how long before it there may have been samples that
-    /// still count, seconds. `now`: Unix seconds; the bucket stays open until the time is taken the next time.
+    /// Continues a bucket that another process started. `remember`: how many seconds before it samples may still count. `now`: Unix
+    /// seconds; the bucket stays open until the time is next advanced.
     pub fn resume(open: Bucket, remember: u32, now: i64) -> Self {
         let width = open.width.max(1);
         let before = remember.div_ceil(width).saturating_add(1).saturating_mul(width);
@@ -75,7 +75,7 @@ impl Timeline {
         self.epoch + i64::from(second)
     }
 
-    /// The second of a Unix time; those too long ago are the first one.
+    /// The second of a Unix time. Earlier times give the first second.
     pub fn second(&self, unix: i64) -> Seconds {
         unix.saturating_sub(self.epoch).clamp(1, i64::from(self.now)) as Seconds
     }
@@ -96,8 +96,8 @@ impl Timeline {
         self.epoch + i64::from(self.open_start + self.width)
     }
 
-    /// Takes the time, in Unix seconds; one before the last counts as the last. Returns the start of the bucket that ought to
-    /// be open from now on, where that is another one. The caller closes the open one, or keeps the time from passing.
+    /// Advances to a time in Unix seconds; a time before the last one counts as the last one. Returns the start of the next open bucket if
+    /// it differs. The caller must close the open one, or hold the time.
     pub fn next_start(&self, now: i64) -> (Seconds, Option<Seconds>) {
         let since =
             Seconds::try_from(now - self.epoch).unwrap_or(if now < self.epoch { 0 } else { Seconds::MAX });
@@ -110,13 +110,13 @@ impl Timeline {
         self.now = now;
     }
 
-    /// Start of the bucket behind the open one.
+    /// Start of the bucket after the open one.
     pub fn following_start(&self) -> Seconds {
         self.open_start + self.width
     }
 
-    /// Closes the open bucket and opens the one that starts at `next_start`. `make_up` buckets of zeros stand for those
-    /// skipped in between, at most [`IDLE_BUCKETS_MAX`].
+    /// Closes the open bucket and opens the one that starts at `next_start`. With `make_up`, zero buckets stand for the skipped ones, at
+    /// most [`IDLE_BUCKETS_MAX`].
     pub fn close(&mut self, next_start: Seconds, make_up: bool) {
         self.closed.push_back(Closed {
             start: self.open_start,
@@ -133,9 +133,8 @@ impl Timeline {
         self.now = self.now.max(next_start);
     }
 
-    /// The clock was set back to `now`, in Unix seconds: the open bucket, which has just begun, is the one that `now` lies in.
-    /// It is stamped with `now` as the first one after a start is, so that it overwrites no part of that bucket that may have
-    /// been handed over before.
+    /// Handles a clock that was set back to `now`, in Unix seconds: the open bucket, which has just begun, becomes the one that contains
+    /// `now`. Its timestamp is `now`, as for the first bucket after a start, so that it cannot overwrite an earlier part of that bucket.
     pub fn set_back(&mut self, now: i64) {
         let within = now.rem_euclid(i64::from(self.width));
         self.epoch = now - within - i64::from(self.open_start);
@@ -143,27 +142,27 @@ impl Timeline {
         (self.first_start, self.first_timestamp) = (self.open_start, now);
     }
 
-    /// The closed bucket that is to be handed over next.
+    /// The next closed bucket to hand over.
     pub fn closed(&self) -> Option<Closed> {
         self.closed.front().copied()
     }
 
-    /// Closed buckets that are not handed over yet.
+    /// Number of closed buckets that wait for hand-over.
     pub fn waiting(&self) -> usize {
         self.closed.len()
     }
 
-    /// The first closed bucket has been handed over.
+    /// Removes the first closed bucket after its hand-over.
     pub fn pop_closed(&mut self) {
         self.closed.pop_front();
     }
 
-    /// The open bucket, as a batch names it.
+    /// The open bucket, in the form for a batch.
     pub fn open_bucket(&self) -> Bucket {
         self.bucket(self.epoch, self.open_start)
     }
 
-    /// A closed bucket, as a batch names it.
+    /// A closed bucket, in the form for a batch.
     pub fn closed_bucket(&self, closed: Closed) -> Bucket {
         self.bucket(self.closed_epoch, closed.start)
     }

@@ -12,16 +12,16 @@ settings! {
     pub struct LogConnection {
         directory: Option<PathBuf> = "''"
             .path(PathUse::WriteBeneath)
-            .effect("A directory with the log, for agents and a merge of one machine. It is made where there is none.")
+            .effect("A directory with the log, for agents and a merge on one machine. weir creates it if it is missing.")
             .zero("Empty: the log is at `brokers`.")
             .who("Operators who try a fleet on one machine, or whose agents all run there.");
         partitions: u32 = "1"
             .takes(Kind::Integer { min: 1, max: 10_000 })
-            .effect("How many partitions a log in a directory has that is not there yet. A topic of Kafka has those that it was made with.")
+            .effect("Number of partitions of a log in a directory that weir creates. A topic of Kafka has the number that it was created with.")
             .who("Operators who merge with several processes.");
         brokers: Vec<String> = "[]"
             .takes(Kind::List(&BROKER))
-            .effect("Brokers of Apache Kafka, such as `kafka1:9092`. One that answers is enough: it tells of the others.")
+            .effect("Brokers of Apache Kafka, such as `kafka1:9092`. One reachable broker is enough: it names the others.")
             .zero("An empty list: the log is in `directory`.")
             .who("Everyone whose fleet has more than one machine.");
         topic: String = "weir"
@@ -50,7 +50,7 @@ settings! {
 }
 
 settings! {
-    /// Who this process is to the brokers.
+    /// The identity of this process at the brokers.
     pub struct Sasl {
         mechanism: Mechanism = "none"
             .effect("How the process proves who it is. `plain` shows the password itself, so it belongs behind TLS.")

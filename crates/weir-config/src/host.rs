@@ -1,4 +1,4 @@
-//! What configuration asks of the machine. The answers come from outside: this crate reads nothing itself.
+//! Facts about the machine that the configuration needs. They come from outside: this crate reads nothing itself.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ pub trait Host {
 
     fn has_ipv6(&self) -> bool;
 
-    /// What is in the file of a key or token. A failure says nothing of what is in it.
+    /// The content of a key or token file. An error reveals nothing of the content.
     fn secret(&self, path: &Path) -> Result<Secret, SecretFault>;
 
     /// Looks whether the files fit together.
@@ -90,14 +90,14 @@ pub struct TlsPaths {
     pub client_ca: Option<PathBuf>,
 }
 
-/// What of the files may be shown.
+/// The part of the files that may be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsContent {
     pub certificate: String,
     pub client_ca: Option<String>,
 }
 
-/// What is wrong with which of the files.
+/// Errors by file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFault {
     pub path: PathBuf,

@@ -1,9 +1,8 @@
-//! Settings, each declared once: what it is called, what it takes, its default and what it does. From that come the reading of
-//! file, environment and flags with the place of every value, error messages, `weir check`, `--help` and the
-//! page docs/configuration.md.
+//! Settings, each declared once: name, type, default and effect. Everything else follows from the declarations: parsing of file,
+//! environment and flags with the source of every value, error messages, `weir check`, `--help` and the page docs/configuration.md.
 //!
-//! Bytes, environment and flags in, [`Config`] out. What it has to know of the machine it asks through [`Host`]; it never reads a file,
-//! opens a socket or looks at a clock itself.
+//! Files, environment and flags in, [`Config`] out. Facts about the machine come through [`Host`]: this crate never reads a file, opens a
+//! socket or reads a clock.
 
 mod agent;
 mod fleet_log;

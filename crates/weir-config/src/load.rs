@@ -31,7 +31,7 @@ pub fn load<S>(
     load_as(Role::Agent, KafkaClient::Missing, inputs, types, host)
 }
 
-/// The same of either role. `client`: what a merge can reach its log with.
+/// The same for either role. `client`: what a merge can reach its log with.
 pub fn load_as<S>(
     role: Role,
     client: KafkaClient,
@@ -83,7 +83,7 @@ fn sorted(mut problems: Vec<Problem>) -> Problems {
     Problems(problems)
 }
 
-/// Those of a merge alone.
+/// The settings of a merge only.
 fn merge_settings<'i>(
     reader: &mut Reader<'i>,
     client: KafkaClient,

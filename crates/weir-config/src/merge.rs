@@ -1,4 +1,4 @@
-//! What `weir merge` is told: settings of its own, and those that it shares with the agent.
+//! Settings of `weir merge`: its own, and those that it shares with the agent.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ settings! {
         log: LogReader = "{}";
         grace: Duration = "60s"
             .takes(Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(3600) })
-            .effect("How long after its end a bucket waits for agents that do not come. What comes later goes into a correction.")
+            .effect("How long after its end a bucket waits for missing agents. Later records go into a correction.")
             .who("Operators whose agents are on slow networks, or who would rather have results sooner.")
             .common();
         max_skew: Duration = "10m"
@@ -54,7 +54,7 @@ const SHARED: [&str; 13] = [
     "flush_summary",
 ];
 
-/// Where a merge answers unless it is told otherwise: an agent of the same machine has the port before.
+/// Default admin address of a merge. An agent on the same machine uses the port before it.
 const ADMIN: &str = "127.0.0.1:8128";
 
 impl Role {
@@ -68,7 +68,7 @@ impl Role {
             .chain(table::settings().filter(move |setting| self == Role::Agent || is_shared(setting.key)))
     }
 
-    /// A setting as the role has it.
+    /// A setting as it applies to the role.
     pub fn version_of(self, setting: &Setting) -> Setting {
         let mut version = *setting;
         if self == Role::Merge && setting.key == "admin" {
@@ -87,7 +87,7 @@ pub(crate) fn is_shared(key: &str) -> bool {
     SHARED.contains(&key)
 }
 
-/// What the file has that is for agents alone.
+/// Refuses settings in the file that only agents have.
 pub(crate) fn refuse_settings_of_agents(reader: &mut Reader<'_>, file: &[(Key, Node)]) {
     for (key, _) in file {
         if Role::Merge.skips(&key.text) {

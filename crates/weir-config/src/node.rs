@@ -1,7 +1,7 @@
-//! A YAML document as a tree that remembers where every piece was written.
+//! A YAML document as a tree with the position of every node.
 //!
-//! Scalars stay text: what a text means depends on the setting it is written for, so `0722`, `no` and `1e3`
-//! are never reinterpreted before somebody knows what they are for.
+//! Scalars stay text: the meaning of a text depends on its setting, so `0722`, `no` and `1e3` are not interpreted before the setting is
+//! known.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -40,7 +40,7 @@ pub struct Key {
     pub line: usize,
 }
 
-/// What is wrong with the document, and where.
+/// An error in the document, and its position.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     pub line: usize,
@@ -91,7 +91,7 @@ impl Node {
     }
 }
 
-/// Differs where the texts do. Each process has a key of its own, so that this reveals nothing about a secret elsewhere.
+/// Differs if the texts do. Each process has a random key, so it reveals nothing about a secret.
 pub(crate) fn fingerprint<'t>(texts: impl Iterator<Item = &'t str>) -> u64 {
     static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     STATE.hash_one(texts.collect::<Vec<_>>())

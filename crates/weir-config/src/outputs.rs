@@ -42,7 +42,7 @@ pub struct OutputConfig<S> {
 pub struct SettingProblem {
     /// Relative to the output, such as `compression_level`.
     pub key: String,
-    /// What is wrong and what is allowed.
+    /// The error, and the allowed values.
     pub message: String,
 }
 
@@ -61,7 +61,7 @@ struct Instance<'i, S: 'static> {
     output_type: &'static OutputType<S>,
     entries: &'i [(Key, Node)],
     on: bool,
-    /// Who switched it on, unless it is on by default.
+    /// The source that enabled it, unless it is on by default.
     because: Option<Source>,
 }
 
@@ -279,7 +279,7 @@ impl<'i> Reader<'i> {
             reader: self,
             prefix: format!("outputs.{name}"),
             entries,
-            // Of several of one type, they are meant for the one that has the type's own name.
+            // If there are several of one type, they apply to the one with the type's own name.
             names: *name == output_type.name,
         };
         let known = output_type.settings.iter().map(|setting| setting.key);
@@ -294,7 +294,7 @@ impl<'i> Reader<'i> {
             problems_before,
         });
         if !on {
-            // What is off is checked all the same, but not shown beyond being off.
+            // A disabled output is checked, but only the fact that it is off is shown.
             self.shown.truncate(shown_before + usize::from(enabled.is_some()));
         }
         Some(OutputConfig {
@@ -569,7 +569,7 @@ mod tests {
         let mut headers = secrets(&[("A", "1")]);
         merge(&mut headers, &map(&[("b", "2")])).unwrap();
         assert_eq!(headers, secrets(&[("A", "1"), ("b", "2")]));
-        let error = merge(&mut headers, &map(&[("a", "2")])).unwrap_err();
+        let error = merge(&mut headers, &map(&[("a", "2")])).unwrap_err().to_string();
         assert!(error.contains("\"a\" is set without a file too"), "{error}");
 
         let mut lists = BTreeMap::from([("u".to_owned(), vec![Secret::new("1")])]);

@@ -50,8 +50,8 @@ outputs:
 const MERGE: &str = "
 ## weir merge
 
-`weir merge --config merge.yaml` has a file of its own (`docs/fleet.md`). It takes the outputs above, except relays, and the settings below; `--set KEY=VALUE`
-and the variables set them too. None of them can be changed by a reload. Of the settings of the agent it takes these, and answers at `127.0.0.1:8128` where `admin` says nothing else:
+`weir merge --config merge.yaml` has a separate file (`docs/fleet.md`) with the outputs above, except relays, and the settings below. `--set KEY=VALUE`
+and the variables set them too. A reload changes none of them. It shares these settings with the agent; its default for `admin` is `127.0.0.1:8128`:
 ";
 
 /// The whole of `docs/configuration.md`.
@@ -116,7 +116,7 @@ fn output<S>(page: &mut String, output_type: &OutputType<S>) {
     }
 }
 
-/// What else the setting is called.
+/// Other names of the setting.
 fn names_of<const N: usize>(page: &mut String, own: [String; N], also: &[&str]) {
     let own = own.iter().map(String::as_str).chain(also.iter().copied());
     let names: Vec<String> = own.map(|name| format!("`{name}`")).collect();
@@ -138,7 +138,7 @@ fn section(page: &mut String, level: &str, key: &str, setting: &Setting) {
     let _ = writeln!(page, "* Changed by: {}", setting.who);
 }
 
-/// What `--help` says of a setting.
+/// The help text of a setting.
 pub fn help(setting: &Setting) -> String {
     match setting.default {
         "''" => setting.effect.to_owned(),

@@ -12,7 +12,7 @@ use crate::text::unknown_key;
 use crate::value::{Refusal, Separator, Typed, default_of, entries, entry, list, node_of};
 use crate::variables::{self, FORWARD_HOST};
 
-/// What was found in the sources so far.
+/// The values found in the sources.
 pub struct Reader<'i> {
     pub(crate) role: Role,
     pub(crate) inputs: &'i Inputs<'i>,
@@ -116,8 +116,8 @@ impl<'i> Reader<'i> {
         found
     }
 
-    /// What a variable says; `None` without it, or where it is empty: `DD_SITE=${DD_SITE}` in a compose file must not undo what stands
-    /// in the configuration file.
+    /// The value of a variable; `None` if it is missing or empty: `DD_SITE=${DD_SITE}` in a compose file must not override the
+    /// configuration file.
     fn variable(&self, name: &str, kind: &Kind) -> Option<Candidate<'i>> {
         let node = match self.inputs.environment.get(name)? {
             None => Err(Refusal::new(0, "is not valid UTF-8")),
@@ -206,7 +206,7 @@ pub struct Section<'r, 'i> {
     pub(crate) reader: &'r mut Reader<'i>,
     /// Its own key; empty for the whole.
     pub(crate) prefix: String,
-    /// What the file has in it.
+    /// The entries of the file.
     pub(crate) entries: &'i [(Key, Node)],
     /// Variables of the Datadog Agent are meant for it.
     pub(crate) names: bool,
@@ -286,7 +286,7 @@ impl<'i> Section<'_, 'i> {
         self.reader.shown.push(shown);
     }
 
-    /// The section of a record. `None`: what stands there is no mapping, which was reported.
+    /// The section of a record. `None`: the value is not a mapping, and the error was reported.
     pub fn within(
         &mut self,
         setting: &Setting,

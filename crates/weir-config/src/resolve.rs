@@ -31,13 +31,13 @@ pub struct Config<S> {
     pub rules: RuleConfig,
     pub resources: Resources,
     pub running: Running,
-    /// Of a merge; an agent has none.
+    /// Only for a merge.
     pub merge: Option<Merge>,
-    /// Those that are on.
+    /// The enabled outputs.
     pub outputs: Vec<OutputConfig<S>>,
 }
 
-/// What follows from the listeners' settings together.
+/// Combined results of the listeners' settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Addresses {
     pub udp: Vec<SocketAddr>,
@@ -59,7 +59,7 @@ impl Listeners {
         })
     }
 
-    /// Who may send over Unix sockets; `None`: everybody.
+    /// Allowed senders on Unix sockets; `None`: all.
     pub fn allowed_origins(&self) -> Option<AllowedOrigins> {
         AllowedOrigins::new(self.allowed_origins.clone())
     }
@@ -68,7 +68,7 @@ impl Listeners {
         self.eol_required.contains(&transport)
     }
 
-    /// What is said of the listener at this address, of this transport; `None`: what is said of all.
+    /// The reading of the listener at this address, of this transport; `None`: that of all listeners.
     pub fn reading(&self, transport: &str, address: &str) -> Option<&ListenerReading> {
         let is_about = |entry: &&ListenerReading| entry.listener == transport || entry.listener == address;
         self.per_listener.iter().find(is_about)
@@ -95,7 +95,7 @@ impl Origin {
         ))
     }
 
-    /// Whether anybody is asked for the tags of containers.
+    /// Whether there is a source of containers' tags.
     fn has_sources(&self) -> bool {
         !(self.origin_docker.is_empty()
             && self.origin_containerd.is_empty()
@@ -224,7 +224,7 @@ impl Resolver<'_, '_> {
             .is_some_and(|shown| shown.source == Source::Default)
     }
 
-    /// Some outputs take what there is one of.
+    /// Some outputs use a resource that exists only once.
     fn exclusive<S>(&mut self, outputs: &[OutputConfig<S>]) {
         for (output_type, what) in [("stdout", "standard output"), ("prometheus", "the path /metrics")] {
             let of_type = outputs.iter().filter(|output| output.output_type == output_type);
@@ -257,7 +257,7 @@ impl Resolver<'_, '_> {
         let tcp = self.listen("tcp", &listeners.tcp, listeners);
         self.socket_paths(&listeners.uds, &listeners.uds_stream);
         self.per_listener(listeners, &udp, &tcp);
-        // A port alone means loopback whatever `bind_host` says: this server hands out profiles.
+        // A port alone means loopback regardless of `bind_host`, because this server hands out profiles.
         let admin = running.admin.0.as_ref();
         let admin = admin.map_or(Ok(None), |listen| listen.address("127.0.0.1", false, machine));
         let account = |name: &str, of| match name {
@@ -305,7 +305,7 @@ impl Resolver<'_, '_> {
                 let path = path.display();
                 self.problem(
                     key,
-                    format!("{path} is listed twice; each socket needs a path of its own"),
+                    format!("{path} is listed twice; each socket needs its own path"),
                 );
             }
         }
@@ -372,7 +372,7 @@ impl Resolver<'_, '_> {
         }
     }
 
-    /// Nobody may tell the tags that the list is about.
+    /// Warns if no source can report the tags in the list.
     fn note_missing_sources(&mut self, allowed: &[OriginPattern], origin: &Origin) {
         let list = AllowedOrigins::new(allowed.to_vec());
         if !origin.has_sources() && list.is_some_and(|list| list.needs_sources()) {
@@ -542,7 +542,7 @@ impl Resolver<'_, '_> {
     fn memory(&mut self) -> u64 {
         let (available, of) = self.0.host.memory();
         let budget = (available / 4).clamp(64 * MIB, 2048 * MIB);
-        // Whole mebibytes read better and nobody misses the rest.
+        // Whole mebibytes are easier to read.
         let budget = budget / MIB * MIB;
         let available = show_size(available / MIB * MIB);
         let how = format!("a quarter of {available} of {of}, within 64MiB and 2GiB");

@@ -205,9 +205,9 @@ fn host(text: &str) -> Option<HostRule> {
     }
 }
 
-/// What rules depend on besides themselves.
+/// The settings that rules depend on.
 pub(crate) struct Around<'a> {
-    /// Of all histograms, without any rule.
+    /// Percentiles of all histograms, without rules.
     pub percentiles: &'a [Percentile],
     /// With its final dot.
     pub namespace: &'a str,
@@ -298,7 +298,7 @@ pub const SUFFIXES_MAX: usize = 32;
 /// Percentiles that get a bit where there is room, so that a reload can ask for them.
 const COMMON_PERCENTILES: [u8; 12] = [50, 75, 80, 85, 90, 95, 98, 99, 25, 10, 5, 100];
 
-/// Those that rules choose.
+/// Percentiles that rules choose.
 fn percentiles(rules: &[Rule]) -> Vec<u8> {
     let chosen = rules.iter().flat_map(|rule| &rule.percentiles);
     let mut percentiles: Vec<u8> = chosen.filter_map(|chosen| Some(chosen.0?.0)).collect();
@@ -307,7 +307,7 @@ fn percentiles(rules: &[Rule]) -> Vec<u8> {
     percentiles
 }
 
-/// Percentiles with a bit: those that are configured, those of rules, common ones.
+/// Percentiles with a bit: configured ones, those of rules, and common ones.
 pub fn all_percentiles(configured: &[u8], of_rules: &[u8]) -> Vec<u8> {
     let mut all: Vec<u8> = configured.iter().chain(of_rules).copied().collect();
     all.sort_unstable();

@@ -1,5 +1,4 @@
-//! What a setting is: [`settings!`](crate::settings!) declares each once, and everything that is said of it, read for it and
-//! written about it comes from there.
+//! Settings: [`settings!`](crate::settings!) declares each once, and its parser, messages and documentation follow from the declaration.
 
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use weir_units::{show_duration, show_size};
 use crate::node::Node;
 use crate::value::{Refusal, Typed};
 
-/// One setting: what it is called, what it takes, what it does.
+/// One setting: name, type, effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The last part of the key; the field of the struct has the same name.
@@ -16,9 +15,9 @@ pub struct Setting {
     pub kind: Kind,
     /// As it would be written in the file. A number's or a text's "not set" is its zero or empty value.
     pub default: &'static str,
-    /// What it does, in one or two sentences.
+    /// Its effect, in one or two sentences.
     pub effect: &'static str,
-    /// What zero or empty means; empty text where neither is allowed or nothing needs saying.
+    /// The meaning of zero or empty; empty if neither is allowed or no explanation is needed.
     pub zero: &'static str,
     /// Who would change it.
     pub who: &'static str,
@@ -29,18 +28,18 @@ pub struct Setting {
     pub reload: Reload,
     /// An output is refused while this is empty, and setting it through the environment switches the output on.
     pub required: bool,
-    /// What is done with the file that it names.
+    /// How the process uses the file that it names.
     pub path: Option<PathUse>,
     /// The setting whose secrets are in the files that this one names; empty text: none.
     pub file_of: &'static str,
-    /// Of a record: its settings stand beside those around it, not below a key.
+    /// For a record: its settings are beside the surrounding ones, not below a key.
     pub flat: bool,
-    /// Of a record in an output: the variables of the Datadog Agent that its settings name are meant for this output.
+    /// For a record in an output: variables of the Datadog Agent named by its settings apply to this output.
     pub names_below: bool,
     check: fn(&Kind, &Node) -> Result<(), Refusal>,
 }
 
-/// What a setting takes.
+/// The type of a setting.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Bool,
@@ -72,12 +71,12 @@ pub enum Kind {
         check: fn(&str) -> bool,
     },
     List(&'static Kind),
-    /// Of texts to these.
+    /// A map from texts to these.
     Map(&'static Kind),
     Record(&'static [Setting]),
 }
 
-/// What a setting's path is for: the sandbox lets the process do that, and nothing else.
+/// How the process uses a setting's path. The sandbox permits this use and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathUse {
     /// This very file is read.
@@ -90,11 +89,11 @@ pub enum PathUse {
     WriteBeside,
     /// A directory of our own.
     WriteBeneath,
-    /// A socket of somebody else's.
+    /// A socket of another program.
     Connect,
 }
 
-/// What a reload does with another value of a setting of the agent itself. Those of outputs are all applied.
+/// How a reload applies a changed setting of the agent itself. Changes of outputs are all applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
     /// Nothing: it needs a restart.
@@ -118,7 +117,7 @@ pub struct Gone {
 pub const DURATION_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 impl Setting {
-    /// What [`settings!`](crate::settings!) begins a declaration with.
+    /// The start of a declaration in [`settings!`](crate::settings!).
     pub const fn of<T: Typed>(key: &'static str, default: &'static str) -> Self {
         Self {
             key,
@@ -218,7 +217,7 @@ fn check<T: Typed>(kind: &Kind, node: &Node) -> Result<(), Refusal> {
 }
 
 impl Kind {
-    /// Whether a type that takes this may be told to take `other`.
+    /// Whether `other` is a valid type for this one.
     const fn can_be(&self, other: &Kind) -> bool {
         match (self, other) {
             (Kind::Text, Kind::Text | Kind::Checked { .. })
@@ -249,7 +248,7 @@ impl Kind {
         }
     }
 
-    /// What it takes, as the end of "must be ...".
+    /// The allowed values, as the end of "must be ...".
     pub fn allowed(&self) -> String {
         match self {
             Kind::Bool => "true or false".to_owned(),
@@ -383,10 +382,10 @@ macro_rules! settings {
             const DECLARED: &'static [$crate::Setting] = &[
                 $( $crate::Setting::of::<$type>(stringify!($field), $default) $( .$method( $( $argument ),* ) )* , )*
             ];
-            /// What can be set.
+            /// The settings.
             pub const SETTINGS: &'static [$crate::Setting] =
                 &$crate::flattened::<{ $crate::count(Self::DECLARED) }>(Self::DECLARED);
-            /// What could be set.
+            /// Removed settings.
             pub const GONE: &'static [$crate::Gone] = $crate::gone_or_none!($( $gone )?);
         }
 
@@ -462,7 +461,7 @@ pub fn chosen(kind: &Kind, text: &str) -> Option<&'static str> {
     names.iter().find(|name| name.eq_ignore_ascii_case(text)).copied()
 }
 
-/// What a declaration says of settings that there were.
+/// Removed settings of a declaration, or none.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! gone_or_none {

@@ -22,7 +22,7 @@ pub struct Inputs<'i> {
 #[derive(Clone, Copy, Debug)]
 pub struct File<'i> {
     pub path: &'i Path,
-    /// What it holds, or why it cannot be read.
+    /// Its content, or why it cannot be read.
     pub content: Result<&'i [u8], &'i str>,
 }
 
@@ -129,7 +129,7 @@ pub struct Shown {
     pub source: Source,
     /// Sources that say something else and lost.
     pub overridden: Vec<Source>,
-    /// What is in the file that the value names, as far as it may be shown, where a reload reads that again.
+    /// The displayable content of the file that the value names, if a reload reads it again.
     pub content: Option<String>,
     /// Differs where the values do, even if what may be shown of two secrets is the same.
     pub(crate) fingerprint: u64,
@@ -187,7 +187,7 @@ pub fn changes(before: &[Shown], after: &[Shown]) -> Vec<Change> {
         .chain(new.keys().filter(|key| !old.contains_key(*key)))
         .filter(|key| match (old.get(*key), new.get(*key)) {
             (Some(old), Some(new)) => !old.same(new),
-            // Of an output that is switched on or off, that alone is worth saying, and not what each of its settings was or will be.
+            // If an output is switched on or off, only that is reported, not each of its settings.
             _ => !key.starts_with("outputs.") || key.ends_with(".enabled"),
         })
         .map(|key| Change {

@@ -20,8 +20,7 @@ impl Secret {
         self.0.is_empty()
     }
 
-    /// What may be shown in its place: whether it is set, and the last four characters of a long one, so that
-    /// two keys can be distinguished.
+    /// The displayable form: whether it is set, and the last four characters of a long one, so that two keys can be distinguished.
     pub fn redacted(&self) -> String {
         redact(&self.0)
     }
@@ -86,7 +85,7 @@ fn escaped(text: &str) -> String {
     quoted
 }
 
-/// What a terminal acts upon, or what hides from the eye.
+/// Characters that a terminal interprets or does not show.
 pub fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')

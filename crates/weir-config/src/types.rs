@@ -287,7 +287,7 @@ fn origin_pattern(text: &str) -> Option<OriginPattern> {
     text.parse().ok()
 }
 
-/// Who owns the Unix socket files; `None` leaves it to the process.
+/// The owner of the Unix socket files; `None`: that of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ownership {
     pub uid: Option<u32>,

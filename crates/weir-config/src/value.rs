@@ -283,7 +283,7 @@ impl<T: Typed> Typed for BTreeMap<String, T> {
     }
 }
 
-/// Of a mapping, or of nothing where one could be.
+/// The entries of a mapping, or none for an empty node.
 pub(crate) fn entries(node: &Node) -> Option<&[(Key, Node)]> {
     match &node.content {
         Content::Map(entries) => Some(entries),
@@ -292,7 +292,7 @@ pub(crate) fn entries(node: &Node) -> Option<&[(Key, Node)]> {
     }
 }
 
-/// What stands under a key.
+/// The value of a key.
 pub(crate) fn entry<'n>(entries: &'n [(Key, Node)], key: &str) -> Option<&'n Node> {
     entries
         .iter()
@@ -338,7 +338,7 @@ impl<'n> Fields<'n> {
         Ok(value)
     }
 
-    /// What was written of the record.
+    /// The record as written.
     pub fn shown(&self) -> String {
         format!("{{{}}}", self.shown.join(", "))
     }

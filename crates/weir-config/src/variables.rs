@@ -1,4 +1,4 @@
-//! Variables of the environment that are nobody's, or that mean something together.
+//! Environment variables that no setting has, or that have a combined meaning.
 
 use std::borrow::Cow;
 
@@ -41,10 +41,10 @@ pub(crate) fn forward_port<'i>(inputs: &'i Inputs<'_>) -> Option<&'i str> {
     (!port.is_empty() && port != "0").then_some(port)
 }
 
-/// What the value of a variable of the Datadog Agent is in our words, where they differ.
+/// Translates a value of the Datadog Agent's variable where weir's values differ.
 pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, VariableFault> {
     Ok(match (variable, text.trim()) {
-        // There, what is left of the last process is removed at once.
+        // The Datadog Agent removes files of the last process at once with this value.
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", "0") => "1s".into(),
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", days) if days.parse::<u32>().is_ok() => {
             format!("{days}d").into()
@@ -138,8 +138,8 @@ impl Reader<'_> {
 /// Variables of the client libraries and of their tests, which may run in the same environment as an agent.
 const CLIENT_VARIABLES: &[&str] = &["BIN", "EXPECT_NATIVE", "PURE_RUBY"];
 
-/// Variables of others that begin as ours do: what Kubernetes sets for a service called `weir`, and those of the
-/// clients, the rig and the tests.
+/// Variables of others with weir's prefix: those that Kubernetes sets for a service named `weir`, and those of the clients, the rig and the
+/// tests.
 fn is_foreign(rest: &str) -> bool {
     rest == "PORT"
         || CLIENT_VARIABLES.contains(&rest)
@@ -151,8 +151,7 @@ fn is_foreign(rest: &str) -> bool {
         || rest.ends_with("_SERVICE_HOST")
 }
 
-/// Variables of the Datadog Agent that are about metrics and their delivery; those of its other parts, and of clients, are nobody's
-/// business here.
+/// Variables of the Datadog Agent about metrics and their delivery; those of its other parts, and of clients, are ignored here.
 fn is_about_metrics(name: &str) -> bool {
     const BEGIN: [&str; 9] = [
         "DD_DOGSTATSD_",
@@ -189,7 +188,7 @@ fn why_ignored<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'stati
     gone.or_else(|| why_variable_not_taken(name))
 }
 
-/// What a variable of the Datadog Agent meant that weir once understood.
+/// A removed setting that had this variable of the Datadog Agent.
 pub fn gone_variable<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static Gone> {
     gone()
         .chain(

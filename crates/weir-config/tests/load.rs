@@ -203,7 +203,7 @@ fn secrets_come_from_files_and_are_not_shown() {
         .unwrap();
     assert_eq!(shown.content.as_deref(), Some("****cdef"));
     let error = refused("outputs: {echo: {token_file: /gone}}\n", &[], &[]);
-    assert_eq!(error, "c.yaml:1: outputs.echo.token_file: /gone: is not there");
+    assert_eq!(error, "c.yaml:1: outputs.echo.token_file: /gone: does not exist");
     let error = refused("outputs: {echo: {}}\n", &[], &[]);
     assert!(error.contains("outputs.echo.token: is missing"), "{error}");
 }

@@ -1,13 +1,13 @@
-//! What a context costs by the number of its tags: one known context looked up over and over, in nanoseconds per look-up.
+//! Cost of a context by its number of tags: one known context looked up repeatedly, in nanoseconds per look-up.
 //!
 //! `cargo bench -p weir-context --bench context_keys -- [TAGS_MAX]`. Three rows for each number of tags:
 //!
-//! * `split`: name and tags are split already; hash, duplicates, key, and the comparison that makes sure.
+//! * `split`: name and tags are already split; hash, duplicates, key, and the final comparison.
 //! * `cold`: from the bytes of a name and a tag section by its parts, as for known tags in a new order.
 //! * `hot`: from the same bytes through the raw alias, as for a message seen before.
 //!
-//! each with its tags in one order, in a new random order every time, and with every tag twice. Lines are prepared outside
-//! the loop. The minimum of nine rounds counts: what disturbs only ever adds.
+//! each with its tags in one order, in a new random order every time, and with every tag twice. Lines are prepared outside the loop. The
+//! result is the minimum of nine rounds, because disturbances only add time.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_macros,
@@ -20,8 +20,7 @@ use std::time::Instant;
 use weir_context::{AliasKey, ContextLimits, Contexts, HashSecret, Lookup, OriginId, RuleSettings, Rules};
 use weir_protocol::{Kind, Message, ParseOptions, parse_line};
 
-/// Orders prepared for the shuffled rows: so many that the processor cannot learn the branches of all of them, so few that
-/// they stay in its cache.
+/// Orders prepared for the shuffled rows: enough that the processor cannot learn their branches, few enough to stay in its cache.
 fn orders(tags: usize) -> usize {
     (65536 / tags).clamp(32, 1024)
 }
@@ -77,7 +76,7 @@ fn main() {
     }
 }
 
-/// The tag sections of the lines that are looked up.
+/// The tag sections of the looked-up lines.
 fn sections(tags: usize, order: &str) -> Vec<String> {
     let mut names: Vec<String> = (0..tags).map(|at| format!("tag{at}:value{at}")).collect();
     if order == "duplicated" {
@@ -128,7 +127,7 @@ fn measure_sections(tags: usize, sections: &[String]) -> [f64; 3] {
             tail: tail.as_bytes(),
         };
         let hash = contexts.alias_hash(&key);
-        // Twice: only the first alias of a context is admitted at first sight.
+        // Twice, because only the first alias of a context is admitted at first sight.
         contexts.remember_alias(hash, &key, raw);
         contexts.remember_alias(hash, &key, raw);
         keys.push(key);
@@ -158,7 +157,7 @@ fn measure_sections(tags: usize, sections: &[String]) -> [f64; 3] {
             contexts.resolve_alias(hash, key, 0).is_some()
         })
     } else {
-        // Longer ones have no alias: they always go the way of the row before.
+        // Longer lines have no alias: they take the path of the previous row.
         f64::NAN
     };
     [split, cold, hot]

@@ -1,11 +1,10 @@
-//! The raw-alias cache: from the bytes of a message to its raw context, without looking at its tags.
+//! The raw-alias cache: from the bytes of a message to its raw context, without reading its tags.
 //!
-//! An alias is kind, sender, name and everything behind value, type and rate, byte for byte. A message that was seen before
-//! costs one hash over these bytes and one comparison with them, however many tags they hold. Equality is decided by the
-//! comparison alone.
+//! An alias is kind, sender, name and everything after value, type and rate, byte for byte. A message that was seen before costs one hash
+//! over these bytes and one comparison, however many tags they hold. The comparison alone decides equality.
 //!
-//! Aliases are a cache. Any of them may vanish at any time; a miss takes the canonical path. They refer to raw
-//! contexts by slot and generation, so one that outlives its context finds nothing.
+//! Aliases are a cache: any of them may be evicted at any time, and a miss takes the canonical path. They refer to raw contexts by slot and
+//! generation, so an alias that outlives its context finds nothing.
 
 use crate::counters::AliasCounter;
 use weir_counters::Counts;
@@ -16,33 +15,33 @@ use crate::origins::OriginId;
 use crate::raw_table::RawId;
 use crate::same::same;
 
-/// Longer keys are not cached: they cost more to keep than the canonical path costs to take.
+/// Longer keys are not cached: storing them costs more than the canonical path.
 pub const ALIAS_KEY_BYTES_MAX: usize = 4096;
 
 const SHARDS: usize = 64;
 const SLOTS_MIN: usize = 16;
 
-/// Fingerprints of aliases seen once. A second sight within this many others admits.
+/// Fingerprints of aliases seen once. A second sight within this many others admits an alias.
 const DOORKEEPER_SLOTS: usize = 8192;
 
-/// Slots that [`AliasTable::peek`] looks at: two cache lines at most in three of four cases.
+/// Slots that [`AliasTable::peek`] reads: at most two cache lines in three of four cases.
 const PEEKED_SLOTS: usize = 4;
 
-/// Sweeps without a hit after which an alias is dropped.
+/// An alias without a hit during this many sweeps is dropped.
 const AGE_MAX: u64 = 3;
 
-// The low bits of a stored hash hold state; the hash itself is compared above them.
+// The low bits of a stored hash hold state. The bits above are compared.
 const OCCUPIED: u64 = 0b100;
 const AGE_MASK: u64 = 0b011;
 const STATE_MASK: u64 = 0b111;
 
-/// The parts of a message that identify its raw context, as they stand in the packet, and who sent it.
+/// The parts of a message that identify its raw context, byte for byte, and its sender.
 #[derive(Clone, Copy, Debug)]
 pub struct AliasKey<'a> {
     /// See [`AliasKey::head`].
     pub head: u32,
     pub name: &'a [u8],
-    /// From the `|` behind type and rate to the end of the line. A name cannot contain `|`, so the border is unambiguous.
+    /// From the `|` after type and rate to the end of the line. A name cannot contain `|`, so the boundary is unambiguous.
     pub tail: &'a [u8],
 }
 
@@ -60,14 +59,14 @@ impl AliasKey<'_> {
 /// 32 bytes: two slots to a cache line.
 #[derive(Clone, Debug, Default)]
 struct Slot {
-    /// Hash above, state in the low three bits; zero when empty.
+    /// Hash in the high bits, state in the low three bits. Zero for an empty slot.
     hash: u64,
     key: Box<[u8]>,
     raw: RawId,
 }
 
-/// Open addressing with linear probing, at most half full: a hit takes 1.5 probes on average where three quarters full it
-/// would take 2.5, each a branch that cannot be predicted.
+/// Open addressing with linear probing, at most half full. A hit takes 1.5 probes on average, against 2.5 at three quarters, and each probe
+/// is a branch that cannot be predicted.
 #[derive(Debug, Default)]
 struct Shard {
     slots: Box<[Slot]>,
@@ -84,7 +83,7 @@ pub(crate) struct AliasTable {
     bytes_max: usize,
     level: Level,
     next_sweep: usize,
-    /// The shard that gives way next when memory is short.
+    /// The next shard to trim when memory is short.
     next_trim: usize,
     pub counts: Counts<AliasCounter>,
 }
@@ -109,7 +108,7 @@ impl AliasTable {
         self.len
     }
 
-    /// Sets what the cache may take. Above it idle aliases go, a shard at a time; whole shards only if that is not enough.
+    /// Sets the byte limit. Above it idle aliases are evicted, a shard at a time; whole shards only if that is not enough.
     pub fn set_bytes_max(&mut self, bytes: usize) {
         self.bytes_max = bytes;
         for _ in 0..SHARDS {
@@ -132,7 +131,7 @@ impl AliasTable {
         }
     }
 
-    /// Bytes held; the allocator's rounding of each key is estimated at an eighth.
+    /// Bytes held. The allocator's rounding is estimated at an eighth of each key.
     pub fn heap_bytes(&self) -> usize {
         self.slot_count * size_of::<Slot>() + self.key_bytes + self.key_bytes / 8 + self.doorkeeper.len() * 2
     }
@@ -142,7 +141,7 @@ impl AliasTable {
         (hash >> 58) as usize
     }
 
-    /// Where the probe of `hash` begins, as something to prefetch.
+    /// Address of the first slot for `hash`, for prefetching.
     #[inline]
     pub fn first_slot(&self, hash: u64) -> *const u8 {
         let shard = &self.shards[Self::shard_of(hash)];
@@ -152,8 +151,8 @@ impl AliasTable {
         std::ptr::from_ref(&shard.slots[shard.start(hash)]).cast()
     }
 
-    /// The probable entry, by hash alone: its key to prefetch, and the raw context it would lead to. Looks as far as nearly all
-    /// probes go, because an entry that was displaced would otherwise be waited for in every step that follows.
+    /// The probable entry, by hash alone: its key for prefetching, and its raw context. Reads as far as nearly all probes go; otherwise
+    /// every following step would wait for a displaced entry.
     #[inline(always)]
     pub fn peek(&self, hash: u64) -> Option<(&[u8], RawId)> {
         let shard = &self.shards[Self::shard_of(hash)];
@@ -173,7 +172,7 @@ impl AliasTable {
         let shard = &mut self.shards[Self::shard_of(hash)];
         if let Some(at) = shard.find(hash, key, self.level) {
             let slot = &mut shard.slots[at];
-            // Written at most once between two sweeps: a hot table stays clean in the cache.
+            // Written at most once between two sweeps, so that a hot table stays clean in the cache.
             if slot.hash & AGE_MASK != 0 {
                 slot.hash &= !AGE_MASK;
             }
@@ -183,14 +182,14 @@ impl AliasTable {
         None
     }
 
-    /// [`AliasTable::get`] for a look that is no message's: it counts nothing and keeps nothing alive.
+    /// [`AliasTable::get`] without counting a hit or refreshing the entry.
     pub fn find(&self, hash: u64, key: &AliasKey<'_>) -> Option<RawId> {
         let shard = &self.shards[Self::shard_of(hash)];
         shard.find(hash, key, self.level).map(|at| shard.slots[at].raw)
     }
 
-    /// Offers an alias after a miss. The first alias of a raw context is taken at once while there is room; when there is none,
-    /// and always for further ones such as other orders of the same tags, the second sight decides.
+    /// Offers an alias after a miss. The first alias of a raw context is admitted at once while there is room. Without room, and for
+    /// further aliases such as other tag orders, the second sight admits.
     pub fn offer(&mut self, hash: u64, key: &AliasKey<'_>, raw: RawId, is_first: bool) {
         let key_len = HEAD_BYTES + key.name.len() + key.tail.len();
         if key_len > ALIAS_KEY_BYTES_MAX {
@@ -202,12 +201,12 @@ impl AliasTable {
         }
         let shard = &mut self.shards[Self::shard_of(hash)];
         if let Some(at) = shard.find(hash, key, self.level) {
-            // Its raw context is gone and this is the one that took its place.
+            // The old raw context was removed and this one took its place.
             shard.slots[at].raw = raw;
             return;
         }
         if self.heap_bytes() + size_of::<Slot>() + key_len > self.bytes_max {
-            // A flood of messages that never come again must not turn out those that do.
+            // A flood of messages that never repeat must not evict those that do.
             if is_first && !self.second_sight(hash) {
                 self.counts[AliasCounter::HeldBack] += 1;
                 return;
@@ -245,8 +244,8 @@ impl AliasTable {
         seen
     }
 
-    /// Drops one alias that had no hit since it was last looked at, here or by a sweep: of the same shard, where the new one is
-    /// to go, or else of the next few in turn. Looks at a bounded number.
+    /// Evicts one alias without a hit since its last check by this function or a sweep: from the same shard if the new alias needs a place
+    /// there, otherwise from the next few shards in turn. Checks a bounded number.
     fn evict_one(&mut self, hash: u64) -> bool {
         if self.evict_from(Self::shard_of(hash), hash) {
             return true;
@@ -284,14 +283,14 @@ impl AliasTable {
         self.key_bytes -= removed.key.len();
     }
 
-    /// Ages one shard: drops aliases whose raw context is gone and those without a hit for [`AGE_MAX`] rounds of sweeps, and
-    /// gives back memory when the shard has become sparse. One call is a 64th of a round.
+    /// Ages one shard: drops aliases of removed raw contexts and those without a hit for [`AGE_MAX`] rounds, and frees memory when the
+    /// shard has become sparse. One call is a 64th of a round.
     pub fn sweep_next(&mut self, is_live: impl Fn(RawId) -> bool) {
         self.sweep_shard(self.next_sweep, AGE_MAX, is_live);
         self.next_sweep = (self.next_sweep + 1) % SHARDS;
     }
 
-    /// Drops the aliases of a shard that have reached `age` and makes the others older.
+    /// Drops the aliases of a shard that have reached `age` and ages the others.
     fn sweep_shard(&mut self, shard: usize, age: u64, is_live: impl Fn(RawId) -> bool) {
         let shard = &mut self.shards[shard];
         if shard.slots.is_empty() {
@@ -305,7 +304,7 @@ impl AliasTable {
             if slot.hash == 0 {
                 at += 1;
             } else if slot.hash & AGE_MASK >= age || !is_live(slot.raw) {
-                // The removal may move another slot here; it is looked at next.
+                // The removal may move another slot here, so this one is visited again.
                 removed_bytes += shard.remove(at).key.len();
                 removed_len += 1;
             } else {
@@ -350,7 +349,7 @@ impl Shard {
         }
     }
 
-    /// Adds a slot whose key is not in the table yet.
+    /// Inserts a slot whose key is not in the table.
     fn insert(&mut self, slot: Slot) {
         if (self.len + 1) * 2 > self.slots.len() {
             self.resize((self.slots.len() * 2).max(SLOTS_MIN));
@@ -385,7 +384,7 @@ impl Shard {
         }
     }
 
-    /// Removes a slot and moves back what was displaced past it, so that no probe meets a hole before its key.
+    /// Removes a slot and moves displaced ones back, so that no probe meets a hole before its key.
     fn remove(&mut self, at: usize) -> Slot {
         let mask = self.slots.len() - 1;
         let removed = std::mem::take(&mut self.slots[at]);
@@ -394,7 +393,7 @@ impl Shard {
         let mut next = (at + 1) & mask;
         while self.slots[next].hash != 0 {
             let home = self.start(self.slots[next].hash);
-            // Move it if its home does not lie between the hole and where it stands.
+            // Move it unless its home lies between the hole and its position.
             if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
                 self.slots[hole] = std::mem::take(&mut self.slots[next]);
                 hole = next;
@@ -439,8 +438,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the hash, an alias gives what was stored for its key, or nothing. Hashes of few bits make every probe
-        /// a long one and every comparison matter.
+        /// Whatever the hash, an alias returns what was stored for its key, or nothing. Hashes of few bits make probes long and comparisons
+        /// necessary.
         #[test]
         fn never_gives_another_keys_answer(steps in steps(), hash_bits in 0u32..12) {
             let mut table = AliasTable::new(Level::detect());
@@ -588,8 +587,7 @@ mod tests {
         assert!(table.counts[AliasCounter::Evicted] > 0);
     }
 
-    /// Nine messages of ten never come again and no sweep helps: what comes again stays, or comes in, all the same; also when
-    /// there is less room from one moment to the next.
+    /// Nine of ten messages never repeat and no sweep runs: repeating messages stay or are admitted, also when the limit shrinks.
     #[test]
     #[cfg_attr(
         miri,

@@ -1,5 +1,5 @@
-/// A growing array in chunks of 1024 that are never moved: growth costs one small allocation however large the array is,
-/// where a vector of a million entries would stop the worker to copy them all.
+/// A growing array in chunks of 1024 that never move. Growth costs one small allocation at any size; a vector of a million entries would
+/// stop the worker to copy them.
 #[derive(Debug, Default)]
 pub struct Chunked<T> {
     chunks: Vec<Box<[T; CHUNK]>>,
@@ -31,7 +31,7 @@ impl<T: Default> Chunked<T> {
         self[len] = value;
     }
 
-    /// Makes every index below `len` valid; new entries hold the default.
+    /// Extends the array to `len` entries; new entries hold the default.
     pub fn grow_to(&mut self, len: usize) {
         while self.chunks.len() * CHUNK < len {
             let chunk: Vec<T> = std::iter::repeat_with(T::default).take(CHUNK).collect();
@@ -44,12 +44,12 @@ impl<T: Default> Chunked<T> {
         self.len = self.len.max(len);
     }
 
-    /// [`Chunked::truncate`] to whole chunks: what is left keeps its values.
+    /// [`Chunked::truncate`] to whole chunks. The remaining entries keep their values.
     pub fn truncate_chunks(&mut self, len: usize) {
         self.truncate(len.next_multiple_of(CHUNK).min(self.len));
     }
 
-    /// Forgets the entries from `len` on and frees chunks that hold none of the rest.
+    /// Removes the entries from `len` on and frees chunks without entries.
     pub fn truncate(&mut self, len: usize) {
         for at in len..self.len.min(len.next_multiple_of(CHUNK)) {
             self[at] = T::default();
@@ -59,13 +59,13 @@ impl<T: Default> Chunked<T> {
         self.chunks.shrink_to_fit();
     }
 
-    /// The entry, if the array is that long.
+    /// The entry; `None` beyond the end.
     #[inline]
     pub fn get(&self, at: usize) -> Option<&T> {
         self.chunks.get(at / CHUNK).map(|chunk| &chunk[at % CHUNK])
     }
 
-    /// Where an entry lies, as something to prefetch; null beyond the end.
+    /// Address of an entry, for prefetching; null beyond the end.
     #[inline]
     pub fn address(&self, at: usize) -> *const u8 {
         if at < self.len {
@@ -79,7 +79,7 @@ impl<T: Default> Chunked<T> {
         self.chunks.len()
     }
 
-    /// Where each chunk starts, for prefetching.
+    /// Address of each chunk, for prefetching.
     pub fn chunk_addresses(&self) -> impl Iterator<Item = usize> {
         self.chunks.iter().map(|chunk| chunk.as_ptr().addr())
     }

@@ -1,4 +1,4 @@
-//! Resolved contexts: what a series is after rules. Aggregation state is indexed by their ids.
+//! Resolved contexts: the identity of a series after rules. Aggregation state is indexed by their ids.
 
 use hashbrown::HashTable;
 use weir_protocol::Kind;
@@ -10,15 +10,15 @@ use crate::sharded::{Sharded, shrink};
 use crate::strings::StringId;
 use crate::tag_lists::TagListId;
 
-/// Number of parts that live contexts are kept in, by their canonical hash. A flush is handed over part by part, so that
-/// merging several workers and encoding never need all contexts at once.
+/// Number of partitions of live contexts, selected by canonical hash. A flush goes partition by partition, so merging several workers and
+/// encoding never need all contexts at once.
 pub const PARTITIONS: usize = 64;
 
-/// A context, as an index into the aggregation state of its kind.
+/// A context: the index into the aggregation state of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContextId(pub u32);
 
-/// A live context together with its kind, as the flush walks them.
+/// A live context and its kind, in the form that a flush visits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LiveContext(u32);
 
@@ -41,7 +41,7 @@ impl LiveContext {
     }
 }
 
-/// What makes two contexts of a kind the same. Strings and tag lists are interned, so ids compare like texts.
+/// The identity of a context within its kind. Strings and tag lists are interned, so comparing ids compares texts.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub name: StringId,
@@ -56,9 +56,9 @@ pub(crate) struct Context {
     pub hash: u64,
     pub suffix_mask: u32,
     pub copy_to: Option<ContextId>,
-    /// Some histogram copies its samples here.
+    /// Some histogram copies its samples to this context.
     pub is_copy: bool,
-    /// Head of the list of raw contexts that resolve to this one.
+    /// Head of the list of raw contexts that lead to this one.
     pub first_raw: u32,
     in_use: bool,
 }
@@ -79,7 +79,7 @@ impl Context {
 }
 
 impl Default for Context {
-    /// A free place.
+    /// A free slot.
     fn default() -> Self {
         Context {
             in_use: false,
@@ -108,7 +108,7 @@ impl ContextTable {
         }
     }
 
-    /// Makes room for about so many contexts while there is none.
+    /// Reserves room for about this many contexts while the table is empty.
     pub fn expect(&mut self, contexts: usize) {
         self.index.expect(contexts);
     }
@@ -121,7 +121,7 @@ impl ContextTable {
         &self.entries[kind as usize][id.0 as usize]
     }
 
-    /// Asks for the memory of a context.
+    /// Prefetches a context.
     #[inline]
     pub fn prefetch(&self, kind: Kind, id: ContextId) {
         prefetch_value(self.get(kind, id));
@@ -161,7 +161,7 @@ impl ContextTable {
         id
     }
 
-    /// Takes out the context at `position` of a partition's list. The last context of the list takes its place.
+    /// Removes the context at `position` in a partition's list. The last context of the list takes its position.
     pub fn remove(&mut self, partition: usize, position: usize) -> Context {
         let of_partition = &mut self.live[partition];
         let live = of_partition.swap_remove(position);
@@ -182,8 +182,8 @@ impl ContextTable {
         context
     }
 
-    /// Gives back memory at the end of the id ranges, after a burst of contexts has expired. Returns, per kind, the number
-    /// of ids that state must still be kept for.
+    /// Frees memory at the end of the id ranges after a burst of contexts has expired. Returns, per kind, the number of ids that still need
+    /// state.
     pub fn compact(&mut self) -> [usize; Kind::COUNT] {
         for (entries, free) in self.entries.iter_mut().zip(&mut self.free) {
             if free.len() <= 1024 || free.len() <= entries.len() / 2 {

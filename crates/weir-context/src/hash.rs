@@ -1,18 +1,18 @@
-//! The addressing hash, keyed by a secret that each process draws at start: AES rounds where the processor has them, folded
-//! 64x64 multiplications elsewhere.
+//! The hash for table look-ups, keyed by a secret that each process draws at start: AES rounds if the processor has them, folded 64x64
+//! multiplications otherwise.
 //!
-//! It only finds a place in a table. Equality is always decided by comparing bytes, so a collision, accidental or
-//! crafted, costs a comparison and never merges two contexts.
+//! It only finds a place in a table. Comparing bytes decides equality, so a collision, accidental or crafted, costs a comparison and never
+//! merges two contexts.
 
 #![allow(unsafe_code)]
 
 use crate::level::Level;
 
-/// Secret of one process. Two workers share it so that their canonical hashes agree.
+/// The secret of one process. Its workers share it, so their canonical hashes agree.
 #[derive(Clone, Copy, Debug)]
 pub struct HashSecret {
     words: [u64; 8],
-    /// Which of the hashes it is: they differ in their results.
+    /// Selects the hash function; the results of levels differ.
     level: Level,
 }
 
@@ -34,7 +34,7 @@ impl HashSecret {
         }
     }
 
-    /// The same secret for a lower level than the processor's, so that tests try all of them.
+    /// The same secret for a lower level than the processor's, so that tests can try all levels.
     #[must_use]
     pub fn at_level(self, level: Level) -> Self {
         assert!(level <= Level::detect(), "the processor has no {level:?}");
@@ -61,7 +61,7 @@ impl HashSecret {
         self.keyed(0, bytes)
     }
 
-    /// Hash of two byte strings and a word. Their lengths are mixed in, so moving a byte from one to the other changes it.
+    /// Hash of two byte strings and a word. It includes their lengths, so moving a byte from one to the other changes it.
     #[inline(always)]
     pub fn pair(&self, first: &[u8], second: &[u8], word: u64) -> u64 {
         #[cfg(target_arch = "x86_64")]
@@ -81,7 +81,7 @@ impl HashSecret {
         fold(words[0] ^ self.words[0], words[1] ^ self.words[1])
     }
 
-    /// Hash of four words, in order. The halves do not wait for each other.
+    /// Hash of four words, in order. The two halves are computed in parallel.
     #[inline]
     pub fn four(&self, words: [u64; 4]) -> u64 {
         let first = fold(words[0] ^ self.words[2], words[1] ^ self.words[3]);
@@ -89,7 +89,7 @@ impl HashSecret {
         fold(first ^ self.words[6], second ^ self.words[7])
     }
 
-    /// A word spread over all bits, so that sums of such words say something about their parts.
+    /// Spreads a word over all bits, so that a sum of such words depends on every part.
     #[inline]
     pub(crate) fn spread(&self, word: u64) -> u64 {
         fold(word ^ self.words[1], self.words[3])
@@ -111,7 +111,7 @@ impl HashSecret {
             a = fold(w0 ^ k1, w1 ^ a);
             b = fold(w2 ^ k2, w3 ^ b);
         }
-        // What is left overlaps what was read: that costs nothing and needs no padding.
+        // The remainder overlaps bytes that were already read: this costs nothing and needs no padding.
         if let Some(first) = rest.first_chunk::<16>() {
             let [w0, w1] = words(first);
             a = fold(w0 ^ k1, w1 ^ a);
@@ -124,8 +124,8 @@ impl HashSecret {
 
 /// Two rounds of AES per 16 bytes, in four chains so that the rounds of one hide the latency of the others.
 ///
-/// Blocks overlap instead of being padded, and up to 64 bytes there is no loop: how often a loop runs depends on the length of
-/// the text, differs from message to message, and cannot be predicted.
+/// Blocks overlap instead of being padded, and up to 64 bytes there is no loop: its number of rounds depends on the length of the text,
+/// differs from message to message, and cannot be predicted.
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod aes {
     use std::arch::x86_64::{
@@ -140,7 +140,7 @@ pub(crate) mod aes {
     pub fn pair(secret: &[u64; 8], first: &[u8], second: &[u8], word: u64) -> u64 {
         let lengths = _mm_set_epi64x(word as i64, (first.len() as i64) << 32 | second.len() as i64);
         let mut chains = start(secret, lengths);
-        // A name is short, so it takes the two chains that a text takes last.
+        // A name is short, so it uses the two chains that the text uses last.
         chains.swap(0, 2);
         chains.swap(1, 3);
         absorb(&mut chains, first);
@@ -174,8 +174,8 @@ pub(crate) mod aes {
         _mm_cvtsi128_si64(_mm_aesenc_si128(mixed, d)) as u64
     }
 
-    /// Takes 16 bytes into a chain. The second round keeps them from the next block and from other chains: what one round makes
-    /// of a byte is known but for one byte of the secret, so that a text could take back in one block what another did.
+    /// Mixes 16 bytes into a chain. The second round protects the next block and the other chains: the effect of a single round on a byte
+    /// depends on only one byte of the secret, so one block could cancel what another did.
     #[inline]
     #[target_feature(enable = "aes,sse2")]
     fn take(chain: __m128i, bytes: __m128i) -> __m128i {
@@ -186,7 +186,7 @@ pub(crate) mod aes {
     #[target_feature(enable = "aes,sse2")]
     fn absorb(chains: &mut Chains, bytes: &[u8]) {
         if let Some(last) = bytes.last_chunk::<64>() {
-            // What is left of the whole blocks overlaps the last of them.
+            // The remainder overlaps the last whole block.
             for block in bytes.as_chunks::<64>().0 {
                 absorb_block(chains, block);
             }
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// All forms that the processor has.
+    /// The secret for each level of this processor.
     fn secrets() -> impl Iterator<Item = HashSecret> {
         let secret = HashSecret::from_random(1, 2);
         Level::available().map(move |level| HashSecret { level, ..secret })
@@ -334,8 +334,8 @@ mod tests {
         }
     }
 
-    /// What a difference of one byte becomes in one round of AES, but for the value of the byte: where it goes, and with which
-    /// factors of MixColumns.
+    /// The effect of a difference in one byte after one round of AES, except for the byte's value: its positions, and the factors of
+    /// MixColumns.
     fn round_of_byte(byte: usize) -> [(usize, u8); 4] {
         let (row, column) = (byte % 4, (byte / 4 + 4 - byte % 4) % 4);
         std::array::from_fn(|to| (4 * column + to, [2, 1, 1, 3][(4 + to - row) % 4]))
@@ -350,8 +350,8 @@ mod tests {
         }
     }
 
-    /// Somebody who knows the hash but not the secret varies a byte of one block, and gives another block what a round would make
-    /// of it. If a round is all that lies between the two, thousands of texts have a few hundred hashes, whatever the secret is.
+    /// An attacker who knows the hash but not the secret varies a byte of one block and compensates a single round in another block. If
+    /// only one round lies between them, thousands of texts have a few hundred hashes, whatever the secret is.
     #[test]
     #[cfg_attr(miri, ignore = "says something of hashes, nothing of memory")]
     fn no_text_takes_back_what_another_block_did() {

@@ -1,14 +1,14 @@
-//! Texts and lists of texts, each stored once.
+//! Stores each string and each tag list once.
 
 use crate::hash::HashSecret;
 use crate::strings::{StringId, Strings};
 use crate::tag_lists::{TagListId, TagLists};
 
-/// The tables that contexts take their names and tags from. Each user of an id holds a reference to it.
+/// The tables of names and tag lists. Each user of an id holds a reference to it.
 pub(crate) struct Interner {
     pub strings: Strings,
     pub tag_lists: TagLists,
-    /// Memory to work in.
+    /// Scratch memory.
     ids: Vec<StringId>,
 }
 
@@ -21,7 +21,7 @@ impl Interner {
         }
     }
 
-    /// Finds or adds a name and a list of tags. `tags` is sorted and free of duplicates.
+    /// Finds or adds a name and a tag list. `tags` is sorted and has no duplicates.
     pub fn acquire<T: AsRef<str>>(
         &mut self,
         name: &str,

@@ -1,9 +1,9 @@
-//! What the processor can do beyond what every one of its kind can.
+//! Instructions beyond the baseline of the architecture.
 
-/// Instructions that this processor was seen to have. Chosen once per process: hashes of different levels differ.
+/// Instructions detected on this processor. Chosen once per process: hashes of different levels differ.
 ///
-/// A level is a proof: only detection makes one above [`Level::PORTABLE`]. So its holder may use what it stands for,
-/// as [`compiled_for_levels`](crate::compiled_for_levels) does.
+/// A level is a proof: only detection creates one above [`Level::PORTABLE`], so its holder may use its instructions, as
+/// [`compiled_for_levels`](crate::compiled_for_levels) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Level(Has);
 
@@ -18,10 +18,10 @@ enum Has {
 }
 
 impl Level {
-    /// Nothing is assumed.
+    /// The baseline.
     pub const PORTABLE: Level = Level(Has::Nothing);
 
-    /// The highest that this processor has.
+    /// The highest level of this processor.
     pub fn detect() -> Level {
         #[cfg(target_arch = "x86_64")]
         match crate::compiled_for_levels!(@with_features detected) {
@@ -32,7 +32,7 @@ impl Level {
         Level::PORTABLE
     }
 
-    /// All that this processor has, in ascending order.
+    /// All levels of this processor, in ascending order.
     pub fn available() -> impl Iterator<Item = Level> {
         let highest = Level::detect();
         [Has::Nothing, Has::Aes, Has::Wide]
@@ -41,13 +41,13 @@ impl Level {
             .filter(move |level| *level <= highest)
     }
 
-    /// AVX-512 and vector AES are there.
+    /// Whether the processor has AVX-512 and vector AES.
     #[inline(always)]
     pub fn is_wide(self) -> bool {
         self.0 == Has::Wide
     }
 
-    /// AVX2 and AES are there, and AVX-512 or vector AES is not.
+    /// Whether the processor has AVX2 and AES, but not AVX-512 or not vector AES.
     #[inline(always)]
     pub fn is_aes(self) -> bool {
         self.0 == Has::Aes
@@ -68,7 +68,7 @@ impl Level {
 /// `body` is a method with the same arguments, marked `#[inline(always)]` so that it becomes part of each form.
 #[macro_export]
 macro_rules! compiled_for_levels {
-    // The one list of what each level stands for.
+    // The one list of the instructions of each level.
     (@with_features $then:ident $($rest:tt)*) => {
         $crate::compiled_for_levels! {
             @$then

@@ -2,6 +2,7 @@
 //!
 //! What this crate never does: decide that two contexts are equal from a hash alone; exceed its byte budget.
 
+mod active_rules;
 mod alias;
 mod chunked;
 mod context_table;
@@ -14,7 +15,6 @@ mod origins;
 mod prefetch;
 mod raw_table;
 mod rules;
-mod rules_in_force;
 mod same;
 mod sharded;
 mod slab;
@@ -25,6 +25,7 @@ mod usage;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
+pub use active_rules::RuleCounts;
 pub use alias::{ALIAS_KEY_BYTES_MAX, AliasKey};
 pub use chunked::{CHUNK, Chunked};
 pub use context_table::{ContextId, LiveContext, PARTITIONS};
@@ -38,7 +39,6 @@ pub use origins::{
 pub use prefetch::{prefetch, prefetch_value};
 pub use raw_table::RawId;
 pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, Trial, Verdict};
-pub use rules_in_force::RuleCounts;
 pub use trials::TrialReport;
 pub use usage::{
     LimitReason, LimitedMetric, MetricUsage, OriginUsage, SUMMARY_ROWS, TagKeyUsage, UsageSummary,

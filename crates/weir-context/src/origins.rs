@@ -1,5 +1,5 @@
-//! Who sent a message, as far as contexts are concerned: a small number beside the bytes of the message, and the tags that
-//! this origin brings. Finding those tags out is somebody else's work; this table asks questions and takes answers.
+//! The senders of messages, as far as contexts need them: a small number beside the bytes of the message, and the tags of that origin. This
+//! table asks for the tags and stores the answers. It does not look them up.
 
 use crate::counters::OriginCounter;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use weir_rules::TagStyles;
 use crate::hash::HashSecret;
 use crate::usage::{OriginUsage, SUMMARY_ROWS, Top};
 
-/// Distinct origins that a table holds. Beyond them a message counts as its sender's alone, and is counted.
+/// Distinct origins in a table. Messages of further ones count under their sender's origin, and a counter reports them.
 const ORIGINS_MAX: usize = 65_536;
 
-/// Beyond these, senders for which the kernel vouches: what messages make up must not keep them out. There are never more of
-/// them than processes that are distinguished.
+/// Additional room for senders that the kernel vouches for, so that origins invented by messages cannot keep them out. Their number is
+/// bounded by the number of distinguished processes.
 const SENDERS_BEYOND: usize = 16_384;
 
-/// Seconds for which an origin that nothing uses is kept, with its answer.
+/// Seconds for which an unused origin is kept with its answer.
 const IDLE_SECONDS: u32 = 60;
 
-/// Longer origins are not looked up: no real one comes near, and each would be kept.
+/// Longer origins are not looked up. No real one is nearly as long, and the table would have to store each.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// An origin, as long as something uses it, and in the bits above its number how the listener reads the names that it sends: equal
-/// bytes that are read differently are different messages. Number zero is no origin at all.
+/// An origin, valid while something uses it. The bits above its number say how the listener reads names: equal bytes that are read
+/// differently are different messages. Number zero stands for no origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OriginId(pub(crate) u32);
 
-/// Of [`OriginId`]; what is above fits beside a kind in the head of an alias.
+/// Bits of the number in an [`OriginId`]. The bits above fit beside a kind in the head of an alias.
 const NUMBER_BITS: u32 = 20;
 const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 
 const _: () = assert!(ORIGINS_MAX + SENDERS_BEYOND < NUMBER_MASK as usize);
 
-/// How a listener reads names: with tag styles of its own, or as the rules say.
+/// How a listener reads tags in names: with its own styles, or as the rules say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameReading(u32);
 
@@ -47,7 +47,7 @@ impl From<Option<TagStyles>> for NameReading {
 }
 
 impl NameReading {
-    /// Tag styles of the listener's own; `None`: the rules say.
+    /// The listener's own tag styles. `None`: the rules decide.
     pub fn tag_styles(self) -> Option<TagStyles> {
         OriginId::NONE.read(self).tag_styles()
     }
@@ -70,42 +70,42 @@ impl OriginId {
         OriginId(self.0 & NUMBER_MASK | reading.0)
     }
 
-    /// The listener's own; `None`: the rules say.
+    /// The listener's own styles. `None`: the rules decide.
     pub fn tag_styles(self) -> Option<TagStyles> {
         let bits = self.0 >> NUMBER_BITS;
         (bits != 0).then(|| TagStyles::from_bits(bits))
     }
 
-    /// This origin, read as another is.
+    /// This origin, read in the same way as `other`.
     fn read_as(self, other: OriginId) -> Self {
         OriginId(self.0 | other.0 & !NUMBER_MASK)
     }
 }
 
-/// An origin across threads: an answer that comes when its origin has gone and another has its number finds nothing.
+/// An origin as other threads know it. An answer for an origin whose number was reused meanwhile finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OriginTicket {
     id: OriginId,
     generation: u32,
 }
 
-/// The tags of one origin, shared by everybody who asked.
+/// The tags of one origin, shared by everything that asked for them.
 pub type OriginTags = Arc<[Box<str>]>;
 
-/// Everything that a message and its socket say about who sent it.
+/// Everything that a message and its socket say about the sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginKey<'a> {
-    /// Container of the sending process, as the kernel led to it. Empty: not known.
+    /// Container of the sending process, found through the kernel's credentials. Empty: unknown.
     pub sender: &'a str,
     pub fields: OriginFields<'a>,
-    /// Of the tag `dd.internal.entity_id`.
+    /// Value of the tag `dd.internal.entity_id`.
     pub entity_id: Option<&'a str>,
-    /// Of the tag `dd.internal.card`.
+    /// Value of the tag `dd.internal.card`.
     pub tag_cardinality: Option<&'a str>,
 }
 
 impl<'a> OriginKey<'a> {
-    /// What a message says by itself. Of special tags the last of a sort counts.
+    /// The origin fields of a message. If a special tag is repeated, the last one counts.
     pub fn of_message(fields: OriginFields<'a>, tags: impl Iterator<Item = &'a str>) -> Self {
         let mut key = OriginKey {
             fields,
@@ -121,12 +121,12 @@ impl<'a> OriginKey<'a> {
         key
     }
 
-    /// Whether the message itself says nothing.
+    /// Whether the message has no origin fields.
     pub fn is_sender_only(&self) -> bool {
         self.fields.is_empty() && self.entity_id.is_none() && self.tag_cardinality.is_none()
     }
 
-    /// As one text, from which [`OriginKey::from_text`] makes it again. `|` occurs in none of the parts.
+    /// Writes one text, which [`OriginKey::from_text`] reads. No part can contain `|`.
     pub fn write(&self, out: &mut String) {
         out.clear();
         let fields = &self.fields;
@@ -164,24 +164,24 @@ impl<'a> OriginKey<'a> {
     }
 }
 
-/// What a list of origins that may send says of one.
+/// Whether the list of allowed origins admits this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
-    /// Nobody has said yet.
+    /// Not decided yet.
     #[default]
     Undecided,
     Allowed,
     NotAllowed,
-    /// Not enough is known of it to say.
+    /// Too little is known of the origin to decide.
     Unknown,
 }
 
-/// What a table wants to know.
+/// A question of the table to the origin resolver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginQuestion {
-    /// Which tags does this origin bring, now and whenever that changes?
+    /// Asks for the tags of this origin, now and whenever they change.
     Tags { ticket: OriginTicket, key: Box<str> },
-    /// No answer is wanted any more.
+    /// The answer is no longer wanted.
     Forget { ticket: OriginTicket },
 }
 
@@ -190,30 +190,30 @@ struct Origin {
     text: Box<str>,
     hash: u64,
     tags: Option<OriginTags>,
-    /// The answer is final for now: nobody is being asked.
+    /// True when no further answer is expected for now.
     settled: bool,
     admission: Admission,
-    /// The sender's own origin, which this one uses: aliases name senders by number, so the number must not go to another
-    /// sender while some raw context can still be reached with it.
+    /// The sender's origin, of which this one holds a use. Aliases name senders by number, so the number must not be reused while a raw
+    /// context can be reached with it.
     sender: OriginId,
-    /// Raw contexts of this origin, and its other holders.
+    /// Raw contexts of this origin plus other holders.
     uses: u32,
-    /// Raw contexts of this origin and of those that its messages name besides.
+    /// Raw contexts of this origin and of the origins that its messages name.
     contexts: u32,
-    /// Samples of the same, estimated, since they were last asked for.
+    /// Samples of the same, estimated, since the last summary.
     samples: u64,
-    /// The last second in which it was taken up.
+    /// The second of the last use.
     last_used: u32,
     generation: u32,
-    /// Its tags have changed and raw contexts still lead to what was made with the old ones.
+    /// The tags have changed, and some raw contexts still lead to contexts made with the old ones.
     dirty: bool,
 }
 
-/// What is known of an origin's tags.
+/// The known tags of an origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownTags {
     pub tags: Option<OriginTags>,
-    /// False while an answer is on its way that may say more.
+    /// False while a more complete answer may come.
     pub settled: bool,
 }
 
@@ -224,9 +224,9 @@ pub(crate) struct Origins {
     questions: Vec<OriginQuestion>,
     text_bytes: usize,
     any_dirty: bool,
-    /// Off, nobody answers questions and there is no origin but none.
+    /// When false, no questions are asked and every message has origin zero.
     pub enabled: bool,
-    /// What the table may take; beyond, a new origin is refused.
+    /// Bytes that the table may use. Beyond them a new origin is refused.
     pub bytes_max: usize,
     pub counts: Counts<OriginCounter>,
     scratch: String,
@@ -253,7 +253,7 @@ impl Origins {
         self.index.len()
     }
 
-    /// Finds or adds the origin of a message and takes one use of it. `sender` is the origin of its socket's peer.
+    /// Finds or adds the origin of a message and takes one use of it. `sender` is the origin of the socket's peer.
     pub fn acquire(
         &mut self,
         key: &OriginKey<'_>,
@@ -280,7 +280,7 @@ impl Origins {
         id.read_as(sender)
     }
 
-    /// The origin of a container, of which messages may say more. Takes one use.
+    /// Finds or adds the origin of a container and takes one use of it. Its messages may carry further fields.
     pub fn acquire_sender(&mut self, container: &str, secret: &HashSecret, now: u32) -> OriginId {
         if container.is_empty() || !self.enabled {
             return OriginId::NONE;
@@ -296,7 +296,7 @@ impl Origins {
         id.unwrap_or_default()
     }
 
-    /// The origin of unknown senders, for when even that brings tags. Takes one use.
+    /// The origin of unknown senders, which is needed when even those get tags. Takes one use.
     pub fn acquire_nobody(&mut self, secret: &HashSecret, now: u32) -> OriginId {
         let mut text = String::new();
         OriginKey::default().write(&mut text);
@@ -368,7 +368,7 @@ impl Origins {
         }
     }
 
-    /// Gives one use back. The origin stays for a while in case it comes again.
+    /// Releases one use. An unused origin is kept for a while in case it returns.
     #[inline]
     pub fn release(&mut self, id: OriginId) {
         if !id.is_none() {
@@ -376,7 +376,8 @@ impl Origins {
         }
     }
 
-    /// Who answers for an origin: the process's own, where it is known, since what a message says is up to its sender.
+    /// The origin to charge for contexts and samples: that of the sending process if known, because the sender chooses the fields of a
+    /// message.
     fn account(&self, id: OriginId) -> usize {
         let sender = self.entries[id.number()].sender;
         if sender.is_none() {
@@ -386,13 +387,13 @@ impl Origins {
         }
     }
 
-    /// A raw context of this origin was made.
+    /// Counts a raw context that was made for this origin.
     pub fn add_context(&mut self, id: OriginId) {
         let account = self.account(id);
         self.entries[account].contexts += 1;
     }
 
-    /// A raw context of this origin has gone.
+    /// Counts a raw context of this origin that was removed.
     pub fn remove_context(&mut self, id: OriginId) {
         let account = self.account(id);
         self.entries[account].contexts -= 1;
@@ -403,18 +404,18 @@ impl Origins {
         self.entries[account].samples += samples;
     }
 
-    /// Raw contexts of the answerer of this origin; `None` if none is known.
+    /// Raw contexts charged to the account of this origin; `None` if it has none.
     pub fn contexts(&self, id: OriginId) -> Option<usize> {
         let account = self.account(id);
         (account > 0).then(|| self.entries[account].contexts as usize)
     }
 
-    /// The text of the answerer of this origin.
+    /// The text of the origin that is charged for this one.
     pub fn account_text(&self, id: OriginId) -> &str {
         &self.entries[self.account(id)].text
     }
 
-    /// The origins with most contexts and those with most samples, which are counted from zero from here on.
+    /// The origins with the most contexts and those with the most samples. Resets the counts of samples.
     pub fn top(&mut self) -> Vec<OriginUsage> {
         let (mut by_contexts, mut by_samples) = (Top::default(), Top::default());
         let mut samples = std::collections::HashMap::new();
@@ -453,7 +454,7 @@ impl Origins {
         }
     }
 
-    /// Takes an answer. True when it changed tags that contexts may have been made with.
+    /// Stores an answer. Returns true if it changed tags that contexts may have been made with.
     pub fn answer(
         &mut self,
         ticket: OriginTicket,
@@ -489,7 +490,7 @@ impl Origins {
         self.entries[id.number()].admission
     }
 
-    /// Nobody waits any longer for what is said of this origin.
+    /// Stops waiting for a decision about this origin.
     pub fn settle_admission(&mut self, id: OriginId) {
         let admission = &mut self.entries[id.number()].admission;
         if *admission == Admission::Undecided {
@@ -501,7 +502,7 @@ impl Origins {
         self.entries[id.number()].dirty
     }
 
-    /// Every raw context has been looked at since the last change.
+    /// Called when every raw context was checked since the last change.
     pub fn clear_dirty(&mut self) {
         if std::mem::take(&mut self.any_dirty) {
             for entry in &mut self.entries {
@@ -510,7 +511,7 @@ impl Origins {
         }
     }
 
-    /// Forgets origins that nothing has used for a while.
+    /// Removes origins that were not used for a while.
     pub fn expire(&mut self, now: u32) {
         for id in 1..self.entries.len() {
             let entry = &mut self.entries[id];
@@ -541,7 +542,7 @@ impl Origins {
         }
     }
 
-    /// What there is to ask since the last call.
+    /// The questions since the last call.
     pub fn take_questions(&mut self) -> Vec<OriginQuestion> {
         std::mem::take(&mut self.questions)
     }
@@ -550,7 +551,7 @@ impl Origins {
         !self.questions.is_empty()
     }
 
-    /// Bytes held; tags are shared with the answerer and counted there.
+    /// Bytes held. Tags are shared with the resolver, which counts them.
     pub fn heap_bytes(&self) -> usize {
         self.text_bytes
             + self.len() * 8

@@ -1,8 +1,8 @@
-//! The one hint to the processor that safe Rust cannot give. Looking up a group of messages step by step, with the next step's
-//! memory already on its way, is what keeps the cost per message flat when the tables outgrow the second-level cache.
+//! Prefetching, the one hint to the processor that safe Rust lacks. A group of messages is looked up step by step, with the memory of the
+//! next step already on its way. This keeps the cost per message flat when the tables outgrow the second-level cache.
 #![allow(unsafe_code)]
 
-/// Asks for the cache line at `address`. Harmless for any address, null and dangling ones included: it is never read.
+/// Prefetches the cache line at `address`. Any address is harmless, also a null or dangling one, because nothing reads it.
 #[inline]
 pub fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -18,8 +18,8 @@ pub fn prefetch(address: *const u8) {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Asks for all cache lines of a text: three in any case, because most keys have as many and a branch on it would be predicted
-/// wrongly, and the others of a longer one.
+/// Prefetches the cache lines of a text: always three, because most keys have as many and a branch would be predicted wrongly, and the rest
+/// of a longer text.
 #[inline(always)]
 pub(crate) fn prefetch_text(text: &[u8]) {
     let start = text.as_ptr();
@@ -34,7 +34,7 @@ pub(crate) fn prefetch_text(text: &[u8]) {
     }
 }
 
-/// Asks for the first and the last cache line of a text.
+/// Prefetches the first and the last cache line of a text.
 #[inline(always)]
 pub(crate) fn prefetch_ends(text: &str) {
     let start = text.as_ptr();
@@ -42,7 +42,7 @@ pub(crate) fn prefetch_ends(text: &str) {
     prefetch(start.wrapping_add(text.len().saturating_sub(1)));
 }
 
-/// Asks for a value that may lie across two cache lines.
+/// Prefetches a value that may span two cache lines.
 #[inline(always)]
 pub fn prefetch_value<T>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();

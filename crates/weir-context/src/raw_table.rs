@@ -1,4 +1,4 @@
-//! Raw contexts: what messages say about themselves before any rule, and where each of them leads.
+//! Raw contexts: the identity of a metric before rules, and the context that each leads to.
 
 use hashbrown::HashTable;
 use weir_rules::RuleId;
@@ -10,8 +10,8 @@ use crate::sharded::{Sharded, shrink};
 use crate::strings::StringId;
 use crate::tag_lists::TagListId;
 
-/// A raw context: what a message says about itself, before any rule. Valid for one generation of its slot, so that a
-/// cached one can never reach a context that took the slot later.
+/// A raw context: the identity of a metric as sent, before rules. Valid for one generation of its slot, so a cached id can never reach a
+/// later raw context in the slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawId {
     pub(crate) slot: u32,
@@ -19,7 +19,7 @@ pub struct RawId {
 }
 
 impl RawId {
-    /// No raw context: no alias leads to a slot of this number.
+    /// No raw context. No alias leads to a slot of this number.
     pub(crate) const NONE: RawId = RawId {
         slot: NOBODY,
         generation: 0,
@@ -36,19 +36,19 @@ pub(crate) struct RawContext {
     pub origin: OriginId,
     pub hash: u64,
     pub kind: u8,
-    /// Neighbours in the list of raw contexts with the same target; [`NOBODY`] at its ends. A filtered one, which has no
-    /// neighbours, has the number of the rule that drops it in `next`.
+    /// Neighbours in the list of raw contexts with the same target; [`NOBODY`] at its ends. A filtered raw context has no neighbours; its
+    /// `next` holds the number of the rule that drops it.
     next: u32,
     previous: u32,
-    /// Second of the last look-up, for those without a context only: others live as long as their context.
+    /// Second of the last look-up. Used only without a context: otherwise a raw context lives as long as its context.
     last_seen: u32,
 }
 
-/// Where a raw context leads. Apart from the raw contexts, so that eight share a cache line.
+/// The target of a raw context. Stored separately, so that eight share a cache line.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Target {
     generation: u32,
-    /// [`FREE`], [`FILTERED`], [`STALE`], or a context id plus three, with [`ON_TRIAL`] where samples are to be counted.
+    /// [`FREE`], [`FILTERED`], [`STALE`], or a context id plus three, with [`DRY_RUN`] if samples must be counted.
     to: u32,
 }
 
@@ -56,25 +56,25 @@ const FREE: u32 = 0;
 const FILTERED: u32 = 1;
 const STALE: u32 = 2;
 const FIRST_ID: u32 = 3;
-/// The sign bit: one comparison tells an ordinary context from everything else.
-const ON_TRIAL: u32 = 1 << 31;
+/// The sign bit: one comparison separates an ordinary context from everything else.
+const DRY_RUN: u32 = 1 << 31;
 
-/// What a [`Target`] says.
+/// The decoded form of a [`Target`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leads {
     /// The slot is free.
     Nowhere,
     /// A rule drops the metric.
     Filtered,
-    /// The rules or the tags of its origin have changed: it is resolved again when it is next seen.
+    /// The rules or the tags of its origin have changed. It is resolved again with its next message.
     Stale,
     Context(ContextId),
-    /// To a context that a dry run of a rule would change.
-    OnTrial(ContextId),
+    /// A context that a rule in a dry run would change.
+    DryRun(ContextId),
 }
 
 impl Target {
-    /// The context, where nothing else is to be done. The short form of [`Target::leads`].
+    /// The context, if the target is an ordinary one. The fast form of [`Target::leads`].
     #[inline(always)]
     pub fn ordinary(self) -> Option<ContextId> {
         (self.to as i32 >= FIRST_ID as i32).then(|| ContextId(self.to - FIRST_ID))
@@ -85,21 +85,21 @@ impl Target {
             FREE => Leads::Nowhere,
             FILTERED => Leads::Filtered,
             STALE => Leads::Stale,
-            to if to & ON_TRIAL != 0 => Leads::OnTrial(ContextId((to & !ON_TRIAL) - FIRST_ID)),
+            to if to & DRY_RUN != 0 => Leads::DryRun(ContextId((to & !DRY_RUN) - FIRST_ID)),
             to => Leads::Context(ContextId(to - FIRST_ID)),
         }
     }
 
     fn context(self) -> Option<ContextId> {
-        (self.to >= FIRST_ID).then(|| ContextId((self.to & !ON_TRIAL) - FIRST_ID))
+        (self.to >= FIRST_ID).then(|| ContextId((self.to & !DRY_RUN) - FIRST_ID))
     }
 }
 
-/// What [`RawTable::unlink`] found.
+/// Result of [`RawTable::unlink`].
 #[derive(Clone, Copy)]
 pub(crate) struct Unlinked {
     pub context: ContextId,
-    /// The new head of the context's list, where the raw context was its head.
+    /// The new head of the context's list, if this raw context was the head.
     pub head: Option<u32>,
 }
 
@@ -108,11 +108,11 @@ pub(crate) struct RawTable {
     entries: Chunked<RawContext>,
     targets: Chunked<Target>,
     free: Vec<u32>,
-    /// The generation that new slots begin with.
+    /// The first generation of new slots.
     generation_start: u32,
     index: Sharded<HashTable<u32>>,
-    /// Those that lead to no context: filtered ones, and stale ones that were not seen since. An entry may have been
-    /// overtaken by events; expiry looks.
+    /// Raw contexts without a context: filtered ones, and stale ones that were not seen since. An entry may be out of date, so expiry
+    /// checks it.
     loose: Vec<RawId>,
 }
 
@@ -128,7 +128,7 @@ impl RawTable {
         }
     }
 
-    /// Slots, free ones included.
+    /// Slots, including free ones.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -148,27 +148,27 @@ impl RawTable {
         self.targets[slot as usize].leads()
     }
 
-    /// The target of a raw context that was found before, if its slot still holds it.
+    /// The target of a raw context found earlier, if its slot still holds it.
     #[inline(always)]
     pub fn target(&self, raw: RawId) -> Option<Target> {
         let target = *self.targets.get(raw.slot as usize)?;
         (target.generation == raw.generation).then_some(target)
     }
 
-    /// Where the target lies, as something to prefetch.
+    /// Address of the target, for prefetching.
     #[inline]
     pub fn target_address(&self, raw: RawId) -> *const u8 {
         self.targets.address(raw.slot as usize)
     }
 
-    /// The context that a raw context probably leads to. Nothing may rely on it.
+    /// The context that a raw context probably leads to, for prefetching only.
     #[inline]
     pub fn probable_context(&self, raw: RawId) -> Option<ContextId> {
         self.targets.get(raw.slot as usize)?.context()
     }
 
-    /// The slots of raw contexts with this hash. An iterator and no closure to compare with: that would be compiled without
-    /// what the callers are compiled for.
+    /// The slots of raw contexts with this hash. An iterator instead of a comparing closure: a closure would not be compiled for the
+    /// instructions of the callers.
     #[inline(always)]
     pub fn candidates(&self, hash: u64) -> impl Iterator<Item = &u32> {
         self.index.shard(hash).iter_hash(hash)
@@ -189,7 +189,7 @@ impl RawTable {
         found.copied()
     }
 
-    /// Adds a raw context that is stale for now.
+    /// Adds a raw context, stale at first.
     pub fn add(&mut self, hash: u64, kind: u8, name: StringId, tags: TagListId, origin: OriginId) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.entries.push(RawContext::default());
@@ -217,7 +217,7 @@ impl RawTable {
         slot
     }
 
-    /// Takes a raw context out. The next one in its slot has another generation.
+    /// Removes a raw context. The next one in its slot has another generation.
     pub fn remove(&mut self, slot: u32) -> RawContext {
         let removed = std::mem::take(&mut self.entries[slot as usize]);
         let target = &mut self.targets[slot as usize];
@@ -235,12 +235,12 @@ impl RawTable {
         removed
     }
 
-    /// The slots of the list that begins with `head`.
+    /// The next slot in the list.
     pub fn next_of(&self, slot: u32) -> u32 {
         self.entries[slot as usize].next
     }
 
-    /// Lets a raw context lead to `context`, as the new head of its list.
+    /// Links a raw context to `context`, as the new head of its list.
     pub fn link(&mut self, slot: u32, context: ContextId, head: u32) {
         self.targets[slot as usize].to = context.0 + FIRST_ID;
         let entry = &mut self.entries[slot as usize];
@@ -250,7 +250,7 @@ impl RawTable {
         }
     }
 
-    /// Takes a raw context that leads to a context out of that context's list. `None`: it leads to none.
+    /// Removes a raw context from its context's list. `None` if it has no context.
     pub fn unlink(&mut self, slot: u32) -> Option<Unlinked> {
         let context = self.targets[slot as usize].context()?;
         let RawContext { next, previous, .. } = self.entries[slot as usize];
@@ -266,7 +266,7 @@ impl RawTable {
         Some(Unlinked { context, head })
     }
 
-    /// Lets a raw context lead nowhere, because `rule` drops it.
+    /// Marks a raw context as dropped by `rule`.
     pub fn filter(&mut self, slot: u32, rule: Option<RuleId>, now: u32) {
         self.entries[slot as usize].next = rule.map_or(NOBODY, |rule| rule.0);
         self.loosen(slot, FILTERED, now);
@@ -278,7 +278,7 @@ impl RawTable {
         (rule != NOBODY).then_some(RuleId(rule))
     }
 
-    /// Lets a raw context that is unlinked be resolved again.
+    /// Marks an unlinked raw context for resolving again.
     pub fn make_stale(&mut self, slot: u32, now: u32) {
         self.loosen(slot, STALE, now);
     }
@@ -290,16 +290,15 @@ impl RawTable {
     }
 
     pub fn put_on_trial(&mut self, slot: u32) {
-        self.targets[slot as usize].to |= ON_TRIAL;
+        self.targets[slot as usize].to |= DRY_RUN;
     }
 
-    /// A filtered raw context was seen.
+    /// Records a look-up of a filtered raw context.
     pub fn see(&mut self, slot: u32, now: u32) {
         self.entries[slot as usize].last_seen = now;
     }
 
-    /// The next raw context, at `place` or behind it in the list of loose ones, that leads to no context and was last seen
-    /// before `oldest`. It leaves that list.
+    /// The next raw context in the loose list, from `place` on, that has no context and was last seen before `oldest`. It leaves the list.
     pub fn next_expired(&mut self, place: &mut usize, oldest: u32) -> Option<u32> {
         while let Some(&raw) = self.loose.get(*place) {
             let target = self.target(raw);
@@ -316,8 +315,8 @@ impl RawTable {
         None
     }
 
-    /// Gives back the slots behind the last raw context. Generations of slots that come later begin behind all those that
-    /// went, so that an alias that outlived its context finds nothing there either.
+    /// Frees the slots after the last raw context. Later slots start with a generation after all removed ones, so an alias that outlived
+    /// its context finds nothing there.
     pub fn compact(&mut self) {
         if self.free.len() <= 1024 || self.free.len() <= self.entries.len() / 2 {
             return;

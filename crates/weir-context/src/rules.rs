@@ -1,5 +1,5 @@
-//! What happens to a name and its tags between the wire and the aggregate: mapper, special tags, namespace, name filter,
-//! rules, extra tags. Applied once per raw context, never per sample.
+//! The path of a name and its tags from the wire to the aggregate: mapper, special tags, namespace, name filter, rules, extra tags. Applied
+//! once per raw context, never per sample.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weir_protocol::{Kind, SpecialTag, special_tag};
 use weir_rules::{Applied, RuleId, RuleSet, Scratch, Subject, Trace, Untraced};
 
-/// Name prefixes that the namespace is not put in front of, unless the operator gives a list of their own.
+/// Names with these prefixes get no namespace, unless the operator gives another list.
 pub const NAMESPACE_EXCEPTIONS: [&str; 21] = [
     "datadog.agent",
     "datadog.dogstatsd",
@@ -32,7 +32,7 @@ pub const NAMESPACE_EXCEPTIONS: [&str; 21] = [
     "runtime",
 ];
 
-/// Names that are dropped: exact ones, or prefixes.
+/// Names to drop: exact names or prefixes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NameFilter {
     names: Vec<String>,
@@ -44,7 +44,7 @@ impl NameFilter {
         names.sort_unstable();
         names.dedup();
         if match_prefix {
-            // A prefix that begins with another adds nothing; without it the nearest smaller entry decides.
+            // A prefix of another prefix makes the longer one superfluous. Without it the nearest smaller entry decides.
             names.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
         }
         NameFilter { names, match_prefix }
@@ -73,7 +73,7 @@ impl NameFilter {
 pub struct Rules {
     /// Mapper and rules, shared by every worker.
     set: Arc<RuleSet>,
-    /// Put in front of names, with its final dot; empty for none.
+    /// Prefix of names, with its final dot. Empty for none.
     namespace: String,
     namespace_exceptions: Vec<String>,
     pub filter: NameFilter,
@@ -81,13 +81,13 @@ pub struct Rules {
     extra_tags: Vec<String>,
     /// The agent's own hostname.
     hostname: String,
-    /// Suffixes that a histogram expands to, tested against the filter with their name. At most 32.
+    /// Suffixes of a histogram's series, checked by the filter with the name. At most 32.
     suffixes: Vec<String>,
-    /// Bits of the suffixes that a histogram has without any rule about it.
+    /// Bits of the suffixes that a histogram has if no rule names it.
     suffix_mask: u32,
-    /// With a prefix: every histogram and timing sample also goes into a distribution of that name.
+    /// With a prefix: every histogram and timing sample also goes into a distribution with that prefix.
     copy_to_distribution: Option<String>,
-    /// Tags longer than this many bytes are cut at a character border.
+    /// Longer tags are cut to this many bytes, at a character boundary.
     max_tag_bytes: Option<usize>,
 }
 
@@ -110,13 +110,13 @@ pub struct RuleSettings {
     pub hostname: String,
     /// Each begins with its dot: `.max`, `.95percentile`.
     pub histogram_suffixes: Vec<String>,
-    /// Bits of the suffixes that a histogram has without any rule about it; `None` means all.
+    /// Bits of the suffixes that a histogram has if no rule names it. `None` means all.
     pub suffix_mask: Option<u32>,
     pub copy_to_distribution: Option<String>,
     pub max_tag_bytes: Option<usize>,
 }
 
-/// What the rules found out about a context beside the context itself, and the buffers for that. Used again and again.
+/// Results of the rules besides the context itself, and their buffers. Reused.
 #[derive(Debug, Default)]
 pub struct Resolved {
     pub jmx_check: Option<String>,
@@ -125,20 +125,20 @@ pub struct Resolved {
     scratch: Scratch,
 }
 
-/// What rules decided about a context.
+/// The decision of the rules about a context.
 #[derive(Debug)]
 pub struct Verdict<'a> {
-    /// The metric is not dropped.
+    /// True if no rule drops the metric.
     pub passes: bool,
-    /// What rules on trial would have made of it, where that is something else.
+    /// Results of rules in a dry run that differ from the actual one.
     pub trials: Vec<Trial<'a>>,
 }
 
-/// What one rule on trial would have done to a context.
+/// The effect that one rule in a dry run would have had on a context.
 #[derive(Debug)]
 pub struct Trial<'a> {
     pub rule: RuleId,
-    /// `None`: dropped it.
+    /// `None`: the rule would have dropped it.
     pub becomes: Option<Subject<'a>>,
 }
 
@@ -190,13 +190,13 @@ impl Rules {
         self.copy_to_distribution.is_some()
     }
 
-    /// The name of the distribution that copies a histogram's samples.
+    /// The name of the distribution that gets a copy of a histogram's samples.
     pub fn copied_name(&self, name: &str, kind: Kind) -> Option<String> {
         let prefix = self.copy_to_distribution.as_ref()?;
         matches!(kind, Kind::Histogram | Kind::Timing).then(|| format!("{prefix}{name}"))
     }
 
-    /// What a metric says about itself, as the rules take it.
+    /// A metric in the form that the rules take.
     pub fn subject<'a>(&self, kind: Kind, name: &'a str, tags: impl Iterator<Item = &'a str>) -> Subject<'a> {
         Subject {
             kind,
@@ -208,7 +208,7 @@ impl Rules {
         }
     }
 
-    /// Applies every rule to `subject`; its tags are left sorted and free of duplicates. Rules on trial are tried on copies.
+    /// Applies every rule to `subject`, whose tags are then sorted and free of duplicates. Rules in a dry run work on copies.
     pub fn apply<'a>(&'a self, subject: &mut Subject<'a>, resolved: &mut Resolved) -> Verdict<'a> {
         let before = self.set.has_dry_run().then(|| subject.clone());
         resolved.applied.clear();
@@ -233,7 +233,7 @@ impl Rules {
         Verdict { passes, trials }
     }
 
-    /// [`Rules::apply`] without trials, telling what each stage did. Returns false when the metric is dropped.
+    /// [`Rules::apply`] without dry runs; reports the effect of each stage. Returns false if the metric is dropped.
     pub fn apply_traced<'a>(
         &'a self,
         subject: &mut Subject<'a>,
@@ -244,8 +244,8 @@ impl Rules {
         self.run(subject, None, resolved, trace)
     }
 
-    /// The stages in their order; every one is here, so that what is explained is what is done. `assume`: a rule on trial
-    /// that is to be applied all the same.
+    /// The stages in order. `weir explain` calls this function too, so the explanation cannot differ from the effect. `assume` is a rule in
+    /// a dry run that is applied as if it were active.
     fn run<'a>(
         &'a self,
         subject: &mut Subject<'a>,
@@ -280,7 +280,7 @@ impl Rules {
         if !self.set.apply(subject, assume, scratch, applied, trace) {
             return false;
         }
-        // A message that names the agent's own host means the same context as one that names none.
+        // A message that names the agent's own host has the same context as one without a host.
         if subject.host.as_deref() == Some(self.hostname.as_str()) {
             subject.host = None;
         }
@@ -303,7 +303,7 @@ impl Rules {
         self.apply_to_tags_traced(tags, &mut Untraced)
     }
 
-    /// [`Rules::apply_to_tags`], telling what each stage did.
+    /// [`Rules::apply_to_tags`]; reports the effect of each stage.
     pub fn apply_to_tags_traced<'a>(
         &'a self,
         tags: &mut Vec<Cow<'a, str>>,
@@ -356,7 +356,7 @@ impl Rules {
         trace.stage("duplicates", || "each tag counts once".into(), name, tags);
     }
 
-    /// Bits of the suffixes whose names the filter lets pass.
+    /// Bits of the suffixes that the filter admits.
     fn passing_suffixes(&self, name: &str) -> u32 {
         if self.filter.is_empty() {
             return u32::MAX;
@@ -372,7 +372,7 @@ impl Rules {
     }
 }
 
-/// Of several special tags of one sort the last stands. Sorting would forget which that was, so the others go before it.
+/// The last of several special tags of one sort counts. Sorting would lose their order, so the others are removed first.
 pub(crate) fn keep_last_special(tags: &mut Vec<&str>) {
     let mut sorts_seen = 0u8;
     for at in (0..tags.len()).rev() {
@@ -392,7 +392,7 @@ pub(crate) fn keep_last_special(tags: &mut Vec<&str>) {
     }
 }
 
-/// Sorts by bytes and leaves each tag once. Most tags differ within eight bytes, which compare as one integer.
+/// Sorts by bytes and removes duplicates. Most tags differ within eight bytes, which compare as one integer.
 pub(crate) fn sort_and_dedup<T: AsRef<str> + PartialEq>(tags: &mut Vec<T>) {
     let order = |a: &T, b: &T| {
         let (a, b) = (a.as_ref(), b.as_ref());
@@ -414,7 +414,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The resolved metric: name, host and tags; `None` when it is dropped.
+    /// The resolved metric: name, host and tags. `None` if it is dropped.
     fn apply(
         rules: &Rules,
         kind: Kind,

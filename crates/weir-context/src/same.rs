@@ -1,10 +1,10 @@
-//! Whether two byte strings are equal, for the short ones that keys and tags are.
+//! Compares two short byte strings, such as keys and tags.
 
 use crate::level::Level;
 
-/// `a == b`, without the call that the standard library makes: that costs more than comparing what is usually two to ten
-/// blocks of 16 bytes. Blocks overlap where the length asks for it, and up to 64 bytes there is no loop, because how often one
-/// runs differs from key to key and cannot be predicted. `BLOCKS` of 64 bytes is how long the texts usually are.
+/// `a == b` without the standard library's call, which costs more than comparing the usual two to ten blocks of 16 bytes. Blocks overlap
+/// where the length asks for it. Up to 64 bytes there is no loop, because its number of rounds differs from key to key and cannot be
+/// predicted. `BLOCKS` is the usual length of the texts, in blocks of 64 bytes.
 #[inline(always)]
 pub(crate) fn same<const BLOCKS: usize>(a: &[u8], b: &[u8], level: Level) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -31,7 +31,7 @@ fn same_plain(a: &[u8], b: &[u8]) -> bool {
         .unwrap_or_else(|| a == b)
 }
 
-/// Whether the first and the last `N` bytes are equal, where there are as many.
+/// Whether the first and the last `N` bytes are equal. `None` for texts shorter than that.
 #[inline(always)]
 fn ends_equal<const N: usize>(a: &[u8], b: &[u8]) -> Option<bool> {
     let first = equal(a.first_chunk::<N>()?, b.first_chunk::<N>()?);
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn every_byte_counts_at_every_length() {
         for level in Level::available() {
-            // Miri is slow: with it, around the borders of blocks.
+            // Miri is slow, so it tries only lengths around the borders of blocks.
             let lengths = (0..270).filter(|length| !cfg!(miri) || matches!(length % 64, 0 | 1 | 31 | 63));
             for length in lengths {
                 let a = vec![7u8; length];

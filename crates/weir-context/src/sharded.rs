@@ -1,7 +1,7 @@
 use hashbrown::HashTable;
 
-/// A table cut into 64 by the top bits of the hash. A table that grows rehashes all it holds; cut into 64, the pause is a
-/// 64th, and a table of a million entries grows in steps of well under a millisecond.
+/// A table in 64 shards, selected by the top bits of the hash. A growing table rehashes all entries. With shards the pause is a 64th, well
+/// under a millisecond for a table of a million entries.
 pub(crate) struct Sharded<T> {
     shards: Box<[T; SHARDS]>,
 }
@@ -15,7 +15,7 @@ impl<T> Sharded<T> {
         }
     }
 
-    /// Bits 57 to 63 address within hashbrown's groups, so the shard comes from the bits just below.
+    /// hashbrown uses bits 57 to 63 within its groups, so the shard comes from the bits just below.
     #[inline]
     fn index(hash: u64) -> usize {
         (hash >> 51) as usize & (SHARDS - 1)
@@ -37,7 +37,7 @@ impl<T> Sharded<T> {
 }
 
 impl<T> Sharded<HashTable<T>> {
-    /// Makes room for about so many entries while there is none, so that none of them is hashed again later.
+    /// Reserves room for about this many entries while the table is empty, so that growth does not rehash them.
     pub fn expect(&mut self, entries: usize) {
         for shard in self.shards.iter_mut().filter(|shard| shard.is_empty()) {
             shard.reserve(entries / SHARDS, |_| 0);
@@ -45,7 +45,7 @@ impl<T> Sharded<HashTable<T>> {
     }
 }
 
-/// Gives back a shard's memory once three quarters of it are unused.
+/// Frees a shard's spare memory once three quarters of it are unused.
 pub(crate) fn shrink<T>(shard: &mut HashTable<T>, hash: impl Fn(&T) -> u64) {
     if shard.capacity() > 64 && shard.len() < shard.capacity() / 4 {
         shard.shrink_to(shard.len() * 2, hash);

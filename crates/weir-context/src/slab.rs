@@ -1,9 +1,9 @@
 use crate::chunked::Chunked;
 
-/// Free places beyond which giving memory back is not worth sorting them for.
+/// Above this many free places, sorting them costs more than the memory it would give back.
 const SORTED_MAX: usize = 1 << 16;
 
-/// Values under small numbers that are used again. Grows without a pause, and gives memory back when what is left lies in front.
+/// Values under small numbers, which are reused. Grows without copying, and gives memory back once the remaining values lie in front.
 #[derive(Debug, Default)]
 pub(crate) struct Slab<T> {
     entries: Chunked<T>,
@@ -27,7 +27,7 @@ impl<T: Default> Slab<T> {
         u32::try_from(self.entries.len() - 1).expect("the memory budget ends long before 2^32 entries")
     }
 
-    /// Takes an entry out; its number will be used again.
+    /// Removes an entry. Its number will be reused.
     pub fn remove(&mut self, id: u32) -> T {
         self.free.push(id);
         std::mem::take(&mut self.entries[id as usize])
@@ -37,7 +37,7 @@ impl<T: Default> Slab<T> {
         self.entries.len() - self.free.len()
     }
 
-    /// Gives back what lies behind the last entry in use, once most are not.
+    /// Frees the memory behind the last used entry, once most entries are free.
     pub fn compact(&mut self, is_used: impl Fn(&T) -> bool) {
         if self.free.len() <= 1024 || self.free.len() <= self.entries.len() / 2 {
             return;
@@ -50,7 +50,7 @@ impl<T: Default> Slab<T> {
         self.free.retain(|&id| (id as usize) < len);
         self.free.shrink_to_fit();
         if self.free.len() <= SORTED_MAX {
-            // The first places are used first, so that the last become free.
+            // Low places are reused first, so that the high ones stay free.
             self.free.sort_unstable_by(|a, b| b.cmp(a));
         }
     }

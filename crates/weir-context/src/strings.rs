@@ -7,7 +7,7 @@ use crate::sharded::{Sharded, shrink};
 use crate::slab::Slab;
 use crate::usage::{NO_KEY, TagKeys};
 
-/// A string owned by the table while something refers to it.
+/// A string that the table owns while something refers to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StringId(pub u32);
 
@@ -16,17 +16,17 @@ struct Entry {
     text: Box<str>,
     hash: u64,
     references: u32,
-    /// Its key once it was a tag, as [`TagKeys`] numbers them.
+    /// Its key if it was ever a tag, numbered by [`TagKeys`].
     tag_key: u32,
 }
 
-/// Each distinct string once. The keeper of an id holds a reference and gives it back with [`Strings::release`].
+/// Stores each distinct string once. Each holder of an id has a reference and returns it with [`Strings::release`].
 pub(crate) struct Strings {
     index: Sharded<HashTable<u32>>,
     entries: Slab<Entry>,
     text_bytes: usize,
     tag_keys: TagKeys,
-    /// Most values of a key among the tags that are new since this was cleared.
+    /// The largest number of values that the key of a new tag has, since this was reset.
     new_tag_values: usize,
 }
 
@@ -41,7 +41,7 @@ impl Strings {
         }
     }
 
-    /// Makes room for about so many strings while there is none.
+    /// Reserves room for about this many strings while the table is empty.
     pub fn expect(&mut self, strings: usize) {
         self.index.expect(strings);
     }
@@ -57,12 +57,12 @@ impl Strings {
         id
     }
 
-    /// From here on tags are new.
+    /// Resets [`Strings::new_tag_values`].
     pub fn clear_new_tags(&mut self) {
         self.new_tag_values = 0;
     }
 
-    /// How many values the keys of the tags have that are new since they were cleared: those of the key with most.
+    /// The number of values of the tag keys that got a new tag since the reset; the largest one.
     pub fn new_tag_values(&self) -> usize {
         self.new_tag_values
     }
@@ -91,7 +91,7 @@ impl Strings {
         StringId(id)
     }
 
-    /// Finds a string that is held already. Equal to one of ours means valid text, so bytes will do.
+    /// Finds a stored string. Bytes suffice: if they equal a stored string, they are valid UTF-8.
     #[inline]
     pub fn find(&self, text: &[u8], secret: &HashSecret) -> Option<StringId> {
         let hash = secret.bytes(text);
@@ -109,7 +109,7 @@ impl Strings {
         same::<1>(self.entries[id.0].text.as_bytes(), text, level)
     }
 
-    /// Gives one reference back; the last one frees the string.
+    /// Releases one reference. The last one frees the string.
     pub fn release(&mut self, id: StringId) {
         let entry = &mut self.entries[id.0];
         entry.references -= 1;
@@ -126,12 +126,12 @@ impl Strings {
         shrink(shard, |&id| self.entries[id].hash);
     }
 
-    /// Gives memory back after many strings have gone.
+    /// Gives memory back after many strings were removed.
     pub fn compact(&mut self) {
         self.entries.compact(|entry| entry.references > 0);
     }
 
-    /// What is kept of a string, as something to prefetch.
+    /// Address of a string's entry, for prefetching.
     #[inline]
     pub fn entry(&self, id: StringId) -> &impl Sized {
         &self.entries[id.0]
@@ -149,7 +149,7 @@ impl Strings {
         self.entries.len()
     }
 
-    /// Bytes held, slack included; the allocator's rounding of each string is estimated at 8 bytes.
+    /// Bytes held, slack included. The allocator's rounding is estimated at 8 bytes a string.
     pub fn heap_bytes(&self) -> usize {
         self.text_bytes
             + self.len() * 8

@@ -7,43 +7,43 @@ use crate::sharded::{Sharded, shrink};
 use crate::slab::Slab;
 use crate::strings::{StringId, Strings};
 
-/// A sorted, duplicate-free list of tags, shared by every context that has exactly these.
+/// A sorted list of distinct tags, shared by every context with exactly these tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct TagListId(pub u32);
 
-/// Of each tag in a list, 32 bits of its hash are kept: enough to find it without a look at its text. Zero stands for none.
+/// Lists keep 32 bits of each tag's hash, enough to find a tag without reading its text. Zero stands for no tag.
 #[inline]
 fn fingerprint(hash: u64) -> u32 {
     (hash >> 32) as u32 | 1
 }
 
-/// A tag as a message brings it.
+/// A tag as it stands in a message.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RawTag<'a> {
     pub text: &'a [u8],
     pub hash: u64,
 }
 
-/// Lists of up to as many tags are compared pair by pair; longer ones have a table that leads to each tag's place.
+/// Lists of up to this many tags are compared pair by pair. Longer ones have a table from fingerprints to places.
 pub(crate) const PAIRS_MAX: usize = 16;
 
-/// Of an entry in that table, the low bits that hold a place, from one on; those above hold a part of the fingerprint.
+/// The low bits of an entry in that table hold a place, counted from one. The bits above hold a part of the fingerprint.
 const PLACE_BITS: u32 = 20;
 
-/// Fingerprints compared at once.
+/// Number of fingerprints compared at once.
 const BLOCK: usize = 8;
 
 #[derive(Default)]
 struct Entry {
     /// Sorted by text.
     tags: Box<[StringId]>,
-    /// Where each of them is found: see [`finder`].
+    /// Fingerprints, or a table of places for long lists: see [`finder`].
     finder: Box<[u32]>,
     hash: u64,
     references: u32,
 }
 
-/// Each distinct tag list once. A list holds one reference to each of its strings.
+/// Every distinct tag list once. A list holds one reference to each of its strings.
 pub(crate) struct TagLists {
     index: Sharded<HashTable<u32>>,
     entries: Slab<Entry>,
@@ -62,7 +62,7 @@ impl TagLists {
         }
     }
 
-    /// Makes room for about so many lists while there is none.
+    /// Reserves room for about this many lists while the table is empty.
     pub fn expect(&mut self, lists: usize) {
         self.index.expect(lists);
     }
@@ -105,8 +105,7 @@ impl TagLists {
         TagListId(id)
     }
 
-    /// Whether a list consists of exactly these tags, in whatever order. A tag that is there twice makes it false. `taken` is
-    /// memory to work in.
+    /// Whether a list consists of exactly these tags, in any order. A duplicate tag makes it false. `taken` is scratch memory.
     #[inline(always)]
     pub fn holds(
         &self,
@@ -123,7 +122,7 @@ impl TagLists {
         if tags.len() > PAIRS_MAX {
             return entry.holds_many(tags, strings, level, taken);
         }
-        // A tag's place is found without a branch on its fingerprint: in a random order none of those could be predicted.
+        // Finds a tag's place without branching on its fingerprint: in random order such a branch cannot be predicted.
         let (fingerprints, _) = entry.finder.as_chunks::<BLOCK>();
         let mut taken = 0u32;
         for tag in tags {
@@ -132,7 +131,7 @@ impl TagLists {
             for block in fingerprints.iter().rev() {
                 places = places << BLOCK | equal_lanes(block, wanted);
             }
-            // Two tags of one list with the same fingerprint are one in millions of lists; the long way knows what to do.
+            // Two tags with the same fingerprint occur once in millions of lists; the slow path handles them.
             let place = places & !taken;
             let Some(&held) = entry.tags.get(place.trailing_zeros() as usize) else {
                 return false;
@@ -164,7 +163,7 @@ impl TagLists {
         shrink(shard, |&id| self.entries[id].hash);
     }
 
-    /// Gives memory back after many lists have gone.
+    /// Gives memory back after many lists were removed.
     pub fn compact(&mut self) {
         self.entries.compact(|entry| entry.references > 0);
     }
@@ -174,7 +173,7 @@ impl TagLists {
         &self.entries[id.0].tags
     }
 
-    /// Asks for the memory of a list's entry.
+    /// Prefetches a list's entry.
     #[inline]
     pub fn prefetch(&self, id: TagListId) {
         prefetch_value(&self.entries[id.0]);
@@ -190,7 +189,7 @@ impl TagLists {
 
     /// Bytes held, slack included.
     pub fn heap_bytes(&self) -> usize {
-        // The last block of fingerprints is half full on average; two allocations a list.
+        // The last block of fingerprints is half full on average. A list has two allocations.
         self.tag_count * (size_of::<StringId>() + size_of::<u32>())
             + self.long_places * size_of::<u32>()
             + self.len() * (BLOCK / 2 * size_of::<u32>() + 16)
@@ -199,9 +198,9 @@ impl TagLists {
     }
 }
 
-/// What leads from a tag's hash to its place in a list. Of a short list it is the tags' fingerprints in the list's order, in
-/// blocks of [`BLOCK`] of which zeros fill the last. Of a long one it is a hash table with linear probing, a quarter full at
-/// most: a second probe is a branch that nobody foresees.
+/// Leads from a tag's hash to its place in a list. For a short list: the fingerprints in the list's order, in blocks of [`BLOCK`], the last
+/// one filled with zeros. For a long list: a hash table with linear probing, at most a quarter full, because the branch of a second probe
+/// cannot be predicted.
 fn finder(ids: &[StringId], strings: &Strings) -> Box<[u32]> {
     if ids.len() <= PAIRS_MAX {
         let mut fingerprints = vec![0; ids.len().next_multiple_of(BLOCK)];
@@ -211,7 +210,7 @@ fn finder(ids: &[StringId], strings: &Strings) -> Box<[u32]> {
         return fingerprints.into();
     }
     if ids.len() >= 1 << PLACE_BITS {
-        // No packet is that long. If one were, it would take the long way.
+        // No packet is that long. Such a list would take the slow path.
         return Box::default();
     }
     let mut table = vec![0; (4 * ids.len()).next_power_of_two()];
@@ -228,7 +227,7 @@ fn finder(ids: &[StringId], strings: &Strings) -> Box<[u32]> {
 }
 
 impl Entry {
-    /// [`TagLists::holds`] for a long list of as many tags.
+    /// [`TagLists::holds`] for a long list with the same number of tags.
     #[inline(never)]
     fn holds_many(&self, tags: &[RawTag<'_>], strings: &Strings, level: Level, taken: &mut Vec<u64>) -> bool {
         taken.clear();
@@ -262,7 +261,7 @@ impl Entry {
         }
     }
 
-    /// How many more entries the finder of a long list has than tags.
+    /// Entries of a long list's finder minus its tags.
     fn long_places(&self) -> usize {
         if self.tags.len() > PAIRS_MAX {
             self.finder.len().saturating_sub(self.tags.len())
@@ -299,8 +298,8 @@ fn equal_lanes(block: &[u32; BLOCK], wanted: u32) -> u32 {
     (0..BLOCK).fold(0, |lanes, at| lanes | u32::from(block[at] == wanted) << at)
 }
 
-/// Over the hashes of the tags' texts and independent of order: equal in every worker of the process, whatever ids it gave. For
-/// finding a place only; equality is decided by comparing texts or their ids.
+/// Combines the hashes of the tags' texts in any order, so it is equal in every worker of the process. It only finds a place; equality is
+/// decided by comparing texts or their ids.
 #[inline]
 pub(crate) fn hash(tags: impl ExactSizeIterator<Item = u64>, secret: &HashSecret) -> u64 {
     let count = tags.len() as u64;

@@ -1,4 +1,4 @@
-//! What rules on trial would have done to the contexts that are alive.
+//! The effect that rules in a dry run would have on the live contexts.
 
 use std::collections::HashMap;
 
@@ -8,13 +8,13 @@ use weir_rules::{RuleId, Subject};
 use crate::context_table::ContextId;
 use crate::rules::Trial;
 
-/// Raw contexts that are followed, per worker; about 200 bytes each. More are counted only as being more.
+/// Raw contexts followed per worker, at about 200 bytes each. Further ones only set a flag.
 const FOLLOWED_MAX: usize = 50_000;
 
 /// Contexts shown per rule.
 const EXAMPLES_MAX: usize = 5;
 
-/// Raw contexts that rules in dry run would change, and their results.
+/// Raw contexts that rules in a dry run would change, with the results.
 #[derive(Default)]
 pub(crate) struct Trials {
     followed: HashMap<u32, Followed>,
@@ -24,40 +24,40 @@ pub(crate) struct Trials {
 
 struct Followed {
     context: (Kind, ContextId),
-    /// Rule, and a digest of what the context becomes; `None`: it is dropped.
+    /// The rule, and a digest of the context it would produce. `None`: the rule would drop it.
     outcomes: Box<[(RuleId, Option<u64>)]>,
 }
 
 #[derive(Default)]
 struct RuleTrial {
-    /// Raw contexts by the context they lead to now, and by the one they would lead to.
+    /// Number of raw contexts by the context they lead to now, and by the one they would lead to.
     now: HashMap<(Kind, ContextId), u32>,
     then: HashMap<u64, u32>,
-    /// Samples since the rules are in force.
+    /// Samples since the rules became active.
     samples_dropped: u64,
     samples_changed: u64,
     examples: Vec<String>,
 }
 
-/// What one rule on trial would have saved.
+/// The effect of one rule in a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrialReport {
     pub rule: u32,
     /// Live contexts that the rule would change or drop.
     pub contexts_now: u64,
-    /// How many would be left of them.
+    /// Contexts that would remain of these.
     pub contexts_then: u64,
-    /// Samples, since these rules are in force, that would have been dropped, or would have gone elsewhere.
+    /// Samples that would have been dropped or moved since the rules became active.
     pub samples_dropped: u64,
     pub samples_changed: u64,
-    /// A few of the contexts, with their results.
+    /// Some of the contexts, with their results.
     pub examples: Vec<String>,
-    /// Some contexts are not in these numbers: there were too many to follow.
+    /// True if these numbers miss contexts because there were too many to follow.
     pub incomplete: bool,
 }
 
 impl Trials {
-    /// Takes note of a raw context. False: there is no room.
+    /// Follows a raw context. Returns false if there is no room.
     pub fn follow(
         &mut self,
         slot: u32,
@@ -92,7 +92,7 @@ impl Trials {
         true
     }
 
-    /// The raw context is gone, or leads elsewhere.
+    /// Stops following a raw context that was removed or leads elsewhere.
     pub fn forget(&mut self, slot: u32) {
         if self.followed.is_empty() {
             return;
@@ -144,7 +144,7 @@ impl Trials {
         reports
     }
 
-    /// Bytes held, roughly.
+    /// Bytes held, estimated.
     pub fn heap_bytes(&self) -> usize {
         self.followed.len() * 200
     }

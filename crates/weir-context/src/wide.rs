@@ -1,7 +1,7 @@
-//! Hashing and comparing texts with AVX-512: 64 bytes at a time, the last ones under a mask.
+//! Hashing and comparing texts with AVX-512: 64 bytes at a time, the last block under a mask.
 //!
-//! Lengths of names and tags differ from message to message. Whatever branches on them is predicted wrongly about every
-//! second time, which costs as much as hashing the whole text does here; under a mask there is nothing to predict.
+//! Lengths of names and tags differ from message to message. A branch on the length is mispredicted about every second time, which costs as
+//! much as hashing the whole text does here. A mask needs no branch.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{
@@ -11,10 +11,10 @@ use std::arch::x86_64::{
 
 use crate::hash::aes::finish;
 
-/// Blocks of the second text of [`pair`] that are taken whether the text is that long or not.
+/// Blocks of the second text of [`pair`] that are always read, however short the text is.
 const PAIR_BLOCKS: usize = 3;
 
-/// Bytes `64 * at` to `64 * at + 63`; zero behind the end.
+/// Bytes `64 * at` to `64 * at + 63`; zero beyond the end.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 fn block(bytes: &[u8], at: usize) -> __m512i {
@@ -35,7 +35,7 @@ fn start(secret: &[u64; 8], first: u64, second: u64) -> __m512i {
     )
 }
 
-/// Takes 64 bytes; two rounds for the reason that [`crate::hash`] gives.
+/// Mixes 64 bytes in. [`crate::hash`] explains why it takes two rounds.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,vaes,aes,bmi2")]
 fn take(state: __m512i, block: __m512i) -> __m512i {
@@ -84,7 +84,7 @@ pub(crate) fn pair(secret: &[u64; 8], first: &[u8], second: &[u8], word: u64) ->
     end(state)
 }
 
-/// Whether two texts are equal; `BLOCKS` of 64 bytes are compared whether the texts are that long or not.
+/// Whether two texts are equal. At least `BLOCKS` blocks of 64 bytes are compared, however short the texts are.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 pub(crate) fn same<const BLOCKS: usize>(a: &[u8], b: &[u8]) -> bool {

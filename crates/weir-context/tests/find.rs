@@ -1,5 +1,5 @@
-//! Known tags in any order, any number of them, some twice: the short form of the look-up finds what the long form made, and
-//! nothing for sets that differ in one tag.
+//! Known tags in any order, any number of them, with duplicates: the fast look-up finds what the slow path made, and nothing for sets that
+//! differ in one tag.
 
 use std::collections::HashMap;
 
@@ -68,7 +68,7 @@ proptest! {
             for tags in &texts {
                 let mut variants = vec![tags.clone(), canonical(tags)];
                 variants.push(tags.iter().rev().chain(tags).cloned().collect());
-                // Sets that differ in one tag: one more, one less, another one, or one twice for another.
+                // Sets that differ in one tag: one added, one removed, one replaced, or one duplicated in place of another.
                 variants.push(tags.iter().cloned().chain(["t1:v".to_owned()]).collect());
                 variants.push(tags[1..].to_vec());
                 variants.push(tags[1..].iter().cloned().chain(["t2:vv".to_owned()]).collect());

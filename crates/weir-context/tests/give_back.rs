@@ -1,5 +1,4 @@
-//! Bursts of contexts that never return: their memory comes back, and nothing that outlived them leads to those that take
-//! their places.
+//! Bursts of contexts that never return: their memory is freed, and no stale id leads to a context that took their place.
 
 use std::collections::HashMap;
 
@@ -66,7 +65,7 @@ fn look_up(contexts: &mut Contexts, text: &Text) -> Option<ContextId> {
     }
 }
 
-/// Removes every context but those that `keep` wants.
+/// Removes every context except those that `keep` selects.
 fn remove(contexts: &mut Contexts, keep: impl Fn(ContextId) -> bool) {
     for partition in 0..PARTITIONS {
         let mut position = 0;
@@ -90,7 +89,7 @@ fn memory_of_a_burst_comes_back() {
     let full = contexts.heap_bytes();
     remove(&mut contexts, |_| false);
     contexts.compact();
-    // Aliases go with the sweeps of three flushes.
+    // Three flushes sweep the aliases away.
     for _ in 0..4 * PARTITIONS {
         contexts.sweep_aliases();
     }
@@ -115,7 +114,7 @@ fn aliases_of_a_burst_do_not_lead_to_the_next() {
         }
         for number in 0..BURST {
             assert_eq!(look_up(&mut contexts, &text(burst, number)), Some(made[&number]));
-            // No sweep has run: the aliases of earlier bursts are all there, and their contexts are not.
+            // No sweep has run: the aliases of earlier bursts exist, their contexts do not.
             for earlier in 0..burst {
                 let found = look_up(&mut contexts, &text(earlier, number));
                 let kept = (earlier == 0).then(|| known.get(&number).copied()).flatten();
@@ -129,7 +128,7 @@ fn aliases_of_a_burst_do_not_lead_to_the_next() {
                     .map(|(&number, &id)| (number, id)),
             );
         }
-        // A few of the first burst stay.
+        // Some contexts of the first burst stay.
         let kept: Vec<ContextId> = known.values().copied().collect();
         remove(&mut contexts, |id| kept.contains(&id));
         contexts.compact();

@@ -1,4 +1,4 @@
-//! The lines of the books, which several crates fill: for each unit, what was received and what became of it.
+//! The lines of the books, which several crates fill: for each unit, the number received and its results.
 
 use crate::Series;
 

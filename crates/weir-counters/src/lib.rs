@@ -40,12 +40,12 @@ pub enum Across {
     Highest,
 }
 
-/// What it means when a number moves, and what there is to do.
+/// The meaning of a moving number, and the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moves {
     /// It moves with the work that is done.
     Work(&'static str),
-    /// Something was lost, refused, or not as good as it could be: `weir status` shows it as soon as it is not zero.
+    /// A loss, a refusal or a degradation: `weir status` shows it as soon as it is not zero.
     Sign(&'static str),
 }
 
@@ -54,8 +54,8 @@ pub enum Moves {
 pub struct Series {
     /// In the exposition, with its `weir_` prefix; counters end in `_total`.
     pub name: &'static str,
-    /// In `/api/v1/status`: names of fields with dots between them, without the label's value. What is below `listeners`
-    /// and `outputs` is in each of their entries.
+    /// In `/api/v1/status`: field names with dots between them, without the label's value. Paths below `listeners` and `outputs` are in
+    /// each of their entries.
     pub path: &'static str,
     /// Units of what is shown.
     pub unit: &'static str,
@@ -63,7 +63,7 @@ pub struct Series {
     pub per_unit: u64,
     pub kind: Kind,
     pub across: Across,
-    /// Name and value of the label that tells the counters of one series apart.
+    /// Name and value of the label that distinguishes the counters of one series.
     pub label: Option<(&'static str, &'static str)>,
     /// Another field that the same number is part of.
     pub also: Option<&'static str>,
@@ -94,7 +94,7 @@ impl Series {
         Self::new(Kind::Gauge, name, path, unit)
     }
 
-    /// What the series is about, where its counters say only what is special about each.
+    /// The meaning of the series, if its counters only document their differences.
     pub const fn help(mut self, help: &'static str) -> Self {
         self.help = help;
         self
@@ -116,13 +116,13 @@ impl Series {
         self
     }
 
-    /// What is counted is this much smaller than the unit.
+    /// The counted quantity is this much smaller than the unit.
     pub const fn per_unit(mut self, per_unit: u64) -> Self {
         self.per_unit = per_unit;
         self
     }
 
-    /// Of several workers the highest counts.
+    /// The maximum over workers counts.
     pub const fn highest(mut self) -> Self {
         self.across = Across::Highest;
         self
@@ -151,13 +151,13 @@ impl Info {
         self.doc.trim()
     }
 
-    /// What to do when it moves.
+    /// The remedy when it moves.
     pub fn advice(&self) -> &'static str {
         let (Moves::Work(advice) | Moves::Sign(advice)) = self.moves;
         advice
     }
 
-    /// What `# HELP` says of its series.
+    /// The `# HELP` text of its series.
     pub fn help(&self) -> &'static str {
         match self.series.help {
             "" => self.meaning(),
@@ -183,12 +183,12 @@ pub trait Counter: Copy + 'static {
 pub struct Counts<C: Counter>(C::Array);
 
 impl<C: Counter> Counts<C> {
-    /// Each number with what there is to say of it.
+    /// Each number with its declaration.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Info, u64)> {
         C::INFO.iter().zip(self.0.as_ref().iter().copied())
     }
 
-    /// Of counters of one unit.
+    /// The sum of counters of one unit.
     pub fn sum(&self) -> u64 {
         self.0.as_ref().iter().sum()
     }

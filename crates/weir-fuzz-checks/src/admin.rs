@@ -1,4 +1,4 @@
-//! What is sent to the admin address.
+//! Bytes sent to the admin address.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -10,7 +10,7 @@ use weir::admin::status::Status;
 use weir::admin::{AdminSource, Answer, ConnectionLimits, NotReady, answer_on};
 use weir::signals::Reloaded;
 
-/// Knows nothing, refuses nothing by itself, and remembers whether it was to change something.
+/// A source without data that refuses nothing, and records whether it was asked to change something.
 #[derive(Default)]
 struct Silent {
     reloaded: AtomicBool,
@@ -49,8 +49,8 @@ static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
         .expect("a runtime")
 });
 
-/// What a client writes on a connection: it ends, every answer is one of HTTP, none of them is an internal error, and nothing
-/// changes without the header that no form can send.
+/// Bytes that a client writes on a connection: the connection ends, every answer is valid HTTP, none is an internal error, and nothing
+/// changes without the header that a form cannot send.
 pub fn admin(bytes: &[u8]) {
     // A profile takes its time.
     if bytes.windows(5).any(|window| window == b"pprof") {
@@ -68,7 +68,7 @@ pub fn admin(bytes: &[u8]) {
             let _ = client.read_to_end(&mut answers).await;
             answers
         };
-        // Whatever it waits for, its own limits end: time runs as fast as nothing else happens.
+        // Every wait ends by the server's own limits: time advances whenever everything waits.
         tokio::join!(served, asked).1
     });
     if !answers.is_empty() {

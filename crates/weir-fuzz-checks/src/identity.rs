@@ -14,8 +14,8 @@ const START: i64 = 1_700_000_000;
 /// Kind, name, host of the message and its tags; the sum of a counter.
 type Series = BTreeMap<(Kind, String, Option<String>, BTreeSet<String>), Option<String>>;
 
-/// The first two bytes choose how much the alias cache may take and which form of the hot path runs, the rest are packets
-/// with a zero between them. Whatever the order of tags, packets and look-ups: the same series with the same sums.
+/// The first two bytes choose the size of the alias cache and the form of the hot path; the rest are packets separated by zeros. In any
+/// order of tags, packets and look-ups: the same series with the same sums.
 pub fn identity(bytes: &[u8]) {
     let Some((&[cache, level], bytes)) = bytes.split_first_chunk::<2>() else {
         return;

@@ -1,7 +1,7 @@
-//! What must hold for any bytes. The fuzzer looks for inputs that break it; the tests replay what the fuzzer has found worth
-//! keeping (`fuzz/corpus`).
+//! Properties that hold for any bytes. The fuzzer searches for inputs that violate them; the tests replay the inputs that the fuzzer has
+//! kept (`fuzz/corpus`).
 //!
-//! Every function panics when its promise is broken, and takes any input.
+//! Every function accepts any input and panics if its property is violated.
 
 use std::sync::Arc;
 

@@ -14,8 +14,8 @@ const START: i64 = 1_700_000_000;
 /// Unix milliseconds at which all is read.
 const NOW: i64 = (START + 100) * 1000;
 
-/// The first byte says what is damaged, a log or a snapshot, and how much there is of it; then come damages of four bytes each: what
-/// and how, two of a place, and a value. A first byte of zero: the rest is taken for a snapshot.
+/// The first byte selects what is damaged, a log or a snapshot, and its size; then come damages of four bytes each: place and kind, a
+/// position of two bytes, and a value. After a first byte of zero, the rest is read as a snapshot.
 pub fn log(bytes: &[u8]) {
     let Some((&shape, damages)) = bytes.split_first() else {
         return;
@@ -34,7 +34,7 @@ pub fn log(bytes: &[u8]) {
     }
 }
 
-/// What an agent published in this many buckets, as the messages of a log.
+/// The records of an agent for this many buckets, as the messages of a log.
 fn messages(agents: u8, buckets: usize) -> Vec<Message> {
     let mut messages = Vec::new();
     for number in 0..agents {
@@ -93,7 +93,7 @@ fn snapshot(bytes: &[u8]) {
     }
 }
 
-/// A log opens, whatever is in its files. What it gives was written, in order and once, or it is an error; and what is added is there.
+/// A log opens with any files. It returns records that were written, in order and once, or an error; and it accepts new ones.
 fn files(shape: usize, damages: &[u8]) {
     let directory = in_memory();
     let records = 1 + shape % 16;

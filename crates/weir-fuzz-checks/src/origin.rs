@@ -1,10 +1,9 @@
-//! What the kernel, container runtimes and the kubelet say about senders.
+//! Data about senders from the kernel, container runtimes and the kubelet.
 
 use weir_origin::cgroup::{container_of_groups, is_container_id};
 use weir_origin::{Cardinality, Description};
 
-/// The lines of a `cgroup` file: what is found is in them, has the form of an id, and is found in any order of lines that say
-/// the same.
+/// The lines of a `cgroup` file: a found id is in them and has the form of an id, and is found in any order of equivalent lines.
 pub fn cgroup(bytes: &[u8]) {
     // At the end of the text it would belong to the path, before a further line to the line's end.
     let text = String::from_utf8_lossy(bytes).replace('\r', "");
@@ -15,7 +14,7 @@ pub fn cgroup(bytes: &[u8]) {
     }
     let twice = format!("{text}\n{text}");
     assert_eq!(container_of_groups(&twice), found);
-    // The name of a process may hold anything, what stands behind a start time included.
+    // The name of a process may contain anything, even the fields that precede a start time.
     let stat = format!("7 ({text}) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 1");
     assert_eq!(weir_origin::check::start_time(&stat), Some(4711));
 }

@@ -1,4 +1,4 @@
-//! What a disk queue gives back after its files were damaged.
+//! The records of a disk queue after its files were damaged.
 
 use std::path::{Path, PathBuf};
 
@@ -7,11 +7,11 @@ use weir_output::delivery::{Class, DiskQueue, Evicted, Items, Next, Payload};
 const NOW: i64 = 1_700_000_000;
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Writes payloads, damages the files as `bytes` say, and opens the queue again. It opens, whatever is in the files; what it
-/// delivers was written, in order and once; and it takes more.
+/// Writes payloads, damages the files according to `bytes`, and opens the queue again. It opens with any files, delivers only written
+/// records, in order and once, and accepts new ones.
 ///
-/// The first byte says how many payloads there are and how many of them are acknowledged; then come damages of four bytes
-/// each: which file and how, two of a place, and a value.
+/// The first byte selects the number of payloads and of acknowledged ones; then come damages of four bytes each: file and kind, a position
+/// of two bytes, and a value.
 pub fn queue(bytes: &[u8]) {
     let Some((&shape, damages)) = bytes.split_first() else {
         return;

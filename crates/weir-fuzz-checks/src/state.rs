@@ -27,7 +27,7 @@ fn check(decoded: Result<Record, weir_state::Error>) {
         let again = Record::decode(one).expect("what was written is a record");
         assert!(again.body() == record.body(), "another way to write the same");
     }
-    // What became a summary, or came twice, is still a state.
+    // A state stays valid when it becomes a summary or is repeated.
     let mut small = Table::new(Bounds {
         members: 1,
         member_bytes: 1,

@@ -1,4 +1,4 @@
-//! What it costs to keep a flush, and how small points are: `cargo bench -p weir-history -- [SERIES] [BUCKETS]`.
+//! Cost of storing a flush, and bytes per point: `cargo bench -p weir-history -- [SERIES] [BUCKETS]`.
 //!
 //! Half counters of small sums, half gauges of two decimals, with seven tags each; then distributions of five samples.
 #![allow(

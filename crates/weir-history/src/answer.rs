@@ -1,4 +1,4 @@
-//! What a query returns: columns, as charts want them.
+//! Answers to queries, in columns for charts.
 
 use serde::Serialize;
 use weir_sketch::{GAMMA, Sketch, lower};
@@ -10,17 +10,17 @@ use crate::dictionary::Kind;
 pub struct Answer {
     pub metric: String,
     pub kind: Kind,
-    /// As asked for, such as `p99`.
+    /// As in the request, for example `p99`.
     #[serde(rename = "fn")]
     pub function: String,
     /// Seconds between two times.
     pub step: u32,
-    /// Seconds of a bucket, the widest where the width has changed.
+    /// Seconds of a bucket; the widest if the width changed.
     pub width: u32,
     /// Unix seconds at which each step begins.
     pub times: Vec<i64>,
     pub groups: Vec<Group>,
-    /// Groups that are folded into the one named `other`.
+    /// Number of groups folded into `other`.
     pub folded: usize,
     /// Series that were read.
     pub series: usize,
@@ -32,16 +32,16 @@ pub struct Answer {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Group {
-    /// The values of the keys grouped by, in their order; empty for the whole. `None`: a series without that key.
+    /// Values of the grouping keys, in their order; empty for the sum of all. `None`: the series lacks that key.
     pub tags: Vec<(String, Option<String>)>,
-    /// The group that the smallest others are folded into.
+    /// True for the group that contains the smallest groups.
     pub other: bool,
     pub series: usize,
-    /// One for each time; `None` where there is no point.
+    /// One per time; `None` without a point.
     pub values: Vec<Option<f64>>,
 }
 
-/// Each series on its own.
+/// Separate series.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeriesColumns {
     /// Seconds between two times.
@@ -56,20 +56,20 @@ pub struct SeriesColumn {
     pub name: String,
     pub kind: Kind,
     pub tags: Vec<(String, String)>,
-    /// One for each time: counters per second, means of gauges; `None` where there is no point.
+    /// One per time: counters per second, means of gauges; `None` without a point.
     pub values: Vec<Option<f64>>,
 }
 
-/// How many samples lie in each range of values, per step.
+/// Number of samples in each range of values, per step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Heatmap {
     /// Lower and upper bound of each row, ascending.
     pub rows: Vec<(f64, f64)>,
-    /// One list for each time with a number for each row; empty where there is no point.
+    /// One list per time with a number for each row; empty without a point.
     pub counts: Vec<Vec<u64>>,
 }
 
-/// Rows of a heat map: more than a screen shows helps nobody.
+/// Rows of a heat map. More do not fit on a screen.
 const HEATMAP_ROWS_MAX: i32 = 64;
 
 impl Heatmap {
@@ -100,7 +100,7 @@ impl Heatmap {
     }
 }
 
-/// Bounds of the values whose keys are `count` from `first` on.
+/// Bounds of the values whose keys are `first` to `first + count - 1`.
 fn bounds(first: i32, count: i32) -> (f64, f64) {
     let edge = |k: i32| match k {
         0 => 0.0,
@@ -108,7 +108,7 @@ fn bounds(first: i32, count: i32) -> (f64, f64) {
         k => -lower(clamp(-k)),
     };
     let last = first + count - 1;
-    // Below zero the bound that `lower` gives is the one nearer to zero.
+    // Below zero, `lower` returns the bound nearer to zero.
     let low = if first < 0 {
         edge(first) * GAMMA
     } else {

@@ -1,4 +1,4 @@
-//! A history goes from one process to the next in parts: its series, then its buckets, the oldest first.
+//! Hands a history to the next process in parts: its series, then its buckets, oldest first.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use crate::dictionary::{Foreign, KnownSeries};
 use crate::segment::Segment;
 use crate::store::History;
 
-/// What one process sends and the next adds, in this order.
+/// The parts, sent and added in this order.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Part<'a> {
     Series(KnownSeries<'a>),
@@ -16,15 +16,15 @@ pub enum Part<'a> {
 }
 
 impl History {
-    /// All that is held.
+    /// All parts.
     pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         let open = (!self.open.is_empty()).then(|| Cow::Owned(self.segment(&self.open)));
         let segments = self.segments.iter().map(Cow::Borrowed).chain(open);
         std::iter::once(Part::Series(self.dictionary.known())).chain(segments.map(Part::Buckets))
     }
 
-    /// Adds what another process held, before any bucket of this one. What does not fit goes, the oldest first. An error says why
-    /// the part is not added.
+    /// Adds a part from another process, before this process adds a bucket. Removes the oldest data if it does not fit. An error says why
+    /// the part was refused.
     pub fn adopt(&mut self, part: Part<'_>) -> Result<(), Foreign> {
         match part {
             Part::Series(_) if self.newest().is_some() => Err(Foreign("series come before buckets")),
@@ -39,7 +39,7 @@ impl History {
             return Err(Foreign("a segment is damaged"));
         }
         if self.dictionary.series_len() == 0 {
-            // There was no room for the series alone.
+            // The series alone filled the memory.
             self.evict(&segment);
             return Ok(());
         }
@@ -51,7 +51,7 @@ impl History {
         Ok(())
     }
 
-    /// There are no more parts. Series that have no points are forgotten.
+    /// Called after the last part. Removes series without points.
     pub fn adopted(&mut self) {
         self.dictionary.adopted();
     }

@@ -1,4 +1,4 @@
-//! Which series there are: each a metric (name and kind) with a list of tags, kept once.
+//! The series of a history. Each is a metric (name and kind) with a tag list, stored once.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use serde::{Deserialize, Serialize};
 
-/// What the values of a series are.
+/// The meaning of a series' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -20,37 +20,37 @@ pub enum Kind {
     Distribution,
 }
 
-/// What identifies a series.
+/// The identity of a series.
 #[derive(Clone, Debug)]
 pub struct Key<'a, T> {
-    /// Equal for equal keys; keys with equal hashes are still compared.
+    /// Equal keys have equal hashes. Keys with equal hashes are compared.
     pub hash: u64,
     pub kind: Kind,
     pub name: &'a str,
-    /// Appended to the name, such as `.max`.
+    /// Suffix of the name, such as `.max`.
     pub suffix: &'a str,
-    /// `None`: the agent's own.
+    /// `None`: the agent's own host.
     pub host: Option<&'a str>,
-    /// In the same order whenever the series comes.
+    /// Always in the same order for the same series.
     pub tags: T,
 }
 
-/// Places that another process may have made for each series that it still holds: most of them may be free after a burst.
+/// Slots accepted from another process per series: after a burst most of them may be free.
 const IDS_PER_SERIES_MAX: usize = 1024;
 
-/// Number of a series; another series may have it once no point of this one is left.
+/// Number of a series. It is reused once no point of the series is left.
 pub type SeriesId = u32;
 
 #[derive(Debug)]
 pub struct Series {
     hash: u64,
     pub name: u32,
-    /// Its place in `Name::series`.
+    /// Position in `Name::series`.
     place: u32,
     list: u32,
-    /// Buckets and segments that hold points of it.
+    /// Number of buckets and segments with points of the series.
     holders: u32,
-    /// Unix seconds of the first point since it is known, and of the last.
+    /// Unix seconds of the first and of the last known point.
     pub first: i64,
     pub last: i64,
 }
@@ -62,7 +62,7 @@ pub struct Name {
     pub series: Vec<SeriesId>,
 }
 
-/// Host and tags, each ended by a newline, which no tag contains. A host begins with `h`, its absence is an empty line.
+/// Host and tags, each followed by a newline, which no tag contains. A host has the prefix `h`; an empty line means no host.
 #[derive(Debug)]
 struct List {
     text: Box<str>,
@@ -78,17 +78,17 @@ pub struct Dictionary {
     by_list: HashTable<u32>,
     by_key: HashTable<u32>,
     text_bytes: usize,
-    /// Entries of all `Name::series`, by capacity.
+    /// Capacity of all `Name::series` together.
     members: usize,
-    /// Series of another process whose hashes of keys are not known yet: see [`Dictionary::recognise`].
+    /// Series of another process whose key hashes are not known yet: see [`Dictionary::recognise`].
     unrecognised: usize,
-    /// Keys the hashes of texts, which senders choose.
+    /// Secret for the hashes of texts, because senders choose the texts.
     random: RandomState,
-    /// A text while it is put together.
+    /// Buffer for composing a text.
     line: String,
 }
 
-/// Series as another process knows them.
+/// The series in the form of another process.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct KnownSeries<'a> {
     names: Vec<(Cow<'a, str>, Kind)>,
@@ -97,7 +97,7 @@ pub struct KnownSeries<'a> {
     series: Vec<Known>,
 }
 
-/// One of them: places in those lists, and the times of its first point and its last.
+/// One series: indexes into those lists, and the times of its first and last point.
 #[derive(Debug, Serialize, Deserialize)]
 struct Known {
     id: SeriesId,
@@ -107,7 +107,7 @@ struct Known {
     last: i64,
 }
 
-/// Why something that came from another process cannot be used.
+/// Why data from another process is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Foreign(pub &'static str);
 
@@ -119,7 +119,7 @@ impl std::fmt::Display for Foreign {
 
 impl std::error::Error for Foreign {}
 
-/// Numbered places that are used again.
+/// Numbered slots that are reused.
 #[derive(Debug)]
 struct Slots<T> {
     all: Vec<Option<T>>,
@@ -142,7 +142,7 @@ impl<T> Slots<T> {
             return id;
         }
         if self.all.len() == self.all.capacity() {
-            // An eighth more, not twice as much: what is reserved counts against the memory.
+            // Grows by an eighth instead of doubling, because spare capacity counts against the memory.
             self.all.reserve_exact(self.all.len() / 8 + 64);
         }
         self.all.push(Some(value));
@@ -197,7 +197,7 @@ impl Dictionary {
             && is_list(&list.text, key.host, key.tags.clone())
     }
 
-    /// Makes a series that [`Dictionary::find`] did not find.
+    /// Adds a series that [`Dictionary::find`] did not find.
     pub fn insert<'t>(
         &mut self,
         key: &Key<'_, impl Iterator<Item = &'t str> + Clone>,
@@ -218,7 +218,7 @@ impl Dictionary {
         id
     }
 
-    /// Makes a new series known to its name and to the table of keys.
+    /// Adds a new series to its name and to the table of keys.
     fn index(&mut self, id: SeriesId, hash: u64, name: u32) {
         let Self {
             series,
@@ -235,7 +235,8 @@ impl Dictionary {
         }
     }
 
-    /// A series of another process, whose hashes of keys are others: found by its texts, and by the hash of this key from now on.
+    /// Finds a series of another process by its texts, because that process hashed with another secret. From then on the hash of this key
+    /// finds it.
     pub fn recognise<'t>(
         &mut self,
         key: &Key<'_, impl Iterator<Item = &'t str> + Clone>,
@@ -262,7 +263,7 @@ impl Dictionary {
         Some(id)
     }
 
-    /// All series, for another process.
+    /// All series, in a form for another process.
     pub fn known(&self) -> KnownSeries<'_> {
         let (mut known, mut names, mut lists) = (KnownSeries::default(), Vec::new(), Vec::new());
         names.resize(self.names.all.len(), 0);
@@ -285,7 +286,7 @@ impl Dictionary {
         known
     }
 
-    /// Takes the series of another process under their numbers, and holds them until [`Dictionary::adopted`]. There must be none yet.
+    /// Adds the series of another process under their numbers, and keeps them until [`Dictionary::adopted`]. The dictionary must be empty.
     pub fn adopt(&mut self, known: &KnownSeries<'_>) -> Result<(), Foreign> {
         let is_known = |series: &Known| {
             (series.name as usize) < known.names.len() && (series.list as usize) < known.lists.len()
@@ -313,7 +314,7 @@ impl Dictionary {
                 name,
                 place: 0,
                 list,
-                // Until all buckets are there.
+                // Held until all buckets have arrived.
                 holders: 1,
                 first: one.first,
                 last: one.last,
@@ -335,7 +336,7 @@ impl Dictionary {
         self.find_list().unwrap_or_else(|| self.add_list())
     }
 
-    /// All buckets are there of the series that [`Dictionary::adopt`] took: those without points go.
+    /// Called after all buckets have arrived. Removes adopted series without points.
     pub fn adopted(&mut self) {
         (0..self.ids_end() as u32).for_each(|id| self.release(id));
     }
@@ -390,7 +391,7 @@ impl Dictionary {
         id
     }
 
-    /// Puts host and tags into `line`.
+    /// Writes host and tags to `line`.
     fn write_list<'t>(&mut self, host: Option<&str>, tags: impl Iterator<Item = &'t str>) {
         let line = &mut self.line;
         line.clear();
@@ -432,7 +433,7 @@ impl Dictionary {
         id
     }
 
-    /// One more bucket or segment holds points of the series, the last of that time.
+    /// Counts a bucket or segment with points of the series, the last of them at `time`.
     pub fn hold(&mut self, id: SeriesId, time: i64) {
         if let Some(series) = self.series.get_mut(id) {
             series.holders += 1;
@@ -440,7 +441,7 @@ impl Dictionary {
         }
     }
 
-    /// One fewer does. The series goes with the last.
+    /// The reverse of [`Dictionary::hold`]. Removes the series with its last holder.
     pub fn release(&mut self, id: SeriesId) {
         let Some(series) = self.series.get_mut(id) else {
             return;
@@ -509,12 +510,12 @@ impl Dictionary {
         self.series.get(id)
     }
 
-    /// The metric that a series belongs to.
+    /// The metric of a series.
     pub fn name_of(&self, series: &Series) -> Option<&Name> {
         self.names.get(series.name)
     }
 
-    /// Ids are below this.
+    /// Upper bound of the ids.
     pub fn ids_end(&self) -> usize {
         self.series.all.len()
     }
@@ -546,7 +547,7 @@ impl Dictionary {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        // An entry of a table has a byte of its own beside it, and a table is at most seven eighths full.
+        // A table has one more byte per entry and is at most seven eighths full.
         let tables = self.by_name.capacity() + self.by_list.capacity() + self.by_key.capacity();
         self.names.heap_bytes()
             + self.lists.heap_bytes()
@@ -554,12 +555,12 @@ impl Dictionary {
             + tables * 5 * 8 / 7
             + self.members * 4
             + self.text_bytes
-            // What an allocation of a few dozen bytes loses to rounding, on average.
+            // Average loss of an allocation of a few dozen bytes to rounding.
             + 8 * (self.names.len() + self.lists.len())
     }
 }
 
-/// What telling apart compares: the text of a list against the parts of a key.
+/// Compares the text of a list with the parts of a key.
 fn is_list<'t>(mut text: &str, host: Option<&str>, tags: impl Iterator<Item = &'t str>) -> bool {
     let mut takes = |part: &str| match text.strip_prefix(part) {
         Some(rest) => {

@@ -1,14 +1,14 @@
-//! Points of many series become one column per group.
+//! Merges the points of many series into one column per group.
 //!
-//! Each series is reduced to one [`Point`] per step first, because a gauge reported ten times in a step must not weigh
-//! ten times as much in a sum over series as one reported once.
+//! First each series is reduced to one [`Point`] per step: a gauge that is reported ten times in a step must not weigh ten times as much in
+//! a sum over series as one that is reported once.
 
 use weir_sketch::Sketch;
 
 use crate::dictionary::Kind;
 use crate::query::Function;
 
-/// What the scalars of one series in one step come to.
+/// The scalars of one series in one step, combined.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
     count: u64,
@@ -39,7 +39,7 @@ impl Point {
         }
     }
 
-    /// What the series contributes to a sum over series: counts add up over time, levels do not.
+    /// The series' contribution to a sum over series: counts add up over time, levels are averaged.
     fn level(&self, kind: Kind) -> f64 {
         match kind {
             Kind::Counter => self.sum,
@@ -152,7 +152,7 @@ impl Column {
         }
     }
 
-    /// `seconds` covered by the buckets of each step.
+    /// `seconds`: covered by the buckets of each step.
     pub fn values(&self, function: Function, seconds: &[f64]) -> Vec<Option<f64>> {
         let cells = self.cells.iter().zip(seconds);
         cells
@@ -160,7 +160,7 @@ impl Column {
             .collect()
     }
 
-    /// How much the group weighs against others: those that weigh least are folded.
+    /// Size of the group. The smallest groups are folded.
     pub fn weight(&self) -> f64 {
         let weights = self.cells.iter().map(|cell| match &cell.sketch {
             Some(sketch) => sketch.cnt() as f64,

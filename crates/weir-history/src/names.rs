@@ -1,4 +1,4 @@
-//! What there is: metrics by name, and the tags of one metric.
+//! Lists metrics by name, and the tags of one metric.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use crate::store::History;
 
 /// Points of a sparkline.
 const SPARKLINE_POINTS: usize = 30;
-/// A series is new for so many seconds.
+/// A series counts as new for this many seconds.
 const GROWTH_SECONDS: i64 = 600;
 /// Values shown of a tag key.
 const VALUES_MAX: usize = 100;
@@ -20,25 +20,25 @@ const VALUES_MAX: usize = 100;
 pub enum MetricSort {
     #[default]
     Name,
-    /// Most series first.
+    /// By number of series, descending.
     Contexts,
-    /// Most new series first.
+    /// By number of new series, descending.
     Growth,
-    /// Seen last first.
+    /// By last point, newest first.
     Seen,
 }
 
 #[derive(Clone, Debug)]
 pub struct MetricsRequest {
-    /// See [`matches`]; empty: all.
+    /// See [`matches`]. Empty: all.
     pub pattern: String,
-    /// Only these; empty: all.
+    /// Only these names. Empty: all.
     pub names: Vec<String>,
     pub sort: MetricSort,
-    /// Metrics to leave out before the first that is wanted.
+    /// Metrics to skip.
     pub offset: usize,
     pub limit: usize,
-    /// Whether each comes with its tag keys and a sparkline, which cost a look at its series.
+    /// Whether to add tag keys and a sparkline, which read the metric's series.
     pub details: bool,
 }
 
@@ -47,11 +47,11 @@ pub struct MetricsRequest {
 pub struct Metric {
     pub name: String,
     pub kind: Kind,
-    /// Series stored.
+    /// Number of stored series.
     pub contexts: usize,
-    /// Series that came in the last ten minutes.
+    /// Series that appeared in the last ten minutes.
     pub new: usize,
-    /// Unix seconds of the first point since each series is known, and of the last.
+    /// Unix seconds of the first and of the last point known.
     pub first_seen: i64,
     pub last_seen: i64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -69,7 +69,7 @@ pub struct TagKey {
     pub values_total: usize,
     /// Series with this key.
     pub contexts: usize,
-    /// Those on most series first.
+    /// The values with the most series first.
     pub values: Vec<TagValue>,
 }
 
@@ -79,8 +79,8 @@ pub struct TagValue {
     pub contexts: usize,
 }
 
-/// Whether a name fits a pattern: `*` stands for any characters, `?` for one; without either, the pattern is looked for
-/// anywhere in the name. Letters match in both cases.
+/// Whether a name matches a pattern. `*` stands for any characters and `?` for one. Without either, the pattern may occur anywhere in the
+/// name. Case is ignored.
 pub fn matches(pattern: &str, name: &str) -> bool {
     if !pattern.contains(['*', '?']) {
         return pattern.len() <= name.len()
@@ -103,7 +103,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
                 p += 1;
                 at += 1;
             }
-            // The last star takes one character more.
+            // The last star takes one more character.
             _ => match &mut star {
                 Some((after, from)) => {
                     *from += 1;
@@ -117,7 +117,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 }
 
 impl History {
-    /// The metrics that match, and how many there are in all.
+    /// The metrics that match, and their total number.
     pub fn metrics(&self, request: &MetricsRequest) -> (Vec<Metric>, usize) {
         let now = self.figures().to;
         let named: Box<dyn Iterator<Item = &Name>> = if request.names.is_empty() {
@@ -125,7 +125,7 @@ impl History {
         } else {
             Box::new(request.names.iter().flat_map(|name| self.dictionary.named(name)))
         };
-        // Names are matched and sorted where they lie: only those on the page become an answer.
+        // Names are matched and sorted by reference; only those on the page are copied.
         let mut found: Vec<(Reverse<i64>, &Name)> = named
             .filter(|name| matches(&request.pattern, &name.text))
             .map(|name| (Reverse(self.rank(name, request.sort, now)), name))
@@ -149,7 +149,7 @@ impl History {
         (with_details.collect(), total)
     }
 
-    /// The higher the earlier in the list.
+    /// A higher rank comes earlier in the list.
     fn rank(&self, name: &Name, sort: MetricSort, now: i64) -> i64 {
         let series = || name.series.iter().filter_map(|&id| self.dictionary.series(id));
         match sort {
@@ -160,7 +160,7 @@ impl History {
         }
     }
 
-    /// Shows every series that had a point at this time or later, until `look` wants no more. Whether it saw all.
+    /// Calls `look` for every series with a point at or after this time, until it returns false. Returns whether it saw all.
     pub fn each_series<'s>(
         &'s self,
         since: i64,
@@ -189,7 +189,7 @@ impl History {
         }
     }
 
-    /// Keys and values of the tags of a metric, of all its kinds.
+    /// The tag keys and values of a metric, of all its kinds.
     pub fn tags(&self, metric: &str) -> Result<Vec<TagKey>, QueryError> {
         let mut keys: Vec<TagKey> = Vec::new();
         let mut is_known = false;

@@ -1,4 +1,4 @@
-//! Queries: which series, how they are grouped, and what is made of their points.
+//! Queries: select series, group them, and apply a function to their points.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,24 +14,24 @@ use crate::names::matches;
 use crate::segment::Segment;
 use crate::store::History;
 
-/// Groups of an answer, without the one that takes the rest.
+/// Maximum groups of an answer, without `other`.
 pub const GROUPS_MAX: usize = 50;
-/// Steps of an answer.
+/// Maximum steps of an answer.
 pub const STEPS_MAX: usize = 4096;
-/// Steps of an answer without a step length: about as many as a chart has pixels.
+/// Steps of an answer if the query has no step: about the pixels of a chart.
 const STEPS_WANTED: i64 = 360;
 
-/// What is made of the points of a step.
+/// The function of a query, applied to the points of each step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Function {
-    /// Of counts the total; of levels the sum over series of each one's mean.
+    /// Counters: the total. Levels: the sum over series of each one's mean.
     Sum,
-    /// Counts per second; samples per second of a distribution.
+    /// Counters: per second. Distributions: samples per second.
     Rate,
     Avg,
     Min,
     Max,
-    /// Points; samples of a distribution.
+    /// Points; for distributions, samples.
     Count,
     /// The sum over series of each one's newest value.
     Last,
@@ -81,7 +81,7 @@ impl fmt::Display for Function {
 }
 
 impl Function {
-    /// What people want to see first.
+    /// The function that users usually want first.
     fn default_of(kind: Kind) -> Function {
         match kind {
             Kind::Counter => Function::Rate,
@@ -101,32 +101,32 @@ impl Function {
     }
 }
 
-/// What is wanted. Times are Unix seconds.
+/// A query. Times are Unix seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
     pub metric: String,
-    /// Only metrics of this kind; else the kind with most series.
+    /// Only metrics of this kind. `None`: the kind with the most series.
     pub kind: Option<Kind>,
-    /// Tags that series must have; several values under one key: any of them.
+    /// Required tags. Several values under one key mean any of them.
     pub tags: Vec<(String, String)>,
     pub by: Vec<String>,
-    /// `None`: what fits the kind.
+    /// `None`: the default of the kind.
     pub function: Option<Function>,
-    /// `None`: the oldest bucket held.
+    /// `None`: from the oldest bucket.
     pub from: Option<i64>,
-    /// The first second that is not wanted; `None`: the end of the newest bucket.
+    /// The first second after the range. `None`: to the end of the newest bucket.
     pub to: Option<i64>,
-    /// Seconds; `None`: as many as give a few hundred steps.
+    /// Seconds. `None`: chosen to give a few hundred steps.
     pub step: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum QueryError {
-    /// No such metric is held.
+    /// No such metric.
     Unknown(String),
     /// No such function.
     Function(String),
-    /// A function that makes no sense of this kind.
+    /// The function is undefined for this kind.
     Unfit { function: String, kind: Kind },
     /// Too many steps, or none.
     Steps { steps: i64 },
@@ -179,7 +179,7 @@ impl Steps {
 }
 
 impl History {
-    /// Answers a query. Reads every point of the series it selects, once.
+    /// Answers a query. Reads every point of the selected series once.
     pub fn query(&self, query: &Query) -> Result<Answer, QueryError> {
         let metric = self.metric(query)?;
         let kind = metric.kind;
@@ -231,7 +231,7 @@ impl History {
         let from = query.from.unwrap_or(oldest.0);
         let to = query.to.unwrap_or(newest.0 + i64::from(newest.1));
         let step = match query.step {
-            // A step that is no multiple of the width would take turns between one bucket and two.
+            // A step that is not a multiple of the width would alternate between one bucket and two.
             Some(step) => (i64::from(step.max(1)) + width - 1) / width * width,
             None => (((to - from).max(0) / width + STEPS_WANTED - 1) / STEPS_WANTED).max(1) * width,
         };
@@ -259,7 +259,7 @@ impl History {
         };
         let all = metric.series.iter().copied();
         let mut selected: Vec<_> = all.filter(|&id| fits(self.dictionary.labels(id))).collect();
-        // So that sums do not depend on the order in which series came and went.
+        // Makes sums independent of the order in which series appeared.
         selected.sort_unstable();
         selected
     }
@@ -303,8 +303,8 @@ impl History {
         columns
     }
 
-    /// What answers read that lies in the window of these steps. Open points are where they lie: without a copy of sketches. Looks
-    /// at every open point of the window, so one call is for all series of an answer.
+    /// The stored points in the window of these steps. Open points are not copied, nor are their sketches. Reads every open point of the
+    /// window, so an answer calls it once for all its series.
     pub(crate) fn in_window(&self, selected: &[SeriesId], steps: Steps) -> InWindow<'_> {
         let mut wanted = vec![false; self.dictionary.ids_end()];
         selected.iter().for_each(|&id| wanted[id as usize] = true);
@@ -321,13 +321,13 @@ impl History {
                 points.sketches.push((id, bucket.time, bytes));
             }
         }
-        // Stable, so that the points of a series stay in order of time.
+        // Stable, so that the points of a series stay ordered by time.
         points.scalars.sort_by_key(|point| point.0);
         points.sketches.sort_by_key(|point| point.0);
         points
     }
 
-    /// Seconds of the buckets in each step: what a rate is divided by, also where the window begins or ends within a step.
+    /// Seconds of the buckets in each step: the divisor of rates, correct also if the window begins or ends within a step.
     fn seconds(&self, steps: Steps) -> Vec<f64> {
         let mut seconds = vec![0.0; steps.count];
         for (time, width) in self.buckets() {
@@ -338,7 +338,7 @@ impl History {
         seconds
     }
 
-    /// The series of every metric whose name matches, each on its own.
+    /// The series of every metric whose name matches, separately.
     pub fn series(
         &self,
         pattern: &str,
@@ -385,7 +385,7 @@ impl History {
         })
     }
 
-    /// The last `count` buckets, for overviews. `None`: there is none.
+    /// The last `count` buckets, for overviews. `None` without buckets.
     pub(crate) fn last_steps(&self, count: usize) -> Option<Steps> {
         let (last, width) = self.newest()?;
         let step = i64::from(width.max(1));
@@ -396,7 +396,7 @@ impl History {
         })
     }
 
-    /// The points of a metric as one line.
+    /// One line with the points of a metric.
     pub(crate) fn sparkline(&self, metric: &Name, steps: Steps, held: &InWindow<'_>) -> Vec<Option<f64>> {
         let columns = self.columns(&metric.series, &[], metric.kind, steps, held);
         let seconds = self.seconds(steps);
@@ -408,7 +408,7 @@ impl History {
     }
 }
 
-/// The series of all of them.
+/// The ids of all series of these metrics.
 pub(crate) fn ids_of(names: &[&Name]) -> Vec<SeriesId> {
     names
         .iter()
@@ -423,7 +423,7 @@ fn sparkline_function(kind: Kind) -> Function {
     }
 }
 
-/// What there is in a window: closed segments of which a bucket lies in it, and the points of open buckets by series.
+/// The points in a window: closed segments that overlap it, and the points of open buckets by series.
 #[derive(Default)]
 pub(crate) struct InWindow<'a> {
     segments: Vec<&'a Segment>,
@@ -455,10 +455,10 @@ fn of_series<T>(points: &[T], id: SeriesId, id_of: impl Fn(&T) -> SeriesId) -> &
     &rest[..rest.partition_point(|point| id_of(point) == id)]
 }
 
-/// A group's values of the keys grouped by; `None` for the one that others were folded into.
+/// A group's values of the grouping keys. `None` for `other`.
 type Tagged = (Option<Vec<Option<String>>>, Column);
 
-/// The weightiest groups, in the order of their tags, and one more for all others.
+/// The largest groups, ordered by their tags, and one more for all others.
 fn fold(columns: HashMap<Vec<Option<String>>, Column>) -> (Vec<Tagged>, usize) {
     let mut all: Vec<_> = columns.into_iter().collect();
     all.sort_by(|(a, left), (b, right)| right.weight().total_cmp(&left.weight()).then_with(|| a.cmp(b)));

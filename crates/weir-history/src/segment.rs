@@ -1,4 +1,4 @@
-//! Where points lie: buckets that are open for more, and closed segments of up to 32 buckets, compressed.
+//! Storage of points: open buckets, and compressed segments of up to 32 closed buckets.
 
 use std::sync::Arc;
 
@@ -8,27 +8,27 @@ use weir_sketch::Sketch;
 use crate::codec::{scalar, sketch};
 use crate::dictionary::SeriesId;
 
-/// Buckets of a segment: with more, what is open and not compressed yet takes more than the heads of chunks save.
+/// Buckets of a segment. With more, the uncompressed open buckets would take more memory than longer chunks save.
 pub const SEGMENT_BUCKETS: usize = 32;
 const _: () = assert!(SEGMENT_BUCKETS <= scalar::BUCKETS_MAX);
 
-/// The points of one moment, as they came.
+/// The points of one time, uncompressed.
 #[derive(Debug, Default)]
 pub struct OpenBucket {
-    /// Unix seconds that its points carry.
+    /// Unix seconds of the points.
     pub time: i64,
     /// Seconds.
     pub width: u32,
-    /// Shared with the bucket before where that has the same, which is the rule: flushes come in one order.
+    /// Shared with the previous bucket if equal, which is the rule because flushes have a fixed order.
     ids: Arc<Vec<SeriesId>>,
     values: Vec<f64>,
     sketch_ids: Vec<SeriesId>,
-    /// Where each sketch begins in `sketches`.
+    /// Start of each sketch in `sketches`.
     sketch_starts: Vec<u32>,
     sketches: Vec<u8>,
 }
 
-/// How two values of one series and bucket become one.
+/// How two values of one series in one bucket are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     Add,
@@ -67,7 +67,7 @@ impl OpenBucket {
         self.ids.iter().copied().zip(self.values.iter().copied())
     }
 
-    /// Each with the bytes that begin with its sketch.
+    /// Each series with the bytes from the start of its sketch.
     pub fn sketches(&self) -> impl Iterator<Item = (SeriesId, &[u8])> + '_ {
         let starts = self
             .sketch_starts
@@ -84,7 +84,7 @@ impl OpenBucket {
             + self.sketches.capacity()
     }
 
-    /// Gives back what growing reserved beyond need, and what the bucket before has already.
+    /// Frees spare capacity, and shares the ids of the previous bucket if equal.
     pub fn shrink(&mut self, before: Option<&OpenBucket>) {
         match before {
             Some(before) if before.ids == self.ids => self.ids = before.ids.clone(),
@@ -130,7 +130,7 @@ impl Chunks {
         self.ids.len() * 8 + self.data.len()
     }
 
-    /// Whether every series has a chunk of its own.
+    /// Whether every series has exactly one chunk.
     fn is_sound(&self) -> bool {
         let ends = self
             .starts
@@ -148,7 +148,7 @@ impl Chunks {
     }
 }
 
-/// Chunks while they are written.
+/// Chunks during encoding.
 #[derive(Default)]
 struct ChunksWriter {
     ids: Vec<SeriesId>,
@@ -172,7 +172,7 @@ impl ChunksWriter {
 }
 
 impl Segment {
-    /// Closes at most [`SEGMENT_BUCKETS`] buckets. `again` decides for series that have two values in one of them.
+    /// Closes at most [`SEGMENT_BUCKETS`] buckets. `again` decides for a series with two values in one of them.
     pub fn close(buckets: &[OpenBucket], again: impl Fn(SeriesId) -> Again) -> Segment {
         debug_assert!(buckets.len() <= SEGMENT_BUCKETS);
         let (scalars, points) = close_scalars(buckets, again);
@@ -194,7 +194,7 @@ impl Segment {
         self.points
     }
 
-    /// Whether its parts fit each other.
+    /// Whether the parts are consistent.
     pub fn is_sound(&self) -> bool {
         self.times.len() == self.widths.len()
             && self.times.len() <= SEGMENT_BUCKETS
@@ -202,7 +202,7 @@ impl Segment {
             && self.sketches.is_sound()
     }
 
-    /// The series in it, once for each form they have points of.
+    /// The series in the segment, once for each form.
     pub fn ids(&self) -> impl Iterator<Item = SeriesId> + '_ {
         self.scalars.ids.iter().chain(&self.sketches.ids).copied()
     }
@@ -235,9 +235,9 @@ impl Segment {
     }
 }
 
-/// All points of some buckets by series: an index sort, because ids are small numbers.
+/// All points of some buckets, ordered by series. Ids are small numbers, so this is a counting sort.
 struct BySeries<T> {
-    /// Where the points of each id begin.
+    /// Start of the points of each id.
     starts: Vec<u32>,
     points: Vec<T>,
 }
@@ -245,7 +245,7 @@ struct BySeries<T> {
 impl<T: Copy + Default> BySeries<T> {
     fn new(ids: impl Iterator<Item = SeriesId> + Clone, points: impl Iterator<Item = (SeriesId, T)>) -> Self {
         let end = ids.clone().max().map_or(0, |id| id as usize + 1);
-        // One place further on, so that filling moves each start to its own place.
+        // Shifted by one, so that filling moves each start to its final position.
         let mut starts = vec![0u32; end + 2];
         ids.for_each(|id| starts[id as usize + 2] += 1);
         for at in 1..starts.len() {
@@ -290,14 +290,14 @@ fn close_scalars(buckets: &[OpenBucket], again: impl Fn(SeriesId) -> Again) -> (
     (chunks.finish(), count)
 }
 
-/// One value per bucket, in `values`; and in which buckets.
+/// Writes one value per bucket to `values` and returns the presence bits.
 fn column(points: &[(u8, f64)], again: Again, values: &mut Vec<f64>) -> u64 {
     values.clear();
     let mut presence = 0u64;
     for &(bucket, value) in points {
         let bit = 1 << bucket;
         match values.last_mut() {
-            // Buckets come in order, so a second value of one directly follows the first.
+            // Buckets are in order, so a second value for a bucket directly follows the first.
             Some(last) if presence & bit != 0 => match again {
                 Again::Add => *last += value,
                 Again::Replace => *last = value,

@@ -1,4 +1,4 @@
-//! The history itself: takes flushes, closes segments, lets the oldest go.
+//! The history: takes flushes, closes segments, removes the oldest.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -9,18 +9,18 @@ use weir_sketch::Sketch;
 use crate::dictionary::{Dictionary, Key, Kind, SeriesId};
 use crate::segment::{Again, OpenBucket, SEGMENT_BUCKETS, Segment};
 
-/// One part in this many of the memory may lie in open buckets; closing them takes as much again for a moment.
+/// Open buckets may use this fraction of the memory. Closing them briefly takes as much again.
 const OPEN_SHARE: usize = 8;
-/// The dictionary may take three of this many parts: a series of which no point fits is of no use.
+/// The dictionary may use all but this fraction of the memory: a series without room for a point is useless.
 const DICTIONARY_SHARE: usize = 4;
 
-/// The last minutes of every series. See the crate's page.
+/// The last minutes of every series. See the crate's documentation.
 #[derive(Debug)]
 pub struct History {
     bytes_max: usize,
     pub(crate) dictionary: Dictionary,
     pub(crate) segments: VecDeque<Segment>,
-    /// In order of time; the last one takes points.
+    /// Ordered by time. The last bucket takes points.
     pub(crate) open: Vec<OpenBucket>,
     segment_bytes: usize,
     open_bytes: usize,
@@ -36,26 +36,26 @@ struct Counts {
     evicted: u64,
 }
 
-/// What a history holds and what became of the points it was given.
+/// The contents of a history and the fate of every point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     pub bytes_max: usize,
     pub bytes: usize,
-    /// Texts and tables of names, tags and series.
+    /// Names, tags and series.
     pub dictionary_bytes: usize,
     pub series: usize,
     pub metrics: usize,
     pub points: usize,
-    /// Unix seconds of the oldest bucket held, and of the newest; zero when there is none.
+    /// Unix seconds of the oldest and of the newest bucket; zero without buckets.
     pub from: i64,
     pub to: i64,
-    /// Points given.
+    /// Points received.
     pub taken: u64,
-    /// Points of new series for which there was no memory.
+    /// Points of new series that found no memory.
     pub refused: u64,
-    /// Points with a timestamp before what is still open.
+    /// Points with a timestamp before the open buckets.
     pub late: u64,
-    /// Points that were let go, the oldest first.
+    /// Points removed, oldest first.
     pub evicted: u64,
 }
 
@@ -73,7 +73,7 @@ impl History {
         }
     }
 
-    /// Takes a part of a flush, each histogram as the aggregates that are delivered.
+    /// Adds a part of a flush, with each histogram as the aggregates that outputs deliver.
     pub fn take(&mut self, batch: &Batch, expansion: &Expansion) {
         if batch.series().len() > 0 && !batch.partitions.is_empty() {
             self.begin(batch.bucket.timestamp, batch.bucket.width);
@@ -141,7 +141,7 @@ impl History {
         hasher.finish()
     }
 
-    /// Begins the bucket of this time, unless it is the one in hand.
+    /// Starts the bucket of this time, unless it is the current one.
     pub fn begin(&mut self, time: i64, width: u32) {
         if self.open.last().is_some_and(|open| open.time == time) {
             return;
@@ -149,7 +149,7 @@ impl History {
         self.open.push(OpenBucket::new(time, width));
     }
 
-    /// Adds a point to the bucket in hand.
+    /// Adds a point to the current bucket.
     pub fn push<'t>(&mut self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>, value: f64) {
         if let Some(id) = self.place(key)
             && let Some(open) = self.open.last_mut()
@@ -158,7 +158,7 @@ impl History {
         }
     }
 
-    /// Adds a sketch to the bucket in hand.
+    /// Adds a sketch to the current bucket.
     pub fn push_sketch<'t>(&mut self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>, sketch: &Sketch) {
         if let Some(id) = self.place(key)
             && let Some(open) = self.open.last_mut()
@@ -186,7 +186,7 @@ impl History {
         Some(id)
     }
 
-    /// A sample that says itself when it was taken: goes to the open bucket of that time.
+    /// Adds a sample with a timestamp of its own to the open bucket of that time.
     fn take_timestamped(&mut self, series: &Series<'_>) {
         let (kind, value) = match series.value() {
             Value::Counter(value) => (Kind::Counter, value),
@@ -194,7 +194,7 @@ impl History {
             _ => return,
         };
         let key = Key {
-            // Such rows have no hash: they stand in no table.
+            // These rows have no hash, because they are in no table.
             hash: self.hash(series.name(), series.tags()),
             kind,
             name: series.name(),
@@ -214,7 +214,7 @@ impl History {
         }
     }
 
-    /// Ends the bucket in hand: makes room for the next.
+    /// Ends the current bucket and makes room for the next.
     pub fn end(&mut self) {
         if let Some((last, others)) = self.open.split_last_mut() {
             last.shrink(others.last());
@@ -239,7 +239,7 @@ impl History {
         }
     }
 
-    /// These buckets, closed.
+    /// The segment of these buckets.
     pub(crate) fn segment(&self, buckets: &[OpenBucket]) -> Segment {
         let dictionary = &self.dictionary;
         let again = |id| match dictionary
@@ -252,7 +252,7 @@ impl History {
         Segment::close(buckets, again)
     }
 
-    /// Adds a segment that is newer than the others.
+    /// Adds a segment that is newer than all others.
     pub(crate) fn push_segment(&mut self, segment: Segment) {
         segment.ids().for_each(|id| self.dictionary.hold(id, i64::MIN));
         self.segment_bytes += segment.heap_bytes();
@@ -263,7 +263,7 @@ impl History {
         self.dictionary.heap_bytes() + self.segment_bytes + self.open_bytes
     }
 
-    /// Lets the oldest time go until the rest fits, with room for the next closing.
+    /// Removes the oldest time until the rest fits, with room for the next closing.
     pub(crate) fn fit(&mut self) {
         let room = self.bytes_max - self.bytes_max / OPEN_SHARE;
         while self.bytes() > room {
@@ -272,7 +272,7 @@ impl History {
                 self.evict(&segment);
                 segment.ids().for_each(|id| self.dictionary.release(id));
             } else if self.open.is_empty() {
-                // Only tables are left, of which the memory was reserved for more.
+                // Only tables are left, with capacity for more entries.
                 self.dictionary = Dictionary::default();
                 return;
             } else {
@@ -288,7 +288,7 @@ impl History {
         self.counts.evicted += segment.points() as u64;
     }
 
-    /// Time and width of every bucket held, in order.
+    /// Time and width of every bucket, in order.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = (i64, u32)> + '_ {
         let open = self.open.iter().map(|open| (open.time, open.width));
         self.segments.iter().flat_map(Segment::buckets).chain(open)

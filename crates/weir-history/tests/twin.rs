@@ -1,4 +1,4 @@
-//! The history against a naive twin that keeps every point in a list and reads them all for each query.
+//! Compares the history with a naive twin that keeps every point in a list and reads all of them for each query.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,7 +26,7 @@ const NAMES: [(&str, Kind); 4] = [
 ];
 
 fn hash(name: usize, tags: &[String]) -> u64 {
-    // Few values, so that keys share hashes and must be distinguished.
+    // Few hash values, so that different keys collide.
     (name + tags.len()) as u64 % 3
 }
 
@@ -54,7 +54,7 @@ fn feed(history: &mut History, sent: &[Sent], buckets: Range<i64>, salt: u64) {
     }
 }
 
-/// As the next process has it, with memory of this bound.
+/// The history after a hand-over to a process with this memory bound.
 fn moved(history: &History, bytes_max: usize) -> History {
     let mut next = History::new(bytes_max);
     for part in history.parts() {
@@ -73,7 +73,7 @@ fn sketch(value: f64) -> Sketch {
     sketch
 }
 
-/// The value under `key` of a series, as a list of points would be read by anybody.
+/// The value under `key` of a series, the obvious way.
 fn label<'a>(tags: &'a [String], key: &str) -> Option<&'a str> {
     tags.iter()
         .find_map(|tag| tag.strip_prefix(key)?.strip_prefix(':'))
@@ -81,7 +81,7 @@ fn label<'a>(tags: &'a [String], key: &str) -> Option<&'a str> {
 
 type Columns = BTreeMap<Option<String>, Vec<Option<f64>>>;
 
-/// What the twin answers, for functions that each have one obvious meaning.
+/// The twin's answer, for functions with one obvious meaning.
 fn twin(
     sent: &[Sent],
     name: usize,
@@ -256,7 +256,7 @@ proptest! {
         }
     }
 
-    /// Whatever the memory, what is held is exact and ends now, and what is not is counted.
+    /// With any memory bound, the stored points are exact and end now, and all others are counted.
     #[test]
     fn little_memory_keeps_the_newest(
         (buckets, sent) in (1i64..150).prop_flat_map(|buckets| (Just(buckets), points(buckets))),
@@ -316,7 +316,7 @@ fn groups_beyond_fifty_fold_into_one_without_losing_anything() {
         let total: f64 = groups.groups.iter().filter_map(|group| group.values[0]).sum();
         assert_eq!(Some(total), ask(metric, function, &[]).groups[0].values[0]);
     }
-    // A sketch of all is the merge of the sketches: the quantile of the whole can be had of nothing less.
+    // The sketch of all series is the merge of their sketches. A quantile of all needs it.
     let mut whole = Sketch::new();
     (0..200).for_each(|user| whole.merge(&sketch(f64::from(user))));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Which senders on Unix sockets may send: what the control plane says of a container, and what holds for the others.
+//! Admission of senders on Unix sockets: the control plane's verdicts about containers, and the rules for all others.
 
 use std::collections::HashMap;
 
@@ -10,22 +10,22 @@ use crate::senders::Identity;
 /// Senders that are named as not allowed.
 const NAMED_MAX: usize = 16;
 
-/// Senders that are remembered as such. Of further ones the packets are counted and the names are not.
+/// Maximum refused senders that are remembered. For further ones only packets are counted.
 const REFUSED_MAX: usize = 1024;
 
 /// Seconds without a packet after which one is forgotten. An origin's number goes to another one later than that.
 const QUIET_SECONDS: u64 = 60;
 
-/// Who may send, apart from what is said of each container.
+/// The allowed senders, without the verdicts about containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionSettings {
-    /// `None`: everybody.
+    /// `None`: all senders.
     pub list: Option<AdmissionList>,
-    /// By listener number: whether the kernel says who sends there. Others are not limited.
+    /// By listener number: whether the kernel identifies senders there. Other listeners are not limited.
     pub listeners: Vec<bool>,
 }
 
-/// What holds for senders that are no container's.
+/// The rules for senders without a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionList {
     pub no_container: bool,
@@ -49,7 +49,7 @@ pub struct RefusedSender {
 pub enum Admitted {
     Yes,
     No(Refusal),
-    /// Somebody is finding out.
+    /// The look-up is in progress.
     Undecided,
 }
 
@@ -86,7 +86,7 @@ impl Admissions {
         self.settings.list.is_some() && self.settings.listeners.get(listener) == Some(&true)
     }
 
-    /// Whether a sender may send. `of_container`: what is said of its container.
+    /// Whether a sender may send. `of_container`: the verdict about its container.
     #[inline]
     pub fn of(&self, identity: Identity, of_container: impl Fn(OriginId) -> Admission) -> Admitted {
         let Some(list) = self.settings.list else {
@@ -139,7 +139,7 @@ impl Admissions {
             .retain(|_, refused| now.saturating_sub(refused.at) < QUIET_SECONDS * 1_000_000_000);
     }
 
-    /// Who was refused lately, those who lost most first.
+    /// Senders refused recently, most losses first.
     pub fn refused(&self, mut name: impl FnMut(OriginId) -> String) -> Vec<RefusedSender> {
         let mut rows: Vec<(&(OriginId, Refusal), &Refused)> = self.refused.iter().collect();
         rows.sort_unstable_by_key(|((origin, why), refused)| {

@@ -1,4 +1,4 @@
-//! What a worker counts.
+//! Counters of a worker.
 
 use std::ops::{Index, IndexMut};
 
@@ -98,7 +98,7 @@ counters! {
 }
 
 counters! {
-    /// Why a packet of somebody whom the kernel may know was not taken.
+    /// Why a packet of an identified sender was refused.
     pub enum Refusal {
         /// Its origin is not on the list of those that may send.
         NotAllowed = PACKETS_DROPPED.because("origin_not_allowed"),
@@ -110,7 +110,7 @@ counters! {
 }
 
 counters! {
-    /// What a worker counts apart from its packets.
+    /// Counters of a worker besides those of packets.
     pub enum WorkerCounter {
         /// Batches of a closed bucket that waited because the pipeline had not accepted the previous ones.
         HandOverWaits = Series::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),

@@ -19,7 +19,7 @@ pub(crate) struct Gate {
     pub parking: Parking,
     /// The origin of senders that nothing is known of; most often none.
     pub nobody: OriginId,
-    /// Whether something may wait for its origin: somebody is there to say, and it has not waited yet.
+    /// Whether a packet may wait for its origin: there is a resolver, and the packet has not waited yet.
     pub may_wait: bool,
 }
 
@@ -44,7 +44,7 @@ impl Gate {
         }
     }
 
-    /// What counts as the origin of a sender of which this is known.
+    /// The effective origin of a sender.
     fn sender_of(&self, origin: OriginId) -> OriginId {
         if origin.is_none() { self.nobody } else { origin }
     }
@@ -184,7 +184,7 @@ impl Gate {
         }
     }
 
-    /// What is known of a process by now. `None`: it is still being looked up, and there is time.
+    /// The identity of a process. `None`: the look-up is in progress, and the packet may wait.
     fn identify(&mut self, pid: i32, is_late: bool) -> Option<Identity> {
         match self.senders.find(pid) {
             Sender::Known(identity) => Some(identity),
@@ -224,7 +224,7 @@ impl Gate {
     pub fn answer(&mut self, contexts: &mut Contexts, pid: i32, found: ProcessFound, now: u32) {
         let identity = match found {
             ProcessFound::Container(container) => match contexts.hold_sender(&container, now) {
-                // There is no room to tell further ones apart.
+                // There is no room to distinguish further ones.
                 OriginId::NONE => Identity::Unknown,
                 origin => Identity::Container(origin),
             },

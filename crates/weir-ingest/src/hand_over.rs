@@ -1,4 +1,4 @@
-//! The end of a bucket: its rows are written, and what nobody uses any more goes.
+//! The end of a bucket: writes its rows and removes expired contexts.
 
 use weir_aggregate::{Aggregator, Batch};
 use weir_context::{Contexts, PARTITIONS};
@@ -59,7 +59,7 @@ impl HandOver {
         None
     }
 
-    /// Looks at what is left of a partition. Returns what is left of the budget; `None`: it ended first.
+    /// Walks the rest of a partition. Returns the rest of the budget; `None`: the budget ended first.
     fn walk_partition(
         &mut self,
         contexts: &mut Contexts,

@@ -1,4 +1,4 @@
-//! What a worker asks about senders and origins, and what it is told. It never waits for an answer.
+//! A worker's questions about senders and origins, and the answers. It never waits for an answer.
 
 use weir_context::{Admission, OriginCounter, OriginQuestion, OriginTags, OriginTicket};
 
@@ -32,21 +32,21 @@ pub enum OriginAnswer {
     Tags {
         ticket: OriginTicket,
         tags: OriginTags,
-        /// False while somebody is being asked who may know more.
+        /// False while a source that may know more is being asked.
         settled: bool,
-        /// Of a sender: whether it may send.
+        /// For a sender: whether it may send.
         admission: Admission,
     },
 }
 
-/// What a process turned out to be.
+/// The identity of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessFound {
     /// One of this container's.
     Container(Box<str>),
     /// One of no container's.
     NoContainer,
-    /// Nobody can say.
+    /// Unknown to all sources.
     Unknown,
 }
 
@@ -57,7 +57,7 @@ pub struct ProcessQuestions {
     pub again: Vec<i32>,
 }
 
-/// What a worker knows about its senders.
+/// A worker's knowledge about its senders.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OriginStats {
     pub origins: Counts<OriginCounter>,
@@ -68,8 +68,7 @@ pub struct OriginStats {
     pub rate_bytes: u64,
 }
 
-/// Takes a question without waiting. `Err(Some)` gives it back because there is no room, `Err(None)` says that nobody is
-/// there any more.
+/// Takes a question without waiting. `Err(Some)`: the channel is full, and the question is returned. `Err(None)`: the resolver has ended.
 pub type Ask = Box<dyn FnMut(Asked) -> Result<(), Option<Asked>> + Send>;
 
 /// A worker's end of the conversation.
@@ -77,16 +76,16 @@ pub struct OriginLink {
     worker: u16,
     /// Senders that nothing is known of have tags too.
     pub(crate) nobody: bool,
-    /// What each origin may send, in bytes per second.
+    /// Rate limit of each origin in bytes per second.
     pub(crate) rate: Option<u64>,
     pub(crate) admission: AdmissionSettings,
     ask: Ask,
-    /// What found the channel full, in order.
+    /// Questions for which the channel was full, in order.
     unsent: std::collections::VecDeque<Question>,
 }
 
 impl OriginLink {
-    /// `nobody`: whether senders that nothing is known of have tags too.
+    /// `nobody`: whether unknown senders have tags too.
     pub fn new(worker: u16, nobody: bool, ask: Ask) -> Self {
         OriginLink {
             worker,
@@ -104,7 +103,7 @@ impl OriginLink {
         self
     }
 
-    /// Says who may send at all.
+    /// Sets the allowed senders.
     pub fn with_admission(mut self, settings: AdmissionSettings) -> Self {
         self.admission = settings;
         self

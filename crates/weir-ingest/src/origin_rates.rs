@@ -41,14 +41,14 @@ impl OriginRates {
             .admits(bytes, rate, now)
     }
 
-    /// Once in a while: a full bucket is as good as none.
+    /// Called periodically: a full bucket equals a missing one.
     pub fn forget_quiet(&mut self, now: u64) {
         let rate = self.bytes_per_second;
         self.buckets
             .retain(|_, bucket| !bucket.is_full(rate, Monotonic(now)));
     }
 
-    /// Who has been over the limit, those who lost most first.
+    /// Origins over the limit, most losses first.
     pub fn limited(&self, mut name: impl FnMut(OriginId) -> String) -> Vec<LimitedOrigin> {
         let over = self.buckets.iter().filter(|(_, bucket)| bucket.dropped() > 0);
         let mut over: Vec<(u64, OriginId)> =

@@ -10,14 +10,14 @@ use weir_context::OriginId;
 
 use crate::ingest::Received;
 
-/// What may wait at a time, with an estimate for the bookkeeping of each.
+/// Maximum bytes that wait, with an estimate for the bookkeeping of each packet.
 const BYTES_MAX: usize = 1024 * 1024;
 const OVERHEAD: usize = 96;
 
 /// How long something waits at most.
 pub const WAIT_NS: u64 = 1_000_000_000;
 
-/// What something waits for.
+/// What a packet waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// A whole packet, for the process that sent it.
@@ -75,7 +75,7 @@ impl Parking {
         self.waiting.iter().filter(of).count() as u64
     }
 
-    /// Whether so many bytes more may wait; counts those that may not.
+    /// Whether this many more bytes may wait. Counts refused ones.
     pub fn has_room(&mut self, bytes: usize) -> bool {
         let room = self.bytes + bytes + OVERHEAD <= BYTES_MAX;
         self.counts[ParkingCounter::NoRoom] += u64::from(!room);
@@ -90,8 +90,8 @@ impl Parking {
 
     /// When the one that has waited longest has waited enough, in monotonic nanoseconds.
     pub fn deadline(&self) -> Option<u64> {
-        // What is parked again goes to the end with the time of its arrival, so the first is not always the oldest; it is
-        // never more than one wait younger.
+        // A packet that is parked again goes to the end with its arrival time, so the first is not always the oldest, but at most one wait
+        // younger.
         self.waiting.front().map(|parked| parked.received + WAIT_NS)
     }
 

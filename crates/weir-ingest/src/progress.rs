@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_listener::Monotonic;
 
-/// What anybody can see of a worker without its help. The worker only ever stores.
+/// The state of a worker that other threads can read without its help. The worker only stores.
 #[derive(Debug)]
 pub struct Progress {
     /// The end of its last turn, monotonic nanoseconds.
@@ -15,12 +15,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// How long ago its last turn ended. One that is well ends one every second, whatever comes in.
+    /// Time since its last turn ended. A healthy worker ends a turn every second, even without input.
     pub fn since_turn(&self, now: Monotonic) -> Duration {
         Duration::from_nanos(now.0.saturating_sub(self.turned_ns.load(Ordering::Relaxed)))
     }
 
-    /// Whether its thread has ended, in whatever way.
+    /// Whether its thread has ended, normally or by a panic.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
     }

@@ -1,8 +1,8 @@
-//! Lines on their way to other StatsD servers: packed by the worker itself, per target, into buffers of its own.
+//! Lines on their way to other StatsD servers. The worker packs them into buffers per target.
 //!
-//! A line costs a look into a small cache and a copy. Buffers change hands with their target's sender when they are full, or when
-//! their first line has waited long enough, and come back empty. A target that takes none has all of them; then its lines are
-//! dropped and counted, and nothing waits.
+//! A line costs a look-up in a small cache and a copy. Buffers are exchanged with their target's sender when they are full, or when their
+//! first line has waited long enough, and return empty. If a target accepts none, it has all buffers; then its lines are dropped and
+//! counted, and nothing waits.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct RelayBlock {
     pub no_buffer: u64,
     /// Since the block before: lines longer than the target takes.
     pub too_long: u64,
-    /// Since the block before: lines that the relay does not want, whatever their target. Only the first target has some.
+    /// Lines since the previous block that the relay does not select. Counted at the first target only.
     pub unmatched: u64,
 }
 
@@ -42,7 +42,7 @@ pub struct RelayTarget {
     pub line_bytes_max: usize,
 }
 
-/// What one relay needs to know.
+/// Settings of one relay.
 pub struct RelaySettings {
     /// Names that begin with one of these are relayed; all, if there is none.
     pub prefixes: Vec<String>,
@@ -155,7 +155,7 @@ impl Relay {
         self.oldest.map(|oldest| oldest + self.linger_ns)
     }
 
-    /// Hands over what has waited long enough. Called between two receive turns.
+    /// Hands over buffers that have waited long enough. Called between two receive turns.
     #[inline]
     pub fn turn(&mut self, monotonic: u64) {
         if let Some(routes) = self.shared.newer(&mut self.version) {

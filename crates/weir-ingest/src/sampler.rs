@@ -1,5 +1,5 @@
-//! Which messages are looked at to tell whose there are most of. A few hundred in a second tell as much as all of them and
-//! cost the same however many there are; as long as there are no more, it is all of them.
+//! Selects messages for estimating which metrics and origins send most. A few hundred per second are enough, and cost the same at any rate.
+//! Below that rate all messages are selected.
 
 /// Messages looked at in a second, about.
 const PER_SECOND: u64 = 256;

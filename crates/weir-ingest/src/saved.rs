@@ -6,7 +6,7 @@ use std::io;
 use weir_aggregate::Bucket;
 use weir_state::{Facts, Identity, State};
 
-/// What one worker had in the bucket that was open.
+/// One worker's open bucket.
 #[derive(Debug, Default)]
 pub struct SavedBucket {
     /// `None`: nothing was open, as nothing is aggregated.
@@ -16,7 +16,7 @@ pub struct SavedBucket {
     pub series: Vec<SavedSeries>,
     /// More series.
     pub encoded: Pieces,
-    /// Of its UDP sockets: the number in the kernel's tables, and what the counter of drops said last.
+    /// For its UDP sockets: the number in the kernel's tables, and the last drop counter.
     pub drops: Vec<(u64, u32)>,
 }
 
@@ -46,7 +46,7 @@ impl From<Vec<Vec<u8>>> for Pieces {
 }
 
 /// Takes pieces of series as they are written.
-pub type PutPiece<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<()>;
+pub type PutPiece<'a> = &'a (dyn Fn(&[u8]) -> io::Result<()> + Sync);
 
 pub type SavedSeries = (Identity, Facts, State);
 
@@ -54,6 +54,6 @@ pub type SavedSeries = (Identity, Facts, State);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     pub contexts: u64,
-    /// Contexts for which there was no room: what they had in the bucket is lost.
+    /// Contexts without room: their samples in the bucket are lost.
     pub refused: u64,
 }

@@ -1,5 +1,5 @@
-//! Which origin a process on a Unix socket has, by its process id. A packet of a known process costs a comparison with the
-//! one before, or a look-up; everything that needs the system is asked of another thread.
+//! The origin of a process on a Unix socket, by process id. A packet of a known process costs a comparison with the previous one, or a
+//! look-up; another thread makes all system calls.
 
 use crate::counts::SenderCounter;
 use std::collections::HashMap;
@@ -38,14 +38,14 @@ impl Hasher for PidHasher {
     }
 }
 
-/// What a process turned out to be.
+/// The identity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// One of a container's, by its origin.
     Container(OriginId),
     /// One of no container's.
     NoContainer,
-    /// Nobody could say.
+    /// It could not be found out.
     Unknown,
 }
 
@@ -60,7 +60,7 @@ impl Identity {
 
 #[derive(Clone, Copy)]
 struct Process {
-    /// `None` until somebody has looked.
+    /// `None` before the first look-up.
     identity: Option<Identity>,
     seen: bool,
     idle_ticks: u8,
@@ -76,7 +76,7 @@ pub enum Sender {
 
 pub struct Senders {
     processes: HashMap<i32, Process, BuildHasherDefault<PidHasher>>,
-    /// The sender of the last packet; pid 0 is nobody.
+    /// The sender of the last packet; pid 0 means unknown.
     last: (i32, Identity),
     new: Vec<i32>,
     recheck: Vec<i32>,

@@ -1,8 +1,7 @@
-//! Copies of packets for people: a random part of them, or all. Without a reader there is no tap, and a batch costs one look at
-//! an empty list.
+//! Copies packets for readers: a random sample, or all. Without a reader a batch costs one check of an empty list.
 //!
-//! A copied packet is processed as usual, and its result is the difference of the counts before and after. A worker
-//! never waits for a reader: what finds no room is lost to that reader alone, and counted.
+//! A copied packet is processed as usual, and its fate is the difference of the counts before and after. A worker never waits for a reader:
+//! packets without room are lost to that reader only, and counted.
 
 use std::net::SocketAddr;
 
@@ -17,19 +16,18 @@ const STRETCH_NS: u64 = 100_000_000;
 /// How long a copy may wait for others.
 const LINGER_NS: u64 = 50_000_000;
 
-/// The longest time without a block, so that the reader learns what came, and the tap that its reader has gone.
+/// Maximum time without a block, so that the reader gets current counts, and the tap notices that its reader has disconnected.
 const QUIET_NS: u64 = 500_000_000;
 
-/// What a packet costs besides its bytes.
+/// Bytes per packet besides its content.
 const PACKET_BYTES: usize = size_of::<TappedPacket>();
 
-/// Takes a block without waiting. `Err(Some)` gives it back because there is no room, `Err(None)` says that nobody is there any
-/// more.
+/// Takes a block without waiting. `Err(Some)`: there is no room, and the block is returned. `Err(None)`: the reader has disconnected.
 pub type TapPush = Box<dyn FnMut(TapBlock) -> Result<(), Option<TapBlock>> + Send>;
 
-/// What a reader wants to see.
+/// A reader's request.
 pub struct TapSettings {
-    /// About so many bytes a second, chosen at random; `None`: everything.
+    /// About this many bytes a second, selected at random; `None`: everything.
     pub sample: Option<u64>,
     /// Bytes after which a block is handed over.
     pub block_bytes: usize,
@@ -40,13 +38,13 @@ pub struct TapSettings {
 #[derive(Debug, Default)]
 pub struct TapBlock {
     pub packets: Vec<TappedPacket>,
-    /// Of all of them, one behind the other.
+    /// The bytes of all packets, concatenated.
     pub bytes: Vec<u8>,
     /// Since the block before: messages that came, packets that came, and those that ought to be here and found no room.
     pub messages: u64,
     pub seen: u64,
     pub lost: u64,
-    /// The first of its worker, and empty: what comes from now on is seen.
+    /// The first block of its worker, empty: later packets are copied.
     pub begins: bool,
 }
 
@@ -94,7 +92,7 @@ pub struct Fate {
     pub limited: u64,
 }
 
-/// The counts that tell the fate of a packet.
+/// The counts that show the fate of a packet.
 #[derive(Clone, Copy)]
 pub struct Before {
     refused: [u64; Refusal::COUNT],
@@ -114,7 +112,7 @@ impl Before {
         }
     }
 
-    /// What happened since.
+    /// The change of the counts since then.
     pub fn fate(self, ingest: &Ingest, listener: usize) -> Fate {
         let now = Before::of(ingest, listener);
         let refused = (0..Refusal::COUNT).find(|&at| now.refused[at] > self.refused[at]);
@@ -132,7 +130,7 @@ fn messages(ingest: &Ingest) -> u64 {
     counts.map(|counts| counts[IngestCounter::Messages]).sum()
 }
 
-/// What a worker copies, and for whom.
+/// The taps of a worker.
 #[derive(Default)]
 pub struct Taps {
     all: Vec<Tap>,
@@ -169,7 +167,7 @@ impl Taps {
         }
     }
 
-    /// Hands over what is due, and forgets those that nobody listens to. Called between two receive turns.
+    /// Hands over due blocks, and removes taps without readers. Called between two receive turns.
     pub fn turn(&mut self, ingest: &Ingest, now: u64) {
         self.all
             .retain_mut(|tap| now < tap.deadline() || tap.hand_over(ingest, now));
@@ -195,7 +193,7 @@ struct Tap {
     /// When the first packet in the open block came.
     oldest: Option<u64>,
     handed_over: u64,
-    /// Of all listeners, at the last block.
+    /// Messages of all listeners, at the last block.
     messages: u64,
 }
 
@@ -221,7 +219,7 @@ impl Tap {
         self.oldest.map_or(quiet, |oldest| quiet.min(oldest + LINGER_NS))
     }
 
-    /// False when nobody listens any more.
+    /// Returns false if the reader has disconnected.
     fn hand_over(&mut self, ingest: &Ingest, now: u64) -> bool {
         let messages = messages(ingest);
         self.open.messages += messages - self.messages;
@@ -239,7 +237,7 @@ impl Tap {
         }
     }
 
-    /// A full block. False: there was no room, or nobody is there, which the next turn finds out.
+    /// Hands over a full block. Returns false if there was no room or the reader has disconnected, which the next turn detects.
     fn push(&mut self, now: u64) -> bool {
         self.handed_over = now;
         let block = std::mem::take(&mut self.open);
@@ -254,7 +252,7 @@ impl Tap {
         }
     }
 
-    /// What found no room goes; its counts go along with the next block.
+    /// Discards a block without room. Its counts are added to the next block.
     fn lose(&mut self, block: TapBlock) {
         self.open.begins |= block.begins;
         self.open.lost += block.lost + block.packets.len() as u64;
@@ -269,7 +267,7 @@ struct Sample {
     ends: u64,
     seen: u64,
     taken: u64,
-    /// Of 2^32 packets so many are wanted.
+    /// How many of 2^32 packets are wanted.
     wanted: u64,
     random: u64,
 }

@@ -1,5 +1,5 @@
-//! What the rules make of samples that carry a timestamp. They have no place among the contexts, so a small table remembers
-//! the answers; otherwise every such sample would cost a walk through the rules.
+//! The results of the rules for samples with a timestamp. Such samples have no context, so a small table caches the results; otherwise each
+//! sample would cost a walk through the rules.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,7 +30,7 @@ pub(crate) struct Timestamped {
 }
 
 impl Timestamped {
-    /// `tags`: those of the metric and of its origin. `None`: a rule drops it, which `resolved` names.
+    /// `tags`: those of the metric and of its origin. `None`: the rule in `resolved` drops it.
     pub fn resolve(
         &mut self,
         metric: &Metric<'_>,

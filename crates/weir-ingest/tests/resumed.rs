@@ -1,5 +1,7 @@
 //! A bucket that another process continues ends as it would have without the change: messages, buckets and moments at random.
 
+use std::sync::Mutex;
+
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Bucket, Carried, Value};
 use weir_context::{ContextLimits, HashSecret, Rules};
@@ -121,13 +123,17 @@ fn carried(saved: SavedBucket) -> SavedBucket {
 
 /// What an ingest has as bytes, and how many contexts are in them.
 fn encoded(ingest: &mut Ingest) -> (SavedBucket, u64) {
-    let (mut pieces, mut contexts) = (Vec::new(), 0);
-    let saved = ingest.save_encoded(CARRIED, &mut |piece| {
-        let mut reader = StreamReader::new(CARRIED.agent, piece);
-        contexts += std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64;
-        pieces.push(piece.to_vec());
+    let pieces = Mutex::new(Vec::new());
+    let saved = ingest.save_encoded(CARRIED, &|piece| {
+        pieces.lock().unwrap().push(piece.to_vec());
         Ok(())
     });
+    let pieces = pieces.into_inner().unwrap();
+    let entries = |piece: &Vec<u8>| {
+        let mut reader = StreamReader::new(CARRIED.agent, piece);
+        std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64
+    };
+    let contexts = pieces.iter().map(entries).sum();
     let encoded = pieces.into();
     (
         SavedBucket {
@@ -138,7 +144,7 @@ fn encoded(ingest: &mut Ingest) -> (SavedBucket, u64) {
     )
 }
 
-/// Takes the messages; before those whose numbers are in `changes`, another process takes over.
+/// Takes the messages; before each message number in `changes`, another process takes over.
 fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<String>, u64) {
     let mut rows = Vec::new();
     let mut now = START;

@@ -532,13 +532,13 @@ fn compare(sets: &[Definitions], packets: &[(String, usize)], setup: Setup) {
     let mut merger = Merger::new(setup.workers);
     let (mut rows, mut timestamped) = (BTreeMap::new(), Vec::new());
     let mut naive = Naive::default();
-    let (mut bucket, mut in_force, mut received) = (0, 0, 0);
+    let (mut bucket, mut active, mut received) = (0, 0, 0);
     for (at, (packet, worker)) in packets.iter().enumerate() {
         let due = at * sets.len() / packets.len();
-        if due > in_force {
-            in_force = due;
+        if due > active {
+            active = due;
             for worker in &mut workers {
-                worker.set_rules(rules(&sets[in_force]));
+                worker.set_rules(rules(&sets[active]));
                 while worker.contexts_mut().sweep_stale(3, 20) {}
             }
         }
@@ -560,7 +560,7 @@ fn compare(sets: &[Definitions], packets: &[(String, usize)], setup: Setup) {
                 truncated: false,
                 received,
             });
-            naive.packet(&sets[in_force], bytes, bucket);
+            naive.packet(&sets[active], bytes, bucket);
         }
     }
     for worker in &mut workers {

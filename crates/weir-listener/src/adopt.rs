@@ -155,7 +155,7 @@ fn set_options(fd: BorrowedFd<'_>, address: &Address, config: &ListenerConfig) -
         _ => {}
     }
     if address.is_stream() {
-        // Of a socket that listens already this sets the length of the queue.
+        // For a socket that listens already, this sets the length of the queue.
         sys::listen(fd, bind::backlog(config)).map_err(other("listen"))?;
     }
     Ok(())

@@ -110,7 +110,7 @@ pub fn group_id(name: &str) -> io::Result<Option<u32>> {
 pub struct BindError {
     /// The address that was to be bound.
     pub address: Address,
-    /// What went wrong.
+    /// The error.
     pub fault: BindFault,
 }
 
@@ -160,7 +160,7 @@ pub enum BindFault {
     Exhausted(io::Error),
     /// Anything else the kernel said.
     Other {
-        /// What was tried.
+        /// The failed operation.
         operation: &'static str,
         /// The kernel's error.
         error: io::Error,
@@ -355,8 +355,7 @@ impl BoundSocket {
         }
     }
 
-    /// Of a socket that another process has read: what its counter of drops said when that process last counted, by the number of
-    /// the socket in the kernel's tables.
+    /// Sets the last drop counters of another process that has read the sockets, by socket number in the kernel's tables.
     pub fn count_drops_from(&mut self, drops: &[(u64, u32)]) {
         let inode = sys::socket_inode(self.fd.as_fd()).ok();
         if let Some((_, before)) = drops.iter().find(|(known, _)| Some(*known) == inode) {
@@ -407,11 +406,10 @@ pub fn bind(config: &ListenerConfig) -> Result<BoundSocket, BindError> {
     })
 }
 
-/// Binds `count` sockets that share one internet address, one for each worker. A port of 0 is chosen by the kernel
-/// for the first and used by all.
+/// Binds `count` sockets that share one internet address, one for each worker. For port 0 the kernel chooses a port, which all use.
 ///
-/// The address is first bound exclusively for a moment: sockets that share a port share it with every process of the
-/// same user, so without this a second agent would silently take part of the traffic instead of failing.
+/// The address is first bound exclusively for a moment: sockets that share a port share it with every process of the same user, so without
+/// this a second agent would silently receive some of the traffic instead of failing.
 ///
 /// # Errors
 ///
@@ -551,7 +549,7 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, BindFault> {
         .to_socket_addrs()
         .map_err(BindFault::HostNotFound)?
         .collect();
-    // Clients that are told `localhost` try IPv4 first, or only that.
+    // Clients that use `localhost` try IPv4 first, or only that.
     let chosen = addresses
         .iter()
         .find(|address| address.is_ipv4())
@@ -578,14 +576,14 @@ fn bind_internet(
     if kind == libc::SOCK_STREAM {
         // Connections of a former process linger after it; they do not prevent a start.
         set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1, "SO_REUSEADDR")?;
-        // Inherited by connections: a peer that vanished does not hold its place for ever.
+        // Inherited by connections, so that a peer that vanished does not keep its place.
         set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1, "SO_KEEPALIVE")?;
     }
     if config.reuse_port {
         set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1, "SO_REUSEPORT")?;
     }
     if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        // `[::]` means every interface, for senders over IPv4 too, whatever the system's default is.
+        // `[::]` means every interface, for senders over IPv4 too, regardless of the system's default.
         set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0, "IPV6_V6ONLY")?;
     }
     if kind == libc::SOCK_DGRAM {

@@ -1,4 +1,4 @@
-//! What a listener counts. Plain numbers: one thread owns them, others get copies.
+//! Counters of a listener. Plain numbers: one thread owns them, others get copies.
 
 use weir_counters::Moves::{Sign, Work};
 use weir_counters::books::{MESSAGES_RECEIVED, MESSAGES_REJECTED, PACKETS_DROPPED, PACKETS_RECEIVED};
@@ -7,7 +7,7 @@ use weir_counters::{Counts, Series, counters};
 /// Of one listener on one event loop, since it was added. Connections count towards their listener.
 pub type ListenerCounters = Counts<ListenerCounter>;
 
-/// Of an event loop as a whole.
+/// Of an event loop.
 pub type LoopCounters = Counts<LoopCounter>;
 
 const fn connections(name: &'static str, path: &'static str) -> Series {
@@ -79,7 +79,7 @@ counters! {
         /// Last lines without a newline, taken when the peer closed in order (newline framing only).
         LinesUnterminated = Series::counter("weir_lines_unterminated_total", "listeners.lines_unterminated", "lines"),
             Work("Clients do not end their last line; nothing is lost.");
-        /// Bytes read from connections and discarded: of too long lines, of truncated frames, after a bad header.
+        /// Bytes read from connections and discarded: too long lines, truncated frames, everything after a bad header.
         BytesDiscarded = Series::counter("weir_discarded_bytes_total", "listeners.bytes_discarded", "bytes"),
             Sign("It is the size of the frames dropped as `frame_too_long` and `frame_cut` held.");
         /// Bytes of unfinished frames held at the moment.
@@ -130,7 +130,7 @@ counters! {
         /// System calls that asked for data.
         ReceiveCalls = Series::counter("weir_receive_calls_total", "listeners.receive_calls", "system calls"),
             Work("Packets per call show how well batches work.");
-        /// Those of them that found nothing.
+        /// Receive calls that returned nothing.
         ReceiveCallsEmpty = Series::counter("weir_receive_calls_empty_total", "listeners.receive_calls_empty", "system calls"),
             Work("It rises while weir waits for packets.");
         /// A signal interrupted the call; nothing was lost.

@@ -1,4 +1,4 @@
-//! What a datagram has to pass before it is handed over, on sockets that ask for anything at all.
+//! Checks of datagrams before they are handed over, on sockets that have any.
 
 use std::net::IpAddr;
 

@@ -19,9 +19,8 @@ impl WrappingCounter {
         self.seen
     }
 
-    /// How far it has gone since the last reading. A datagram carries the counter as it was when the datagram was
-    /// queued, which may be older than a reading by other means since; so only steps forward count, and a step of
-    /// more than half the range cannot be told from one back.
+    /// The increase since the last reading. A datagram carries the counter from when it was queued, which may be older than a reading by
+    /// other means; so only forward steps count, and a step of more than half the range cannot be distinguished from a step back.
     pub fn advance(&mut self, now: u32) -> u64 {
         let step = now.wrapping_sub(self.seen);
         if step as i32 <= 0 {

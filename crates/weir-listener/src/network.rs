@@ -14,7 +14,7 @@ impl AllowList {
         AllowList { networks }
     }
 
-    /// Whether everybody may send.
+    /// Whether all addresses may send.
     pub fn is_open(&self) -> bool {
         self.networks.is_empty()
     }

@@ -12,7 +12,7 @@ use crate::Monotonic;
 /// A source that was quiet may send this many seconds' worth at once: clients gather for up to ten.
 pub const RATE_BURST_SECONDS: u64 = 10;
 
-/// Each packet counts as this many bytes more than it holds, for what it costs by itself.
+/// Each packet counts as this many bytes more than it has, for its own cost.
 pub const RATE_PACKET_BYTES: u64 = 64;
 
 /// Addresses with a bucket of their own. Further ones share one.
@@ -103,7 +103,7 @@ struct OfNetwork {
 struct Buckets {
     networks: Vec<OfNetwork>,
     addresses: HashMap<IpAddr, TokenBucket>,
-    /// Of all addresses for which the table had no place.
+    /// Shared by all addresses for which the table had no room.
     others: TokenBucket,
     swept: u64,
 }
@@ -120,7 +120,7 @@ impl fmt::Debug for SourceRates {
     }
 }
 
-/// An address as far as it tells senders apart: a machine has as many IPv6 addresses of its network as it likes.
+/// The unit of limiting: a machine can use any number of IPv6 addresses of its network.
 fn sender(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -134,8 +134,8 @@ fn is_this_machine(address: IpAddr) -> bool {
 }
 
 impl SourceRates {
-    /// Bytes per second of each network as a whole, and of each address. Of the networks that hold an address, the smallest
-    /// counts. 127.0.0.1 and ::1 are not limited.
+    /// Bytes per second for each network in total, and for each address. The smallest network that contains an address counts. 127.0.0.1
+    /// and ::1 are not limited.
     pub fn new(networks: Vec<(Network, u64)>, per_address: Option<u64>, now: Monotonic) -> Self {
         let mut networks: Vec<OfNetwork> = networks
             .into_iter()
@@ -213,7 +213,7 @@ pub struct OpenRates<'a> {
 }
 
 impl OpenRates<'_> {
-    /// Whether a packet may pass. What its address may not send does not count against its network.
+    /// Whether a packet may pass. Packets beyond the limit of their address do not count against the network.
     pub fn admits(&mut self, source: IpAddr, bytes: usize) -> bool {
         if is_this_machine(source) {
             return true;
@@ -236,7 +236,7 @@ impl Buckets {
         if self.addresses.len() >= ADDRESSES_MAX && !self.addresses.contains_key(&address) {
             if now.0.saturating_sub(self.swept) >= SWEEP_NANOS {
                 self.swept = now.0;
-                // One with a full bucket is as good as one that was never seen.
+                // An address with a full bucket equals an unknown one.
                 self.addresses.retain(|_, bucket| !bucket.is_full(rate, now));
             }
             if self.addresses.len() >= ADDRESSES_MAX {

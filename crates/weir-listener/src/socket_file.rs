@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::bind::{BindFault, other};
 use crate::sys;
 
-/// Which file it is, whatever its path.
+/// Identity of a file, regardless of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: u64,
@@ -25,7 +25,7 @@ impl FileId {
         }
     }
 
-    /// Of what is at a path now, a link not followed; `None` if there is nothing, or it cannot be seen.
+    /// The file at a path now, without following a link; `None` if there is none or it is inaccessible.
     pub fn at(path: &Path) -> Option<Self> {
         fs::symlink_metadata(path).ok().as_ref().map(FileId::of)
     }
@@ -168,7 +168,7 @@ fn set_sticky(directory: &Path) -> io::Result<u32> {
     Ok(mode | STICKY)
 }
 
-/// Only a refused connection proves that no process has the socket open. Being unable to tell is not proof.
+/// Only a refused connection proves that no process has the socket open. Any other error proves nothing.
 fn someone_listens(path: &Path, kind: libc::c_int) -> Result<bool, BindFault> {
     let probe = sys::socket(libc::AF_UNIX, kind).map_err(BindFault::Exhausted)?;
     match sys::connect_unix(probe.as_fd(), path) {

@@ -20,8 +20,7 @@ pub const TLS_READ_BYTES: usize = 32 * 1024;
 /// How long a client may take to prove that it speaks TLS.
 pub const HANDSHAKE_NANOS: u64 = 10_000_000_000;
 
-/// The most memory of an encrypted connection, about: rustls holds up to one record each way, its keys, and the certificate
-/// that the client has shown.
+/// Estimated maximum memory of an encrypted connection: rustls holds up to one record each way, its keys, and the client's certificate.
 pub const TLS_SESSION_BYTES: usize = 48 * 1024;
 
 /// Longer files are something else.
@@ -145,7 +144,7 @@ impl TlsServer {
     }
 }
 
-/// The beginning of it is enough to tell certificates apart for people.
+/// The beginning is enough for users to distinguish certificates.
 fn fingerprint(certificates: &[CertificateDer<'_>]) -> String {
     use std::fmt::Write as _;
     let mut context = digest::Context::new(&digest::SHA256);
@@ -188,7 +187,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileErro
 /// Why a connection could not be encrypted.
 #[derive(Debug)]
 pub enum TlsFault {
-    /// TLS says no: of a version, a certificate, a record.
+    /// TLS refused a version, a certificate or a record.
     Tls(rustls::Error),
     /// The data is not valid TLS.
     Unreadable(io::Error),
@@ -217,7 +216,7 @@ pub struct TlsSession {
     session: Box<ServerConnection>,
     /// Monotonic nanoseconds until which it has to be set up.
     pub deadline: u64,
-    /// The peer has said that nothing more comes, so what came is whole.
+    /// The peer has sent close_notify, so the data is complete.
     pub ended: bool,
 }
 

@@ -375,7 +375,7 @@ fn idle_connections_end_and_those_in_use_stay() {
             .events
             .end_idle(weir_listener::Monotonic(begun + HOUR / 2));
         assert_eq!(harness.events.counters(id)[ListenerCounter::ConnectionsOpen], 3);
-        // Both were accepted before `begun`; what was used was heard of a millisecond after.
+        // Both were accepted before `begun`; the used one was active a millisecond later.
         harness.events.end_idle(weir_listener::Monotonic(begun + HOUR));
         let counters = harness.events.counters(id);
         assert_eq!(

@@ -1,9 +1,9 @@
-//! How far the owners of a log on Kafka are behind a fleet, and how long it takes until the others take over from a killed one.
+//! Measures how far the owners of a log on Kafka lag behind a fleet, and how long the others need to take over from a killed owner.
 //!
 //! `cargo run --release -p weir-log --features kafka --example fleet_on_kafka -- [AGENTS] [SERIES] [PARTITIONS] [OWNERS] [BUCKETS]`
 //!
-//! Starts a broker and the owners, each a process of its own, and publishes what so many agents would: buckets of 10 s, each agent
-//! at its moment. The first owner is killed in the middle. Results are read as they are committed.
+//! Starts a broker and the owners, each in its own process, and publishes the records of this many agents: buckets of 10 s, each agent at
+//! its own time. Kills the first owner in the middle. Reads results as they are committed.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command};
@@ -92,7 +92,7 @@ fn start_owner(address: &str) -> Child {
     owner.expect("a process")
 }
 
-/// Of ten series, six are counters, one each of the rest.
+/// Of ten series, six are counters; the others are one of each kind.
 fn series(at: usize) -> (Identity, State) {
     let values = || (0..10).map(move |value| ((at * 17 + value * 7) % 1000) as f64 / 8.0);
     let (kind, state) = match at % 10 {
@@ -133,7 +133,7 @@ fn series(at: usize) -> (Identity, State) {
     (identity, state)
 }
 
-/// What each agent says in each bucket, for each partition: the body of a record, and its series.
+/// Per agent, bucket and partition: the body of a record, and its number of series.
 fn bodies(count: usize, partitions: u32) -> Vec<(Vec<u8>, u64)> {
     let mut publisher = Publisher::new("", AgentId::default(), 1);
     publisher.begin(0, WIDTH as u32, &Plan::new(partitions));
@@ -153,7 +153,7 @@ fn bodies(count: usize, partitions: u32) -> Vec<(Vec<u8>, u64)> {
     bodies.collect()
 }
 
-/// Sends a bucket of the whole fleet, each agent at its moment, and returns how late the latest was: milliseconds.
+/// Sends a bucket of the whole fleet, each agent at its own time. Returns the maximum delay in milliseconds.
 fn publish(
     log: &mut KafkaLog,
     agents: &[AgentId],
@@ -172,7 +172,7 @@ fn publish(
         .collect();
     order.sort_unstable();
     let (mut behind, packer) = (0, &mut Packer::default());
-    // Those of a tenth of a second at once.
+    // Agents within a tenth of a second send together.
     for group in order.chunk_by(|one, next| one.0 / 100 == next.0 / 100) {
         let due = group[0].0;
         let wait = due - unix_milliseconds();
@@ -224,7 +224,7 @@ fn records(
     (0..).zip(bodies).map(of_partition).collect()
 }
 
-/// When the results of each bucket came, by partition: Unix milliseconds, and the states in them.
+/// Arrival of the results of each bucket, by partition: Unix milliseconds, and the number of states.
 type Arrivals = BTreeMap<i64, BTreeMap<u32, (i64, u64)>>;
 
 fn arrivals(address: &str, partitions: u32, last: i64) -> Arrivals {
@@ -263,7 +263,7 @@ fn report(arrivals: &Arrivals, states: u64, killed: i64) {
         states / WIDTH as u64
     );
     for (bucket, of) in arrivals {
-        // Agents send for a whole bucket after its end. What comes after that is lag.
+        // Agents spread their sending over one bucket after its end. Any later arrival is lag.
         let lag = |at: i64| at - (bucket + 2 * WIDTH) * 1000;
         let times: Vec<i64> = of.values().map(|(at, _)| lag(*at)).collect();
         let (first, last) = (times.iter().min().unwrap_or(&0), times.iter().max().unwrap_or(&0));

@@ -1,4 +1,4 @@
-//! A log of the kind that a connection names.
+//! A log of either kind.
 
 use weir_merge::{Append, Assignment, Commit, CommitError, Fetched, Log, Plan, Quarantined};
 
@@ -7,14 +7,14 @@ use crate::file::{FileLog, unix_milliseconds};
 use crate::kafka::KafkaLog;
 use crate::{Connection, Error};
 
-/// A log, wherever it is.
+/// A log in files or on Apache Kafka.
 pub enum AnyLog {
     File(FileLog),
     #[cfg(feature = "kafka")]
     Kafka(Box<KafkaLog>),
 }
 
-/// The same call on whichever log it is.
+/// Forwards a call to the log.
 macro_rules! on {
     ($log:expr, $of:ident => $call:expr) => {
         match $log {
@@ -26,7 +26,7 @@ macro_rules! on {
 }
 
 impl AnyLog {
-    /// Opens a log. Brokers need not be there yet: each call says when they are not.
+    /// Opens a log. The brokers may be down: each call reports that.
     pub fn open(connection: &Connection) -> Result<AnyLog, Error> {
         match connection {
             Connection::Directory { path, partitions } => {
@@ -39,18 +39,17 @@ impl AnyLog {
         }
     }
 
-    /// From the bucket on that starts at `from`, series are divided among this many partitions.
+    /// Divides series among this many partitions, beginning with the bucket that starts at `from`.
     pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
         on!(self, log => log.announce(from, partitions))
     }
 
-    /// What was quarantined and is kept.
+    /// The quarantined records that are kept.
     pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
         on!(self, log => log.quarantined(partition))
     }
 
-    /// Removes what is no longer needed, where the log does not do so itself: committed records, and results before
-    /// this number.
+    /// Removes committed records, and results before this number, if the log does not do so itself.
     pub fn prune(&mut self, partition: u32, results_before: u64) -> Result<(), Error> {
         match self {
             AnyLog::File(log) => log.prune(partition, results_before),

@@ -1,4 +1,4 @@
-//! Where a log is, and how it is reached.
+//! Place of a log, and how to connect.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Connection {
-    /// A directory, made where there is none, with this many partitions.
+    /// A directory. It is created with this many partitions if missing.
     Directory {
         path: PathBuf,
         partitions: u32,
@@ -16,25 +16,24 @@ pub enum Connection {
     Kafka(Brokers),
 }
 
-/// Brokers, and what of them is used.
+/// Brokers, topic and group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Brokers {
-    /// `host:port` of some of them: the others are learned.
+    /// `host:port` of some brokers. The client learns the others.
     pub addresses: Vec<String>,
-    /// Of records. Other topics have its name and an ending: `results`, `snapshots`, `quarantine`, `control`.
+    /// The topic of records. The other topics have its name with a suffix: `results`, `snapshots`, `quarantine`, `control`.
     pub topic: String,
-    /// The group of those who merge. Agents are in none.
+    /// The consumer group of merging processes. Agents join no group.
     pub group: String,
-    /// Partitions of topics that do not exist yet. Those that exist keep theirs.
+    /// Partitions of topics to create. Existing topics keep theirs.
     pub partitions: u32,
-    /// Copies of topics that do not exist yet; `None`: as many as the brokers are set up for.
+    /// Replication factor of topics to create. `None`: the brokers' default.
     pub replicas: Option<u32>,
     pub tls: Option<Tls>,
     pub sasl: Option<Sasl>,
-    /// How long one call waits for the brokers.
+    /// Timeout of one call.
     pub timeout: Duration,
-    /// How long an owner may be silent before its partitions go to others. Brokers take 6 s to 5 min, where they are not told
-    /// otherwise.
+    /// How long an owner may be silent before its partitions go to others. Brokers accept 6 s to 5 min by default.
     pub session_timeout: Duration,
 }
 
@@ -57,13 +56,13 @@ impl Default for Brokers {
 /// TLS to the brokers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// PEM file with the authorities that brokers' certificates come from; `None`: those of the system.
+    /// PEM file with the certificate authorities for brokers. `None`: those of the system.
     pub authorities: Option<PathBuf>,
-    /// PEM files with a certificate of our own and its key.
+    /// PEM files with the client certificate and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// Name and password for the brokers.
+/// User name and password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Sasl {
     pub mechanism: Mechanism,
@@ -77,7 +76,7 @@ impl fmt::Debug for Sasl {
     }
 }
 
-/// How name and password are shown to the brokers.
+/// SASL mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
     Plain,
@@ -88,7 +87,7 @@ pub enum Mechanism {
 impl Mechanism {
     pub const ALL: [Mechanism; 3] = [Mechanism::Plain, Mechanism::ScramSha256, Mechanism::ScramSha512];
 
-    /// As Kafka calls it.
+    /// Kafka's name of the mechanism.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Plain => "PLAIN",

@@ -32,7 +32,7 @@ pub enum Error {
     TooLarge { bytes: usize, max: usize },
     #[error("this program was built without Kafka; a log can be a directory")]
     NoKafka,
-    /// The brokers do not do what they were asked for.
+    /// The brokers did not do what was requested.
     #[error("{doing}: {what}")]
     Kafka { doing: String, what: String },
 }

@@ -1,5 +1,4 @@
-//! A log in files of one machine. Any number of processes append; one at a time reads and commits, and the next one waits for
-//! its end.
+//! A log in files of one machine. Any number of processes append. One process at a time reads and commits; the next one waits for its end.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,13 +10,13 @@ use weir_merge::{Assignment, Commit, CommitError, Fetched, Log, Message, Plan, Q
 use crate::frames::{FRAME_BYTES_MAX, Frames, Numbered};
 use crate::{Error, plan, plan::write_whole};
 
-/// Bytes of a file after which the next one begins.
+/// Size at which a new file begins.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// The first byte of each frame.
 const VERSION: u8 = 1;
 
-/// Results of one commit have numbers below this, behind the number of the commit.
+/// Results of one commit have numbers below this, appended to the number of the commit.
 const RESULTS_MAX: u64 = 1 << 20;
 
 /// Unix milliseconds.
@@ -28,7 +27,7 @@ pub fn unix_milliseconds() -> i64 {
     UNIX_EPOCH.elapsed().map_or(0, |now| now.as_millis() as i64)
 }
 
-/// A record as it is in a file.
+/// A record in a file.
 #[derive(Serialize, Deserialize)]
 struct Kept<'a> {
     appended: i64,
@@ -36,7 +35,7 @@ struct Kept<'a> {
     bytes: &'a [u8],
 }
 
-/// A commit as it is in a file.
+/// A commit in a file.
 #[derive(Serialize, Deserialize)]
 struct KeptCommit {
     offset: u64,
@@ -51,9 +50,9 @@ struct Partition {
     commits: Frames,
     /// The number after the last result that was read, and the commit to continue with.
     results: Option<(u64, u64)>,
-    /// The process that holds it may append a record.
+    /// Lock file: its holder may append a record.
     appending: PathBuf,
-    /// Names the first result that was not sent.
+    /// File with the number of the first result that was not sent.
     sent: PathBuf,
 }
 
@@ -64,19 +63,19 @@ pub struct FileLog {
     clock: Clock,
     file_bytes_max: u64,
     partitions: Vec<Partition>,
-    /// Held by the process that owns all partitions.
+    /// Lock of the process that owns all partitions.
     owning: Option<File>,
-    /// Partitions whose owner was told.
+    /// Partitions already reported to their owner.
     told: usize,
 }
 
 impl FileLog {
-    /// Opens a directory, which is made with this many partitions where there is none.
+    /// Opens a directory. Creates it with this many partitions if missing.
     pub fn open(directory: &Path, partitions: u32, clock: Clock) -> Result<Self, Error> {
         FileLog::with_files_of(directory, partitions, clock, FILE_BYTES_MAX)
     }
 
-    /// The same with another size of files.
+    /// The same with another file size.
     pub fn with_files_of(
         directory: &Path,
         partitions: u32,
@@ -100,7 +99,7 @@ impl FileLog {
         Ok(log)
     }
 
-    /// From the bucket on that starts at `from`, series are divided among this many partitions.
+    /// Divides series among this many partitions, beginning with the bucket that starts at `from`.
     pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
         let _changing = lock(&self.directory.join("plan.lock"))?;
         plan::announce(&self.directory, from, partitions)
@@ -131,7 +130,7 @@ impl FileLog {
             })
     }
 
-    /// Bytes that were found behind the last whole frame of a file and moved aside.
+    /// Bytes after the last complete frame of a file that were moved aside.
     pub fn torn_bytes(&self) -> u64 {
         let partitions = self.partitions.iter();
         partitions
@@ -139,7 +138,7 @@ impl FileLog {
             .sum()
     }
 
-    /// Removes files that nobody needs: records before the committed offset, and commits whose results were read up to this number.
+    /// Removes files with only records before the committed offset, and commits whose results were read up to this number.
     pub fn prune(&mut self, partition: u32, results_read: u64) -> Result<(), Error> {
         let committed = self.committed(partition)?;
         let partition = self.partition(partition)?;
@@ -149,7 +148,7 @@ impl FileLog {
         partition.commits.remove_before(results_read / RESULTS_MAX)
     }
 
-    /// What was quarantined, of all commits that are kept.
+    /// The quarantined records of all commits that are kept.
     pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
         let (frames, _) = self.partition(partition)?.commits.read(0, usize::MAX)?;
         let mut quarantined = Vec::new();
@@ -317,7 +316,7 @@ fn kept_commit(partition: u32, (number, frame): &Numbered) -> Result<KeptCommit,
     kept(partition, "commit", *number, frame)
 }
 
-/// What follows the version of a frame.
+/// Decodes a frame after its version.
 fn kept<'a, T: Deserialize<'a>>(
     partition: u32,
     what: &'static str,
@@ -346,7 +345,7 @@ fn lock_file(path: &Path) -> Result<File, Error> {
     options.open(path).map_err(Error::io(path))
 }
 
-/// Waits until nobody else holds it.
+/// Waits for the lock.
 fn lock(path: &Path) -> Result<File, Error> {
     let file = lock_file(path)?;
     file.lock().map_err(Error::io(path))?;

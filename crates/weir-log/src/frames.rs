@@ -1,4 +1,4 @@
-//! Numbered frames in the files of a directory, each file named by the number of its first frame.
+//! Numbered frames in the files of a directory. Each file is named by the number of its first frame.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// Largest frame: a commit of many large buckets.
+/// Maximum size of a frame: a commit of many large buckets.
 pub(crate) const FRAME_BYTES_MAX: usize = 256 << 20;
 
 /// Length and checksum.
@@ -17,33 +17,33 @@ const ENDING: &str = "log";
 /// A frame with its number.
 pub(crate) type Numbered = (u64, Vec<u8>);
 
-/// Frames of one directory. Several processes may read; [`Frames::append`] expects that nobody else appends meanwhile.
+/// The frames of one directory. Several processes may read. During [`Frames::append`] no other process may append.
 #[derive(Debug)]
 pub(crate) struct Frames {
     directory: PathBuf,
     file_bytes_max: u64,
-    /// Where reading ended last, and where the last frame did: the next call often goes on there.
+    /// Where the last read ended, and where the last frame ended: the next call often continues there.
     reading: Option<Place>,
     ending: Option<Place>,
-    /// Bytes that were no frame and are in files of their own now.
+    /// Invalid bytes that were moved to files of their own.
     pub torn_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
-    /// Number of the first frame of the file.
+    /// Number of the file's first frame.
     file: u64,
-    /// Number of the next frame, and where it begins.
+    /// Number and position of the next frame.
     next: u64,
     at: u64,
 }
 
-/// What is at a place of a file.
+/// Contents at a position of a file.
 enum Found {
     Frame(Vec<u8>),
-    /// The file ends here, or in the middle of what was being written.
+    /// The file ends here, or in the middle of an incomplete frame.
     End,
-    /// There are bytes that are no frame.
+    /// Invalid bytes.
     Broken(&'static str),
 }
 
@@ -63,7 +63,7 @@ impl Frames {
         self.directory.join(format!("{file:020}.{ENDING}"))
     }
 
-    /// The first numbers of the files, ascending.
+    /// The numbers of the files, ascending.
     fn files(&self) -> Result<Vec<u64>, Error> {
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&self.directory).map_err(Error::io(&self.directory))? {
@@ -77,13 +77,13 @@ impl Frames {
         Ok(files)
     }
 
-    /// The number of the oldest frame that is kept.
+    /// The number of the oldest frame.
     pub fn start(&self) -> Result<u64, Error> {
         Ok(self.files()?.first().copied().unwrap_or_default())
     }
 
-    /// Frames from a number on with their numbers, about as many bytes as asked for, and at least one where there is one. What
-    /// follows is the number to go on from: after the last frame, or the oldest one where that comes later.
+    /// Reads numbered frames from a number on: about `bytes_max` bytes, and at least one frame if one exists. Also returns the number to
+    /// continue with: the one after the last frame read, or that of the oldest frame if it is later.
     pub fn read(&mut self, from: u64, bytes_max: usize) -> Result<(Vec<Numbered>, u64), Error> {
         let files = self.files()?;
         let from = from.max(files.first().copied().unwrap_or_default());
@@ -107,7 +107,7 @@ impl Frames {
                         frames.push((next, frame));
                         next = place.next;
                     }
-                    // What the end of the last file is, the next process that appends decides.
+                    // The next process that appends repairs the end of the last file.
                     Found::End | Found::Broken(_) if following.is_none() => break,
                     Found::End | Found::Broken(_) if following == Some(place.next) => break,
                     Found::End => return Err(damaged(path, place.at, "it ends too early")),
@@ -136,7 +136,7 @@ impl Frames {
         Ok(self.last_place()?.map_or(0, |place| place.next))
     }
 
-    /// Where the last file ends.
+    /// The end of the last file.
     fn last_place(&mut self) -> Result<Option<Place>, Error> {
         let Some(&file) = self.files()?.last() else {
             return Ok(None);
@@ -151,7 +151,7 @@ impl Frames {
         Ok(self.ending)
     }
 
-    /// Adds a frame, writes it through to the disk, and returns its number.
+    /// Appends a frame, syncs it to the disk, and returns its number.
     pub fn append(&mut self, frame: &[u8]) -> Result<u64, Error> {
         if frame.is_empty() || frame.len() > FRAME_BYTES_MAX {
             return Err(Error::TooLarge {
@@ -190,7 +190,7 @@ impl Frames {
         Ok(number)
     }
 
-    /// Moves what follows the last frame into a file of its own: somebody died while writing it.
+    /// Moves the bytes after the last frame to a separate file: a process died while writing them.
     fn repair(&mut self, path: &Path, open: &mut File, end: u64) -> Result<(), Error> {
         let len = open.metadata().map_err(Error::io(path))?.len();
         if len <= end {
@@ -207,7 +207,7 @@ impl Frames {
         Ok(())
     }
 
-    /// Removes files whose frames all have numbers below this. The last file stays.
+    /// Removes files with only frames below this number. The last file stays.
     pub fn remove_before(&mut self, number: u64) -> Result<(), Error> {
         let files = self.files()?;
         for pair in files.windows(2).filter(|pair| pair[1] <= number) {
@@ -218,7 +218,7 @@ impl Frames {
     }
 }
 
-/// A known place in this file, not behind a number, or the beginning of the file.
+/// A known position in this file at or before a number, or the beginning of the file.
 fn place_in(known: Option<Place>, file: u64, next: u64) -> Place {
     let start = Place {
         file,

@@ -1,8 +1,8 @@
-//! Logs that a fleet's records are kept in, behind `weir_merge::Log`: files of one machine, and, with the feature `kafka`,
-//! topics of Apache Kafka. [`AnyLog::open`] opens either from a [`Connection`].
+//! Logs for a fleet's records, behind `weir_merge::Log`: files of one machine, and, with the feature `kafka`, topics of Apache Kafka.
+//! [`AnyLog::open`] opens either from a [`Connection`].
 //!
-//! A file ends where its last whole frame ends. What a process that died left behind it is moved aside by the next one that
-//! writes, and counted. A commit is one frame, so its results, its snapshot and its offset are there together or not at all.
+//! A file ends with its last complete frame. The next process that writes moves the remains of a killed process aside and counts them. A
+//! commit is one frame, so its results, snapshot and offset are stored together or not at all.
 
 mod any;
 mod connection;

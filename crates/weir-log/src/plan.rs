@@ -1,4 +1,4 @@
-//! The announced numbers of partitions, as a text file that people can read.
+//! The announced numbers of partitions, in a readable text file.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::Error;
 
 const FILE: &str = "plan";
 
-/// The plan, and the most partitions that are in it.
+/// The plan, and its largest number of partitions.
 pub(crate) fn read(directory: &Path) -> Result<Option<(Plan, u32)>, Error> {
     let path = directory.join(FILE);
     match std::fs::read_to_string(&path) {
@@ -18,7 +18,7 @@ pub(crate) fn read(directory: &Path) -> Result<Option<(Plan, u32)>, Error> {
     }
 }
 
-/// A plan as text. `place`: where it is from, for errors.
+/// Parses a plan. `place`: its origin, for errors.
 pub(crate) fn parse(text: &str, place: &str) -> Result<Option<(Plan, u32)>, Error> {
     let mut plan: Option<(Plan, u32)> = None;
     for (number, line) in (1..).zip(text.lines()) {
@@ -54,7 +54,7 @@ pub(crate) fn first(partitions: u32) -> String {
     format!("partitions {}\n", partitions.max(1))
 }
 
-/// The text of a plan with another change.
+/// The text of a plan with one more change.
 pub(crate) fn announced(text: &str, from: i64, partitions: u32) -> String {
     format!("{text}from {from} partitions {partitions}\n")
 }
@@ -69,7 +69,7 @@ pub(crate) fn announce(directory: &Path, from: i64, partitions: u32) -> Result<(
     write_whole(&path, &announced(&text, from, partitions))
 }
 
-/// Whole or not at all.
+/// Writes a file atomically.
 pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
     let new = path.with_extension("new");
     std::fs::write(&new, text)

@@ -1,4 +1,4 @@
-//! The file log: what was acknowledged is there after any end of a process, and what was not is there whole or not at all.
+//! The file log keeps acknowledged records after any end of a process, and all others completely or not at all.
 
 #[path = "../../weir-merge/tests/support/mod.rs"]
 mod support;
@@ -69,7 +69,7 @@ fn several_processes_append_and_each_reads_all() {
         files(&directory.path().join("0/records")).len() > 3,
         "several files"
     );
-    // A few at a time, from any place.
+    // A few at a time, from any number.
     for from in 0..40 {
         let fetched = other.fetch(0, from, 1).unwrap();
         assert_eq!(fetched.messages[0].bytes, expected[from as usize]);
@@ -84,7 +84,7 @@ fn several_processes_append_and_each_reads_all() {
     ));
 }
 
-/// A process that is killed while it writes leaves any beginning of a frame behind, or bytes that are none.
+/// A process that is killed while writing leaves any prefix of a frame, or invalid bytes.
 #[test]
 fn a_torn_write_is_moved_aside() {
     let directory = TempDir::new().unwrap();
@@ -143,7 +143,7 @@ fn commit(number: u8) -> Commit {
     }
 }
 
-/// The process that [`acknowledged_records_survive_a_kill`] kills. It does nothing in a run of all tests.
+/// The process that [`acknowledged_records_survive_a_kill`] kills. In a run of all tests it does nothing.
 #[test]
 fn child_appends() {
     let Some(directory) = std::env::var_os("WEIR_LOG_TEST_DIRECTORY") else {
@@ -188,7 +188,7 @@ fn acknowledged_records_survive_a_kill() {
     }
 }
 
-/// Results, snapshot and offset are there together or not at all, wherever the write ended.
+/// Results, snapshot and offset are stored together or not at all, wherever the write ended.
 #[test]
 fn a_commit_is_whole_or_not_at_all() {
     let directory = TempDir::new().unwrap();
@@ -228,7 +228,7 @@ fn a_commit_is_whole_or_not_at_all() {
         assert_eq!(log.committed(0).unwrap(), Some((vec![2; 30], 2)));
         let results = log.results(0, 0, usize::MAX).unwrap();
         assert_eq!(results.len(), 4);
-        // From the number behind each result on, the rest.
+        // Reading from the number after each result returns the rest.
         for (at, (number, _)) in results.iter().enumerate() {
             assert_eq!(log.results(0, number + 1, usize::MAX).unwrap(), results[at + 1..]);
         }
@@ -236,7 +236,7 @@ fn a_commit_is_whole_or_not_at_all() {
     }
 }
 
-/// A log that a later version wrote is neither taken for an empty one nor skipped.
+/// A log written by a later version is neither taken for an empty one nor skipped.
 #[test]
 fn another_form_is_an_error() {
     let directory = TempDir::new().unwrap();
@@ -259,7 +259,7 @@ fn another_form_is_an_error() {
     check(log.fetch(0, 0, 1).unwrap_err(), "record 0");
 }
 
-/// The next owner waits for the end of the one before: two never commit.
+/// The next owner waits for the end of the previous one: two never commit.
 #[test]
 fn one_process_at_a_time_owns_the_log() {
     let directory = TempDir::new().unwrap();
@@ -301,7 +301,7 @@ fn settings() -> Settings {
     }
 }
 
-/// The whole way, with an owner that ends after every few turns: the results are exact, and files nobody needs go.
+/// From end to end, with an owner that ends after every few turns: results are exact, and files without use are removed.
 #[test]
 fn a_fleet_on_files_is_exact_whenever_owners_end() {
     let directory = TempDir::new().unwrap();
@@ -349,7 +349,7 @@ fn a_fleet_on_files_is_exact_whenever_owners_end() {
     assert!(kept < 30, "{kept} files");
 }
 
-/// The clock of the test moves, so records of other tests would be of its time: each test has a directory of its own.
+/// The test moves its clock, so it needs a directory of its own.
 #[test]
 fn quarantined_records_are_kept() {
     let directory = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! What it costs to publish and to merge the series of a fleet: CPU time of one thread, so that a busy machine disturbs it less.
+//! Cost of publishing and merging the series of a fleet: CPU time of one thread, so that a busy machine disturbs it less.
 //!
 //! `cargo run --release -p weir-merge --example merge_speed -- [AGENTS] [SERIES] [PARTITIONS]`
 
@@ -13,7 +13,7 @@ use weir_state::{AgentId, Distribution, ExactSum, Facts, Gauge, Identity, Member
 
 const START: i64 = 1_700_000_000;
 
-/// What the processor spent on this process, as the scheduler counts it.
+/// CPU time of this process, as counted by the scheduler.
 fn spent() -> Duration {
     let text = std::fs::read_to_string("/proc/self/schedstat").expect("a kernel that counts");
     let nanoseconds = text.split(' ').next().and_then(|text| text.parse().ok());
@@ -25,7 +25,7 @@ fn argument(number: usize, default: usize) -> usize {
     argument.map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Of ten series, six are counters, one each of the rest. All agents have the same: that is what they are merged for.
+/// Of ten series, six are counters; the others are one of each kind. All agents have the same series, so they are merged.
 fn identity(at: usize) -> Identity {
     let kind = match at % 10 {
         0..6 => Kind::Counter,
@@ -65,7 +65,7 @@ fn state(kind: Kind, agent: usize, at: usize) -> State {
     }
 }
 
-/// What publishing took: with names that come for the first time, and with those of the bucket before.
+/// Cost of publishing: with new names, and with those of the previous bucket.
 #[derive(Default)]
 struct Publishing {
     first: Duration,

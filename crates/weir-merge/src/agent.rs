@@ -1,4 +1,4 @@
-//! What one partition knows of an agent: which of its records were taken, and what became of their states.
+//! One partition's view of an agent: which of its records were merged, and the fate of their states.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -9,35 +9,35 @@ use crate::ledger::{Ledger, Missing};
 use crate::sequence::{Place, Sequence, Verdict};
 use crate::snapshot::COUNT_MAX;
 
-/// Starts of an agent whose records are still distinguished. Beyond it the oldest is closed.
+/// Epochs (starts) of an agent that are distinguished. With more the oldest is closed.
 const EPOCHS_MAX: usize = 64;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Agent {
     epochs: BTreeMap<u64, Epoch>,
-    /// Epochs before this one are closed: their records are refused.
+    /// Earlier epochs are closed: their records are refused.
     first_epoch: u64,
-    /// Of closed epochs.
+    /// Ledger of closed epochs.
     past: Ledger,
     late: u64,
     merged: u64,
     quarantined: u64,
     pub repeats: u64,
-    /// Records that show that two write under this name.
+    /// Records that prove that two processes write under this name.
     pub contradictions: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Epoch {
-    /// All that was taken. What is not settled is read once more by the next owner, so this is not saved.
+    /// All merged records. Unsettled ones are read again by the next owner, so this is not saved.
     #[serde(skip)]
     taken: Sequence,
-    /// What no later reading can change: records of closed buckets, corrections that are committed, what is quarantined.
+    /// Records whose fate is final: those of closed buckets, of committed corrections, and quarantined ones.
     settled: Sequence,
     first_bucket: i64,
 }
 
-/// How the states of a record ended.
+/// The fate of a record's states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Merged,
@@ -46,7 +46,7 @@ pub(crate) enum End {
 }
 
 impl Agent {
-    /// Whether what was saved can have been counted.
+    /// Whether a saved state is plausible.
     pub fn is_possible(&self) -> bool {
         let counts = [
             self.late,
@@ -58,14 +58,14 @@ impl Agent {
         counts.into_iter().all(|count| count <= COUNT_MAX)
     }
 
-    /// Goes on with what was saved.
+    /// Continues from a saved state.
     pub fn restore(&mut self) {
         for epoch in self.epochs.values_mut() {
             epoch.taken = epoch.settled.clone();
         }
     }
 
-    /// `None`: of an epoch that is closed.
+    /// `None`: the epoch is closed.
     pub fn look(&self, epoch: u64, place: &Place) -> Option<Verdict> {
         if epoch < self.first_epoch {
             return None;
@@ -76,7 +76,7 @@ impl Agent {
         }
     }
 
-    /// Takes a record that is new.
+    /// Records a new record.
     pub fn take(&mut self, epoch: u64, place: &Place) {
         let mine = self.epochs.entry(epoch).or_insert_with(|| Epoch {
             first_bucket: place.bucket,
@@ -90,19 +90,19 @@ impl Agent {
         }
     }
 
-    /// What is not settled must be found again by the next owner.
+    /// The next owner must find unsettled records again.
     fn is_first_settled(&self) -> bool {
         let first = self.epochs.first_key_value();
         first.is_some_and(|(_, first)| first.taken.is_same(&first.settled))
     }
 
-    /// Whether a later start of the agent was at work before this bucket already: an agent that has ended does not go on.
+    /// Whether a later epoch of the agent had begun before this bucket: an ended process cannot continue.
     pub fn is_succeeded(&self, epoch: u64, bucket: i64) -> bool {
         let mut later = self.epochs.range((Excluded(epoch), Unbounded));
         later.any(|(_, later)| later.first_bucket < bucket)
     }
 
-    /// No later reading changes what became of a record.
+    /// Makes the fate of a record final.
     pub fn settle(&mut self, epoch: u64, place: &Place, end: End) {
         match end {
             End::Merged => self.merged += place.states,
@@ -118,7 +118,7 @@ impl Agent {
         self.epochs.values().any(|epoch| epoch.taken.has_hole_at(bucket))
     }
 
-    /// Closes what is older than this: such records are refused.
+    /// Closes everything older than this: such records are refused.
     pub fn forget_before(&mut self, bucket: i64) {
         for epoch in self.epochs.values_mut() {
             epoch.taken.give_up_before(bucket);
@@ -148,7 +148,7 @@ impl Agent {
         };
     }
 
-    /// Whether nothing of it is younger than what is refused anyway.
+    /// Whether all of its records are so old that they would be refused.
     pub fn is_forgotten(&self) -> bool {
         self.epochs.is_empty()
     }
@@ -157,7 +157,7 @@ impl Agent {
         self.sum(Sequence::missing)
     }
 
-    /// What is known to be lost, of epochs that are not closed.
+    /// Records known to be lost, of open epochs.
     pub fn given_up(&self) -> Missing {
         self.sum(Sequence::given_up)
     }

@@ -1,5 +1,5 @@
-//! The series of one bucket while records come in. A record names each of its texts once, so a series is found by the numbers
-//! of its texts, and only a text that the bucket has not seen costs more.
+//! The series of one bucket while records arrive. A record contains each of its texts once, so a series is found by the numbers of its
+//! texts. Only a text that is new to the bucket costs more.
 
 use hashbrown::HashTable;
 use weir_protocol::Kind;
@@ -8,16 +8,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::texts::Texts;
 
-/// What series go into that find no room.
+/// Tag of the series for states that find no room.
 const OVERFLOW_TAG: &str = "weir_overflow:true";
 
-/// The series for names that find no room either.
+/// Name of the series for names that find no room either.
 const OVERFLOW_NAME: &str = "weir_overflow";
 
-/// Bytes of a series beside its key and what its state holds: its entry and its place in the index.
+/// Bytes of a series besides its key and the heap memory of its state: its entry and its index slot.
 const SERIES_BYTES: usize = size_of::<Series>() + 8;
 
-/// Numbers of no text: of one that the bucket does not have, and of a host or an integration that a series does not have.
+/// Number of a text that the bucket does not have, or of a host or integration that a series does not have.
 const UNKNOWN: u32 = u32::MAX;
 const NONE: u32 = u32::MAX - 1;
 
@@ -29,10 +29,10 @@ pub(crate) struct Bucket {
     series: Vec<Series>,
     index: HashTable<u32>,
     heap_of_states: usize,
-    /// Of the record that is being added: the bucket's number of each of its texts.
+    /// For the current record: the bucket's number of each of its texts.
     translated: Vec<u32>,
     key: Vec<u8>,
-    /// The place of the series behind the last one that was found: most agents have the same series in the same order.
+    /// Index of the series after the last one found: most agents have the same series in the same order.
     expected: usize,
 }
 
@@ -45,7 +45,7 @@ struct Series {
     state: State,
 }
 
-/// How much room there is for more.
+/// Room for more series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     Plenty,
@@ -55,17 +55,17 @@ pub(crate) enum Room {
     None,
 }
 
-/// What became of the states of a record.
+/// States of a record that found no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Added {
-    /// In series that stand for several.
+    /// Merged into overflow series.
     pub overflowed: u64,
-    /// Gauges and sets, which cannot be added up.
+    /// Dropped: gauges and sets, which cannot be summed across series.
     pub dropped: u64,
 }
 
 impl Bucket {
-    /// `seed`: of hashes; senders do not know it.
+    /// `seed`: of hashes, secret from senders.
     pub fn new(seed: u64) -> Self {
         Bucket {
             seed,
@@ -99,7 +99,7 @@ impl Bucket {
         added
     }
 
-    /// Puts the key of a series together. Without room, a text that is not known stays unknown: so is the series.
+    /// Builds the key of a series. Without room an unknown text stays unknown, and so does the series.
     fn translate(&mut self, texts: &[&str], series: &Numbered<'_>, room: Room) {
         let (all, translated) = (&mut self.texts, &mut self.translated);
         let mut number = |text: u32| {
@@ -124,7 +124,7 @@ impl Bucket {
             .for_each(|tag| push(&mut self.key, number(*tag)));
     }
 
-    /// The place of the series with this key, or the key's hash.
+    /// The index of the series with this key, or the key's hash.
     fn find(&mut self) -> Result<usize, u64> {
         let is_at = |at: usize| {
             let (start, end) = self.series[at].key;
@@ -169,7 +169,7 @@ impl Bucket {
         });
     }
 
-    /// Sums stay right: what can be added up goes into a series that stands for several.
+    /// Keeps sums right: merges states that can be summed into an overflow series.
     fn overflow(
         &mut self,
         name: &str,
@@ -201,7 +201,7 @@ impl Bucket {
         }
     }
 
-    /// Bytes held, about.
+    /// Bytes held, estimated.
     pub fn bytes(&self) -> usize {
         size_of::<Self>()
             + self.texts.heap_bytes()
@@ -210,7 +210,7 @@ impl Bucket {
             + self.heap_of_states
     }
 
-    /// The same series in their order.
+    /// The same series, sorted.
     pub fn into_table(self, bounds: Bounds) -> Table {
         let mut table = Table::new(bounds);
         let (texts, keys) = (self.texts, self.keys);

@@ -1,22 +1,22 @@
-//! What became of the states that an agent published.
+//! Accounts for every state that an agent published.
 
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
-/// Buckets, by their first second: after `from`, up to `to`.
+/// A range of buckets by their start: after `from`, up to `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
     pub from: i64,
     pub to: i64,
 }
 
-/// Records that are known to exist, because numbers have no gaps, and that did not come.
+/// Records that must exist because numbers have no gaps, and that did not arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     pub records: u64,
     pub states: u64,
-    /// Where they lie; of several, from the first to the last.
+    /// Their buckets; of several, from the first to the last.
     pub interval: Option<Interval>,
 }
 
@@ -34,26 +34,26 @@ impl Missing {
     }
 }
 
-/// Series states of one agent in one partition, or of several added up.
+/// Series states of one agent in one partition, or a sum of such counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// According to the agent.
+    /// As announced by the agent.
     pub published: u64,
-    /// In results of buckets that closed.
+    /// In results of closed buckets.
     pub merged: u64,
-    /// In corrections, because their bucket had closed.
+    /// In corrections, because their bucket was closed.
     pub late: u64,
     pub quarantined: u64,
-    /// In buckets that are open, and in corrections that are not committed.
+    /// In open buckets, and in corrections that are not committed.
     pub open: u64,
-    /// May still come.
+    /// Not received yet.
     pub missing: u64,
-    /// Will not come any more: the log kept them for less long than nobody read it, or the agent dropped them.
+    /// Lost for good: the log deleted them before they were read, or the agent dropped them.
     pub lost: u64,
 }
 
 impl Ledger {
-    /// Zero, always: what was published and is in no other line. Tests take something away and see it here.
+    /// Published states that no other line accounts for. Always zero; tests remove something and see it here.
     pub fn difference(&self) -> i128 {
         let found = [
             self.merged,

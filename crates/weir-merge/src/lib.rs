@@ -1,8 +1,8 @@
-//! State of many agents to the buckets of a fleet, each record exactly once.
+//! Merges state of many agents into buckets of a fleet, each record exactly once.
 //!
-//! Agents append records of `weir-state` to a partitioned log. A [`Merge`] takes the records of one partition in the order of the
-//! log, closes buckets, and says what to commit: results, marks of what was merged, and the offset to go on from. Any owner that
-//! reads the same log from there comes to the same bytes. An [`Owner`] does that for the partitions that a [`Log`] assigns to it.
+//! Agents append records of `weir-state` to a partitioned log. A [`Merge`] takes the records of one partition in the order of the log,
+//! closes buckets, and returns commits: results, marks of merged records, and the offset to continue with. Every owner that reads the same
+//! log from there produces the same bytes. An [`Owner`] does this for the partitions that a [`Log`] assigns to it.
 //!
 //! What this crate never does: I/O, read a clock, or infer from its arrival that a record is new.
 

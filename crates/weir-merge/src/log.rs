@@ -1,4 +1,4 @@
-//! What a merge needs of a log.
+//! The log that a merge reads and writes.
 
 use crate::Plan;
 
@@ -6,26 +6,26 @@ use crate::Plan;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     pub offset: u64,
-    /// When the log took it, by the log's clock: Unix milliseconds.
+    /// When the log stored it, by the log's clock, in Unix milliseconds.
     pub appended: i64,
-    /// When its agent sent it, by the agent's clock. Not before: what waited in a queue carries the time of its last attempt.
+    /// When the agent last tried to send it, by the agent's clock.
     pub sent: i64,
     pub bytes: Vec<u8>,
 }
 
-/// A record that is to be added.
+/// A record to append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Append<'a> {
     pub partition: u32,
-    /// When its agent sends it, by the agent's clock: Unix milliseconds.
+    /// The current time of the agent's clock, in Unix milliseconds.
     pub sent: i64,
     pub bytes: &'a [u8],
 }
 
-/// A change of what an owner has to read.
+/// A change of an owner's partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignment {
-    /// It owns the partition under this generation, which fences earlier owners.
+    /// The owner has the partition under this generation, which fences earlier owners.
     Assigned {
         partition: u32,
         generation: u64,
@@ -35,21 +35,21 @@ pub enum Assignment {
     },
 }
 
-/// Messages of one partition. They may be in any order and come twice, but none below `next` is left out.
+/// Messages of one partition. They may be unordered and repeated, but none below `next` is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// The oldest offset that the log still has.
+    /// The oldest offset in the log.
     pub start: u64,
     pub messages: Vec<Message>,
-    /// Where to read on.
+    /// The offset to continue with.
     pub next: u64,
-    /// Where the next message will be.
+    /// The offset of the next message to be appended.
     pub end: u64,
     /// The log's clock.
     pub now: i64,
 }
 
-/// A record that was not merged, and why, for an operator to look into.
+/// A quarantined record and the reason, for an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quarantined {
     pub offset: u64,
@@ -57,19 +57,19 @@ pub struct Quarantined {
     pub bytes: Vec<u8>,
 }
 
-/// What becomes visible at once, or not at all.
+/// A commit: all of it becomes visible at once, or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
     /// Encoded [`crate::Closed`], in order.
     pub results: Vec<Vec<u8>>,
     pub quarantined: Vec<Quarantined>,
-    /// Takes the place of the one before.
+    /// Replaces the previous snapshot.
     pub snapshot: Vec<u8>,
-    /// Where the next owner begins to read.
+    /// Where the next owner starts to read.
     pub offset: u64,
 }
 
-/// Why a commit did not happen, or may not have.
+/// Why a commit failed or may have failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError<E: std::error::Error + 'static> {
     #[error("another owner has the partition")]
@@ -78,18 +78,17 @@ pub enum CommitError<E: std::error::Error + 'static> {
     Log(#[from] E),
 }
 
-/// A partitioned log of records, and of what became of them.
+/// A partitioned log of records and of their results.
 pub trait Log {
     type Error: std::error::Error + 'static;
 
     /// How series are divided among partitions.
     fn plan(&mut self) -> Result<Plan, Self::Error>;
 
-    /// Adds a record to a partition and returns its offset. After an error it may be in the log or not.
+    /// Appends a record to a partition and returns its offset. After an error the record may or may not be in the log.
     fn append(&mut self, partition: u32, sent: i64, bytes: &[u8]) -> Result<u64, Self::Error>;
 
-    /// Adds several, those of one partition in their order, and returns what became of each. A log that takes many at a time
-    /// does so here.
+    /// Appends several records, in order per partition, and returns the result of each. A log with batches overrides this.
     fn append_all(&mut self, records: &[Append<'_>]) -> Vec<Result<u64, Self::Error>> {
         let records = records.iter();
         records
@@ -97,16 +96,16 @@ pub trait Log {
             .collect()
     }
 
-    /// What changed since the last call. An owner that does not ask for minutes may lose its partitions.
+    /// Changes since the last call. An owner that does not call this for minutes may lose its partitions.
     fn assignments(&mut self) -> Result<Vec<Assignment>, Self::Error>;
 
-    /// Messages from an offset on, at most about `bytes_max`, and at least one where there is one.
+    /// Messages from an offset on: about `bytes_max` at most, and at least one if one exists.
     fn fetch(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Fetched, Self::Error>;
 
-    /// The snapshot and the offset of the last commit.
+    /// Snapshot and offset of the last commit.
     fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Self::Error>;
 
-    /// In one transaction, unless a later generation owns the partition.
+    /// Commits in one transaction, unless a later generation owns the partition.
     fn commit(
         &mut self,
         partition: u32,
@@ -114,7 +113,7 @@ pub trait Log {
         commit: &Commit,
     ) -> Result<(), CommitError<Self::Error>>;
 
-    /// Results of commits from a number on, with their numbers, at most about `bytes_max`.
+    /// Numbered results of commits from a number on, about `bytes_max` at most.
     fn results(
         &mut self,
         partition: u32,
@@ -122,10 +121,10 @@ pub trait Log {
         bytes_max: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>, Self::Error>;
 
-    /// The number from which on results were not sent to where they go, as the last owner that sent them noted it.
+    /// The number of the first result that was not sent to its outputs, as recorded by the last owner.
     fn results_sent(&mut self, partition: u32) -> Result<u64, Self::Error>;
 
-    /// Notes that results before this number were sent, unless a later generation owns the partition.
+    /// Records that results before this number were sent, unless a later generation owns the partition.
     fn note_results_sent(
         &mut self,
         partition: u32,

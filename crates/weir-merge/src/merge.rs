@@ -1,4 +1,4 @@
-//! One partition of the log: records in, results out.
+//! One partition of the log: merges records into results.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,31 +15,31 @@ use crate::sequence::{Place, Verdict};
 use crate::snapshot::{COUNT_MAX, SavedStream, Snapshot, SnapshotError};
 use crate::stream::{Open, Stream, StreamKey, StreamStatus};
 
-/// Tenants and widths of one partition. Each is a name that a sender chose.
+/// Maximum tenants and widths of one partition. Senders choose these names.
 const STREAMS_MAX: usize = 256;
 
-/// Quarantined records that are remembered, for people.
+/// Maximum quarantined records kept for display.
 const REFUSED_MAX: usize = 32;
 
-/// What an agent takes, about: marks, membership, and its places in both.
+/// Estimated bytes of an agent: marks, membership, and its index entries.
 const AGENT_BYTES: usize = 600;
 
-/// What a merge does not decide itself. Times in seconds.
+/// Settings of a merge. Times are in seconds.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub plan: Plan,
-    /// How long after its end a bucket waits for agents that do not come.
+    /// How long after its end a bucket waits for missing agents.
     pub grace: i64,
-    /// How far clocks may be from the log's.
+    /// Maximum difference of an agent's clock from the log's.
     pub max_skew: i64,
-    /// How old records may be, before the buckets that close. Older ones are refused, so that nobody has to remember them.
+    /// Maximum age of records before the closing buckets. Older ones are refused, so that no state is needed for them.
     pub horizon: i64,
-    /// Bytes for open buckets, corrections and agents. Beyond it, new series share one series per name.
+    /// Bytes for open buckets, corrections and agents. Beyond it new series share one series per name.
     pub memory: usize,
     pub agents_max: usize,
-    /// From where on sets and histograms become summaries.
+    /// Limits above which sets and histograms become summaries.
     pub bounds: Bounds,
-    /// Drawn at random: what senders do not know cannot be used to make look-ups slow. Results do not depend on it.
+    /// Random seed of hashes. Senders do not know it, so they cannot cause collisions. It does not affect results.
     pub hash_seed: u64,
 }
 
@@ -61,7 +61,7 @@ impl Default for Settings {
 /// Why a record was not merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    #[error("no record: {0}")]
+    #[error("not a record: {0}")]
     Unreadable(weir_state::Error),
     #[error("a record that was not published for a fleet")]
     Unpublished,
@@ -69,9 +69,9 @@ pub enum Reason {
     Partitions { found: u32, expected: u32 },
     #[error("the agent's clock is {seconds} s ahead of the log's (negative: behind)")]
     Clock { seconds: i64 },
-    #[error("its bucket begins {seconds} s after it came")]
+    #[error("its bucket begins {seconds} s after its arrival")]
     Future { seconds: i64 },
-    #[error("older than what is remembered")]
+    #[error("older than the remembered history of its agent")]
     TooOld,
     #[error("another record of this agent has its number: two agents have one id")]
     SharedId,
@@ -82,7 +82,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The names of all, in the order of [`Counts::quarantined`].
+    /// Names of all reasons, in the order of [`Counts::quarantined`].
     pub const NAMES: [&str; 9] = [
         "unreadable",
         "unpublished",
@@ -110,30 +110,30 @@ impl Reason {
     }
 }
 
-/// A record that was quarantined. The commit has its bytes.
+/// A quarantined record. The commit has its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub offset: u64,
-    /// `None`: the record does not say.
+    /// `None`: unknown.
     pub agent: Option<AgentId>,
     pub reason: Reason,
 }
 
-/// What became of a message.
+/// Result of adding a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Merged,
-    /// Its bucket had closed: it goes into a correction.
+    /// Its bucket was closed: it goes into a correction.
     Late,
     /// It was merged before.
     Repeat,
-    /// The log gave it before.
+    /// The log returned it before.
     Seen,
     Quarantined(Reason),
 }
 
-/// What happened in one partition since it was first read, in records where nothing else is said. Records that are read again
-/// after a change of owner do not count again.
+/// Counts of one partition since it was first read; in records unless stated otherwise. Records that a new owner reads again are not
+/// counted again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub merged: u64,
@@ -143,18 +143,18 @@ pub struct Counts {
     pub quarantined: [u64; 9],
     pub closed_buckets: u64,
     pub corrections: u64,
-    /// States that were merged into a series that stands for several.
+    /// States merged into overflow series.
     pub overflowed_states: u64,
-    /// States of gauges and sets that found no room.
+    /// States of gauges and sets without room.
     pub dropped_states: u64,
-    /// Merged series that no result can hold.
+    /// Merged series too large for a result.
     pub too_large_series: u64,
-    /// Of agents that are forgotten.
+    /// Ledger of forgotten agents.
     forgotten: Ledger,
 }
 
 impl Counts {
-    /// Whether it can have been counted.
+    /// Whether the counts are plausible.
     pub(crate) fn is_possible(&self) -> bool {
         let counts = [
             self.merged,
@@ -171,28 +171,28 @@ impl Counts {
     }
 }
 
-/// The state of one partition. Equal messages in equal order give equal results, at every owner and as often as they are read.
+/// The state of one partition. Equal messages in equal order give equal results, at every owner and with every repetition.
 #[derive(Debug)]
 pub struct Merge {
     settings: Settings,
     next: u64,
-    /// Messages before this offset were read by an earlier owner, who counted them.
+    /// An earlier owner read and counted messages before this offset.
     read_before: u64,
     /// Unix milliseconds, by the log's clock.
     time: i64,
-    /// Nobody knows yet which agents there are. Until then buckets close at the end of their grace only.
+    /// Set while the agents are not known yet. Until then buckets close only at the end of their grace period.
     known_from: Option<i64>,
     agents: BTreeMap<AgentId, Agent>,
     streams: BTreeMap<StreamKey, Stream>,
     counts: Counts,
     ready: Vec<Vec<u8>>,
     quarantined: Vec<Quarantined>,
-    /// The newest that were quarantined: offset, agent and reason.
+    /// The newest quarantined records.
     refused: VecDeque<Refused>,
 }
 
 impl Merge {
-    /// Begins at an offset, without knowing of any agent.
+    /// Starts at an offset, without known agents.
     pub fn new(settings: Settings, offset: u64) -> Self {
         Merge {
             settings,
@@ -209,7 +209,7 @@ impl Merge {
         }
     }
 
-    /// Goes on from a commit. Messages are read from its offset on.
+    /// Continues from a commit. Messages are read from its offset on.
     pub fn restore(settings: Settings, snapshot: &[u8], offset: u64) -> Result<Self, SnapshotError> {
         let saved = Snapshot::decode(snapshot)?;
         Ok(Merge {
@@ -223,7 +223,7 @@ impl Merge {
         })
     }
 
-    /// The time of the log that was reached, Unix milliseconds; `None` before the first record.
+    /// The log's time as of the last message, in Unix milliseconds; `None` before the first one.
     pub fn time(&self) -> Option<i64> {
         (self.time != i64::MIN).then_some(self.time)
     }
@@ -237,12 +237,12 @@ impl Merge {
         &mut self.settings
     }
 
-    /// The log has nothing before this offset any more.
+    /// Called when the log has deleted everything before this offset.
     pub fn skip_to(&mut self, offset: u64) {
         self.next = self.next.max(offset);
     }
 
-    /// Takes the message behind the one before.
+    /// Adds the next message.
     pub fn add(&mut self, message: &Message) -> Outcome {
         if message.offset < self.next {
             return Outcome::Seen;
@@ -257,7 +257,7 @@ impl Merge {
         outcome
     }
 
-    /// All messages up to the end of the log were added, and the log's clock shows this: Unix milliseconds.
+    /// Called when all messages in the log were added. `now`: the log's clock in Unix milliseconds.
     pub fn tick(&mut self, now: i64) {
         self.read_before = self.read_before.min(self.next);
         if !self.agents.is_empty() {
@@ -304,7 +304,7 @@ impl Merge {
         }
     }
 
-    /// Whether the record is new, and there is room for its agent and its stream.
+    /// Checks that the record is new, and that there is room for its agent and stream.
     fn admit(&mut self, key: &StreamKey, header: &Header, place: &Place) -> Result<(), Outcome> {
         let refuse = |reason| Err(Outcome::Quarantined(reason));
         let stream = self.streams.get(key);
@@ -329,7 +329,7 @@ impl Merge {
         }
     }
 
-    /// What is wrong with a record that can be read, is new, and must not be merged.
+    /// The reason why a valid new record must not be merged.
     fn wrong(&self, message: &Message, header: &Header, publication: Publication) -> Option<Reason> {
         let max_skew = self.settings.max_skew;
         let ahead = message.sent.saturating_sub(message.appended) / 1000;
@@ -372,7 +372,7 @@ impl Merge {
         }
     }
 
-    /// What the memory leaves for the next record.
+    /// Room for the next record, given the memory.
     fn room(&self) -> (Room, Bounds) {
         let (memory, bytes) = (self.settings.memory, self.bytes());
         let room = match bytes {
@@ -389,7 +389,7 @@ impl Merge {
         (room, bounds)
     }
 
-    /// Bytes held, about.
+    /// Bytes held, estimated.
     pub fn bytes(&self) -> usize {
         let streams = self.streams.values().map(Stream::bytes);
         self.agents.len() * AGENT_BYTES + streams.sum::<usize>()
@@ -433,12 +433,12 @@ impl Merge {
         });
     }
 
-    /// The newest records that were quarantined, the last one last.
+    /// The newest quarantined records, the last one at the end.
     pub fn refused(&self) -> impl Iterator<Item = &Refused> {
         self.refused.iter()
     }
 
-    /// Closes what is due, oldest first: the time of the log decides, so every owner closes the same.
+    /// Closes due buckets, oldest first. The log's time decides, so every owner closes the same buckets.
     fn close_due(&mut self) {
         if self.next < self.read_before {
             return;
@@ -465,7 +465,7 @@ impl Merge {
         if has_passed(width + self.settings.grace) {
             return true;
         }
-        // Agents spread their sending over the bucket that follows. Before its end an agent that is new may still come.
+        // Agents spread their sending over the following bucket. Until its end a new agent may still send.
         is_known
             && has_passed(2 * width)
             && stream.is_passed(start, key.width, |agent, bucket| {
@@ -492,7 +492,7 @@ impl Merge {
         self.forget(start.saturating_sub(self.settings.horizon));
     }
 
-    /// Turns a bucket or a correction into results. Its records are settled.
+    /// Encodes a bucket or a correction into results and settles its records.
     fn finish(&mut self, key: &StreamKey, start: i64, open: Open, occasion: Occasion) {
         let end = match occasion {
             Occasion::Closed { .. } => End::Merged,
@@ -514,7 +514,7 @@ impl Merge {
         self.counts.too_large_series += too_large;
     }
 
-    /// What is older than this would be refused, so nobody has to remember it.
+    /// Forgets everything older than this: such records would be refused.
     fn forget(&mut self, bucket: i64) {
         for stream in self.streams.values_mut() {
             stream.members.retain(|_, member| member.last >= bucket);
@@ -529,8 +529,7 @@ impl Merge {
         });
     }
 
-    /// What is to be committed, where there is something. If that fails, this has to be dropped, and the next one begins where the
-    /// last commit that succeeded says.
+    /// The next commit, if there is one. If it fails, drop this merge and restore the next one from the last successful commit.
     pub fn commit(&mut self) -> Option<Commit> {
         self.correct();
         if self.ready.is_empty() && self.quarantined.is_empty() {
@@ -583,7 +582,7 @@ impl Merge {
         self.counts
     }
 
-    /// What became of the states of each agent.
+    /// Ledgers by agent.
     pub fn ledgers(&self) -> BTreeMap<AgentId, Ledger> {
         let mut open: BTreeMap<AgentId, u64> = BTreeMap::new();
         let streams = self.streams.values();
@@ -598,26 +597,26 @@ impl Merge {
             .collect()
     }
 
-    /// Of all agents, those that are forgotten included.
+    /// The ledger of all agents, including forgotten ones.
     pub fn ledger(&self) -> Ledger {
         let mut sum = self.counts.forgotten;
         self.ledgers().into_values().for_each(|ledger| sum += ledger);
         sum
     }
 
-    /// Records of an agent that may still come, and records that will not.
+    /// An agent's records that may still arrive, and those that are lost.
     pub fn missing(&self, agent: AgentId) -> (Missing, Missing) {
         let agent = self.agents.get(&agent);
         agent.map_or_else(Default::default, |agent| (agent.missing(), agent.given_up()))
     }
 
-    /// Agents that share their id with another one, with the number of records that show it.
+    /// Agents that share an id, with the number of records that prove it.
     pub fn shared_ids(&self) -> impl Iterator<Item = (AgentId, u64)> {
         let agents = self.agents.iter().map(|(id, agent)| (*id, agent.contradictions));
         agents.filter(|(_, contradictions)| *contradictions > 0)
     }
 
-    /// How many records of an agent came again.
+    /// Number of an agent's repeated records.
     pub fn repeats(&self, agent: AgentId) -> u64 {
         self.agents.get(&agent).map_or(0, |agent| agent.repeats)
     }

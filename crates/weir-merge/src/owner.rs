@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use crate::log::{Assignment, CommitError, Fetched, Log};
 use crate::merge::{Merge, Settings};
 
-/// Bytes that are asked for at a time.
+/// Bytes per fetch.
 const FETCH_BYTES: usize = 1 << 20;
 
-/// Reads a log. Several may do so at the same time; each partition is committed by one of them alone.
+/// Reads a log. Several may do so concurrently; each partition is committed by one of them only.
 #[derive(Debug)]
 pub struct Owner<L> {
     log: L,
-    /// Its memory is shared by the partitions that are held.
+    /// The memory is shared by all held partitions.
     settings: Settings,
     held: BTreeMap<u32, Held>,
 }
@@ -20,22 +20,22 @@ pub struct Owner<L> {
 #[derive(Debug)]
 struct Held {
     generation: u64,
-    /// Messages that were not read yet.
+    /// Number of unread messages.
     behind: u64,
-    /// `None`: it has to be read from the last commit.
+    /// `None`: to be restored from the last commit.
     merge: Option<Merge>,
 }
 
-/// What a turn did.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     pub messages: u64,
     pub commits: u64,
-    /// Partitions that another owner has taken.
+    /// Partitions lost to another owner.
     pub fenced: u64,
-    /// Messages that were not read yet.
+    /// Number of unread messages.
     pub behind: u64,
-    /// Partitions whose snapshot cannot be read. They are left alone: without it, records would be merged twice.
+    /// Partitions with an unreadable snapshot. They are not merged, because records would be merged twice.
     pub unreadable_snapshots: u64,
 }
 
@@ -52,26 +52,26 @@ impl<L: Log> Owner<L> {
         &mut self.log
     }
 
-    /// How many messages of a partition were not read yet.
+    /// Number of unread messages of a partition.
     pub fn behind(&self, partition: u32) -> u64 {
         self.held.get(&partition).map_or(0, |held| held.behind)
     }
 
-    /// The partitions that are read.
+    /// The partitions being read.
     pub fn merges(&self) -> impl Iterator<Item = (u32, &Merge)> {
         self.held
             .iter()
             .filter_map(|(partition, held)| Some((*partition, held.merge.as_ref()?)))
     }
 
-    /// Notes that results of a partition before this number were sent, unless another owner has it.
+    /// Records that results of a partition before this number were sent, unless another owner has it.
     pub fn note_results_sent(&mut self, partition: u32, before: u64) -> Result<(), CommitError<L::Error>> {
         let held = self.held.get(&partition).ok_or(CommitError::Fenced)?;
         self.log.note_results_sent(partition, held.generation, before)
     }
 
-    /// Follows changes of the assignment, and reads and commits something of each partition. One that fails does not keep the
-    /// others from their turn; the first error is returned. What was not committed is read again.
+    /// Follows changes of the assignment, then reads and commits a part of each partition. An error in one does not stop the others; the
+    /// first error is returned. Uncommitted records are read again.
     pub fn turn(&mut self) -> Result<Turn, L::Error> {
         self.follow_assignments()?;
         self.settings.plan = self.log.plan()?;
@@ -117,7 +117,7 @@ impl<L: Log> Owner<L> {
         Ok(())
     }
 
-    /// Partitions that were assigned, whether their state was read yet or not.
+    /// Number of assigned partitions, restored or not.
     pub fn held(&self) -> usize {
         self.held.len()
     }
@@ -145,7 +145,7 @@ impl<L: Log> Owner<L> {
         if let Some(commit) = merge.commit() {
             let committed = self.log.commit(partition, held.generation, &commit);
             if committed.is_err() {
-                // It may have happened or not: only the log knows.
+                // The commit may or may not have succeeded; only the log knows.
                 held.merge = None;
             }
             committed?;
@@ -154,7 +154,7 @@ impl<L: Log> Owner<L> {
         Ok(())
     }
 
-    /// The state of a partition as of its last commit. `None`: another version wrote it, or it is damaged.
+    /// The state of a partition as of its last commit. `None`: the snapshot is damaged or has another version.
     fn load(&mut self, partition: u32) -> Result<Option<Merge>, L::Error> {
         let settings = self.settings.clone();
         Ok(match self.log.committed(partition)? {
@@ -164,7 +164,7 @@ impl<L: Log> Owner<L> {
     }
 }
 
-/// Adds what was fetched in the order of the log, and returns how much of it was new.
+/// Adds fetched messages in the order of the log, and returns the number of new ones.
 fn take(merge: &mut Merge, mut fetched: Fetched) -> u64 {
     merge.skip_to(fetched.start);
     fetched.messages.sort_by_key(|message| message.offset);

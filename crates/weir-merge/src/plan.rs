@@ -1,13 +1,13 @@
-//! Which partition a series belongs to.
+//! The partition of each series.
 
 use weir_protocol::Kind;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The first byte of what is hashed: another way to divide series has another one.
+/// The first hashed byte. Another algorithm would use another one.
 const WAY: u8 = 1;
 
-/// The partition of an output series, of `partitions`: the same one wherever it is computed. The kind counts as well, because
-/// series of two kinds are two. `tags`: sorted by bytes, without duplicates.
+/// The partition of an output series: the same wherever it is computed. Includes the kind, because equal names of two kinds are two series.
+/// `tags`: sorted by bytes, no duplicates.
 pub fn partition_of<'a>(
     tenant: &str,
     kind: Kind,
@@ -29,12 +29,12 @@ pub fn partition_of<'a>(
     (hash.digest() % u64::from(partitions.max(1))) as u32
 }
 
-/// How many partitions series are divided among, bucket by bucket. A change holds from an announced bucket on, for all agents, so
-/// that no series of one bucket is in two partitions.
+/// The number of partitions for each bucket. A change applies to all agents from an announced bucket on, so that each series of a bucket is
+/// in one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     first: u32,
-    /// From which second on, and how many. Ascending.
+    /// Start time and number of partitions, ascending.
     steps: Vec<(i64, u32)>,
 }
 
@@ -46,7 +46,7 @@ impl Plan {
         }
     }
 
-    /// Another number from the bucket on that starts at `from` or later. It comes after all steps before.
+    /// Changes the number for buckets that start at `from` or later. `from` must be after all earlier changes.
     pub fn announce(&mut self, from: i64, partitions: u32) {
         self.steps.retain(|(earlier, _)| *earlier < from);
         self.steps.push((from, partitions.max(1)));
@@ -66,7 +66,7 @@ impl Plan {
 mod tests {
     use super::*;
 
-    /// Agents of all versions must agree. When this test fails, [`WAY`] must change.
+    /// Agents of all versions must agree. If this test fails, [`WAY`] must change.
     #[test]
     fn a_series_keeps_its_partition() {
         let place = |kind, name, host, tags: &[&str]| {

@@ -1,22 +1,22 @@
-//! What an agent publishes: the series of a bucket, divided among partitions, as records whose numbers have no gaps.
+//! Encodes the series of an agent's bucket, divided among partitions, into records with gap-free numbers.
 
 use weir_protocol::Kind;
 use weir_state::{AgentId, Catalogue, Facts, Header, Identity, Named, Packer, Publication, State, TooLarge};
 
 use crate::plan::{Plan, partition_of};
 
-/// Buckets without a sample after which a series counts as idle.
+/// A series is idle after this many buckets without a sample.
 const IDLE_BUCKETS: u32 = 30;
 
-/// So few series are kept whether they are idle or not.
+/// Up to this many series are kept even if idle.
 const KEPT_MAX: usize = 1024;
 
-/// A record, and where it belongs.
+/// A record and its partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     pub partition: u32,
     pub bytes: Vec<u8>,
-    /// Calls of [`Publisher::put`] that it holds.
+    /// Number of [`Publisher::put`] calls in the record.
     pub rows: u64,
 }
 
@@ -25,32 +25,32 @@ pub struct Published {
 pub struct Closing {
     pub records: Vec<Published>,
     pub too_large: TooLarge,
-    /// Calls of [`Publisher::put`] for series that no record can hold.
+    /// [`Publisher::put`] calls for series too large for a record.
     pub too_large_rows: u64,
 }
 
-/// A series of a publisher, for as long as [`Publisher::generation`] stays the same.
+/// A series of a publisher. Valid while [`Publisher::generation`] does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeriesPlace {
     partition: u32,
     number: u32,
 }
 
-/// One process of an agent. Series are added as they are to come out: without their host, where the fleet's series have none.
+/// The publisher of one agent process. The caller removes the host from series if the fleet's series have none.
 #[derive(Debug)]
 pub struct Publisher {
     tenant: String,
     agent: AgentId,
     epoch: u64,
     sent: Vec<Sent>,
-    /// Of each partition.
+    /// One per partition.
     catalogues: Vec<Catalogue>,
     packer: Packer,
     generation: u64,
     open: Option<Bucket>,
 }
 
-/// What went to a partition.
+/// Totals of a partition.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     records: u64,
@@ -85,7 +85,7 @@ impl Publisher {
         self.epoch
     }
 
-    /// Whose series follow. Nothing may be open.
+    /// Sets the tenant of the following series. No bucket may be open.
     pub fn set_tenant(&mut self, tenant: &str) {
         if self.tenant != tenant {
             self.tenant = tenant.to_owned();
@@ -93,17 +93,17 @@ impl Publisher {
         }
     }
 
-    /// Changes when places are no longer valid: the number of partitions is another one, or most series are idle.
+    /// Changes when places become invalid: the number of partitions changed, or most series were idle.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether a bucket was begun and not closed.
+    /// Whether a bucket is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Begins a bucket. What was added to one before and not closed stays in that one: close it first.
+    /// Begins a bucket. Close an open one first.
     pub fn begin(&mut self, start: i64, width: u32, plan: &Plan) {
         if self.open.is_some() {
             return;
@@ -142,12 +142,12 @@ impl Publisher {
         }
     }
 
-    /// Adds the state of a series to the bucket that is open.
+    /// Adds the state of a series to the open bucket.
     pub fn put(&mut self, place: SeriesPlace, facts: Facts, state: &State) {
         self.catalogues[place.partition as usize].put(place.number, facts, state);
     }
 
-    /// Adds a series to the bucket that was begun. Equal series become one.
+    /// Adds a series to the open bucket. Equal series are merged.
     pub fn add(&mut self, identity: &Identity, facts: Facts, state: &State) {
         if self.open.is_none() {
             return;
@@ -162,15 +162,15 @@ impl Publisher {
         self.put(place, facts, state);
     }
 
-    /// The records of the bucket: of each partition at least one, also where it has no series, since they tell that the agent is
-    /// there and has nothing more to say. `is_last`: the agent ends.
+    /// The records of the bucket: at least one per partition, even without series, because it tells that the agent is alive and the bucket
+    /// complete. `is_last`: the agent ends.
     pub fn close(&mut self, is_last: bool) -> Closing {
         let closing = self.close_where(is_last, |_| true);
         self.forget_idle();
         closing
     }
 
-    /// The records of a bucket that the agent has told of before, and that got more: only of partitions that have series.
+    /// The records of additions to a bucket that was published before: only for partitions with series.
     pub fn close_partly(&mut self) -> Closing {
         self.close_where(false, Catalogue::has_states)
     }
@@ -227,14 +227,14 @@ impl Publisher {
         }
     }
 
-    /// Bytes held, about.
+    /// Bytes held, estimated.
     pub fn heap_bytes(&self) -> usize {
         self.catalogues.iter().map(Catalogue::heap_bytes).sum()
     }
 }
 
-/// How long after the end of a bucket an agent publishes it, in milliseconds: always the same, and spread over the width of a
-/// bucket, so that the agents of a fleet do not publish all at once.
+/// How many milliseconds after the end of a bucket an agent publishes it. Constant per agent, and spread over the bucket's width, so that
+/// the agents of a fleet do not publish all at once.
 pub fn delay_ms(agent: AgentId, width: u32) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&agent.0) % (u64::from(width).max(1) * 1000)
 }
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use weir_state::{ExactSum, Record};
 
-    /// The whole fleet starts at once, and what it sends is spread.
+    /// A fleet that starts at once spreads its sending.
     #[test]
     fn case_19_sends_of_a_fleet_are_spread() {
         let mut of_second = [0; 10];
@@ -263,7 +263,7 @@ mod tests {
         Identity::new(Kind::Counter, name, Some(""), None, [])
     }
 
-    /// Publishes one series and returns how many are in the records.
+    /// Publishes one series and returns the number of series in the records.
     fn publish(publisher: &mut Publisher, bucket: i64, names: &[String], plan: &Plan) -> usize {
         let facts = Facts {
             seen: bucket,

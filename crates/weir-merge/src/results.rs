@@ -1,4 +1,4 @@
-//! A closed bucket, or a correction of one, as bytes.
+//! The encoding of a closed bucket or of a correction.
 
 use serde::{Deserialize, Serialize};
 use weir_state::{Header, Record, Table};
@@ -6,23 +6,23 @@ use weir_state::{Header, Record, Table};
 /// The first byte of a result.
 const VERSION: u8 = 1;
 
-/// What a result is for.
+/// The reason for a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Occasion {
-    /// The bucket closed. `expected`: agents that were live, `seen`: agents whose records it has.
+    /// The bucket closed. `expected`: live agents; `seen`: agents whose records it contains.
     Closed { expected: u32, seen: u32 },
-    /// Records came after it had closed: what they add, up to this offset of the log.
+    /// Records arrived after it had closed. Contains those up to this offset of the log.
     Late { through: u64 },
 }
 
-/// A result: series of one bucket in one partition. Those that are too large for one record have several parts.
+/// A result: series of one bucket in one partition. If they do not fit in one record, there are several parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closed {
     pub tenant: String,
     pub bucket_start: i64,
     pub bucket_width: u32,
     pub occasion: Occasion,
-    /// Series states that were merged, of all parts.
+    /// Number of merged series states, in all parts.
     pub states: u64,
     pub part: u32,
     pub parts: u32,
@@ -30,7 +30,7 @@ pub struct Closed {
     record: Vec<u8>,
 }
 
-/// Why bytes are no result.
+/// Why a result is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ResultError {
     #[error("a result of version {found:?}; this program reads {VERSION}")]
@@ -42,7 +42,7 @@ pub enum ResultError {
 }
 
 impl Closed {
-    /// Its results, encoded, and how many series no result can hold. Equal contents give equal bytes.
+    /// Encodes results; also returns the number of series too large for a result. Equal contents give equal bytes.
     pub(crate) fn encode(
         tenant: &str,
         (bucket_start, bucket_width): (i64, u32),

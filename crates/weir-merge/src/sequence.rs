@@ -1,4 +1,4 @@
-//! Which records of one agent and epoch were taken: ranges of numbers, and what is missing between them.
+//! The merged records of one agent and epoch: ranges of numbers, and the missing ones between them.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::ledger::{Interval, Missing};
 
-/// Holes that are kept open. When there are more, the oldest is given up.
+/// Maximum open holes. With more the oldest is given up.
 const HOLES_MAX: usize = 64;
 
-/// Checksums that are remembered, to tell a repeat from another record with the same number.
+/// Remembered checksums, which distinguish a repeat from another record with the same number.
 const CHECKSUMS_MAX: usize = 64;
 
-/// Where a range begins or ends.
+/// The start or end of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Border {
-    /// The number of the first or of the last record.
+    /// The number of the first or last record.
     sequence: u64,
     /// States in all records before the first, or up to the last.
     states: u64,
@@ -28,7 +28,7 @@ struct Range {
     last: Border,
 }
 
-/// A record as its sequence sees it.
+/// The properties of a record that a sequence checks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub sequence: u64,
@@ -42,11 +42,11 @@ pub(crate) struct Place {
 pub(crate) enum Verdict {
     New,
     Repeat,
-    /// Another record with this number was taken, or its sums do not follow from its neighbours': two write under one name.
+    /// Another record has this number, or its sums do not match its neighbours': two processes write under one name.
     Contradiction,
 }
 
-/// Numbers begin at zero and have no gaps, so what is not in a range and lies before the last is missing.
+/// Numbers begin at zero and have no gaps, so a number below the last one that is in no range is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sequence {
     ranges: Vec<Range>,
@@ -73,13 +73,13 @@ impl Sequence {
         }
     }
 
-    /// The place of the first range that begins after this number.
+    /// The index of the first range after this number.
     fn after(&self, sequence: u64) -> usize {
         self.ranges
             .partition_point(|range| range.first.sequence <= sequence)
     }
 
-    /// A record that [`Sequence::look`] called new.
+    /// Adds a record that [`Sequence::look`] called new.
     pub fn take(&mut self, place: &Place) {
         self.checksums.insert(place.sequence, place.checksum);
         if self.checksums.len() > CHECKSUMS_MAX {
@@ -99,19 +99,19 @@ impl Sequence {
         self.join(at);
     }
 
-    /// Gives up the oldest holes when there are too many.
+    /// Gives up the oldest holes if there are too many.
     pub fn keep_few_holes(&mut self) {
         while self.ranges.len() > HOLES_MAX && self.holes().next().is_some() {
             self.give_up_first();
         }
     }
 
-    /// Whether both took the same.
+    /// Whether both contain the same records.
     pub fn is_same(&self, other: &Sequence) -> bool {
         self.ranges == other.ranges
     }
 
-    /// Joins a new range with those that it touches.
+    /// Joins a new range with adjacent ones.
     fn join(&mut self, at: usize) {
         if let Some(next) = self.ranges.get(at + 1).copied()
             && self.ranges[at].last.sequence.checked_add(1) == Some(next.first.sequence)
@@ -127,7 +127,7 @@ impl Sequence {
         }
     }
 
-    /// What lies before a range.
+    /// The hole before a range.
     fn hole(&self, at: usize) -> Missing {
         let next = self.ranges[at].first;
         let before = at.checked_sub(1).map(|at| self.ranges[at].last);
@@ -135,7 +135,7 @@ impl Sequence {
             (before.sequence.saturating_add(1), before.states, before.bucket)
         });
         Missing {
-            // What is settled may have been given up before.
+            // Settled records may have been given up before.
             records: next.sequence.saturating_sub(first),
             states: next.states.saturating_sub(states),
             interval: Some(Interval {
@@ -171,7 +171,7 @@ impl Sequence {
         }
     }
 
-    /// Gives up the holes whose records would be refused if they came, because they are older than this.
+    /// Gives up holes whose records are so old that they would be refused.
     pub fn give_up_before(&mut self, bucket: i64) {
         while self
             .holes()
@@ -190,19 +190,19 @@ impl Sequence {
         })
     }
 
-    /// What is not here, and may still come.
+    /// Missing records that may still arrive.
     pub fn missing(&self) -> Missing {
         let mut missing = Missing::default();
         self.holes().for_each(|hole| missing.add(hole));
         missing
     }
 
-    /// What is not here and was given up.
+    /// Missing records that were given up.
     pub fn given_up(&self) -> Missing {
         self.given_up
     }
 
-    /// States in all records up to the last one that is known.
+    /// States in all records up to the last known one.
     pub fn published(&self) -> u64 {
         self.ranges.last().map_or(0, |range| range.last.states)
     }
@@ -213,7 +213,7 @@ impl Sequence {
     }
 }
 
-/// Whether a record can stand behind the range that ends there.
+/// Whether a record can follow the range that ends there.
 fn follows(before: Option<Border>, place: &Place) -> bool {
     let (next, states) = before.map_or((0, 0), |before| {
         (before.sequence.saturating_add(1), before.states)
@@ -224,7 +224,7 @@ fn follows(before: Option<Border>, place: &Place) -> bool {
     }
 }
 
-/// Whether a record can stand before the range that begins there.
+/// Whether a record can precede the range that begins there.
 fn precedes(place: &Place, next: Option<Border>) -> bool {
     let Some(next) = next else {
         return place.sequence < u64::MAX;

@@ -1,4 +1,4 @@
-//! What the next owner of a partition has to know, beside the log.
+//! The state of a partition for its next owner.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::stream::{Member, Stream, StreamKey};
 /// The first byte of a snapshot.
 const VERSION: u8 = 1;
 
-/// What is counted stays far below it, so that sums of it do not overflow.
+/// Counts stay far below this, so that their sums cannot overflow.
 pub(crate) const COUNT_MAX: u64 = 1 << 56;
 
 /// Offsets of a log are signed elsewhere.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// Why bytes are no snapshot.
+/// Why a snapshot is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SnapshotError {
     #[error("a snapshot of version {found:?}; this program reads {VERSION}")]
@@ -86,9 +86,7 @@ impl Snapshot {
         match agents_are_whole && snapshot.next <= OFFSET_MAX {
             true if snapshot.counts.is_possible() => Ok(snapshot),
             true => Err(SnapshotError::Impossible { what: "its counts" }),
-            false => Err(SnapshotError::Impossible {
-                what: "what was taken of agents",
-            }),
+            false => Err(SnapshotError::Impossible { what: "its agents" }),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Buckets of one tenant and width, and the agents that they wait for.
+//! The buckets of one tenant and width, and the agents that they wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use weir_state::{AgentId, Header};
 use crate::bucket::{Added, Bucket};
 use crate::sequence::Place;
 
-/// An agent that was not heard of for this many buckets is not waited for.
+/// An agent is not waited for after this many buckets without a record.
 const LIVE_BUCKETS: i64 = 6;
 
-/// Whose buckets belong together.
+/// Identity of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct StreamKey {
     pub tenant: String,
@@ -20,61 +20,61 @@ pub(crate) struct StreamKey {
 
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
-    /// Every bucket before it is closed.
+    /// Buckets before this one are closed.
     pub frontier: Option<i64>,
     pub members: BTreeMap<AgentId, Member>,
     pub open: BTreeMap<i64, Open>,
-    /// What came after its bucket was closed, and is not committed.
+    /// Records that arrived after their bucket was closed, and that are not committed.
     pub corrections: BTreeMap<i64, Open>,
-    /// Members before this one have passed the oldest open bucket.
+    /// Agents before this one have passed the oldest open bucket.
     pub passed: Option<AgentId>,
     pub closed: Option<LastClosed>,
 }
 
-/// An agent as its buckets see it.
+/// An agent of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
     pub first: i64,
     pub last: i64,
-    /// It has no more to say about this bucket and those before it.
+    /// The last bucket for which its records are complete.
     pub passed: i64,
-    /// It ended with this bucket.
+    /// The bucket with which it ended.
     pub left: Option<i64>,
 }
 
-/// A bucket, or the correction of one.
+/// An open bucket, or a correction.
 #[derive(Debug)]
 pub(crate) struct Open {
     pub bucket: Bucket,
-    /// The first of its records in the log.
+    /// Offset of its first record.
     pub first_offset: u64,
     pub last_offset: u64,
     pub added: Added,
     pub records: Vec<(AgentId, u64, Place)>,
 }
 
-/// A bucket as it closed.
+/// A closed bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastClosed {
     pub start: i64,
-    /// Agents that were live, and those whose records it has.
+    /// Number of live agents, and of agents with records in it.
     pub expected: u32,
     pub seen: u32,
-    /// Agents that were live and whose records it does not have.
+    /// Live agents whose records it lacks.
     pub missing: Vec<AgentId>,
 }
 
-/// What `weir merge status` says of a stream.
+/// State of a stream for `weir merge status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamStatus {
     pub tenant: String,
     pub width: u32,
-    /// Every bucket before this second is closed.
+    /// Buckets before this second are closed.
     pub closed_before: Option<i64>,
     pub open_buckets: usize,
-    /// Live agents whose records for the oldest open bucket have not come.
+    /// Live agents whose records of the oldest open bucket are missing.
     pub awaited: Vec<AgentId>,
-    /// The bucket that closed last here.
+    /// The last closed bucket.
     pub closed: Option<LastClosed>,
 }
 
@@ -104,7 +104,7 @@ impl Member {
         }
     }
 
-    /// Whether this bucket is waited for it.
+    /// Whether this bucket waits for the agent.
     pub fn is_expected(&self, bucket: i64, width: u32) -> bool {
         self.first <= bucket
             && self.last >= bucket.saturating_sub(LIVE_BUCKETS * i64::from(width))
@@ -117,7 +117,7 @@ impl Stream {
         self.frontier.is_some_and(|frontier| bucket < frontier)
     }
 
-    /// A record of this agent came.
+    /// Updates the agent of a record.
     pub fn heard(&mut self, header: &Header) {
         let start = header.bucket_start;
         let is_last = header.publication.is_some_and(|publication| publication.is_last);
@@ -128,7 +128,7 @@ impl Stream {
         };
         let is_unknown = !self.members.contains_key(&header.agent);
         if is_unknown && self.passed.is_some_and(|passed| header.agent < passed) {
-            // Now it may be waited for as well.
+            // The bucket may now wait for this agent too.
             self.passed = None;
         }
         let member = self
@@ -153,7 +153,7 @@ impl Stream {
         self.passed.is_none()
     }
 
-    /// What to say of a bucket that closes with the records of these agents.
+    /// The summary of a bucket that closes with the records of these agents.
     pub fn closing(&self, start: i64, width: u32, seen: &BTreeSet<AgentId>) -> LastClosed {
         let members = self.members.iter();
         let expected = members.filter(|(_, member)| member.is_expected(start, width));
@@ -166,7 +166,7 @@ impl Stream {
         }
     }
 
-    /// Takes the oldest open bucket out.
+    /// Removes the oldest open bucket.
     pub fn close(&mut self, width: u32) -> Option<(i64, Open)> {
         let (start, open) = self.open.pop_first()?;
         self.frontier = Some(start.saturating_add(i64::from(width)));

@@ -1,4 +1,4 @@
-//! The texts of a bucket, each once.
+//! The texts of a bucket, stored once.
 
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -21,7 +21,7 @@ impl Texts {
         }
     }
 
-    /// The number of a text that is here.
+    /// The number of a known text.
     pub fn known(&self, text: &str) -> Option<u32> {
         let (all, ends) = (&self.text, &self.ends);
         self.numbers
@@ -29,7 +29,7 @@ impl Texts {
             .copied()
     }
 
-    /// The number of a text, the same for equal ones.
+    /// The number of a text, added if unknown.
     pub fn number(&mut self, text: &str) -> u32 {
         if let Some(found) = self.known(text) {
             return found;

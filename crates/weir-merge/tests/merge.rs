@@ -1,4 +1,4 @@
-//! One partition: whatever order records come in, and whichever owner reads them, the results are those of a naive merge.
+//! One partition: in any order of records, and with any owners, the results equal those of a naive merge.
 
 mod support;
 
@@ -88,7 +88,7 @@ fn facts(part: &Part) -> Facts {
     }
 }
 
-/// The naive merge: all parts of a bucket into one table.
+/// The naive merge: all parts of a bucket in one table.
 fn tables<'a>(parts: impl IntoIterator<Item = &'a Part>, bounds: Bounds) -> BTreeMap<i64, Table> {
     let mut tables: BTreeMap<i64, Table> = BTreeMap::new();
     for part in parts {
@@ -112,7 +112,7 @@ fn expected(parts: &[Part]) -> Vec<(i64, Vec<u8>)> {
     bodies.collect()
 }
 
-/// What agents publish of these parts: each agent its own, bucket by bucket.
+/// The records of these parts: each agent publishes its own, bucket by bucket.
 fn published(parts: &[Part]) -> Vec<Vec<u8>> {
     let mut records = Vec::new();
     for number in 0..4 {
@@ -167,7 +167,7 @@ proptest! {
         }
     }
 
-    /// A change of owner after any commit: the next one writes the same bytes, and counts the same.
+    /// With a change of owner after any commit, the next owner writes the same bytes and the same counts.
     #[test]
     fn any_owner_comes_to_the_same_bytes(
         sent in prop::collection::vec((0u8..4, 0i64..40, 0u8..8), 1..60),
@@ -183,7 +183,7 @@ proptest! {
     }
 }
 
-/// Agents send for buckets around the time of sending: some late, some twice, some that are no records, some never.
+/// Agents send for buckets around the time of sending: some late, some twice, some invalid, some never.
 fn log(sent: &[(u8, i64, u8)]) -> Vec<weir_merge::Message> {
     let mut writers: Vec<Writer> = (0..4).map(|number| Writer::new(number, 1)).collect();
     let mut log: Vec<weir_merge::Message> = Vec::new();
@@ -210,7 +210,7 @@ fn log(sent: &[(u8, i64, u8)]) -> Vec<weir_merge::Message> {
     log
 }
 
-/// Reads a log to its end, with a commit after each message and a new owner where `crashes` says so.
+/// Reads a log to its end, with a commit after each message and a new owner if `crashes` says so.
 fn read(log: &[weir_merge::Message], crashes: &[bool]) -> (Vec<Vec<u8>>, Merge) {
     let mut merge = Merge::new(settings(), 0);
     let mut committed: Option<Commit> = None;
@@ -255,7 +255,7 @@ fn a_bucket_closes_when_all_agents_have_passed_it() {
     let both = Occasion::Closed { expected: 2, seen: 2 };
     let one = Occasion::Closed { expected: 2, seen: 1 };
     let alone = Occasion::Closed { expected: 1, seen: 1 };
-    // Nobody knows yet which agents there are: only the grace ends a bucket.
+    // The agents are not known yet: only the grace period ends a bucket.
     for bucket in 0..6 {
         for number in [0, 1] {
             let now = START + bucket * 10 + 9 + number as i64;
@@ -266,7 +266,7 @@ fn a_bucket_closes_when_all_agents_have_passed_it() {
     assert_eq!(closed, [0, 10, 20, 30, 40].map(|start| (start, both)));
     assert_eq!(send(&mut merge, 1, 6, START + 70), [(50, both)]);
     assert_eq!(send(&mut merge, 0, 7, START + 80), [(60, both)]);
-    // One agent is silent: its buckets wait for the grace.
+    // One agent is silent: its buckets wait for the grace period.
     for bucket in 8..13 {
         assert_eq!(send(&mut merge, 0, bucket, START + bucket * 10 + 10), []);
     }
@@ -275,14 +275,14 @@ fn a_bucket_closes_when_all_agents_have_passed_it() {
         let closed = send(&mut merge, 0, bucket, START + bucket * 10 + 10);
         assert_eq!(closed, [(bucket * 10 - 60, one)]);
     }
-    // Beyond six buckets nobody waits for it.
+    // After six buckets the agent is not waited for.
     let closed = send(&mut merge, 0, 18, START + 190);
     let rest = [130, 140, 150, 160, 170].map(|start| (start, alone));
     assert_eq!(closed, [&[(120, one)][..], &rest].concat());
     assert_eq!(merge.streams()[0].awaited, []);
 }
 
-/// An agent that says that it ends is not waited for.
+/// An agent that announces its end is not waited for.
 #[test]
 fn a_goodbye_is_heard() {
     let mut merge = Merge::new(settings(), 0);
@@ -375,7 +375,7 @@ fn what_must_not_be_merged_is_quarantined_and_named() {
     );
 }
 
-/// Without room, sums stay right: nothing of a counter or a distribution is missing, and what is dropped is counted.
+/// Without room, sums stay right: counters and distributions lose nothing, and dropped states are counted.
 #[test]
 fn without_memory_sums_stay_right() {
     let series = 20_000;
@@ -416,7 +416,7 @@ fn without_memory_sums_stay_right() {
         }
         most = most.max(merge.bytes());
     }
-    // One record may come when there is a byte left.
+    // One more record may be added while a byte is left.
     assert!(most < 4 << 20, "{most}");
     merge.tick(FAR * 1000);
     let results = decoded(&merge.commit().unwrap().results);
@@ -437,7 +437,7 @@ fn without_memory_sums_stay_right() {
     assert_eq!(merge.ledger().difference(), 0);
 }
 
-/// A late record is a correction, and a record of a bucket that closed long ago is refused, since nobody remembers it.
+/// A late record becomes a correction. A record of a bucket that closed long ago is refused, because its history was removed.
 #[test]
 fn late_records_become_corrections_until_the_horizon() {
     let settings = Settings {
@@ -478,7 +478,7 @@ fn late_records_become_corrections_until_the_horizon() {
             &early.one(START + bucket * 10),
         );
     }
-    // What is not committed is not forgotten.
+    // Uncommitted records are not forgotten.
     let ledger = merge.ledgers()[&agent(2)];
     assert_eq!(
         (ledger.missing, ledger.lost, ledger.late, ledger.open),
@@ -496,7 +496,7 @@ fn late_records_become_corrections_until_the_horizon() {
     assert_eq!(merge.ledger().difference(), 0);
 }
 
-/// Numbers at the ends of what they can be.
+/// Numbers near the limits of their types.
 fn extreme() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..4, u64::MAX - 3..=u64::MAX, any::<u64>(), Just(1 << 62)]
 }
@@ -535,7 +535,7 @@ proptest! {
         }
     }
 
-    /// Whatever a record says of itself, it is merged or refused; no sum overflows, and what is saved can be continued.
+    /// Whatever a record contains, it is merged or refused. No sum overflows, and the saved state can be continued.
     #[test]
     fn any_header_is_taken(
         headers in prop::collection::vec((0u8..2, [extreme(), extreme(), extreme()], extreme(), 1..=u32::MAX, any::<bool>()), 1..12),

@@ -1,4 +1,4 @@
-//! From a process to its container: the kernel's `/proc`, and the directories of its control groups.
+//! Finds the container of a process: reads `/proc` and the directories of control groups.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Directories looked at in one walk, and how deep it goes.
+/// Maximum directories per walk, and maximum depth.
 const DIRECTORIES_MAX: usize = 50_000;
 const DEPTH_MAX: usize = 16;
 
-/// A process file of the kernel is never longer for a purpose of ours.
+/// The files read here are never longer.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Why nothing is known of a process.
+/// Why a process could not be identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProcessFault {
-    /// It had ended before anybody looked.
+    /// It had ended.
     Gone,
-    /// The kernel does not let us look.
+    /// The kernel denied access.
     Denied,
-    /// What the kernel said made no sense.
+    /// The kernel's answer could not be parsed.
     Unreadable,
 }
 
@@ -38,22 +38,22 @@ impl ProcessFault {
         match error.kind() {
             io::ErrorKind::NotFound => ProcessFault::Gone,
             io::ErrorKind::PermissionDenied => ProcessFault::Denied,
-            // What reading the file of a process that just ended gives.
+            // The error of reading a file of a process that has just ended.
             _ if error.raw_os_error() == Some(3) => ProcessFault::Gone,
             _ => ProcessFault::Unreadable,
         }
     }
 }
 
-/// A process as it was when somebody looked.
+/// A process at the time of the look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessFacts {
-    /// Ticks after boot at which it was started: with its id it is this process and no other.
+    /// Start time in ticks after boot. Together with the id it identifies the process.
     pub started: u64,
     pub container: Option<Arc<str>>,
 }
 
-/// A `/proc` directory, the host's own or one mounted elsewhere.
+/// A `/proc` directory: the host's, or one mounted elsewhere.
 #[derive(Clone, Debug)]
 pub struct Proc {
     root: PathBuf,
@@ -74,16 +74,16 @@ impl Proc {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// When a process was started.
+    /// Start time of a process.
     pub fn started(&self, pid: i32) -> Result<u64, ProcessFault> {
         start_time(&self.read(pid, "stat")?).ok_or(ProcessFault::Unreadable)
     }
 
-    /// What there is to know about a process.
+    /// Start time and container of a process.
     pub fn look(&self, pid: i32) -> Result<ProcessFacts, ProcessFault> {
         let started = self.started(pid)?;
         let groups = self.read(pid, "cgroup")?;
-        // Between the two another process may have taken the number.
+        // The number may have been reused between the two reads.
         if self.started(pid)? != started {
             return Err(ProcessFault::Gone);
         }
@@ -94,14 +94,14 @@ impl Proc {
     }
 }
 
-/// Field 22 of `stat`. The name in field 2 may hold anything, a closing bracket included, so the last one counts.
+/// Field 22 of `stat`. The name in field 2 may contain anything, so the last closing bracket ends it.
 pub(crate) fn start_time(stat: &str) -> Option<u64> {
     let (_, behind_name) = stat.rsplit_once(')')?;
     behind_name.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// The container that the lines of a `cgroup` file lead to. Version 2 is one line, version 1 one per hierarchy; where
-/// they disagree the unified one counts, then memory, then whichever comes first.
+/// The container in the lines of a `cgroup` file. Version 2 has one line, version 1 one per hierarchy. If they disagree, the unified
+/// hierarchy counts, then memory, then the first.
 pub fn container_of_groups(groups: &str) -> Option<&str> {
     let mut found: Option<(u8, &str)> = None;
     for line in groups.lines() {
@@ -124,13 +124,13 @@ pub fn container_of_groups(groups: &str) -> Option<&str> {
     found.map(|(_, container)| container)
 }
 
-/// The innermost container that a control group's path names.
+/// The innermost container in the path of a control group.
 pub fn container_of_path(path: &str) -> Option<&str> {
     path.rsplit('/').find_map(container_of_directory)
 }
 
-/// The container id in a directory's name: plain, or as runtimes wrap it (`docker-<id>.scope`, `cri-containerd-<id>.scope`,
-/// `libpod-<id>`, `libpod-<id>.scope`, `crio-<id>.scope`). A runtime's helper beside its container is none.
+/// The container id in a directory's name: plain, or in a runtime's form (`docker-<id>.scope`, `cri-containerd-<id>.scope`, `libpod-<id>`,
+/// `libpod-<id>.scope`, `crio-<id>.scope`). Directories of a runtime's helper processes are not containers.
 pub fn container_of_directory(name: &str) -> Option<&str> {
     let name = name.strip_suffix(".scope").unwrap_or(name);
     if name.contains("conmon") {
@@ -169,7 +169,7 @@ fn is_garden(name: &str) -> bool {
             .all(|(part, length)| part.len() == length && is_hex(part))
 }
 
-/// Whether a text may be the id of a container, as far as its form goes: what is none is never asked for anywhere.
+/// Whether a text has the form of a container id. Other texts are never looked up.
 pub fn is_container_id(text: &str) -> bool {
     (1..=128).contains(&text.len())
         && text
@@ -178,7 +178,7 @@ pub fn is_container_id(text: &str) -> bool {
         && !text.starts_with('.')
 }
 
-/// From the inode of a container's control group to the container.
+/// Finds a container by the inode of its control group.
 #[derive(Debug)]
 pub struct Inodes {
     roots: Vec<PathBuf>,
@@ -188,9 +188,9 @@ pub struct Inodes {
 }
 
 impl Inodes {
-    /// `root`: where control groups are mounted, all versions of them.
+    /// `root`: the mount point of control groups of all versions.
     pub fn new(root: &Path) -> Self {
-        // Version 2 alone; version 1, whose memory hierarchy clients name; both side by side.
+        // Version 2 alone; version 1, where clients use the memory hierarchy; both together.
         let roots = ["memory", "unified"].map(|name| root.join(name));
         let mut roots: Vec<PathBuf> = roots.into_iter().filter(|path| path.is_dir()).collect();
         if roots.is_empty() {
@@ -204,7 +204,7 @@ impl Inodes {
         }
     }
 
-    /// What is known; `Err` when a walk, which is not due yet, might tell more.
+    /// The container of an inode. `Err`: unknown until a walk at this time.
     pub fn find(&mut self, inode: u64, now: Instant) -> Result<Option<Arc<str>>, Instant> {
         if let Some(container) = self.known.get(&inode) {
             return Ok(Some(container.clone()));
@@ -213,7 +213,7 @@ impl Inodes {
             return Err(self.next_walk);
         }
         self.walk();
-        // A made-up inode must not keep the disk busy: walking takes at most a twentieth of the time.
+        // Limits walks to a twentieth of the time, so that invented inodes cannot keep the disk busy.
         self.next_walk = now + Duration::from_secs(1).max(now.elapsed() * 20);
         Ok(self.known.get(&inode).cloned())
     }

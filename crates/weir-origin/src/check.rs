@@ -1,22 +1,22 @@
-//! What is read of others, for the fuzz targets.
+//! Entry points to the parsers, for the fuzz targets.
 
 use std::io;
 
 use crate::sources::{self, Docker, LabelTags, LookError};
 use crate::{Description, cgroup};
 
-/// Of a process, from its `stat`.
+/// Start time of a process, from its `stat`.
 pub fn start_time(stat: &str) -> Option<u64> {
     cgroup::start_time(stat)
 }
 
-/// What Docker says of a container.
+/// Docker's description of a container.
 pub fn docker(json: &[u8]) -> Result<Vec<Description>, LookError> {
     let docker = Docker::new("", LabelTags::default());
     Ok(vec![docker.described(json)?])
 }
 
-/// What a kubelet says of its pods.
+/// A kubelet's list of pods.
 pub fn kubelet(json: &[u8]) -> Result<Vec<Description>, LookError> {
     sources::kubelet_described(json, &LabelTags::default())
 }

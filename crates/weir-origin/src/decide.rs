@@ -1,4 +1,4 @@
-//! Which tags an origin brings: the one place where this is decided, for workers and for `weir explain` alike.
+//! Decides which tags an origin brings, for workers and for `weir explain`.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use weir_context::OriginKey;
 use crate::cgroup::is_container_id;
 use crate::entity::{Cardinality, Entity};
 
-/// What the operator wants.
+/// The operator's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The first origin that is known, instead of the sum.
+    /// Use the first known origin only, instead of all.
     pub unified: bool,
-    /// A message may say that it wants no origin tags.
+    /// A message may decline origin tags.
     pub optout: bool,
     pub entity_id_precedence: bool,
-    /// For messages that do not say.
+    /// For messages that name no cardinality.
     pub cardinality: Cardinality,
 }
 
-/// What is known at the moment.
+/// The facts known at the moment.
 pub trait Facts {
-    /// The tags of an entity up to a level; `None` when nobody knows it.
+    /// The tags of an entity up to a level; `None` if they are unknown.
     fn tags(&self, entity: &Entity, level: Cardinality) -> Option<Vec<Arc<str>>>;
 
     /// The container whose control group has this inode.
@@ -31,18 +31,18 @@ pub trait Facts {
     fn container_in_pod(&self, pod: &str, name: &str, init: bool) -> Option<Arc<str>>;
 }
 
-/// What was decided, and why.
+/// A decision and its reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Sorted, each once.
+    /// Sorted, no duplicates.
     pub tags: Vec<Box<str>>,
-    /// Every entity that was looked at, known or not: when one changes, the decision may.
+    /// Every entity that was considered, known or not. A change of one may change the decision.
     pub entities: Vec<Entity>,
-    /// It depends on more than entities: inodes and names.
+    /// The decision also depends on inodes or names.
     pub depends_on_names: bool,
-    /// Something that was asked for is not known; asking around may help.
+    /// An entity is unknown. Asking the sources may help.
     pub missing: bool,
-    /// What the message says cannot be an origin.
+    /// An origin field of the message is malformed.
     pub malformed: bool,
     pub steps: Vec<DecisionStep>,
 }
@@ -50,7 +50,7 @@ pub struct Decision {
 /// One origin that was considered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionStep {
-    /// By what it was found: `socket`, `local_data`, `external_data`, `entity_id`, `cardinality`, `surroundings`.
+    /// How it was found: `socket`, `local_data`, `external_data`, `entity_id`, `cardinality`, `surroundings`.
     pub means: &'static str,
     pub what: String,
     pub added: Vec<Box<str>>,
@@ -61,7 +61,7 @@ struct Candidate {
     entity: Entity,
 }
 
-/// Decides for one origin.
+/// Decides about one origin.
 pub fn decide(key: &OriginKey<'_>, policy: &Policy, facts: &mut dyn Facts) -> Decision {
     let mut decision = Decision::default();
     let Some(level) = level(key, policy, &mut decision) else {
@@ -106,7 +106,7 @@ pub fn decide(key: &OriginKey<'_>, policy: &Policy, facts: &mut dyn Facts) -> De
     decision
 }
 
-/// The level that counts. `None`: no tags are wanted.
+/// The effective level. `None`: no tags are wanted.
 fn level(key: &OriginKey<'_>, policy: &Policy, decision: &mut Decision) -> Option<Cardinality> {
     let said = key.fields.cardinality.or(key.tag_cardinality);
     let level = match said {
@@ -225,7 +225,7 @@ fn candidates(
     found
 }
 
-/// The container that Local Data names, by id or by inode.
+/// The container in Local Data, by id or by inode.
 fn local_container(key: &OriginKey<'_>, facts: &mut dyn Facts, decision: &mut Decision) -> Option<Arc<str>> {
     let local = key.fields.local_data();
     if let Some(id) = local.container_id {

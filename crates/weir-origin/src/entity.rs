@@ -1,4 +1,4 @@
-//! What tags can belong to, and how much of them is wanted.
+//! Entities that have tags, and the cardinality of tags.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use weir_protocol::special_tag;
 
-/// Somebody that tags are known of.
+/// Something that has tags.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Entity {
-    /// By its full id.
+    /// A container, by its full id.
     Container(Arc<str>),
-    /// By its uid.
+    /// A pod, by its uid.
     Pod(Arc<str>),
-    /// Every sender of which nothing better is known: what weir's own surroundings say.
+    /// The environment of the agent, for senders of which nothing better is known.
     Local,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Entity {
     }
 }
 
-/// How many series tags may make of one metric; each level brings those before it too.
+/// How many series tags may make of one metric. Each level includes the lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cardinality {
     None,
@@ -40,7 +40,7 @@ pub enum Cardinality {
 }
 
 impl Cardinality {
-    /// As in `card:`, in any case. `None`: no such level.
+    /// Parses the value of `card:`, ignoring case. `None`: not a level.
     pub fn parse(text: &str) -> Option<Self> {
         [
             ("none", Cardinality::None),
@@ -64,7 +64,7 @@ impl Cardinality {
     }
 }
 
-/// The tags of an entity, by the level that brings them.
+/// The tags of an entity, by level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TagSet {
     low: BTreeSet<Box<str>>,
@@ -72,15 +72,14 @@ pub struct TagSet {
     high: BTreeSet<Box<str>>,
 }
 
-/// Longer tags of a source are left out: they are labels that were meant for something else.
+/// Longer tags of a source are skipped: such labels serve another purpose.
 const TAG_BYTES_MAX: usize = 1024;
 
-/// Tags of one entity and level beyond this many are left out.
+/// Maximum tags of one entity and level.
 const TAGS_MAX: usize = 128;
 
 impl TagSet {
-    /// Adds `key:value` unless the value is empty. What no message could carry, and what would be an instruction to the
-    /// agent, is left out.
+    /// Adds `key:value` unless the value is empty. Skips tags that no message could carry, and special tags.
     pub fn add(&mut self, level: Cardinality, key: &str, value: &str) {
         if !value.is_empty() {
             self.add_tag(level, &format!("{key}:{value}"));
@@ -104,7 +103,7 @@ impl TagSet {
         self.low.is_empty() && self.orchestrator.is_empty() && self.high.is_empty()
     }
 
-    /// The tags up to a level.
+    /// The tags of all levels up to `level`.
     pub fn up_to(&self, level: Cardinality) -> impl Iterator<Item = &str> {
         [
             (Cardinality::Low, &self.low),

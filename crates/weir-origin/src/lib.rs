@@ -1,13 +1,11 @@
-//! Who sent a message, and which tags that brings.
+//! Origin detection: the sender of a message, and the tags of that origin.
 //!
-//! What this crate never does: block a worker. Workers ask without waiting and are told when something is known; look-ups
-//! in `/proc`, HTTP and files are the business of one thread and of tasks beside it.
+//! What this crate never does: block a worker. Workers ask without waiting and receive answers later. One thread and its tasks read
+//! `/proc`, HTTP and files.
 //!
-//! * [`decide`] is where it is decided which origins count and which tags they bring: a pure function, behind workers and
-//!   `weir explain` alike.
-//! * [`Resolver`] owns what is known: processes, control groups, and what [`sources`] tell.
-//! * A [`sources::TagSource`] tells everything it knows whenever that changes, and looks again when something unknown is
-//!   asked for.
+//! * [`decide`] decides which origins count and which tags they bring: a pure function, used by workers and by `weir explain`.
+//! * [`Resolver`] owns the facts: processes, control groups, and the reports of [`sources`].
+//! * A [`sources::TagSource`] reports everything it knows whenever that changes, and looks again when something unknown is asked for.
 
 pub mod cgroup;
 #[cfg(feature = "fuzzing")]

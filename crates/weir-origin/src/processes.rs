@@ -1,4 +1,4 @@
-//! Processes that were looked at, remembered for a minute.
+//! Remembers looked-up processes for a minute.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,13 +9,13 @@ use weir_ingest::ProcessFound;
 
 use crate::cgroup::{Proc, ProcessFacts, ProcessFault};
 
-/// How long an answer is good for without another look at the control group.
+/// How long an answer is valid before the control group is read again.
 const TTL: Duration = Duration::from_secs(60);
 
-/// Processes remembered. Beyond, the oldest look-ups go.
+/// Maximum processes. Beyond it the oldest look-ups are removed.
 const PROCESSES_MAX: usize = 65_536;
 
-/// What a look-up found.
+/// Result of a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Looked {
     Container(Arc<str>),
@@ -31,7 +31,7 @@ impl Looked {
         }
     }
 
-    /// For a worker.
+    /// The result in the form for workers.
     pub fn found(&self) -> ProcessFound {
         match self {
             Looked::Container(id) => ProcessFound::Container(Box::from(&**id)),
@@ -65,10 +65,10 @@ impl fmt::Display for Looked {
     }
 }
 
-/// A process is not what it was.
+/// How a process differs from the earlier look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Its number belongs to another process.
+    /// Its number now belongs to another process.
     pub reused: bool,
     pub container: Option<Arc<str>>,
 }
@@ -95,7 +95,7 @@ impl Processes {
         self.known.len()
     }
 
-    /// The container of a process. Of one that has just ended, what was known.
+    /// The container of a process. For one that has just ended, the remembered result.
     pub fn look(&mut self, pid: i32, now: Instant) -> Looked {
         match self.proc.look(pid) {
             Ok(facts) => {
@@ -116,15 +116,15 @@ impl Processes {
         }
     }
 
-    /// Looks again at a process that goes on sending. Its start time says whether it is the same one, which costs one read;
-    /// its control group is read again once a minute.
+    /// Checks a process that continues to send. Its start time tells a reused number, which costs one read. Its control group is read again
+    /// once a minute.
     pub fn recheck(&mut self, pid: i32, now: Instant) -> Option<Change> {
         let before = match self.known.get_mut(&pid) {
             Some(known) => {
                 match self.proc.started(pid) {
                     Ok(started) if started != known.facts.started => {}
                     Ok(_) if now - known.at >= TTL => {}
-                    // Still the same; or it has ended and what it sent is still coming in.
+                    // The same process, or one that has ended while its messages are still arriving.
                     _ => return None,
                 }
                 Some(known.facts.clone())
@@ -141,7 +141,7 @@ impl Processes {
         changed.then_some(Change { reused, container })
     }
 
-    /// Forgets processes that nobody has asked about for long.
+    /// Removes processes without a recent look-up.
     pub fn expire(&mut self, now: Instant) {
         if self.known.len() > PROCESSES_MAX / 2 {
             self.known.retain(|_, known| now - known.at < TTL);

@@ -1,5 +1,5 @@
-//! The thread that answers the workers' questions. It owns everything that is known, so nothing is locked; sources and
-//! workers send it messages, and nobody waits for it.
+//! The thread that answers the workers' questions. It owns all facts, so there is no lock. Sources and workers send it messages and never
+//! wait for it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -20,27 +20,27 @@ use crate::sources::{Feed, SourceEvent, TagSource};
 use crate::status::{AccessExplanation, OriginExplanation, OriginStatus, OriginStep, SourceStatus};
 use crate::store::Store;
 
-/// Messages that may wait for this thread.
+/// Maximum queued messages.
 const INBOX_MAX: usize = 4096;
 
-/// Messages handled before answers go out.
+/// Maximum messages handled before answers are sent.
 const ROUND_MAX: usize = 256;
 
-/// An origin that nobody knows is unsettled at most this long, while sources are asked.
+/// Maximum time that an unknown origin stays unsettled while sources are asked.
 const UNSETTLED_MAX: Duration = Duration::from_millis(900);
 
-/// How often a source is asked to look again because something is unknown. Sources slow that down further.
+/// Minimum interval of requests to a source to look again. Sources may slow this down further.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
 
 const TICK: Duration = Duration::from_secs(1);
 
-/// What origin detection is made from.
+/// Settings of origin detection.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub policy: Policy,
     pub proc_root: PathBuf,
     pub cgroup_root: PathBuf,
-    /// Who may send; `None`: everybody.
+    /// Origins that may send. `None`: all.
     pub allowed: Option<AllowedOrigins>,
 }
 
@@ -55,17 +55,17 @@ pub(crate) enum Message {
     Allow(Option<AllowedOrigins>),
 }
 
-/// Where a worker's answers go. Must not wait.
+/// Delivers a worker's answers. Must not block.
 pub type AnswerTo = Box<dyn Fn(Vec<OriginAnswer>) + Send>;
 
-/// Everybody's end of a running resolver. It ends when the last of these and all workers' links are gone.
+/// A handle of a running resolver. The resolver ends when all handles and all workers' links are dropped.
 #[derive(Clone)]
 pub struct Origins {
     inbox: SyncSender<Message>,
     status: Arc<Mutex<OriginStatus>>,
 }
 
-/// A resolver that is set up and not started: workers need their links before answers can go to them.
+/// A resolver before its start: workers need their links before answers can be sent to them.
 pub struct Resolver {
     handle: Origins,
     inbox: Receiver<Message>,
@@ -98,7 +98,7 @@ impl Resolver {
         }
     }
 
-    /// A worker's way to ask.
+    /// A worker's channel for questions.
     pub fn link(&self, worker: u16) -> OriginLink {
         let inbox = self.handle.inbox.clone();
         let nobody = self.sources.iter().any(|source| source.knows_surroundings());
@@ -116,7 +116,7 @@ impl Resolver {
         )
     }
 
-    /// Starts the thread, and the sources on `runtime`. `workers`: where answers go, by worker number.
+    /// Starts the thread, and the sources on `runtime`. `workers`: destinations of answers, by worker number.
     pub fn start(self, workers: Vec<AnswerTo>, runtime: &tokio::runtime::Handle) -> std::io::Result<Origins> {
         let now = Instant::now();
         let wanted: Vec<Arc<Notify>> = self.sources.iter().map(|_| Arc::new(Notify::new())).collect();
@@ -161,12 +161,12 @@ impl Origins {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Another list of who may send. Answers about containers follow. False: nobody takes it any more.
+    /// Replaces the list of allowed origins. Answers about containers follow. Returns false if the resolver has ended.
     pub fn allow(&self, list: Option<AllowedOrigins>) -> bool {
         self.inbox.send(Message::Allow(list)).is_ok()
     }
 
-    /// How the tags of an origin come about. Waits up to a second; `None` when there was no answer by then.
+    /// Explains the tags of an origin. Waits up to a second; `None` on timeout.
     pub fn explain(&self, key: &OriginKey<'_>, pid: Option<i32>) -> Option<OriginExplanation> {
         let mut text = String::new();
         key.write(&mut text);
@@ -183,18 +183,18 @@ impl Origins {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Health {
-    /// It has neither told anything nor failed.
+    /// No report and no error yet.
     Starting,
     Healthy,
     Failing,
 }
 
-/// What is made of an origin at one moment.
+/// The verdict about an origin at one moment.
 struct Judgement {
     decision: Decision,
-    /// Of a sender's own origin: whether it may send.
+    /// For a sender's own origin: whether it may send.
     admission: Admission,
-    /// Somebody who has not told anything yet may have a say in it.
+    /// A source that has not reported yet may change the verdict.
     open: bool,
 }
 
@@ -204,7 +204,7 @@ struct Subscription {
     admission: Admission,
     entities: Vec<Entity>,
     depends_on_names: bool,
-    /// Sources that may still say something about what is missing, until when.
+    /// Sources that may still report a missing entity, and the deadline.
     unsettled: Option<(HashSet<usize>, Instant)>,
     unknown: bool,
 }
@@ -217,22 +217,22 @@ struct Running {
     allowed: Option<AllowedOrigins>,
     workers: Vec<AnswerTo>,
     answers: Vec<Vec<OriginAnswer>>,
-    /// By the text of their key.
+    /// By the text of the origin's key.
     origins: HashMap<Arc<str>, Subscription>,
-    /// Those of them that are not settled.
+    /// The unsettled ones.
     unsettled: HashSet<Arc<str>>,
     by_ticket: HashMap<(u16, OriginTicket), Arc<str>>,
     health: Vec<Health>,
     wanted: Vec<Arc<Notify>>,
     asked_at: Instant,
-    /// When a walk through the control groups may tell more.
+    /// When a walk through the control groups may find more.
     retry_at: Option<Instant>,
     next_tick: Instant,
     status: OriginStatus,
     shared: Arc<Mutex<OriginStatus>>,
 }
 
-/// What is known, for one decision.
+/// The facts for one decision.
 struct World<'a> {
     store: &'a Store,
     inodes: &'a mut Inodes,
@@ -335,7 +335,7 @@ impl Running {
             } else {
                 self.status.processes_moved += 1;
             }
-            // A process may send to sockets of several workers, and only the first of them to ask sees the change.
+            // A process may send to sockets of several workers, and only the first worker to ask sees the change.
             for answers in &mut self.answers {
                 answers.push(OriginAnswer::Process {
                     pid,
@@ -357,7 +357,7 @@ impl Running {
         decide(&OriginKey::from_text(key), &self.policy, &mut world)
     }
 
-    /// What is to be said of an origin now, and whether more may become known of it.
+    /// The current verdict about an origin, and whether it may improve.
     fn judge(&mut self, key: &str) -> Judgement {
         let mut decision = self.decide(key);
         let mut admission = Admission::Allowed;
@@ -388,7 +388,7 @@ impl Running {
         }
     }
 
-    /// Takes another list, and tells everybody what it says.
+    /// Replaces the list and sends the new verdicts.
     fn allow(&mut self, list: Option<AllowedOrigins>) {
         self.allowed = list;
         let keys: Vec<Arc<str>> = self.origins.keys().cloned().collect();
@@ -443,7 +443,7 @@ impl Running {
         key
     }
 
-    /// Lets sources look again, and says whom to wait for.
+    /// Asks sources to look again. Returns those to wait for.
     fn ask_around(&mut self) -> Option<(HashSet<usize>, Instant)> {
         let now = Instant::now();
         let may_know: HashSet<usize> = (0..self.health.len())
@@ -502,7 +502,7 @@ impl Running {
         self.reconsider(&changed, !changed.is_empty());
     }
 
-    /// Decides again for origins that depend on what has changed, and settles those that wait for nobody any more.
+    /// Decides again about origins that depend on a change, and settles those that no longer wait for a source.
     fn reconsider(&mut self, changed: &HashSet<Entity>, names: bool) {
         let now = Instant::now();
         let affected: Vec<Arc<str>> = self
@@ -523,7 +523,7 @@ impl Running {
         }
     }
 
-    /// Decides again for an origin that somebody asked for, and tells them what has changed.
+    /// Decides again about an origin in use, and sends changes to its workers.
     fn judge_again(&mut self, key: &Arc<str>) {
         let now = Instant::now();
         let Judgement {
@@ -676,7 +676,7 @@ impl Running {
 }
 
 impl Subscription {
-    /// Whether this sender may send, as far as that is certain.
+    /// Whether this sender may send, if that is certain.
     fn admission(&self) -> Admission {
         match self.admission {
             Admission::NotAllowed | Admission::Unknown if self.unsettled.is_some() => Admission::Undecided,

@@ -1,26 +1,26 @@
-//! What origin detection says about itself.
+//! The status of origin detection.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Numbers only grow, unless they say what there is at the moment.
+/// Numbers only grow, except for those documented as current.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginStatus {
     /// Look-ups of processes by result: `container`, `no_container`, and the errors `process_gone`, `process_denied`,
     /// `process_unreadable`.
     pub processes: BTreeMap<String, u64>,
-    /// Processes whose number turned out to belong to another one by now.
+    /// Processes whose number was reused by another process.
     pub processes_reused: u64,
-    /// Processes that had moved to another container.
+    /// Processes that moved to another container.
     pub processes_moved: u64,
-    /// Processes remembered at the moment.
+    /// Processes remembered now.
     pub processes_known: u64,
-    /// Origins that some worker wants the tags of at the moment.
+    /// Origins now in use by a worker.
     pub origins_live: u64,
-    /// Of those, origins that no source knows.
+    /// Of these, origins unknown to every source.
     pub origins_unknown: u64,
-    /// Origins that were asked for, by result: `known`, `unknown`, `malformed`.
+    /// Origins asked for, by result: `known`, `unknown`, `malformed`.
     pub origins: BTreeMap<String, u64>,
     /// Answers that changed an earlier one.
     pub origins_changed: u64,
@@ -32,26 +32,26 @@ pub struct OriginStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceStatus {
     pub name: String,
-    /// Where it gets its knowledge.
+    /// Path or address of the source.
     pub place: String,
-    /// The last attempt succeeded.
+    /// Whether the last attempt succeeded.
     pub healthy: bool,
-    /// Entities it told of, those of the last minutes included.
+    /// Entities reported, including those of the last minutes.
     pub entities: u64,
     pub updates: u64,
     pub failures: u64,
-    /// Until it answers again.
+    /// Cleared by the next success.
     pub last_error: Option<String>,
 }
 
-/// How the tags of one origin came about.
+/// The derivation of one origin's tags.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginExplanation {
     pub pid: Option<i32>,
-    /// What was found out about the process, in words.
+    /// The facts about the process, in words.
     pub process: Option<String>,
     pub container: Option<String>,
-    /// Absent without `allowed_origins`, or when no process was named.
+    /// Absent without `allowed_origins`, or if no process was named.
     #[serde(default)]
     pub access: Option<AccessExplanation>,
     pub tags: Vec<String>,
@@ -67,8 +67,8 @@ pub struct AccessExplanation {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginStep {
-    /// By what an origin was found, or not: `socket`, `local_data`, `external_data`, `entity_id`, `cardinality`,
-    /// `surroundings`; `allowed_origins` where that would say something if a process were named.
+    /// How an origin was searched for, found or not: `socket`, `local_data`, `external_data`, `entity_id`, `cardinality`, `surroundings`;
+    /// `allowed_origins` if a process would have to be named for an answer.
     pub means: String,
     pub what: String,
     pub added: Vec<String>,

@@ -1,4 +1,4 @@
-//! What sources have told, kept for a while after they stop telling it.
+//! The reports of sources, kept for a while after a source stops reporting an entity.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use crate::entity::{Cardinality, Entity, TagSet};
 
-/// What a source no longer tells of is kept for this long: messages of a container that has ended are still on their way,
-/// and a runtime that restarts forgets everything for a moment.
+/// How long an entity is kept after its source stops reporting it: messages of an ended container may still be on their way, and a
+/// restarted runtime reports nothing for a moment.
 const LINGER: Duration = Duration::from_secs(300);
 
-/// Entities of one source.
+/// Maximum entities of one source.
 const ENTITIES_MAX: usize = 20_000;
 
-/// One entity as a source describes it.
+/// One entity as reported by a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     pub entity: Entity,
     pub tags: TagSet,
-    /// Of a container in a pod: the pod, its name there, and whether it is an init container.
+    /// For a container in a pod: the pod, its name in the pod, and whether it is an init container.
     pub place: Option<Place>,
 }
 
@@ -35,7 +35,7 @@ struct Known {
     gone: Option<Instant>,
 }
 
-/// What all sources know.
+/// The reports of all sources.
 #[derive(Default)]
 pub struct Store {
     sources: Vec<HashMap<Entity, Known>>,
@@ -50,7 +50,7 @@ impl Store {
         }
     }
 
-    /// Takes everything a source knows now. Returns whose tags have changed by it.
+    /// Replaces a source's report. Returns the entities whose tags have changed.
     pub fn replace(&mut self, source: usize, mut told: Vec<Description>, now: Instant) -> HashSet<Entity> {
         told.truncate(ENTITIES_MAX);
         let known = &mut self.sources[source];
@@ -89,7 +89,7 @@ impl Store {
         changed
     }
 
-    /// Forgets what has been gone for long. Returns whose tags have changed by it.
+    /// Removes entities that were not reported for long. Returns entities with changed tags.
     pub fn expire(&mut self, now: Instant) -> HashSet<Entity> {
         let mut changed = HashSet::new();
         for known in &mut self.sources {
@@ -107,7 +107,7 @@ impl Store {
         changed
     }
 
-    /// The tags of an entity up to a level, of all sources together.
+    /// The tags of an entity up to a level, from all sources.
     pub fn tags(&self, entity: &Entity, level: Cardinality) -> Option<Vec<Arc<str>>> {
         let mut tags: Option<BTreeSet<&str>> = None;
         for known in &self.sources {
@@ -127,7 +127,7 @@ impl Store {
         self.places.get(&place).cloned()
     }
 
-    /// Entities that a source tells of, those it told of lately included.
+    /// Entities of a source, including recently reported ones.
     pub fn len(&self, source: usize) -> usize {
         self.sources[source].len()
     }

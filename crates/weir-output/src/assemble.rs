@@ -1,4 +1,4 @@
-//! Request bodies put together item by item, never beyond a limit.
+//! Builds request bodies item by item, within a limit.
 
 use crate::compress::Compressor;
 use crate::delivery::{Class, Draft, Encoded, Items, Reason};

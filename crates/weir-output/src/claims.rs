@@ -1,8 +1,8 @@
-//! Which series may write to a name that several want, in protocols whose receivers tell series apart by it alone.
+//! Decides which series may use a name that several want, in protocols whose receivers identify series by it alone.
 //!
-//! A path belongs to the series with the least rank of those that want it. Ranks depend on the series alone, so after one
-//! bucket in which all of them were seen the outcome is the same in every agent and after every start. Two series never write
-//! to one path for the same bucket: who comes second gets another name for it, even if the path is its own from then on.
+//! A path belongs to the series with the lowest rank among those that want it. Ranks depend only on the series, so after one bucket in
+//! which all of them were seen the outcome is the same in every agent and after every start. Two series never write to one path for the
+//! same bucket: the second one gets another name for that bucket, even if it owns the path from then on.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -48,7 +48,7 @@ pub enum ClaimResult {
     Unchecked,
 }
 
-/// What an output may use of its memory for [`Claims`].
+/// The part of an output's memory for [`Claims`].
 pub fn bytes_max(surroundings: &Surroundings) -> u64 {
     surroundings.memory_bytes_max / SHARE
 }
@@ -133,14 +133,14 @@ pub fn rank(series: &Series<'_>, changed: bool) -> u64 {
     u64::from(changed) << 63 | kind << 60 | hash.digest() >> 4
 }
 
-/// What an encoder has to say in the status.
+/// An encoder's remarks for the status.
 pub type Notes = Arc<Mutex<BTreeMap<&'static str, String>>>;
 
 pub fn shown(notes: &Notes) -> BTreeMap<&'static str, String> {
     notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// What came of the claims of one flush.
+/// The result of the claims of one flush.
 #[derive(Default)]
 pub struct Renamed {
     lines: u64,
@@ -158,7 +158,7 @@ impl Renamed {
         }
     }
 
-    /// Tells the status what the flush that has ended had to rename.
+    /// Reports the renamed series of the ended flush to the status.
     pub fn tell(&mut self, notes: &Notes) {
         let Renamed {
             lines,

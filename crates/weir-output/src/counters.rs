@@ -1,9 +1,9 @@
-//! What outputs count beside their books.
+//! Counters of outputs besides their books.
 
 use weir_counters::Moves::{Sign, Work};
 use weir_counters::{Series, counters};
 
-/// Of everything that is lost on the way to a backend.
+/// Everything lost on the way to a backend.
 pub(crate) const DROPPED: Series =
     Series::counter("weir_output_dropped_total", "outputs.{kind}s.dropped", "items")
         .help("Items dropped, by kind and reason.");

@@ -1,4 +1,4 @@
-//! The HTTP client of the outputs: certificate authorities, proxies, timeouts, and errors that tell without revealing.
+//! The HTTP client of the outputs: certificate authorities, proxies, timeouts, and errors without secrets.
 
 use std::error::Error;
 use std::fmt;
@@ -21,7 +21,7 @@ const BODY_MAX: usize = 512;
 /// How long the rest of an answer is waited for once its status is known.
 const BODY_WAIT: Duration = Duration::from_secs(2);
 
-/// What a backend answered.
+/// A backend's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
@@ -57,7 +57,7 @@ pub enum ClientError {
     Build(#[source] RequestError),
 }
 
-/// What is wrong with a file of certificates.
+/// The error in a file of certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum CaFault {
     #[error(transparent)]
@@ -323,8 +323,8 @@ pub fn one_line(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ").chars().take(300).collect()
 }
 
-/// The name of an endpoint's queue on disk: its host for people, a digest of its URL (user and password are not part of it, and may
-/// change), and one of its key, if it has one.
+/// The name of an endpoint's queue on disk: its host for users, a digest of its URL (without user and password, which may change), and one
+/// of its key, if it has one.
 pub fn directory(base: &str, key: &str) -> String {
     let family = family(base);
     if key.is_empty() {
@@ -333,7 +333,7 @@ pub fn directory(base: &str, key: &str) -> String {
     format!("{family}-{}", digest(&[base, key]))
 }
 
-/// What the names of the queues of one URL begin with, whatever the key; `-` follows.
+/// The common prefix of the queue names of one URL, for all keys; `-` follows.
 pub fn family(base: &str) -> String {
     let shown = shown_url(base);
     let host = shown.split_once("://").map_or(shown.as_str(), |(_, rest)| rest);

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Somewhere that an output delivers to.
 pub struct Destination {
-    /// For people, without secrets.
+    /// Text for users, without secrets.
     pub label: String,
     pub way: Way,
 }
@@ -158,7 +158,7 @@ async fn reach(way: &Way) -> Result<Reached, NotReached> {
             let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any).await?;
             socket.connect(target).await?;
-            Ok(Reached::found("there is a route; UDP tells no more"))
+            Ok(Reached::found("there is a route; UDP does not confirm delivery"))
         }
         Way::UnixDatagram(path) => {
             let socket = UnixDatagram::unbound()?;

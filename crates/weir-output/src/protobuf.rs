@@ -1,5 +1,5 @@
-//! Writing protobuf messages field by field into a buffer. The messages of metrics are flat and hot: generated types
-//! would copy every name and tag once more.
+//! Writes protobuf messages field by field into a buffer. The messages of metrics are flat and hot: generated types would copy every name
+//! and tag again.
 
 /// Appends `value` in base 128.
 #[inline]
@@ -169,7 +169,7 @@ fn read_varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Packed varints; the last is `None` if it is cut off.
+/// Packed varints; the last is `None` if it is truncated.
 pub fn unpacked(mut bytes: &[u8]) -> impl Iterator<Item = Option<u64>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -243,7 +243,7 @@ mod tests {
             (5, Content::Integer(1)),
         ];
         assert_eq!(read, expected);
-        // Cut off anywhere, it is none, or has lost whole fields.
+        // Truncated anywhere, it is invalid or lacks complete fields.
         for end in 0..message.len() {
             let mut n = 0;
             let _ = for_each_field(&message[..end], |_, _| {

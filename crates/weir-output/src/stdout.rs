@@ -18,7 +18,7 @@ settings! {
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "stdout",
-    summary: "Prints one JSON object per point and line on standard output, for people and for pipes.",
+    summary: "Prints one JSON object per point and line on standard output, for users and pipes.",
     on_by_default: false,
     settings: &[],
     gone: &[],
@@ -52,7 +52,7 @@ impl Start for StdoutSettings {
 struct Stdout;
 
 impl Transport for Stdout {
-    /// A reader that has stopped holds up this thread and nothing else.
+    /// A reader that has stopped blocks only this thread.
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             let written = tokio::task::spawn_blocking(move || {

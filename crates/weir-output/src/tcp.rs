@@ -1,12 +1,12 @@
-//! What TCP says of a stream that ends too early.
+//! Controls how a TCP stream ends early.
 
 use std::io;
 
 use tokio::net::TcpStream;
 
-/// With `true`, and until it is called with `false`: however this connection ends, the death of the process included, its peer
-/// sees a reset and not the end of the stream. Protocols of lines need it: the beginning of a line is often another line, and an
-/// orderly end says that what came last is all there was to say. What the kernel still holds is thrown away with a reset.
+/// After `true`, and until `false`: however this connection ends, even by the death of the process, its peer sees a reset instead of an
+/// orderly end. Line protocols need it: the beginning of a line is often a valid line, and an orderly end would make the peer accept it. A
+/// reset discards the data in the kernel.
 pub fn reset_on_close(stream: &TcpStream, reset: bool) -> io::Result<()> {
     if reset {
         return stream.set_zero_linger();

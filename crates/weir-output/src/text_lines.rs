@@ -1,4 +1,4 @@
-//! What outputs of text lines have in common: which values a series has, and how a number is written.
+//! Common to outputs of text lines: the values of a series, and the format of numbers.
 
 use weir_aggregate::{Histogram, Ordered, Series, Totals, Weights};
 use weir_config::choices;
@@ -43,7 +43,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// What is written, with the name of each: aggregates in their order, then percentiles by size; each name once.
+    /// The written values with their names: aggregates in their order, then percentiles by size, each once.
     pub fn list(
         aggregates: &[Aggregate],
         percentiles: &[f64],
@@ -68,7 +68,7 @@ impl Part {
     }
 }
 
-/// What values of a bucket come to.
+/// The summary of a bucket's values.
 pub enum Summary<'a> {
     Samples {
         histogram: &'a Histogram,

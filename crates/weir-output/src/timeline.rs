@@ -5,7 +5,7 @@ use weir_aggregate::Bucket;
 
 use crate::delivery::Clock;
 
-/// Unix milliseconds of one bucket's samples, ascending, all later than those of the bucket before.
+/// Unix milliseconds of one bucket's samples, ascending, all later than those of the previous bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moments {
     /// For series that end before the bucket.
@@ -15,8 +15,8 @@ pub struct Moments {
     pub at: i64,
 }
 
-/// A bucket that ends this many buckets and more before the newest time is one after a clock that was set back. The agent's time
-/// goes on until it is three buckets ahead, and a bucket that was closed early ends up to one before its end.
+/// A bucket that ends at least this many buckets before the newest time was written after a clock was set back. The agent's time may be up
+/// to three buckets ahead, and a bucket that was closed early ends up to one bucket before its end.
 const SET_BACK_BUCKETS: i64 = 2;
 
 pub struct Timeline {
@@ -51,7 +51,7 @@ impl Timeline {
         let now = self.clock.unix_ms();
         let end = if start <= now && now < end { now } else { end };
         if self.newest.saturating_sub(end) > SET_BACK_BUCKETS * i64::from(bucket.width) * 1000 {
-            // What was written with later times stays ahead at the receivers, which refuse these until then, or do not.
+            // The receivers keep the later times that were already written, and may refuse these points until then.
             self.newest = start - 1;
             self.started = self.started.min(start);
         }

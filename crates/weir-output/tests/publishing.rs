@@ -426,7 +426,7 @@ async fn the_next_process_sends_what_the_disk_queue_holds() {
     );
 }
 
-/// The oldest go first, and what is gone the merge knows as well.
+/// The oldest records are dropped first, and the merge counts them as missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_drops_the_oldest_and_the_merge_knows_how_much() {
     let fleet = Fleet::new(1);

@@ -16,8 +16,8 @@ pub struct FastMetric {
     pub name_end: u32,
     /// `line[name_end + 1..value_end]` is the value field.
     pub value_end: u32,
-    /// `line[tail..]` is everything behind value, type and rate: empty, or from a `|` on. It may hold a rate or a timestamp of
-    /// its own, which only the simple version can tell: a tail may be cached only if it said there is none.
+    /// `line[tail..]` is everything after value, type and rate: empty, or from a `|` on. It may contain a second rate or a timestamp, which
+    /// only the simple version detects: a tail may be cached only if that version found none.
     pub tail: u32,
     /// Numbers appended to the caller's buffer; zero for a set.
     pub count: u32,
@@ -26,11 +26,11 @@ pub struct FastMetric {
     pub rate_fault: bool,
 }
 
-/// Understands `line`, whose first colon is at `name_end`, appending its numbers to `values`. `None`: the simple version must
-/// look at it. `colons` has a bit for each of the 64 bytes behind that colon, set where a colon is.
+/// Parses `line`, whose first colon is at `name_end`, and appends its numbers to `values`. `None`: the simple version must parse it.
+/// `colons` has a bit for each of the 64 bytes after that colon, set for a colon.
 ///
-/// What it says of a line that the simple version refuses for its name or tail (a `|` before the colon, say) means nothing;
-/// such a line is never among those seen before.
+/// The result is meaningless for a line whose name or tail the simple version refuses (for example, a `|` before the colon); such a line is
+/// never among those seen before.
 #[inline(always)]
 pub fn parse_fast(line: &[u8], name_end: usize, colons: u64, values: &mut Vec<f64>) -> Option<FastMetric> {
     // Events and service checks begin with `_`; so do few metrics.
@@ -185,7 +185,7 @@ mod tests {
         );
         let tail = &line[fast.tail as usize..];
         assert!(tail.is_empty() || tail[0] == b'|');
-        // What only the simple version may judge: the text itself and the tail.
+        // Only the simple version can check the text itself and the tail.
         let Ok(Message::Metric(metric)) = parsed else {
             let utf8 = std::str::from_utf8(line).is_err() || line[..name_end].contains(&b'|');
             let tail_has_faults = tail

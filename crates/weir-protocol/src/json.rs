@@ -75,7 +75,7 @@ fn check_to_json(check: &ServiceCheck<'_>) -> Value {
     Value::Object(object)
 }
 
-/// What the special tags of a message mean: `host`, `tags`, `pod_uid`, `card`, `jmx_check`; absent means not set.
+/// The meaning of a message's special tags: `host`, `tags`, `pod_uid`, `card`, `jmx_check`; absent means not set.
 pub fn enrichment_to_json(message: &Message<'_>) -> Value {
     let (tags, cardinality) = match message {
         Message::Metric(metric) => (metric.tags, metric.origin.cardinality),

@@ -49,7 +49,7 @@ pub use sections::Tags;
 pub use shared_routes::SharedRoutes;
 pub use special_tags::{SpecialTag, special_tag};
 
-/// What the listener's configuration lets the parser recognise.
+/// The extensions that the listener's configuration enables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseOptions {
     /// Recognise the sections `c:`, `e:` and `card:`. Off: they are unknown sections and ignored.
@@ -102,7 +102,7 @@ pub fn parse_line<'a>(line: &'a [u8], options: &ParseOptions) -> Result<Message<
     }
 }
 
-/// What a line claims to be, by its first bytes alone. Garbage is a metric.
+/// The type of a line, by its first bytes alone. Garbage counts as a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageType {
     Metric,

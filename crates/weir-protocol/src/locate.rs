@@ -1,4 +1,4 @@
-//! Where in a rejected line the error is, for people. Never on the way of messages: a line is read a second time.
+//! Locates the error in a rejected line, for users. Not on the path of messages: the line is parsed again.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use crate::{ErrorClass, MessageType, ParseOptions, message_type, parse_integer, 
 /// Byte sequences that are not UTF-8 which are looked at one by one.
 const INVALID_MAX: usize = 64;
 
-/// The bytes of a line that [`parse_line`] rejects with `class`, or would if it were the last one: never none, and where
-/// something is missing, what stands in its place.
+/// The bytes of a line that [`parse_line`] rejects with `class`, or would reject if it checked further. Never empty: for a missing part,
+/// the bytes in its place.
 pub fn locate(line: &[u8], class: ErrorClass, options: &ParseOptions) -> Range<usize> {
     let found = match class {
         ErrorClass::InvalidUtf8 => invalid_text(line, options),
@@ -23,7 +23,7 @@ pub fn locate(line: &[u8], class: ErrorClass, options: &ParseOptions) -> Range<u
     widen(found, line.len())
 }
 
-/// An empty range becomes the byte before it, or behind it where there is none.
+/// Extends an empty range to the previous byte, or to the next one at the start.
 fn widen(range: Range<usize>, length: usize) -> Range<usize> {
     let end = range.end.min(length);
     let start = range.start.min(end);
@@ -62,7 +62,7 @@ fn metric(line: &[u8], class: ErrorClass) -> Range<usize> {
     }
 }
 
-/// The first of packed values that is no number; all where there is none at all.
+/// The first of packed values that is not a number; all of them if the part is empty.
 fn bad_item(line: &[u8], values: Range<usize>) -> Range<usize> {
     let field = &line[values.clone()];
     let mut items = field
@@ -109,7 +109,7 @@ fn event(line: &[u8], class: ErrorClass) -> Range<usize> {
     }
 }
 
-/// What stands where the declared lengths leave no room for it.
+/// The bytes in the place that the declared lengths exceed.
 fn too_short(line: &[u8], close: usize) -> Range<usize> {
     let length = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<usize>().ok();
     let mut lengths = line[b"_e{".len()..close]
@@ -134,7 +134,7 @@ fn too_short(line: &[u8], close: usize) -> Range<usize> {
     text_end..text_end + 1
 }
 
-/// The first sequence without which the line would have another error or none: text that nobody reads may be anything.
+/// The first invalid sequence that causes the error; text that the parser ignores may contain others.
 fn invalid_text(line: &[u8], options: &ParseOptions) -> Range<usize> {
     let sequences: Vec<Range<usize>> = invalid_sequences(line).take(INVALID_MAX).collect();
     let mut rest = line.to_vec();
@@ -208,7 +208,7 @@ mod tests {
             (b"_sc||0", EmptyCheckName, "|"),
             (b"_sc|name|7|m:x", BadCheckStatus, "7"),
             (b"a\xff\xfe:1|c", InvalidUtf8, "\\xff"),
-            // Nobody reads the first one.
+            // The parser ignores the first one.
             (b"a:1|c|x\xff|#k:\xc3\x28", InvalidUtf8, "\\xc3"),
         ] {
             assert_eq!(marked(line), (class, bytes.to_owned()), "{}", line.escape_ascii());

@@ -96,7 +96,7 @@ fn parse_short(text: &[u8; 8]) -> Option<(f64, usize)> {
     let digits = std::hint::select_unpredictable(point, joined, bytes);
     let ends = std::hint::select_unpredictable(point, others_behind, others);
     let count = ends.trailing_zeros() / 8;
-    // Eight characters with a point may go on behind the last.
+    // Eight characters with a point may continue after the last.
     if count == 0 || (point && count == 7) {
         return None;
     }

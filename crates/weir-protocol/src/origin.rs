@@ -1,4 +1,4 @@
-//! Who sent a message, as the message itself says: Local Data (`c:`), External Data (`e:`) and cardinality (`card:`).
+//! The sender as named by the message: Local Data (`c:`), External Data (`e:`) and cardinality (`card:`).
 
 use crate::{ErrorClass, text};
 
@@ -38,7 +38,7 @@ impl<'a> OriginFields<'a> {
     }
 }
 
-/// What `c:` says about the sender's container.
+/// The sender's container in `c:`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalData<'a> {
     pub container_id: Option<&'a str>,
@@ -73,7 +73,7 @@ impl<'a> LocalData<'a> {
     }
 }
 
-/// What `e:` says about the sender, as injected into its environment by an admission controller.
+/// The sender in `e:`, as injected into its environment by an admission controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExternalData<'a> {
     pub init_container: Option<bool>,

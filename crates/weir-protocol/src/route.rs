@@ -1,8 +1,8 @@
-//! Which of several targets a line goes to, so that a series always goes to the same one.
+//! Selects the target of a line, so that a series always goes to the same one.
 //!
-//! A line's slot depends on its name and the set of its tags, not on their order, its type, its value or anything else, and is the
-//! same in every process on every machine. A slot belongs to the target that scores highest for it among those that take part
-//! (rendezvous hashing): when one leaves, its slots go to the others and no other slot moves; when it returns, they return.
+//! A line's slot depends only on its name and the set of its tags, not on their order, its type or its value, and is the same in every
+//! process on every machine. A slot belongs to the active target that scores highest for it (rendezvous hashing): when a target leaves, its
+//! slots go to the others and no other slot moves; when it returns, they return.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -45,8 +45,8 @@ fn split(line: &[u8]) -> (&[u8], &[u8]) {
 pub struct Routes(Box<[u16]>);
 
 impl Routes {
-    /// `names` are the targets', the same in every process that shares them; `takes_part` says who is there. If nobody is, all
-    /// are: then there is no better place for a line than its own.
+    /// `names` are the targets', the same in every process that shares them; `takes_part` marks the active ones. If none is active, all
+    /// count as active: then no other target is better for a line.
     pub fn new(names: &[String], takes_part: &[bool]) -> Self {
         let all = !takes_part.contains(&true);
         let seeds: Vec<(u16, u64)> = names

@@ -9,7 +9,7 @@
 /// Where the newlines and colons of a packet are.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
-    /// The place of each newline; what lies behind `newline_count` means nothing.
+    /// The position of each newline. Entries from `newline_count` on are meaningless.
     newlines: Vec<u32>,
     newline_count: usize,
     /// One bit a byte, and a word of zeros behind the last.
@@ -28,7 +28,7 @@ impl Scan {
         Scan::default()
     }
 
-    /// Takes a packet of less than 4 GiB; what was known of the one before is forgotten.
+    /// Scans a packet of less than 4 GiB, and forgets the previous one.
     #[inline]
     pub fn scan(&mut self, packet: &[u8]) {
         self.len = packet.len();
@@ -115,7 +115,7 @@ impl Scan {
         self.colons[words] = 0;
     }
 
-    /// The place of the newline that so many others precede; the packet's length when there is none.
+    /// The position of the newline with this number of earlier ones; the packet's length if there is none.
     #[inline]
     pub fn newline(&self, number: usize) -> usize {
         match self.newlines[..self.newline_count].get(number) {
@@ -212,7 +212,7 @@ fn block_mask(bytes: &[u8], base: usize, needle: u8) -> u64 {
         return mask_of(block, needle);
     }
     let left = bytes.len() - base;
-    // The last block overlaps the one before where there is one: copying would take a loop that nothing can predict.
+    // The last block overlaps the previous one if there is one: copying would take a loop with unpredictable branches.
     if let Some(last) = bytes.last_chunk::<64>() {
         return mask_of(last, needle) >> (64 - left);
     }

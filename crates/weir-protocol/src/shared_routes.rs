@@ -33,7 +33,7 @@ impl SharedRoutes {
         self.routes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is newer than `known`, unless somebody is just changing it.
+    /// Routes newer than `known`, unless they are being changed at this moment.
     #[inline]
     pub fn newer(&self, known: &mut u64) -> Option<Arc<Routes>> {
         let version = self.version.load(Ordering::Acquire);

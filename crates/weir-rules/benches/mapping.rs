@@ -1,7 +1,7 @@
-//! What mapping one new name costs with many mappings. `cargo bench -p weir-rules`.
+//! Cost of mapping one new name with many mappings. `cargo bench -p weir-rules`.
 //!
-//! The first shape is that of statsd_exporter's own benchmarks, so that the two can be laid side by side: patterns of one part
-//! each and a capture, of which the last matches.
+//! The first shape is that of statsd_exporter's benchmarks, so that the results can be compared: patterns of one part each and a capture,
+//! of which the last matches.
 
 use std::borrow::Cow;
 use std::time::Instant;

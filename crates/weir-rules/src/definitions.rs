@@ -1,19 +1,19 @@
-//! Rules as they are written.
+//! Rules as written in the configuration.
 
 use weir_protocol::Kind;
 
 use crate::{Pattern, TagStyles, ValueRule};
 
-/// Everything an operator wrote.
+/// All mapper profiles and rules of a configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Definitions {
     pub profiles: Vec<Profile>,
-    /// In the order they apply in.
+    /// In the order of application.
     pub rules: Vec<Rule>,
     pub tag_styles: TagStyles,
 }
 
-/// Mappings for names with a common prefix. Of all profiles the first mapping that matches is applied, and no other.
+/// Mappings for names with a common prefix. The first mapping of all profiles that matches is applied, and no other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     pub name: String,
@@ -22,12 +22,12 @@ pub struct Profile {
     pub mappings: Vec<Mapping>,
 }
 
-/// A new name, and tags, for names as they arrive.
+/// A new name, and tags, for names as received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mapping {
     pub pattern: Pattern,
     pub kinds: Kinds,
-    /// A template; not used when the metric is dropped.
+    /// A template; ignored if the metric is dropped.
     pub name: String,
     /// Keys and templates of their values.
     pub tags: Vec<(String, String)>,
@@ -36,31 +36,31 @@ pub struct Mapping {
     pub dry_run: bool,
 }
 
-/// A message's tags whose keys a mapping also adds.
+/// What happens to a message's tags whose keys a mapping also adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SameTags {
-    /// Both are there.
+    /// Both stay.
     #[default]
     Add,
-    /// The mapping's are there.
+    /// The mapping's tags stay.
     Replace,
-    /// The message's are there.
+    /// The message's tags stay.
     Keep,
 }
 
-/// What happens to metrics whose final name matches.
+/// Actions on metrics whose final name matches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     pub name: String,
     pub pattern: Pattern,
     pub kinds: Kinds,
     pub effect: Effect,
-    /// No later rule sees a metric that this one matched.
+    /// Later rules are skipped for a metric that this rule matched.
     pub last: bool,
     pub dry_run: bool,
 }
 
-/// In this order.
+/// Applied in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effect {
     pub drop: bool,
@@ -71,7 +71,7 @@ pub struct Effect {
     pub histogram: HistogramChoice,
 }
 
-/// Which series histograms and timings become, by suffix: `.max`, `.95percentile`. `None`: those that all have.
+/// The series that histograms and timings produce, by suffix: `.max`, `.95percentile`. `None`: the default of all histograms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramChoice {
     pub aggregates: Option<Vec<String>>,
@@ -87,17 +87,17 @@ pub enum TagFilter {
     Include(Vec<String>),
 }
 
-/// Which host a metric gets.
+/// The host of a metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HostRule {
     #[default]
     Keep,
-    /// The agent's own.
+    /// The agent's own host.
     Agent,
-    /// None at all.
+    /// No host.
     Nothing,
     Name(String),
-    /// The value of a tag, the first by bytes if there are several; they are taken out. Without the tag the host stays.
+    /// The value of a tag, the first by bytes if there are several. These tags are removed. Without the tag the host stays.
     Tag(String),
 }
 

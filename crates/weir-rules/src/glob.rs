@@ -1,14 +1,14 @@
 //! The groups of a wildcard pattern.
 
-/// What each `*` of `pattern` stands for in `name`, which it matches: the first as much as it can, then the second, as for the
-/// expression `([^.]*)`. `None` when it does not match.
+/// The text for each `*` of `pattern` in `name`: the first star takes as much as possible, then the second, as for the expression
+/// `([^.]*)`. `None` if the name does not match.
 pub fn captures<'n>(pattern: &str, name: &'n str, groups: &mut Vec<&'n str>) -> Option<()> {
     groups.clear();
     let (mut patterns, mut parts) = (pattern.split('.'), name.split('.'));
     loop {
         match (patterns.next(), parts.next()) {
             (None, None) => return Some(()),
-            // No star crosses a dot, so the parts correspond one to one.
+            // A star cannot cross a dot, so the parts correspond one to one.
             (Some(pattern), Some(part)) => part_captures(pattern, part, groups)?,
             _ => return None,
         }
@@ -25,7 +25,7 @@ fn part_captures<'n>(pattern: &str, part: &'n str, groups: &mut Vec<&'n str>) ->
         return Some(());
     };
     let mut inner = inner.strip_suffix(last)?;
-    // From the right, each literal as far right as it can be: that leaves the most to the first star, then to the second.
+    // From the right, each literal as far right as possible: this leaves the most to the first star, then to the second.
     let first_group = groups.len();
     let mut tail = inner;
     for literal in middle.rsplit('*') {

@@ -1,11 +1,10 @@
-//! Rules on the names and tags of metrics: mapper profiles, drops, tag filters, actions on tag values, hosts, histogram
-//! aggregates.
+//! Rules on the names and tags of metrics: mapper profiles, drops, tag filters, actions on tag values, hosts, histogram aggregates.
 //!
-//! What this crate never does: see a sample; backtrack over a name; give two answers to the same name, kind and tags; compile
-//! more than [`RuleLimits`] allow.
+//! What this crate never does: see a sample; backtrack over a name; give two answers to the same name, kind and tags; compile more than
+//! [`RuleLimits`] allow.
 //!
-//! Rules apply to a context when it is first seen. All patterns of a stage are compiled into one automaton per way of writing
-//! them (see [`names`]), so that what a new context costs depends on the rules that match it, not on how many there are.
+//! Rules apply to a context when it is first seen. All patterns of a stage and type are compiled into one automaton (see [`names`]), so the
+//! cost of a new context depends on the rules that match it, not on the number of rules.
 
 mod definitions;
 mod glob;
@@ -30,12 +29,12 @@ pub use template::Template;
 pub use trace::{Recorder, Step, Trace, Untraced};
 pub use values::{ValueAction, ValueRule};
 
-/// Bounds on what a set of rules may take.
+/// Limits on the size of a set of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleLimits {
-    /// Bytes of all patterns together.
+    /// Bytes of all patterns.
     pub pattern_bytes: usize,
-    /// Bytes of the automaton of all regular expressions of a stage, and of the table it fills in as names come.
+    /// Bytes of the automaton of a stage's regular expressions, and of the cache that it fills while matching.
     pub regex_bytes: usize,
     /// Bytes of one regular expression.
     pub one_regex_bytes: usize,

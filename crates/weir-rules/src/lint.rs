@@ -1,7 +1,7 @@
-//! What is allowed and probably not meant: rules that can never apply, that contradict each other, that take in everything.
+//! Warnings about valid rules that are probably mistakes: rules that can never apply, contradict each other, or match everything.
 //!
-//! Whether one pattern covers another is decided, not guessed, by walking both automata side by side; where that would take
-//! too long, nothing is said.
+//! Whether one pattern covers another is decided exactly, by walking both automata in parallel. If that takes too long, there is no
+//! warning.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -15,28 +15,27 @@ use crate::names::{MatchScratch, NameMatcher};
 use crate::pattern::{anchored, syntax_of};
 use crate::{Kinds, Pattern, RuleSet, TagFilter};
 
-/// One thing worth a second look. `path` is as in [`crate::Fault`].
+/// One warning. `path` is as in [`crate::Fault`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub path: String,
     pub message: String,
 }
 
-/// Places that a walk may visit, and walks over all rules.
+/// Maximum states that a walk visits, and maximum walks for all rules.
 const PLACES_MAX: usize = 2000;
 const WALKS_MAX: usize = 2000;
 
-/// A set of rules has at most this many findings; who has more has read enough.
+/// Maximum warnings for a set of rules.
 const FINDINGS_MAX: usize = 100;
 
-/// No wildcard contains this character, so in a name it can only be part of what a star stands for.
+/// No wildcard contains this character, so in a sample name only a star can match it.
 const ANY: &str = "\u{1}";
 
 /// Names so different that a pattern that matches all of them matches everything.
 const DIVERSE: [&str; 4] = ["a", "zq.9_x-y.b.c", "A.b", "_"];
 
-/// Everything worth a second look. `namespace`: what is put in front of names before the rules see them; `is_filtered`: names
-/// that are dropped before.
+/// All warnings. `namespace`: the prefix that names have before the rules apply. `is_filtered`: names that are dropped before.
 pub fn lint(set: &RuleSet, namespace: &str, is_filtered: &dyn Fn(&str) -> bool) -> Vec<Finding> {
     let mut linter = Linter {
         findings: Vec::new(),
@@ -213,7 +212,7 @@ impl Linter {
         }
     }
 
-    /// Earlier patterns that match all samples: candidates for covering the pattern.
+    /// Earlier patterns that match all samples. They may cover the pattern.
     fn covering(
         &mut self,
         matcher: &NameMatcher,
@@ -236,14 +235,14 @@ impl Linter {
             .map(|id| id as usize)
             .filter(|&id| id < at)
             .collect();
-        // Everything is covered by nothing but everything.
+        // Only `Any` covers `Any`.
         if *pattern == Pattern::Any {
             earlier.truncate(16);
         }
         earlier
     }
 
-    /// Names that the pattern matches, different from each other; none if there is none.
+    /// Different names that the pattern matches; empty if it matches none.
     fn samples(&mut self, pattern: &Pattern) -> Vec<String> {
         match pattern {
             Pattern::Any => DIVERSE.map(str::to_owned).to_vec(),
@@ -256,7 +255,7 @@ impl Linter {
                     return vec![ANY.to_owned()];
                 }
                 match Walker::new(&anchored(text)) {
-                    // Too large to look into: nothing can be said, and this matches nothing else.
+                    // Too large to analyse. No other pattern matches this sample, so there is no warning.
                     None => vec![ANY.to_owned()],
                     Some(mut walker) => walker.samples().unwrap_or_else(|| vec![ANY.to_owned()]),
                 }
@@ -264,12 +263,12 @@ impl Linter {
         }
     }
 
-    /// Whether every name that `pattern` matches is matched by `other`, which matches its samples.
+    /// Whether `other` matches every name that `pattern` matches. It matches the samples of `pattern`.
     fn is_covered(&mut self, pattern: &Pattern, other: &Pattern) -> bool {
         match (pattern, other) {
             (_, Pattern::Any) => true,
             (Pattern::Regex(a), Pattern::Regex(b)) if a == b => true,
-            // What the sample with the unusual character proves.
+            // For a wildcard the sample with the unusual character proves it.
             (
                 Pattern::Exact(_) | Pattern::Prefix(_) | Pattern::Wildcard(_),
                 Pattern::Exact(_) | Pattern::Prefix(_) | Pattern::Wildcard(_),
@@ -292,7 +291,7 @@ impl Linter {
     }
 }
 
-/// Whether names that begin with `prefix` can match.
+/// Whether the pattern can match names that begin with `prefix`.
 fn can_begin(pattern: &Pattern, prefix: &str) -> bool {
     let (fixed, is_whole) = match pattern {
         Pattern::Any | Pattern::Regex(_) => return true,
@@ -323,13 +322,13 @@ fn is_everything(samples: &[String], pattern: &Pattern, linter: &mut Linter) -> 
     }
 }
 
-/// A pattern's automaton, to be walked from its start.
+/// A pattern's automaton, walked from its start.
 struct Walker {
     dfa: DFA,
     cache: Cache,
 }
 
-/// A place in an automaton, and whether a match was passed on the way: it stays one whatever follows.
+/// A state of an automaton, and whether the walk passed a match. A match stays one, whatever follows.
 type Place = (LazyStateID, bool);
 
 impl Walker {
@@ -361,7 +360,7 @@ impl Walker {
         let config = DFA::config()
             .match_kind(MatchKind::All)
             .cache_capacity(4 << 20)
-            // A cache that is cleared would give old places new meanings.
+            // Clearing the cache would give old states new meanings.
             .minimum_cache_clear_count(Some(0))
             .unicode_word_boundary(true);
         let dfa = DFA::builder()
@@ -393,7 +392,7 @@ impl Walker {
         self.dfa.byte_classes().get(byte)
     }
 
-    /// The shortest name made of early letters, and one made of late ones. Empty: there is none. `None`: it takes too long.
+    /// The shortest name of early letters, and one of late letters. Empty: there is none. `None`: it takes too long.
     fn samples(&mut self) -> Option<Vec<String>> {
         let mut found = Vec::new();
         let early: Vec<u8> = (b'a'..=b'z').chain(0x21..=0x7e).chain(0..=0xff).collect();
@@ -442,12 +441,12 @@ impl Walker {
     }
 }
 
-/// Bytes that a name can contain: the protocol ends it at the others.
+/// The bytes that a name can contain. The protocol ends a name at all others.
 fn in_names(byte: &u8) -> bool {
     !matches!(byte, b'\n' | b':' | b'|')
 }
 
-/// Whether `outer` accepts whatever `inner` accepts. `None`: it takes too long.
+/// Whether `outer` accepts everything that `inner` accepts. `None`: it takes too long.
 fn covers(outer: &mut Walker, inner: &mut Walker) -> Option<bool> {
     let mut classes = HashSet::new();
     let bytes: Vec<u8> = (0..=0xff)
@@ -540,7 +539,7 @@ mod tests {
             (regex("(foo|bar)\\.x"), regex("[a-z]+\\.x"), true),
             (regex("a\\.[^.]+"), wildcard("a.*"), true),
             (regex("a\\..+"), wildcard("a.*"), false),
-            // An alternation is bound at one end each: this one matches whatever ends in b.
+            // Each branch of an alternation is anchored at one end: this one matches everything that ends in b.
             (regex("xb"), regex("a|b"), true),
         ] {
             assert_eq!(covered(&pattern, &by), expected, "{pattern:?} by {by:?}");

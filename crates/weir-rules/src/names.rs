@@ -1,16 +1,16 @@
-//! Which of many patterns match a name, in one pass over it.
+//! Finds which of many patterns match a name, in one pass.
 //!
-//! Exact names, prefixes and wildcards share one automaton: a tree of their characters in which a star is a place that waits for
-//! any character but a dot. It is followed for all patterns at once: the places that fit the name so far are few, whatever the
-//! number of patterns, and each is entered once per character, so nothing is ever tried again. Regular expressions share a
-//! second automaton, whose deterministic form is built as names need it, within a fixed size.
+//! Exact names, prefixes and wildcards share one automaton: a tree of their characters in which a star is a state that accepts any
+//! character except a dot. All patterns are followed at once. The active states are few, whatever the number of patterns, and each is
+//! entered once per character, so there is no backtracking. Regular expressions share a second automaton, whose deterministic form is built
+//! on demand within a fixed size.
 
 use regex_automata::{MatchKind, PatternSet, meta};
 
 use crate::pattern::{RegexFault, anchored, regex, syntax_of};
 use crate::{Pattern, PatternError, RuleLimits};
 
-/// Stands for `*` among the bytes of a pattern; no byte of UTF-8 has this value, and so for the next.
+/// Stands for `*` in the bytes of a pattern. UTF-8 never contains this byte or the next one.
 const STAR: u8 = 0xff;
 
 /// Ends a pattern that is a prefix.
@@ -18,21 +18,21 @@ const PREFIX: u8 = 0xfe;
 
 const NONE: u32 = u32::MAX;
 
-/// A place in the tree.
+/// A node of the tree.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     /// Range in `edges`, sorted by byte.
     edges: (u32, u32),
-    /// Ranges in `outputs`: patterns that end here, and prefixes that are complete here.
+    /// Ranges in `outputs`: patterns that end here, and prefixes that end here.
     ends: (u32, u32),
     prefixes: (u32, u32),
-    /// The place of a star that follows.
+    /// The node of a star that follows.
     star: u32,
-    /// This place is a star: it stays for every byte but a dot.
+    /// This node is a star: it stays active for every byte except a dot.
     is_star: bool,
 }
 
-/// Patterns compiled together. Each is known by its number in the slice it was made from.
+/// Patterns compiled together. A pattern is identified by its index in the slice passed to `new`.
 #[derive(Debug)]
 pub struct NameMatcher {
     nodes: Vec<Node>,
@@ -49,14 +49,14 @@ pub struct NameMatcher {
 pub struct MatchScratch {
     here: Vec<u32>,
     next: Vec<u32>,
-    /// By node: the step it was last entered in.
+    /// By node: the step at which it was last entered.
     entered: Vec<u32>,
     step: u32,
     patterns: Option<PatternSet>,
 }
 
 impl NameMatcher {
-    /// An error names the offending pattern, if there is one.
+    /// An error comes with the index of the offending pattern, if there is one.
     pub fn new(patterns: &[&Pattern], limits: &RuleLimits) -> Result<Self, (Option<usize>, PatternError)> {
         let bytes: usize = patterns.iter().map(|pattern| pattern.text().len()).sum();
         if bytes > limits.pattern_bytes {
@@ -137,7 +137,7 @@ impl NameMatcher {
         (start, self.outputs.len() as u32)
     }
 
-    /// Writes the numbers of the patterns that match into `found`, in ascending order.
+    /// Writes the indexes of the matching patterns to `found`, in ascending order.
     pub fn matches(&self, name: &str, scratch: &mut MatchScratch, found: &mut Vec<u32>) {
         found.clear();
         found.extend_from_slice(&self.any);
@@ -194,7 +194,7 @@ impl NameMatcher {
         }
     }
 
-    /// Enters a place, and the star that may follow it at once because it can stand for nothing.
+    /// Enters a node, and the star after it, because a star may match nothing.
     fn enter(
         &self,
         mut at: u32,
@@ -207,7 +207,7 @@ impl NameMatcher {
             entered[at as usize] = step;
             places.push(at);
             let node = &self.nodes[at as usize];
-            // A star is entered again with every byte, but holds no prefix: those have no star.
+            // A star is entered again with every byte, but no prefix ends at a star.
             found.extend_from_slice(self.listed(node.prefixes));
             if node.star == NONE {
                 return;
@@ -220,7 +220,7 @@ impl NameMatcher {
         &self.outputs[start as usize..end as usize]
     }
 
-    /// Bytes held; the table that the expressions fill in as names come is not included.
+    /// Bytes held, without the cache that the expressions fill while matching.
     pub fn heap_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node>()
             + self.edges.capacity() * size_of::<(u8, u32)>()
@@ -249,7 +249,7 @@ fn edge(edges: &[(u8, u32)], byte: u8) -> Option<u32> {
     Some(edges[at].1)
 }
 
-/// All expressions as one automaton that reports every one that matches.
+/// All expressions as one automaton that reports every match.
 fn together(
     expressions: &[String],
     patterns: &[&Pattern],
@@ -257,7 +257,7 @@ fn together(
     limits: &RuleLimits,
 ) -> Result<meta::Regex, (Option<usize>, PatternError)> {
     for &number in numbers {
-        // Alone first: an error then has a name.
+        // Each is first compiled separately, so that an error has an index.
         regex(patterns[number as usize].text(), limits).map_err(|error| (Some(number as usize), error))?;
     }
     let config = meta::Config::new()
@@ -290,7 +290,7 @@ mod tests {
         let matcher = NameMatcher::new(&listed, &RuleLimits::default()).unwrap();
         let (mut scratch, mut found) = (MatchScratch::default(), Vec::new());
         matcher.matches(name, &mut scratch, &mut found);
-        // A second time with used buffers.
+        // Again, with used buffers.
         let first = found.clone();
         matcher.matches(name, &mut scratch, &mut found);
         assert_eq!(first, found);
@@ -360,7 +360,7 @@ mod tests {
         assert!(error.0.contains("all 50"), "{error}");
     }
 
-    /// The classic that makes backtracking engines hang.
+    /// The classic input that makes backtracking engines hang.
     #[test]
     fn no_expression_takes_exponential_time() {
         let name = "a".repeat(5000) + "!";

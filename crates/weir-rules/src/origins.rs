@@ -1,21 +1,21 @@
-//! Which origins may send: the patterns of `allowed_origins`, and what they make of a container.
+//! The patterns of `allowed_origins`, and which containers match them.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// One entry of the list.
+/// One entry of `allowed_origins`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginPattern {
-    /// `no_container`: processes whose control group is no container's.
+    /// `no_container`: processes whose control group belongs to no container.
     NoContainer,
-    /// `unknown`: senders of which nothing could be found out.
+    /// `unknown`: senders that could not be identified.
     Unknown,
-    /// `key:value`: containers with such a tag; in the value `*` stands for any number of characters.
+    /// `key:value`: containers with such a tag. In the value `*` stands for any characters.
     Tag { key: Box<str>, value: Box<str> },
 }
 
-/// Why a text is no entry of the list.
+/// Why an entry is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginPatternError(&'static str);
 
@@ -62,7 +62,7 @@ impl fmt::Display for OriginPattern {
     }
 }
 
-/// What the list says of a container.
+/// The verdict for a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed<'a> {
     By(&'a OriginPattern),
@@ -72,12 +72,12 @@ pub enum Listed<'a> {
     TagsUnknown,
 }
 
-/// The whole list.
+/// All entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedOrigins(Vec<OriginPattern>);
 
 impl AllowedOrigins {
-    /// `None` for an empty list, which limits nobody.
+    /// `None` for an empty list, which allows everything.
     pub fn new(patterns: Vec<OriginPattern>) -> Option<Self> {
         (!patterns.is_empty()).then_some(AllowedOrigins(patterns))
     }
@@ -90,13 +90,13 @@ impl AllowedOrigins {
         self.0.contains(&OriginPattern::Unknown)
     }
 
-    /// Whether any entry is about a tag that a source has to tell: a container's id is always known.
+    /// Whether an entry needs the tags of a container, which come from a source. Its id is always known.
     pub fn needs_sources(&self) -> bool {
         let told = |pattern: &OriginPattern| matches!(pattern, OriginPattern::Tag { key, .. } if &**key != "container_id");
         self.0.iter().any(told)
     }
 
-    /// What it says of the container with this id. `tags`: all that sources tell of it, at every cardinality.
+    /// The verdict for the container with this id. `tags`: all its tags from sources, at every cardinality.
     pub fn container(&self, id: &str, tags: Option<&[Arc<str>]>) -> Listed<'_> {
         let by_id = |pattern: &&OriginPattern| match pattern {
             OriginPattern::Tag { key, value } => &**key == "container_id" && matches(value, id),
@@ -119,8 +119,7 @@ impl AllowedOrigins {
     }
 }
 
-/// Whether a text is what the pattern stands for. Time is proportional to both lengths together but for the search for the
-/// middle parts.
+/// Whether a text matches the pattern. Takes time proportional to the sum of both lengths, except for the search for the middle parts.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else {
         return pattern == text;
@@ -132,7 +131,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     let Some(mut text) = text.strip_suffix(last) else {
         return false;
     };
-    // The leftmost place of each leaves most to those behind it.
+    // The leftmost position of each part leaves the most text to the following parts.
     for part in middle.split('*') {
         match text.find(part) {
             Some(at) => text = &text[at + part.len()..],

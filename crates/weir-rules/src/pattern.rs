@@ -1,4 +1,4 @@
-//! How a set of names is written down.
+//! Patterns of metric names.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use regex_automata::util::syntax;
 
 use crate::RuleLimits;
 
-/// Which names a rule is about.
+/// The names that a rule applies to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Pattern {
     /// Every name.
@@ -15,13 +15,13 @@ pub enum Pattern {
     Any,
     Exact(String),
     Prefix(String),
-    /// `*` stands for any number of characters other than a dot, and is a group that templates can refer to.
+    /// `*` stands for any characters except a dot, and is a group for templates.
     Wildcard(String),
-    /// Put between `^` and `$` as it is: of `a|b`, `a` is bound to the start and `b` to the end, as in the Datadog Agent.
+    /// Placed between `^` and `$` unchanged: in `a|b`, `a` is anchored at the start and `b` at the end, as in the Datadog Agent.
     Regex(String),
 }
 
-/// Why a pattern cannot be used.
+/// Why a pattern is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatternError(pub String);
 
@@ -43,7 +43,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the text is allowed for its kind.
+    /// Checks the text against the rules of its kind.
     pub fn validate(&self, limits: &RuleLimits) -> Result<(), PatternError> {
         match self {
             Pattern::Any => Ok(()),
@@ -77,17 +77,17 @@ fn check_wildcard(text: &str) -> Result<(), PatternError> {
     Ok(())
 }
 
-/// The expression that a pattern's text stands for.
+/// The expression for a pattern's text.
 pub(crate) fn anchored(text: &str) -> String {
     format!("^{text}$")
 }
 
-/// One regular expression with its groups. No engine behind it takes more than time proportional to pattern times name.
+/// Compiles one regular expression with its groups. Matching takes time proportional to pattern times name at most.
 pub(crate) fn regex(text: &str, limits: &RuleLimits) -> Result<meta::Regex, PatternError> {
     build(&anchored(text), limits).map_err(|error| PatternError(format!("{text:?} {error}")))
 }
 
-/// An expression as it is, without anchors.
+/// Compiles an expression without anchors.
 pub(crate) fn build(expression: &str, limits: &RuleLimits) -> Result<meta::Regex, RegexFault> {
     let config = meta::Config::new()
         .nfa_size_limit(Some(limits.one_regex_bytes))
@@ -103,14 +103,14 @@ pub(crate) fn syntax_of() -> syntax::Config {
     syntax::Config::new().nest_limit(100)
 }
 
-/// Why an expression cannot be used.
+/// Why an expression is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RegexFault {
-    /// It takes more than so many bytes.
+    /// It needs more than this many bytes.
     TooLarge(usize),
-    /// What the parser says.
+    /// The parser's message.
     Syntax(String),
-    /// What the compiler says.
+    /// The compiler's message.
     Build(String),
 }
 
@@ -122,7 +122,7 @@ impl RegexFault {
         let Some(error) = error.syntax_error() else {
             return RegexFault::Build(error.to_string());
         };
-        // The last line of the multi-line report says what; the others draw an arrow.
+        // The last line of the report has the reason; the other lines draw an arrow.
         let text = error.to_string();
         let last = text.lines().last().unwrap_or_default();
         RegexFault::Syntax(last.trim_start_matches("error: ").to_owned())

@@ -1,4 +1,4 @@
-//! Rules, compiled, and how they apply.
+//! Compiled rules and their application.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -20,11 +20,11 @@ mod compile;
 
 pub use compile::{Compiled, Fault};
 
-/// A mapping or a rule of one set. Mappings come first, then rules, then the list of filtered names.
+/// Number of a mapping or rule in a set. Mappings come first, then rules, then the list of filtered names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u32);
 
-/// Where in the way of a name a rule stands.
+/// The stage at which a rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Mapper,
@@ -42,7 +42,7 @@ impl Stage {
     }
 }
 
-/// What is shown of a rule.
+/// The displayed properties of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleInfo {
     pub name: String,
@@ -50,29 +50,29 @@ pub struct RuleInfo {
     pub dry_run: bool,
 }
 
-/// One context on its way through the rules.
+/// One context while rules apply to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject<'t> {
     pub kind: Kind,
     pub name: Cow<'t, str>,
-    /// `None`: the agent's own. Empty: none at all.
+    /// `None`: the agent's own host. Empty: no host.
     pub host: Option<Cow<'t, str>>,
     pub tags: Vec<Cow<'t, str>>,
     /// Bits of the histogram suffixes.
     pub suffix_mask: u32,
-    /// How names carry tags where it came in; `None`: as the definitions say.
+    /// Tag styles of the listener. `None`: those of the definitions.
     pub tag_styles: Option<TagStyles>,
 }
 
-/// What applying a set to one context involved.
+/// The rules that applied to one context.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// Rules that applied, with the nanoseconds each took beside the matching.
+    /// Rules that applied, with the nanoseconds that each took after matching.
     pub hits: Vec<(RuleId, u64)>,
-    /// Rules on trial that would have applied.
+    /// Rules in a dry run that would have applied.
     pub dry: Vec<RuleId>,
     pub dropped_by: Option<RuleId>,
-    /// Nanoseconds of finding the rules that match.
+    /// Nanoseconds of the search for matching rules.
     pub matching_ns: u64,
 }
 
@@ -98,22 +98,22 @@ struct CompiledMapping {
     profile: usize,
     name: Template,
     tags: Vec<(String, Template)>,
-    /// Made when the expression first matches: most never do.
+    /// Compiled when the mapping first matches; most never do.
     regex: OnceLock<meta::Regex>,
 }
 
-/// Rules, compiled.
+/// A set of compiled rules.
 #[derive(Debug)]
 pub struct RuleSet {
     definitions: Definitions,
     limits: RuleLimits,
     mapper: NameMatcher,
     mappings: Vec<CompiledMapping>,
-    /// Profile and place in it, by mapping number.
+    /// Profile and position in it, by mapping number.
     places: Vec<(usize, usize)>,
     names: NameMatcher,
     values: Vec<Vec<CompiledValue>>,
-    /// By rule: bits of the histogram suffixes that are cleared, then those that are set.
+    /// By rule: the histogram suffix bits to clear, then those to set.
     masks: Vec<(u32, u32)>,
     suffixes: Vec<String>,
     infos: Vec<RuleInfo>,
@@ -147,7 +147,7 @@ impl RuleSet {
         &self.definitions
     }
 
-    /// Mappings and rules, without the list of filtered names.
+    /// Number of mappings and rules, without the list of filtered names.
     pub fn len(&self) -> usize {
         self.infos.len() - 1
     }
@@ -160,7 +160,7 @@ impl RuleSet {
         self.has_dry_run
     }
 
-    /// By [`RuleId`]: mappings, rules, the list of filtered names.
+    /// Ordered by [`RuleId`]: mappings, rules, the list of filtered names.
     pub fn infos(&self) -> &[RuleInfo] {
         &self.infos
     }
@@ -169,7 +169,7 @@ impl RuleSet {
         &self.infos[id.0 as usize]
     }
 
-    /// The rule that stands for the list of filtered names, which others apply.
+    /// The rule that stands for the list of filtered names, which weir-context applies.
     pub fn filterlist(&self) -> RuleId {
         RuleId(self.len() as u32)
     }
@@ -183,7 +183,7 @@ impl RuleSet {
         &self.definitions.profiles[profile].mappings[place]
     }
 
-    /// First stage, on the name as it arrived. `assume`: a rule on trial that is to be applied all the same. False: the
+    /// The first stage, on the name as received. `assume`: a rule in a dry run that is applied as if it were active. Returns false if the
     /// metric is dropped.
     pub fn map(
         &self,
@@ -236,7 +236,7 @@ impl RuleSet {
         true
     }
 
-    /// New name and tags by one mapping. False: it yields no name, and does not apply.
+    /// Sets name and tags by one mapping. Returns false if the mapping yields an empty name and so does not apply.
     fn expand(&self, number: usize, subject: &mut Subject<'_>) -> bool {
         let (mapping, compiled) = (self.mapping(number), &self.mappings[number]);
         let original = std::mem::take(&mut subject.name);
@@ -283,7 +283,7 @@ impl RuleSet {
         true
     }
 
-    /// Last stage, on the final name and all tags but the agent's own. False: the metric is dropped.
+    /// The last stage, on the final name and all tags except the agent's own. Returns false if the metric is dropped.
     pub fn apply(
         &self,
         subject: &mut Subject<'_>,
@@ -381,7 +381,7 @@ fn change_values(actions: &[CompiledValue], tags: &mut Vec<Cow<'_, str>>) {
     });
 }
 
-/// Returns whether the rule was about this host.
+/// Returns whether the rule applied to this host.
 fn change_host(host: &HostRule, subject: &mut Subject<'_>) -> bool {
     subject.host = match host {
         HostRule::Keep => return false,
@@ -389,7 +389,7 @@ fn change_host(host: &HostRule, subject: &mut Subject<'_>) -> bool {
         HostRule::Nothing => Some(Cow::Borrowed("")),
         HostRule::Name(name) => Some(Cow::Owned(name.clone())),
         HostRule::Tag(key) => {
-            // Of several the first by bytes, so that their order in the message does not matter; all go.
+            // The first value by bytes counts, so the order of tags does not matter. All such tags are removed.
             let value = |tag: &str| {
                 tag.split_once(':')
                     .filter(|(known, _)| known == key)

@@ -1,10 +1,10 @@
-//! Tags that stand in the name of a metric, in the ways that other agents know.
+//! Tags in the names of metrics, in the styles of other agents.
 
 use std::borrow::Cow;
 
 use crate::Subject;
 
-/// Ways of writing tags into names that are understood.
+/// The accepted styles of tags in names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TagStyles {
     /// `name#key=value,key=value`
@@ -16,7 +16,7 @@ pub struct TagStyles {
 }
 
 impl TagStyles {
-    /// As a number below 8.
+    /// The styles as a number below 8.
     pub fn bits(self) -> u32 {
         u32::from(self.librato) | u32::from(self.influx) << 1 | u32::from(self.signalfx) << 2
     }
@@ -29,7 +29,7 @@ impl TagStyles {
         }
     }
 
-    /// Takes the tags out of the name; false when there are none.
+    /// Moves the tags out of the name. Returns false if there are none.
     pub(crate) fn take_tags(self, subject: &mut Subject<'_>) -> bool {
         if self == TagStyles::default() {
             return false;
@@ -51,7 +51,7 @@ impl TagStyles {
         true
     }
 
-    /// The name without its tags, and those.
+    /// Splits a name into the plain name and its tags.
     fn split(self, name: &str) -> Option<(String, String)> {
         if self.signalfx
             && let (Some(open), Some(close)) = (name.find('['), name.find(']'))

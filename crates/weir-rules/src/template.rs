@@ -15,12 +15,12 @@ enum Part {
     Named(String),
 }
 
-/// Where a template finds its groups.
+/// The source of a template's groups.
 #[derive(Clone, Copy)]
 pub(crate) enum Groups<'a> {
-    /// Of a pattern without groups.
+    /// The pattern has no groups.
     None,
-    /// Those of a wildcard, the first star first.
+    /// The groups of a wildcard, in the order of its stars.
     Stars(&'a [&'a str], &'a str),
     Regex(&'a regex_automata::util::captures::Captures, &'a str),
 }
@@ -61,7 +61,7 @@ impl Template {
                 continue;
             }
             let Some((name, after)) = reference(rest) else {
-                // Malformed: the dollar sign stands for itself.
+                // A malformed reference: the dollar sign is literal.
                 plain.push('$');
                 continue;
             };
@@ -81,12 +81,12 @@ impl Template {
         Template { parts }
     }
 
-    /// Whether it is the same text for every name.
+    /// Whether the text is the same for every name.
     pub fn is_constant(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, Part::Text(_)))
     }
 
-    /// References to groups that a pattern with `stars` groups, or this expression, does not have.
+    /// References to groups that the pattern lacks: it has `stars` stars, or is this expression.
     pub(crate) fn missing(&self, stars: usize, regex: Option<&meta::Regex>) -> Vec<String> {
         let count = regex.map_or(stars + 1, meta::Regex::captures_len);
         let info = regex.map(meta::Regex::group_info);
@@ -115,7 +115,7 @@ impl Template {
     }
 }
 
-/// The name after a dollar sign, and what follows.
+/// The name after a dollar sign, and the rest of the text.
 fn reference(text: &str) -> Option<(&str, &str)> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let (body, braced) = match text.strip_prefix('{') {
@@ -133,7 +133,7 @@ fn reference(text: &str) -> Option<(&str, &str)> {
     rest.strip_prefix('}').map(|rest| (name, rest))
 }
 
-/// Digits without a leading zero are a number; anything else is a name.
+/// Digits without a leading zero are a number, everything else is a name.
 fn number(name: &str) -> Option<usize> {
     if name.len() > 1 && name.starts_with('0') || name.len() > 8 || !name.bytes().all(|b| b.is_ascii_digit())
     {

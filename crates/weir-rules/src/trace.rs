@@ -1,9 +1,9 @@
-//! What each stage of the rules did to one message, for `weir explain`. Ordinary resolution passes [`Untraced`], which the
-//! compiler removes.
+//! The effect of each stage of the rules on one message, for `weir explain`. Ordinary resolution passes [`Untraced`], which the compiler
+//! removes.
 
-/// Told after each stage what stands now. A stage that did nothing may be told of all the same.
+/// Receives the state after each stage, possibly also after a stage without effect.
 pub trait Trace {
-    /// `why` says which setting or rule it was; it is only called by those who keep it.
+    /// `why` names the setting or rule. It is called only if the text is needed.
     fn stage<T: AsRef<str>>(
         &mut self,
         stage: &'static str,
@@ -12,14 +12,14 @@ pub trait Trace {
         tags: &[T],
     );
 
-    /// The stage did something else than change name or tags.
+    /// The stage had an effect other than on name and tags.
     fn note(&mut self, stage: &'static str, why: impl FnOnce() -> String);
 
     /// The message is dropped by this stage.
     fn dropped(&mut self, stage: &'static str, why: impl FnOnce() -> String);
 }
 
-/// Nobody looks.
+/// Ignores everything.
 pub struct Untraced;
 
 impl Trace for Untraced {
@@ -36,10 +36,10 @@ impl Trace for Untraced {
 /// One stage that changed something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// As in `special_tags` or `namespace`.
+    /// For example `special_tags` or `namespace`.
     pub stage: &'static str,
     pub why: String,
-    /// The name from here on, where it changed.
+    /// The new name, if it changed.
     pub renamed_to: Option<String>,
     pub added: Vec<String>,
     pub removed: Vec<String>,
@@ -59,7 +59,7 @@ impl Step {
     }
 }
 
-/// Keeps the stages that changed something, by comparing what stood before and after each.
+/// Keeps the stages that changed something, by comparing the state before and after each.
 #[derive(Debug, Default)]
 pub struct Recorder {
     name: String,
@@ -68,7 +68,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts from what a message says.
+    /// Starts with the name and tags of a message.
     pub fn new(name: &str, tags: &[&str]) -> Self {
         Recorder {
             name: name.to_owned(),
@@ -82,7 +82,7 @@ impl Recorder {
     }
 }
 
-/// What `all` has that `of` has not, each occurrence for itself.
+/// The elements of `all` that `of` lacks. Each occurrence counts.
 fn missing<'a>(all: impl Iterator<Item = &'a str>, of: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut left: Vec<&str> = of.collect();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! What may be done to the value of a tag.
+//! Actions on the values of tags.
 
 use std::borrow::Cow;
 
@@ -13,26 +13,27 @@ use crate::{PatternError, RuleLimits};
 pub struct ValueRule {
     /// `*`: every key.
     pub tag: String,
-    /// Expressions, each bound to both ends; only values that one of them matches are acted upon. Empty: all values.
+    /// Expressions, anchored at both ends. The action applies only to values that match one of them. Empty: all values.
     pub only: Vec<String>,
     pub action: ValueAction,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum ValueAction {
-    /// The tag stays as it is, and later actions do not see it.
+    /// Keeps the tag, and skips later actions.
     Keep,
-    /// The tag goes.
+    /// Removes the tag.
     Drop,
-    /// The first hexadecimal digits of the SHA-256 digest of salt and value: the same everywhere the salt is.
+    /// Replaces the value with the first hexadecimal digits of the SHA-256 digest of salt and value. Equal salts give equal results
+    /// everywhere.
     Hash { salt: String, digits: usize },
     /// At most this many characters.
     Truncate { characters: usize },
-    /// Numbers by range: `lt_100`, `100_200`, `ge_200`. Values that are no numbers stay.
+    /// Replaces numbers with their range: `lt_100`, `100_200`, `ge_200`. Other values stay.
     Ranges { bounds: Vec<f64> },
-    /// One of this many, by digest: `0` to `count - 1`.
+    /// Replaces the value with one of this many by digest: `0` to `count - 1`.
     Shards { count: u32 },
-    /// Other values than these, and those that an expression matches, are replaced; without a replacement the tag goes.
+    /// Replaces all values except these and those that match an expression. Without a replacement it removes the tag.
     Allow {
         values: Vec<String>,
         patterns: Vec<String>,
@@ -48,10 +49,10 @@ pub(crate) struct CompiledValue {
     allowed: Vec<meta::Regex>,
 }
 
-/// What became of a tag.
+/// The result of the actions for a tag.
 pub(crate) enum Outcome<'a> {
     Unchanged,
-    /// Unchanged, and no later action sees it.
+    /// Unchanged; later actions are skipped.
     Kept,
     Dropped,
     Changed(Cow<'a, str>),
@@ -94,7 +95,7 @@ impl CompiledValue {
         if !self.only.is_empty() && !self.only.iter().any(|regex| regex.is_match(text)) {
             return Outcome::Unchanged;
         }
-        // A tag without a value can be kept or dropped, and there is nothing else to do to it.
+        // The only actions for a tag without a value are keep and drop.
         let changed = match (&self.rule.action, value) {
             (ValueAction::Keep, _) => return Outcome::Kept,
             (ValueAction::Drop, _) => return Outcome::Dropped,

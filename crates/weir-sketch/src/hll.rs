@@ -174,7 +174,7 @@ pub fn hash(member: &[u8]) -> u64 {
     avalanche(avalanche(state ^ last).wrapping_add(ODD))
 }
 
-/// What is left of a member beyond whole words, zeros behind it. Taken from the last eight bytes where there are as many: to copy
+/// The rest of a member after its complete words, padded with zeros. Read from the last eight bytes if there are that many, because copying
 /// a few bytes is a call.
 #[inline]
 fn last_word(member: &[u8], rest: &[u8]) -> u64 {

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 /// Ratio between neighbouring bins: 1 + 2/128.
 pub const GAMMA: f64 = 1.015625;
-/// Natural logarithm of [`GAMMA`], as the agent's constant has it.
+/// Natural logarithm of [`GAMMA`], the Datadog Agent's constant.
 pub const LN_GAMMA: f64 = 0.015504186535965254;
 /// Key of the value 1.
 pub const BIAS: i32 = 1338;

@@ -32,7 +32,7 @@ struct Window {
 }
 
 /// Count, sum, minimum, maximum and logarithmic bins of samples.
-// What every sample touches comes first and fits in one cache line.
+// The fields that every sample touches come first and fit in one cache line.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Sketch {
@@ -129,7 +129,7 @@ impl Sketch {
 
     /// Adds each of `values` once. Values that are not finite change nothing.
     ///
-    /// What all of them touch stays in registers: one addition to memory would wait for the one before.
+    /// The fields that all values touch stay in registers: each addition to memory would wait for the previous one.
     #[inline]
     pub fn insert_each(&mut self, values: &[f64]) {
         for values in values.chunks(PENDING_MAX) {
@@ -304,7 +304,7 @@ impl Sketch {
         *self = Self::new();
     }
 
-    /// Gives back memory beyond what the current bins need; for a sketch about to be handed over.
+    /// Frees memory beyond what the current bins need, for a sketch about to be handed over.
     pub fn shrink(&mut self) {
         self.seal();
         self.window = None;
@@ -312,8 +312,8 @@ impl Sketch {
         self.bins.shrink_to_fit();
     }
 
-    /// Gives resolution for room: keys are put together in groups of two, four and so on until at most `bins_max` are left.
-    /// Count, sum, minimum and maximum stay exact. What is added later is as fine as ever.
+    /// Reduces resolution: joins keys in groups of two, four and so on until at most `bins_max` remain. Count, sum, minimum and maximum
+    /// stay exact. Later samples have full resolution.
     pub fn coarsen(&mut self, bins_max: usize) {
         self.seal();
         self.window = None;
@@ -442,7 +442,7 @@ impl Window {
     }
 }
 
-/// The key in the middle of the group of `2^bits` keys that this one is in. Order and sign stay; zero is a group of its own.
+/// The key in the middle of the group of `2^bits` keys that contains this one. Keeps order and sign; zero is a separate group.
 fn middle(k: i16, bits: u32) -> i16 {
     let size = k.unsigned_abs();
     if size == 0 {
@@ -721,7 +721,7 @@ mod tests {
             )
             .is_some()
         );
-        // It goes on, and few bins stay as they are.
+        // It continues to work, and most bins stay.
         sketch.insert_one(5.0);
         assert_eq!(sketch.cnt(), 10_001);
         let mut few = of(&[1.0, 10.0]);
@@ -787,7 +787,7 @@ mod tests {
         fn merge_order_does_not_matter(parts in proptest::collection::vec(proptest::collection::vec(value(), 0..400), 1..6), wide in any::<bool>(), seed in any::<u64>()) {
             let mut sketches: Vec<Sketch> = parts.iter().map(|p| of(p)).collect();
             if wide {
-                // Together more distinct keys than a sketch keeps, so that collapsing takes part.
+                // Together more distinct keys than a sketch keeps, so that collapsing occurs.
                 for (i, sketch) in sketches.iter_mut().enumerate() {
                     (0..3000).for_each(|k| sketch.insert_one(lower(k * 4 + i as i16 + 1)));
                 }

@@ -1,5 +1,5 @@
-//! Series that come again bucket after bucket. What they are called and their order are kept from one bucket to the next, so that
-//! the records of a bucket cost little more than its states.
+//! Series that recur bucket after bucket. Names and order are kept from one bucket to the next, so the records of a bucket cost little more
+//! than its states.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -21,7 +21,7 @@ const NUMBER_BYTES: usize = 3;
 /// The most that a series takes beside its texts and its state: kind, form, number of tags, time, suffixes.
 const HEAD_BYTES: usize = 2 + NUMBER_BYTES + 10 + 5;
 
-/// Series by number, and what each has in the bucket that is put together.
+/// Series by number, and the state of each in the bucket under construction.
 #[derive(Debug)]
 pub struct Catalogue {
     own: AgentId,
@@ -34,7 +34,7 @@ pub struct Catalogue {
     /// Numbers of series by ascending identity; behind `sorted` as they came.
     order: Vec<u32>,
     sorted: usize,
-    /// One after the other, as records hold them.
+    /// Concatenated, as in records.
     states: Writer,
     bucket: u32,
 }
@@ -72,7 +72,7 @@ pub struct Packed {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
     pub records: Vec<Packed>,
-    /// What no record can hold: texts or a member of a set that are too long.
+    /// Series too large for a record: a text or a set member is too long.
     pub too_large: u64,
     pub too_large_rows: u64,
 }
@@ -94,7 +94,7 @@ impl Catalogue {
         }
     }
 
-    /// The number of a series, which is new where there is none of this name yet. Tags are sorted by bytes, without duplicates.
+    /// The number of a series; a new one if the series is unknown. Tags are sorted by bytes, without duplicates.
     pub fn find(&mut self, kind: Kind, named: &Named<'_>) -> u32 {
         debug_assert!(named.tags.is_sorted(), "tags are sorted");
         let start = self.keys.len();
@@ -242,7 +242,7 @@ impl Catalogue {
             );
             (head, key[TAGS..].iter().map(|tag| texts.place(*tag)))
         };
-        // What was sorted before is one run for this kind of sorting, which costs a comparison for each.
+        // Sorted parts are one run for this sort, which costs a comparison each.
         self.order.sort_by(|one, other| {
             let ((head, tags), (other_head, other_tags)) = (place(one), place(other));
             head.cmp(&other_head).then_with(|| tags.cmp(other_tags))

@@ -7,7 +7,7 @@ use weir_protocol::Kind;
 use crate::wire::{Reader, Writer};
 use crate::{AgentId, Members, State};
 
-/// The largest piece of a set in one record: what is larger is spread over several, which merge to the same set.
+/// Maximum piece of a set in one record. A larger set is divided among several records, which merge to the same set.
 const SET_PIECE_BYTES: usize = 256 * 1024;
 
 /// A state of a series, or a part of it, as bytes that lie somewhere.
@@ -50,7 +50,7 @@ pub(crate) fn pieces(state: &State) -> Vec<Cow<'_, State>> {
     }
 }
 
-/// Adds a set of `states` as one piece, or as several where it is too large. Of those the first stands for the rows.
+/// Adds a set of `states` as one piece, or divided if it is too large. The first piece stands for the rows.
 pub(crate) fn divided(whole: Piece, own: AgentId, states: &mut Writer, into: &mut Vec<Piece>) {
     if whole.len() <= SET_PIECE_BYTES {
         into.push(whole);

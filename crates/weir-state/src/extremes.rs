@@ -1,7 +1,7 @@
 use crate::Error;
 use crate::wire::{Reader, Writer};
 
-/// The least and the greatest of the values seen. Of zeros, the negative one is less.
+/// The smallest and the largest value. Negative zero is smaller than zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extremes {
     pub min: f64,

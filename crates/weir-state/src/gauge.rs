@@ -7,7 +7,7 @@ pub struct Gauge {
     pub value: f64,
     /// Unix nanoseconds of its receipt.
     pub received: i64,
-    /// Who received it: decides between equal times.
+    /// The receiving agent: decides between equal times.
     pub agent: AgentId,
     pub extremes: Extremes,
 }

@@ -20,10 +20,10 @@ impl std::fmt::Display for AgentId {
     }
 }
 
-/// What a record that is published to be merged with those of other agents says beside its series.
+/// The fields of a record for a fleet, besides its series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Publication {
-    /// Series states in all records before this one, of the same agent, epoch and partition. What is missing can be counted by it.
+    /// Series states in all earlier records of the same agent, epoch and partition. Shows how many are missing.
     pub states_before: u64,
     /// The number of partitions that its series were divided among.
     pub partitions: u32,
@@ -31,7 +31,7 @@ pub struct Publication {
     pub is_last: bool,
 }
 
-/// What a record is about.
+/// The subject of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// At most 255 bytes.
@@ -70,7 +70,7 @@ impl Header {
         }
     }
 
-    /// What follows version, flags and checksum.
+    /// Writes the part after version, flags and checksum.
     pub(crate) fn write(&self, writer: &mut Writer) {
         let tenant = self.tenant.floor_char_boundary(TENANT_BYTES_MAX);
         writer.block(&self.tenant.as_bytes()[..tenant]);

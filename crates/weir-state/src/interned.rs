@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 #[derive(Debug, Default)]
 pub(crate) struct Interned {
     hasher: RandomState,
-    /// One after the other.
+    /// Concatenated.
     all: String,
     /// Start and end of each in `all`.
     spans: Vec<(u32, u32)>,

@@ -1,8 +1,7 @@
-//! The mergeable state of a bucket as versioned bytes: what one process hands to the next, writes down before it ends, or sends
-//! to the merge of a fleet.
+//! The mergeable state of a bucket as versioned bytes: for a hand-over, for saving at the end, or for the merge of a fleet.
 //!
-//! Merging in any order and in any grouping gives the same bytes ([`Table`]). Any bytes decode to a [`Record`] or to an
-//! [`Error`] that names what is wrong with them, in memory bounded by [`BODY_BYTES_MAX`].
+//! Merging in any order and in any grouping gives the same bytes ([`Table`]). Any bytes decode to a [`Record`] or to a specific [`Error`],
+//! in memory bounded by [`BODY_BYTES_MAX`].
 //!
 //! What this crate never does: I/O, or read a clock.
 

@@ -7,7 +7,7 @@ use crate::{Header, VERSION};
 /// Version, flags and checksum.
 const PREFIX_BYTES: usize = 6;
 
-/// Packs records one after the other, with one compressor for all.
+/// Packs records in sequence, with one compressor for all.
 #[derive(Default)]
 pub struct Packer {
     compressor: Option<zstd::bulk::Compressor<'static>>,

@@ -24,7 +24,7 @@ const SERIES_BYTES_MIN: usize = 6;
 /// Series that memory is set aside for before they are read: a record may claim many.
 const ROWS_RESERVED: usize = 4096;
 
-/// What a series has beside name and tags.
+/// Flags for the parts of a series besides name and tags.
 pub(crate) const HAS_HOST: u8 = 1;
 pub(crate) const HAS_INTEGRATION: u8 = 2;
 pub(crate) const HAS_SUFFIXES: u8 = 4;
@@ -291,7 +291,7 @@ pub(crate) fn checksum_of(version: u8, flags: u8, rest: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// What a series of a record begins with.
+/// The header of a series in a record.
 pub(crate) struct SeriesHead {
     pub kind: Kind,
     /// Flags.
@@ -325,7 +325,7 @@ impl SeriesHead {
     }
 }
 
-/// A record that is being put together. Series are added in ascending order.
+/// A record under construction. Series are added in ascending order.
 pub(crate) struct Part<'a> {
     series: Vec<PartSeries<'a>>,
     /// Each text with its place in the order in which they came.

@@ -53,16 +53,16 @@ impl std::ops::Deref for Listed {
     }
 }
 
-/// What is kept of too many samples.
+/// The summary of too many samples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Folded {
     /// Weights in units of 2^-20.
     pub bins: Bins,
     pub extremes: Option<Extremes>,
-    /// Of value times weight.
+    /// Sum of value times weight.
     pub sum: ExactSum,
     pub weight: ExactSum,
-    /// Of the weights' integer parts.
+    /// Sum of the weights' integer parts.
     pub whole_weight: ExactSum,
 }
 
@@ -221,7 +221,7 @@ impl Folded {
         folded
     }
 
-    /// Of a sketch whose bins count whole samples. `weight`: of all its samples, also what is in no bin yet.
+    /// From a sketch whose bins count integers. `weight`: of all its samples, including weight that no bin contains yet.
     pub fn new(sketch: &Sketch, extremes: Extremes, sum: f64, weight: f64, whole_weight: f64) -> Self {
         Folded {
             bins: Bins::of(&sketch.bins(), WEIGHT_BITS),
@@ -232,7 +232,7 @@ impl Folded {
         }
     }
 
-    /// As a sketch of this process, whose bins count whole samples: what the bins below hold beyond them is carried upwards.
+    /// As a sketch with integer bins: fractions of lower bins are carried upwards.
     pub fn sketch(&self) -> Sketch {
         let Some(Extremes { min, max }) = self.extremes else {
             return Sketch::new();

@@ -2,7 +2,7 @@ use weir_protocol::Kind;
 
 use crate::State;
 
-/// What makes two series the same.
+/// The identity of a series.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     pub name: Box<str>,
@@ -44,7 +44,7 @@ impl Identity {
     }
 }
 
-/// What is known of a series beside its state. Merging is commutative and associative.
+/// Facts about a series besides its state. Merging is commutative and associative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Unix seconds of its last sample. Before the start of the bucket: the bucket has none.

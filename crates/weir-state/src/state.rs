@@ -34,14 +34,14 @@ impl Default for Bounds {
     }
 }
 
-/// What the samples of a series came to. Merging is commutative and associative.
+/// The aggregated samples of a series. Merging is commutative and associative.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
     /// The sum, with sample rates applied.
     Counter(ExactSum),
     Gauge(Gauge),
     Set(Members),
-    /// Of histograms and timings.
+    /// Histograms and timings.
     Samples(Samples),
     Distribution(Distribution),
 }

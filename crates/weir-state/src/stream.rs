@@ -13,7 +13,7 @@ const HAS_NAME: u8 = 1;
 const HAS_HOST: u8 = 2;
 const HAS_INTEGRATION: u8 = 4;
 
-/// What a series is called.
+/// The name of a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
     pub name: &'a str,
@@ -38,7 +38,7 @@ impl Named<'_> {
 /// One series, or its next state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry<'a> {
-    /// What the series is known by among those of the same kind.
+    /// The number of the series among those of the same kind.
     pub number: u32,
     pub kind: Kind,
     /// `None`: it came before.

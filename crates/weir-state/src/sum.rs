@@ -12,7 +12,7 @@ const WORDS: usize = 36;
 /// Sums in records are smaller than two to this power. Floats end at 1024.
 const MAGNITUDE_MAX: i32 = 1152;
 
-/// Bits of the first byte: what was added that is no number, and the sign of the rest.
+/// Bits of the first byte: the non-finite values in the sum, and the sign of the rest.
 const POSITIVE_INFINITY: u8 = 1;
 const NEGATIVE_INFINITY: u8 = 2;
 const NOT_A_NUMBER: u8 = 4;
@@ -20,7 +20,7 @@ const SPECIAL: u8 = 7;
 const NEGATIVE: u8 = 8;
 const NONZERO: u8 = 16;
 
-/// The exact sum of floats and integers. Equal sums are equal, whatever they were added up from.
+/// The exact sum of floats and integers. Equal sums compare as equal, in whatever order they were added.
 #[derive(Clone, Debug, Default)]
 pub struct ExactSum {
     special: u8,

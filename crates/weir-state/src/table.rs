@@ -5,7 +5,7 @@ use crate::record::Part;
 use crate::wire::Writer;
 use crate::{AgentId, Bounds, Facts, Header, Identity, Packer, Record, State};
 
-/// The state of all series of one bucket. Whatever came in whatever order, equal contents give equal bytes.
+/// The state of all series of one bucket. Equal contents give equal bytes, in whatever order they arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     bounds: Bounds,

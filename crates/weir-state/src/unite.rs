@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// Adds an ordered list to another one, in place: what both have is added up. Allocates only for what is new.
+/// Merges an ordered list into another one, in place, and adds equal entries. Allocates only for new entries.
 pub(crate) fn unite<T: Copy>(
     mine: &mut Vec<T>,
     theirs: &[T],
@@ -21,7 +21,7 @@ pub(crate) fn unite<T: Copy>(
     insert(mine, &new, order);
 }
 
-/// How many at the front are so. Those behind are not. What is near the front is found soonest.
+/// The number of leading entries for which the condition holds; it holds for no later one. Entries near the front are found fastest.
 fn before<T>(list: &[T], is_so: impl Fn(&T) -> bool) -> usize {
     let mut step = 1;
     while list.get(step - 1).is_some_and(&is_so) {
@@ -31,7 +31,7 @@ fn before<T>(list: &[T], is_so: impl Fn(&T) -> bool) -> usize {
     from + list[from..to].partition_point(is_so)
 }
 
-/// Puts an ordered list into another one, that has none of it. What lies behind moves once.
+/// Inserts an ordered list of new entries into another one. Each later entry moves once.
 fn insert<T: Copy>(mine: &mut Vec<T>, new: &[T], order: impl Fn(&T, &T) -> Ordering) {
     let mut end = mine.len();
     mine.extend_from_slice(new);

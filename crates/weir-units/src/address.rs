@@ -67,7 +67,7 @@ pub enum AddressFault {
 }
 
 impl AddressError {
-    /// What is wrong.
+    /// The error.
     pub fn fault(&self) -> AddressFault {
         self.fault
     }

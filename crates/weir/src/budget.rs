@@ -1,7 +1,7 @@
-//! The memory ledger: who may take how much of `memory`. Every share is computed here and nowhere else.
+//! The memory budget: divides `memory` into shares. No other code computes a share.
 //!
-//! Everything that grows has its own share: a flood of contexts takes no room from payloads that wait.
-//! What is not configured has none; contexts and their state get all that the others leave.
+//! Everything that grows has its own share, so a flood of contexts takes no memory from queued payloads. Unconfigured parts have none.
+//! Contexts and their state get all the rest.
 
 use crate::config::Config;
 
@@ -24,9 +24,9 @@ pub enum Share {
 struct Line {
     share: Share,
     name: &'static str,
-    /// Of the whole; contexts get what is left.
+    /// In 64ths of the total; contexts get the rest.
     sixty_fourths: u64,
-    /// Parts of the used memory, by their names in the status.
+    /// The parts of used memory that count against the share, by their names in the status.
     parts: &'static [&'static str],
     when_full: &'static str,
 }
@@ -103,11 +103,11 @@ const TABLE: [Line; 10] = [
         name: "open_bucket",
         sixty_fourths: 1,
         parts: &["open_bucket"],
-        when_full: "the next part of the open bucket waits until the previous ones are in a file of the state directory",
+        when_full: "a checkpoint takes longer: its next part waits until the disk has accepted the previous ones",
     },
 ];
 
-/// What the first share is for in a merge.
+/// The first share's meaning in a merge.
 const OPEN_BUCKETS: Line = Line {
     share: Share::Contexts,
     name: "open_buckets",
@@ -116,7 +116,7 @@ const OPEN_BUCKETS: Line = Line {
     when_full: "histograms and sets become summaries early; states of new series go into one series per name, new gauges and sets are dropped",
 };
 
-/// With everything configured, contexts still get a quarter.
+/// Contexts get at least a quarter, even with everything configured.
 const _: () = {
     let (mut sum, mut at) = (0, 0);
     while at < TABLE.len() {
@@ -127,7 +127,7 @@ const _: () = {
     assert!(sum <= WHOLE / 4 * 3);
 };
 
-/// The shares of one configuration. They sum to the whole.
+/// The shares of one configuration, which sum to the total.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     is_merge: bool,
@@ -136,7 +136,7 @@ pub struct Budget {
     workers: u64,
 }
 
-/// A share as it is shown.
+/// A share for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareLine {
     pub share: Share,
@@ -163,7 +163,7 @@ impl Budget {
                 Share::Frames => if_used(has_streams),
                 Share::TlsSessions => if_used(listeners.tls().is_some()),
                 Share::Senders => if_used(tells_senders),
-                // A reload may bring an output at any time, and contexts do not go to make room for it.
+                // A reload may add an output at any time, and contexts are not evicted for it.
                 Share::Contexts | Share::Batches | Share::Queues | Share::Cumulative => u64::MAX,
                 Share::History if is_merge => 0,
                 Share::History => config.resources.history,
@@ -176,7 +176,7 @@ impl Budget {
         Budget { is_merge, ..budget }
     }
 
-    /// `most` says what each share may be at most.
+    /// `most`: the maximum of each share.
     fn of(bytes: u64, workers: usize, most: impl Fn(Share) -> u64) -> Budget {
         let mut shares = TABLE.map(|line| (bytes / WHOLE * line.sixty_fourths).min(most(line.share)));
         shares[Share::Contexts as usize] = bytes - shares.iter().sum::<u64>();
@@ -189,7 +189,7 @@ impl Budget {
         }
     }
 
-    /// All of it.
+    /// The total.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -198,12 +198,12 @@ impl Budget {
         self.shares[share as usize]
     }
 
-    /// Workers share nothing: each has the same part of a share.
+    /// Workers share nothing: each gets an equal part.
     pub fn of_worker(&self, share: Share) -> usize {
         (self.share(share) / self.workers) as usize
     }
 
-    /// The part of a share that one of `number` holders begins with; see [`divide`].
+    /// The initial part of one of `number` holders; see [`divide`].
     pub fn of_one(&self, share: Share, number: usize) -> u64 {
         self.share(share) / number.max(1) as u64
     }
@@ -221,8 +221,8 @@ impl Budget {
     }
 }
 
-/// The part of each holder of a share: equal parts, but none less than it holds already. So nothing is lost if a
-/// holder comes in, and together they stay within the share as long as what they hold does.
+/// The part of each holder of a share: equal parts, but no less than it uses. So a new holder costs no data, and the parts stay within the
+/// share as long as the use does.
 pub fn divide(share: u64, held: &[u64]) -> Vec<u64> {
     let mut limits = vec![None; held.len()];
     loop {
@@ -290,7 +290,7 @@ mod tests {
             let held_together: u64 = held.iter().sum();
             prop_assert!(limits.iter().zip(&held).all(|(limit, held)| limit >= held));
             prop_assert!(limits.iter().sum::<u64>() <= share.max(held_together));
-            // An output with more than another holds that much.
+            // Another output uses that much.
             let least = *limits.iter().min().unwrap();
             prop_assert!(limits.iter().zip(&held).all(|(limit, held)| *limit == least || limit == held));
         }

@@ -25,7 +25,7 @@ const FIRST_WITH_STATE: u8 = 2;
 const FIRST_WITH_NANOSECONDS: u8 = 3;
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// No packet and no state is longer.
+/// Maximum size of a packet or of the state.
 const RECORD_BYTES_MAX: usize = 64 << 20;
 
 /// One packet.
@@ -35,7 +35,7 @@ pub struct Captured {
     pub timestamp: i64,
     #[prost(int32, tag = "2")]
     pub payload_size: i32,
-    /// May be longer than its size says: the Agent writes whole buffers.
+    /// May be longer than `size`: the Agent writes complete buffers.
     #[prost(bytes = "vec", tag = "3")]
     pub payload: Vec<u8>,
     #[prost(int32, tag = "4")]
@@ -47,7 +47,7 @@ pub struct Captured {
     pub ancillary: Vec<u8>,
     #[prost(string, tag = "1001")]
     pub listener: String,
-    /// Where it came from, over the internet.
+    /// The sender's internet address.
     #[prost(string, tag = "1002")]
     pub source: String,
 }
@@ -66,15 +66,15 @@ pub struct State {
     /// By entity.
     #[prost(btree_map = "string, message", tag = "1")]
     pub entities: BTreeMap<String, Entity>,
-    /// Entities by process.
+    /// Entities by process id.
     #[prost(btree_map = "int32, string", tag = "2")]
     pub processes: BTreeMap<i32, String>,
     #[prost(uint64, tag = "1001")]
     pub packets: u64,
-    /// Packets that came and found no room on their way into the capture.
+    /// Packets lost because the capture's queue was full.
     #[prost(uint64, tag = "1002")]
     pub lost: u64,
-    /// Why it ended before its time; empty if it did not.
+    /// Why the capture ended early; empty if it did not.
     #[prost(string, tag = "1003")]
     pub ended_early: String,
 }
@@ -103,7 +103,7 @@ pub struct EntityId {
     pub uid: String,
 }
 
-/// The control message of Linux that tells credentials.
+/// Linux's control message with credentials.
 pub fn credentials(pid: i32, uid: u32, gid: u32) -> Vec<u8> {
     const LENGTH: u64 = 28;
     const SOL_SOCKET: i32 = 1;
@@ -128,7 +128,7 @@ pub fn header() -> [u8; 8] {
 /// Appends a packet to a capture.
 pub fn write_packet(packet: &Captured, out: &mut Vec<u8>) {
     out.extend_from_slice(&(packet.encoded_len() as u32).to_le_bytes());
-    // A vector has room for everything.
+    // Encoding to a vector cannot fail.
     let _ = packet.encode(out);
 }
 
@@ -140,7 +140,7 @@ pub fn write_state(state: &State, out: &mut Vec<u8>) {
     out.extend_from_slice(&length.to_le_bytes());
 }
 
-/// Why a file cannot be read, or not further.
+/// Why a file cannot be read, or not completely.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
     #[error("it cannot be read: {0}")]
@@ -168,7 +168,7 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
-    /// Everything before the error is whole.
+    /// Whether everything before the error is valid.
     pub fn is_cut(&self) -> bool {
         matches!(self, CaptureError::Cut { .. } | CaptureError::NoState(_))
     }
@@ -179,12 +179,12 @@ pub struct CaptureReader<R: Read> {
     source: R,
     version: u8,
     packets: u64,
-    /// Bytes read, of the capture as it is when it is not compressed.
+    /// Bytes read of the uncompressed capture.
     at: u64,
     state: Option<State>,
 }
 
-/// A file, or what is in it.
+/// A file, possibly decompressed.
 pub type CaptureSource = Box<dyn Read>;
 
 impl CaptureReader<CaptureSource> {
@@ -204,7 +204,7 @@ impl<R: Read> CaptureReader<R> {
         let mut head = Vec::new();
         match source.by_ref().take(HEADER.len() as u64).read_to_end(&mut head) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                // It is compressed, and there is not enough of it to unpack anything.
+                // Compressed, but too short to decompress anything.
                 return Err(CaptureError::Cut { packet: 1, at: 0 });
             }
             read => drop(read?),
@@ -297,7 +297,7 @@ impl<R: Read> CaptureReader<R> {
     }
 }
 
-/// Reads so many bytes, or those there are. What is compressed and cut has those that could be unpacked.
+/// Reads this many bytes, or as many as exist. From a truncated compressed file, as many as can be decompressed.
 fn fill(source: &mut impl Read, into: &mut Vec<u8>, length: usize) -> Result<usize, CaptureError> {
     match source.take(length as u64).read_to_end(into) {
         Ok(read) => Ok(read),
@@ -306,7 +306,7 @@ fn fill(source: &mut impl Read, into: &mut Vec<u8>, length: usize) -> Result<usi
     }
 }
 
-/// A capture that is being written to a file, compressed unless told otherwise.
+/// Writes a capture to a file, compressed by default.
 pub enum CaptureWriter {
     Plain(io::BufWriter<File>),
     Compressed(zstd::stream::write::Encoder<'static, io::BufWriter<File>>),
@@ -331,7 +331,7 @@ impl CaptureWriter {
         }
     }
 
-    /// All of it is in the file.
+    /// Completes the file.
     pub fn finish(self) -> io::Result<()> {
         match self {
             CaptureWriter::Plain(mut file) => file.flush(),

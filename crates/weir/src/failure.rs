@@ -1,12 +1,12 @@
-//! Why a command ends badly, and with which exit code.
+//! Why a command failed, and its exit code.
 
 use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Something outside went wrong: a port in use, a peer that does not answer. Exit code 1.
+    /// An external problem: a port in use, a peer that does not answer. Exit code 1.
     Runtime,
-    /// The command line or the configuration is wrong. Exit code 2.
+    /// An invalid command line or configuration. Exit code 2.
     Usage,
 }
 
@@ -23,7 +23,7 @@ impl FailureKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub kind: FailureKind,
-    /// Empty when it has been said already.
+    /// Empty if it was printed already.
     pub message: String,
 }
 

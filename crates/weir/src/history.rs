@@ -1,4 +1,4 @@
-//! The last minutes as the agent keeps them for people: points of every series, and the agent's own books per second.
+//! The last minutes for users: points of every series, and the agent's books per second.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,16 +15,16 @@ use crate::admin::counters::HistoryCounter;
 use crate::admin::status::Status;
 use crate::streams::Streams;
 
-/// Bytes of the books: an hour of seconds of a few hundred series, most of which stand still.
+/// Bytes for the books: an hour of a few hundred series, most of which are constant.
 const BOOKS_BYTES_MAX: usize = 4 << 20;
-/// The part of the memory that they may take at most.
+/// The maximum part of the memory for the books.
 const BOOKS_SHARE: usize = 4;
 
-/// Shared by the thread that fills it and by everything that shows it.
+/// Shared by the thread that writes it and everything that reads it.
 pub struct Recent {
     points: RwLock<History>,
     books: RwLock<History>,
-    /// Points that came while the thread was behind.
+    /// Points that arrived while the thread was behind.
     behind: AtomicU64,
     /// Batches that wait for the thread.
     waiting: Mutex<usize>,
@@ -33,17 +33,17 @@ pub struct Recent {
     streams: Streams,
 }
 
-/// Which of the two histories.
+/// Selects one of the two histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
     Points,
     Books,
 }
 
-/// What is there now: readers that wait for more look at this.
+/// The newest data; readers wait for changes of this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Unix seconds of the newest bucket that is whole.
+    /// Unix seconds of the newest complete bucket.
     pub bucket: i64,
     /// Unix seconds of the newest books.
     pub second: i64,
@@ -80,7 +80,7 @@ impl Recent {
         &self.streams
     }
 
-    /// Adds what is held and what was not kept.
+    /// Adds the stored and refused points.
     pub fn report(&self, status: &mut Status) {
         let points = self.points().figures();
         let mut counts = Counts::default();
@@ -97,7 +97,7 @@ impl Recent {
         status.memory.used += bytes;
     }
 
-    /// Takes a part of a flush.
+    /// Adds a part of a flush.
     pub fn take(&self, batch: &Batch, expansion: &Expansion) {
         self.points
             .write()
@@ -108,12 +108,12 @@ impl Recent {
         }
     }
 
-    /// A batch is on its way to the thread.
+    /// Counts a batch on its way to the thread.
     pub fn expect(&self) {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    /// The thread has dealt with a batch, or was not given it.
+    /// The thread has processed a batch, or did not get it.
     pub fn dealt_with(&self) {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.taken.notify_all();
@@ -124,14 +124,14 @@ impl Recent {
         self.dealt_with();
     }
 
-    /// Gives all that is held to another process, once the thread has taken what is on its way.
+    /// Sends everything to another process, after the thread has taken the queued batches.
     pub fn give(
         &self,
         patience: Duration,
         mut give: impl FnMut(Of, &Part<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is not taken in time is not given.
+        // Batches that are not taken in time are left out.
         drop(
             self.taken
                 .wait_timeout_while(waiting, patience, |waiting| *waiting > 0),
@@ -142,7 +142,7 @@ impl Recent {
         self.books().parts().try_for_each(|part| give(Of::Books, &part))
     }
 
-    /// Takes what another process gives, before anything else.
+    /// Adds a part from another process, before anything else.
     pub fn adopt(&self, of: Of, part: Part<'_>) -> Result<(), weir_history::Foreign> {
         self.of(of)
             .write()
@@ -150,7 +150,7 @@ impl Recent {
             .adopt(part)
     }
 
-    /// It has given all it had.
+    /// The other process has sent everything.
     pub fn adopted(&self) {
         for of in [Of::Points, Of::Books] {
             self.of(of)
@@ -167,15 +167,15 @@ impl Recent {
         }
     }
 
-    /// Takes the books of one second; counters as what they rose by.
+    /// Adds the books of one second; counters as their increase.
     pub fn take_books(&self, second: i64, series: &[OwnSeries], before: &[OwnSeries]) {
         let mut books = self.books.write().unwrap_or_else(PoisonError::into_inner);
         books.begin(second, 1);
         let mut known = before.iter().peekable();
         for own in series {
-            // Both lists mostly have the same series in the same order.
+            // Both lists usually have the same series in the same order.
             let same = |old: &&OwnSeries| old.name == own.name && old.labels == own.labels;
-            // A reason appears with its first loss, so a counter that was not there stood at zero.
+            // A reason appears with its first loss, so a missing counter was zero.
             let old = known.next_if(same).or_else(|| before.iter().find(same));
             let (kind, value) = if own.is_counter {
                 (

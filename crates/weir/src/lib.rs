@@ -1,6 +1,6 @@
 //! The agent's process: configuration, wiring, signals, admin HTTP, command line and exit codes.
 //!
-//! It knows nothing of what metrics mean; the crates it wires do.
+//! It knows nothing of the meaning of metrics; the other crates do.
 
 pub mod admin;
 pub mod budget;

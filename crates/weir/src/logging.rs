@@ -1,7 +1,7 @@
 //! Logs: lines on standard error, written by a separate thread.
 //!
-//! Callers hand the line over and continue: a stopped terminal, a full disk or a closed pipe
-//! costs log lines, which are counted, and nothing else. Standard output belongs to the outputs.
+//! Callers pass the line on and continue: a stopped terminal, a full disk or a closed pipe costs only log lines, which are counted.
+//! Standard output is for the outputs.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use tracing_subscriber::reload;
 
 use weir_config::LogLevel;
 
-/// Lines that may wait for the writer.
+/// Maximum lines that wait for the writer.
 const LINES_MAX: usize = 256;
 
 /// Longer lines are cut.
@@ -24,7 +24,7 @@ const LINE_BYTES_MAX: usize = 4096;
 
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Lines that could not be written so far.
+/// Lines that could not be written.
 pub fn lines_lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
@@ -38,13 +38,12 @@ enum Entry {
 pub struct Logging {
     level: reload::Handle<LevelFilter, tracing_subscriber::Registry>,
     queue: SyncSender<Entry>,
-    /// Until there is a thread that takes them.
+    /// Set until the writing thread starts.
     lines: Option<Receiver<Entry>>,
 }
 
 impl Logging {
-    /// Sets up logging for the process. Works once; a second call leaves the first in place. Lines wait until
-    /// [`Logging::write`].
+    /// Sets up logging for the process. Works once; a second call changes nothing. Lines wait until [`Logging::write`].
     pub fn new(level: LogLevel) -> Self {
         let (queue, lines) = mpsc::sync_channel(LINES_MAX);
         let writer = LineWriter { queue: queue.clone() };
@@ -53,7 +52,7 @@ impl Logging {
             .with_writer(writer)
             .with_ansi(io::stderr().is_terminal())
             .with_target(false)
-            // Its own complaints would go to standard error by a macro that panics when it is closed.
+            // Its internal errors would be printed with a macro that panics if standard error is closed.
             .log_internal_errors(false);
         use tracing_subscriber::layer::SubscriberExt as _;
         use tracing_subscriber::util::SubscriberInitExt as _;
@@ -65,7 +64,7 @@ impl Logging {
         }
     }
 
-    /// Starts the thread that writes.
+    /// Starts the writing thread.
     pub fn write(&mut self) -> io::Result<()> {
         self.lines
             .take()
@@ -76,7 +75,7 @@ impl Logging {
         let _ = self.level.modify(|filter| *filter = filter_of(level));
     }
 
-    /// Waits until what was logged so far is written, but not for ever.
+    /// Waits until earlier lines are written, for a limited time.
     pub fn flush(&self) {
         let (done, written) = mpsc::sync_channel(1);
         if self.queue.try_send(Entry::Flush(done)).is_ok() {
@@ -87,7 +86,7 @@ impl Logging {
 
 impl Drop for Logging {
     fn drop(&mut self) {
-        // An agent that failed to start has said why.
+        // Also writes the lines of an agent that failed to start.
         if self.write().is_ok() {
             self.flush();
         }
@@ -134,7 +133,7 @@ fn write_lines(lines: Receiver<Entry>, mut target: impl Write) {
     }
 }
 
-/// Takes whole lines and never waits.
+/// Takes complete lines and never waits.
 #[derive(Clone)]
 struct LineWriter {
     queue: SyncSender<Entry>,
@@ -167,8 +166,8 @@ impl<'a> MakeWriter<'a> for LineWriter {
     }
 }
 
-/// Log lines about refused messages: for each listener and reason at most one per interval, with one example.
-/// Senders decide how often input is bad; they must not decide how much is logged.
+/// Log lines about refused messages: for each listener and reason at most one per interval, with one example. Otherwise senders of bad
+/// input could flood the log.
 #[derive(Debug)]
 pub struct BadInput {
     interval: Duration,
@@ -179,11 +178,11 @@ pub struct BadInput {
 struct Seen {
     /// When a line may be logged again.
     next: Instant,
-    /// The total that the last line spoke of.
+    /// The total at the last line.
     reported: u64,
 }
 
-/// Pairs of listener and reason that are distinguished.
+/// Maximum pairs of listener and reason.
 const PAIRS_MAX: usize = 1024;
 
 /// Bytes of an example.
@@ -220,7 +219,7 @@ impl BadInput {
         if now < seen.next {
             return None;
         }
-        // The example may come before the count that includes it.
+        // The example may arrive before the count that includes it.
         let count = match total.saturating_sub(seen.reported) {
             0 | 1 => "a message".to_owned(),
             new => format!("{new} messages"),
@@ -233,7 +232,7 @@ impl BadInput {
     }
 }
 
-/// Input of others as one line of visible characters, in quotes and of bounded length.
+/// Foreign input as one line of visible characters, quoted and truncated.
 pub fn printable(input: &[u8]) -> String {
     let cut = &input[..input.len().min(EXAMPLE_BYTES_MAX)];
     let mut text = String::from("\"");
@@ -241,7 +240,7 @@ pub fn printable(input: &[u8]) -> String {
         for c in chunk.valid().chars() {
             match c {
                 '"' | '\\' => text.extend(['\\', c]),
-                // What a terminal would act upon or not show at all.
+                // Characters that a terminal interprets or does not show.
                 c if weir_config::is_invisible(c) => {
                     text.extend(c.escape_default());
                 }
@@ -321,7 +320,7 @@ mod tests {
         assert!(long.ends_with("\" and 880 bytes more"), "{long}");
     }
 
-    /// Accepts nothing until it is let go, like a pipe with a stopped reader.
+    /// Accepts nothing until it is released, like a pipe with a stopped reader.
     struct Stuck(Receiver<()>);
 
     impl Write for Stuck {

@@ -1,4 +1,4 @@
-//! `weir`, the command. The one place that decides exit codes.
+//! The command `weir`. The only place that decides exit codes.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ fn main() -> ExitCode {
     match weir::cli::main(std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // A standard error that is full or closed must not turn a message into a panic.
+            // A full or closed standard error must not cause a panic.
             if !failure.message.is_empty() {
                 let _ = writeln!(
                     std::io::stderr(),

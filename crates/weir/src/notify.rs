@@ -1,4 +1,4 @@
-//! What the service manager is told, over the datagram socket that it names in `NOTIFY_SOCKET` (see `sd_notify(3)`).
+//! Notifications to the service manager, over the datagram socket in `NOTIFY_SOCKET` (see `sd_notify(3)`).
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,18 +15,17 @@ use weir_listener::Monotonic;
 #[derive(Debug, Default)]
 pub struct Notify {
     socket: Option<UnixDatagram>,
-    /// How long the manager waits for a sign of life.
+    /// The manager's timeout for signs of life.
     watchdog: Option<Duration>,
-    /// Descriptors that the manager keeps for the next process.
+    /// Maximum descriptors that the manager stores for the next process.
     store_max: usize,
 }
 
-/// Descriptors that go with one message.
+/// Maximum descriptors in one message.
 const DESCRIPTORS_MAX: usize = 253;
 
 impl Notify {
-    /// Of this process's environment. Before files can no longer be opened. A socket that cannot be reached is named in the log,
-    /// and nothing is told.
+    /// From the environment of this process. Call before the sandbox restricts files. An unreachable socket is logged, and nothing is sent.
     pub fn of_environment() -> Notify {
         let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Notify::default();
@@ -54,22 +53,22 @@ impl Notify {
         self.socket.is_some()
     }
 
-    /// How long the manager waits for [`Notify::alive`]; `None`: it does not.
+    /// The manager's timeout for [`Notify::alive`]; `None` without a watchdog.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// How many descriptors the manager keeps for the next process; none, where it does not say (before systemd 254).
+    /// How many descriptors the manager stores for the next process; zero if unknown (before systemd 254).
     pub fn store_max(&self) -> usize {
         self.store_max
     }
 
-    /// Has the manager keep descriptors for the next process, whatever happens to this one.
+    /// Stores descriptors with the manager for the next process.
     pub fn store(&self, name: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let Some(socket) = &self.socket else {
             return Err(io::Error::from(io::ErrorKind::NotConnected));
         };
-        // Not watched: one that reports an error is still wanted.
+        // Not polled: a descriptor with an error is still wanted.
         let text = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}");
         for some in descriptors.chunks(DESCRIPTORS_MAX) {
             let mut space =
@@ -84,7 +83,7 @@ impl Notify {
         Ok(())
     }
 
-    /// Has the manager keep no longer what it keeps under this name.
+    /// Removes the descriptors with this name from the manager's store.
     pub fn forget(&self, name: &str) {
         self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
     }
@@ -93,13 +92,13 @@ impl Notify {
         self.tell("READY=1");
     }
 
-    /// The configuration is read again; [`Notify::ready`] follows.
+    /// Reports a reload; [`Notify::ready`] follows.
     pub fn reloading(&self) {
         let now_us = Monotonic::now().0 / 1000;
         self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
     }
 
-    /// Another process is the service's main one from now on.
+    /// Reports another process as the service's main process.
     pub fn main_process(&self, pid: i32) {
         self.tell(&format!("MAINPID={pid}"));
     }
@@ -108,7 +107,7 @@ impl Notify {
         self.tell("STOPPING=1");
     }
 
-    /// One line for people.
+    /// Sets the status line.
     pub fn status(&self, line: &str) {
         self.tell(&format!("STATUS={}", line.replace('\n', " ")));
     }
@@ -117,7 +116,7 @@ impl Notify {
         self.tell("WATCHDOG=1");
     }
 
-    /// A manager that does not read must not hold the agent up, so what finds no room is not told.
+    /// Never blocks: if the manager does not read, the message is lost.
     fn tell(&self, what: &str) {
         if let Some(socket) = &self.socket
             && let Err(error) = socket.send(what.as_bytes())
@@ -127,7 +126,7 @@ impl Notify {
     }
 }
 
-/// A path, or an abstract name behind an `@`.
+/// A path, or an abstract name after `@`.
 fn connect(name: &OsStr) -> io::Result<UnixDatagram> {
     let address = match name.as_bytes() {
         [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,

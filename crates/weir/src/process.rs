@@ -1,4 +1,4 @@
-//! What the operating system and the allocator know about this process.
+//! The operating system's and the allocator's view of this process.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use weir_output::prometheus::OwnSeries;
 
 use crate::sys;
 
-/// Bytes: the allocator's view, and the kernel's as `rss`; and under the names of Go's `runtime.MemStats` what readers of expvar look
-/// for, as far as it is the same thing here.
+/// In bytes: the allocator's view, and the kernel's as `rss`. Also under the names of Go's `runtime.MemStats`, for readers of expvar, as
+/// far as the meaning is the same.
 pub fn memory() -> Value {
     let heap = sys::heap::statistics().unwrap_or_default();
     json!({
@@ -21,7 +21,7 @@ pub fn memory() -> Value {
         "Mallocs": heap.allocations,
         "Frees": heap.deallocations,
         "Sys": heap.mapped + heap.metadata,
-        // Nothing is collected.
+        // There is no garbage collection.
         "NumGC": 0,
         "PauseTotalNs": 0,
         "allocated": heap.allocated,
@@ -34,7 +34,7 @@ pub fn memory() -> Value {
     })
 }
 
-/// Bytes the program holds from the allocator; 0 where it cannot say.
+/// Bytes that the program has allocated; 0 if unknown.
 pub fn allocated_bytes() -> u64 {
     sys::heap::statistics().unwrap_or_default().allocated
 }
@@ -59,7 +59,7 @@ pub fn facts() -> Value {
     })
 }
 
-/// CPU time and memory of the process, as series under the names that other programs give them.
+/// CPU time and memory of the process, as series with the usual names.
 pub fn series() -> [OwnSeries; 2] {
     let (user, system) = cpu_seconds().unwrap_or_default();
     [
@@ -86,10 +86,10 @@ fn status_field(name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// User and system time of all threads. The kernel counts in hundredths for every program on Linux.
+/// User and system time of all threads. Linux counts in hundredths of a second.
 fn cpu_seconds() -> Option<(f64, f64)> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may hold anything; what follows it does not.
+    // The name in parentheses may contain anything; the fields after it do not.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<f64>().ok();
     Some((next()? / 100.0, next()? / 100.0))

@@ -1,4 +1,4 @@
-//! Signals, and what a reload does.
+//! Signals and reloads.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
@@ -16,23 +16,23 @@ use weir_config::Change;
 use crate::config::{self, Inputs, Loaded, Stamp};
 use crate::sandbox::{self, SandboxStatus};
 
-/// The signals the agent listens to. While this lives, none of them ends the process by itself.
+/// The signals that the agent handles. While this exists, none of them ends the process directly.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    /// The terminal that this process was started from, if its end is to end the process.
+    /// The terminal that started this process, if closing it ends the process.
     terminal: Option<File>,
     user2: Signal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Drain, flush, deliver, end. A second one while doing so means now.
+    /// Drain, flush, deliver, end. A second signal meanwhile ends at once.
     Stop(&'static str),
     Reload,
-    /// Start the program on disk, and let it take over.
+    /// Start the program on disk and let it take over.
     Upgrade,
 }
 
@@ -40,7 +40,7 @@ impl Signals {
     /// Needs a tokio runtime.
     pub fn install() -> io::Result<Self> {
         crate::sys::ignore_file_size_signal();
-        // Opened now, because a process that has given up its rights may not.
+        // Opened now, because the process may not open it after dropping its rights.
         let terminal = match crate::sys::ignores_hangup() {
             true => None,
             false => File::open("/dev/tty").ok(),
@@ -64,16 +64,16 @@ impl Signals {
         }
     }
 
-    /// SIGHUP says that the terminal was closed, or asks for a reload.
+    /// SIGHUP means that the terminal was closed, or requests a reload.
     fn hung_up(&self) -> Request {
-        // The kernel takes the terminal away first and sends the signal then.
+        // The kernel takes the terminal away before it sends the signal.
         match &self.terminal {
             Some(terminal) if !terminal.is_terminal() => Request::Stop("the terminal was closed"),
             _ => Request::Reload,
         }
     }
 
-    /// The next request, by signal or by `asked`; with `watches` no later than files are to be looked at.
+    /// The next request, by signal or from `asked`. With `watches`, returns at the latest when files are due to be checked.
     pub async fn until_asked(&mut self, asked: &mut mpsc::Receiver<ReloadRequest>, watches: bool) -> Asked {
         tokio::select! {
             request = self.next() => match request {
@@ -91,20 +91,20 @@ impl Signals {
 #[derive(Debug)]
 pub enum Asked {
     Stop(&'static str),
-    /// With the requester, who gets the result.
+    /// With the requester, which gets the result.
     Reload(Option<ReloadRequest>),
     Upgrade,
     /// No request.
     Nothing,
 }
 
-/// How often files of keys and tokens are looked at.
+/// Interval of checking key and token files.
 const SECRETS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A request for a reload that waits for the result.
 pub type ReloadRequest = oneshot::Sender<Reloaded>;
 
-/// What a reload reads.
+/// The sources that a reload reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reread {
     Everything,
@@ -136,10 +136,10 @@ impl ReloadStatus {
 /// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reloaded {
-    /// Why nothing has changed; empty when all went well.
+    /// Errors that prevented the reload; empty after a success.
     pub errors: Vec<String>,
     pub changes: Vec<ChangeReport>,
-    /// Things that are allowed and probably not meant.
+    /// Remarks about valid settings that are probably mistakes.
     pub notes: Vec<String>,
 }
 
@@ -148,19 +148,19 @@ pub struct ChangeReport {
     pub key: String,
     pub from: String,
     pub to: String,
-    /// Otherwise it needs a restart.
+    /// False if it needs a restart.
     pub applied: bool,
 }
 
-/// The active configuration, and how to read it again.
+/// The active configuration, and its sources.
 #[derive(Debug)]
 pub struct Reloader {
     inputs: Inputs,
     current: Loaded,
-    /// What the process started with: settings that need a restart are still as they are here.
+    /// The configuration at the start: settings that need a restart still have these values.
     started: Loaded,
     sandbox: SandboxStatus,
-    /// Files of keys and tokens as they were when they were looked at last, and when they were read last.
+    /// Stamps of key and token files at the last check, and at the last read.
     seen: Vec<Stamp>,
     read: Vec<Stamp>,
     outcome: ReloadStatus,
@@ -186,13 +186,13 @@ impl Reloader {
         config::file(&self.inputs)
     }
 
-    /// What the process has given up since, for errors that come of it.
+    /// Sets the dropped rights, which may cause errors.
     pub fn sandboxed(&mut self, sandbox: SandboxStatus) {
         self.sandbox = sandbox;
     }
 
-    /// Looks whether files of keys or tokens have changed since they were read. They count as changed when they are found the same
-    /// twice, so that none is read while it is being written.
+    /// Whether key or token files have changed since they were read. Requires two checks with the same stamp, so that no file is read while
+    /// it is being written.
     pub fn secrets_changed(&mut self) -> bool {
         let files = self.current.secret_files.iter();
         let found: Vec<Stamp> = files.map(|file| config::stamp(&file.path)).collect();
@@ -214,7 +214,7 @@ impl Reloader {
         &self.current
     }
 
-    /// Reads every source again. An error, or a refusal of `apply`, changes nothing.
+    /// Reads every source again. An error, or a refusal by `apply`, changes nothing.
     pub fn reload(
         &mut self,
         mut apply: impl FnMut(&Loaded) -> Result<(), Vec<String>>,
@@ -235,7 +235,7 @@ impl Reloader {
         if !since_last.is_empty() {
             apply(&loaded)?;
         }
-        // Settings that need a restart are logged at every reload until then, with the active value.
+        // Settings that need a restart are logged at every reload, with the active value.
         let waiting = loaded.changes(&self.started);
         let waits = |key: &str| waiting.iter().any(|change| change.key == key && !change.live);
         let applied = since_last
@@ -250,7 +250,7 @@ impl Reloader {
         Ok(changes)
     }
 
-    /// Like [`Reloader::reload`], or of the files of keys and tokens alone, and logs the result.
+    /// [`Reloader::reload`], or only of key and token files; logs the result.
     pub fn reload_and_log(
         &mut self,
         what: Reread,
@@ -259,7 +259,7 @@ impl Reloader {
         let mut inputs = self.inputs.clone();
         if what == Reread::Secrets {
             tracing::info!("a file with a key or token has changed");
-            // Unsaved or unfinished changes of the configuration do not apply now.
+            // Unfinished edits of the configuration file must not apply now.
             inputs.text.clone_from(&self.current.text);
         }
         let result = self.reload_from(&inputs, &mut apply);
@@ -347,7 +347,7 @@ mod tests {
             .map(|change| (change.key.as_str(), change.live))
             .collect();
         assert_eq!(found, [("bucket_width", false), ("log_level", true)]);
-        // Nothing is new, and the restart still due.
+        // No new changes, and the restart is still due.
         let changes = reloader.reload(|_| unreachable!()).unwrap();
         assert_eq!(changes.len(), 1);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Streams of events: how many are open at a time.
+//! Limits the number of open event streams.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Of all kinds together.
 const STREAMS_MAX: usize = 16;
 
-/// Held for as long as a stream is open.
+/// Held while a stream is open.
 pub type Permit = OwnedSemaphorePermit;
 
 /// There are as many as there may be.
@@ -26,7 +26,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// The right to one more, or why there is none.
+    /// Permission for one more stream, or the reason for refusing it.
     pub fn open(&self) -> Result<Permit, TooManyStreams> {
         let permit = self.0.clone().try_acquire_owned();
         permit.map_err(|_| TooManyStreams)

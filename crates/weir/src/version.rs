@@ -1,4 +1,4 @@
-//! What this program is: its version, the commit it was built from, and what is built in.
+//! The program's version, commit and features.
 
 use std::fmt::Write as _;
 
@@ -9,20 +9,20 @@ use crate::admin::page;
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// As `weir --version --json` prints it.
+/// The output of `weir --version --json`.
 #[derive(Serialize)]
 pub struct About {
     pub version: &'static str,
-    /// `make dist` names it; a build by cargo alone has none, and would be built again for each.
+    /// Set by `make dist`. A plain cargo build has none, because it would rebuild for each commit.
     pub commit: Option<&'static str>,
     pub target: String,
-    /// It needs no library of the system.
+    /// Whether it needs no system library.
     pub is_static: bool,
-    /// It was built to be fast, and not to be debugged.
+    /// Whether it is an optimised build.
     pub is_optimised: bool,
-    /// The live page is built in.
+    /// Whether the live page is built in.
     pub has_page: bool,
-    /// Cargo features that it was built with, beside what each build has.
+    /// Non-default Cargo features.
     pub features: Vec<&'static str>,
     pub outputs: Vec<&'static str>,
 }
@@ -42,7 +42,7 @@ impl About {
         }
     }
 
-    /// For people, the first line for scripts that look for a version.
+    /// Text for users. Scripts find the version in the first line.
     pub fn text(&self) -> String {
         let mut text = format!("weir {}\n", self.version);
         let linked = if self.is_static { "static" } else { "dynamic" };

@@ -762,7 +762,7 @@ fn outputs_are_switched_on_by_name_file_flag_and_key() {
     ));
     let ran = run_with(&["check", "-c", two.path()], &[("DD_SITE", "eu.example")]);
     assert!(enabled(&ran, "datadog") && enabled(&ran, "second"));
-    // The names of the Datadog Agent speak of the first; the second keeps its own.
+    // The names of the Datadog Agent apply to the first; the second keeps its own.
     assert_eq!(ran.stdout.matches("eu.example").count(), 1, "{}", ran.stdout);
 }
 

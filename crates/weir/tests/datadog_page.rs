@@ -219,7 +219,7 @@ fn the_full_configuration() {
         .unwrap()
         .1;
     assert_eq!(series["content-type"], "application/json");
-    // "Everything there is to set" is just that.
+    // "All settings" has all of them.
     let datadog = weir_output::settings::OUTPUT_TYPES
         .iter()
         .find(|kind| kind.name == "datadog")

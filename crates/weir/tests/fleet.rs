@@ -157,7 +157,7 @@ fn the_page_is_true() {
     assert!(!told.contains("swordfish"), "{told}");
 }
 
-/// One agent is stopped and started, another one is killed, and the log is away for a while.
+/// One agent is stopped and started, another one is killed, and the log is down for a while.
 #[test]
 fn totals_of_a_fleet_are_what_was_sent() {
     let directory = tempfile::tempdir().unwrap();
@@ -169,7 +169,7 @@ fn totals_of_a_fleet_are_what_was_sent() {
         delivered(&of_stopped) > 0 && delivered(&of_killed) > 0
     });
 
-    // The log is away: there is a file where its directory was.
+    // The log is down: there is a file where its directory was.
     std::fs::rename(&log, log.with_extension("away")).unwrap();
     std::fs::write(&log, "no log").unwrap();
     until("both notice", || {

@@ -84,7 +84,7 @@ fn with_a_descriptor_store_and_state_a_restart_loses_nothing() {
     restarts_lose_nothing(true);
 }
 
-/// A listener that is configured no longer: the manager need not keep its socket for ever.
+/// A listener that is no longer configured: the manager must not keep its socket.
 #[test]
 fn what_no_listener_wants_is_closed_and_forgotten() {
     let mut manager = Manager::new();

@@ -1,5 +1,5 @@
-//! The tail, asked of the real binary: what arrives is shown with its sender and what became of it, and nobody pays for it who
-//! does not look.
+//! The tail, asked of the real binary: shows messages with their sender and verdict, and costs nothing without a
+//! reader.
 
 mod support;
 

@@ -559,7 +559,7 @@ fn lines_arrive_over_every_socket() {
 fn silence_ends_a_sink_but_only_once_something_came() {
     let flags = ["--listen", "statsd=udp://127.0.0.1:0", "--until-idle", "50ms"];
     let mut sink = Sink::start(&flags);
-    // Nothing can show that it would wait for ever; it has outlived the time of its silence.
+    // Nothing can show that it would wait without limit; it has outlived the time of its silence.
     let started = std::time::Instant::now();
     while started.elapsed() < std::time::Duration::from_millis(200) {
         assert!(sink.child.try_wait().unwrap().is_none());

@@ -1,6 +1,6 @@
-//! A real Apache Kafka broker for tests: one process, broker and controller, on free ports of the loopback address.
+//! A real Apache Kafka broker for tests: broker and controller in one process, on free ports of the loopback address.
 //!
-//! It ends with its [`Broker`], and also when the process that started it is killed.
+//! It ends with its [`Broker`], and when the process that started it is killed.
 
 use std::fs;
 use std::io::Write;
@@ -15,20 +15,20 @@ use tempfile::TempDir;
 /// How long a broker may take until it answers.
 const START: Duration = Duration::from_secs(60);
 
-/// The folder of this crate.
+/// The directory of this crate.
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Whom the guarded address lets in.
+/// TLS and passwords of the guarded address.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// PEM: a certificate for `127.0.0.1` or `localhost`, and its key as PKCS #8.
+    /// PEM: a certificate for `127.0.0.1` or `localhost`, and its PKCS #8 key.
     pub certificate: String,
     pub key: String,
-    /// Names and passwords. What they may do is a matter of settings.
+    /// Names and passwords. The broker's settings decide what each user may do.
     pub users: Vec<(String, String)>,
 }
 
-/// A broker. It is there until this is dropped.
+/// A running broker. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Broker {
     jars: PathBuf,
@@ -39,12 +39,12 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts one, and waits until it answers.
+    /// Starts a broker and waits until it answers.
     pub fn start() -> Broker {
         Broker::start_with(None, &[])
     }
 
-    /// The same with a second address, that asks for TLS and a password (SCRAM-SHA-256, SCRAM-SHA-512), and with more settings.
+    /// The same with further settings and, with `guard`, a second address that requires TLS and a password (SCRAM-SHA-256, SCRAM-SHA-512).
     pub fn start_with(guard: Option<&Guard>, settings: &[(&str, &str)]) -> Broker {
         let directory = TempDir::new().expect("a directory");
         let [port, controller, guarded] = free_ports();
@@ -79,27 +79,27 @@ impl Broker {
         broker
     }
 
-    /// Where it takes connections of anybody.
+    /// The address that is open to all clients.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Where it asks for TLS and a password.
+    /// The address that requires TLS and a password.
     pub fn guarded_address(&self) -> String {
         format!("localhost:{}", self.guarded.expect("a guarded broker"))
     }
 
-    /// Where its logs are.
+    /// The directory of its logs.
     pub fn data(&self) -> PathBuf {
         self.file("data")
     }
 
-    /// What it has said.
+    /// Its output.
     pub fn said(&self) -> String {
         fs::read_to_string(self.file("log")).unwrap_or_default()
     }
 
-    /// Kills the process, which leaves everything as it is.
+    /// Kills the process. Its files stay.
     pub fn kill(&mut self) {
         if self.is_running() {
             self.signal(Signal::KILL);
@@ -107,7 +107,7 @@ impl Broker {
         self.await_end();
     }
 
-    /// Lets no file of the process grow beyond this size, until it is started again.
+    /// Limits the size of every file that the process writes, until it is restarted.
     pub fn limit_files(&self, bytes: u64) {
         let limit = Rlimit {
             current: Some(bytes),
@@ -116,23 +116,23 @@ impl Broker {
         prlimit(Some(self.pid()), Resource::Fsize, limit).expect("a limit");
     }
 
-    /// Whether the process is there.
+    /// Whether the process is running.
     pub fn is_running(&mut self) -> bool {
         let runner = self.runner.as_mut();
         runner.is_some_and(|runner| matches!(runner.try_wait(), Ok(None)))
     }
 
-    /// Waits until the process has ended by itself.
+    /// Waits until the process ends without being killed.
     pub fn await_end(&mut self) {
         if let Some(mut runner) = self.runner.take() {
-            // Standard input stays open, so the directory does.
+            // Keeps standard input open, so the runner does not remove the directory.
             let input = runner.stdin.take();
             runner.wait().expect("it ends");
             drop(input);
         }
     }
 
-    /// Starts it again on the same ports, with what it had.
+    /// Restarts it on the same ports with its data.
     pub fn restart(&mut self) {
         assert!(self.runner.is_none(), "it is running");
         self.run();
@@ -153,7 +153,7 @@ impl Broker {
     }
 
     fn run(&mut self) {
-        // What it said before does not show that it is ready now.
+        // Its earlier output does not show that it is ready now.
         let _ = fs::remove_file(self.file("log"));
         let _ = fs::remove_file(self.file("pid"));
         let runner = Command::new(Path::new(HERE).join("broker.sh"))
@@ -194,7 +194,7 @@ fn free_ports<const N: usize>() -> [u16; N] {
     held.map(|held| held.local_addr().expect("an address").port())
 }
 
-/// The folder with the jars, fetched where they are not there.
+/// The directory with the jars; fetches them if missing.
 fn jars() -> PathBuf {
     let output = Command::new(Path::new(HERE).join("jars.sh"))
         .stderr(Stdio::piped())

@@ -1,4 +1,4 @@
-//! What this machine can send at best: the same profile, all-out, into the built-in null receiver.
+//! The maximum rate of this machine: the same profile, all-out, into the built-in null receiver.
 
 use crate::null::{How, Null};
 use crate::profile::{Throttle, Transport};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_rig_base::clock;
 
-/// A result, kept per host, kernel, profile and transport.
+/// A result, stored per host, kernel, profile and transport.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
@@ -21,19 +21,19 @@ pub struct Calibration {
     pub packets_per_s: f64,
     pub messages_per_s: f64,
     pub bytes_per_s: f64,
-    /// Processor time of the sender per packet.
+    /// CPU time of the sender per packet.
     pub cpu_ns_per_packet: f64,
-    /// Share of its core the sender used; the rest it waited for the receiver.
+    /// Share of its core that the sender used; the rest is waiting for the receiver.
     pub cpu_share: f64,
-    /// Share of the time in which the null receiver took no more.
+    /// Share of the time in which the null receiver accepted no more.
     pub blocked_share: f64,
-    /// Composing alone, nothing sent, in processor time.
+    /// CPU time of composing alone, without sending.
     pub compose_ns_per_message: f64,
     pub compose_bytes_per_s: f64,
-    /// Share of sent packets the null receiver got (UDP may lose some).
+    /// Share of sent packets that the null receiver got (UDP may lose some).
     pub received_share: f64,
     pub system_calls_per_packet: f64,
-    /// Datagrams went to the kernel glued together.
+    /// Whether segmentation offload was used.
     #[serde(default)]
     pub gso: bool,
 }
@@ -63,7 +63,7 @@ pub fn host() -> (String, String) {
     )
 }
 
-/// Where results are kept: one file per profile and transport, in a folder per host and kernel.
+/// Place of a result: one file per profile and transport, in a directory per host and kernel.
 pub fn store(folder: &Path, profile: &str, transport: Transport) -> PathBuf {
     let (host, kernel) = host();
     let plain = |text: &str| -> String {
@@ -84,7 +84,7 @@ pub fn store(folder: &Path, profile: &str, transport: Transport) -> PathBuf {
     ))
 }
 
-/// Composes for a while without sending: nanoseconds of processor time per message, bytes per second of it.
+/// Composes for a while without sending. Returns nanoseconds of CPU time per message, and bytes per second.
 fn compose_alone(load: &Load, time: Duration) -> (f64, f64) {
     let (mut source, _) = load.source(0);
     let mut buffer = vec![0u8; source.room()];
@@ -102,20 +102,20 @@ fn compose_alone(load: &Load, time: Duration) -> (f64, f64) {
             bytes += packet.len as u64;
         }
     }
-    // Processor time, not the clock's: others may share the core.
+    // CPU time instead of wall time, because others may share the core.
     let spent = (own() - before).as_secs_f64().max(1e-9);
     (spent * 1e9 / messages as f64, bytes as f64 / spent)
 }
 
-/// Waits for what is still in the socket and holds what the receiver counted to what was sent: the share of it that came.
+/// Waits for the rest in the socket. Returns the share of the sent packets that the receiver counted.
 fn received_share(load: &Load, report: &Report, null: &Null) -> Result<f64, RunError> {
     let lossy = load.transport == Transport::Udp;
-    // A stream has no packets, and frames around them.
+    // A stream has no packets, but frames.
     let packets_wanted = match load.transport {
         Transport::Unix | Transport::Tcp => 0,
         _ => report.packets,
     };
-    // What was lost never comes; what cannot be lost may have to wait for a processor.
+    // Lost packets never arrive; on lossless transports the receiver may have to wait for a processor.
     let deadline = Instant::now() + Duration::from_millis(if lossy { 300 } else { 10_000 });
     while (null.packets() < packets_wanted || null.bytes() < report.bytes) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
@@ -187,15 +187,15 @@ pub fn calibrate(
     Ok((calibration, report))
 }
 
-/// The rule of a fair paced run: at most two thirds of what this machine can send. `None` when nothing is known.
+/// The limit for a fair paced run: at most two thirds of this machine's maximum. `None` if that is unknown.
 pub fn headroom(load: &Load, calibration: &Calibration) -> Option<f64> {
     let rate = load.profile.rate?;
     load.profile.rate_unit()?;
     Some(calibration.per_second(rate.unit) / rate.per_second)
 }
 
-/// The verdict of a run once its calibration is known: too little headroom makes a shortfall the generator's, and an
-/// all-out UDP run without loss says nothing of the target.
+/// The verdict of a run given its calibration: with too little headroom a shortfall is the generator's, and an all-out UDP run without loss
+/// says nothing about the target.
 pub fn judge(report: &Report, headroom: Option<f64>) -> Verdict {
     let verdict = report.verdict();
     match headroom {

@@ -1,8 +1,7 @@
-//! Contexts that differ but are equal to a receiver that compares too little.
+//! Contexts that differ but are equal to a receiver with an incomplete comparison.
 //!
-//! Three families, each a pair: tag lists of one name whose 64-bit murmur3 hashes have the same exclusive or (some agents
-//! combine tag hashes that way, so that order does not matter); a name and a tag swapped; and lists whose
-//! concatenation without separators is the same text.
+//! Three families of pairs: tag lists of one name whose 64-bit murmur3 hashes have the same exclusive or (some agents combine tag hashes in
+//! this way, to ignore order); a name and a tag swapped; and lists whose concatenation without separators is the same text.
 
 use crate::model::{CollideBuilder, Context};
 
@@ -53,11 +52,11 @@ pub fn murmur3(data: &[u8]) -> u64 {
 
 /// Two disjoint tag lists of equal length whose murmur3 hashes have the same exclusive or.
 ///
-/// Of 65 pairs of tags some subset has differences that cancel, because 65 vectors over 64 bits are
-/// dependent; elimination finds it. The lists are the two sides of that subset, about 32 tags each.
+/// Among 65 pairs of tags some subset has differences that cancel, because 65 vectors over 64 bits are dependent. Elimination finds it. The
+/// lists are the two sides of that subset, about 32 tags each.
 pub fn xor_twins(number: u64) -> (Vec<String>, Vec<String>) {
     let tag = |side: &str, index: usize| format!("x{number}:{side}{index}");
-    // Reduced rows: difference so far, and which pairs it is made of.
+    // Reduced rows: difference so far, and the pairs in it.
     let mut rows: Vec<(u64, u128)> = Vec::new();
     for index in 0.. {
         let mut difference = murmur3(tag("a", index).as_bytes()) ^ murmur3(tag("b", index).as_bytes());
@@ -83,7 +82,7 @@ pub fn xor_twins(number: u64) -> (Vec<String>, Vec<String>) {
     unreachable!("65 vectors over 64 bits are dependent")
 }
 
-/// As many contexts as wanted, made of the families in turn.
+/// As many contexts as wanted, from each family in turn.
 pub(crate) fn contexts(b: &mut CollideBuilder<'_, '_>, wanted: usize) -> Vec<Context> {
     let kind = b.kind();
     let mut contexts = Vec::with_capacity(wanted + 5);

@@ -1,4 +1,4 @@
-//! Load for programs that watch files: log files that grow and rotate, and a tree whose files are renamed.
+//! Load for programs that watch files: log files that grow and rotate, and a directory tree with renamed files.
 
 use crate::rng::Rng;
 use crate::source::Load;
@@ -13,25 +13,25 @@ use std::time::{Duration, Instant, SystemTime};
 pub struct LogFiles {
     pub folder: PathBuf,
     pub files: u32,
-    /// Bytes per second and file, written to the last that is due, so that two runs write the same; nothing: as fast as the
-    /// disk, until the time is over.
+    /// Bytes per second and file. Everything due is written, so that two runs write the same. `None`: as fast as the disk until the end of
+    /// the time.
     pub rate: Option<f64>,
     pub rotate_at: u64,
-    /// Rotated files kept: `NAME.1` is the youngest.
+    /// Rotated files to keep: `NAME.1` is the youngest.
     pub keep: u32,
     pub duration: Duration,
     /// Stop after this many bytes per file.
     pub bytes: Option<u64>,
 }
 
-/// What was written.
+/// Result of writing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
     pub files: u32,
     pub began: SystemTime,
-    /// Bytes that were due; nothing where there was no rate.
+    /// Bytes that were due; `None` without a rate.
     pub scheduled: Option<u64>,
-    /// Of all lines, file after file.
+    /// Digest of all lines, file by file.
     pub digest: u64,
     pub bytes: u64,
     pub lines: u64,
@@ -57,7 +57,7 @@ fn rotated(path: &Path, number: u32) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Renames `NAME` to `NAME.1`, `NAME.1` to `NAME.2` and so on; the oldest goes.
+/// Renames `NAME` to `NAME.1`, `NAME.1` to `NAME.2` and so on, and deletes the oldest.
 fn rotate(path: &Path, keep: u32) -> io::Result<()> {
     if keep == 0 {
         return fs::remove_file(path);
@@ -93,7 +93,7 @@ pub fn write_logs(load: &Load, plan: &LogFiles) -> io::Result<Written> {
     let mut buffer = vec![0u8; room];
     let due_in_all = plan.rate.map(|rate| (rate * plan.duration.as_secs_f64()) as u64);
     let most = due_in_all.into_iter().chain(plan.bytes).min();
-    // A disk that cannot keep up does not hold anybody up for ever.
+    // Limits the time on a disk that cannot keep up.
     let end = plan.duration * if due_in_all.is_some() { 2 } else { 1 };
     let mut written = Written {
         files: plan.files,
@@ -151,14 +151,14 @@ pub fn write_logs(load: &Load, plan: &LogFiles) -> io::Result<Written> {
     Ok(written)
 }
 
-/// A tree of folders and files.
+/// A tree of directories and files.
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub folder: PathBuf,
     pub depth: u32,
-    /// Folders per folder.
+    /// Directories per directory.
     pub width: u32,
-    /// Files per folder.
+    /// Files per directory.
     pub files: u32,
     pub file_bytes: u64,
     pub renames_per_second: f64,
@@ -166,16 +166,16 @@ pub struct Tree {
     pub seed: u64,
 }
 
-/// What was done to the tree.
+/// Result of changing the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grew {
     pub folders: u64,
     pub files: u64,
     pub renames: u64,
-    /// When the first rename was due; the tree was there.
+    /// Time of the first rename, with the complete tree.
     pub began: SystemTime,
     pub elapsed: Duration,
-    /// Of what was renamed, in order.
+    /// Digest of the renamed paths, in order.
     pub digest: u64,
 }
 

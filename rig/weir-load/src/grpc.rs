@@ -1,6 +1,6 @@
-//! The least of a gRPC client: unary calls, one at a time, over one HTTP/2 connection without TLS.
+//! A minimal gRPC client: unary calls, one at a time, over one HTTP/2 connection without TLS.
 //!
-//! HTTP/2 is hyper's, on a runtime of this thread alone that runs while a call is under way.
+//! HTTP/2 is hyper's, on a single-threaded runtime that runs only during a call.
 
 use crate::profile::Payload;
 use crate::requests::{Answer, Requests};
@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// The method that takes a payload, if one does.
+/// The method for a payload, if there is one.
 pub fn method(payload: Payload) -> Option<&'static str> {
     match payload {
         Payload::OtlpLogs => Some("/opentelemetry.proto.collector.logs.v1.LogsService/Export"),
@@ -28,12 +28,12 @@ pub fn method(payload: Payload) -> Option<&'static str> {
 pub struct Calls {
     runtime: Runtime,
     sender: SendRequest<Full<Bytes>>,
-    /// Everything but the body.
+    /// The request without its body.
     head: Request<()>,
 }
 
 impl Calls {
-    /// Greets the server. `headers` are metadata, as `Name: value`.
+    /// Performs the HTTP/2 handshake. `headers` are metadata, as `Name: value`.
     pub fn new(payload: Payload, host: &str, stream: &TcpStream, headers: &[String]) -> io::Result<Calls> {
         let path = method(payload).ok_or_else(|| io::Error::other("no gRPC method takes this payload"))?;
         let mut head = Request::post(format!("http://{host}{path}"))
@@ -52,7 +52,7 @@ impl Calls {
             let (sender, connection) = http2::handshake(TokioExecutor::new(), stream)
                 .await
                 .map_err(io::Error::other)?;
-            // What ends a connection is told to the call under way.
+            // The current call gets the error that ends the connection.
             tokio::spawn(connection);
             Ok::<_, io::Error>(sender)
         })?;
@@ -66,7 +66,7 @@ impl Calls {
 
 impl Requests for Calls {
     fn post(&mut self, body: &[u8], _records: u32, patience: Duration) -> io::Result<Answer> {
-        // Not compressed, and its length.
+        // The prefix: uncompressed, and the length.
         let mut message = Vec::with_capacity(body.len() + 5);
         message.push(0);
         message.extend_from_slice(&(body.len() as u32).to_be_bytes());
@@ -89,7 +89,7 @@ impl Requests for Calls {
     }
 }
 
-/// The connection ended, or the server cut the call off.
+/// The connection ended, or the server cancelled the call.
 fn gone(error: hyper::Error) -> io::Error {
     let mut cause: &dyn std::error::Error = &error;
     while let Some(next) = cause.source() {
@@ -102,7 +102,7 @@ fn gone(error: hyper::Error) -> io::Error {
     }
 }
 
-/// What the status says; a call that fails at once has it in the headers.
+/// The meaning of the status. A call that fails at once has it in the headers.
 fn answer(head: &Response<()>, trailers: &HeaderMap) -> Answer {
     let of = |name: &str| {
         let found = trailers.get(name).or_else(|| head.headers().get(name));
@@ -110,7 +110,7 @@ fn answer(head: &Response<()>, trailers: &HeaderMap) -> Answer {
     };
     match of("grpc-status") {
         "0" => Answer::Taken,
-        // Unavailable; or exhausted, with the time to come back.
+        // Unavailable, or exhausted with a time to retry.
         "14" => Answer::Busy,
         "8" if !of("grpc-status-details-bin").is_empty() => Answer::Busy,
         "" if matches!(head.status().as_u16(), 429 | 503) => Answer::Busy,

@@ -16,7 +16,7 @@ pub struct Posts {
 }
 
 impl Posts {
-    /// Requests to a path; to the payload's usual one when it is `/`.
+    /// Requests to a path; `/` stands for the payload's usual path.
     pub fn new(
         payload: Payload,
         host: &str,

@@ -1,4 +1,4 @@
-//! A profile from recorded traffic. Words are replaced by others of the same length, so that a profile can be shared.
+//! Derives a profile from recorded traffic. Words are replaced by others of the same length, so that the profile can be shared.
 
 use crate::profile::{
     Fit, Kinds, Names, PacketSize, Popularity, Profile, TagCount, TagKeys, TagValues, Throttle, Types, Value,
@@ -9,10 +9,10 @@ use crate::rng::mix;
 use crate::units::{Bytes, Range, Rate, RateUnit};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Lists in a learned profile are cut to this many entries.
+/// Maximum entries of lists in a learned profile.
 const LIST_MAX: usize = 5000;
 
-/// What was read of the traffic.
+/// What was read from the traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
     pub packets: u64,
@@ -23,7 +23,7 @@ pub struct Learned {
     pub contexts: u64,
 }
 
-/// Replaces every run of letters or digits by one of the same length and make that only `salt` and the word decide.
+/// Replaces every run of letters or digits by one of the same length and kind, chosen by `salt` and the word.
 pub fn anonymise(text: &str, salt: u64) -> String {
     let mut out = String::with_capacity(text.len());
     let bytes = text.as_bytes();
@@ -34,7 +34,7 @@ pub fn anonymise(text: &str, salt: u64) -> String {
             .position(|b| !b.is_ascii_alphanumeric())
             .map_or(bytes.len(), |length| at + length);
         if end == at {
-            // Separators say nothing; anything that is not ASCII might.
+            // Separators carry no information; non-ASCII characters might.
             out.push(if bytes[at].is_ascii() {
                 char::from(bytes[at])
             } else {
@@ -103,7 +103,7 @@ impl Shape {
         }
         self.names.insert(name.to_string());
         let list: Vec<&str> = tags.split(',').filter(|t| !t.is_empty()).collect();
-        // Counted per list, because that is what the model draws.
+        // Counted per list, because the model draws lists.
         if self.lists.insert(tags.to_string()) {
             *self.tag_counts.entry(list.len() as u64).or_default() += 1.0;
         }
@@ -144,7 +144,7 @@ impl Shape {
     }
 }
 
-/// The sorted, anonymised, deduplicated and shortened list of a set of texts.
+/// The texts: anonymised, sorted, deduplicated and shortened.
 fn list(texts: &HashSet<String>, salt: u64) -> Vec<String> {
     let mut all: Vec<String> = texts.iter().map(|text| anonymise(text, salt)).collect();
     all.sort_unstable();
@@ -153,7 +153,7 @@ fn list(texts: &HashSet<String>, salt: u64) -> Vec<String> {
     all
 }
 
-/// Learns a profile. `salt` decides which words replace which.
+/// Derives a profile. `salt` determines the replacement of words.
 pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), String> {
     let mut shape = Shape::default();
     let mut learned = Learned::default();
@@ -193,7 +193,7 @@ pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), Stri
     Ok((profile, learned))
 }
 
-/// From the shortest to the longest of some texts.
+/// The lengths of texts, from the shortest to the longest.
 fn length(texts: &HashSet<String>, most: u64) -> Range {
     let lengths = texts.iter().map(|text| text.len() as u64);
     Range::new(
@@ -203,7 +203,7 @@ fn length(texts: &HashSet<String>, most: u64) -> Range {
 }
 
 impl Shape {
-    /// Reads a packet; how many lines it has.
+    /// Reads a packet and returns its number of lines.
     fn packet(&mut self, bytes: &[u8], unread: &mut u64) -> u64 {
         let text = String::from_utf8_lossy(bytes);
         let mut lines = 0;
@@ -225,7 +225,7 @@ impl Shape {
         lines
     }
 
-    /// What the messages say of a profile.
+    /// The profile that fits the messages.
     fn profile(&self, salt: u64) -> Profile {
         let keys = list(&self.keys, salt);
         let values = list(&self.values, salt);
@@ -343,10 +343,10 @@ mod tests {
         }
     }
 
-    /// Learning from what a profile made gives a profile that makes the like of it.
+    /// A profile learned from the traffic of another profile produces similar traffic.
     #[test]
     fn a_learned_profile_has_the_shape_it_was_learned_from() {
-        // Uniform, because with a few hot contexts the mean hangs on the length of those.
+        // Uniform, because with a few hot contexts the mean depends on their lengths.
         let known = Profile {
             popularity: Popularity::Uniform,
             ..crate::profiles::named("real-web").unwrap()

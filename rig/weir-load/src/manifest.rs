@@ -1,7 +1,7 @@
-//! `manifest.json`: what a run sent, exactly, so that a sink can tell whether an agent delivered it.
+//! `manifest.json`: exactly what a run sent, so that a sink can verify the delivery of an agent.
 //!
-//! The truth is not collected while sending: the byte stream is a function of profile, seed and connection, so it is
-//! replayed afterwards for the packets that left the machine. Keeping the books costs the run nothing.
+//! The truth is not collected while sending: the byte stream is a function of profile, seed and connection, so it is replayed afterwards
+//! for the packets that were sent. Counting costs the run nothing.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ pub const VERSION: u32 = 1;
 
 /// An exact decimal number with six fractional digits.
 ///
-/// Sums of values times weights stay exact where `f64` would round. In JSON it is a string (`"12.5"`), because JSON
-/// numbers are read as `f64` by nearly everything.
+/// Sums of values times weights stay exact where `f64` would round. In JSON it is a string (`"12.5"`), because most JSON parsers read
+/// numbers as `f64`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Decimal {
     /// The number in millionths.
@@ -32,7 +32,7 @@ impl Decimal {
 
     /// The nearest `f64`.
     pub fn to_f64(self) -> f64 {
-        // Adding whole and fraction would round twice; reading the text rounds once.
+        // Adding integer part and fraction would round twice; parsing the text rounds once.
         self.to_string()
             .parse()
             .expect("a decimal number is a float's text")
@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for Decimal {
     }
 }
 
-/// What one run sent and how sending went.
+/// The messages of one run and how sending went.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -112,15 +112,15 @@ pub struct Manifest {
     pub seed: u64,
     /// `dogstatsd`, `statsd`, `syslog5424`, ...
     pub payload: String,
-    /// The address loaded, as given (`unixgram:///path`), or nothing for a dump.
+    /// The target's address as given (`unixgram:///path`), or empty for a dump.
     pub target: Option<String>,
     /// Wall clock of the first packet, nanoseconds since 1970; 0 for a dump.
     #[serde(default)]
     pub started_unix_ns: u64,
     pub totals: Totals,
     pub distinct: Distinct,
-    /// Digest of the packets sent, in order, connection by connection. Same profile, seed and packet counts: same
-    /// digest on every machine.
+    /// Digest of the sent packets, in order, connection by connection. Equal profile, seed and packet counts give equal digests on every
+    /// machine.
     pub digest: String,
     pub sending: Sending,
     /// One row per context, on request (`--contexts`). Sorted by type, name, tags.
@@ -134,7 +134,7 @@ pub struct Manifest {
     pub checks: Option<BTreeMap<String, u64>>,
 }
 
-/// Counts of what was sent. Latency markers are in none of them but `Sending::markers`.
+/// Counts of what was sent. Latency markers are counted only in `Sending::markers`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Totals {
@@ -142,17 +142,17 @@ pub struct Totals {
     pub packets: u64,
     /// Payload bytes, framing excluded.
     pub bytes: u64,
-    /// Lines or records of any kind, broken ones included.
+    /// Lines or records of any kind, including malformed ones.
     pub messages: u64,
     pub metrics: u64,
     pub events: u64,
     pub service_checks: u64,
-    /// Records of the payloads that are neither metrics, events nor checks: log lines, spans.
+    /// Records of payloads without metrics, events or checks: log lines, spans.
     #[serde(default)]
     pub records: u64,
     /// Metric messages and values by type, under the wire's names (`c`, `g`, `ms`, `d`, `s`, `h`).
     pub types: BTreeMap<String, TypeTotals>,
-    /// Messages broken on purpose, by the name of the error.
+    /// Messages malformed on purpose, by the name of the error.
     #[serde(default)]
     pub malformed: BTreeMap<String, u64>,
     /// Packets equal to an earlier one; counted on request (`--no-repeat`).
@@ -166,17 +166,17 @@ pub struct TypeTotals {
     pub messages: u64,
     /// Values: a packed message has several.
     pub samples: u64,
-    /// Values, each counted `1 / rate` times.
+    /// Sum of the values' weights `1 / rate`.
     pub weight: u64,
 }
 
-/// How many different strings the sent messages contain.
+/// Number of distinct strings in the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Distinct {
     pub names: u64,
     pub tags: u64,
-    /// Tag lists as sets: order and repetition do not count.
+    /// Tag lists as sets: order and repetition are ignored.
     pub tag_lists: u64,
     /// Name, tag set and type.
     pub contexts: u64,
@@ -189,31 +189,31 @@ pub struct Sending {
     pub elapsed_s: f64,
     /// The unit of `scheduled` and `achieved`: `messages`, `packets` or `bytes`; empty when sending all-out.
     pub unit: String,
-    /// What the schedule asked for until the end of the run; 0 when sending all-out.
+    /// Units due by the end of the run; 0 when sending all-out.
     pub scheduled: f64,
-    /// What was handed to the kernel, in the same unit.
+    /// Units handed to the kernel.
     pub achieved: f64,
     /// Share of packets sent more than one quantum after they were due.
     pub late_fraction: f64,
     pub lateness_p99_s: f64,
-    /// Time the target would take no more.
+    /// Time in which the target accepted no more.
     pub blocked_s: f64,
-    /// Packets given up because the target took no more (`--on-backpressure skip`).
+    /// Packets abandoned because the target accepted no more (`--on-backpressure skip`).
     pub refused_packets: u64,
     pub refused_messages: u64,
     pub cpu_user_s: f64,
     pub cpu_system_s: f64,
-    /// Time the sending threads were ready to run but another process or the host had their core.
+    /// Time in which the sending threads were runnable but another process or the host had their core.
     pub run_delay_s: f64,
-    /// `on-schedule`, `target-limited`, `generator-limited`, `host-limited`, `unlimited` for an all-out run into
-    /// something that never pushed back, or `aborted` when the target went away.
+    /// `on-schedule`, `target-limited`, `generator-limited`, `host-limited`, `unlimited` for an all-out run into a target that never pushed
+    /// back, or `aborted` if the target went away.
     pub verdict: String,
     /// Latency markers sent, with the wall clock of each.
     #[serde(default)]
     pub markers: Vec<Marker>,
 }
 
-/// One `weir.load.marker:SEQ|g` and when it left, nanoseconds since 1970.
+/// One `weir.load.marker:SEQ|g` and its send time, nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Marker {
@@ -221,7 +221,7 @@ pub struct Marker {
     pub sent_unix_ns: u64,
 }
 
-/// Everything an agent must be able to say about one context at the end.
+/// Everything that an agent must report about one context at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ContextTruth {
@@ -235,23 +235,23 @@ pub struct ContextTruth {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub container_id: String,
     pub messages: u64,
-    /// Values, each once.
+    /// Values, each counted once.
     pub samples: u64,
-    /// Values, each counted `1 / rate` times: what `.count` of a histogram or distribution must be.
+    /// Sum of the values' weights `1 / rate`: the expected `.count` of a histogram or distribution.
     pub weight: u64,
     /// Sum of the values as written.
     pub sum: Decimal,
-    /// Sum of the values, each counted `1 / rate` times: what a counter must be.
+    /// Sum of value times `1 / rate`: the expected counter.
     pub weighted_sum: Decimal,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Decimal>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Decimal>,
-    /// Gauges: the last value of each connection that sent this context. With one connection the agent's last value must
-    /// be it; with several it must be one of them.
+    /// Gauges: the last value of each connection that sent this context. With one connection it must be the agent's last value; with
+    /// several, one of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last: Vec<Decimal>,
-    /// Sets: the different members, sorted.
+    /// Sets: the distinct members, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<String>,
 }

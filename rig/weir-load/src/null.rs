@@ -1,4 +1,4 @@
-//! The built-in null receiver: takes packets and forgets them, as fast as it can or at a set pace.
+//! The built-in null receiver: receives packets and discards them, unlimited or at a set pace.
 
 use crate::profile::Transport;
 use crate::sys::{self, CountBatch};
@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_rig_base::{clock, cpu, socket};
 
-/// A receiver of its own on a loopback port or a socket file.
+/// A receiver on a loopback port or a socket file.
 pub struct Null {
     target: Target,
     counts: Arc<Counts>,
@@ -35,15 +35,15 @@ pub struct Pace {
     pub packets_per_second: f64,
 }
 
-/// How a receiver runs.
+/// Options of a receiver.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct How {
     /// Processor its threads are pinned to.
     pub cpu: Option<usize>,
-    /// Take no more than this; without it, all there is.
+    /// Maximum pace. `None`: unlimited.
     pub pace: Option<Pace>,
-    /// Look for datagrams for a while before sleeping until one comes: a sender that is busy then never has to wake the
-    /// receiver, which costs it as much as sending. Only for a receiver that has a processor of its own.
+    /// Poll for datagrams for a while before sleeping: a busy sender then never has to wake the receiver, which would cost it as much as
+    /// sending. Only for a receiver with its own processor.
     pub spin: bool,
 }
 
@@ -54,7 +54,7 @@ struct Brake {
 }
 
 impl Brake {
-    /// Waits until the next packet may be taken. Returns how many may be.
+    /// Waits until packets may be received, and returns how many.
     fn allow(&mut self) -> usize {
         let Some(pace) = self.pace else {
             return usize::MAX;
@@ -76,7 +76,7 @@ impl Brake {
 }
 
 impl Null {
-    /// Opens a receiver for a transport. Socket files are made in `folder`.
+    /// Opens a receiver for a transport. Creates socket files in `folder`.
     pub fn open(transport: Transport, folder: &Path, how: How) -> io::Result<Null> {
         let counts = Arc::new(Counts::default());
         let stop = Arc::new(AtomicBool::new(false));
@@ -153,7 +153,7 @@ impl Null {
         self.target.clone()
     }
 
-    /// Packets taken so far; on streams, reads.
+    /// Packets received so far; on streams, reads.
     pub fn packets(&self) -> u64 {
         self.counts.packets.load(Relaxed)
     }
@@ -197,7 +197,7 @@ fn datagrams<S: AsFd + Send + 'static>(
         while !stop.load(Relaxed) {
             let most = brake.allow();
             let wait = !how.spin || looks >= LOOKS;
-            // A timeout is how a loop that sleeps notices that it should stop.
+            // After a timeout the loop checks whether it should stop.
             let Ok((packets, bytes)) = batch.receive(socket.as_fd(), most, wait) else {
                 if !wait {
                     looks += 1;
@@ -213,8 +213,7 @@ fn datagrams<S: AsFd + Send + 'static>(
     })
 }
 
-/// About as long as a packet takes to send: a receiver that asks without pause holds the socket's lock just when the sender
-/// wants it.
+/// About as long as sending a packet takes. A receiver that polls without pause would hold the socket's lock when the sender needs it.
 fn pause() {
     for _ in 0..PAUSES {
         std::hint::spin_loop();
@@ -223,8 +222,8 @@ fn pause() {
 
 const PAUSES: u32 = 64;
 
-/// Empty polls before a receiver sleeps: longer than a sender composes a whole system call's packets. A receiver that
-/// never sleeps looks like any busy program to the scheduler, and waits for its turn where others want the processor, too.
+/// Empty polls before a receiver sleeps: longer than a sender needs to compose the packets of a system call. To the scheduler a receiver
+/// that never sleeps is a busy program, which has to wait when others want the processor.
 const LOOKS: u32 = 100;
 
 fn streams<S: Send + 'static>(
@@ -248,7 +247,7 @@ fn streams<S: Send + 'static>(
                         serve(stream, &counts, &stop, how.pace);
                     }));
                 }
-                // No thread is waiting: look again soon. New connections come once per run.
+                // No thread waits here: poll again soon. New connections come once per run.
                 Err(_) => std::thread::sleep(Duration::from_millis(2)),
             }
         }
@@ -258,7 +257,7 @@ fn streams<S: Send + 'static>(
     })
 }
 
-/// Reads and forgets. A pace counts reads of 8 KiB.
+/// Reads and discards. With a pace, 8 KiB per read.
 fn swallow<S: Read>(mut stream: S, counts: &Counts, stop: &AtomicBool, pace: Option<Pace>) {
     let mut buffer = vec![0u8; if pace.is_some() { 8192 } else { 256 << 10 }];
     let mut brake = Brake {

@@ -1,11 +1,11 @@
-//! The named profiles: data in `profiles/*.yaml`. Where each figure comes from is written in `rig/docs/load.md`.
+//! The named profiles, in `profiles/*.yaml`. `rig/docs/load.md` has the source of each figure.
 //!
-//! A file that begins with `like: other` stands for the other file with its own keys laid over it. Words in braces are
-//! filled in from the name that was asked for.
+//! A file that begins with `like: other` extends that file: its own keys override the other's. Words in braces are replaced by parts of the
+//! requested name.
 
 use crate::profile::{Profile, Throttle};
 
-/// Everything a reader needs to choose: name and one line.
+/// A profile's name and description.
 pub struct Named {
     pub name: String,
     pub about: String,
@@ -29,10 +29,10 @@ const FILES: &[(&str, &str)] = &files!(
     "statsd-plain" "syslog3164" "syslog5424" "tag-dup" "tag-permute" "type-conflict" "unique-flood"
 );
 
-/// The plain names in the order they are listed; families have more.
+/// The plain names in listing order; families have more.
 const NAMES: &str = include_str!("../profiles/names.txt");
 
-/// The plain names; `interner-*` and `dsd-*` also take the suffixes of [`named`].
+/// The plain names. `interner-*` and `dsd-*` also take the suffixes of [`named`].
 pub fn all() -> Vec<Named> {
     let about = |name: &str| named(name).map_or_else(String::new, |profile| profile.about);
     NAMES
@@ -67,7 +67,7 @@ pub fn named(full: &str) -> Option<Profile> {
     Some(profile)
 }
 
-/// The nearest known name, for the error of an unknown one.
+/// The nearest known name, for the error about an unknown one.
 pub fn suggest(name: &str) -> Option<String> {
     let base = name.split('@').next().unwrap_or(name);
     NAMES
@@ -78,7 +78,7 @@ pub fn suggest(name: &str) -> Option<String> {
         .map(|(_, name)| name.to_owned())
 }
 
-/// Which files make a profile, each laid over those before it, and what is filled in.
+/// The files of a profile, each overriding earlier ones, and the replacements.
 #[derive(Default)]
 struct Recipe<'a> {
     files: Vec<&'a str>,
@@ -110,7 +110,7 @@ impl<'a> Recipe<'a> {
         if let Some(count) = name.strip_prefix("many-tags-") {
             return Recipe::many_tags(count.parse().ok()?);
         }
-        // Not every file is a profile: some are laid over others.
+        // Some files are not profiles but extensions of others.
         NAMES
             .split_whitespace()
             .any(|known| known == name)
@@ -174,7 +174,7 @@ impl<'a> Recipe<'a> {
     }
 }
 
-/// Adds a file behind those it is like: of a key that comes twice, the last counts.
+/// Appends a file after those that it extends; the last of repeated keys counts.
 fn lay(file: &str, text: &mut String) {
     let (_, own) = FILES
         .iter()
@@ -197,7 +197,7 @@ fn thousands(text: &str) -> Option<u64> {
 }
 
 fn binary(text: &str) -> Option<u64> {
-    // A terabyte per second is more than any machine moves, and keeps the arithmetic within bounds.
+    // A terabyte per second exceeds every machine and keeps the arithmetic within bounds.
     const MOST: u64 = 1 << 40;
     let (number, unit) = match text.strip_suffix("KiB") {
         Some(number) => (number, 1 << 10),

@@ -1,18 +1,18 @@
-//! Traffic that was recorded: packet captures, raw packet files, and the captures a Datadog Agent writes.
+//! Recorded traffic: packet captures, raw packet files, and captures of the Datadog Agent.
 
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-/// A packet and when it was seen, from the first one.
+/// A packet and its time since the first one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     pub at: Duration,
     pub bytes: Vec<u8>,
 }
 
-/// The file cannot be read as any of the formats.
+/// Why a file cannot be read.
 #[derive(Debug)]
 pub struct RecordedError(pub String);
 
@@ -27,10 +27,10 @@ impl std::error::Error for RecordedError {}
 /// The first bytes of an agent's capture; the low half of the fifth is the version.
 const AGENT: [u8; 8] = [0xd4, 0x74, 0xd0, 0x60, 0xf0, 0xff, 0x00, 0x00];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// No capture may unpack to more.
+/// Maximum size of an unpacked capture.
 const UNPACKED_MAX: u64 = 4 << 30;
 
-/// Reads a file in any of the formats, distinguished by their first bytes. `port` keeps only UDP packets to it.
+/// Reads a file in any of the formats, detected by its first bytes. With `port`, keeps only UDP packets to it.
 pub fn read(path: &Path, port: Option<u16>) -> Result<Vec<Recorded>, RecordedError> {
     let bad = |text: String| RecordedError(format!("{}: {text}", path.display()));
     let mut bytes = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
@@ -63,7 +63,7 @@ fn parse(bytes: &[u8], port: Option<u16>) -> Result<Vec<Recorded>, String> {
     }
 }
 
-/// Records of a 32-bit little-endian length and so many bytes, as `load dump --raw` writes them. They carry no time.
+/// Records with a 32-bit little-endian length, as written by `load dump --raw`. They have no time.
 fn raw(mut bytes: &[u8]) -> Result<Vec<Recorded>, String> {
     let mut packets = Vec::new();
     while !bytes.is_empty() {
@@ -103,7 +103,7 @@ fn pcap(
     let mut at = 24;
     let mut first = None;
     while at < bytes.len() {
-        // A capture that was stopped may end within a record.
+        // An interrupted capture may end within a record.
         let (Some(seconds), Some(part), Some(length)) = (word(at), word(at + 4), word(at + 8)) else {
             break;
         };
@@ -160,7 +160,7 @@ fn udp(ip: &[u8]) -> Option<(u16, &[u8])> {
     };
     let port = u16::from_be_bytes([*segment.get(2)?, *segment.get(3)?]);
     let length = usize::from(u16::from_be_bytes([*segment.get(4)?, *segment.get(5)?]));
-    // Segmentation offload leaves a length of zero: the rest of the frame is the payload.
+    // Segmentation offload leaves a length of zero: the payload is the rest of the frame.
     let end = if length >= 8 {
         length.min(segment.len())
     } else {
@@ -169,8 +169,8 @@ fn udp(ip: &[u8]) -> Option<(u16, &[u8])> {
     Some((port, segment.get(8..end)?))
 }
 
-/// Messages of a 32-bit little-endian length and protobuf: timestamp (1), payload size (2), payload (3). A length of zero
-/// ends them; the tagger's state that follows is not traffic.
+/// Protobuf messages with a 32-bit little-endian length: timestamp (1), payload size (2), payload (3). A length of zero ends them; the
+/// tagger's state that follows is not traffic.
 fn agent(bytes: &[u8]) -> Result<Vec<Recorded>, String> {
     let version = bytes[4] & 15;
     if version > 3 {
@@ -196,7 +196,7 @@ fn agent(bytes: &[u8]) -> Result<Vec<Recorded>, String> {
         if let Some(size) = size {
             payload.truncate(size as usize);
         }
-        // Versions before 3 count seconds, later ones nanoseconds.
+        // Versions before 3 use seconds, later ones nanoseconds.
         let time = if version < 3 {
             Duration::from_secs(stamp)
         } else {
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(packets[1].bytes, b"b:2|g");
         assert_eq!(packets[1].at, Duration::from_millis(1));
         assert_eq!(parse(&file, None).unwrap().len(), 3);
-        // Cut anywhere, it never panics and yields whole packets only.
+        // Truncated anywhere, it does not panic and returns only complete packets.
         for end in 0..file.len() {
             if let Ok(packets) = parse(&file[..end], None) {
                 assert!(packets.iter().all(|p| !p.bytes.is_empty()));

@@ -1,5 +1,5 @@
-//! Payloads that are not DogStatsD: log lines, Datadog logs and traces, OTLP. Each record is a function of
-//! (seed, connection, index); times in them start at a fixed second, so that bytes never depend on the clock.
+//! Payloads other than DogStatsD: log lines, Datadog logs and traces, OTLP. Each record is a function of (seed, connection, index). Times
+//! start at a fixed second, so the bytes do not depend on the clock.
 
 use crate::compose::Packet;
 use crate::profile::{PacketSize, Payload, Profile, Transport};
@@ -8,7 +8,7 @@ use crate::source::Source;
 use crate::words;
 use std::io::Write as _;
 
-/// The second in which all records begin.
+/// The start time of all records.
 pub const EPOCH: u64 = 1_700_000_000;
 
 /// The stream of one connection.
@@ -23,10 +23,10 @@ pub struct Records {
     body: Vec<u8>,
 }
 
-/// No record is longer.
+/// Maximum length of a record.
 const RECORD_MAX: usize = 4096;
 
-/// Where an intake of this payload listens, and what its content is called.
+/// The intake path of a payload, and its content type.
 pub fn request(payload: Payload) -> (&'static str, &'static str) {
     match payload {
         Payload::DdLogs => ("/api/v2/logs", "application/json"),
@@ -85,7 +85,7 @@ const MONTHS: [&str; 12] = [
 ];
 const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 
-/// Protobuf, as little of it as OTLP needs.
+/// The parts of Protobuf that OTLP needs.
 mod proto {
     pub fn varint(out: &mut Vec<u8>, mut value: u64) {
         while value >= 0x80 {
@@ -121,7 +121,7 @@ mod proto {
     }
 }
 
-/// MessagePack, as little of it as traces need.
+/// The parts of MessagePack that traces need.
 mod msgpack {
     pub fn map(out: &mut Vec<u8>, len: usize) {
         if len < 16 {
@@ -183,9 +183,9 @@ impl Records {
         let syslog = matches!(profile.payload, Payload::Syslog3164 | Payload::Syslog5424);
         let most = match profile.messages_per_packet {
             Some(range) => range.max,
-            // A datagram of syslog is one message.
+            // A syslog datagram is one message.
             None if syslog && transport.is_datagram() => 1,
-            // The logs intake takes no more per request.
+            // Maximum per request of the logs intake.
             None if profile.payload == Payload::DdLogs => 1000,
             None => u64::MAX,
         };
@@ -226,7 +226,7 @@ impl Records {
         EPOCH * 1000 + (self.index & ((1 << 40) - 1))
     }
 
-    /// Writes the next record, without anything between records, to `self.record`.
+    /// Writes the next record to `self.record`, without a separator.
     fn next_record(&mut self) {
         self.record.clear();
         let mut out = std::mem::take(&mut self.record);
@@ -347,7 +347,7 @@ impl Records {
     fn trace(&mut self, out: &mut Vec<u8>, encode: fn(&mut Vec<u8>, &[SpanRecord])) {
         let start = self.clock_ms() * 1_000_000;
         let rng = &mut self.rng;
-        // Identifiers fit 63 bits: JSON readers in other languages keep signed ones.
+        // 63-bit identifiers: JSON parsers in other languages use signed integers.
         let trace = rng.next_u64() >> 1 | 1;
         let count = rng.between(1, 8);
         let mut spans: Vec<SpanRecord> = Vec::with_capacity(count as usize);
@@ -467,7 +467,7 @@ impl Records {
         });
     }
 
-    /// Puts the frame of a request around the records collected in `self.body`.
+    /// Wraps the records collected in `self.body` in a request.
     fn frame(&self, out: &mut Vec<u8>, records: u32) {
         match self.payload {
             Payload::DdLogs | Payload::DdTracesJson => {

@@ -1,4 +1,4 @@
-//! Sending recorded packets again, at their own pace, another, or none.
+//! Sends recorded packets: at their own pace, at another, or as fast as possible.
 
 use crate::profile::Transport;
 use crate::recorded::Recorded;
@@ -10,26 +10,26 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use weir_rig_base::{clock, socket};
 
-/// How to replay.
+/// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub target: Target,
-    /// 1 as recorded, 2 twice as fast; nothing: as fast as the target takes.
+    /// 1: as recorded, 2: twice as fast. `None`: as fast as the target accepts.
     pub speed: Option<f64>,
     pub rounds: u32,
     pub framing: Option<Framing>,
 }
 
-/// What was sent.
+/// Result of a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replayed {
     pub packets: u64,
     pub bytes: u64,
     pub elapsed: Duration,
     pub blocked: Duration,
-    /// How late the latest packet was.
+    /// Maximum lateness.
     pub latest: Duration,
-    /// Packets the kernel dropped at the target's UDP socket meanwhile, where it can be seen.
+    /// Packets that the kernel dropped at the target's UDP socket meanwhile, if visible.
     pub kernel_drops: Option<u64>,
 }
 
@@ -93,7 +93,7 @@ fn framing(options: &Options) -> Result<Framing, RunError> {
     }
 }
 
-/// A replay under way.
+/// A running replay.
 struct Replay<'a> {
     packets: &'a [Recorded],
     options: &'a Options,
@@ -105,7 +105,7 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// Waits until the next packet is due; the end of those that are due by then.
+    /// Waits until the next packet is due. Returns the end of the due packets.
     fn due(&mut self, next: usize, round: u32) -> usize {
         let most = (next + BATCH).min(self.packets.len());
         let Some(speed) = self.options.speed else {

@@ -1,4 +1,4 @@
-//! Payloads that go out as requests, each of which waits for its answer: over HTTP or gRPC.
+//! Payloads sent as requests over HTTP or gRPC. Each waits for its answer.
 
 use crate::grpc::Calls;
 use crate::http::Posts;
@@ -7,23 +7,23 @@ use crate::target::{Socket, Target};
 use std::io;
 use std::time::Duration;
 
-/// What a target says to a request.
+/// A target's answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Taken,
-    /// It asks for less: try the next one, this one is lost.
+    /// Overloaded: this request is lost, continue with the next.
     Busy,
-    /// It does not want this load: its words.
+    /// Refused, with the target's reason.
     Rejected(String),
 }
 
 /// The requests of one connection.
 pub trait Requests: Send {
-    /// Sends one body of so many records and waits for the answer.
+    /// Sends one body with this many records and waits for the answer.
     fn post(&mut self, body: &[u8], records: u32, patience: Duration) -> io::Result<Answer>;
 }
 
-/// Requests over a connected socket, with headers `Name: value` in each.
+/// Opens requests over a connected socket, with headers `Name: value` in each.
 pub fn open(
     load: &Load,
     target: &Target,
@@ -42,7 +42,7 @@ pub fn open(
     }
 }
 
-/// Refuses headers that are not `Name: value` on one line.
+/// Checks that a header is `Name: value` on one line.
 pub fn check_header(header: &str) -> Result<(), String> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     match header.split_once(':') {

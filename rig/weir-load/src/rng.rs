@@ -1,9 +1,9 @@
-//! Random numbers and the few transcendental functions the model needs, the same on every machine.
+//! Random numbers and the few transcendental functions of the model, identical on every machine.
 //!
-//! `f64::ln` and `exp` come from the platform's C library and may differ in the last bit; a golden digest would then hold
-//! on one machine only. The versions here use plain IEEE arithmetic.
+//! `f64::ln` and `exp` come from the platform's C library and may differ in the last bit, so a golden digest would hold on one machine
+//! only. The versions here use plain IEEE arithmetic.
 
-/// xoshiro256++, one stream per purpose, so that changing one knob does not reshuffle what the others draw.
+/// xoshiro256++, one stream per purpose, so that changing one setting does not change the draws of the others.
 #[derive(Clone, Debug)]
 pub struct Rng {
     s: [u64; 4],
@@ -48,7 +48,7 @@ impl Rng {
         result
     }
 
-    /// Uniform below `n`; the bias of the multiplication is below 2^-40 for the sizes used here.
+    /// Uniform below `n`. The bias of the multiplication is below 2^-40 for the sizes used here.
     #[inline(always)]
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64

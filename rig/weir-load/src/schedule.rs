@@ -1,5 +1,5 @@
-//! When each packet is due: a function of what was due before it, fixed in advance. A sender that is late sends what is
-//! due and records how late; it never moves the schedule.
+//! The due time of each packet: fixed in advance by what was due before it. A late sender sends what is due and records how late; it never
+//! moves the schedule.
 
 use crate::profile::{Profile, ProfileError, Throttle};
 use crate::rng::{Rng, ln};
@@ -43,7 +43,7 @@ enum Shape {
 }
 
 impl Schedule {
-    /// The schedule of a thread that serves `mine` of `all` connections.
+    /// The schedule of a thread with `mine` of `all` connections.
     pub fn new(
         profile: &Profile,
         seed: u64,
@@ -110,8 +110,8 @@ impl Schedule {
         matches!(self.shape, Shape::AllOut)
     }
 
-    /// When the packet is due before which this thread has sent `units`, from the start of the run.
-    /// `Duration::MAX` when the schedule never gets there. `packet` is the size in units of the packet before.
+    /// The due time of the next packet after `units`, from the start of the run. `Duration::MAX` if the schedule never reaches it. `packet`
+    /// is the size of the previous packet, in units.
     pub fn due(&mut self, units: f64, packet: f64) -> Duration {
         let units = units * self.scale;
         let seconds = match &self.shape {
@@ -134,7 +134,7 @@ impl Schedule {
                 } else if *slope == 0.0 {
                     units / from
                 } else {
-                    // units = from t + slope t^2 / 2, in the form that does not cancel.
+                    // units = from t + slope t^2 / 2, solved without cancellation.
                     2.0 * units / (from + (from * from + 2.0 * slope * units).max(0.0).sqrt())
                 }
             }
@@ -153,7 +153,7 @@ impl Schedule {
         }
     }
 
-    /// Units this thread's schedule asks for within a time.
+    /// Units of this thread's schedule within a time.
     pub fn scheduled(&self, time: Duration) -> f64 {
         let t = time.as_secs_f64();
         let units = match &self.shape {
@@ -189,7 +189,7 @@ impl Schedule {
                 };
                 for (hold, rate) in pieces {
                     let part = left.min(*hold);
-                    // The last piece of a trace lasts for ever; infinity times zero is not a number.
+                    // The last part of a trace never ends; infinity times zero is not a number.
                     units += if *rate == 0.0 { 0.0 } else { part * rate };
                     left -= part;
                     if left <= 0.0 {
@@ -279,7 +279,7 @@ mod tests {
         Schedule::new(&profile, 1, 0, 1, 1).unwrap()
     }
 
-    /// Due time and scheduled units are each other's inverse, whatever the shape.
+    /// Due time and scheduled units are inverse, for every shape.
     #[test]
     fn due_and_scheduled_agree() {
         for yaml in [

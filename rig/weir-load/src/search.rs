@@ -1,4 +1,4 @@
-//! The highest rate a target takes without loss: a ramp, a bisection, and a long confirmation.
+//! Finds the highest rate that a target accepts without loss: a ramp, a bisection, and a long confirmation.
 
 use crate::profile::Throttle;
 use crate::run::{self, Options, Report, RunError, Verdict};
@@ -7,25 +7,25 @@ use crate::units::Rate;
 use serde::Serialize;
 use std::time::Duration;
 
-/// How to search.
+/// Settings of a search.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// First rate tried; its unit is the search's.
+    /// First rate; also defines the unit.
     pub from: Rate,
-    /// Never above this.
+    /// Maximum rate.
     pub to: f64,
     pub settle: Duration,
     pub probe: Duration,
     pub confirm: Duration,
-    /// Largest share of packets lost or refused.
+    /// Maximum share of packets lost or refused.
     pub loss: f64,
-    /// Largest 99th percentile of lateness.
+    /// Maximum 99th percentile of lateness.
     pub lateness: Duration,
-    /// The bisection ends within this share.
+    /// Relative precision of the bisection.
     pub precision: f64,
 }
 
-/// One rate tried.
+/// One tested rate.
 #[derive(Clone, Debug, Serialize)]
 pub struct Probe {
     pub rate: f64,
@@ -37,19 +37,19 @@ pub struct Probe {
     pub confirming: bool,
 }
 
-/// The result and how it was found.
+/// The result and the tested rates.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
     pub unit: String,
-    /// The highest rate confirmed; nothing when even the first rate failed.
+    /// The highest confirmed rate. `None` if even the first rate failed.
     pub rate: Option<f64>,
-    /// Why the next higher rate failed: the verdict of a run, or `late` when all was sent but not in time. A generator's limit says
-    /// nothing of the target.
+    /// Why the next higher rate failed: the verdict of a run, or `late` if everything was sent but not in time. A limit of the generator
+    /// says nothing about the target.
     pub limited_by: String,
     pub probes: Vec<Probe>,
 }
 
-/// Searches. `observe` is told of every probe.
+/// Searches. Calls `observe` with every probe.
 pub fn search(
     load: &Load,
     options: &Options,

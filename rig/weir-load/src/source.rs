@@ -1,4 +1,4 @@
-//! What a run sends: a profile prepared for a transport, and one stream of packets per connection.
+//! The packets of a run: a profile prepared for a transport, and one stream of packets per connection.
 
 use crate::compose::{Composer, Packet};
 use crate::model::{Model, PAD};
@@ -7,9 +7,9 @@ use crate::records::Records;
 use crate::sys::Span;
 use std::sync::Arc;
 
-/// A stream of packets. The same packets whenever it is started again.
+/// A deterministic stream of packets: each start gives the same packets.
 pub trait Source: Send {
-    /// What `packet` needs to have room for.
+    /// Buffer size that `packet` needs.
     fn room(&self) -> usize;
     /// Writes the next packet at the start of `out`.
     fn packet(&mut self, out: &mut [u8]) -> Packet;
@@ -24,7 +24,7 @@ impl Source for Composer {
     }
 }
 
-/// Packets made before the run, sent round and round.
+/// Packets built before the run and repeated.
 pub struct Prebuilt {
     bytes: Vec<u8>,
     spans: Vec<Span>,
@@ -87,12 +87,12 @@ pub struct Load {
     pub name: String,
     pub transport: Transport,
     pub seed: u64,
-    /// Absent for payloads made of records.
+    /// Absent for payloads of records.
     pub model: Option<Arc<Model>>,
 }
 
 impl Load {
-    /// Builds everything that takes time.
+    /// Does everything that takes time.
     pub fn prepare(
         name: &str,
         profile: &Profile,
@@ -100,7 +100,7 @@ impl Load {
         seed: u64,
     ) -> Result<Load, ProfileError> {
         profile.validate()?;
-        // Requests with a body of a protocol's own go to an intake over HTTP; packets of metrics never do.
+        // Payloads with their own HTTP bodies need an HTTP intake; metrics are never sent over HTTP.
         let payload = profile.payload;
         let (fits, allowed) = match payload {
             Payload::DdLogs
@@ -135,7 +135,7 @@ impl Load {
         })
     }
 
-    /// The composed stream of a connection, whatever the mode.
+    /// The composed stream of a connection, in any mode.
     pub fn composed(&self, connection: u32) -> Box<dyn Source> {
         match &self.model {
             Some(model) => Box::new(Composer::new(model, connection, self.profile.connections)),
@@ -143,7 +143,7 @@ impl Load {
         }
     }
 
-    /// The stream of a connection as it is sent, and how many packets it has before it repeats.
+    /// The stream of a connection as sent, and after how many packets it repeats.
     pub fn source(&self, connection: u32) -> (Box<dyn Source>, Option<u64>) {
         let composed = self.composed(connection);
         match self.profile.mode {
@@ -157,13 +157,13 @@ impl Load {
         }
     }
 
-    /// No packet is larger.
+    /// Maximum size of a packet.
     pub fn packet_max(&self) -> u64 {
         let message = self.model.as_ref().map_or(0, |m| m.message_max as u64);
         self.profile.packet_size_on(self.transport).max().max(message)
     }
 
-    /// Refuses what the transport or the target's buffer cannot carry.
+    /// Refuses sizes that the transport or the target's buffer cannot carry.
     pub fn check_size(&self, target_buffer: u64, send_buffer: u64) -> Result<(), ProfileError> {
         let most = self.packet_max();
         let limit = match self.transport {
@@ -191,7 +191,7 @@ impl Load {
     }
 }
 
-/// The schemes of a transport, as a user writes them.
+/// The URL schemes of a transport.
 fn carriers(transport: Transport) -> &'static str {
     match transport {
         Transport::Http => "http or grpc",
@@ -199,5 +199,5 @@ fn carriers(transport: Transport) -> &'static str {
     }
 }
 
-/// Bytes to spare behind the last packet of a buffer.
+/// Padding after the last packet of a buffer.
 pub const SPARE: usize = 2 * PAD;

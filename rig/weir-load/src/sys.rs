@@ -1,14 +1,14 @@
-//! Batches of datagrams in one system call. The only unsafe code of the crate; measured need: one call per packet costs
-//! twice the processor time of `sendmmsg` on small packets.
+//! Batches of datagrams in one system call. The only unsafe code of the crate. It is needed: one call per packet costs twice the CPU time
+//! of `sendmmsg` on small packets.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Most packets in one system call.
+/// Maximum packets per system call.
 pub const BATCH: usize = 64;
 
-/// Where a packet lies in a buffer.
+/// Position of a packet in a buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Span {
     pub off: usize,
@@ -27,7 +27,7 @@ fn empty_header() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
-// SAFETY: the pointers are written again by every `send` and read only within it; between calls they mean nothing.
+// SAFETY: every `send` writes the pointers and reads them only during the call; between calls they are unused.
 unsafe impl Send for SendBatch {}
 
 impl SendBatch {
@@ -44,7 +44,7 @@ impl SendBatch {
         }
     }
 
-    /// Sends packets of `buffer` on a connected socket without blocking. Returns how many went; an error only if none.
+    /// Sends packets of `buffer` on a connected socket without blocking. Returns how many were sent; an error only if none.
     pub fn send(&mut self, socket: BorrowedFd<'_>, buffer: &[u8], spans: &[Span]) -> io::Result<usize> {
         let count = spans.len().min(BATCH);
         for (index, span) in spans[..count].iter().enumerate() {
@@ -77,19 +77,19 @@ impl SendBatch {
     }
 }
 
-/// Most bytes of datagrams glued together in one call: what one IPv4 packet carries.
+/// Maximum bytes of joined datagrams in one call: the payload of one IPv4 packet.
 const GLUED_MAX: usize = 65_507;
 
-/// Most datagrams the kernel cuts out of one call.
+/// Maximum datagrams that the kernel splits one call into.
 const GLUED_PACKETS_MAX: usize = 64;
 
-/// Room for one control message that holds a `u16`, aligned as the kernel wants it.
+/// Space for one control message with a `u16`, aligned for the kernel.
 #[repr(C, align(8))]
 struct SegmentControl([u8; 24]);
 
 impl SendBatch {
-    /// Sends equal datagrams, one behind the other in `buffer`, in one call: the kernel cuts them apart
-    /// (`UDP_SEGMENT`). Returns how many went; an error only if none.
+    /// Sends equal-sized adjacent datagrams of `buffer` in one call, which the kernel splits (`UDP_SEGMENT`). Returns how many were sent;
+    /// an error only if none.
     pub fn send_glued(&mut self, socket: BorrowedFd<'_>, buffer: &[u8], spans: &[Span]) -> io::Result<usize> {
         let first = spans[0];
         let count = spans
@@ -138,8 +138,8 @@ impl Default for SendBatch {
     }
 }
 
-/// Counts datagrams without reading them: `MSG_TRUNC` tells the length of each, and into no room the kernel copies nothing.
-/// A receiver that copies 8 KiB per packet takes about as long as the sender, and would be what is measured.
+/// Counts datagrams without reading them: `MSG_TRUNC` returns each length, and the kernel copies nothing into an empty buffer. A receiver
+/// that copies 8 KiB per packet takes about as long as the sender, and would dominate the measurement.
 pub struct CountBatch {
     headers: Vec<libc::mmsghdr>,
 }
@@ -148,15 +148,15 @@ pub struct CountBatch {
 unsafe impl Send for CountBatch {}
 
 impl CountBatch {
-    /// Takes up to `count` packets per call.
+    /// Receives up to `count` packets per call.
     pub fn new(count: usize) -> CountBatch {
         CountBatch {
             headers: (0..count).map(|_| empty_header()).collect(),
         }
     }
 
-    /// Takes at least one and at most `most` packets off the socket: how many, and their bytes. With `wait` it blocks for the
-    /// first unless the socket says otherwise, without it `WouldBlock` says that there is none.
+    /// Receives at least one and at most `most` packets. Returns their number and bytes. With `wait` it blocks for the first one, unless
+    /// the socket is non-blocking; without `wait` it returns `WouldBlock` if there is none.
     pub fn receive(&mut self, socket: BorrowedFd<'_>, most: usize, wait: bool) -> io::Result<(usize, usize)> {
         let count = self.headers.len().min(most);
         let waiting = if wait {

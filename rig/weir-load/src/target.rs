@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use weir_rig_base::address::{Address, resolve};
 use weir_rig_base::http::Url;
 
-/// Where load goes.
+/// Destination of the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Udp(SocketAddr),
@@ -22,14 +22,14 @@ pub enum Target {
         host: String,
         path: String,
     },
-    /// HTTP/2 without TLS; the payload says which method is called.
+    /// HTTP/2 without TLS. The payload selects the method.
     Grpc {
         address: SocketAddr,
         host: String,
     },
 }
 
-/// The address cannot be used.
+/// Why an address is invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BadTarget(pub String);
 
@@ -91,7 +91,7 @@ impl Target {
         }
     }
 
-    /// Connects, without blocking from then on.
+    /// Connects a socket and makes it non-blocking.
     pub fn connect(&self) -> io::Result<Socket> {
         let socket = match self {
             Target::Udp(address) => {
@@ -150,7 +150,7 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Writes to a stream as much as it takes.
+    /// Writes as much to a stream as it accepts.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         use std::io::Write;
         match self {

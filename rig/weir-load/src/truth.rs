@@ -1,4 +1,4 @@
-//! The oracle: replays the stream for the packets that were sent and adds up what an agent must have seen.
+//! The oracle: replays the stream for the packets that were sent and sums what an agent must have received.
 
 use crate::compose::{
     Composer, Drawn, FAULTS, Observer, filler_name, fresh_tag, instance, instance_tag, serial_member,
@@ -11,10 +11,10 @@ use crate::source::Load;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Marks a member that is the number of its packet.
+/// Marks a set member that is the number of its packet.
 const SERIAL: u64 = 1 << 63;
 
-/// What is known of one context in one generation.
+/// The totals of one context in one generation.
 #[derive(Clone, Debug, Default)]
 struct Row {
     messages: u64,
@@ -25,7 +25,7 @@ struct Row {
     min: Option<Decimal>,
     max: Option<Decimal>,
     last: Vec<(u32, Decimal)>,
-    /// Entries of the model, or the numbers themselves when values are numbered; with `SERIAL`, the number of a packet.
+    /// Entries of the model, or the numbers themselves if values are numbered; with `SERIAL`, the number of a packet.
     members: BTreeSet<u64>,
 }
 
@@ -63,7 +63,7 @@ impl Row {
     }
 }
 
-/// A context that exists once.
+/// A context that occurs once.
 struct Fresh {
     number: u64,
     context: u32,
@@ -73,14 +73,14 @@ struct Fresh {
     serial: u64,
 }
 
-/// Adds up one replay.
+/// Sums up one replay.
 struct Books<'m> {
     model: &'m Model,
     /// Per context, generation 0.
     rows: Vec<Row>,
-    /// The others, by context and generation.
+    /// Other generations, by context and generation.
     later: HashMap<(u32, u32), Row>,
-    /// Contexts that exist once, kept only when the table is wanted.
+    /// Contexts that occur once, kept only for the table.
     fresh: Vec<Fresh>,
     fresh_count: u64,
     table: bool,
@@ -89,10 +89,10 @@ struct Books<'m> {
     events: Vec<u64>,
     checks: Vec<u64>,
     faults: Vec<u64>,
-    /// Fillers by their extra bytes.
+    /// Fillers by their number of extra bytes.
     fillers: BTreeMap<u32, u64>,
     connection: u32,
-    /// Which contexts had a message at all, fresh ones by their template: for names and tags.
+    /// Contexts that had a message, fresh ones by their template. Selects names and tags.
     seen: Vec<bool>,
 }
 
@@ -152,7 +152,7 @@ impl Observer for Books<'_> {
     }
 }
 
-/// Chains the digest over one packet.
+/// Adds one packet to the digest.
 pub fn digest_packet(digest: u64, packet: &[u8]) -> u64 {
     xxh3_64_with_seed(packet, digest)
 }
@@ -170,16 +170,16 @@ pub fn digest(load: &Load, packets: u64) -> String {
     replay(load, &sent, &Detail::default()).digest
 }
 
-/// How much of the truth to write down.
+/// Optional parts of the truth.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Detail {
     /// One row per context, events and checks by name.
     pub contexts: bool,
-    /// How many packets equal an earlier one, by the hash of each: eight bytes of memory per packet.
+    /// Count packets that equal an earlier one, by hash. Takes eight bytes of memory per packet.
     pub repeats: bool,
 }
 
-/// How many of the hashes were seen before.
+/// Number of repeated hashes.
 fn repeated(mut hashes: Vec<u64>) -> u64 {
     let all = hashes.len();
     hashes.sort_unstable();
@@ -208,7 +208,7 @@ fn empty(load: &Load, totals: Totals, distinct: Distinct, digest: u64) -> Manife
     }
 }
 
-/// Runs over the packets of a stream that were sent. `restart` yields the stream from its beginning.
+/// Visits the sent packets of a stream. `restart` returns the stream from its start.
 fn each_packet(
     sent: &Sent,
     mut next: impl FnMut(u64, bool) -> (usize, u32),
@@ -347,11 +347,11 @@ fn distinct(books: &Books<'_>) -> Distinct {
         instances.extend(tag);
         lists.insert((context.list, tag, context.suffix));
     }
-    // The container is not a tag: lists that differ only there are one.
+    // The container is not a tag, so lists that differ only in it are one.
     let lists: HashSet<(u32, Option<u64>)> = lists.into_iter().map(|(l, t, _)| (l, t)).collect();
     let fillers = books.fillers.len() as u64;
     contexts += fillers;
-    // Fillers have no tags; other messages may share that list.
+    // Fillers have no tags. Other messages may share the empty list.
     let bare = lists
         .iter()
         .any(|(list, tag)| tag.is_none() && model.list(*list).is_empty());

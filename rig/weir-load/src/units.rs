@@ -1,13 +1,13 @@
-//! Sizes, rates, durations and ranges as people write them.
+//! Sizes, rates, durations and ranges in text form.
 //!
-//! `kB` is 1000 and `KiB` is 1024; `kb`, `Kb`, `KB` and their like are refused, because their authors meant different things.
+//! `kB` is 1000 and `KiB` is 1024; `kb`, `Kb`, `KB` and similar are refused as ambiguous.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The text means nothing, or two things.
+/// The text is invalid or ambiguous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadUnit(pub String);
 
@@ -47,7 +47,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// What a rate counts.
+/// The unit of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateUnit {
     Messages,
@@ -65,7 +65,7 @@ impl RateUnit {
     }
 }
 
-/// So much per second: `8 MiB/s`, `100k msg/s`, `20k packets/s`.
+/// A rate per second: `8 MiB/s`, `100k msg/s`, `20k packets/s`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     pub per_second: f64,
@@ -131,8 +131,8 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A seed: a number below 2^64, or 32 bytes (64 hexadecimal digits, or 32 numbers with commas), which are hashed to 64
-/// bits, so that a seed of lading can be used as it stands.
+/// A seed: a number below 2^64, or 32 bytes (64 hexadecimal digits, or 32 numbers with commas), which are hashed to 64 bits, so that
+/// lading's seeds can be used directly.
 pub fn parse_seed(text: &str) -> Result<u64, BadUnit> {
     let text = text.trim();
     if let Ok(number) = text.parse::<u64>() {
@@ -204,7 +204,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// Both ends included: `7` or `"2..50"`.
+/// An inclusive range: `7` or `"2..50"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub min: u64,
@@ -258,7 +258,7 @@ impl fmt::Display for Range {
     }
 }
 
-/// Reads from a string or a bare number through `FromStr`, writes through `Display`.
+/// Deserializes from a string or a number through `FromStr`, serializes through `Display`.
 macro_rules! text_serde {
     ($type:ty, $expecting:literal) => {
         impl<'de> Deserialize<'de> for $type {

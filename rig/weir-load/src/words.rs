@@ -1,4 +1,4 @@
-//! Words of the kind that services use in metric names and tags, and lists with number ranges in them.
+//! Words that are common in metric names and tags, and lists with number ranges.
 
 pub const SERVICES: &[&str] = &[
     "checkout",
@@ -116,9 +116,9 @@ pub const TAG_KEYS: &[&str] = &[
     "rack",
 ];
 
-/// Expands `{{a-b}}` in each text to every number of the range; several ranges multiply.
+/// Expands `{{a-b}}` in each text to every number of the range. Several ranges multiply.
 ///
-/// The result has at most a million entries; a range that is not one is left as it is written.
+/// The result has at most a million entries. An invalid range stays as it is.
 pub fn expand(texts: &[String]) -> Vec<String> {
     const MOST: usize = 1_000_000;
     let mut done = Vec::new();

@@ -1,4 +1,4 @@
-//! Composing allocates nothing: counted with an allocator of the test's own.
+//! Composing does not allocate, as a counting allocator shows.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,7 +12,7 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: every call is handed to the system's allocator unchanged; the counter is a thread-local cell without drop.
+// SAFETY: every call is forwarded to the system's allocator; the counter is a thread-local cell without drop.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));

@@ -1,4 +1,4 @@
-//! The payload model: the same bytes everywhere, the shares it promises, and an oracle that a parser of its own confirms.
+//! The payload model: identical bytes everywhere, the promised shares, and an oracle verified by an independent parser.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn manifest(load: &Load, composed: u64, skipped: Vec<(u64, u64)>) -> Manifest {
     )
 }
 
-/// A parser of DogStatsD that shares nothing with the generator's tables: text in, truth out.
+/// A DogStatsD parser that shares nothing with the generator's tables: text in, truth out.
 #[derive(Default)]
 struct Reparse {
     rows: BTreeMap<(String, String, Vec<String>, String), ContextTruth>,
@@ -241,7 +241,7 @@ fn the_oracle_follows_churn_and_origin_and_leaves_out_what_was_refused() {
     }
 }
 
-/// How many packets tell two profiles apart: what it takes to send every context once, and 200 more.
+/// The number of packets that distinguishes profiles: enough to send every context once, and 200 more.
 fn telling(load: &Load) -> u64 {
     let contexts = match &load.model {
         Some(model) if load.profile.first_pass => model.contexts.len() as u64,
@@ -258,8 +258,8 @@ fn telling(load: &Load) -> u64 {
     packets + 200
 }
 
-/// Digests of the first packets of each connection. A change here changes every recorded result's meaning:
-/// say so in the changelog.
+/// Digests of the first packets of each connection. A change here changes the meaning of every recorded result: mention it in the
+/// changelog.
 #[test]
 fn golden_digests() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden.txt");
@@ -268,7 +268,7 @@ fn golden_digests() {
     let mut now = String::new();
     let mut wrong = Vec::new();
     for known in profiles::all() {
-        // Rates do not change bytes: one rate of each grid stands for all.
+        // The rate does not change the bytes, so one rate of each grid is enough.
         let grid = known.name.starts_with("interner-") && !known.name.contains("-8MiB-");
         if grid {
             let (_, contexts) = known.name.rsplit_once('-').unwrap();
@@ -387,7 +387,7 @@ fn type_shares_hold_in_messages_whatever_the_popularity() {
         ));
         let manifest = manifest(&load, 20_000, Vec::new());
         let total = manifest.totals.metrics as f64;
-        // With Zipf, a context's weight bounds how well a share can be met: half a per mille here.
+        // With Zipf, the weight of a context limits how well a share can be met: half a per mille here.
         let chi: f64 = [("c", 208.0), ("g", 66.0), ("d", 72.0), ("s", 9.0), ("h", 1.0)]
             .iter()
             .map(|(kind, share)| {
@@ -461,7 +461,7 @@ fn no_packet_repeats() {
         let load = load(name);
         let (mut source, _) = load.source(0);
         let mut buffer = vec![0u8; source.room()];
-        // As many as thirty megabytes hold.
+        // As many as fit in thirty megabytes.
         let (mut packets, mut bytes) = (0u64, 0usize);
         while packets < 20_000 && bytes < 30_000_000 {
             bytes += source.packet(&mut buffer).len;
@@ -480,7 +480,7 @@ fn no_packet_repeats() {
     }
 }
 
-/// The count of repeated packets is not zero with repeats.
+/// Repeated packets are counted.
 #[test]
 fn repeats_are_counted_where_they_are_asked_for() {
     let load = from_yaml(
@@ -544,7 +544,7 @@ fn a_prebuilt_load_is_the_composed_one_in_a_circle() {
     }
 }
 
-/// Knobs reshuffle only what they are about: names stay when the tags change.
+/// A setting changes only its own draws: names stay when the tags change.
 #[test]
 fn streams_of_chance_are_independent() {
     let one = from_yaml("{contexts: 100, multivalue_p: 0}");
@@ -605,7 +605,7 @@ fn the_2023_shape_agrees_with_a_simulation_of_its_knobs() {
     let mut mine: Vec<f64> = model
         .contexts
         .iter()
-        // Name without colon, list without `|#` but with as many commas as tags.
+        // The name without its colon, the list without `|#` but with as many commas as tags.
         .map(|c| f64::from(c.name.len - 1 + c.tail.len - 2 + 1))
         .collect();
     let mut my_tags: Vec<f64> = model
@@ -623,7 +623,7 @@ fn the_2023_shape_agrees_with_a_simulation_of_its_knobs() {
     let reused = Model::build(&profile, Transport::Unixgram, 1).unwrap();
     let ratio = model.tags.len() as f64 / reused.tags.len() as f64;
     assert!((8.0..10.5).contains(&ratio), "{ratio}");
-    // Whole messages as drawn have a mean of 2.83 kB in the published simulation.
+    // Complete messages have a mean of 2.83 kB in the published simulation.
     let load = Load::prepare("interner", &profile, Transport::Unixgram, 1).unwrap();
     let mut loose = load.clone();
     loose.profile.fit = weir_load::profile::Fit::Carry;

@@ -1,4 +1,4 @@
-//! Sending over real sockets, and the proof that a shortfall is blamed on its cause.
+//! Sending over real sockets, and the attribution of shortfalls to their causes.
 
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
@@ -28,7 +28,7 @@ fn yaml(text: &str, transport: Transport) -> Load {
     Load::prepare("test", &profile, transport, 11).unwrap()
 }
 
-/// A receiver that takes so many packets per second.
+/// A receiver with this many packets per second.
 fn paced(packets_per_second: f64) -> How {
     How {
         pace: Some(Pace { packets_per_second }),
@@ -42,10 +42,10 @@ fn send(load: &Load, options: &Options) -> Report {
     report
 }
 
-/// However slow the machine: what takes longer is broken.
+/// A timeout that even a slow machine keeps.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls until a condition holds; panics when that takes too long.
+/// Polls until a condition holds; panics on timeout.
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
@@ -84,7 +84,7 @@ fn everything_sent_arrives_and_is_in_the_manifest() {
     }
 }
 
-/// The bytes on the wire are those the digest is about.
+/// The digest is of the bytes on the wire.
 #[test]
 fn the_digest_is_that_of_the_bytes_received() {
     let folder = tempfile::tempdir().unwrap();
@@ -107,7 +107,7 @@ fn the_digest_is_that_of_the_bytes_received() {
     if report.packets == 100 {
         assert_eq!(composed.digest, format!("xxh3:{:016x}", reader.join().unwrap()));
     } else {
-        // The count is in messages: read again for exactly a hundred packets.
+        // The count is in messages, so a hundred packets give only an approximate bound.
         assert!(report.packets >= 95, "{}", report.packets);
         assert_eq!(truth::digest(&load, 100), truth::digest(&load, 100));
     }
@@ -128,7 +128,7 @@ fn udp_arrives_in_batches_of_few_system_calls() {
         "{}",
         report.system_calls
     );
-    // Nobody reads: what does not fit the receive buffer is lost, and the kernel's count of it is seen.
+    // Nobody reads: packets beyond the receive buffer are lost, and the kernel's count of them is visible.
     assert!(report.kernel_drops.unwrap() > 0);
     assert_eq!(report.verdict(), Verdict::TargetLimited);
 }
@@ -142,8 +142,8 @@ fn a_throttled_target_is_blamed_and_its_rate_reported_within_one_percent() {
     let mut options = Options::new(null.target());
     options.duration = Some(Duration::from_secs(4));
     let report = send(&load, &options);
-    // At most a socket's queue has been sent and not taken. On a machine with pauses the receiver does
-    // not keep to its pace either, so what it took in the same time is the measure.
+    // At most a socket's queue was sent and not received. On a machine with pauses the receiver misses its pace too, so the packets it
+    // received in the same time are the reference.
     let taken = null.packets() as f64 / report.elapsed.as_secs_f64();
     assert_eq!(report.verdict(), Verdict::TargetLimited, "{report:?}");
     let rate = report.packets as f64 / report.elapsed.as_secs_f64();
@@ -181,7 +181,7 @@ fn a_slow_generator_is_blamed_itself() {
     let mut options = Options::new(null.target());
     options.duration = Some(Duration::from_secs(2));
     options.handicap = Some(Duration::from_millis(20));
-    // It sends what is due in bursts, for which a receiver that has to share its processor may have no room at once.
+    // It sends due packets in bursts, for which a receiver that shares its processor may have no room.
     options.backpressure = Backpressure::Wait;
     let report = send(&load, &options);
     assert_eq!(report.verdict(), Verdict::GeneratorLimited, "{report:?}");
@@ -205,7 +205,7 @@ fn a_load_is_never_ahead_of_its_schedule_and_behind_only_with_a_culprit() {
         options.duration = Some(Duration::from_millis(1200));
         options.backpressure = Backpressure::Wait;
         let report = send(&load, &options);
-        // Never ahead of the schedule by more than the packet that crosses it; behind it only with a culprit named.
+        // Ahead of the schedule by at most the packet that crosses it; behind it only with a named cause.
         let packet = report.achieved / report.packets as f64;
         assert!(
             report.achieved <= report.scheduled + 3.0 * packet,
@@ -259,7 +259,7 @@ fn a_search_finds_the_rate_of_a_throttled_receiver() {
         lateness: Duration::from_millis(200),
         precision: 0.2,
     };
-    // A machine that pauses during a probe makes the receiver look slower than it is, or the generator late.
+    // A pause of the machine during a probe makes the receiver look slower, or the generator late.
     let good = (0..5).any(|_| {
         let mut seen = 0;
         let found = search::search(&load, &Options::new(null.target()), &plan, |_| seen += 1).unwrap();
@@ -295,7 +295,7 @@ fn requests_are_posted_and_answers_believed() {
     }
 }
 
-/// Answers every request with one status, after reading it whole.
+/// Answers every request with one status, after reading all of it.
 fn answering(status: &'static str) -> Target {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -433,7 +433,7 @@ fn markers_are_sent_in_band_and_kept_out_of_the_counts() {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let load = yaml("{contexts: 10, rate: 100 packets/s}", Transport::Unixgram);
     let mut options = Options::new(Target::Unixgram(path));
-    // Long enough for many more than are waited for: one that finds no room is left out.
+    // Long enough for many more markers than the test waits for: markers without room are skipped.
     options.duration = Some(Duration::from_secs(2));
     options.markers = Some(Duration::from_millis(100));
     let running = run::start(&load, &options).unwrap();
@@ -510,7 +510,7 @@ fn equal_datagrams_are_handed_over_glued_and_arrive_apart() {
     options.count = Some(300);
     options.gso = true;
     let report = send(&load, &options);
-    // 45 datagrams of this size make 64 kB; a kernel that cannot cut them apart gets them one by one.
+    // 45 datagrams of this size make 64 kB. A kernel without segmentation offload gets them one by one.
     assert!(!report.gso || report.system_calls < report.packets, "{report:?}");
     let mut digest = 0;
     let mut buffer = vec![0u8; 65_536];
@@ -572,7 +572,7 @@ fn what_a_transport_cannot_carry_is_refused_before_anything_is_sent() {
     }
 }
 
-/// A stale socket file, say, must not be left behind by the null receiver.
+/// For example, the null receiver must not leave a stale socket file.
 #[test]
 fn the_null_receiver_cleans_up() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! Addresses of receivers: resolved, and the files of Unix sockets looked after.
+//! Addresses of receivers, and cleanup of Unix socket files.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 pub use weir_units::Address;
 
-/// Reads an address and resolves its host, so that a wrong name is found while the command line is read.
+/// Parses an address and resolves its host, so that a wrong name fails at the command line.
 pub fn parse_resolved(text: &str) -> Result<Address, String> {
     let address: Address = text
         .parse()
@@ -18,7 +18,7 @@ pub fn parse_resolved(text: &str) -> Result<Address, String> {
     }
 }
 
-/// The first address that a host has.
+/// The first address of a host.
 pub fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
     (host, port)
         .to_socket_addrs()?
@@ -26,7 +26,7 @@ pub fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{host} resolves to nothing")))
 }
 
-/// The address with the host and port that a socket got: port 0 has become a port.
+/// The address of a bound socket: port 0 is replaced by the actual port.
 pub fn bound(address: &Address, socket: SocketAddr) -> Address {
     let (host, port) = (socket.ip().to_string(), socket.port());
     match address {
@@ -35,7 +35,7 @@ pub fn bound(address: &Address, socket: SocketAddr) -> Address {
     }
 }
 
-/// Removes a socket file that nobody serves any more; refuses anything else that is in the way.
+/// Removes a stale socket file. Fails if anything else is in the way.
 pub fn clear_stale_socket(path: &Path) -> io::Result<()> {
     use std::io::{Error, ErrorKind};
     use std::os::unix::fs::FileTypeExt;

@@ -1,4 +1,4 @@
-//! Clocks and processor times, in nanoseconds or as durations.
+//! Clocks and CPU times, in nanoseconds or as durations.
 
 use crate::sys;
 pub use crate::sys::{Usage, usage_of_process, usage_of_thread};
@@ -29,24 +29,24 @@ pub fn thread_cpu_ns() -> u64 {
     nanos(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// CPU time that a process has used with all its threads, the ended ones included. `None` when it has ended.
+/// CPU time of a process, including its ended threads. `None` if it has ended.
 pub fn cpu_time_ns(pid: i32) -> Option<u64> {
     sys::process_clock(pid)
 }
 
-/// Length of the ticks in which `/proc` counts.
+/// Clock ticks per second in `/proc`.
 pub fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second().max(1)
 }
 
-/// Sleeps until a moment after `start`, without the drift of relative sleeps.
+/// Sleeps until a time after `start`, without the drift of relative sleeps.
 pub fn sleep_until(start: Instant, deadline: Duration) {
     std::thread::sleep(deadline.saturating_sub(start.elapsed()));
 }
 
-/// Lets timers of the calling thread fire on time instead of up to 50 us late.
+/// Makes timers of the calling thread fire on time instead of up to 50 us late.
 pub fn precise_timers() {
-    // A kernel that refuses leaves the timers as they are.
+    // If the kernel refuses, the timers stay as they are.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1_000));
 }
 

@@ -1,4 +1,4 @@
-//! Which processors a thread may use.
+//! CPU affinity of threads.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
@@ -11,7 +11,7 @@ pub(crate) fn set_of(cpus: &[usize]) -> CpuSet {
     set
 }
 
-/// Binds the calling thread, and every thread and process it starts later, to these processors.
+/// Binds the calling thread, and every thread and process that it starts later, to these processors.
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set_of(cpus))?)
 }

@@ -1,21 +1,21 @@
-//! The one HTTP/1.1 client of the rig: GET for ready checks, scrapes and status, POST for loads. Every exchange has one
-//! deadline, so that a server that sends a byte per second does not hold the caller.
+//! The rig's HTTP/1.1 client: GET for readiness checks, scrapes and status, POST for loads. Every exchange has a deadline, so that a server
+//! that sends a byte per second cannot block the caller.
 
 use crate::address::resolve;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Largest body that is read.
+/// Maximum body size.
 const BODY_MAX: usize = 256 << 20;
 const HEAD_MAX: usize = 64 << 10;
 
-/// `http://host:port/path`; without a port it is 80.
+/// `http://host:port/path`. The default port is 80.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Host and port as written, for the `Host` field.
     pub authority: String,
-    /// From the slash on; empty when nothing follows the authority.
+    /// From the slash on. Empty if nothing follows the authority.
     pub path: String,
 }
 
@@ -48,7 +48,7 @@ impl Url {
         resolve(host.trim_start_matches('[').trim_end_matches(']'), port)
     }
 
-    /// The path, or this one when there is none.
+    /// The path, or `usual` if it is empty.
     pub fn path_or<'a>(&'a self, usual: &'a str) -> &'a str {
         if self.path.is_empty() { usual } else { &self.path }
     }
@@ -62,7 +62,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// A field of the head, by its name in any case.
+    /// A header field by name, ignoring case.
     pub fn header(&self, name: &str) -> Option<&str> {
         header(&self.head, name)
     }
@@ -76,7 +76,7 @@ pub fn get(url: &str, timeout: Duration) -> io::Result<Response> {
     get_with(&url, "/", &["Accept: */*"], timeout)
 }
 
-/// GET with these lines in the head, on a connection of its own; of the usual path when the address has none.
+/// GET with these header lines, on a new connection. An address without a path gets the usual path.
 pub fn get_with(url: &Url, usual_path: &str, headers: &[&str], timeout: Duration) -> io::Result<Response> {
     let deadline = Instant::now() + timeout;
     let stream = TcpStream::connect_timeout(&url.resolve()?, timeout)?;
@@ -93,11 +93,11 @@ pub fn get_with(url: &Url, usual_path: &str, headers: &[&str], timeout: Duration
     Connection::new(stream).exchange(&head, &[], deadline)
 }
 
-/// A connection that takes one request after the other.
+/// A connection for sequential requests.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
-    /// Bytes read and not yet used.
+    /// Bytes received and not yet consumed.
     pending: Vec<u8>,
     chunk: Box<[u8; 65_536]>,
 }
@@ -114,7 +114,7 @@ impl Connection {
     /// Sends a request, whose head ends with an empty line, and reads the answer.
     pub fn exchange(&mut self, head: &str, body: &[u8], deadline: Instant) -> io::Result<Response> {
         self.stream.set_write_timeout(Some(left(deadline)?))?;
-        // In one piece: a server may answer and close after the first one it reads.
+        // In one write: a server may answer and close after the first part that it reads.
         let mut slices = [IoSlice::new(head.as_bytes()), IoSlice::new(body)];
         let mut unsent = &mut slices[..];
         while !unsent.is_empty() {
@@ -140,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// Servers may keep the connection open in spite of our wish, so the length decides where it is known.
+    /// A server may keep the connection open although we asked it to close, so the length counts if it is known.
     fn body(&mut self, head: &str, deadline: Instant) -> io::Result<Vec<u8>> {
         if header(head, "transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
             return self.chunks(deadline);
@@ -189,7 +189,7 @@ impl Connection {
         Ok(std::mem::replace(&mut self.pending, rest))
     }
 
-    /// Reads until these bytes have come, and says where they end.
+    /// Reads until these bytes have arrived, and returns the position after them.
     fn until(&mut self, needle: &[u8], most: usize, deadline: Instant) -> io::Result<usize> {
         loop {
             if let Some(at) = self
@@ -224,7 +224,7 @@ impl Connection {
                     self.pending.extend_from_slice(&self.chunk[..read]);
                     return Ok(read);
                 }
-                // A read that timed out: `left` says so.
+                // A read timed out; `left` reports it.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -266,7 +266,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Answers one request, and keeps the connection: the client must not wait for its end.
+    /// Answers one request and keeps the connection open: the client must not wait for its end.
     fn serve(answer: &'static [u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/x", listener.local_addr().unwrap());

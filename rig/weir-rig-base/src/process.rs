@@ -1,10 +1,10 @@
-//! Starting, ending and collecting processes.
+//! Signals processes and reaps children.
 
 pub use crate::sys::isolate;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use std::path::Path;
 
-/// Sends a signal to one process (positive) or a process group (negative). An ended process is no error.
+/// Sends a signal to one process (positive) or a process group (negative). Ignores an ended process.
 pub fn kill(pid: i32, signal: i32) {
     let (Some(signal), Some(target)) = (Signal::from_named_raw(signal), Pid::from_raw(pid.abs())) else {
         return;
@@ -16,7 +16,7 @@ pub fn kill(pid: i32, signal: i32) {
     };
 }
 
-/// Collects an ended child that was handed to us, so that it does not stay as a zombie.
+/// Reaps an ended child that we inherited, so that it does not stay as a zombie.
 pub fn reap(pid: i32) -> bool {
     let Some(pid) = Pid::from_raw(pid) else {
         return false;
@@ -27,7 +27,7 @@ pub fn reap(pid: i32) -> bool {
     )
 }
 
-/// Whether a child has ended. It stays to be collected.
+/// Whether a child has ended. Does not reap it.
 pub fn has_ended(pid: i32) -> bool {
     let Some(pid) = Pid::from_raw(pid) else {
         return false;
@@ -36,9 +36,9 @@ pub fn has_ended(pid: i32) -> bool {
     matches!(rustix::process::waitid(WaitId::Pid(pid), look), Ok(Some(_)))
 }
 
-/// Children of targets that detach become ours instead of init's, so that they can be found and ended.
+/// Makes this process the parent of orphaned descendants, instead of init, so that detached targets can be found and ended.
 pub fn become_subreaper() {
-    // Any process id switches it on; a kernel that refuses leaves detached children to init.
+    // Any process id enables it. If the kernel refuses, init inherits detached children.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
 }
 

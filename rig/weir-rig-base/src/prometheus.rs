@@ -1,4 +1,4 @@
-//! One reader of the Prometheus text format, line by line. What a sink makes of the samples is its own business.
+//! A parser of the Prometheus text format, line by line. Sinks interpret the samples.
 
 /// Name and value pairs in the order written.
 pub type Labels = Vec<(String, String)>;
@@ -11,7 +11,7 @@ pub enum Line<'a> {
         name: &'a str,
         kind: &'a str,
     },
-    /// Any other comment, or nothing.
+    /// Any other comment, or an empty line.
     Comment,
     Sample(Sample<'a>),
 }
@@ -26,7 +26,7 @@ pub struct Sample<'a> {
     pub series: &'a str,
 }
 
-/// Reads one line. The error says what is wrong with it.
+/// Parses one line.
 pub fn line(text: &str) -> Result<Line<'_>, &'static str> {
     if let Some(comment) = text.strip_prefix('#') {
         let mut words = comment.split_whitespace();
@@ -72,7 +72,7 @@ fn sample(text: &str) -> Result<Sample<'_>, &'static str> {
     })
 }
 
-/// What follows the closing bracket.
+/// Returns the rest after the closing brace.
 fn read_labels<'a>(text: &'a str, labels: &mut Labels) -> Result<&'a str, &'static str> {
     let mut rest = text.trim_start();
     loop {
@@ -111,7 +111,7 @@ fn read_quoted(text: &str) -> Result<(String, &str), &'static str> {
     }
 }
 
-/// A number as the format writes it.
+/// Parses a number in the format's notation.
 pub fn float(word: &str) -> Option<f64> {
     match word {
         "+Inf" | "Inf" => Some(f64::INFINITY),

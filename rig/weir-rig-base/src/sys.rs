@@ -25,7 +25,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 
 /// The clock of a process's CPU time, in nanoseconds.
 pub fn process_clock(pid: i32) -> Option<u64> {
-    // The clock id of a process follows from its pid; `clock_getcpuclockid` of the C library computes the same.
+    // Computed from the pid as `clock_getcpuclockid` of the C library does.
     let clock = (!pid << 3) | 2;
     // SAFETY: a zeroed timespec is valid, and the kernel writes only into it.
     unsafe {
@@ -35,7 +35,7 @@ pub fn process_clock(pid: i32) -> Option<u64> {
     }
 }
 
-/// CPU time, user and system apart.
+/// User and system CPU time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     pub user: Duration,
@@ -66,15 +66,14 @@ fn usage(who: libc::c_int) -> Usage {
     }
 }
 
-/// Arranges that the child runs in its own session, on the given processors, inside a control group if there is one, and
-/// dies when this process dies.
+/// Makes the child run in its own session, on the given processors, in a control group if there is one, and die with this process.
 pub fn isolate(command: &mut Command, cpus: Option<&[usize]>, cgroup_procs: Option<&Path>) -> io::Result<()> {
     let set = cpus.map(cpu::set_of);
     let cgroup = cgroup_procs
         .map(|path| CString::new(path.as_os_str().as_encoded_bytes()))
         .transpose()?;
     let parent = rustix::process::getpid();
-    // SAFETY: between fork and exec the closure makes system calls only; what it needs was allocated before.
+    // SAFETY: between fork and exec the closure only makes system calls; its memory was allocated before.
     unsafe { command.pre_exec(move || enter(parent, set.as_ref(), cgroup.as_deref())) };
     Ok(())
 }
@@ -97,12 +96,12 @@ fn enter(parent: Pid, cpus: Option<&CpuSet>, cgroup_procs: Option<&CStr>) -> io:
     Ok(())
 }
 
-/// Set by the first interrupt; everything that waits looks at it.
+/// Set by the first interrupt. Every wait checks it.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_signal(signal: libc::c_int) {
-    // A second signal means "now": the default action ends the process, and the kernel ends the target with it
-    // (the parent-death signal of `isolate`).
+    // A second signal means "now": the default action ends the process, and the kernel ends the target with it (the parent-death signal of
+    // `isolate`).
     if INTERRUPTED.swap(true, Ordering::Relaxed) {
         // SAFETY: `signal` and `raise` are async-signal-safe and take plain integers.
         unsafe {
@@ -112,7 +111,7 @@ extern "C" fn note_signal(signal: libc::c_int) {
     }
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP only set a flag.
+/// Makes SIGINT, SIGTERM and SIGHUP only set a flag.
 pub fn catch_interrupts() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler touches atomics and async-signal-safe functions only.
@@ -135,7 +134,7 @@ fn termination_set() -> libc::sigset_t {
     }
 }
 
-/// Keeps SIGTERM and SIGINT pending for `wait_termination`. Call before the first thread starts: threads inherit it.
+/// Blocks SIGTERM and SIGINT for `wait_termination`. Call before the first thread starts: threads inherit the mask.
 pub fn block_termination() -> io::Result<()> {
     let set = termination_set();
     // SAFETY: both pointers are valid or null for the call.
@@ -145,7 +144,7 @@ pub fn block_termination() -> io::Result<()> {
     }
 }
 
-/// Waits for SIGTERM or SIGINT; false when the time is over.
+/// Waits for SIGTERM or SIGINT. Returns false on timeout.
 pub fn wait_termination(timeout: Duration) -> bool {
     let set = termination_set();
     let timeout = libc::timespec {
@@ -171,7 +170,7 @@ fn switch_on(socket: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int) -> i
     check(result).map(drop)
 }
 
-/// Asks the kernel to report, with each datagram, how many it had to drop before it, and who sent it.
+/// Makes the kernel report the number of drops and, on request, the sender with each datagram.
 pub fn enable_counters(socket: impl AsFd, credentials: bool) -> io::Result<()> {
     switch_on(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
     if credentials {
@@ -180,12 +179,12 @@ pub fn enable_counters(socket: impl AsFd, credentials: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the kernel hand over several UDP datagrams of one sender and size as one.
+/// Lets the kernel join UDP datagrams of one sender and size.
 pub fn enable_gro(socket: impl AsFd) -> io::Result<()> {
     switch_on(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO)
 }
 
-/// Datagrams the kernel dropped at this socket for lack of room, over the socket's life.
+/// Datagrams that the kernel dropped at this socket for lack of room, since it was opened.
 pub fn drops(socket: impl AsFd) -> io::Result<u64> {
     // SO_MEMINFO and the index of the drop counter in it, from linux/sock_diag.h; the libc crate has neither.
     const SO_MEMINFO: libc::c_int = 55;

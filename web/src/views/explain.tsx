@@ -1,4 +1,4 @@
-// Paste a message to see what becomes of it.
+// Explains a pasted message.
 
 import { useState } from "preact/hooks";
 import type { Explanation } from "../api";

@@ -1,4 +1,4 @@
-// Messages as they arrive, and what becomes of them.
+// Messages as they arrive, with their verdict.
 
 import { useEffect, useState } from "preact/hooks";
 import { address, type Seen, type Share, whyRefused } from "../api";

@@ -68,7 +68,7 @@ func (s *shop) order() {
 	s.orders.With(country, plan).Inc()
 	s.queue.Add(float64(rand.Intn(3) - 1))
 	s.value.Observe(20 + 15*rand.ExpFloat64())
-	// What is rare needs no handle.
+	// Rare metrics need no handle.
 	_ = s.client.Set("visitors", fmt.Sprint("visitor-", rand.Intn(500)), []string{"country:" + country}, 1)
 	_ = s.client.Timing("request.time", time.Duration(rand.ExpFloat64()*float64(30*time.Millisecond)), nil, 1)
 }

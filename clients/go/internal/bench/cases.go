@@ -13,7 +13,7 @@ import (
 	weir "github.com/weir-dev/weir/clients/go/statsd"
 )
 
-// null swallows packets, so that only the client is measured.
+// null discards packets, so that only the client is measured.
 type null struct{}
 
 func (null) Write(b []byte) (int, error) { return len(b), nil }
@@ -42,7 +42,7 @@ func theirs(b *meter, options ...datadog.Option) *datadog.Client {
 	return c
 }
 
-// client is what the loops need of both clients.
+// client has the methods that the loops call on both clients.
 type client interface {
 	Flush() error
 	Close() error
@@ -75,7 +75,7 @@ func loopFlushing(b *meter, c client, every int, body func(lo, hi, step int)) {
 	_ = c.Close()
 }
 
-// spread makes n calls, shared out over the processors.
+// spread makes n calls, divided among the processors.
 func spread(n int, body func(lo, hi, step int)) {
 	workers := runtime.GOMAXPROCS(0)
 	if workers == 1 {

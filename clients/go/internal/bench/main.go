@@ -164,7 +164,7 @@ func table(w io.Writer, peer string, list []benchmark, pattern *regexp.Regexp, r
 	}
 }
 
-// reached are the ratios measured.
+// reached are the measured ratios.
 var reached = map[string]string{}
 
 // verdicts compares with the targets.
@@ -228,7 +228,7 @@ func turns(rounds int, ours, theirs func() *meter) (a, b figures, ratio string) 
 	return x.ours, x.theirs, x.ratio()
 }
 
-// comparison is what the turns of one case have measured so far.
+// comparison has the measurements of the turns of one case.
 type comparison struct {
 	ours, theirs figures
 	ratios       []float64

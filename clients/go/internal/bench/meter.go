@@ -29,7 +29,7 @@ func processorTime() time.Duration {
 }
 
 func (m *meter) start() {
-	// Garbage of what came before must not be collected on this account.
+	// Garbage of earlier work must not be collected within this measurement.
 	runtime.GC()
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)

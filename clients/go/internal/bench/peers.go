@@ -139,7 +139,7 @@ func onAllProcessors(b *meter, finish func(), body func(lo, hi, step int)) {
 	b.stop()
 }
 
-// statter is what the aggregation benchmarks call.
+// statter has the methods that the aggregation benchmarks call.
 type statter interface {
 	client
 	Count(name string, value int64, tags []string, rate float64) error

@@ -22,7 +22,7 @@ const (
 	serviceContexts   = 1000
 )
 
-// serviceRun is what one run of the service cost.
+// serviceRun has the cost of one run of the service.
 type serviceRun struct {
 	calls          int
 	cpu            time.Duration

@@ -161,7 +161,7 @@ func (r *receiver) stop() int64 {
 	return n
 }
 
-// wireCalls is how many calls a run over a socket makes. A flush ends each hundredth part, because no agent is sent
+// wireCalls is the number of calls in a run over a socket. A flush ends each hundredth part, because no agent is sent
 // millions of messages without a pause.
 const wireCalls = 400000
 

@@ -26,7 +26,7 @@ module StatsD
   #     statsd_count_success :search, "search", tag_error_class: true
   #   end
   module Instrument
-    # What metric methods return: frozen and truthy, and good for nothing else.
+    # The return value of metric methods: frozen and truthy, and good for nothing else.
     VOID = Class.new do
       def inspect
         "StatsD::Instrument::VOID"

@@ -1,4 +1,4 @@
-//! Another process continues the open bucket.
+//! Saving the open bucket, and continuing that of another process.
 
 use weir_context::LiveContext;
 use weir_protocol::Kind;
@@ -9,7 +9,7 @@ use crate::flush::Bucket;
 use crate::state::{Saved, Stamps};
 use crate::timeline::Timeline;
 
-/// What two processes need to know of each other's clocks, and the agent they are.
+/// The agent and its clock, for exchanging state with another process.
 #[derive(Clone, Copy, Debug)]
 pub struct Carried {
     /// Unix nanoseconds at which this process's monotonic clock was zero.
@@ -32,7 +32,7 @@ impl Aggregator {
         self.timeline.open_bucket()
     }
 
-    /// Samples in the open bucket, those of another process included.
+    /// Samples in the open bucket, including those of another process.
     pub fn open_samples(&self) -> u64 {
         self.samples() - self.counted_before + self.carried
     }
@@ -42,13 +42,13 @@ impl Aggregator {
         of_kinds + self.counts[AggregateCounter::Copied]
     }
 
-    /// Asks for the state of contexts that are saved next.
+    /// Prefetches the state of contexts that are saved next.
     pub fn look_ahead_saved(&self, live: &[LiveContext]) {
         self.state.look_ahead_saved(live);
     }
 
-    /// What a context has in the open bucket, with the Unix second of its last sample. `None`: it never got one. Nothing may
-    /// wait to be handed over.
+    /// A context's record in the open bucket, with the Unix second of its last sample. `None`: it never got one. No bucket may wait for
+    /// hand-over.
     pub fn save(&self, live: LiveContext, carried: Carried) -> Option<(i64, Record)> {
         debug_assert!(!self.is_draining());
         let open_start = self.timeline.open_start();
@@ -58,13 +58,12 @@ impl Aggregator {
         Some((self.timeline.unix(saved.seen), saved.state))
     }
 
-    /// Unix second in which a context was last seen.
+    /// Unix second of a context's last sample.
     pub fn seen(&self, live: LiveContext) -> i64 {
         self.timeline.unix(self.state.seen(live.kind(), live.id()))
     }
 
-    /// Goes on with a bucket that another process began, of the width of this one's. Before the first sample. `now`: Unix
-    /// seconds.
+    /// Continues a bucket that another process began, of the same width. Must precede the first sample. `now`: Unix seconds.
     pub fn resume(&mut self, open: Bucket, samples: u64, now: i64) {
         assert!(open.width == self.settings.bucket_width && self.samples() == 0);
         let remember = self
@@ -75,7 +74,7 @@ impl Aggregator {
         self.carried = samples;
     }
 
-    /// Puts what a record has of a new context into the open bucket. `seen`: Unix second of its last sample.
+    /// Adds the record of a new context to the open bucket. `seen`: Unix second of its last sample.
     pub fn restore(
         &mut self,
         kind: Kind,

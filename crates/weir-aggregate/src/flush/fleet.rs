@@ -1,4 +1,4 @@
-//! Rows of a fleet: series with the state that the samples of many agents came to.
+//! Rows of a fleet: series with the merged state of many agents.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
 
 impl Batch {
-    /// An empty batch of a bucket of a fleet, which has no host of its own; [`Batch::push_merged`] fills it.
+    /// An empty batch of a fleet's bucket, which has no host. [`Batch::push_merged`] fills it.
     pub fn of_fleet(bucket: Bucket, sequence: u64) -> Self {
         let source = BatchSource { worker: 0, sequence };
         let mut batch = Batch::new(source, bucket, Arc::from(""));
@@ -18,7 +18,7 @@ impl Batch {
         batch
     }
 
-    /// Appends a series with its state in the batch's bucket. A series must come once in a bucket.
+    /// Appends a series with its state in the batch's bucket. Each series must occur once in a bucket.
     pub fn push_merged(&mut self, identity: Identity, suffix_mask: u32, state: State) {
         let mut hasher = DefaultHasher::new();
         identity.hash(&mut hasher);
@@ -60,7 +60,7 @@ impl Batch {
                 self.histograms.push(Box::new(histogram));
                 RowValue::Histogram(self.histograms.len() as u32 - 1)
             }
-            // What is in no bin yet is with the agents, which count it with their next samples.
+            // The agents keep the remainders and count them with their next samples.
             State::Distribution(distribution) => {
                 let sketch = distribution.sketch();
                 self.body_bytes += size_of_val(&sketch) + sketch.heap_bytes();

@@ -1,4 +1,4 @@
-//! What the open bucket has, as records hold it.
+//! The open bucket in the form of records.
 
 use weir_context::ContextId;
 use weir_protocol::Kind;
@@ -9,14 +9,14 @@ use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
 use crate::timeline::Seconds;
 
-/// What a context has in the open bucket.
+/// A context's state in the open bucket.
 pub(crate) struct Saved {
-    /// Of its last sample, in whatever bucket.
+    /// Time of the last sample, in any bucket.
     pub seen: Seconds,
     pub state: Record,
 }
 
-/// How times of receipt are written: the next process may have another monotonic clock.
+/// Converts times of receipt: the next process may have another monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamps {
     /// Unix nanoseconds at which the monotonic clock was zero.
@@ -61,7 +61,7 @@ impl State {
         (seen > 0).then_some(Saved { seen, state })
     }
 
-    /// When a context was last seen, in whatever bucket; 0: never.
+    /// Time of a context's last sample, in any bucket; 0 if it has none.
     pub fn seen(&self, kind: Kind, id: ContextId) -> Seconds {
         let at = id.0 as usize;
         match kind {
@@ -111,11 +111,11 @@ impl State {
         Some((newest.seen, Record::Gauge(gauge)))
     }
 
-    /// Puts what a record has of a context into the open bucket.
+    /// Adds a context's record to the open bucket.
     pub fn restore(&mut self, kind: Kind, id: ContextId, saved: Saved, open_start: Seconds, stamps: Stamps) {
         let Saved { seen, state } = saved;
         let place = (self.open, id, seen);
-        // A context that was seen before the bucket and not in it is only remembered.
+        // A context whose last sample was before the bucket is remembered without a value.
         let is_in_bucket = seen >= open_start;
         match state {
             Record::Counter(sum) => self.restore_counter(id, seen, sum.to_f64()),
@@ -159,13 +159,13 @@ impl State {
         }
         self.gauges.halves[self.open][at] = Gauge {
             value: gauge.value,
-            // Whatever this process receives is newer.
+            // Values that this process receives are newer.
             received: gauge.received.saturating_sub(stamps.zero).max(0) as u64,
             seen,
         };
     }
 
-    /// Rests of several workers may add up to a sample and more; what is one is counted with the next sample.
+    /// Remainders of several workers may sum to one or more. The excess counts with the next sample.
     fn restore_rest(&mut self, id: ContextId, rest: f64) {
         if rest == 0.0 || !rest.is_finite() {
             return;

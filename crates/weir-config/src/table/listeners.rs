@@ -176,7 +176,7 @@ settings! {
         per_listener: Vec<ListenerReading> = "[]"
             .effect("How messages of some listeners are read; the first entry that is about a listener applies. `listener` is `udp`, `uds`, `uds_stream` or `tcp`, or the address of one as the log shows it, such as `udp://127.0.0.1:9125`. `gauge_deltas` (`true`, `false`) takes the place of `statsd_gauge_deltas` there, and `tag_styles` that of `tag_styles`.")
             .zero("An empty list: all are read in the same way.")
-            .who("Operators whose clients come from different programs, each with a port of its own.");
+            .who("Operators whose clients come from different programs, each on its own port.");
     }
     gone &[Gone {
         key: "packet_bytes_max",

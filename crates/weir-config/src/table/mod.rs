@@ -29,7 +29,7 @@ macro_rules! groups {
             $(Group { title: $title, settings: $type::SETTINGS, gone: $type::GONE }),*
         ];
 
-        /// What was written, group by group.
+        /// The values as written, by group.
         pub(crate) struct Settings {
             $(pub $field: $type),*
         }

@@ -24,7 +24,7 @@ settings! {
             .also(&["DD_ORIGIN_DETECTION_UNIFIED"]);
         origin_optout: bool = "true"
             .effect("A message with cardinality `none` gets no origin tags.")
-            .who("Operators who want origin tags whatever clients say.")
+            .who("Operators who want origin tags even if clients decline them.")
             .also(&["DD_DOGSTATSD_ORIGIN_OPTOUT_ENABLED", "DD_DOGSTATSD_ORIGIN_OPT_OUT_ENABLED"]);
         entity_id_precedence: bool = "false"
             .effect("An entity id in the message replaces the sender's origin instead of adding to it.")
@@ -59,7 +59,7 @@ settings! {
         origin_kubelet_ca: PathBuf = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
             .path(PathUse::Read)
             .effect("PEM file with the certificates of the authority that signed the kubelet's.")
-            .zero("Empty, or no such file: those of the system.")
+            .zero("Empty or a missing file: the authorities of the system.")
             .who("Operators who mount it elsewhere.")
             .also(&["DD_KUBELET_CLIENT_CA"]);
         origin_kubelet_certificate: Option<PathBuf> = "''"

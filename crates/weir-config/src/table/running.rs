@@ -38,13 +38,13 @@ settings! {
             .who("Operators of machines that many teams share.");
         tag_values_alert: Option<u64> = "10000"
             .takes(Kind::Integer { min: 0, max: 1 << 32 })
-            .effect("When a tag key has more different values in live contexts than this, the log says so once and the series `weir_tag_key_values_alert` shows it, until it has fewer than half as many.")
+            .effect("If a tag key has more distinct values in live contexts than this, weir logs it once and the series `weir_tag_key_values_alert` shows it, until it has fewer than half as many.")
             .zero("0: no alert.")
             .who("Operators whose keys need many values.");
         cpu: f64 = "0"
             .takes(Kind::Number { min: 0.0, max: 1024.0 })
             .effect("The number of cores that weir may use.")
-            .zero("0: those of the cgroup's quota, or of the machine.")
+            .zero("0: the cgroup's quota, or the machine's number.")
             .who("Operators who share a machine without cgroups.");
         workers: usize = "0"
             .takes(Kind::Integer { min: 0, max: 64 })

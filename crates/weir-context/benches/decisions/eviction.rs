@@ -1,4 +1,4 @@
-//! Which aliases to keep when memory is short: hit rates of policies on traces that each is known to be bad at.
+//! Policies of evicting aliases when memory is short: hit rates on traces that are known to be bad for each.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,7 +15,7 @@ trait Policy {
     fn look_up(&mut self, key: u64) -> bool;
 }
 
-/// A trace: keys, and whether each belongs to the part of the traffic that comes again.
+/// A trace: keys, and whether each belongs to the repeating part of the traffic.
 type Trace = Vec<(u64, bool)>;
 
 pub fn compare(seed: u64) {
@@ -106,9 +106,9 @@ fn shifting(random: &mut Random, hot: u64) -> Trace {
         .collect()
 }
 
-/// What this crate does: everything is admitted while there is room. Then a key is admitted on its second sight, and takes
-/// the place of one that had no hit since it was last passed over, out of 64 neighbours. Sweeps age all; what had no hit in
-/// three sweeps goes. The variant without `clock` admits at first sight, and only sweeps age.
+/// The policy of this crate: everything is admitted while there is room. Then a key is admitted on its second sight, and replaces one of 64
+/// neighbours that had no hit since it was last passed over. Sweeps age all entries and drop those without a hit during three sweeps. The
+/// variant without `clock` admits at first sight, and only sweeps age.
 struct Aged {
     slots: Vec<Option<(u64, u8)>>,
     places: HashMap<u64, usize>,
@@ -198,7 +198,7 @@ impl Policy for Aged {
     }
 }
 
-/// One bit each, set by a hit; a hand clears bits until it finds one that is clear.
+/// One bit each, set by a hit. The hand clears bits until it finds a clear one.
 struct Clock {
     slots: Vec<(u64, bool)>,
     places: HashMap<u64, usize>,
@@ -244,14 +244,14 @@ impl Policy for Clock {
     }
 }
 
-/// Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues are all you need for cache eviction (SOSP 2023). A tenth is for keys on probation;
-/// a list of what left it lets those that come back pass it by.
+/// Yang, Zhang, Qiu, Yue, Rashmi: FIFO queues are all you need for cache eviction (SOSP 2023). A tenth is for keys on probation. Keys on
+/// the list of recently evicted ones skip it.
 #[derive(Default)]
 struct S3Fifo {
     small: VecDeque<u64>,
     main: VecDeque<u64>,
     ghosts: VecDeque<u64>,
-    /// Of keys in a queue: hits, at most three. Of ghosts: `None`.
+    /// Hits of a queued key, at most three. `None` for a ghost.
     known: HashMap<u64, Option<u8>>,
 }
 
@@ -310,7 +310,7 @@ impl Policy for S3Fifo {
     }
 }
 
-/// The least recently used goes. Each use is queued with its number; stale entries are skipped.
+/// Evicts the least recently used. Each use is queued with its number; stale entries are skipped.
 #[derive(Default)]
 struct Lru {
     last: HashMap<u64, u64>,

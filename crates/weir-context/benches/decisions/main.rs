@@ -1,6 +1,6 @@
-//! The experiments behind the structures of this crate. Each prints a Markdown table; `docs/decisions` has their results.
+//! The experiments behind the data structures of this crate. Each prints a Markdown table; `docs/decisions` has the results.
 //!
-//! `cargo bench -p weir-context --bench decisions -- hash|eviction|growth|sharing [SEED]`. Compare figures of one run only.
+//! `cargo bench -p weir-context --bench decisions -- hash|eviction|growth|sharing [SEED]`. Compare only figures of the same run.
 
 #![allow(
     clippy::disallowed_methods,
@@ -63,7 +63,7 @@ fn main() {
     }
 }
 
-/// The identity of a message as the alias cache sees it: a name, and a tail of about seven tags.
+/// The identity of a message in the alias cache: a name, and a tail of about seven tags.
 struct Key {
     name: String,
     tail: String,
@@ -124,8 +124,8 @@ fn nanoseconds(count: usize, work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / count as f64
 }
 
-/// How long a key takes as a part of what the first hash takes in the same round, independent of each other and each waiting for
-/// the one before: the hashes take turns, so that what a machine does meets all of them.
+/// Time per key relative to the first hash in the same round, with independent keys and with each key depending on the previous one. The
+/// hashes take turns, so a disturbance hits all of them.
 fn hash(seed: u64) {
     const ROUNDS: usize = 2001;
     let keys = keys(1000, &mut Random(seed));
@@ -164,7 +164,7 @@ fn hash(seed: u64) {
     }
 }
 
-/// Of the ratios of rounds, the median and the quartiles.
+/// Median and quartiles of the ratios of the rounds.
 fn ratio(own: &[f64], first: &[f64]) -> String {
     let mut ratios: Vec<f64> = own.iter().zip(first).map(|(own, first)| own / first).collect();
     ratios.sort_by(f64::total_cmp);
@@ -189,7 +189,7 @@ fn growth(seed: u64) {
             let mut worst = Duration::ZERO;
             for _ in 0..ENTRIES {
                 let hash = random.word();
-                // The table takes the low bits and the highest seven; the shard is chosen by others.
+                // The table uses the low bits and the highest seven. Other bits select the shard.
                 let table = &mut tables[(hash >> 40) as usize % shards];
                 let start = Instant::now();
                 table.insert_unique(hash, [hash, 0, 0, 0], |entry| entry[0]);
@@ -208,8 +208,7 @@ fn growth(seed: u64) {
     }
 }
 
-/// Look-ups of known messages from several threads: each with tables of its own, or all in shared ones of which a look-up
-/// locks a 64th.
+/// Look-ups of known messages from several threads: each with its own tables, or all in shared tables of which a look-up locks a 64th.
 fn sharing(seed: u64) {
     const CONTEXTS: usize = 10_000;
     const LOOK_UPS: usize = 2_000_000;
@@ -246,7 +245,7 @@ fn sharing(seed: u64) {
     }
 }
 
-/// Look-ups a second of all threads together, the best of five rounds.
+/// Look-ups a second of all threads together, best of five rounds.
 fn best_rate<'a>(
     threads: usize,
     count: usize,

@@ -1,16 +1,16 @@
-//! The memory that a flush reads of contexts, asked for before it is read.
+//! Prefetches the memory of contexts that a flush reads.
 
 use super::Contexts;
 use crate::context_table::LiveContext;
 use crate::prefetch::{prefetch, prefetch_ends, prefetch_value};
 
-/// Tags of a list that are asked for; those of longer ones are waited for.
+/// Tags of a list to prefetch. Longer lists wait for the rest.
 const TAGS_AHEAD: usize = 16;
 
 impl Contexts {
-    /// Asks for all that writing the rows of these contexts reads: the contexts, then names and tag lists, then the entries of
-    /// the tags, then their texts. Each step reads what the one before asked for, of all contexts: that is why they come in
-    /// groups. Written one by one, each row would wait for some fifteen places in memory in sequence.
+    /// Prefetches everything that writing the rows of these contexts reads: first the contexts, then names and tag lists, then the entries
+    /// of the tags, then their texts. Contexts come in groups because each step reads what the previous step prefetched, for all of them.
+    /// Written one by one, each row would wait for about fifteen places in memory in sequence.
     pub fn look_ahead_rows(&self, live: &[LiveContext]) {
         let (strings, lists) = (&self.interner.strings, &self.interner.tag_lists);
         for live in live {

@@ -1,4 +1,4 @@
-//! What goes: contexts that expire, and memory after a burst.
+//! Removal of contexts, and memory after a burst.
 
 use weir_protocol::Kind;
 
@@ -12,8 +12,8 @@ impl Contexts {
         self.resolved.live(partition)
     }
 
-    /// Removes the context at `position` of a partition's list, with its raw contexts and all that nothing else uses. The
-    /// last context of the list takes its place.
+    /// Removes the context at `position` in a partition's list, its raw contexts, and everything that nothing else uses. The last context
+    /// of the list takes its position.
     pub fn remove(&mut self, partition: usize, position: usize) {
         let context = self.resolved.remove(partition, position);
         let mut next = context.first_raw;
@@ -33,7 +33,7 @@ impl Contexts {
         }
     }
 
-    /// Forgets raw contexts that lead to no context and were last seen before `oldest`.
+    /// Removes raw contexts without a context that were last seen before `oldest`.
     pub fn expire_loose(&mut self, oldest: u32) {
         let mut place = 0;
         while let Some(slot) = self.raw.next_expired(&mut place, oldest) {
@@ -47,8 +47,8 @@ impl Contexts {
         self.aliases.sweep_next(|id| raw.target(id).is_some());
     }
 
-    /// Gives back memory at the end of the id ranges, after a burst of contexts has expired. Returns, per kind, the number
-    /// of ids that state must still be kept for.
+    /// Frees memory at the end of the id ranges after a burst of contexts has expired. Returns, per kind, the number of ids that still need
+    /// state.
     pub fn compact(&mut self) -> [usize; Kind::COUNT] {
         let ids = self.resolved.compact();
         self.raw.compact();

@@ -1,4 +1,4 @@
-//! The short ways: from the bytes of a message to a context that is known, without parsing its tags.
+//! The fast paths from the bytes of a message to a known context, without parsing its tags.
 
 use weir_protocol::{Kind, separators};
 
@@ -15,20 +15,20 @@ use crate::tag_lists::{self, PAIRS_MAX, RawTag};
 use weir_counters::Counts;
 
 impl Contexts {
-    /// Hash of the bytes that identify a message, for the alias calls below.
+    /// Hash of the bytes that identify a message, for the alias functions below.
     #[inline(always)]
     pub fn alias_hash(&self, key: &AliasKey<'_>) -> u64 {
         self.secret.pair(key.name, key.tail, u64::from(key.head))
     }
 
-    /// First step of a look-up by alias: asks for the memory the second needs.
+    /// First step of an alias look-up: prefetches the memory for the second.
     #[inline]
     pub fn prefetch_alias(&self, hash: u64) {
         prefetch(self.aliases.first_slot(hash));
     }
 
-    /// Second and third step, for a group: asks for keys and targets, and then says which context each look-up will probably
-    /// end in. Nothing may rely on that: it is for asking for the memory of their state.
+    /// Second and third step, for a group of look-ups: prefetches keys and targets, then returns the context that each look-up will
+    /// probably find. It serves to prefetch their state; nothing else may rely on it.
     #[inline(always)]
     pub fn look_ahead<const MAX: usize>(
         &self,
@@ -52,7 +52,7 @@ impl Contexts {
         Some(raw)
     }
 
-    /// The context of a message seen before: one comparison of its bytes.
+    /// The context of a message that was seen before. Compares its bytes once.
     #[inline(always)]
     pub fn resolve_alias(&mut self, hash: u64, key: &AliasKey<'_>, now: u32) -> Option<Lookup> {
         let raw = self.aliases.get(hash, key)?;
@@ -60,9 +60,9 @@ impl Contexts {
     }
 
     compiled_for_levels! {
-        /// Finds the raw context of a metric from the bytes of its name and tags, where both are known: the short form of
-        /// [`Contexts::resolve`] for known tags in a new order. `tags` is a tag section without its `#`, and nothing else is
-        /// said about the origin than `sender`. `None`: the long form must look.
+        /// Finds the raw context of a metric from the bytes of its name and tags if both are known: the fast form of [`Contexts::resolve`]
+        /// for known tags in a new order. `tags` is a tag section without `#`; the message has no origin field besides `sender`. `None`:
+        /// use the slow path.
         pub fn find(
             &mut self: Contexts,
             kind: Kind,
@@ -85,7 +85,7 @@ impl Contexts {
         now: u32,
     ) -> Option<Lookup> {
         let mut parts = [RawTag::default(); PAIRS_MAX];
-        // Eight more than are used, as the search wants.
+        // The search needs eight more than it uses.
         let mut commas = [0; PAIRS_MAX + 7];
         let comma_count = match separators(tags, b',', &mut commas) {
             Some(count) if count < PAIRS_MAX => count,
@@ -101,7 +101,7 @@ impl Contexts {
             if tag.is_empty() {
                 continue;
             }
-            // Of special tags the last counts, which order decides; they are rare enough for the long form.
+            // The last special tag counts, so order matters. They are rare enough for the slow path.
             if is_special(tag, &tags[end as usize - tag.len()..]) {
                 return None;
             }
@@ -118,8 +118,8 @@ impl Contexts {
     }
 
     compiled_for_levels! {
-        /// The form of [`Contexts::find`] for many tags and for duplicates. A function of its own with the levels of its own: in
-        /// one with the short form, that takes 320 instead of 130 ns with 8 tags.
+        /// [`Contexts::find`] for many tags and for duplicates. A separate function, compiled per level: as a part of the short form it
+        /// takes 320 instead of 130 ns with 8 tags.
         #[inline(never)]
         fn find_many(
             &mut self: Contexts,
@@ -166,7 +166,7 @@ impl Contexts {
         found
     }
 
-    /// [`Contexts::find`] for tags that the caller has split already.
+    /// [`Contexts::find`] for tags that are already split.
     pub fn find_split(
         &mut self,
         kind: Kind,
@@ -195,7 +195,7 @@ impl Contexts {
         sender: OriginId,
         now: u32,
     ) -> Option<Lookup> {
-        // Of special tags the last counts, which order decides; they are rare enough for the long form.
+        // The last special tag counts, so order matters. They are rare enough for the slow path.
         if parts.iter().any(|tag| is_special(tag.text, tag.text)) {
             return None;
         }
@@ -208,7 +208,7 @@ impl Contexts {
         self.find_parts(kind, name, parts, sender, now)
     }
 
-    /// The raw context of a name and tags that are hashed already. `None` also when a tag is there twice.
+    /// The raw context of a name and tags whose hashes are known. Also `None` if a tag occurs twice.
     #[inline(always)]
     fn find_parts(
         &mut self,
@@ -229,7 +229,7 @@ impl Contexts {
         let Interner {
             strings, tag_lists, ..
         } = &self.interner;
-        // A loop and no closure: that would be compiled without what this function's callers are compiled for.
+        // A loop instead of a closure: a closure would not be compiled for the instructions of this function's callers.
         let mut candidates = self.raw.candidates(hash);
         let slot = loop {
             let &slot = candidates.next()?;
@@ -245,15 +245,15 @@ impl Contexts {
         self.resolve_raw(self.raw.id(slot), now)
     }
 
-    /// Remembers the bytes of the message that `way` was found for, so that they lead there at once the next time. Only for
-    /// messages whose tail says nothing else, such as a rate or a timestamp.
+    /// Adds an alias from the bytes of a message to `way`, so that the next equal message finds its context at once. Only for messages
+    /// whose tail has nothing else, such as a rate or a timestamp.
     pub fn remember_alias(&mut self, hash: u64, key: &AliasKey<'_>, way: Way) {
         if way.raw != RawId::NONE {
             self.aliases.offer(hash, key, way.raw, way.is_new);
         }
     }
 
-    /// What the raw-alias cache does.
+    /// Counters of the raw-alias cache.
     pub fn alias_counts(&self) -> Counts<AliasCounter> {
         let mut counts = self.aliases.counts;
         counts[AliasCounter::Known] = self.aliases.len() as u64;
@@ -264,7 +264,7 @@ impl Contexts {
         self.aliases.len()
     }
 
-    /// Where a raw context leads that was found before, if its slot still holds it.
+    /// The target of a raw context found earlier, if its slot still holds it.
     #[inline(always)]
     pub(super) fn resolve_raw(&mut self, raw: RawId, now: u32) -> Option<Lookup> {
         let target = self.raw.target(raw)?;
@@ -285,20 +285,20 @@ impl Contexts {
                 Some(Lookup::Filtered(way, self.raw.filtered_by(slot)))
             }
             Leads::Context(id) => Some(Lookup::Context(id, way)),
-            Leads::OnTrial(id) => Some(Lookup::OnTrial(id, way)),
+            Leads::DryRun(id) => Some(Lookup::DryRun(id, way)),
         }
     }
 }
 
-/// The memory of a vector of tags, for tags of another lifetime. (Collecting in place is what makes it the same memory.)
+/// Reuses the memory of a vector for tags of another lifetime. Collecting in place keeps the allocation.
 fn emptied<'a>(mut parts: Vec<RawTag<'_>>) -> Vec<RawTag<'a>> {
     parts.clear();
     parts.into_iter().map(|_| RawTag::default()).collect()
 }
 
-/// Whether a tag has a meaning of its own. `from` is the text that it begins, and may go on behind it.
+/// Whether a tag is special. `from` is the text from the tag's start on; it may extend beyond the tag.
 ///
-/// One branch, which is hardly ever taken: whether a tag begins with a `d` could not be predicted.
+/// One branch, hardly ever taken: whether a tag begins with a `d` could not be predicted.
 #[inline]
 fn is_special(tag: &[u8], from: &[u8]) -> bool {
     let Some(first) = from.first_chunk::<8>() else {
@@ -310,8 +310,8 @@ fn is_special(tag: &[u8], from: &[u8]) -> bool {
     (host | internal) && (tag.starts_with(b"host:") || tag.starts_with(b"dd.internal."))
 }
 
-/// Keeps the first of equal tags. True if there were any. `places` is memory to work in: a hash table of places in `tags`, from
-/// one on; to sort would take longer than all else does.
+/// Keeps the first of equal tags. Returns true if there were duplicates. `places` is scratch memory for a hash table of places in `tags`,
+/// counted from one. Sorting would take longer than everything else here.
 #[inline(always)]
 fn remove_duplicates(tags: &mut Vec<RawTag<'_>>, places: &mut Vec<u32>) -> bool {
     places.clear();

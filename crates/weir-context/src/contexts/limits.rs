@@ -1,4 +1,4 @@
-//! How many contexts there may be, and whose are refused.
+//! Limits on the number of contexts, and the fair shares of names, origins and tag keys.
 
 use weir_protocol::Values;
 use weir_rules::Subject;
@@ -8,27 +8,27 @@ use crate::origins::OriginId;
 use crate::usage::LimitReason;
 use weir_counters::Counts;
 
-/// A name or an origin may have this many times as many contexts as there is still room for, a tag key as many values: one alone gets four fifths of
-/// what there is, two that both want everything four ninths each, and later contexts always find room.
+/// A name or an origin may have this many times as many contexts as still fit, and a tag key as many values. So a single one gets four
+/// fifths of the room, two that both want everything get four ninths each, and later contexts always find room.
 const SHARE_FACTOR: usize = 4;
 
-/// Fewer contexts than this are never too many for one name or origin while there is any room.
+/// A name or origin with fewer contexts than this is never refused while there is any room.
 const SHARE_MIN: usize = 256;
 
-/// What limits the number of contexts.
+/// The limits on contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextLimits {
-    /// Bytes that contexts, raw contexts, tag lists, strings, aliases and the state elsewhere may take together.
+    /// Bytes for contexts, raw contexts, tag lists, strings, aliases and the aggregation state together.
     pub bytes_max: usize,
-    /// Bytes that origins may take, most of which a sender can make up. Not among the others.
+    /// Bytes for origins, which senders can invent. Not included in `bytes_max`.
     pub origin_bytes_max: usize,
-    /// Live contexts, where the operator set a number.
+    /// Live contexts, if the operator set a number.
     pub contexts_max: usize,
-    /// Live contexts of one metric name, where the operator set a number.
+    /// Live contexts of one metric name, if the operator set a number.
     pub contexts_per_metric_max: usize,
-    /// Raw contexts of one origin, where the operator set a number.
+    /// Raw contexts of one origin, if the operator set a number.
     pub contexts_per_origin_max: usize,
-    /// Bytes that the alias cache may take at most, within `bytes_max`; zero switches it off.
+    /// Bytes for the alias cache, part of `bytes_max`. Zero disables it.
     pub alias_bytes_max: usize,
 }
 
@@ -49,29 +49,28 @@ impl Default for ContextLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     No(LimitReason),
-    /// As long as its name has not used up its share, with this many contexts left for all.
+    /// If its name has not used up its share, with this many contexts left for all.
     Fair(usize),
-    /// In any case.
+    /// Always.
     Always,
 }
 
-/// How many contexts one name or origin may have while there is room for `left` more.
+/// Number of contexts that one name or origin may have while `left` more fit.
 pub(super) fn share(left: usize, max: usize) -> usize {
     left.saturating_mul(SHARE_FACTOR).max(SHARE_MIN).min(max)
 }
 
-/// Overflow series, one per metric name, are allowed beyond the budget while there are no more than this; then samples are
-/// refused.
+/// Overflow series (one per metric name) may exceed the budget up to this number. Beyond it samples are refused.
 const OVERFLOW_NAMES_MAX: usize = 1000;
 
-/// What the tables hold, against the limits.
+/// The use of the tables against the limits.
 pub(super) struct Capacity {
     pub limits: ContextLimits,
     overflow_names: usize,
     /// Bytes at the last full count, and contexts created since.
     counted_bytes: usize,
     created_since_count: usize,
-    /// What the contexts' state takes, or will take by the end of the bucket, as far as its owner has said.
+    /// Size of the aggregation state now, or expected at the end of the bucket, as reported by its owner.
     state_bytes: usize,
 }
 
@@ -98,19 +97,19 @@ impl Capacity {
         self.overflow_names = self.overflow_names.saturating_sub(1);
     }
 
-    /// A context has taken memory.
+    /// Counts a context that took memory.
     pub fn note_created(&mut self) {
         self.created_since_count += 1;
     }
 
-    /// A full count reads some hundred words; between counts the average context is assumed to go on.
+    /// A full count reads some hundred words. Between counts, new contexts are assumed to have the average size.
     fn wants_count(&self) -> bool {
         self.limits.bytes_max != usize::MAX && (self.created_since_count >= 256 || self.counted_bytes == 0)
     }
 
-    /// About how many more contexts fit beside `live` ones, at least one; or which limit is reached.
+    /// About how many more contexts fit beside `live` ones, at least one. `Err`: the limit that was reached.
     fn left(&self, live: usize) -> Result<usize, LimitReason> {
-        // Overflow series are ours, not the senders'.
+        // Senders are not charged for overflow series.
         let of_senders = live.saturating_sub(self.overflow_names);
         if of_senders >= self.limits.contexts_max {
             return Err(LimitReason::Contexts);
@@ -121,7 +120,7 @@ impl Capacity {
         }
         let average = (self.counted_bytes / live.max(1)).min(1024);
         let used = self.counted_bytes + self.created_since_count * average + self.state_bytes;
-        // The last eighth is the alias cache's: without it every known message would take the long way.
+        // The last eighth belongs to the alias cache: without it every known message would take the slow path.
         let bytes_left = (self.limits.bytes_max / 8 * 7).saturating_sub(used);
         if bytes_left == 0 {
             return Err(LimitReason::Memory);
@@ -132,7 +131,7 @@ impl Capacity {
 }
 
 impl Contexts {
-    /// Whether the way to a context may be kept. It takes memory for tags that a rule removes, too.
+    /// Whether a raw context may be stored. It takes memory even for tags that a rule removes.
     pub(super) fn may_remember(&self, room: Room) -> bool {
         match room {
             Room::No(_) => false,
@@ -141,7 +140,7 @@ impl Contexts {
         }
     }
 
-    /// Takes note of what the contexts' state takes: the room for contexts and aliases is what it leaves.
+    /// Sets the size of the aggregation state. Contexts and aliases share the rest.
     #[inline]
     pub fn set_state_bytes(&mut self, bytes: usize) {
         self.capacity.state_bytes = bytes;
@@ -160,7 +159,7 @@ impl Contexts {
         }
     }
 
-    /// Whether a context fits that had its place before.
+    /// Whether a context fits that existed in the previous process.
     pub(super) fn room_for_known(&mut self) -> Room {
         match self.contexts_left() {
             Ok(_) => Room::Always,
@@ -168,7 +167,7 @@ impl Contexts {
         }
     }
 
-    /// About how many more contexts fit, at least one; or which limit is reached.
+    /// About how many more contexts fit, at least one. `Err`: the limit that was reached.
     fn contexts_left(&mut self) -> Result<usize, LimitReason> {
         if self.capacity.wants_count() {
             self.count_bytes();
@@ -176,7 +175,7 @@ impl Contexts {
         self.capacity.left(self.resolved.len())
     }
 
-    /// Whether there may be an overflow series for one more name: they must not take the room that the limit was to keep.
+    /// Whether one more name may have an overflow series. Overflow series must not use the room that a limit reserves.
     pub(super) fn room_for_overflow(&mut self, refused_by: LimitReason) -> Room {
         let left = self.contexts_left().unwrap_or(0);
         if self.capacity.overflow_names < left.max(OVERFLOW_NAMES_MAX) {
@@ -186,7 +185,7 @@ impl Contexts {
         }
     }
 
-    /// Notes who wanted a context and got none.
+    /// Records a refused context.
     pub(super) fn count_refused(
         &mut self,
         subject: &Subject<'_>,
@@ -215,17 +214,17 @@ impl Contexts {
         self.usage.limited_samples
     }
 
-    /// Bytes of what is known of senders.
+    /// Bytes of the origin table.
     pub fn origin_bytes(&self) -> usize {
         self.origins.heap_bytes()
     }
 
-    /// Bytes held, slack included, those of origins aside.
+    /// Bytes held, slack included, without origins.
     pub fn heap_bytes(&self) -> usize {
         self.table_bytes() + self.aliases.heap_bytes()
     }
 
-    /// Counts what the tables hold and lets the alias cache have what they and the state leave. Also for a caller that knows that the
+    /// Counts the bytes of the tables and gives the alias cache the rest that tables and state leave. Also for a caller that knows that the
     /// state has grown.
     pub fn count_bytes(&mut self) {
         let limits = self.capacity.limits;
@@ -237,7 +236,7 @@ impl Contexts {
         self.origins.bytes_max = limits.origin_bytes_max;
     }
 
-    /// Bytes of everything but the alias cache.
+    /// Bytes of everything except the alias cache.
     fn table_bytes(&self) -> usize {
         self.interner.heap_bytes()
             + self.raw.heap_bytes()

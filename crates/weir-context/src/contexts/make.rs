@@ -1,4 +1,4 @@
-//! The long way: from the parts of a message to its context, which is made where there is none.
+//! The slow path: from the parts of a message to its context, which is made if missing.
 
 use weir_protocol::{Kind, Metric};
 use weir_rules::{RuleId, Subject};
@@ -13,7 +13,7 @@ use crate::strings::StringId;
 use crate::tag_lists::TagListId;
 use crate::usage::LimitReason;
 
-/// What makes two raw contexts the same, each part held by a reference.
+/// The identity of a raw context. Each part is held by a reference.
 #[derive(Clone, Copy)]
 struct RawParts {
     kind: Kind,
@@ -23,7 +23,7 @@ struct RawParts {
     hash: u64,
 }
 
-/// What rules made of a metric, and the context that it leads to.
+/// The result of the rules for a metric, and the context that it leads to.
 struct Resolution<'a> {
     subject: &'a Subject<'a>,
     /// `None`: `rule` drops it.
@@ -33,9 +33,8 @@ struct Resolution<'a> {
 }
 
 impl Contexts {
-    /// The miss path: finds or makes the context of a metric from its parsed parts. `sender` is the origin of the process
-    /// that sent it; `now` is the second of the agent's clock. Tags of an origin that are not known yet count as none until
-    /// they come.
+    /// The miss path: finds or makes the context of a metric from its parsed parts. `sender` is the origin of the sending process; `now` is
+    /// the second of the agent's clock. An origin whose tags are unknown counts as one without tags until they arrive.
     pub fn resolve(&mut self, metric: &Metric<'_>, sender: OriginId, now: u32) -> Lookup {
         let mut tags: Vec<&str> = metric.tags.iter().collect();
         keep_last_special(&mut tags);
@@ -73,13 +72,13 @@ impl Contexts {
         }
     }
 
-    /// Gives back what a raw context in no slot holds.
+    /// Releases the references of a raw context that has no slot.
     fn release_raw(&mut self, raw: RawParts) {
         self.interner.release(raw.name, raw.tags);
         self.origins.release(raw.origin);
     }
 
-    /// Finds out where a raw context leads. It is in `slot`, or it is new and its parts are held.
+    /// Resolves a raw context. It is in `slot`, or it is new and its parts are held.
     fn apply_rules(
         &mut self,
         metric: &Metric<'_>,
@@ -124,7 +123,7 @@ impl Contexts {
         lookup
     }
 
-    /// Lets a raw context lead where it belongs; a new one only while there is room for it.
+    /// Links a raw context to its target. A new one is stored only if there is room.
     fn remember_raw(
         &mut self,
         raw: RawParts,
@@ -143,7 +142,7 @@ impl Contexts {
             self.origins.add_context(raw.origin);
             let is_known = |id| self.resolved.get(raw.kind, id).first_raw != NOBODY;
             if resolution.to.is_none_or(is_known) {
-                // A raw context that leads to a known one takes memory too.
+                // A new raw context of a known context takes memory too.
                 self.capacity.note_created();
             }
             return self.lead(slot, true, resolution, now);
@@ -159,7 +158,7 @@ impl Contexts {
         }
     }
 
-    /// Lets a raw context that leads nowhere lead to a context, or to none because a rule filters it.
+    /// Links an unlinked raw context to a context, or marks it as filtered by a rule.
     fn lead(&mut self, slot: u32, is_new: bool, resolution: &Resolution<'_>, now: u32) -> Lookup {
         let raw = self.raw.id(slot);
         let way = Way { raw, is_new };
@@ -174,12 +173,12 @@ impl Contexts {
             return Lookup::Filtered(way, rule);
         };
         let context = self.resolved.get_mut(subject.kind, id);
-        // The rules may have changed since it was made.
+        // The rules may have changed since the context was made.
         context.suffix_mask = subject.suffix_mask;
         let head = std::mem::replace(&mut context.first_raw, slot);
         self.raw.link(slot, id, head);
         if !trials.is_empty() && self.follow(slot, id, subject, trials) {
-            return Lookup::OnTrial(id, way);
+            return Lookup::DryRun(id, way);
         }
         Lookup::Context(id, way)
     }
@@ -196,7 +195,7 @@ impl Contexts {
         is_followed
     }
 
-    /// Takes a raw context out of the list of the context that it leads to.
+    /// Removes a raw context from the list of its context.
     pub(super) fn unlink(&mut self, slot: u32) {
         let kind = Kind::ALL[usize::from(self.raw.get(slot).kind)];
         if let Some(unlinked) = self.raw.unlink(slot)
@@ -217,7 +216,7 @@ impl Contexts {
         self.interner.release(name, tags);
     }
 
-    /// Finds or makes a resolved context, and the distribution that copies its samples.
+    /// Finds or makes a resolved context, and the distribution that gets a copy of its samples.
     fn context_for(
         &mut self,
         subject: &Subject<'_>,
@@ -241,7 +240,7 @@ impl Contexts {
         Ok(id)
     }
 
-    /// The series that takes the samples of a name whose contexts find no room.
+    /// The overflow series of a name whose contexts find no room.
     fn overflow(
         &mut self,
         subject: &Subject<'_>,
@@ -269,7 +268,7 @@ impl Contexts {
         found.map_or_else(Lookup::Refused, Lookup::Overflow)
     }
 
-    /// Finds a context, or makes it where there is room.
+    /// Finds a context, or makes it if there is room.
     fn find_or_add<T: AsRef<str>>(
         &mut self,
         name: &str,
@@ -303,7 +302,7 @@ impl Contexts {
         Ok(self.resolved.add(kind, context))
     }
 
-    /// Whether a new context may be made of this name, and of the tags that were new to the interner.
+    /// Whether a new context fits with this name and with the tags that were new to the interner.
     fn check_room(&self, name: StringId, room: Room) -> Result<(), LimitReason> {
         let left = match room {
             Room::Always => return Ok(()),
@@ -320,7 +319,7 @@ impl Contexts {
         Ok(())
     }
 
-    /// Gives back what the identity of a context holds.
+    /// Releases the references of a context's identity.
     pub(super) fn release(&mut self, identity: Identity) {
         self.interner.release(identity.name, identity.tags);
         if let Some(host) = identity.host {

@@ -1,9 +1,10 @@
-//! The contexts of one worker: what they are made of and how they are stored.
+//! The contexts of one worker.
 
 use std::sync::Arc;
 
 use weir_protocol::Kind;
 
+use crate::active_rules::ActiveRules;
 use crate::alias::AliasTable;
 use crate::context_table::{Context, ContextId, ContextTable};
 use crate::counters::ContextCounter;
@@ -12,7 +13,6 @@ use crate::interner::Interner;
 use crate::origins::Origins;
 use crate::raw_table::{RawId, RawTable};
 use crate::rules::{Resolved, Rules};
-use crate::rules_in_force::RulesInForce;
 use crate::tag_lists::RawTag;
 use crate::usage::{LimitReason, Usage};
 use weir_counters::Counts;
@@ -34,35 +34,35 @@ pub use limits::ContextLimits;
 pub use restore::KnownContext;
 use sweep::Sweep;
 
-/// The tag of the series that takes the samples of contexts for which there is no memory.
+/// The tag of the overflow series, which take the samples of contexts for which there is no memory.
 pub const OVERFLOW_TAG: &str = "weir_overflow:true";
 
-/// The raw context through which a context was found, so that the bytes of its message can lead there at once.
+/// The raw context through which a context was found, so that an alias can lead there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     pub(crate) raw: RawId,
-    /// The raw context was made by this look-up.
+    /// This look-up made the raw context.
     pub(crate) is_new: bool,
 }
 
-/// Where the samples of a message belong.
+/// The destination of a message's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// The context, and the way there for [`Contexts::remember_alias`].
+    /// The context, and the raw context for [`Contexts::remember_alias`].
     Context(ContextId, Way),
-    /// The same, and a rule in a dry run would do something to it: its samples are to be given to [`Contexts::count_trial`].
-    OnTrial(ContextId, Way),
-    /// A rule drops this metric. Its samples are to be given to [`Contexts::count_dropped`].
+    /// As `Context`, but a rule in a dry run would change it: pass its samples to [`Contexts::count_trial`].
+    DryRun(ContextId, Way),
+    /// A rule drops this metric. Pass its samples to [`Contexts::count_dropped`].
     Filtered(Way, Option<RuleId>),
-    /// There is no memory for a new context; its samples go into the overflow series of its name.
+    /// There is no memory for a new context. The samples go into the overflow series of the name.
     Overflow(ContextId),
-    /// There is no room for a new context, and its kind cannot be summed into another series.
+    /// There is no room for a new context, and its kind cannot be summed into an overflow series.
     Refused(LimitReason),
-    /// The context is known, but there is no memory to remember the way there.
+    /// The context is known, but there is no memory for its raw context.
     Unremembered(ContextId),
 }
 
-/// A context's parts, to be written down.
+/// A context's parts, for encoding.
 #[derive(Clone, Copy)]
 pub struct ContextRef<'a> {
     contexts: &'a Contexts,
@@ -80,7 +80,7 @@ impl<'a> ContextRef<'a> {
         self.context.identity.host.map(|id| strings.get(id))
     }
 
-    /// Sorted, without duplicates.
+    /// Sorted, no duplicates.
     pub fn tags(&self) -> impl ExactSizeIterator<Item = &'a str> + use<'a> {
         let Interner {
             strings, tag_lists, ..
@@ -89,7 +89,7 @@ impl<'a> ContextRef<'a> {
         tags.iter().map(|&id| strings.get(id))
     }
 
-    /// Equal lists have equal keys while both are alive.
+    /// Equal lists have equal keys while both exist.
     pub fn tag_list_key(&self) -> u32 {
         self.context.identity.tags.0
     }
@@ -108,7 +108,7 @@ impl<'a> ContextRef<'a> {
         self.context.suffix_mask
     }
 
-    /// The distribution that gets a copy of each sample, where that is configured.
+    /// The distribution that gets a copy of each sample, if configured.
     pub fn copy_to(&self) -> Option<ContextId> {
         self.context.copy_to
     }
@@ -121,11 +121,11 @@ impl<'a> ContextRef<'a> {
 
 /// All contexts of one worker.
 ///
-/// Raw bytes lead to a raw context, a raw context to a resolved one; aggregation state is indexed by the latter. Identity
-/// is exact at both steps: hashes find candidates, comparisons decide.
+/// Raw bytes lead to a raw context, which leads to a resolved context. Aggregation state is indexed by the latter. Identity is exact at
+/// both steps: hashes find candidates, comparisons decide.
 pub struct Contexts {
     secret: HashSecret,
-    rules: RulesInForce,
+    rules: ActiveRules,
     interner: Interner,
     aliases: AliasTable,
     raw: RawTable,
@@ -137,11 +137,11 @@ pub struct Contexts {
     scratch: Scratch,
 }
 
-/// Buffers of the miss path, kept so that it allocates only what it stores.
+/// Buffers of the miss path, kept so that it allocates only for what it stores.
 #[derive(Default)]
 struct Scratch {
     resolved: Resolved,
-    /// Empty between calls: only the memory is kept.
+    /// Empty between calls; kept for its memory.
     parts: Vec<RawTag<'static>>,
     commas: Vec<u32>,
     places: Vec<u32>,
@@ -152,7 +152,7 @@ impl Contexts {
     pub fn new(secret: HashSecret, rules: Rules, limits: ContextLimits) -> Self {
         let mut contexts = Contexts {
             secret,
-            rules: RulesInForce::new(rules),
+            rules: ActiveRules::new(rules),
             interner: Interner::new(),
             aliases: AliasTable::new(secret.level()),
             raw: RawTable::new(),
@@ -171,9 +171,8 @@ impl Contexts {
         self.rules.rules()
     }
 
-    /// Replaces the rules. Raw contexts are resolved again as [`Contexts::sweep_stale`] finds them and their next message
-    /// comes; until then they lead where they led. Contexts and their state stay; those that nothing leads to any more are
-    /// flushed as usual and expire.
+    /// Replaces the rules. A raw context is resolved again when [`Contexts::sweep_stale`] has found it and its next message comes; until
+    /// then its target stays. Contexts and their state stay too. Those that nothing leads to any more are flushed as usual and expire.
     pub fn set_rules(&mut self, rules: Rules) {
         if self.rules.replace(rules) {
             self.sweep.begin_all(self.raw.len());
@@ -184,7 +183,7 @@ impl Contexts {
         &self.secret
     }
 
-    /// Live contexts, overflow series included.
+    /// Live contexts, including overflow series.
     pub fn len(&self) -> usize {
         self.resolved.len()
     }
@@ -200,7 +199,7 @@ impl Contexts {
         }
     }
 
-    /// What there is at the moment.
+    /// The current counts.
     pub fn counts(&self) -> Counts<ContextCounter> {
         let mut counts = Counts::default();
         counts[ContextCounter::Live] = self.len() as u64;

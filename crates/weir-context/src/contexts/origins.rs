@@ -1,4 +1,4 @@
-//! Origins of messages, as those who look them up and answer for them see them.
+//! The interface for ingest, which looks up origins, and for the resolver, which answers for them.
 
 use super::Contexts;
 use crate::counters::OriginCounter;
@@ -6,22 +6,22 @@ use crate::origins::{Admission, KnownTags, OriginId, OriginKey, OriginQuestion, 
 use weir_counters::Counts;
 
 impl Contexts {
-    /// From now on messages are distinguished by their origins, and questions about them have to be answered.
+    /// From now on messages are distinguished by origin, and questions about origins must be answered.
     pub fn enable_origins(&mut self) {
         self.origins.enabled = true;
     }
 
-    /// The origin of senders that nothing is known of, for when even that brings tags. Held until it is released.
+    /// The origin of unknown senders, which is needed when even those get tags. Held until it is released.
     pub fn hold_nobody(&mut self, now: u32) -> OriginId {
         self.origins.acquire_nobody(&self.secret, now)
     }
 
-    /// The origin of a container's processes; the caller holds it until [`Contexts::release_origin`].
+    /// The origin of a container's processes. The caller holds it until [`Contexts::release_origin`].
     pub fn hold_sender(&mut self, container: &str, now: u32) -> OriginId {
         self.origins.acquire_sender(container, &self.secret, now)
     }
 
-    /// The origin of a message that has no context: an event, a check, a timestamped sample. Held as above.
+    /// The origin of a message without a context: an event, a service check, a timestamped sample. Held as above.
     pub fn hold_origin(&mut self, key: &OriginKey<'_>, sender: OriginId, now: u32) -> OriginId {
         self.origins.acquire(key, sender, &self.secret, now)
     }
@@ -34,17 +34,17 @@ impl Contexts {
         self.origins.known(origin)
     }
 
-    /// Takes what is known of an origin as all there is, until an answer says otherwise.
+    /// Treats what is known of an origin as complete until an answer changes it.
     pub fn settle_origin(&mut self, origin: OriginId) {
         self.origins.settle(origin);
     }
 
-    /// The text of the answerer of an origin; see [`OriginKey::from_text`].
+    /// The text of the origin that is charged; see [`OriginKey::from_text`].
     pub fn origin_text(&self, origin: OriginId) -> &str {
         self.origins.account_text(origin)
     }
 
-    /// What must be found out about origins.
+    /// The open questions about origins.
     pub fn take_origin_questions(&mut self) -> Vec<OriginQuestion> {
         self.origins.take_questions()
     }
@@ -64,8 +64,8 @@ impl Contexts {
         self.origins.len()
     }
 
-    /// Takes the answer to a question. Contexts that were resolved with other tags are resolved again as
-    /// [`Contexts::sweep_stale`] finds them and their next message comes; what their state holds by then stays theirs.
+    /// Stores the answer to a question. A context that was resolved with other tags is resolved again when [`Contexts::sweep_stale`] has
+    /// found it and its next message comes. Its earlier state stays where it is.
     pub fn answer_origin(
         &mut self,
         ticket: OriginTicket,
@@ -78,19 +78,18 @@ impl Contexts {
         }
     }
 
-    /// Whether an origin may send, as far as somebody has said.
+    /// Whether an origin may send, as far as it is decided.
     #[inline]
     pub fn admission(&self, origin: OriginId) -> Admission {
         self.origins.admission(origin)
     }
 
-    /// Takes an origin of which nobody has said whether it may send as one of which not enough is known, until an answer
-    /// says otherwise.
+    /// Treats an undecided origin as one of which too little is known, until an answer changes it.
     pub fn settle_admission(&mut self, origin: OriginId) {
         self.origins.settle_admission(origin);
     }
 
-    /// Forgets origins that nothing has used for a minute.
+    /// Removes origins that were not used for a minute.
     pub fn expire_origins(&mut self, now: u32) {
         self.origins.expire(now);
     }

@@ -1,4 +1,4 @@
-//! Contexts that another process knew.
+//! Restores contexts of a previous process.
 
 use weir_protocol::Kind;
 
@@ -20,14 +20,14 @@ pub struct KnownContext<'a> {
 }
 
 impl Contexts {
-    /// About so many contexts are going to be restored.
+    /// Reserves room for about this many contexts.
     pub fn expect(&mut self, contexts: usize) {
         self.interner.strings.expect(contexts);
         self.interner.tag_lists.expect(contexts);
         self.resolved.expect(contexts);
     }
 
-    /// Makes a context that no message leads to yet. `None`: there is no room for it, or it is there already.
+    /// Makes a context that no message leads to yet. `None`: there is no room, or it exists.
     pub fn restore(&mut self, known: KnownContext<'_>) -> Option<ContextId> {
         let is_overflow = known.tags.contains(&OVERFLOW_TAG);
         if !is_overflow && matches!(self.room_for_known(), Room::No(_)) {

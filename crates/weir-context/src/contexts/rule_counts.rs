@@ -1,18 +1,18 @@
-//! What rules did, and what those in a dry run would do.
+//! The effects of active rules and of rules in a dry run.
 
 use weir_rules::{Applied, RuleId};
 
 use super::{Contexts, Way};
-use crate::rules_in_force::RuleCounts;
+use crate::active_rules::RuleCounts;
 use crate::trials::TrialReport;
 
 impl Contexts {
-    /// What each rule did, by rule number, and the nanoseconds spent on finding those that match.
+    /// Counts by rule number, and the nanoseconds of the search for matching rules.
     pub fn rule_counts(&self) -> (&[RuleCounts], u64) {
         self.rules.counts()
     }
 
-    /// What rules in a dry run would have done.
+    /// The effect that rules in a dry run would have had.
     pub fn trial_reports(&self) -> Vec<TrialReport> {
         self.rules.trials.reports()
     }
@@ -21,12 +21,12 @@ impl Contexts {
         self.rules.count_applied(applied);
     }
 
-    /// Samples that a rule drops.
+    /// Counts samples that a rule drops.
     pub fn count_dropped(&mut self, rule: Option<RuleId>, samples: u64) {
         self.rules.count_dropped(rule, samples);
     }
 
-    /// Samples of a context that a rule in a dry run would do something to.
+    /// Counts samples of a context that a rule in a dry run would change.
     pub fn count_trial(&mut self, way: Way, samples: u64) {
         self.rules.trials.count(way.raw.slot, samples);
     }

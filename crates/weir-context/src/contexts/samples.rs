@@ -1,4 +1,4 @@
-//! Whose samples they are: what is noted of some, and the summary of it.
+//! Samples per metric and origin: counting them and the summary.
 
 use weir_protocol::{Kind, Metric};
 
@@ -9,11 +9,11 @@ use crate::strings::StringId;
 use crate::usage::{MetricUsage, UsageSummary};
 
 impl Contexts {
-    /// The name that a metric has after rules, if a context has it.
+    /// The name after rules, if a context has it.
     fn resolved_name(&mut self, metric: &Metric<'_>, sender: OriginId, now: u32) -> Option<StringId> {
         if metric.origin.is_empty() {
             let (name, tags) = (metric.name.as_bytes(), metric.tags.raw().as_bytes());
-            if let Some(Lookup::Context(id, _) | Lookup::OnTrial(id, _)) =
+            if let Some(Lookup::Context(id, _) | Lookup::DryRun(id, _)) =
                 self.find(metric.kind, name, tags, sender, now)
             {
                 return Some(self.resolved.get(metric.kind, id).identity.name);
@@ -30,7 +30,7 @@ impl Contexts {
         name.filter(|_| passes)
     }
 
-    /// Takes note of samples, as far as somebody looks at all: `samples` stands for those that were not looked at too.
+    /// Counts samples of a sampled message. `samples` includes the messages that were skipped.
     pub fn note_samples(&mut self, metric: &Metric<'_>, sender: OriginId, samples: u64, now: u32) {
         if let Some(name) = self.resolved_name(metric, sender, now) {
             self.add_samples(name, samples);
@@ -41,11 +41,11 @@ impl Contexts {
         self.origins.release(origin);
     }
 
-    /// [`Contexts::note_samples`] for a message whose bytes an alias knows, without reading its tags. False: none does.
+    /// [`Contexts::note_samples`] for a message that has an alias, without reading its tags. Returns false if it has none.
     pub fn note_known_samples(&mut self, hash: u64, key: &AliasKey<'_>, samples: u64, now: u32) -> bool {
         let found = self.aliases.find(hash, key);
         let (way, context) = match found.and_then(|raw| self.resolve_raw(raw, now)) {
-            Some(Lookup::Context(id, way) | Lookup::OnTrial(id, way)) => (way, Some(id)),
+            Some(Lookup::Context(id, way) | Lookup::DryRun(id, way)) => (way, Some(id)),
             Some(Lookup::Filtered(way, _)) => (way, None),
             _ => return false,
         };
@@ -63,8 +63,7 @@ impl Contexts {
         self.usage.names.add_samples(name, hash, samples);
     }
 
-    /// Looks at up to `max` names for the next summary. Returns it when all have been looked at; what it counts since the
-    /// last one starts again.
+    /// Visits up to `max` names for the next summary. Returns the summary once all were visited, and resets its counts.
     pub fn summarise(&mut self, max: usize) -> Option<UsageSummary> {
         let walked = self.usage.names.walk(max)?;
         let metrics = walked.into_iter().map(|(entry, samples)| MetricUsage {

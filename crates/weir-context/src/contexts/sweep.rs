@@ -1,15 +1,15 @@
-//! Ways to contexts that rules or origins have changed.
+//! Resolves raw contexts again after their rules or origins changed.
 
 use super::Contexts;
 use crate::raw_table::{Leads, RawTable};
 
-/// A walk over all raw contexts, in slices, for those that have to be resolved again.
+/// A walk over all raw contexts, in slices, for those that must be resolved again.
 #[derive(Default)]
 pub(super) struct Sweep {
-    /// The slot that is looked at next, and how many are left.
+    /// The next slot, and the number of slots left.
     at: usize,
     left: usize,
-    /// It is for all, because the rules have changed; else for those of changed origins.
+    /// True: the rules changed, so all raw contexts are stale. False: only those of changed origins.
     all: bool,
 }
 
@@ -23,7 +23,7 @@ impl Sweep {
         self.all = true;
     }
 
-    /// Slots behind these are gone.
+    /// Called when the slots beyond `slots` were removed.
     pub fn truncate(&mut self, slots: usize) {
         self.left = self.left.min(slots);
     }
@@ -40,7 +40,7 @@ impl Sweep {
 }
 
 impl Contexts {
-    /// Looks at up to `max` raw contexts for those whose rules or origin have changed. False when none is left to look at.
+    /// Visits up to `max` raw contexts and marks stale ones, after a change of rules or origin. Returns false once none is left.
     pub fn sweep_stale(&mut self, max: usize, now: u32) -> bool {
         if self.sweep.left == 0 {
             return false;

@@ -3,13 +3,13 @@ use hashbrown::HashTable;
 use super::{SUMMARY_ROWS, TagKeyUsage, Top};
 use crate::hash::HashSecret;
 
-/// Keys that are distinguished. The values of further ones are counted together.
+/// Distinguished keys. Values of all other keys are counted together.
 const KEYS_MAX: usize = 4096;
 
 /// Longer keys are not distinguished.
 const KEY_BYTES_MAX: usize = 200;
 
-/// The key of a string that is no tag.
+/// The key of a string that is not a tag.
 pub(crate) const NO_KEY: u32 = 0;
 
 /// The key of tags whose keys are not distinguished.
@@ -22,7 +22,7 @@ struct Key {
     values: u32,
 }
 
-/// How many live strings are tags with each key. Each string counts once, however many contexts have it.
+/// Number of live strings that are tags, by tag key. A string counts once, no matter how many contexts use it.
 pub(crate) struct TagKeys {
     index: HashTable<u32>,
     /// The first two are [`NO_KEY`] and [`UNTRACKED`].
@@ -41,7 +41,7 @@ impl TagKeys {
         }
     }
 
-    /// A string has become a tag. Returns its key, for [`TagKeys::remove`].
+    /// Counts a string that became a tag. Returns its key for [`TagKeys::remove`].
     pub fn add(&mut self, tag: &str, secret: &HashSecret) -> u32 {
         let text = tag.split_once(':').map_or("", |(key, _)| key);
         let hash = secret.bytes(text.as_bytes());
@@ -82,7 +82,7 @@ impl TagKeys {
         id
     }
 
-    /// A string that was a tag with this key has gone.
+    /// Counts a removed string that was a tag with this key.
     pub fn remove(&mut self, id: u32) {
         if id == NO_KEY {
             return;
@@ -108,12 +108,12 @@ impl TagKeys {
         self.index.len()
     }
 
-    /// Values of keys that are not distinguished.
+    /// Values of the keys that are not distinguished.
     pub fn untracked(&self) -> u64 {
         u64::from(self.entries[UNTRACKED as usize].values)
     }
 
-    /// The keys with most values.
+    /// The keys with the most values.
     pub fn top(&self) -> Vec<TagKeyUsage> {
         let mut top = Top::default();
         for (id, key) in self.entries.iter().enumerate().skip(UNTRACKED as usize + 1) {

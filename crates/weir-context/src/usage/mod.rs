@@ -1,5 +1,5 @@
-//! Who uses how much: contexts per metric name and per origin, live values per tag key. Counted when a context is made or
-//! goes, never per sample, and walked in slices.
+//! Usage: contexts per metric name and per origin, live values per tag key. Counted when a context is made or removed, never per sample,
+//! and summarised in slices.
 
 mod keys;
 mod names;
@@ -13,7 +13,7 @@ pub(crate) use top::Top;
 
 use weir_counters::{Counts, Moves, Series, counters};
 
-/// What a worker notes of its users.
+/// One worker's usage.
 pub(crate) struct Usage {
     pub names: Names,
     pub offenders: Offenders,
@@ -35,7 +35,7 @@ impl Usage {
     }
 }
 
-/// Entries of each list of a summary.
+/// Maximum rows of each list in a summary.
 pub const SUMMARY_ROWS: usize = 256;
 
 const LIMIT_SAMPLES: Series =
@@ -51,35 +51,35 @@ counters! {
         /// The operator's number of contexts is reached.
         Contexts = LIMIT_SAMPLES.because("contexts_max"),
             Moves::Sign("Raise `contexts_max`, or drop tags with a rule: `weir top` names the metrics with the most contexts.");
-        /// The metric has its share of what there is.
+        /// The metric has used up its share.
         Metric = LIMIT_SAMPLES.because("metric_share"),
             Moves::Sign("`weir status` names the metric and its tag with the most values: drop that tag by a rule.");
-        /// The origin has its share of what there is.
+        /// The origin has used up its share.
         Origin = LIMIT_SAMPLES.because("origin_share"),
             Moves::Sign("`weir status` names the origin: find out why it sends so many contexts.");
-        /// It would bring a new value of a tag key that has its share of what there is.
+        /// The context would add a value to a tag key that has used up its share.
         TagKey = LIMIT_SAMPLES.because("tag_key_share"),
             Moves::Sign("`weir status` names the tag key: drop it by a rule.");
     }
 }
 
-/// A bounded view of what a worker holds, as of a flush.
+/// A bounded summary of one worker's usage at a flush.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageSummary {
     pub contexts: u64,
-    /// The names with most contexts, and those with most samples since the last summary.
+    /// The names with the most contexts, and those with the most samples since the last summary.
     pub metrics: Vec<MetricUsage>,
-    /// Names with contexts; `metrics` holds all of them when it is as long.
+    /// Number of names with contexts. `metrics` is complete if it has as many entries.
     pub metrics_live: u64,
     pub tag_keys: Vec<TagKeyUsage>,
     pub tag_keys_live: u64,
-    /// Values of keys beyond those that are distinguished.
+    /// Values of the keys that are not distinguished.
     pub tag_values_untracked: u64,
     pub origins: Vec<OriginUsage>,
     pub origins_live: u64,
-    /// Names whose new contexts found no room since the last summary.
+    /// Names whose new contexts were refused since the last summary.
     pub limited: Vec<LimitedMetric>,
-    /// Samples whose metric is not in `limited` although its new contexts found no room.
+    /// Refused samples of names that are not in `limited`.
     pub limited_others: u64,
 }
 
@@ -87,7 +87,7 @@ pub struct UsageSummary {
 pub struct MetricUsage {
     pub name: Box<str>,
     pub contexts: u64,
-    /// Estimated from a part of the messages, since the last summary.
+    /// Estimated from some of the messages, since the last summary.
     pub samples: u64,
 }
 
@@ -95,15 +95,15 @@ pub struct MetricUsage {
 pub struct TagKeyUsage {
     /// The text before the first colon; empty for tags without one.
     pub key: Box<str>,
-    /// Different tags with this key that live contexts have.
+    /// Distinct values of this key in live contexts.
     pub values: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OriginUsage {
-    /// As [`crate::OriginKey::from_text`] reads it; empty for messages of which nothing is known.
+    /// In the form of [`crate::OriginKey::from_text`]. Empty for messages of unknown origin.
     pub origin: Box<str>,
-    /// Ways of writing a context: kind, name and tags as sent.
+    /// Raw contexts: kind, name and tags as sent.
     pub contexts: u64,
     /// Estimated, since the last summary.
     pub samples: u64,
@@ -112,11 +112,11 @@ pub struct OriginUsage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitedMetric {
     pub name: Box<str>,
-    /// The limit that was met last.
+    /// The limit that refused the last context.
     pub reason: LimitReason,
-    /// Samples that went into the overflow series or were dropped since the last summary.
+    /// Samples since the last summary that went into the overflow series or were dropped.
     pub samples: u64,
-    /// The tag key with most different values among the contexts refused, with the estimate of their number.
+    /// The tag key with the most values among the refused contexts, and their estimated number.
     pub tag_key: Option<(Box<str>, u64)>,
     /// The origin of the last message, as in [`OriginUsage`].
     pub origin: Box<str>,

@@ -5,14 +5,14 @@ use crate::chunked::Chunked;
 use crate::sharded::{Sharded, shrink};
 use crate::strings::StringId;
 
-/// A name as long as a context has it.
+/// A metric name, present as long as a context has it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct NameUse {
     pub name: StringId,
-    /// Zero: the slot is free.
+    /// Zero for a free slot.
     pub contexts: u32,
     pub hash: u64,
-    /// Estimated, since the last walk.
+    /// Estimated, since the last summary.
     pub samples: u64,
 }
 
@@ -21,13 +21,13 @@ pub(crate) struct Names {
     index: Sharded<HashTable<u32>>,
     entries: Chunked<NameUse>,
     free: Vec<u32>,
-    /// Where the walk is.
+    /// Position of the walk.
     at: usize,
     by_contexts: Top,
     by_samples: Top,
 }
 
-/// What a walk found: slots with their contexts and their samples.
+/// Result of a walk: slots with their contexts and samples.
 pub(crate) type Walked = Vec<(NameUse, u64)>;
 
 impl Names {
@@ -55,7 +55,7 @@ impl Names {
         found.copied()
     }
 
-    /// A context with this name was made.
+    /// Counts a context that was made with this name.
     pub fn add(&mut self, name: StringId, hash: u64) {
         if let Some(at) = self.find(name, hash) {
             self.entries[at as usize].contexts += 1;
@@ -83,7 +83,7 @@ impl Names {
             .insert_unique(hash, at, |&at| entries[at as usize].hash);
     }
 
-    /// A context with this name has gone.
+    /// Counts a removed context with this name.
     pub fn remove(&mut self, name: StringId, hash: u64) {
         let Some(at) = self.find(name, hash) else { return };
         let entry = &mut self.entries[at as usize];
@@ -112,8 +112,8 @@ impl Names {
         }
     }
 
-    /// Looks at up to `max` names for those with most contexts and most samples, and resets their counts of samples. The
-    /// names when all have been looked at.
+    /// Visits up to `max` names in search of those with the most contexts and the most samples, and resets their sample counts. Returns the
+    /// result once all names were visited.
     pub fn walk(&mut self, max: usize) -> Option<Walked> {
         let end = self.entries.len().min(self.at + max);
         for at in self.at..end {
@@ -121,7 +121,7 @@ impl Names {
             if entry.contexts > 0 {
                 self.by_contexts
                     .offer(u64::from(entry.contexts), at as u32, SUMMARY_ROWS);
-                // What is not among the first has to be forgotten as well.
+                // Names outside the top list must be reset too.
                 self.by_samples
                     .offer(std::mem::take(&mut entry.samples), at as u32, SUMMARY_ROWS);
             }
@@ -144,11 +144,11 @@ impl Names {
             let samples = samples.get(&at).copied().unwrap_or(0);
             (self.entries[at as usize], samples)
         });
-        // A name may have gone since it was looked at.
+        // A name may have been removed after the walk passed it.
         Some(found.filter(|(entry, _)| entry.contexts > 0).collect())
     }
 
-    /// Gives back the slots at the end that no name has.
+    /// Frees the unused slots at the end.
     pub fn compact(&mut self) {
         if self.free.len() <= 1024 || self.free.len() <= self.entries.len() / 2 {
             return;

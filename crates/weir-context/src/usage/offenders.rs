@@ -3,13 +3,13 @@ use weir_sketch::hll::HyperLogLog;
 use super::{LimitReason, LimitedMetric};
 use crate::hash::HashSecret;
 
-/// Names that are followed between two summaries.
+/// Names followed between two summaries.
 const OFFENDERS_MAX: usize = 16;
 
-/// Tag keys of each.
+/// Tag keys followed per name.
 const KEYS_MAX: usize = 24;
 
-/// 256 bytes a key, and estimates that are right to 7 %.
+/// Takes 256 bytes a key and estimates to 7 %.
 const PRECISION: u8 = 8;
 
 struct Offender {
@@ -20,8 +20,8 @@ struct Offender {
     origin: Box<str>,
 }
 
-/// The names whose new contexts find no room, and which of their tags differ from message to message. All of it is on the
-/// way of messages that are refused only, and forgotten with every summary.
+/// Names whose new contexts were refused, and the tags of theirs that differ from message to message. Only refused messages pay for this,
+/// and every summary resets it.
 #[derive(Default)]
 pub(crate) struct Offenders {
     entries: Vec<Offender>,
@@ -29,7 +29,7 @@ pub(crate) struct Offenders {
 }
 
 impl Offenders {
-    /// A message of `samples` samples found no room.
+    /// Counts a message with `samples` samples that was refused.
     pub fn count<T: AsRef<str>>(
         &mut self,
         name: &str,
@@ -78,7 +78,7 @@ impl Offenders {
         }
     }
 
-    /// What there was since the last call: the names, and the samples of further ones.
+    /// The names since the last call, and the samples of names that were not followed.
     pub fn take(&mut self) -> (Vec<LimitedMetric>, u64) {
         let limited = std::mem::take(&mut self.entries).into_iter().map(|entry| {
             let keys = entry

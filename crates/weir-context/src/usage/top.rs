@@ -1,14 +1,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The few largest of many.
+/// The largest few of many amounts.
 #[derive(Default)]
 pub(crate) struct Top {
     heap: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
 impl Top {
-    /// Offers number `at`, of which there is `amount`.
+    /// Offers slot `at` with its amount.
     pub fn offer(&mut self, amount: u64, at: u32, max: usize) {
         if amount == 0 {
             return;
@@ -22,7 +22,7 @@ impl Top {
         }
     }
 
-    /// The numbers offered, in no order.
+    /// The slots kept, unordered.
     pub fn take(&mut self) -> impl Iterator<Item = (u64, u32)> + use<> {
         std::mem::take(&mut self.heap)
             .into_iter()

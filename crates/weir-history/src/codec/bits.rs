@@ -1,6 +1,6 @@
-//! Numbers of any width in bits, and integers of variable length in bytes.
+//! Numbers of any bit width, and integers of variable length in bytes.
 
-/// Appends numbers of any width to bytes, lowest bit first.
+/// Appends numbers of any bit width to bytes, lowest bit first.
 pub struct BitWriter<'a> {
     out: &'a mut Vec<u8>,
     word: u64,
@@ -16,7 +16,7 @@ impl<'a> BitWriter<'a> {
         }
     }
 
-    /// Appends the lowest `width` bits of `value`; the others must be zero.
+    /// Appends the lowest `width` bits of `value`. The other bits must be zero.
     pub fn put(&mut self, value: u64, width: u32) {
         debug_assert!(width <= 64 && (width == 64 || value >> width == 0));
         if width == 0 {
@@ -39,7 +39,7 @@ impl<'a> BitWriter<'a> {
     }
 }
 
-/// Reads what [`BitWriter`] wrote. Beyond the end there are zeros.
+/// Reads the output of [`BitWriter`]. Beyond the end it reads zeros.
 pub struct BitReader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -84,7 +84,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes a number from the front of `bytes`; what is cut off counts as zero.
+/// Reads a number from the front of `bytes`. Missing bytes count as zero.
 pub fn take_varint(bytes: &mut &[u8]) -> u64 {
     let mut value = 0;
     let mut shift = 0;
@@ -103,7 +103,7 @@ pub fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros()).div_ceil(7) as usize
 }
 
-/// Small magnitudes as small numbers, whatever their sign.
+/// Maps integers of small magnitude, positive or negative, to small numbers.
 pub fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }

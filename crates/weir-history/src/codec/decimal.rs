@@ -1,17 +1,17 @@
-//! Doubles as decimal numbers. What applications send was mostly typed or rounded: `12.34` is 1234 hundredths, and an
-//! integer takes far fewer bits than its double.
+//! Doubles as decimal numbers. Applications mostly send numbers that were typed or rounded: `12.34` is 1234 hundredths, and the integer
+//! takes far fewer bits than the double.
 
 /// Powers of ten that a double holds exactly and that keep sums of digits far below 2^53.
 const POWERS: [f64; 10] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 const EXPONENT_MAX: u8 = POWERS.len() as u8 - 1;
 const INTEGER_MAX: f64 = (1u64 << 53) as f64;
 
-/// `integer` / 10^`exponent`, to the last bit; also tells the sign of a zero.
+/// `integer` / 10^`exponent`, bit for bit. An integer cannot hold negative zero.
 pub fn value(integer: i64, exponent: u8) -> f64 {
     integer as f64 / POWERS[usize::from(exponent.min(EXPONENT_MAX))]
 }
 
-/// The integer that [`value`] turns back into `v`, if there is one.
+/// The integer that [`value`] turns back into `v`, if one exists.
 pub fn integer(v: f64, exponent: u8) -> Option<i64> {
     let scaled = (v * POWERS[usize::from(exponent)]).round();
     // Also false for NaN.
@@ -23,7 +23,7 @@ pub fn integer(v: f64, exponent: u8) -> Option<i64> {
     }
 }
 
-/// All of `values` as integers with one exponent, the smallest.
+/// Converts all of `values` to integers with one exponent, the smallest possible.
 pub fn integers(values: &[f64], out: &mut Vec<i64>) -> Option<u8> {
     let mut exponent = 0;
     for &v in values {
@@ -36,7 +36,7 @@ pub fn integers(values: &[f64], out: &mut Vec<i64>) -> Option<u8> {
     }
     out.clear();
     for &v in values {
-        // A value that fits a small exponent may be too large for the one another needs.
+        // A value that fits a small exponent may be too large for the exponent of another.
         out.push(integer(v, exponent)?);
     }
     Some(exponent)

@@ -1,4 +1,4 @@
-//! How points are kept: columns of numbers ([`scalar`]) and sketches ([`sketch`]), both exact.
+//! Encodings of points: columns of numbers ([`scalar`]) and sketches ([`sketch`]), both exact.
 
 mod bits;
 mod decimal;

@@ -15,7 +15,7 @@
 use super::bits::{BitReader, BitWriter, put_varint, take_varint, unzigzag, varint_len, zigzag};
 use super::decimal;
 
-/// Most buckets of a column: presence is one word.
+/// Maximum buckets of a column: presence is one word.
 pub const BUCKETS_MAX: usize = 64;
 
 const ALL_PRESENT: u8 = 8;
@@ -44,14 +44,14 @@ impl Mode {
     }
 }
 
-/// Memory that encoding uses again and again.
+/// Reusable buffers for encoding.
 #[derive(Debug, Default)]
 pub struct Scratch {
     integers: Vec<i64>,
     xor: Vec<u8>,
 }
 
-/// Appends a column. Bit i of `presence` tells whether bucket i of `buckets` has a value; `values` are those, in order.
+/// Appends a column. Bit i of `presence` is set if bucket i of `buckets` has a value. `values` are the values present, in order.
 pub fn encode(values: &[f64], presence: u64, buckets: usize, scratch: &mut Scratch, out: &mut Vec<u8>) {
     debug_assert_eq!(values.len(), presence.count_ones() as usize);
     let header = out.len();
@@ -91,7 +91,7 @@ fn encode_body(values: &[f64], scratch: &mut Scratch, out: &mut Vec<u8>) -> Mode
     Mode::Raw
 }
 
-/// The extremes of a series of integers, and the bits that tell any distance from the smallest.
+/// The range of a series of integers, and the bits of any distance from the smallest.
 #[derive(Clone, Copy)]
 struct Range {
     min: i64,
@@ -119,7 +119,7 @@ fn differences(integers: &[i64]) -> impl Iterator<Item = i64> + Clone + '_ {
     integers.windows(2).map(|pair| pair[1] - pair[0])
 }
 
-// Integers lie below 2^53, so no difference of two differences overflows.
+// The integers are below 2^53, so the difference of two differences cannot overflow.
 fn encode_integers(integers: &[i64], exponent: u8, out: &mut Vec<u8>) -> Mode {
     let first = varint_len(zigzag(integers[0]));
     let offsets = Range::of(integers.iter().copied());
@@ -153,7 +153,7 @@ fn put_range(range: Range, integers: impl Iterator<Item = i64>, out: &mut Vec<u8
     bits.finish();
 }
 
-/// Bits before and behind the part in which two doubles differ.
+/// Equal bits before and after the part in which two doubles differ.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
     leading: u32,
@@ -199,7 +199,7 @@ fn encode_xor(values: &[f64], out: &mut Vec<u8>) {
     bits.finish();
 }
 
-/// Calls `point` with the number of the bucket and the value of each point of a column.
+/// Calls `point` with the bucket number and value of each point of a column.
 pub fn decode(bytes: &[u8], buckets: usize, mut point: impl FnMut(usize, f64)) {
     let Some((&header, mut bytes)) = bytes.split_first() else {
         return;

@@ -5,7 +5,7 @@ use weir_sketch::{Bin, Sketch};
 use super::bits::{put_varint, take_varint, unzigzag, zigzag};
 use super::decimal;
 
-/// What can be left out or written as an integer.
+/// Flags for parts that are omitted or written as an integer.
 const ONE_VALUE: u8 = 1;
 const DECIMAL: u8 = 2;
 
@@ -30,7 +30,7 @@ pub fn encode(sketch: &Sketch, out: &mut Vec<u8>) {
 
 fn put_extremes(sketch: &Sketch, out: &mut Vec<u8>) {
     let (min, max) = (sketch.min(), sketch.max());
-    // Samples near both ends of a double's range can add up to NaN, which no sketch is rebuilt from.
+    // Samples near both ends of a double's range can sum to NaN, which a sketch cannot be rebuilt from.
     let sum = if sketch.sum().is_nan() { 0.0 } else { sketch.sum() };
     let is_one = [min, max, sum].iter().all(|v| v.to_bits() == min.to_bits());
     let one = if is_one { ONE_VALUE } else { 0 };
@@ -51,14 +51,14 @@ fn put_extremes(sketch: &Sketch, out: &mut Vec<u8>) {
     }
 }
 
-/// Takes a sketch from the front of `bytes`. Empty where those are not what [`encode`] wrote.
+/// Reads a sketch from the front of `bytes`. Returns an empty one if [`encode`] did not write them.
 pub fn decode(bytes: &mut &[u8]) -> Sketch {
     let cnt = take_varint(bytes);
     if cnt == 0 {
         return Sketch::new();
     }
     let [min, max, sum] = take_extremes(bytes);
-    // A bin takes at least a byte, so a length that is wrong reserves nothing.
+    // A bin takes at least a byte, so a wrong length cannot reserve more memory.
     let len = (take_varint(bytes) as usize).min(bytes.len());
     let mut bins = Vec::with_capacity(len);
     let mut key = 0i64;

@@ -33,7 +33,7 @@ pub(super) struct Place {
     pub(super) number: usize,
 }
 
-/// What a group adds to the counts of its listener.
+/// The counts of a group, to be added to its listener's.
 #[derive(Default)]
 struct Tally {
     messages: u64,
@@ -230,7 +230,7 @@ impl Ingest {
                 tally.samples += u64::from(fast.count.max(1));
                 tally.rate_faults += u64::from(fast.rate_fault);
             }
-            // What a rule drops has no business being parsed again; a member's text is checked the simple way.
+            // A filtered metric needs no second parse. Set members are checked by the slow path.
             Some(Lookup::Filtered(_, rule)) if fast.kind != Kind::Set => {
                 let samples = u64::from(fast.count.max(1));
                 tally.messages += 1;

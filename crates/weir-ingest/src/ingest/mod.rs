@@ -22,7 +22,7 @@ use fast::{GROUP_LINES, Pending};
 use passing::Passing;
 use relayed::Relays;
 
-/// What one worker needs to know besides its sockets.
+/// Settings of one worker besides its sockets.
 #[derive(Clone, Debug)]
 pub struct IngestSettings {
     pub worker: u16,
@@ -37,7 +37,7 @@ pub struct IngestSettings {
 /// How the messages of one listener are read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListenerSettings {
-    /// What they may contain.
+    /// Options of the parser.
     pub parse: ParseOptions,
     /// Plain StatsD's reading of a signed gauge: a change to its last value.
     pub gauge_deltas: bool,
@@ -54,12 +54,12 @@ impl From<ParseOptions> for ListenerSettings {
     }
 }
 
-/// Of the memory for contexts and their state, in eighths: from where on histograms are folded and sets estimated earlier than
-/// they would be otherwise, and from where on every body is kept small.
+/// In eighths of the memory for contexts and their state: from here on histograms are folded and sets estimated early, and from the second
+/// value on every body is kept small.
 const FOLD_FROM_EIGHTHS: usize = 2;
 const SQUEEZE_FROM_EIGHTHS: usize = 3;
 
-/// When the bodies have grown by one part in this many of it, aliases give way.
+/// Aliases are trimmed when bodies have grown by one part in this many.
 const RECOUNT_PARTS: usize = 32;
 
 /// A packet as this crate needs it.
@@ -110,7 +110,7 @@ pub struct Ingest {
     counts: Vec<IngestCounts>,
     examples: Examples,
     sampler: Sampler,
-    /// When bodies take so many bytes, aliases have to leave them room.
+    /// Size of bodies at which aliases must shrink.
     recount_at: usize,
     /// Unix seconds.
     now: i64,
@@ -208,7 +208,7 @@ impl Ingest {
         self.examples.wanted = true;
     }
 
-    /// Takes the time in Unix seconds. Returns false when a bucket ought to close and the one before is not handed over.
+    /// Sets the time in Unix seconds. Returns false if a bucket should close while the previous one is not handed over.
     #[must_use]
     pub fn advance(&mut self, now: i64) -> bool {
         if !self.gate.parking.is_empty() && now >= self.aggregator.open_bucket_end() {
@@ -253,10 +253,10 @@ impl Ingest {
             .proceed(&mut self.contexts, &mut self.aggregator, contexts_max)
     }
 
-    /// Takes one packet.
+    /// Processes one packet.
     ///
-    /// The simple version is: parse each line, look its context up, add its values. This one takes a short cut for metrics
-    /// whose bytes were seen before; whatever does not fit it takes the simple way, in its turn.
+    /// The simple version: parse each line, look its context up, add its values. This one has a fast path for metrics whose bytes were seen
+    /// before. All other lines take the simple path, in order.
     pub fn packet(&mut self, packet: Received<'_>) {
         let counts = &mut self.counts[packet.listener];
         counts[IngestCounter::Packets] += 1;

@@ -1,4 +1,4 @@
-//! Origins, as the worker and those who answer its questions see them.
+//! Origins: the interface for the worker and for the resolver.
 
 use weir_context::OriginKey;
 
@@ -9,8 +9,8 @@ use crate::origin::{OriginAnswer, OriginStats, ProcessQuestions};
 use crate::origin_rates::{LimitedOrigin, OriginRates};
 
 impl Ingest {
-    /// From now on senders and origins are distinguished; the caller answers the questions about them.
-    /// `nobody`: senders that nothing is known of have tags too.
+    /// From now on senders and origins are distinguished, and the caller answers questions about them. `nobody`: unknown senders have tags
+    /// too.
     pub fn enable_origins(&mut self, nobody: bool) {
         self.contexts.enable_origins();
         self.gate.may_wait = true;
@@ -19,7 +19,7 @@ impl Ingest {
         }
     }
 
-    /// From now on each origin may send so many bytes a second, as far as the kernel says who sent.
+    /// From now on each origin may send this many bytes a second, if the kernel identifies the sender.
     pub fn limit_origins(&mut self, bytes_per_second: u64) {
         self.gate.rates = Some(OriginRates::new(bytes_per_second));
     }
@@ -29,7 +29,7 @@ impl Ingest {
         self.gate.admissions = Admissions::new(settings);
     }
 
-    /// Another list of who may send. What it says of each container comes with answers.
+    /// Replaces the list of allowed senders. Verdicts about containers come with answers.
     pub fn set_admission_list(&mut self, list: Option<AdmissionList>) {
         self.gate.admissions.set_list(list);
     }
@@ -67,7 +67,7 @@ impl Ingest {
             let Some(entry) = entry else { continue };
             self.sender = entry.sender;
             self.gate.may_wait = entry.may_wait;
-            // A line is a packet of its own here, so that its bytes become an alias at once.
+            // Each line is processed as a packet, so that its bytes become an alias at once.
             self.lines(entry.parked.as_received());
             if let Some(origin) = entry.held {
                 self.contexts.release_origin(origin);
@@ -118,7 +118,7 @@ impl Ingest {
         rates.map_or_else(Vec::new, |rates| rates.limited(name))
     }
 
-    /// Who was lately refused.
+    /// Senders refused recently.
     pub fn refused_senders(&self) -> Vec<RefusedSender> {
         let name = |origin| self.contexts.origin_text(origin).to_owned();
         self.gate.admissions.refused(name)

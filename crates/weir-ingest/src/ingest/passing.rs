@@ -1,4 +1,4 @@
-//! What passes without aggregation: events, service checks, samples with a timestamp of their own.
+//! Data that is not aggregated: events, service checks, samples with a timestamp.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ const PASSED_ON_BYTES: usize = 512 * 1024;
 /// Batches of passed-on messages that may wait for the hand-over; beyond them events and checks are dropped and counted.
 const OUTBOX_MAX: usize = 8;
 
-/// What passes, on its way.
+/// The data in transit.
 #[derive(Default)]
 pub(super) struct Passing {
     collecting: Collecting,
@@ -47,8 +47,8 @@ impl Collecting {
 }
 
 impl Passing {
-    /// A full batch waits in the outbox. Timestamped samples are never dropped here: who has as many as may wait takes no further
-    /// packets before some have gone.
+    /// A full batch waits in the outbox. Timestamped samples are never dropped here: a worker at the limit reads no packets until some are
+    /// sent.
     fn cut(&mut self) {
         let full = |batch: &Batch| {
             batch.len() + batch.events.len() + batch.checks.len() >= PASSED_ON_MAX
@@ -84,7 +84,7 @@ impl Ingest {
         !self.passing.has_room()
     }
 
-    /// A full batch, before its second is over: what is sent at a high rate does not pile up.
+    /// A full batch, before the second is over, so that a high rate does not accumulate.
     pub fn take_full_passed_on(&mut self) -> Option<Batch> {
         self.passing.outbox.pop_front()
     }

@@ -16,7 +16,7 @@ pub(super) struct Relays {
 }
 
 impl Ingest {
-    /// From now on every valid line is also given to these relays, or with `only` to nobody else.
+    /// From now on every valid line also goes to these relays; with `only`, nowhere else.
     pub fn enable_relays(&mut self, relays: Vec<Relay>, only: bool) {
         self.relays = Relays { all: relays, only };
     }
@@ -34,7 +34,7 @@ impl Ingest {
         self.relays.all.iter().filter_map(Relay::deadline).min()
     }
 
-    /// Gives the valid lines of a packet to the relays: a pass of its own, so that it costs nothing where there is no relay.
+    /// Passes the valid lines of a packet to the relays. A separate pass, which costs nothing without relays.
     #[inline(never)]
     pub(super) fn relay_lines(&mut self, packet: &Received<'_>) {
         let mut values = std::mem::take(&mut self.reading.values);
@@ -54,7 +54,7 @@ impl Ingest {
     fn relay(&mut self, packet: &Received<'_>, line: &[u8], whole: bool, hash: Option<u64>) {
         let options = self.settings.listeners[packet.listener].parse;
         let known = hash.is_some_and(|hash| self.relays.all.iter().all(|relay| relay.knows(hash)));
-        // What was taken before was valid, and all that can differ since is a value that was read again.
+        // A line accepted before was valid; only a value that was parsed again can differ.
         let parsed = match (whole, known) {
             (false, _) => Err(ErrorClass::Unterminated),
             (true, true) => Ok(None),

@@ -1,9 +1,12 @@
 //! The open bucket leaves for another process, or comes from one.
 
 use std::io;
+use std::ops::Range;
+use std::sync::mpsc::sync_channel;
+use std::thread::{Scope, ScopedJoinHandle};
 
-use weir_aggregate::Carried;
-use weir_context::{KnownContext, LiveContext, PARTITIONS};
+use weir_aggregate::{Aggregator, Carried};
+use weir_context::{Contexts, KnownContext, LiveContext, PARTITIONS};
 use weir_protocol::Kind;
 use weir_state::{Entry, Facts, Identity, Named, SERIES_BYTES, State, StreamReader, StreamWriter};
 
@@ -11,8 +14,13 @@ use super::{Hurry, Ingest};
 use crate::hand_over::ROWS_AHEAD;
 use crate::saved::{PutPiece, Restored, SavedBucket};
 
-/// About how large a piece of an encoded bucket is.
+/// About how large a piece of an encoded bucket is, and how many of them are decoded together.
 const PIECE_BYTES: usize = 64 << 10;
+const PIECES_TOGETHER: usize = 16;
+
+/// Series that are decoded together, and how many such groups may wait to be restored.
+const DECODED_TOGETHER: usize = 256;
+const DECODED_AHEAD: usize = 16;
 
 impl Ingest {
     /// Everything that the open bucket has, and the contexts that are remembered. Nothing may wait to be handed over, and no
@@ -42,63 +50,26 @@ impl Ingest {
         }
     }
 
-    /// The same for a process that takes over at once: in memory order, and as bytes, which go to `put` in pieces.
+    /// The same for a process that takes over at once: in memory order, and as bytes, which go to `put` in pieces. Nobody receives
+    /// meanwhile, so a second thread takes half of it.
     pub fn save_encoded(&mut self, carried: Carried, put: PutPiece<'_>) -> io::Result<SavedBucket> {
         self.feed_parked(0, Hurry::End);
-        let mut writer = StreamWriter::new(carried.agent);
-        for partition in 0..PARTITIONS {
-            for group in self.contexts.live(partition).chunks(ROWS_AHEAD) {
-                self.contexts.look_ahead_rows(group);
-                self.aggregator.look_ahead_saved(group);
-                for &live in group {
-                    self.entry(live, carried, |_| true)
-                        .iter()
-                        .for_each(|entry| writer.add(entry));
-                }
-                if writer.written().len() >= PIECE_BYTES {
-                    put(writer.written())?;
-                    writer.clear();
-                }
-            }
-        }
-        if !writer.written().is_empty() {
-            put(writer.written())?;
-        }
+        let (contexts, aggregator) = (&self.contexts, &self.aggregator);
+        let encode = |partitions: Range<usize>| encode(contexts, aggregator, carried, partitions, put);
+        let half = PARTITIONS / 2;
+        std::thread::scope(|scope| {
+            let second = spawn(scope, "save", || encode(half..PARTITIONS));
+            encode(0..half).and(second.map_or_else(|| encode(half..PARTITIONS), joined))
+        })?;
         Ok(self.saved())
-    }
-
-    /// What one context has; `is_named`: whether with its name.
-    fn entry(
-        &self,
-        live: LiveContext,
-        carried: Carried,
-        is_named: impl FnOnce(LiveContext) -> bool,
-    ) -> Option<Entry<'_>> {
-        let (seen, state) = self.aggregator.save(live, carried)?;
-        let context = self.contexts.get(live.kind(), live.id());
-        Some(Entry {
-            number: live.id().0,
-            kind: live.kind(),
-            named: is_named(live).then(|| Named {
-                name: context.name(),
-                host: context.host(),
-                integration: context.jmx_check(),
-                tags: context.tags().collect(),
-            }),
-            facts: Facts {
-                seen,
-                suffixes: context.suffix_mask(),
-            },
-            state,
-        })
     }
 
     pub fn contexts_in(&self, partition: usize) -> usize {
         self.contexts.live(partition).len()
     }
 
-    /// What the contexts of a partition have that were seen since this Unix second, those with their names that are not in `named`
-    /// yet: by kind, a bit for each context. Nothing may wait to be handed over.
+    /// The state of a partition's contexts that were seen since this Unix second, with names for those not in `named`: by kind, one bit per
+    /// context. No bucket may wait for hand-over.
     pub fn changes(
         &self,
         partition: usize,
@@ -115,7 +86,7 @@ impl Ingest {
             for &live in group {
                 if self.aggregator.seen(live) >= since {
                     let is_new = |live: LiveContext| set_bit(&mut named[live.kind() as usize], live.id().0);
-                    self.entry(live, carried, is_new)
+                    entry(&self.contexts, &self.aggregator, live, carried, is_new)
                         .iter()
                         .for_each(|entry| writer.add(entry));
                 }
@@ -145,26 +116,51 @@ impl Ingest {
             count(self.restore(identity.kind, &named, facts, state, carried));
         }
         self.contexts.expect(saved.encoded.bytes / SERIES_BYTES);
-        for piece in saved.encoded.each.into_iter().flatten() {
-            // Their checksum was compared on arrival: a piece that cannot be read is a defect, of weir or of a disk.
-            match piece {
-                Ok(piece) => self.restore_piece(&piece, carried, &mut count),
-                Err(_) => count(false),
+        let mut pieces = saved.encoded.each.into_iter().flatten();
+        loop {
+            // Their checksum was verified on arrival: a piece that cannot be read is a bug, or a disk that fails.
+            let together = pieces.by_ref().take(PIECES_TOGETHER);
+            let together: Vec<Vec<u8>> = together
+                .filter_map(|piece| piece.inspect_err(|_| count(false)).ok())
+                .collect();
+            if together.is_empty() {
+                break;
+            }
+            if !self.restore_pieces(&together, carried, &mut count) {
+                count(false);
             }
         }
         self.contexts.set_state_bytes(self.aggregator.expected_bytes());
         restored
     }
 
-    fn restore_piece(&mut self, piece: &[u8], carried: Carried, count: &mut impl FnMut(bool)) {
-        let mut reader = StreamReader::new(carried.agent, piece);
-        while let Some(entry) = reader.next_entry().transpose() {
-            let Ok(entry) = entry else { return count(false) };
-            let named = entry.named.as_ref();
-            count(
-                named.is_some_and(|named| self.restore(entry.kind, named, entry.facts, entry.state, carried)),
-            );
-        }
+    /// A second thread decodes. False: something cannot be read.
+    fn restore_pieces(&mut self, pieces: &[Vec<u8>], carried: Carried, count: &mut impl FnMut(bool)) -> bool {
+        let mut take =
+            |entries: Vec<Entry<'_>>| {
+                for entry in entries {
+                    let named = entry.named.as_ref();
+                    count(named.is_some_and(|named| {
+                        self.restore(entry.kind, named, entry.facts, entry.state, carried)
+                    }));
+                }
+            };
+        std::thread::scope(|scope| {
+            let (send, decoded) = sync_channel(DECODED_AHEAD);
+            let decoder = spawn(scope, "decode", move || {
+                decode(pieces, carried, |entries| send.send(entries).is_ok())
+            });
+            match decoder {
+                None => decode(pieces, carried, |entries| {
+                    take(entries);
+                    true
+                }),
+                Some(decoder) => {
+                    decoded.into_iter().for_each(take);
+                    joined(decoder)
+                }
+            }
+        })
     }
 
     fn restore(
@@ -188,6 +184,104 @@ impl Ingest {
         }
         context.is_some()
     }
+}
+
+/// What the contexts of some partitions have.
+fn encode(
+    contexts: &Contexts,
+    aggregator: &Aggregator,
+    carried: Carried,
+    partitions: Range<usize>,
+    put: PutPiece<'_>,
+) -> io::Result<()> {
+    let mut writer = StreamWriter::new(carried.agent);
+    for partition in partitions {
+        for group in contexts.live(partition).chunks(ROWS_AHEAD) {
+            contexts.look_ahead_rows(group);
+            aggregator.look_ahead_saved(group);
+            for &live in group {
+                entry(contexts, aggregator, live, carried, |_| true)
+                    .iter()
+                    .for_each(|entry| writer.add(entry));
+            }
+            if writer.written().len() >= PIECE_BYTES {
+                put(writer.written())?;
+                writer.clear();
+            }
+        }
+    }
+    match writer.written() {
+        [] => Ok(()),
+        rest => put(rest),
+    }
+}
+
+/// The state of one context; `is_named`: with its name.
+fn entry<'a>(
+    contexts: &'a Contexts,
+    aggregator: &Aggregator,
+    live: LiveContext,
+    carried: Carried,
+    is_named: impl FnOnce(LiveContext) -> bool,
+) -> Option<Entry<'a>> {
+    let (seen, state) = aggregator.save(live, carried)?;
+    let context = contexts.get(live.kind(), live.id());
+    Some(Entry {
+        number: live.id().0,
+        kind: live.kind(),
+        named: is_named(live).then(|| Named {
+            name: context.name(),
+            host: context.host(),
+            integration: context.jmx_check(),
+            tags: context.tags().collect(),
+        }),
+        facts: Facts {
+            seen,
+            suffixes: context.suffix_mask(),
+        },
+        state,
+    })
+}
+
+/// Passes on all series of the pieces, in groups, until nobody wants more. False: the rest of a piece cannot be read.
+fn decode<'a>(pieces: &'a [Vec<u8>], carried: Carried, mut take: impl FnMut(Vec<Entry<'a>>) -> bool) -> bool {
+    let mut is_whole = true;
+    for piece in pieces {
+        let mut reader = StreamReader::new(carried.agent, piece);
+        let mut entries = std::iter::from_fn(|| match reader.next_entry() {
+            Ok(entry) => entry,
+            Err(_) => {
+                is_whole = false;
+                None
+            }
+        });
+        loop {
+            let group: Vec<Entry<'_>> = entries.by_ref().take(DECODED_TOGETHER).collect();
+            if group.is_empty() {
+                break;
+            }
+            if !take(group) {
+                return true;
+            }
+        }
+    }
+    is_whole
+}
+
+/// A thread beside this one, or none if the system has no more.
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Option<ScopedJoinHandle<'scope, T>> {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn_scoped(scope, work).ok()
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// True if it was not set.

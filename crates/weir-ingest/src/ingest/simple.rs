@@ -97,7 +97,7 @@ impl Ingest {
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesOverflowed] += samples;
             }
-            Lookup::OnTrial(id, way) => {
+            Lookup::DryRun(id, way) => {
                 let samples = self.aggregate(metric, id, packet);
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;

@@ -1,5 +1,4 @@
-//! What the open bucket has goes to a file each second, for the case that the process is killed: in slices between receive turns, and
-//! of each series only what has changed.
+//! Writes the open bucket to a file every second, in case the process is killed: in slices between receive turns, and only changed series.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +24,7 @@ pub enum Piece {
     Begin { worker: u16, bucket: Bucket },
     /// As [`weir_state::StreamWriter`] writes it.
     Series { worker: u16, bytes: Vec<u8> },
-    /// Everything that had changed is there: so many samples, at this Unix millisecond.
+    /// All changes are written: this many samples, at this Unix millisecond.
     Mark { worker: u16, samples: u64, at_ms: i64 },
 }
 
@@ -35,18 +34,18 @@ pub struct CheckpointLink {
     /// Bytes of series on their way, which their receiver takes off again; and when the next piece waits.
     pub on_their_way: Arc<AtomicUsize>,
     pub bytes_max: usize,
-    /// Is told after each turn, and must cost nothing: the start of the bucket, samples in it, Unix milliseconds.
+    /// Called after each turn, so it must be cheap: the start of the bucket, samples in it, Unix milliseconds.
     pub tally: Box<dyn Fn(i64, u64, i64) + Send>,
 }
 
 pub(super) struct Checkpoints {
     worker: u16,
     link: CheckpointLink,
-    /// What the file is about.
+    /// The bucket in the file.
     bucket: Option<Bucket>,
     /// By kind, a bit for each context whose name is in the file.
     named: [Vec<u64>; Kind::ALL.len()],
-    /// What was seen before this second is in the file.
+    /// The file contains all changes before this second.
     since: i64,
     round: Option<Round>,
     waits: u64,
@@ -96,7 +95,7 @@ impl Checkpoints {
         (self.link.tally)(aggregator.open_bucket().start, aggregator.open_samples(), now_ms);
     }
 
-    /// Begins to write what has changed, unless it still does.
+    /// Starts to write the changes, unless it is still writing.
     pub(super) fn begin(&mut self, ingest: &Ingest, now: i64) {
         if self.round.is_some() || ingest.is_draining() {
             return;

@@ -1,4 +1,4 @@
-//! What a worker does now and then, in slices between two receive turns.
+//! Periodic work of a worker, in slices between two receive turns.
 
 use weir_context::Contexts;
 use weir_listener::{EventLoop, ListenerId};
@@ -20,7 +20,7 @@ const EXAMPLE_INTERVAL_NS: u64 = 10_000_000_000;
 /// Work that has slices left.
 #[derive(Default)]
 pub(super) struct Chores {
-    /// Contexts are being told of new rules or tags.
+    /// Contexts are being marked after a change of rules or tags.
     sweeping: bool,
     /// A summary is being made.
     summarising: bool,
@@ -55,7 +55,7 @@ impl Chores {
     }
 }
 
-/// Whether the drops counted are those that the kernel's tables tell of.
+/// Compares the counted drops with those in the kernel's tables.
 #[derive(Default)]
 pub(super) struct DropWatch {
     ticks: u64,
@@ -82,7 +82,7 @@ impl DropWatch {
     }
 }
 
-/// When a worker's thread gives back what its allocator keeps for it.
+/// Decides when a worker's thread returns its allocator cache.
 pub(super) struct GiveBack {
     give_back: fn(),
     /// Contexts expired when it last did.
@@ -97,7 +97,7 @@ impl GiveBack {
         }
     }
 
-    /// A bucket has ended, and so many contexts have expired since the start.
+    /// Called at the end of a bucket, with the number of contexts expired since the start.
     pub(super) fn bucket_ended(&mut self, expired: u64) {
         if expired - self.expired >= GIVE_BACK_CONTEXTS {
             self.expired = expired;

@@ -54,7 +54,7 @@ impl Clock {
         self.clock.ahead_ms(wall_ms())
     }
 
-    /// What another process needs to know of this one's clocks.
+    /// The facts about this process's clocks for another process.
     pub(super) fn carried(&self, agent: AgentId) -> Carried {
         let monotonic_ms = (Monotonic::now().0 / 1_000_000) as i64;
         Carried {

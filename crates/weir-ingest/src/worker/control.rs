@@ -1,4 +1,4 @@
-//! The control plane's end of a worker: how it is started, told and ended.
+//! The control plane's interface to a worker: start, commands, end.
 
 use std::io;
 use std::sync::Arc;
@@ -27,21 +27,21 @@ use crate::tap::{TapSettings, Taps};
 /// Slots of the receive ring; each is touched only as far as a packet used it.
 const RING_SLOTS: usize = 64;
 
-/// What the control plane tells a worker.
+/// Commands of the control plane to a worker.
 pub enum Command {
     /// New rules; contexts and open buckets stay.
     Rules(Box<Rules>),
-    /// What was found out about senders.
+    /// Answers about senders.
     Origins(Vec<OriginAnswer>),
     /// Another list of the origins that may send; `None`: all.
     Admission(Option<AdmissionList>),
-    /// A socket in the place of one whose file somebody has taken away.
+    /// A new socket to replace one whose file was removed.
     Socket(ListenerId, Box<BoundSocket>),
     /// Other relays.
     Relays(RelayChange),
-    /// Somebody wants to see packets.
+    /// Start to copy packets for a reader.
     Tap(TapSettings),
-    /// Somebody wants to see the sockets, between two packets.
+    /// Lend the event loop, between two packets.
     Lend(Box<dyn FnOnce(&EventLoop) + Send>),
     /// Stop reading, so that another process can continue.
     Freeze(Box<Freeze>),
@@ -117,7 +117,7 @@ impl CommandSender {
     }
 }
 
-/// What a worker does apart from its packets.
+/// Settings of a worker besides those of packets.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerSettings {
     /// Called after a bucket at whose end many contexts went: an allocator may keep what a thread has freed for that thread,
@@ -138,12 +138,12 @@ pub struct RelayLinks {
     pub only: bool,
 }
 
-/// What a worker reads.
+/// The sockets of a worker.
 #[derive(Default)]
 pub struct Sources {
     /// With the number of the listener.
     pub sockets: Vec<(BoundSocket, ListenerId)>,
-    /// Those of another process. They are of the listeners above.
+    /// Connections from another process, of the listeners above.
     pub connections: Vec<PassedConnection>,
     /// Where what it has goes for the case that the process is killed.
     pub checkpoints: Option<CheckpointLink>,
@@ -229,7 +229,7 @@ pub fn spawn(
     })
 }
 
-/// What a worker does with packets, as its settings say.
+/// The packet processing of a worker, from its settings.
 fn ingest(
     settings: IngestSettings,
     clock: &Clock,

@@ -9,7 +9,7 @@ use super::{Report, Worker};
 use crate::saved::SavedBucket;
 
 /// Takes a piece of what the open bucket has.
-pub type Put = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
+pub type Put = Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 
 /// Looks at the sockets and connections of a worker.
 pub type Lend = Box<dyn FnOnce(&EventLoop) -> io::Result<()> + Send>;
@@ -21,7 +21,7 @@ pub type Frozen = Box<dyn FnOnce(io::Result<()>, Monotonic) + Send>;
 pub struct Freeze {
     /// Is given the series of the open bucket, piece by piece, before anything else is called.
     pub put: Put,
-    /// Is given the sockets and connections while nobody reads them.
+    /// Receives the sockets and connections while they are not read.
     pub lend: Lend,
     /// Called with the result, once everything the worker had is on its way to the pipeline; and with the time since which
     /// nothing is received.
@@ -40,10 +40,10 @@ impl Worker {
     }
 
     #[cold]
-    fn stand_still(&mut self, mut freeze: Freeze) {
+    fn stand_still(&mut self, freeze: Freeze) {
         let since = Monotonic::now();
         let carried = self.clock.carried(self.succession.agent);
-        match self.ingest.save_encoded(carried, &mut freeze.put) {
+        match self.ingest.save_encoded(carried, &freeze.put) {
             Ok(saved) => self.lend(saved, since, freeze.lend, freeze.frozen),
             Err(error) => (freeze.frozen)(Err(error), since),
         }

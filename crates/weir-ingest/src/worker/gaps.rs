@@ -1,7 +1,6 @@
 //! For how long a worker did not receive.
 
-/// A turn that lasts this much longer than it was told to wait did not receive in the meantime: a turn's own work is a
-/// mebibyte at most.
+/// A turn that exceeds its wait by this much was not receiving meanwhile: a turn's own work is a mebibyte at most.
 const LATE_NS: u64 = 100_000_000;
 
 /// The longest time between two receive turns while packets were waiting or a flush was running, or by which a turn lasted
@@ -19,7 +18,7 @@ impl Gaps {
         }
     }
 
-    /// A turn has ended that was told to wait for `timeout_ns`.
+    /// Called at the end of a turn with the wait `timeout_ns`.
     pub(super) fn turn_ended(&mut self, began: u64, now: u64, timeout_ns: u64) {
         let late_ns = (now - began).saturating_sub(timeout_ns);
         if late_ns >= LATE_NS {

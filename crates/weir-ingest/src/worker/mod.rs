@@ -1,4 +1,4 @@
-//! One OS thread: what it does in which order.
+//! One OS thread, and the order of its work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,9 +36,9 @@ use gaps::Gaps;
 use outbox::Outbox;
 pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};
 
-/// Contexts looked at between two receive turns while a closed bucket is handed over. At less than a microsecond each, texts
-/// included, this is less than a quarter of a millisecond: the kernel queues ten datagrams on a Unix socket, and a sender at a
-/// hundred thousand a second that finds no room waits.
+/// Contexts visited between two receive turns while a closed bucket is handed over. At less than a microsecond each, texts included, this
+/// is less than a quarter of a millisecond: the kernel queues ten datagrams on a Unix socket, and then a sender at a hundred thousand a
+/// second has to wait.
 const DRAIN_CONTEXTS: usize = 256;
 
 /// Names looked at between two receive turns for a summary: well below a millisecond's worth.
@@ -81,7 +81,7 @@ fn taking(
     }
 }
 
-/// The same while somebody looks.
+/// The same with a tap.
 #[cold]
 fn taking_tapped(
     ingest: &mut Ingest,
@@ -151,7 +151,7 @@ struct Succession {
 
 impl Worker {
     fn run(mut self) {
-        // So that nobody has to wait for the first tick to know that it runs.
+        // So that others need not wait for the first tick to see that it runs.
         self.publish();
         if let Some(checkpoints) = &mut self.succession.checkpoints {
             // The state that it continues is nowhere else from now on.
@@ -316,7 +316,7 @@ impl Worker {
         }
     }
 
-    /// What lines the relays that go have, they hand over first.
+    /// Relays that end first hand over their lines.
     fn change_relays(&mut self, change: RelayChange) {
         let mut known: Vec<Option<Relay>> = self.ingest.take_relays().into_iter().map(Some).collect();
         let relay = |link| match link {
@@ -438,7 +438,7 @@ impl Worker {
         for relay in self.ingest.relays_mut() {
             relay.finish();
         }
-        // Nothing comes in any more: what the log says of the last buckets is everything.
+        // Nothing is received any more, so this snapshot is final.
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
         if self.succession.keep.load(Ordering::Acquire) {

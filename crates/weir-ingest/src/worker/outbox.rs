@@ -18,7 +18,7 @@ pub(super) struct Outbox {
     waits: u64,
     /// Bytes of batches that were handed over and not merged yet.
     on_their_way: Arc<AtomicUsize>,
-    /// Of those, before the next has to wait.
+    /// Bytes of batches in transit at which the next one waits.
     bytes_max: usize,
 }
 
@@ -53,7 +53,7 @@ impl Outbox {
         self.batch.is_some()
     }
 
-    /// Of batches that were handed over and not merged yet.
+    /// Bytes of batches that were handed over and not merged yet.
     pub(super) fn bytes(&self) -> usize {
         self.on_their_way.load(Ordering::Relaxed)
     }
@@ -86,7 +86,7 @@ impl Outbox {
         self.waits += 1;
     }
 
-    /// Who used how much; it goes with the next [`Outbox::retry_summary`].
+    /// Usage, sent with the next [`Outbox::retry_summary`].
     pub(super) fn put_summary(&mut self, summary: UsageSummary) {
         self.summary = Some(Report::Usage(self.worker, Box::new(summary)));
     }
@@ -99,7 +99,7 @@ impl Outbox {
         }
     }
 
-    /// What finds no room is lost: something like it comes again.
+    /// A report without room is lost: a newer one follows.
     pub(super) fn tell(&self, report: Report) {
         let _ = self.reports.try_send(report);
     }

@@ -1,4 +1,4 @@
-//! What a worker tells the control plane.
+//! Reports of a worker to the control plane.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::origin::OriginStats;
 use crate::origin_rates::LimitedOrigin;
 use crate::saved::{Restored, SavedBucket};
 
-/// What a worker tells the control plane.
+/// A report of a worker to the control plane.
 #[derive(Debug)]
 pub enum Report {
     Batch(Box<Batch>),
@@ -33,7 +33,7 @@ pub enum Report {
     Done(u16),
 }
 
-/// What a worker has counted. Every message received is in it, none half.
+/// The counts of a worker. Every received message is counted completely.
 #[derive(Clone, Debug)]
 pub struct WorkerSnapshot {
     pub worker: u16,
@@ -52,9 +52,9 @@ pub struct WorkerSnapshot {
     pub partial_bytes: usize,
     /// Set aside for encrypted connections.
     pub tls_bytes: usize,
-    /// Of what is known of senders.
+    /// Bytes of the origin table.
     pub origin_bytes: usize,
-    /// Of batches that have been handed over and not merged yet.
+    /// Bytes of batches that were handed over and not merged yet.
     pub batch_bytes: usize,
     /// Of the open bucket, on their way to the disk.
     pub checkpoint_bytes: usize,
@@ -70,7 +70,7 @@ pub struct WorkerSnapshot {
     pub open_samples: u64,
 }
 
-/// What the rules of a worker did.
+/// The effects of a worker's rules.
 #[derive(Clone, Debug)]
 pub struct RuleSnapshot {
     /// The set that the numbers below are about.
@@ -79,7 +79,7 @@ pub struct RuleSnapshot {
     pub counts: Vec<RuleCounts>,
     /// Nanoseconds spent on finding the rules that match.
     pub matching_ns: u64,
-    /// Of the rules on trial.
+    /// Effects of rules in a dry run.
     pub trials: Vec<TrialReport>,
 }
 
@@ -116,7 +116,7 @@ impl Worker {
         }
     }
 
-    /// What each part of the worker has counted.
+    /// The counts of all parts of the worker.
     fn counts(&self) -> Counts<WorkerCounter> {
         let mut counts = Counts::default();
         counts[WorkerCounter::HandOverWaits] = self.outbox.waits();

@@ -264,8 +264,8 @@ impl EventLoop {
         true
     }
 
-    /// With no descriptor left, gives up the reserve to accept one connection and close it: otherwise it would stay in
-    /// the queue, the peer waiting for nothing and epoll reporting it for ever.
+    /// Without a free descriptor, releases the reserve to accept one connection and close it: otherwise it would stay in the queue, its
+    /// peer would wait in vain, and epoll would report it permanently.
     #[cold]
     fn refuse_one(&mut self, number: u32) -> Refusal {
         self.counters[LoopCounter::SystemCalls] += 4;

@@ -1,4 +1,4 @@
-//! What a receive call brought, as it is handed over.
+//! The result of a receive call, as it is handed over.
 
 use std::net::SocketAddr;
 

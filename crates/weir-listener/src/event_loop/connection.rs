@@ -183,8 +183,7 @@ impl Connection {
         (end, found)
     }
 
-    /// While draining: of a TCP peer what it has under way is awaited, others can have nothing under way. Returns how many
-    /// system calls it took.
+    /// During a drain: waits for data in flight from a TCP peer; other peers have none. Returns the number of system calls.
     pub(super) fn begin_to_end(&mut self, listener: &Listener) -> u64 {
         if listener.is_tcp() {
             self.awaited_until = Some(Drain::silence_after(sys::monotonic_nanos()));

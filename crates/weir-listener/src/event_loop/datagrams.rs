@@ -20,12 +20,11 @@ const BATCH_PACKETS_MIN: u64 = 8;
 const EAGER_PACKETS: usize = 4;
 /// A line that means something has at least this many bytes, its newline included: `a:1|c`.
 const LINE_BYTES_MIN: u64 = 6;
-/// Sleeping until the first packet comes costs a wake-up for every packet or two when packets come one by one but
-/// fast. After this many such wake-ups in a row, each less than `DOZE_GAP_NANOS` after the one before, the loop
-/// sleeps for `DOZE_NANOS` without looking and takes what has come then, as long as that is at least
-/// `DOZE_PACKETS` (a timer costs about as much as three wake-ups by packets). Only for UDP: its receive buffer holds
-/// what a fast sender can send in that time if packets are at most `DOZE_PACKET_BYTES` long, while the queue of a Unix
-/// datagram socket holds ten packets, and a sender that does not wait would lose the eleventh.
+/// If packets come one by one but fast, sleeping until the next packet costs a wake-up for every packet or two. After this many such
+/// wake-ups in a row, each less than `DOZE_GAP_NANOS` after the previous one, the loop sleeps for `DOZE_NANOS` without polling and then
+/// takes the packets that have arrived, as long as these are at least `DOZE_PACKETS` (a timer costs about as much as three wake-ups by
+/// packets). Only for UDP: its receive buffer holds what a fast sender can send in that time if packets are at most `DOZE_PACKET_BYTES`
+/// long, while the queue of a Unix datagram socket holds ten packets, and a sender that does not wait would lose the eleventh.
 const DOZE_AFTER_WAKES: u32 = 8;
 const DOZE_GAP_NANOS: u64 = 50_000;
 pub(super) const DOZE_NANOS: u64 = 100_000;
@@ -131,12 +130,12 @@ struct Received {
     limit: usize,
     /// At the beginning of the ring.
     passed: usize,
-    /// Of those that passed, as far as they are handed over.
+    /// Bytes of the packets that passed, as far as they are handed over.
     bytes: u64,
     at: Monotonic,
 }
 
-/// What to do after a receive call that failed.
+/// The reaction to a failed receive call.
 enum Failed {
     /// There is nothing.
     Empty,

@@ -1,4 +1,4 @@
-//! What the descriptors of a loop are, and which of them have something.
+//! The descriptors of a loop: their type, and which are ready.
 
 use std::collections::VecDeque;
 
@@ -152,7 +152,7 @@ impl Descriptors {
     }
 }
 
-/// What to do with a descriptor after it had its turn.
+/// What happens to a descriptor after its turn.
 pub(super) enum Next {
     /// It probably has more: serve it again without asking.
     Again,

@@ -45,7 +45,7 @@ impl Drain {
         sys::monotonic_nanos() >= self.settled_at
     }
 
-    /// Until when a peer that was heard of now may be silent.
+    /// Until when a peer that has just sent data may be silent.
     pub(super) fn silence_after(now: u64) -> u64 {
         now + SILENCE_NANOS
     }

@@ -69,8 +69,7 @@ enum Goes {
 }
 
 impl Connection {
-    /// Takes from the beginning of what was received as much as fits, and tells its peer what that needs to know. Returns how
-    /// much.
+    /// Takes as much of the received bytes as fits, and sends TLS's replies to the peer. Returns the number of bytes taken.
     fn take_ciphertext(&mut self, received: &[u8], system_calls: &mut u64) -> Result<usize, TlsFault> {
         let Some(tls) = &mut self.tls else { return Ok(0) };
         let taken = tls.take(received);

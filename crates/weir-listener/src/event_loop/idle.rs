@@ -1,4 +1,4 @@
-//! Connections that end before their peers want it: those that are idle, and those that give way to others.
+//! Ends connections that are idle, or evicted for others.
 
 use super::listener::Listener;
 use super::peers::Peer;
@@ -10,8 +10,7 @@ use crate::{ListenerCounter, LoopCounter};
 /// but the time to connect again: its next write fails instead of being lost. Peers that disappeared are noticed
 /// by this sooner than by the keep-alive of TCP, which waits for two hours.
 const IDLE_NANOS: u64 = 3600 * 1_000_000_000;
-/// Where all places are taken, a connection gives way to a newcomer after this long already. Clients flush every ten seconds
-/// or sooner.
+/// If all places are taken, a newcomer evicts a connection after this much idle time. Clients flush every ten seconds or sooner.
 const IDLE_WHEN_FULL_NANOS: u64 = 60 * 1_000_000_000;
 /// How often all connections are looked at.
 const LOOK_NANOS: u64 = 60 * 1_000_000_000;
@@ -33,8 +32,7 @@ impl IdleLook {
 }
 
 impl Listener {
-    /// Whether a connection of which nothing was heard since then, the one of them for which that is true for longest, has to
-    /// give way.
+    /// Evicts the connection that has been silent longest, if it was silent since then.
     fn gives_way(&mut self, heard: u64, now: u64) -> bool {
         self.none_idle_until = heard + IDLE_WHEN_FULL_NANOS;
         let gives_way = now.saturating_sub(heard) >= IDLE_WHEN_FULL_NANOS;

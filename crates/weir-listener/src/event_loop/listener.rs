@@ -64,7 +64,7 @@ pub(super) struct Listener {
     /// Held so that the socket file goes when the listener does.
     file: Option<SocketFile>,
     pub(super) intake: Intake,
-    /// Of the socket, also after its end.
+    /// The socket's inode, also after its end.
     inode: u64,
     /// Another process keeps the socket open beyond this one.
     pub(super) kept: bool,
@@ -74,7 +74,7 @@ pub(super) struct Listener {
     paused_until: Option<u64>,
     /// The peers of its connections.
     pub(super) peers: Peers,
-    /// No connection can be idle for long enough to give way before this time.
+    /// Before this time no connection can have been idle long enough to be evicted.
     pub(super) none_idle_until: u64,
     pub(super) counters: ListenerCounters,
 }
@@ -114,11 +114,11 @@ impl Listener {
         self.phase == Phase::Draining
     }
 
-    /// Of the kernel's counter of drops.
+    /// Records the kernel's drop counter.
     pub(super) fn note_drops(&mut self, now: u32) {
         let counter = match self.phase {
             Phase::Open => &mut self.counters[ListenerCounter::KernelDropped],
-            // Nobody refused it: the buffer was full.
+            // The buffer was full; nothing refused it.
             Phase::Draining if self.kept => &mut self.counters[ListenerCounter::KernelDropped],
             Phase::Draining | Phase::Closed => &mut self.counters[ListenerCounter::RefusedDraining],
         };

@@ -101,7 +101,7 @@ impl EventLoop {
         })
     }
 
-    /// Starts receiving from a socket. A listener may have several for UDP: those that workers read which there are no more.
+    /// Starts receiving from a socket. A listener may have several for UDP: also those of workers that no longer exist.
     ///
     /// # Errors
     ///
@@ -172,19 +172,17 @@ impl EventLoop {
         firsts.map(|(_, listener)| (listener.id, &listener.address))
     }
 
-    /// Of UDP sockets, those that have been closed included: the number in the kernel's tables, and what the counter of drops said
-    /// last.
+    /// For UDP sockets, including closed ones: the number in the kernel's tables, and the last drop counter.
     pub fn drops_seen(&self) -> impl Iterator<Item = (u64, u32)> {
         self.listeners.iter().filter_map(Listener::drops_seen)
     }
 
-    /// Asks the kernel for the drop counters now. With every batch the kernel tells how many were dropped before the
-    /// batch's first datagram; drops behind the last datagram become known with the next one, or by this. Call it
-    /// before publishing counters.
+    /// Queries the drop counters now. With every batch the kernel reports the number of drops before the batch's first datagram. Later
+    /// drops become known with the next datagram, or through this call. Call it before publishing counters.
     ///
     /// # Errors
     ///
-    /// As the kernel gives them.
+    /// Those of the kernel.
     pub fn refresh_drops(&mut self) -> io::Result<()> {
         for listener in self.listeners.iter_mut() {
             listener.read_drops(&mut self.counters[LoopCounter::SystemCalls])?;
@@ -192,15 +190,14 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Compares the drops counted for a UDP listener with two witnesses: what the kernel says of the socket, and what
-    /// its table (`/proc/net/udp`, `/proc/net/udp6`) says. `None` for other listeners and after a drain. Of several sockets the
-    /// first is compared.
+    /// Compares the counted drops of a UDP listener with two independent numbers: the kernel's counter of the socket, and that in its table
+    /// (`/proc/net/udp`, `/proc/net/udp6`). `None` for other listeners and after a drain. Of several sockets the first is compared.
     ///
     /// Reads the whole table: for a diagnosis or a test, not for every second.
     ///
     /// # Errors
     ///
-    /// When the kernel or its table cannot be read.
+    /// If the kernel or its table cannot be read.
     pub fn cross_check_drops(&mut self, id: ListenerId) -> io::Result<Option<DropCheck>> {
         let Some(number) = self.listeners.number_of(id) else {
             return Ok(None);
@@ -214,9 +211,8 @@ impl EventLoop {
         self.streams.pool.budget()
     }
 
-    /// Sets the budget of [`EventLoop::partial_budget`]. When it is used up, the connection that holds most is closed
-    /// and counted, so that a peer that sends beginnings only cannot stop the others. (Pausing reads instead would
-    /// let such peers stop everybody.)
+    /// Sets the budget of [`EventLoop::partial_budget`]. When it is used up, the connection that holds most is closed and counted, so that
+    /// a peer that sends only beginnings of frames cannot block the others. (If reads were paused instead, such peers could block all.)
     pub fn set_partial_budget(&mut self, bytes: usize) {
         self.streams.pool.set_budget(bytes);
     }
@@ -290,8 +286,7 @@ impl EventLoop {
         } else if self.descriptors.ready_count() == 0 {
             self.poll(if turn.woken { 0 } else { self.wait_ms(timeout) }, turn)?;
             if self.drain.is_on() {
-                // Sockets that were empty before packets in flight had settled are read once more, and epoll would not report
-                // it again.
+                // Sockets that were empty before packets in flight arrived are read again, because epoll would not report them.
                 self.descriptors.make_all_ready();
             }
         } else if self.poller.is_due() {
@@ -307,17 +302,16 @@ impl EventLoop {
             && timeout.is_none_or(|timeout| timeout.as_nanos() >= u128::from(DOZE_NANOS))
     }
 
-    /// Stops taking new packets: what the kernel has accepted before this call is still received by further turns
-    /// (until [`EventLoop::drained`]), what comes later is refused by the kernel. Senders on Unix sockets see an
-    /// error; UDP datagrams that come later are in `refused_draining`. A TCP connection is read until its peer closes it
-    /// or is silent for a tenth of a second, for one second at most; later data is never acknowledged, and the
-    /// connection is reset, so that its peer knows at once.
+    /// Stops taking new packets. Packets that the kernel accepted before this call are still received by further turns (until
+    /// [`EventLoop::drained`]); the kernel refuses later ones. Senders on Unix sockets see an error; later UDP datagrams are counted in
+    /// `refused_draining`. A TCP connection is read until its peer closes it or is silent for a tenth of a second, for one second at most;
+    /// later data is never acknowledged, and the connection is reset, so that its peer knows at once.
     ///
-    /// A kept socket is read for at most a tenth of a second; later packets wait in it.
-    /// Its file stays, and so do connections that are not accepted yet.
+    /// A kept socket is read for at most a tenth of a second; later packets wait in it. Its file stays, and so do connections that are not
+    /// accepted yet.
     ///
-    /// Other socket files are removed, so that a successor can bind at once. Connections that are complete but not yet
-    /// accepted are accepted and read. A frame of which only the beginning had come is counted as cut.
+    /// Other socket files are removed, so that a successor can bind at once. Connections that are complete but not yet accepted are
+    /// accepted and read. An incomplete frame is counted as cut.
     pub fn begin_drain(&mut self) {
         if self.drain.is_on() {
             return;

@@ -35,7 +35,7 @@ impl EventLoop {
         listeners.filter_map(|listener| Some((listener.id, listener.socket.as_ref()?.fd.as_fd())))
     }
 
-    /// The connections that another process can take over: those that are not encrypted.
+    /// The connections that another process can take over: unencrypted ones.
     pub fn connections(&self) -> impl Iterator<Item = OpenConnection<'_>> {
         self.descriptors.connections().filter_map(|(_, connection)| {
             let listener = self.listeners.get(connection.listener);
@@ -57,8 +57,8 @@ impl EventLoop {
             .count() as u64
     }
 
-    /// Continues a connection of another process. False if that is not possible; it is closed then: what there is of a frame is
-    /// counted as cut.
+    /// Continues a connection of another process. Returns false if that is impossible; then it is closed, and its partial frame is counted
+    /// as cut.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Of an IPv6 address the first half counts: an owner of one owns all of that network.
+    /// For an IPv6 address the first half counts, because the owner of one address has the whole network.
     pub(super) fn of_address(address: IpAddr) -> Self {
         let owner = match address.to_canonical() {
             IpAddr::V6(v6) => {
@@ -48,7 +48,7 @@ impl Peer {
     };
 }
 
-/// Peers one of whose connections is to give way.
+/// Peers one of whose connections is to be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crowd {
     Owner(Owner),
@@ -82,8 +82,8 @@ impl Peers {
         take_one(&mut self.peers, peer);
     }
 
-    /// The peer that has so many more connections than a newcomer that it should give up one: an owner first, then, as
-    /// all processes of a machine may belong to one user, a process.
+    /// The peer that must give up a connection because it has many more than the newcomer: a user first, or, because all processes of a
+    /// machine may belong to one user, a process.
     pub(super) fn crowd(&self, newcomer: Peer) -> Option<Crowd> {
         crowded(&self.owners, newcomer.owner)
             .map(Crowd::Owner)
@@ -100,7 +100,7 @@ fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
     }
 }
 
-/// The peer with most, if that is at least two more than the newcomer has: with one more, two would take turns for ever.
+/// The peer with the most, if that is at least two more than the newcomer has: with one more, the two would evict each other endlessly.
 fn crowded<K: Copy + Eq + Hash>(counts: &HashMap<K, u32>, newcomer: K) -> Option<K> {
     let own = counts.get(&newcomer).copied().unwrap_or(0);
     let (key, most) = counts.iter().max_by_key(|(_, count)| **count)?;

@@ -7,9 +7,8 @@ use crate::LoopCounter;
 use crate::{BoundSocket, ListenerId};
 
 impl EventLoop {
-    /// Replaces the socket of a Unix listener whose file was removed. What the old one had
-    /// accepted is handed over first; who is connected to a datagram socket sees an error and has to connect again, and
-    /// connections of streams stay.
+    /// Replaces the socket of a Unix listener whose file was removed. Packets that the old one had accepted are handed over first. Clients
+    /// connected to a datagram socket get an error and must reconnect; connections of streams stay.
     ///
     /// # Errors
     ///

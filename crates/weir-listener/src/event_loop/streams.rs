@@ -14,10 +14,10 @@ use crate::{ListenerCounter, LoopCounter};
 /// A read that brought at least this much is followed by the next without asking epoll first.
 const EAGER_BYTES: usize = 16 * 1024;
 
-/// Whether a peer was heard of shortly before.
+/// Whether a peer has sent data recently.
 struct StillSending(bool);
 
-/// What to do after a receive call that failed.
+/// The reaction to a failed receive call.
 enum Failed {
     /// There is nothing.
     Empty,
@@ -57,7 +57,7 @@ impl Listener {
         }
     }
 
-    /// One of its connections held more than anybody else when there was no room.
+    /// One of the peer's connections held the most when there was no room.
     fn note_closed_for_room(&mut self, connection: &Connection, unkept: Option<Rest>) {
         self.counters[ListenerCounter::ConnectionsClosedBudget] += 1;
         if let Some(rest) = unkept {
@@ -107,7 +107,7 @@ impl EventLoop {
         self.after_reading(slot, count >= EAGER_BYTES)
     }
 
-    /// What to do with a connection that has just been read. A peer that had something may have more.
+    /// What happens to a connection that was just read. A peer that had data may have more.
     pub(super) fn after_reading(&mut self, slot: u32, eager: bool) -> Next {
         if !self.drain.is_on() {
             return if eager { Next::Again } else { Next::Wait };
@@ -209,7 +209,7 @@ impl EventLoop {
             Failed::Empty if self.drain.is_on() => return self.empty_while_draining(slot, turn, handle),
             Failed::Empty => return Next::Wait,
             Failed::Retry => return Next::Again,
-            // Asked again when epoll says so.
+            // Tried again when epoll reports it.
             Failed::NoMemory if !self.drain.is_on() => return Next::Wait,
             Failed::NoMemory | Failed::Lost => listener.counters[ListenerCounter::ConnectionsFailed] += 1,
         }

@@ -165,8 +165,8 @@ pub fn reset_on_close(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until every processor has left whatever it was doing inside the kernel's network receive path, so that
-/// packets that passed a socket before a filter was attached are in its queue.
+/// Waits until every processor has left the kernel's receive path, so that packets that passed a socket before a filter was attached are in
+/// its queue.
 pub fn wait_for_running_receivers() -> io::Result<()> {
     const MEMBARRIER_CMD_GLOBAL: c_int = 1;
     // SAFETY: `membarrier` takes two integers (and ignores the third for this command).
@@ -421,7 +421,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
-    /// Waits at most `timeout_ms` (-1: for ever) and returns how many tokens [`Epoll::token`] has.
+    /// Waits at most `timeout_ms` (-1: without limit) and returns how many tokens [`Epoll::token`] has.
     pub fn wait(&mut self, timeout_ms: c_int) -> io::Result<usize> {
         // SAFETY: the pointer and count describe `events`, which is borrowed for the call.
         let n = unsafe {

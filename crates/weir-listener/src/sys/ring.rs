@@ -16,8 +16,8 @@ use crate::{Credentials, DATAGRAM_BYTES_MAX};
 /// them over all sets.
 const SLOT_STRIDE: usize = DATAGRAM_BYTES_MAX + 4096 + 5 * 64;
 
-/// Room for one control message with credentials, and for nothing behind it: a sender that attaches descriptors
-/// finds no space, so the kernel closes them instead of installing them here.
+/// Space for one control message with credentials and no more: attached descriptors find no space, so the kernel closes them instead of
+/// installing them here.
 const CONTROL_BYTES: usize = 32;
 
 #[repr(C, align(8))]
@@ -207,8 +207,8 @@ impl DatagramRing {
         received
     }
 
-    /// Drops those of the first `count` entries that do not pass, told by source and length; returns how many are left.
-    /// The source is there for batches that were received with sources.
+    /// Drops those of the first `count` entries that do not pass, judged by source and length. Returns how many remain. The source is
+    /// available in batches that were received with sources.
     pub fn keep(&mut self, count: usize, mut passes: impl FnMut(Option<IpAddr>, usize) -> bool) -> usize {
         let mut kept = 0;
         for slot in 0..count {

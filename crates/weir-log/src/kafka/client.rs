@@ -1,4 +1,4 @@
-//! What all clients of one log have in common: how they connect, and what the client library says of failures.
+//! Common to all clients of one log: connection settings, and the client library's explanations of errors.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex};
@@ -10,13 +10,13 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::{Brokers, Error};
 
-/// How long a line of the client library explains failures.
+/// How long a line of the client library can explain errors.
 const EXPLAINS: Duration = Duration::from_secs(60);
 
-/// What stands before the reason in an error.
+/// Text before the reason in an error.
 pub(crate) const REASON: &str = "; last failure of a connection: ";
 
-/// The last failure that the client library told of: errors of calls say no more than "timed out".
+/// The last failure in the client library's log. Errors of calls often say only "timed out".
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heard(Arc<Mutex<Option<(Instant, String)>>>);
 
@@ -35,7 +35,7 @@ impl Heard {
         (at.elapsed() < EXPLAINS).then(|| line.clone())
     }
 
-    /// An error of a call, with the reason that the client library gave.
+    /// An error of a call, with the client library's reason.
     pub fn explain(&self, doing: impl Into<String>, error: impl Display) -> Error {
         let what = match self.last() {
             Some(reason) => format!("{error}{REASON}{reason}"),
@@ -100,7 +100,7 @@ fn secure(config: &mut ClientConfig, brokers: &Brokers) {
     }
 }
 
-/// The settings of a client that reads.
+/// Settings of a reading client.
 pub(crate) fn reading(brokers: &Brokers, group: &str) -> ClientConfig {
     let mut config = config(brokers);
     config

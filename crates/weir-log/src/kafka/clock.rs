@@ -1,15 +1,15 @@
-//! The clock of the brokers, as their timestamps show it.
+//! The brokers' clock, derived from their timestamps.
 
 use std::time::{Duration, Instant};
 
-/// How long a sample counts, at least. Clocks drift apart by some 50 us per second.
+/// Minimum time that a sample counts. Clocks drift by about 50 us per second.
 const WINDOW: Duration = Duration::from_secs(300);
 
-/// The time of the brokers, or slightly less: how long a message was under way after its timestamp is unknown.
+/// The brokers' time, or slightly less, because the transit time of messages is unknown.
 #[derive(Debug)]
 pub(crate) struct BrokerClock {
     started: Instant,
-    /// The least that our clock was ahead of a timestamp, in this window and in the one before: milliseconds.
+    /// Minimum lead of our clock over a timestamp, in this window and in the previous one, in milliseconds.
     least: Option<i64>,
     least_before: Option<i64>,
     window_began: Duration,
@@ -25,12 +25,12 @@ impl BrokerClock {
         }
     }
 
-    /// A broker stamped something with this Unix millisecond, and it has just arrived.
+    /// Records a broker's timestamp in Unix milliseconds that has just arrived.
     pub fn saw(&mut self, stamp: i64) {
         self.saw_at(self.started.elapsed(), stamp);
     }
 
-    /// Unix milliseconds. `None`: no timestamp is young enough.
+    /// Unix milliseconds. `None`: no timestamp is recent enough.
     pub fn now(&mut self) -> Option<i64> {
         self.now_at(self.started.elapsed())
     }
@@ -66,7 +66,7 @@ mod tests {
         let mut clock = BrokerClock::new();
         let seconds = Duration::from_secs;
         assert_eq!(clock.now_at(seconds(1)), None);
-        // Read an hour late, then 20 ms, then 7 ms.
+        // Timestamps read an hour late, then 20 ms, then 7 ms.
         for (own, stamp, now) in [
             (1_000, 5_000_000, 5_000_000),
             (2_000, 8_600_980, 8_600_980),
@@ -78,7 +78,7 @@ mod tests {
             assert_eq!(clock.now_at(own), Some(now));
         }
         assert_eq!(clock.now_at(seconds(304)), Some(8_902_993));
-        // Our own clock lost 100 ms: old samples end.
+        // Our clock was set back by 100 ms: old samples expire.
         clock.saw_at(seconds(305), 8_904_093);
         assert_eq!(clock.now_at(seconds(305)), Some(8_904_093));
         assert_eq!(clock.now_at(seconds(650)), Some(9_249_093));

@@ -1,4 +1,4 @@
-//! What everybody has to know: how series are divided among partitions.
+//! The control topic: how series are divided among partitions.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use crate::{Error, plan};
 pub(crate) const PLAN: &[u8] = b"plan";
 pub(crate) const CLOCK: &[u8] = b"clock";
 
-/// How old what is known may be.
+/// Maximum age of the known plan.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The control topic, as far as it was read.
+/// The contents of the control topic, as far as it was read.
 #[derive(Default)]
 pub(crate) struct Control {
     next: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// The plan as it was last read.
+    /// The last plan that was read.
     pub fn known(&self) -> Option<&Plan> {
         self.plan.as_ref()
     }
@@ -33,7 +33,7 @@ impl Control {
         self.text.as_deref()
     }
 
-    /// Whether what has this offset was read.
+    /// Whether the message at this offset was read.
     pub fn has_read(&self, offset: u64) -> bool {
         self.next > offset
     }
@@ -42,7 +42,7 @@ impl Control {
         self.read.is_some_and(|read| read.elapsed() < FRESH)
     }
 
-    /// Reads on to the end, the first time, or what has come since.
+    /// Reads to the end of the topic.
     pub fn follow(&mut self, reader: &mut Reader, topic: &str, timeout: Duration) -> Result<(), Error> {
         let end = match self.read {
             Some(_) => self.next,

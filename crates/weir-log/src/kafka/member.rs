@@ -1,4 +1,4 @@
-//! Membership of the group of owners: which partitions are ours, and what proves it.
+//! Membership of the group of owners: our partitions, and the proof of ownership.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,11 +17,11 @@ use super::client::{self, Heard};
 use super::reader::one;
 use crate::{Brokers, Error};
 
-/// What the group said since it was asked last.
+/// News from the group since the last query.
 #[derive(Default)]
 struct News {
     assignments: Vec<(u32, bool)>,
-    /// Of the generation in which we heard of all assignments so far: another one is no proof of them.
+    /// Proof for the generation of the last assignment that we know. It proves nothing for another generation.
     proof: Option<ConsumerGroupMetadata>,
     proofs: u64,
 }
@@ -56,7 +56,7 @@ impl ConsumerContext for Listening {
         }
     }
 
-    /// Comes with each change of the generation, also where nothing is added.
+    /// Called with each change of the generation, even if no partition is added.
     fn post_rebalance(&self, client: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Assign(list) = rebalance {
             // Another client reads.
@@ -80,7 +80,7 @@ pub(crate) struct Member {
     untold: Vec<Assignment>,
 }
 
-/// Whether the group is in another generation than the proof.
+/// Whether the group's generation differs from that of the proof.
 pub(crate) fn is_stale(code: Code) -> bool {
     matches!(
         code,
@@ -101,7 +101,7 @@ impl Member {
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", client::milliseconds(session))
             .set("heartbeat.interval.ms", client::milliseconds(session / 5))
-            // The end of a partition is where it ends, open transactions included.
+            // The end of a partition includes open transactions.
             .set("isolation.level", "read_uncommitted");
         let listening = Listening {
             heard: heard.clone(),
@@ -126,7 +126,7 @@ impl Member {
         &self.client
     }
 
-    /// Hears what the group has to say.
+    /// Processes news from the group.
     pub fn listen(&mut self, wait: Duration) -> Result<(), Error> {
         let failed = self.client.poll(wait).and_then(Result::err);
         let news = std::mem::take(&mut self.client.context().news().assignments);
@@ -136,7 +136,7 @@ impl Member {
         match failed {
             Some(error @ KafkaError::MessageConsumptionFatal(_)) => Err(self.broken(error)),
             Some(KafkaError::MessageConsumption(code)) if is_refusal(code) => Err(self.broken(code)),
-            // The client library retries by itself.
+            // The client library retries.
             _ => Ok(()),
         }
     }
@@ -172,13 +172,13 @@ impl Member {
         self.client.context().news().proofs
     }
 
-    /// Lends what proves to the brokers that our partitions are ours.
+    /// Lends the proof of ownership for the brokers.
     pub fn with_proof<T>(&self, use_it: impl FnOnce(&ConsumerGroupMetadata) -> T) -> Option<T> {
         let news = self.client.context().news();
         news.proof.as_ref().map(use_it)
     }
 
-    /// What was noted for a partition of any topic.
+    /// The offset stored for a partition of any topic.
     pub fn noted(&self, topic: &str, partition: u32) -> Result<u64, Error> {
         let doing = || format!("asking what of partition {partition} of topic {topic} was sent");
         let list = one(topic, partition, None);
@@ -191,7 +191,7 @@ impl Member {
         })
     }
 
-    /// Notes an offset for a partition of any topic. `Ok(false)`: the group is in another generation.
+    /// Stores an offset for a partition of any topic. `Ok(false)`: the group is in another generation.
     pub fn note(&self, topic: &str, partition: u32, offset: u64) -> Result<bool, Error> {
         let list = one(topic, partition, Some(offset));
         let noted = list.and_then(|list| self.client.commit(&list, CommitMode::Sync));
@@ -206,7 +206,7 @@ impl Member {
     }
 }
 
-/// What no waiting helps against.
+/// Errors that retrying cannot fix.
 fn is_refusal(code: Code) -> bool {
     matches!(
         code,

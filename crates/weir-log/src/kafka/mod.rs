@@ -1,10 +1,10 @@
-//! Topics of Apache Kafka as the log: records, results, snapshots, quarantine, and one for what everybody has to know.
+//! A log in topics of Apache Kafka: records, results, snapshots, quarantine, and a control topic.
 //!
-//! Agents write records, each once where the brokers allow to tell. Owners are members of a group: which partitions are theirs
-//! the group decides, and what they commit is one transaction with the group's generation in it, so the brokers refuse a commit
-//! of an owner from an earlier generation. A snapshot carries the offset that it belongs to, so both are of one commit.
+//! Agents write records with an idempotent producer. Owners are members of a group, which assigns the partitions. A commit is one
+//! transaction that includes the group's generation, so the brokers refuse commits of owners from an earlier generation. A snapshot
+//! includes its offset, so both always belong to the same commit.
 //!
-//! Each part connects when it is needed first: an agent never joins the group.
+//! Each part connects when it is first used: an agent never joins the group.
 
 mod client;
 mod clock;
@@ -31,20 +31,20 @@ use self::transactions::{Committer, Failed, OFFSET, REASON, name_for_transaction
 use self::writer::{Outgoing, Writer};
 use crate::{Brokers, Error, plan};
 
-/// How old the known end of a partition may be: while there is something to read, and while there is not.
+/// Maximum age of the known end of a partition: while there is something to read, and while there is not.
 const KNOWN_BUSY: Duration = Duration::from_secs(1);
 const KNOWN_IDLE: Duration = Duration::from_millis(200);
 
-/// How long the loops below sleep.
+/// Sleep between two attempts in the loops below.
 const STEP: Duration = Duration::from_millis(20);
 
-/// What a partition of a topic holds, as of a moment.
+/// The offsets of a partition at a moment.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     start: u64,
     end: u64,
     asked: Instant,
-    /// The brokers' clock at that moment: all that is older is before `end`.
+    /// The brokers' clock at that moment. All older messages are before `end`.
     now: i64,
 }
 
@@ -57,7 +57,7 @@ pub struct KafkaLog {
     control: Control,
     ends: BTreeMap<(bool, u32), Ends>,
     transactions: String,
-    /// Which topics are known to be there.
+    /// Topics known to exist.
     has: Has,
     writer: Option<Writer>,
     reader: Option<Reader>,
@@ -74,10 +74,10 @@ enum Has {
 }
 
 impl KafkaLog {
-    /// Looks at the settings. Nothing is connected yet.
+    /// Checks the settings. Does not connect yet.
     pub fn open(brokers: &Brokers) -> Result<Self, Error> {
         let heard = Heard::default();
-        // Files of TLS are read here, so an error in them shows now.
+        // This reads the TLS files, so an error in them is reported now.
         let writer = Writer::open(brokers, &heard)?;
         Ok(KafkaLog {
             topics: Topics::of(&brokers.topic),
@@ -102,8 +102,8 @@ impl KafkaLog {
         self.takes_senders_times = true;
     }
 
-    /// From the bucket on that starts at `from`, series are divided among this many partitions, which the topics get. Agents hear
-    /// of it within a minute.
+    /// Divides series among this many partitions, beginning with the bucket that starts at `from`, and adds partitions to the topics.
+    /// Agents learn of it within a minute.
     pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
         self.plan()?;
         self.has(Has::All)?;
@@ -121,7 +121,7 @@ impl KafkaLog {
         self.write_plan(&text)
     }
 
-    /// What was quarantined and is kept.
+    /// The quarantined records that are kept.
     pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
         self.has(Has::All)?;
         let topic = self.topics.quarantine.clone();
@@ -137,7 +137,7 @@ impl KafkaLog {
         Ok(quarantined)
     }
 
-    /// Makes what topics are absent, once.
+    /// Creates missing topics, once.
     fn has(&mut self, has: Has) -> Result<(), Error> {
         match self.has >= has {
             true => Ok(()),
@@ -145,7 +145,7 @@ impl KafkaLog {
         }
     }
 
-    /// Of clients that read, the library does not say why they do not connect. The one that writes hears it.
+    /// For reading clients the library does not report why they cannot connect. The writing client gets the reason.
     fn with_reason(&self, error: Error) -> Error {
         match (error, &self.writer) {
             (Error::Kafka { doing, what }, Some(writer)) if !what.contains(client::REASON) => {
@@ -182,16 +182,14 @@ impl KafkaLog {
         Ok(())
     }
 
-    /// Writes a plan, and waits until it is read. Of two that are written at the same time, the last one counts.
+    /// Writes a plan, and waits until it is read. Of two concurrent writes the last one counts.
     fn write_plan(&mut self, text: &str) -> Result<(), Error> {
         let written = self.write_control(PLAN, text.as_bytes())?;
         let until = Instant::now() + self.brokers.timeout;
         while !self.control.has_read(written) {
             if Instant::now() > until {
                 let doing = format!("reading topic {}", self.topics.control);
-                return Err(self
-                    .heard
-                    .explain(doing, "the plan that was written does not come"));
+                return Err(self.heard.explain(doing, "the written plan cannot be read back"));
             }
             std::thread::sleep(STEP);
             self.follow_control()?;
@@ -244,7 +242,7 @@ impl KafkaLog {
         Ok(self.member.insert(member))
     }
 
-    /// The time of the brokers, from a message that is written for it where no other is young enough.
+    /// The brokers' time. Writes a message to get a timestamp if none is recent enough.
     fn now(&mut self) -> Result<i64, Error> {
         if let Some(now) = self.clock.now() {
             return Ok(now);
@@ -258,7 +256,7 @@ impl KafkaLog {
         })
     }
 
-    /// What a partition holds, as of `age` ago or later.
+    /// The offsets of a partition, at most `age` old.
     fn ends(&mut self, is_results: bool, partition: u32, age: Duration) -> Result<Ends, Error> {
         let key = (is_results, partition);
         let known = self.ends.get(&key).copied();
@@ -286,8 +284,8 @@ impl KafkaLog {
         Ok(ends)
     }
 
-    /// Messages from an offset on: waits for one where there must be one. In a topic with transactions the last offsets are no
-    /// messages; then it waits for the end.
+    /// Messages from an offset on. Waits for one if there must be one. In a topic with transactions the last offsets are not messages; then
+    /// it waits for the end.
     fn read(
         &mut self,
         is_results: bool,
@@ -354,7 +352,7 @@ impl KafkaLog {
         })
     }
 
-    /// The end of the snapshots of a partition, once no transaction is open there: an owner that is gone may have left one.
+    /// The end of the snapshots of a partition, once no transaction is open: an ended owner may have left one.
     fn settled_snapshots(&mut self, partition: u32) -> Result<(u64, u64), Error> {
         let timeout = self.brokers.timeout;
         let topic = self.topics.snapshots.clone();
@@ -375,7 +373,7 @@ impl KafkaLog {
         }
     }
 
-    /// The last message of a partition of snapshots, looked for from its end on backwards.
+    /// The last message of a snapshot partition, searched backwards from the end.
     fn last_snapshot(&mut self, partition: u32) -> Result<Option<Got>, Error> {
         let (start, end) = self.settled_snapshots(partition)?;
         let topic = &self.topics.snapshots;
@@ -408,14 +406,14 @@ impl KafkaLog {
         done
     }
 
-    /// Whether the group has already told that the partition is not ours any more.
+    /// Whether the group has already reported that we lost the partition.
     fn has_lost(&mut self, partition: u32, generation: u64) -> bool {
         self.member.as_mut().is_none_or(|member| {
             member.listen(Duration::ZERO).is_ok() && !member.holds(partition, generation)
         })
     }
 
-    /// Waits until the group has told in which generation we are. `false`: the partition is not ours any more.
+    /// Waits until the group has reported our generation. `false`: we lost the partition.
     fn hear_generation(&mut self, partition: u32, generation: u64) -> Result<bool, Error> {
         let until = Instant::now() + self.brokers.timeout;
         let Some(member) = &mut self.member else {
@@ -439,7 +437,7 @@ impl KafkaLog {
     }
 }
 
-/// The client that reads.
+/// The reading client.
 fn reader<'a>(
     reader: &'a mut Option<Reader>,
     brokers: &Brokers,
@@ -485,7 +483,7 @@ fn quarantined_of(got: Got) -> Quarantined {
 impl Log for KafkaLog {
     type Error = Error;
 
-    /// The plan as it was last known, where the brokers are away.
+    /// The last known plan, used when the brokers are down.
     fn plan(&mut self) -> Result<Plan, Error> {
         let followed = match self.control.is_fresh() && self.has > Has::Unknown {
             true => Ok(()),
@@ -603,7 +601,7 @@ impl Log for KafkaLog {
                     return Err(CommitError::Fenced);
                 }
                 Err(Failed::Aborted(error) | Failed::Broken(error)) => return Err(error.into()),
-                // Another member came or went. Where the partition stayed ours, the new generation will be taken.
+                // Another member joined or left. If we kept the partition, the new generation will be accepted.
                 Err(Failed::Stale) => {
                     if !self.hear_generation(partition, generation)? {
                         return Err(CommitError::Fenced);

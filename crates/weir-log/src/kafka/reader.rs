@@ -1,4 +1,4 @@
-//! Reads any partition of any topic from any offset on, of transactions what was committed.
+//! Reads any partition of any topic from any offset, only committed transactions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use rdkafka::{Offset, Timestamp, TopicPartitionList};
 use super::client::{self, Heard};
 use crate::{Brokers, Error};
 
-/// Bytes of one partition that wait to be read.
+/// Maximum bytes of one partition that wait to be read.
 const WAITING_KILOBYTES: &str = "8192";
 
-/// The header with the time at which an agent sent a record: Unix milliseconds, eight bytes, least first.
+/// The header with the time at which an agent sent a record: Unix milliseconds, eight bytes, little-endian.
 pub(crate) const SENT: &str = "weir-sent";
 
 impl ConsumerContext for Heard {}
@@ -61,19 +61,19 @@ impl Got {
     }
 }
 
-/// What was read.
+/// Result of a read.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     pub messages: Vec<Got>,
-    /// The client came to the end of the partition behind the last message.
+    /// The client reached the end of the partition after the last message.
     pub is_end: bool,
 }
 
 type Key = (String, u32);
 
-/// A client of no group. It reads ahead in each partition that was asked for.
+/// A client without a group. It reads ahead in each requested partition.
 pub(crate) struct Reader {
-    // Before the client that they belong to.
+    // Declared before the client that they belong to, so that they are dropped first.
     places: HashMap<Key, Place>,
     client: Arc<BaseConsumer<Heard>>,
     heard: Heard,
@@ -83,7 +83,7 @@ pub(crate) struct Reader {
 struct Place {
     queue: PartitionQueue<Heard>,
     next: u64,
-    /// The client came to the end, and nothing since.
+    /// The client reached the end and has received nothing since.
     is_drained: bool,
 }
 
@@ -112,12 +112,12 @@ impl Reader {
         &self.client
     }
 
-    /// The first offset that is kept, and the one behind the last that can be read.
+    /// The first available offset, and the one after the last readable message.
     pub fn ends(&self, topic: &str, partition: u32) -> Result<(u64, u64), Error> {
         ends(&self.client, &self.heard, self.timeout, topic, partition)
     }
 
-    /// Messages from an offset on, at most about `bytes_max`. Waits for the first one, or for the end of the partition.
+    /// Messages from an offset on, about `bytes_max` at most. Waits for the first one, or for the end of the partition.
     pub fn read(
         &mut self,
         topic: &str,
@@ -128,7 +128,7 @@ impl Reader {
     ) -> Result<Read, Error> {
         let key = (topic.to_owned(), partition);
         self.go_to(&key, from)?;
-        // Errors that concern no partition alone.
+        // Collects errors that concern no single partition.
         drop(self.client.poll(Duration::ZERO));
         let is_drained = self.places.get(&key).is_some_and(|place| place.is_drained);
         let wait = if is_drained { Duration::ZERO } else { wait };
@@ -173,14 +173,14 @@ impl Reader {
         })
     }
 
-    /// Reads on from an offset.
+    /// Continues at an offset.
     fn go_to(&mut self, key: &Key, from: u64) -> Result<(), Error> {
         if self.places.get(key).is_some_and(|place| place.next == from) {
             return Ok(());
         }
         self.leave(&key.0, key.1)?;
         let doing = || format!("reading partition {} of topic {}", key.1, key.0);
-        // Before the partition is assigned, so that all its messages come this way.
+        // Before the partition is assigned, so that all its messages use this queue.
         let queue = self.client.split_partition_queue(&key.0, key.1 as i32);
         let queue = queue.ok_or_else(|| self.heard.explain(doing(), "there is no such partition"))?;
         let list = one(&key.0, key.1, Some(from)).and_then(|list| self.client.incremental_assign(&list));
@@ -194,7 +194,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads a partition no further.
+    /// Stops reading a partition.
     pub fn leave(&mut self, topic: &str, partition: u32) -> Result<(), Error> {
         if self.places.remove(&(topic.to_owned(), partition)).is_none() {
             return Ok(());
@@ -218,7 +218,7 @@ fn next_of(polled: Option<KafkaResult<BorrowedMessage<'_>>>) -> KafkaResult<Next
         None => Ok(Next::Nothing),
         Some(Ok(message)) => Ok(Next::Message(Got::of(&message))),
         Some(Err(KafkaError::PartitionEOF(_))) => Ok(Next::End),
-        // The client library retries by itself.
+        // The client library retries.
         Some(Err(KafkaError::MessageConsumption(code))) if is_passing(code) => Ok(Next::Nothing),
         Some(Err(error)) => Err(error),
     }
@@ -236,7 +236,7 @@ fn is_passing(code: Code) -> bool {
     ) || has_no_leader(code)
 }
 
-/// The first offset of a partition that is kept, and the one behind the last that this client sees.
+/// The first available offset of a partition, and the one after the last that this client sees.
 pub(crate) fn ends<C: ConsumerContext>(
     client: &BaseConsumer<C>,
     heard: &Heard,
@@ -248,7 +248,7 @@ pub(crate) fn ends<C: ConsumerContext>(
     loop {
         match client.fetch_watermarks(topic, partition as i32, timeout) {
             Ok((start, end)) => return Ok((start.max(0) as u64, end.max(0) as u64)),
-            // A topic that was made a moment ago, or a broker that takes over from another one.
+            // The topic was created a moment ago, or another broker is taking over.
             Err(KafkaError::MetadataFetch(code)) if has_no_leader(code) && Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(20));
             }

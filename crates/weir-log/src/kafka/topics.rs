@@ -1,4 +1,4 @@
-//! The topics of a log: what they are called, and how they are made.
+//! The topics of a log: names and creation.
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
@@ -17,14 +17,14 @@ pub(crate) struct Topics {
     pub control: String,
 }
 
-/// A topic that may have to be made.
+/// A topic that may have to be created.
 struct Wanted<'a> {
     name: &'a str,
     partitions: u32,
     settings: &'static [(&'static str, &'static str)],
 }
 
-/// The brokers stamp what comes, so there is one clock.
+/// The brokers set the timestamps, so there is one clock.
 const STAMPED: (&str, &str) = ("message.timestamp.type", "LogAppendTime");
 const DAY: (&str, &str) = ("retention.ms", "86400000");
 const RECORDS: &[(&str, &str)] = &[STAMPED, DAY, ("max.message.bytes", "2097152")];
@@ -80,7 +80,7 @@ impl Topics {
     }
 }
 
-/// Makes topics, and asks for them.
+/// Creates topics and queries them.
 pub(crate) struct Maker<'a, C: ConsumerContext> {
     pub brokers: &'a Brokers,
     pub topics: &'a Topics,
@@ -89,14 +89,14 @@ pub(crate) struct Maker<'a, C: ConsumerContext> {
 }
 
 impl<C: ConsumerContext> Maker<'_, C> {
-    /// Makes the topics that agents write to where they are absent, and returns the number of partitions.
+    /// Creates missing topics that agents write to, and returns the number of partitions.
     pub fn for_agents(&self) -> Result<u32, Error> {
         self.make_absent(&self.topics.for_agents(self.brokers.partitions))?;
         self.partitions(&self.topics.records)?
             .ok_or_else(|| self.absent(&self.topics.records))
     }
 
-    /// The same for those that owners write to.
+    /// The same for the topics that owners write to.
     pub fn for_owners(&self) -> Result<u32, Error> {
         let partitions = self.for_agents()?;
         let wanted = self.topics.for_owners(partitions);
@@ -114,7 +114,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         Ok(partitions)
     }
 
-    /// Gives all topics at least this many partitions.
+    /// Adds partitions to all topics that have fewer than this.
     pub fn raise(&self, partitions: u32) -> Result<(), Error> {
         for Wanted { name, .. } in self
             .topics
@@ -129,7 +129,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         Ok(())
     }
 
-    /// How many partitions a topic has. `None`: there is no such topic.
+    /// The number of partitions of a topic. `None`: the topic does not exist.
     pub fn partitions(&self, topic: &str) -> Result<Option<u32>, Error> {
         let doing = || format!("asking for topic {topic}");
         let found = self.asking.fetch_metadata(Some(topic), self.brokers.timeout);
@@ -155,7 +155,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
             return Ok(());
         }
         self.make(&absent)?;
-        // Other brokers hear of it a moment later.
+        // Other brokers learn of it a moment later.
         for topic in absent {
             self.await_topic(topic.name)?;
         }

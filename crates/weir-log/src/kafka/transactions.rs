@@ -17,14 +17,14 @@ use crate::{Brokers, Error};
 /// The first byte of a snapshot in its topic.
 const VERSION: u8 = 1;
 
-/// Headers of a record in the quarantine.
+/// Headers of a quarantined record.
 pub(crate) const REASON: &str = "weir-reason";
 pub(crate) const OFFSET: &str = "weir-offset";
 
 /// How long brokers keep the transaction of a dead owner open. Until then its partitions have no owner.
 const OPEN_MILLISECONDS: &str = "20000";
 
-/// The largest snapshot, and somewhat more.
+/// Maximum size of a snapshot, plus a margin.
 const MESSAGE_BYTES_MAX: &str = "67108864";
 
 /// A client that writes in transactions.
@@ -34,7 +34,7 @@ pub(crate) struct Committer {
     timeout: std::time::Duration,
 }
 
-/// Why a transaction did not happen, or may not have.
+/// Why a transaction failed or may have failed.
 pub(crate) enum Failed {
     /// The group is in another generation. Nothing was written.
     Stale,
@@ -44,14 +44,14 @@ pub(crate) enum Failed {
     Broken(Error),
 }
 
-/// A name for the transactions of one process: the brokers let one client at a time use it.
+/// The transactional id of a process. Brokers let one client at a time use it.
 pub(crate) fn name_for_transactions(group: &str) -> String {
     let random = RandomState::new().hash_one(std::process::id());
     format!("{group}-{random:016x}")
 }
 
 impl Committer {
-    /// Ends what was left open under this name.
+    /// Opens the client and aborts any open transaction under this name.
     pub fn open(brokers: &Brokers, name: &str, heard: &Heard) -> Result<Self, Error> {
         let mut config = writing(brokers);
         config
@@ -88,7 +88,7 @@ impl Committer {
         done.map_err(|error| self.end(partition, &error))
     }
 
-    /// All of it is in the log before the offset is, so who asks for the end of a partition sees that something is open.
+    /// Everything is in the log before the offset, so a client that asks for the end of a partition sees the open transaction.
     fn write(&mut self, topics: &Topics, partition: u32, commit: &Commit) -> Result<(), KafkaError> {
         let mut snapshot = vec![VERSION];
         snapshot.extend(commit.offset.to_le_bytes());
@@ -138,7 +138,7 @@ impl Committer {
         shown.unwrap_or(Err(KafkaError::ConsumerCommit(Code::UnknownMemberId)))
     }
 
-    /// Ends a transaction that failed.
+    /// Ends a failed transaction.
     fn end(&self, partition: u32, error: &KafkaError) -> Failed {
         let explained = self.explain(partition, error);
         let is_over = match error {
@@ -174,7 +174,7 @@ fn said(error: &KafkaError) -> String {
     }
 }
 
-/// The offset and the snapshot of a message of their topic.
+/// Splits a message of the snapshot topic into snapshot and offset.
 pub(crate) fn snapshot_of(bytes: &[u8]) -> Option<(Vec<u8>, u64)> {
     let rest = bytes.strip_prefix(&[VERSION])?;
     let (offset, snapshot) = rest.split_first_chunk()?;

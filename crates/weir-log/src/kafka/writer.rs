@@ -1,4 +1,4 @@
-//! Writes messages, and hears what became of each.
+//! Writes messages and collects their delivery reports.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::client::{self, Heard};
 use crate::{Brokers, Error};
 
-/// How long a thread sleeps at most while something is on its way.
+/// Maximum sleep of a thread while messages are in flight.
 const STEP: Duration = Duration::from_millis(2);
 
-/// Where a message is, and when the broker took it where it stamps messages.
+/// Offset of a message, and the broker's timestamp if it sets one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
     pub offset: u64,
     pub stamp: Option<i64>,
 }
 
-/// What became of messages that were not asked for yet, by their numbers.
+/// Delivery reports that were not collected yet, by message number.
 #[derive(Debug)]
 pub(crate) struct Reports {
     heard: Heard,
@@ -57,7 +57,7 @@ impl ProducerContext for Reports {
     }
 }
 
-/// A message that is to be written.
+/// A message to write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing<'a> {
     pub topic: &'a str,
@@ -67,7 +67,7 @@ pub(crate) struct Outgoing<'a> {
     pub headers: &'a [(&'a str, &'a [u8])],
 }
 
-/// A client that writes.
+/// A writing client.
 pub(crate) struct Writer {
     client: BaseProducer<Reports>,
     heard: Heard,
@@ -76,7 +76,7 @@ pub(crate) struct Writer {
     next: usize,
 }
 
-/// The settings of a client that writes each message once, or says so.
+/// Settings of an idempotent producer.
 pub(crate) fn writing(brokers: &Brokers) -> ClientConfig {
     let mut config = client::config(brokers);
     config
@@ -113,12 +113,12 @@ impl Writer {
         &self.client
     }
 
-    /// Whether this client can do nothing any more, and another one must take its place.
+    /// Whether this client is permanently broken and must be replaced.
     pub fn is_broken(&self) -> bool {
         self.client.client().fatal_error().is_some()
     }
 
-    /// Writes messages, those of one partition in their order, and waits until it is known what became of each.
+    /// Writes messages, in order per partition, and waits for their delivery reports.
     pub fn write_all(&mut self, messages: &[Outgoing<'_>]) -> Vec<Result<Written, KafkaError>> {
         let first = self.next;
         self.next += messages.len();
@@ -131,12 +131,12 @@ impl Writer {
                 awaited -= 1;
             }
         }
-        // Each message has a report at its own timeout at the latest.
+        // Each message has a report by its own timeout.
         let until = Instant::now() + self.timeout + Duration::from_secs(5);
         while awaited > 0 && Instant::now() < until {
             self.client.poll(STEP);
             for (number, report) in self.reports() {
-                // Earlier numbers belong to a call that did not wait for them.
+                // Smaller numbers belong to an earlier call that did not wait for them.
                 if let Some(mine) = number.checked_sub(first).and_then(|at| written.get_mut(at)) {
                     *mine = report;
                     awaited -= 1;
@@ -186,7 +186,7 @@ impl Writer {
             }
             match self.client.send(record) {
                 Ok(()) => return Ok(()),
-                // What is in the queue ends with its timeout.
+                // Queued messages end with their timeout.
                 Err((KafkaError::MessageProduction(Code::QueueFull), _)) => self.client.poll(STEP),
                 Err((error, _)) => return Err(error),
             }

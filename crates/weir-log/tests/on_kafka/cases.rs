@@ -1,4 +1,4 @@
-//! The numbered cases, with a real broker.
+//! The numbered cases with a real broker.
 
 use std::io::{BufRead, BufReader};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::fleet::{
     Fleet, Known, Process, Running, address, brokers, is_whole, late, open, own, settings, turn_until, until,
 };
 
-/// Passes all calls but some to the log unchanged.
+/// Forwards the listed calls to the log.
 macro_rules! passed_on {
     () => {
         type Error = Error;
@@ -63,7 +63,7 @@ macro_rules! passed_on {
     };
 }
 
-/// Waits until all that a fleet published is in the state of an owner.
+/// Waits until an owner's state contains everything that a fleet published.
 fn ends_well(fleet: &mut Fleet, agents: u8) -> (Known, usize) {
     fleet.send_all();
     let mut owner = Owner::new(open(&fleet.brokers), settings());
@@ -77,7 +77,7 @@ fn ends_well(fleet: &mut Fleet, agents: u8) -> (Known, usize) {
     (last, late)
 }
 
-/// The agents' records wait while the broker is away, and none is lost or merged twice.
+/// While the broker is down the agents' records wait. None is lost or merged twice.
 #[test]
 fn case_03_the_broker_is_killed_and_restarted() {
     let mut broker = Broker::start();
@@ -106,8 +106,8 @@ fn case_03_the_broker_is_killed_and_restarted() {
     assert_eq!(quarantined, 0);
 }
 
-/// A file of the broker may not grow, which is to it as a disk that is full: it ends. What it acknowledged is there when there is
-/// room again, and what it did not is sent again.
+/// The broker's files may not grow, which looks like a full disk to it, so it ends. Its acknowledged records are there when there is room
+/// again; agents resend the others.
 #[test]
 fn case_04_the_disk_of_the_broker_is_full() {
     let mut broker = Broker::start_with(None, &[("log.segment.bytes", "104857600")]);
@@ -119,7 +119,7 @@ fn case_04_the_disk_of_the_broker_is_full() {
     fleet.go_on_for(2);
     let owner = own(open(&fleet.brokers));
     broker.limit_files(1 << 20);
-    // Records of no agent, until no more go in: they are quarantined.
+    // Records of no agent, until the disk is full. They are quarantined.
     let ballast = vec![0; 200_000];
     let mut refused = String::new();
     let mut log = open(&fleet.brokers);
@@ -188,7 +188,7 @@ fn case_05_an_owner_is_killed_in_the_middle_of_a_bucket() {
     ends_well(&mut fleet, 3);
 }
 
-/// Stops its own process before a commit, once there is one.
+/// Stops its own process before a commit, once one is due.
 struct Stopping {
     log: KafkaLog,
     commits: u32,
@@ -230,8 +230,8 @@ fn child_stops_before_a_commit() {
     }
 }
 
-/// It has read and merged, and stands before its commit while the session times out, another owner takes the partition and
-/// commits the same. Then it resumes.
+/// The owner has read and merged and stops before its commit. The session times out, another owner takes the partition and commits the same
+/// records. Then the first one resumes.
 #[test]
 fn case_06_a_stale_owner_is_fenced() {
     let mut fleet = Fleet::new(brokers(address(), "stale", 1), 2);
@@ -287,7 +287,7 @@ fn case_07_a_storm_of_rebalances() {
     ends_well(&mut fleet, 2);
 }
 
-/// Gives what it fetched in another order, some of it twice, with some from before.
+/// Returns fetched messages in another order, some twice, and some earlier ones.
 struct Disordered {
     log: KafkaLog,
     turn: u64,
@@ -303,7 +303,7 @@ impl Log for Disordered {
         let twice: Vec<_> = fetched.messages.iter().step_by(2).cloned().collect();
         fetched.messages.reverse();
         fetched.messages.extend(twice);
-        // What is older than asked for was read before.
+        // Messages older than requested were read before.
         fetched.next = fetched.next.max(from);
         Ok(fetched)
     }

@@ -1,4 +1,4 @@
-//! A fleet in real time: the clock is the broker's, so buckets are seconds.
+//! A fleet in real time: the broker's clock counts, so buckets are seconds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::process::{Child, Command, Stdio};
@@ -14,16 +14,16 @@ use weir_state::{AgentId, Bounds, Header, Record, Table};
 
 use crate::support::{Writer, agent, signed};
 
-/// How long anything may take.
+/// Timeout of every wait.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// One broker for all tests that do it no harm. It ends with the process.
+/// One broker for all tests that do not harm it. It ends with the process.
 pub fn address() -> String {
     static BROKER: OnceLock<Broker> = OnceLock::new();
     BROKER.get_or_init(Broker::start).address()
 }
 
-/// Topics of a test's own.
+/// Topics for one test.
 pub fn brokers(address: String, topic: &str, partitions: u32) -> Brokers {
     Brokers {
         addresses: vec![address],
@@ -48,7 +48,7 @@ pub fn settings() -> Settings {
     }
 }
 
-/// Waits for something, and fails with its name.
+/// Waits for a condition, and fails with its name.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
@@ -62,7 +62,7 @@ struct Waiting {
     bytes: Vec<u8>,
 }
 
-/// Agents, what they published, and what waits because the log did not take it.
+/// Agents, their published records, and those that wait because the log refused them.
 pub struct Fleet {
     pub brokers: Brokers,
     pub log: KafkaLog,
@@ -70,10 +70,10 @@ pub struct Fleet {
     queue: VecDeque<Waiting>,
     agents: u8,
     last: i64,
-    /// Of each partition and bucket, what is to come out.
+    /// The expected result of each partition and bucket.
     truth: BTreeMap<(u32, i64), Table>,
     pub states: u64,
-    /// What was sent last, to be sent again.
+    /// The records sent last, to send them again.
     pub sent: Vec<(u32, i64, Vec<u8>)>,
     pub failures: u64,
 }
@@ -103,7 +103,7 @@ impl Fleet {
         }
     }
 
-    /// Publishes the seconds that have passed, and sends what waits. `false`: something waits.
+    /// Publishes the elapsed seconds, and sends waiting records. `false`: some still wait.
     pub fn go_on(&mut self) -> bool {
         let now = unix_milliseconds() / 1000 - 1;
         for bucket in self.last + 1..=now {
@@ -144,7 +144,7 @@ impl Fleet {
         }
     }
 
-    /// In order. What the log may have taken or not is sent again.
+    /// Sends in order. Resends records that the log may or may not have stored.
     fn send(&mut self) {
         while let Some(next) = self.queue.front() {
             let sent = unix_milliseconds();
@@ -165,7 +165,7 @@ impl Fleet {
         self.queue.len()
     }
 
-    /// Sends what waits, until nothing does.
+    /// Sends until nothing waits.
     pub fn send_all(&mut self) {
         let end = Instant::now() + PATIENCE;
         while !self.queue.is_empty() {
@@ -174,7 +174,7 @@ impl Fleet {
         }
     }
 
-    /// All results. Panics unless each published state is in them exactly once and in its bucket.
+    /// All results. Panics unless they contain each published state exactly once, in its bucket.
     pub fn check(&mut self) -> Vec<(Closed, Record)> {
         let mut log = open(&self.brokers);
         let mut all = Vec::new();
@@ -209,7 +209,7 @@ fn contents(table: &Table) -> Vec<u8> {
     records.concat()
 }
 
-/// Of each bucket, what its results come to. A record that is merged twice counts twice.
+/// The sum of the results of each bucket. A record that is merged twice counts twice.
 fn buckets(results: &[(Closed, Record)]) -> BTreeMap<i64, Vec<u8>> {
     let mut tables: BTreeMap<i64, Table> = BTreeMap::new();
     for (closed, record) in results {
@@ -227,10 +227,10 @@ pub fn late(results: &[(Closed, Record)]) -> usize {
     results.iter().filter(|(closed, _)| late(closed)).count()
 }
 
-/// What an owner that runs knows, of each of its partitions.
+/// The counts and ledgers of a running owner, for each of its partitions.
 pub type Known = BTreeMap<u32, (Counts, Ledger, BTreeMap<AgentId, Ledger>)>;
 
-/// An owner in a thread of its own.
+/// An owner in its own thread.
 pub struct Running {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Known>,
@@ -241,7 +241,7 @@ fn known<'a>(merges: impl Iterator<Item = (u32, &'a Merge)>) -> Known {
     merges.map(|(partition, merge)| (partition, of(merge))).collect()
 }
 
-/// Turns until it is told to stop. Errors pass: what was not committed is read again.
+/// Runs turns until it is stopped. Ignores errors: uncommitted records are read again.
 pub fn own<L: Log<Error = Error> + Send + 'static>(log: L) -> Running {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
@@ -266,7 +266,7 @@ impl Running {
     }
 }
 
-/// Turns until this is so.
+/// Runs turns until the condition holds.
 pub fn turn_until<L: Log<Error = Error>>(
     owner: &mut Owner<L>,
     what: &str,
@@ -279,7 +279,7 @@ pub fn turn_until<L: Log<Error = Error>>(
     });
 }
 
-/// Another process, which this one may stop and kill. Its standard output is its own.
+/// A child process that this one may stop and kill.
 pub struct Process(pub Child);
 
 const TOPIC: &str = "WEIR_LOG_TEST_TOPIC";
@@ -287,7 +287,7 @@ const ADDRESS: &str = "WEIR_LOG_TEST_ADDRESS";
 const PARTITIONS: &str = "WEIR_LOG_TEST_PARTITIONS";
 
 impl Process {
-    /// Runs a test of this program alone, that does nothing in a run of all.
+    /// Runs a single test of this program, which does nothing in a run of all tests.
     pub fn start(test: &str, brokers: &Brokers) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture"])
@@ -299,7 +299,7 @@ impl Process {
         Process(child.unwrap())
     }
 
-    /// In the process that was started: what it is to use.
+    /// In the child process: its brokers.
     pub fn asked_for() -> Option<Brokers> {
         let topic = std::env::var(TOPIC).ok()?;
         let partitions = std::env::var(PARTITIONS).ok()?.parse().ok()?;
@@ -318,7 +318,7 @@ impl Drop for Process {
     }
 }
 
-/// A ledger without findings: each agent's states are merged, and nothing is missing.
+/// A complete ledger: every state of each agent is merged, and nothing is missing.
 pub fn is_whole(known: &Known, agents: u8, states: u64) -> bool {
     let sum: u64 = known
         .values()

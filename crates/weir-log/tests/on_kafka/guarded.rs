@@ -1,4 +1,4 @@
-//! TLS, passwords and rights.
+//! TLS, passwords and permissions.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use weir_merge::Log;
 
 use crate::fleet::{brokers, open};
 
-/// An authority's certificate, and a guarded broker with one from it.
+/// A certificate authority, and a broker with TLS and passwords.
 fn guarded(directory: &Path) -> Broker {
     let key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
@@ -84,7 +84,7 @@ fn tls_passwords_and_rights() {
         settings("stranger", Mechanism::ScramSha256),
         "uthorization failed",
     );
-    // The certificate is of no authority that the system knows.
+    // The system does not know the authority of the certificate.
     let mut unknown = settings("owner", Mechanism::ScramSha256);
     unknown.tls = Some(Tls::default());
     expect(unknown, "certificate");

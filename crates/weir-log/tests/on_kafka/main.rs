@@ -1,5 +1,5 @@
-//! Apache Kafka as the log: a real broker, and the mock of the client library for answers that a real one gives seldom. The numbered
-//! cases are those of docs/fleet.md.
+//! Apache Kafka as the log: a real broker, and the client library's mock for answers that a real one rarely gives. docs/fleet.md has the
+//! numbered cases.
 
 #[path = "../../../weir-merge/tests/support/mod.rs"]
 mod support;

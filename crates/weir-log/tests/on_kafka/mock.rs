@@ -1,4 +1,4 @@
-//! What a broker answers seldom, from the mock of the client library.
+//! Rare answers of a broker, from the client library's mock.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::fleet::{brokers, until};
 
 type Mock = MockCluster<'static, DefaultProducerContext>;
 
-/// Topics cannot be made there by request.
+/// The mock cannot create topics on request.
 fn mock(topic: &str) -> (Mock, Brokers) {
     let mock = MockCluster::new(1).unwrap();
     for ending in ["", ".control", ".results", ".snapshots", ".quarantine"] {
@@ -94,7 +94,7 @@ fn a_record_that_is_refused_is_an_error_until_the_rights_are_there() {
     until("it is allowed", || log.append(0, 1, b"second").is_ok());
 }
 
-/// The group is in another generation: the proof is refused, and the group says that another owner has the partition.
+/// The group is in another generation: it refuses the proof and reports that another owner has the partition.
 #[test]
 fn a_refused_generation_is_no_commit() {
     let (mock, brokers) = mock("generation");
@@ -111,7 +111,7 @@ fn a_refused_generation_is_no_commit() {
     );
 }
 
-/// Another client uses the name for transactions: this one fails, and the next one works.
+/// Another client uses the transactional id: this transaction fails, and the next one succeeds.
 #[test]
 fn a_client_that_is_fenced_is_replaced() {
     let (mock, brokers) = mock("replaced");

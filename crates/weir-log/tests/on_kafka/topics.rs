@@ -1,4 +1,4 @@
-//! Topics, the plan, the quarantine, and how far results were sent.
+//! Topics, the plan, the quarantine, and the offsets of sent results.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn a_log_of_topics_that_do_not_exist_makes_them() {
         assert_eq!(message.bytes, [sent as u8; 100]);
         assert!((before..=unix_milliseconds()).contains(&message.appended));
     }
-    // Another number here changes nothing there.
+    // Another number of partitions in the settings changes nothing.
     let mut other = open(&Brokers {
         partitions: 9,
         ..brokers
@@ -70,7 +70,7 @@ fn a_log_of_topics_that_do_not_exist_makes_them() {
     assert!(error.contains("it ends at 1, before 5"), "{error}");
 }
 
-/// What the broker says of the time of records counts, so a topic with the time of senders is refused.
+/// The broker's timestamps count, so a topic with the senders' timestamps is refused.
 #[test]
 fn a_topic_without_the_brokers_time_is_an_error() {
     let new = [
@@ -100,12 +100,12 @@ fn partitions_are_announced_to_everybody() {
     expected.announce(from, 3);
     assert_eq!(one.plan().unwrap(), expected);
     until("the other one hears of it", || other.plan().unwrap() == expected);
-    // A new partition takes records, and gets an owner.
+    // A new partition takes records and gets an owner.
     until("partition 2 takes records", || one.append(2, 1, b"x").is_ok());
     assigned(&mut other, 2);
 }
 
-/// A commit is seen by everybody and found by the next owner, and one that is no owner cannot make any.
+/// Everybody sees a commit, the next owner finds it, and a process that is not the owner cannot commit.
 #[test]
 fn commits_are_found_by_the_next_owner() {
     let brokers = brokers(address(), "commits", 2);
@@ -124,7 +124,7 @@ fn commits_are_found_by_the_next_owner() {
     let expected: Vec<Vec<u8>> = (1..4).flat_map(|number| commit(number).results).collect();
     let found: Vec<&Vec<u8>> = results.iter().map(|(_, bytes)| bytes).collect();
     assert_eq!(found, expected.iter().collect::<Vec<_>>());
-    // From the number behind each result on, the rest.
+    // Reading from the number after each result returns the rest.
     for (at, (number, _)) in results.iter().enumerate() {
         assert_eq!(log.results(1, number + 1, 1 << 20).unwrap(), results[at + 1..]);
     }
@@ -168,7 +168,7 @@ fn quarantined_records_are_kept() {
     assert!(kept[0].reason.contains("version 112"), "{}", kept[0].reason);
 }
 
-/// What the log has forgotten is skipped, and the log says from where on it knows more.
+/// Records that the log has deleted are skipped, and the log reports the first offset it has.
 #[test]
 fn reading_begins_where_the_log_does() {
     let brokers = brokers(address(), "forgotten", 1);
@@ -187,7 +187,7 @@ fn reading_begins_where_the_log_does() {
     assert_eq!((fetched.next, fetched.end), (10, 10));
 }
 
-/// Brokers that are away are named, and so is what was being done.
+/// An error names brokers that are down and the attempted operation.
 #[test]
 fn brokers_that_are_away_are_an_error_with_their_address() {
     let unused = std::net::TcpListener::bind("127.0.0.1:0")

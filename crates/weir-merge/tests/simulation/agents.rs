@@ -1,21 +1,21 @@
-//! Agents of the simulation: what they publish, what waits, and what of it reached the log.
+//! Agents of the simulation: their records, their queues, and what reached the log.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::support::{WIDTH, Writer, signed};
 use crate::world::World;
 
-/// Which record: agent, epoch, partition, number.
+/// Identity of a record: agent, epoch, partition, number.
 pub type Key = (u8, u64, u32, u64);
 
-/// What the simulation knows of a record.
+/// The simulation's knowledge of a record.
 #[derive(Clone, Debug)]
 pub struct Truth {
     pub bucket: i64,
     pub states: u64,
-    /// What it counts itself as. Empty: a record without series.
+    /// The name that the record counts. Empty: a record without series.
     pub name: String,
-    /// Where it is in the log: offset, and whether its times are beyond what is allowed.
+    /// Its copies in the log: offset, and whether its times are out of range.
     pub copies: Vec<(u64, bool)>,
 }
 
@@ -31,27 +31,27 @@ pub struct Agent {
     pub epoch: u64,
     writers: BTreeMap<u32, Writer>,
     queue: VecDeque<Waiting>,
-    /// How far its clock is from the log's, milliseconds.
+    /// Difference of its clock from the log's, in milliseconds.
     pub clock: i64,
     pub is_running: bool,
     pub is_connected: bool,
     last_bucket: i64,
 }
 
-/// What may happen to one attempt to send.
+/// Faults of one attempt to send.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Network {
-    /// The record is in the log, and the agent does not hear of it.
+    /// The record is stored without acknowledgement.
     pub ack_lost: u64,
-    /// Another record than the first of the queue goes first.
+    /// Another record of the queue is sent before the first.
     pub overtaken: u64,
-    /// Bytes arrive that are no record.
+    /// Invalid bytes arrive.
     pub damaged: u64,
 }
 
 pub type Truths = BTreeMap<Key, Truth>;
 
-/// How far clocks may be off, as the merge of the simulation is told.
+/// Maximum clock difference in the settings of the simulated merge.
 pub const MAX_SKEW: i64 = 600;
 
 impl Agent {
@@ -68,7 +68,7 @@ impl Agent {
         }
     }
 
-    /// Publishes its last bucket when that has ended, a second later for each agent.
+    /// Publishes its last bucket after its end, a second later for each agent.
     pub fn publish(&mut self, world: &World, truths: &mut Truths, is_empty: bool) {
         let now = (world.now + self.clock) / 1000 - i64::from(self.number % 8);
         let bucket = now.div_euclid(i64::from(WIDTH)) * i64::from(WIDTH) - i64::from(WIDTH);
@@ -121,7 +121,7 @@ impl Agent {
         key
     }
 
-    /// Sends what waits, as far as the network lets it.
+    /// Sends queued records as far as the network permits.
     pub fn send(&mut self, world: &mut World, truths: &mut Truths, network: Network) {
         while self.is_running && self.is_connected && !self.queue.is_empty() {
             if world.random.one_in(network.overtaken) {
@@ -146,7 +146,7 @@ impl Agent {
         }
     }
 
-    /// Ends without a word. What waits is kept where there is a disk queue.
+    /// Ends without notice. The queue survives if it is on disk.
     pub fn crash(&mut self, keeps_queue: bool) {
         self.is_running = false;
         if !keeps_queue {
@@ -163,7 +163,7 @@ impl Agent {
         }
     }
 
-    /// The oldest records go when there is no room.
+    /// Drops the oldest records beyond this number.
     pub fn drop_oldest(&mut self, most: usize) {
         let excess = self.queue.len().saturating_sub(most);
         self.queue.drain(..excess);

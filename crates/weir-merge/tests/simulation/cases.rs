@@ -1,4 +1,4 @@
-//! The numbered failure cases of docs/fleet.md, as far as they need no broker, each with its expected result.
+//! The numbered failure cases of docs/fleet.md that need no broker, each with its expected result.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn raw(fleet: &Fleet) -> Vec<Vec<Vec<u8>>> {
         .collect()
 }
 
-/// How many agents a bucket was closed with, and how many were expected.
+/// The agents that a bucket was closed with, and those expected.
 fn seen(fleet: &Fleet, partition: u32, bucket: i64) -> (u32, u32) {
     let results = results(fleet, partition);
     let found = results.iter().find_map(|(closed, _)| match closed.occasion {
@@ -57,7 +57,7 @@ fn ends_well(mut fleet: Fleet) -> Fleet {
 fn case_01_an_agent_dies_after_it_sent_and_resends() {
     let mut fleet = Fleet::new(1, 2, 1, 1);
     fleet.seconds(95);
-    // The next send arrives, and the agent dies before it hears of that.
+    // The next send arrives, and the agent dies before the acknowledgement.
     fleet.network.ack_lost = 1;
     fleet.agents[1].is_running = false;
     while fleet
@@ -87,7 +87,7 @@ fn case_02_an_agent_dies_between_two_partitions_of_one_flush() {
     let mut fleet = Fleet::new(2, 3, 2, 1);
     fleet.seconds(102);
     let bucket = START + 100;
-    // Of this bucket, one partition has the agent's record. The other one stays in its queue.
+    // One partition has the agent's record of this bucket. The other record stays in its queue.
     fleet.agents[2].write(0, 2, bucket, false, &mut fleet.truths);
     fleet.seconds(1);
     fleet.agents[2].write(1, 2, bucket, false, &mut fleet.truths);
@@ -100,7 +100,7 @@ fn case_02_an_agent_dies_between_two_partitions_of_one_flush() {
     assert_eq!((counts(&fleet, 0).late, counts(&fleet, 1).late), (0, 1));
 }
 
-/// What owners do must not be seen in the results: they are compared byte by byte with those of an undisturbed twin.
+/// The results must not depend on owners: they are compared byte by byte with those of an undisturbed twin.
 fn beside_a_twin(disturb: impl Fn(&mut Fleet, i64)) -> Fleet {
     let run = |disturb: &dyn Fn(&mut Fleet, i64)| {
         let mut fleet = Fleet::new(3, 4, 3, 4);
@@ -123,7 +123,7 @@ fn beside_a_twin(disturb: impl Fn(&mut Fleet, i64)) -> Fleet {
     found
 }
 
-/// Of each partition and bucket, what all results come to.
+/// The sum of all results of each partition and bucket.
 fn bodies(fleet: &Fleet) -> Vec<BTreeMap<i64, Vec<Vec<u8>>>> {
     let partitions = 0..raw(fleet).len() as u32;
     let of_partition = |partition| {
@@ -155,7 +155,7 @@ fn case_06_a_stale_owner_is_fenced() {
     let fleet = beside_a_twin(|fleet, second| match second % 40 {
         0 => (0..3).for_each(|partition| fleet.world.borrow_mut().assign(partition, 0)),
         10 => {
-            // It is stopped, others take its partitions, and when it goes on it has not heard of that.
+            // The owner is stopped and others take its partitions. When it resumes, it does not know that.
             fleet.owners[0].is_stopped = true;
             fleet.world.borrow_mut().deaf.insert(0);
             fleet.rebalance();
@@ -221,7 +221,7 @@ fn case_12_an_agent_sends_the_queue_of_an_hour() {
     assert_eq!((ledger.missing, ledger.lost, ledger.quarantined), (0, 0, 0));
 }
 
-/// Both have the id, the epoch and the numbers of the disk that was copied.
+/// Both have the id, epoch and numbers of the copied disk.
 #[test]
 fn case_13_two_agents_with_one_id() {
     let fleet = Fleet::new(6, 1, 1, 1);
@@ -251,7 +251,7 @@ fn case_13_two_agents_with_one_id() {
     assert_eq!(shared, [(agent(7), 1)], "detected within one bucket, named");
 }
 
-/// And with other epochs: the copy was started once more than the original, which goes on.
+/// With different epochs: the copy was started one time more than the original, which continues.
 #[test]
 fn case_13_two_agents_with_one_id_and_other_epochs() {
     let mut fleet = Fleet::new(6, 1, 1, 1);
@@ -272,7 +272,7 @@ fn case_13_two_agents_with_one_id_and_other_epochs() {
     assert_eq!(merge(&fleet, 0).ledgers()[&agent(7)].published, 8);
 }
 
-/// A restart is not a second agent, also when the first one's queue comes behind the second one's records.
+/// A restart is not a second agent, even if the first process's queue arrives after the second one's records.
 #[test]
 fn a_restart_is_no_second_agent() {
     let mut fleet = Fleet::new(6, 2, 1, 1);
@@ -409,7 +409,7 @@ fn case_16_the_log_forgets_before_anybody_reads() {
 fn case_20_an_owner_changes_after_a_close_and_a_record_is_resent() {
     let mut fleet = Fleet::new(10, 2, 1, 2);
     fleet.seconds(130);
-    // The last record of the last bucket that closed.
+    // The last record of the last closed bucket.
     let (closed, _) = results(&fleet, 0).pop().unwrap();
     let (offset, bytes) = {
         let world = fleet.world.borrow();
@@ -433,7 +433,7 @@ fn case_20_an_owner_changes_after_a_close_and_a_record_is_resent() {
     ends_well(fleet);
 }
 
-/// Without its snapshot a partition would be merged a second time, so it is left alone, and the others go on.
+/// Without its snapshot a partition would be merged twice, so it is skipped while the others continue.
 #[test]
 fn a_partition_whose_snapshot_cannot_be_read_is_left_alone() {
     let mut fleet = Fleet::new(12, 2, 2, 1);
@@ -451,7 +451,7 @@ fn a_partition_whose_snapshot_cannot_be_read_is_left_alone() {
     assert_eq!(fleet.owners[0].owner.turn().unwrap().unreadable_snapshots, 1);
     assert_eq!(commits(&fleet, 0), before[0]);
     assert!(commits(&fleet, 1) > before[1]);
-    // With a program that reads it, nothing is lost.
+    // A program that can read the snapshot loses nothing.
     fleet.world.borrow_mut().partitions[0]
         .commits
         .last_mut()
@@ -460,7 +460,7 @@ fn a_partition_whose_snapshot_cannot_be_read_is_left_alone() {
     ends_well(fleet);
 }
 
-/// Commits that fail, and commits that nobody hears of: nothing comes twice.
+/// Commits that fail, and commits without acknowledgement: no record is merged twice.
 #[test]
 fn transactions_of_unknown_end_do_not_double_anything() {
     let mut random = Random::new(11);

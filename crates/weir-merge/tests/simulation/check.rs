@@ -1,4 +1,4 @@
-//! What must be true at the end of every schedule.
+//! Conditions that must hold at the end of every schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::agents::{Truth, Truths};
 use crate::support::{decoded, names, sum};
 use crate::world::World;
 
-/// The results of a partition are those of a naive merge: each record of the truth once, or a reason.
+/// The results of a partition equal those of a naive merge: each record once, or a reason.
 pub fn partition(world: &World, truths: &Truths, partition: u32, merge: &Merge) {
     let results = decoded(&world.partitions[partition as usize].results());
     closed_once(&results);
@@ -80,7 +80,7 @@ fn in_its_bucket(results: &[(Closed, Record)], truths: &Truths) {
     }
 }
 
-/// Nothing was removed from the log: what is not merged was quarantined, or never came.
+/// If the log deleted nothing, every record that was not merged was quarantined or never arrived.
 fn equals_the_truth<'a>(truths: impl Iterator<Item = &'a Truth>, merged: &BTreeSet<String>, ledger: Ledger) {
     let (mut expected, mut quarantined, mut states) = (BTreeSet::new(), 0, 0);
     for truth in truths {
@@ -101,7 +101,7 @@ fn equals_the_truth<'a>(truths: impl Iterator<Item = &'a Truth>, merged: &BTreeS
     assert_eq!(ledger.quarantined, quarantined, "{ledger:?}");
 }
 
-/// What the log still had was merged, unless a copy that is gone decided otherwise.
+/// Every record still in the log was merged, unless a deleted copy decided otherwise.
 fn lost_at_most<'a>(truths: impl Iterator<Item = &'a Truth>, merged: &BTreeSet<String>, start: u64) {
     for truth in truths.filter(|truth| !truth.name.is_empty()) {
         let is_merged = merged.contains(&truth.name);

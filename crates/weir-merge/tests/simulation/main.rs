@@ -1,9 +1,9 @@
-//! Agents, a log, owners, clocks and faults in one thread with one clock: thousands of schedules, each from a seed. Whatever
-//! happens, no record is merged twice, none is missing without being counted, and the ledger closes.
+//! Simulates agents, a log, owners, clocks and faults in one thread with one clock: thousands of schedules, each from a seed. In each, no
+//! record is merged twice, every missing record is counted, and the ledger closes.
 //!
-//! A schedule that fails prints its seed; `WEIR_SIMULATION_SEED=N` runs that one alone, `WEIR_SIMULATION_SCHEDULES=N` runs more.
+//! A failing schedule prints its seed. `WEIR_SIMULATION_SEED=N` runs only that one, `WEIR_SIMULATION_SCHEDULES=N` runs more.
 
-// The crate may do none of this; its tests take a seed from outside and print the one that failed.
+// The crate may do none of this. Its tests take a seed from outside and print a failing one.
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 
 #[path = "../support/mod.rs"]

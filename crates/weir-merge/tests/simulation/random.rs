@@ -1,4 +1,4 @@
-//! Numbers that depend on the seed alone.
+//! Numbers that depend only on the seed.
 
 #[derive(Debug)]
 pub struct Random(u64);
@@ -16,12 +16,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below a bound, which is not zero.
+    /// A number below a bound, which is not zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// True in one of so many cases; never for zero.
+    /// True in one of this many cases; never for zero.
     pub fn one_in(&mut self, cases: u64) -> bool {
         cases > 0 && self.below(cases) == 0
     }

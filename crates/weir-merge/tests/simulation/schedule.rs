@@ -1,4 +1,4 @@
-//! One schedule: a fleet, and what happens to it.
+//! One schedule: a fleet and its events.
 
 use weir_merge::{Owner, Settings};
 use weir_state::Bounds;
@@ -14,18 +14,18 @@ pub struct Fleet {
     pub world: Shared,
     pub agents: Vec<Agent>,
     pub truths: Truths,
-    /// What agents do does not depend on what owners do.
+    /// The agents' actions do not depend on the owners'.
     pub random: Random,
     pub owners: Vec<Place>,
     pub network: Network,
-    /// Seconds that the log keeps messages; zero: for ever.
+    /// Seconds that the log keeps messages. Zero: unlimited.
     pub retention: i64,
 }
 
-/// Where an owner runs.
+/// A host of an owner.
 pub struct Place {
     pub owner: Owner<SimulatedLog>,
-    /// It does nothing, and keeps what it has in memory.
+    /// It does nothing and keeps its memory.
     pub is_stopped: bool,
 }
 
@@ -65,7 +65,7 @@ impl Fleet {
         fleet
     }
 
-    /// Every partition gets an owner that is not stopped.
+    /// Assigns every partition to an owner that is not stopped.
     pub fn rebalance(&mut self) {
         let running: Vec<usize> = (0..self.owners.len())
             .filter(|at| !self.owners[*at].is_stopped)
@@ -80,7 +80,7 @@ impl Fleet {
         }
     }
 
-    /// One second.
+    /// Simulates one second.
     pub fn second(&mut self) {
         self.world.borrow_mut().now += 1000;
         for agent in &mut self.agents {
@@ -99,7 +99,7 @@ impl Fleet {
         (0..seconds).for_each(|_| self.second());
     }
 
-    /// Owners read, each a few times. One whose log does not answer tries again with its next turn.
+    /// Each owner reads a few times. After an error of its log it tries again in the next turn.
     pub fn turns(&mut self) {
         for place in self.owners.iter_mut().filter(|place| !place.is_stopped) {
             for _ in 0..3 {
@@ -110,13 +110,13 @@ impl Fleet {
         }
     }
 
-    /// The process of an owner ends, and another one starts. Its partitions come to it with the next rebalance.
+    /// Kills an owner and starts another one. It gets its partitions with the next rebalance.
     pub fn kill_owner(&mut self, number: usize) {
         self.owners[number] = start_owner(&self.world, number);
         self.world.borrow_mut().news.insert(number, Vec::new());
     }
 
-    /// Nothing goes wrong any more, until all that was sent is in results.
+    /// Stops all faults and runs until everything sent is in results.
     pub fn heal(&mut self) {
         {
             let mut world = self.world.borrow_mut();
@@ -132,7 +132,7 @@ impl Fleet {
         self.owners.iter_mut().for_each(|place| place.is_stopped = false);
         self.rebalance();
         self.seconds(30);
-        // From here on nobody sends, and buckets end with their grace.
+        // From here on no agent sends, and buckets end with their grace period.
         self.agents.iter_mut().for_each(|agent| agent.is_running = false);
         self.retention = 0;
         self.seconds(100);
@@ -183,7 +183,7 @@ pub fn run(seed: u64) {
     fleet.check();
 }
 
-/// Something, in one second of several.
+/// A random event, in one second of several.
 fn happen(fleet: &mut Fleet, random: &mut Random) {
     let agents = fleet.agents.len() as u64;
     let agent = random.below(agents) as usize;
@@ -208,7 +208,7 @@ fn happen(fleet: &mut Fleet, random: &mut Random) {
 }
 
 impl Fleet {
-    /// One more partition, from a bucket on that no agent has begun.
+    /// Adds a partition, from a bucket on that no agent has begun.
     pub fn raise_partitions(&mut self) {
         let mut world = self.world.borrow_mut();
         let count = world.partitions.len() as u32 + 1;

@@ -1,4 +1,4 @@
-//! The log of the simulation: partitions with a clock, owners with generations, and faults.
+//! The log of the simulation: partitions with a clock, owners with generations, and injected faults.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,20 +12,20 @@ use crate::random::Random;
 #[error("the log does not answer")]
 pub struct Unreachable;
 
-/// How often things go wrong: in one of so many cases, never for zero.
+/// How often each fault happens: in one of this many cases; zero for never.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub fetch_fails: u64,
-    /// Messages come in another order, some twice, with some from before.
+    /// Messages are returned in another order, some twice, and some earlier ones.
     pub fetch_disorder: u64,
     pub commit_fails: u64,
-    /// It happened, and nobody hears of it.
+    /// The commit succeeds without acknowledgement.
     pub commit_unheard: u64,
 }
 
 #[derive(Debug, Default)]
 pub struct Partition {
-    /// The oldest message that is kept.
+    /// The oldest message.
     pub start: u64,
     pub messages: Vec<Message>,
     pub generation: u64,
@@ -41,9 +41,9 @@ pub struct World {
     pub faults: Faults,
     pub plan: Plan,
     pub partitions: Vec<Partition>,
-    /// What each owner was not told yet.
+    /// Assignments that each owner has not received yet.
     pub news: BTreeMap<usize, Vec<Assignment>>,
-    /// Owners that hear nothing.
+    /// Owners that receive nothing.
     pub deaf: std::collections::BTreeSet<usize>,
     pub fenced: u64,
 }
@@ -64,7 +64,7 @@ impl World {
         }))
     }
 
-    /// Gives a partition to an owner; those before it are told, and fenced.
+    /// Assigns a partition to an owner. Earlier owners are notified and fenced.
     pub fn assign(&mut self, partition: u32, owner: usize) {
         let at = &mut self.partitions[partition as usize];
         at.generation += 1;
@@ -92,7 +92,7 @@ impl World {
         offset
     }
 
-    /// Forgets what is older than this many seconds.
+    /// Deletes messages older than this many seconds.
     pub fn retain(&mut self, seconds: i64) {
         let oldest = self.now - seconds * 1000;
         for partition in &mut self.partitions {

@@ -1,4 +1,4 @@
-//! Records as an agent would publish them.
+//! Records in the form that an agent publishes.
 #![allow(dead_code)]
 
 use weir_merge::{Closed, Message};
@@ -15,7 +15,7 @@ pub fn agent(number: u8) -> AgentId {
     AgentId([number; 16])
 }
 
-/// What an agent remembers between the records of one partition.
+/// An agent's state between the records of one partition.
 #[derive(Clone, Debug)]
 pub struct Writer {
     pub agent: AgentId,
@@ -84,7 +84,7 @@ pub fn add(table: &mut Table, name: &str, value: f64) {
     table.add(counter(name), facts, State::Counter(ExactSum::from(value)));
 }
 
-/// One for each name in a counter, and the names in a set: a record that is merged twice counts twice and is named once.
+/// A counter with one for each name, and a set of the names: a record that is merged twice counts twice and is named once.
 pub fn signed(names: &[&str]) -> Table {
     let mut table = Table::new(Bounds::NONE);
     add(&mut table, "count", names.len() as f64);
@@ -98,7 +98,7 @@ pub fn signed(names: &[&str]) -> Table {
     table
 }
 
-/// The same as bytes of a log.
+/// A message of the log with these bytes.
 pub fn message(offset: u64, seconds: i64, bytes: &[u8]) -> Message {
     Message {
         offset,

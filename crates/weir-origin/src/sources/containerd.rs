@@ -1,5 +1,4 @@
-//! containerd's own API: gRPC over its socket, of which one call is needed per namespace. The messages are written here
-//! from their field numbers.
+//! containerd's API: gRPC over its socket, with one call per namespace. The messages are encoded here by field number.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,7 +17,7 @@ use crate::store::{Description, Place};
 
 const BODY_MAX: usize = 64 * 1024 * 1024;
 
-/// Namespaces beyond these are not asked.
+/// Further namespaces are ignored.
 const NAMESPACES_MAX: usize = 32;
 
 #[derive(Clone, PartialEq, Message)]
@@ -49,7 +48,7 @@ struct Container {
     image: String,
 }
 
-/// The containers of one containerd.
+/// Reads the containers of one containerd.
 pub struct Containerd {
     socket: PathBuf,
     labels: LabelTags,
@@ -75,7 +74,7 @@ impl Containerd {
             .post(format!("http://containerd/{method}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
-            // An empty message: not compressed, of length zero.
+            // An empty message: uncompressed, length zero.
             .body(vec![0u8; 5]);
         if let Some(namespace) = namespace {
             request = request.header("containerd-namespace", namespace);
@@ -87,7 +86,7 @@ impl Containerd {
             method: method.to_owned(),
             fault,
         };
-        // A refusal comes without a body, its status among the headers.
+        // An error has no body; its status is in the headers.
         if let Some(status) = answer.headers().get("grpc-status")
             && status != "0"
         {

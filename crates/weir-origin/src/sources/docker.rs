@@ -1,4 +1,4 @@
-//! The API of Docker, which Podman speaks as well: a list, a look at each container, and a stream of events.
+//! The API of Docker, which Podman also implements: a list, an inspection of each container, and a stream of events.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -12,19 +12,19 @@ use super::{Feed, LabelTags, LookError, SourceEvent, TagSource, Work, add_labels
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::Description;
 
-/// Answers beyond this are not a list of containers of one machine.
+/// No list of the containers of one machine is longer.
 const BODY_MAX: usize = 64 * 1024 * 1024;
 
-/// One event is never this long.
+/// No event is longer.
 const EVENT_BYTES_MAX: usize = 1024 * 1024;
 
-/// The list is taken again this often, in case an event was missed.
+/// Interval of listing, in case an event was missed.
 const RELIST: Duration = Duration::from_secs(60);
 
-/// Between two lists that are taken because something is unknown.
+/// Minimum interval of lists that are caused by unknown containers.
 const RELIST_MIN: Duration = Duration::from_secs(1);
 
-/// The containers of one runtime.
+/// Reads the containers of one runtime.
 pub struct Docker {
     socket: PathBuf,
     labels: LabelTags,
@@ -70,7 +70,7 @@ impl TagSource for Docker {
 
 enum End {
     Failed(LookError),
-    /// Nobody listens any more.
+    /// The agent no longer listens.
     Agent,
 }
 
@@ -110,7 +110,7 @@ struct Event {
     action: String,
     #[serde(rename = "Actor")]
     actor: Option<Actor>,
-    /// Where older versions have it.
+    /// The field of older versions.
     #[serde(default)]
     id: String,
 }
@@ -122,7 +122,7 @@ struct Actor {
 }
 
 impl Docker {
-    /// From connecting to the first failure.
+    /// From connecting to the first error.
     async fn session(
         &self,
         feed: &Feed,
@@ -130,7 +130,7 @@ impl Docker {
         told: &mut bool,
     ) -> Result<std::convert::Infallible, End> {
         let client = http::over_socket(&self.socket)?.build()?;
-        // Before the list, so that nothing that happens in between is missed.
+        // Before the list, so that no change in between is missed.
         let filters = "%7B%22type%22%3A%5B%22container%22%5D%7D";
         let mut events = get(&client, &format!("events?filters={filters}")).await?;
         if !events.status().is_success() {
@@ -169,7 +169,7 @@ impl Docker {
         }
     }
 
-    /// Takes the list, and looks at each container that is new.
+    /// Lists the containers and inspects the new ones.
     async fn list(&self, client: &Client, known: &mut HashMap<String, Description>) -> Result<(), LookError> {
         let body = http::body(get(client, "containers/json?all=true").await?, BODY_MAX).await?;
         let listed: Vec<Listed> =
@@ -185,7 +185,7 @@ impl Docker {
         Ok(())
     }
 
-    /// One container; `None` when it is gone already.
+    /// Inspects one container; `None` if it was removed meanwhile.
     async fn inspect(&self, client: &Client, id: &str) -> Result<Option<Description>, LookError> {
         if !crate::cgroup::is_container_id(id) {
             return Ok(None);
@@ -195,13 +195,13 @@ impl Docker {
             return Ok(None);
         }
         let body = http::body(response, BODY_MAX).await?;
-        let what = || format!("what it says about container {id}");
+        let what = || format!("its description of container {id}");
         self.described(&body)
             .map(Some)
             .map_err(|error| LookError::json(what(), error))
     }
 
-    /// Takes the whole lines out of `buffer`. True when one of them changed something.
+    /// Removes complete lines from `buffer`. Returns true if one of them changed something.
     async fn events(
         &self,
         client: &Client,
@@ -209,7 +209,7 @@ impl Docker {
         buffer: &mut Vec<u8>,
     ) -> Result<bool, LookError> {
         let mut changed = false;
-        // Podman ends an event with a newline, Docker begins the next at once; the parser finds the ends.
+        // Podman ends an event with a newline, Docker does not. The parser finds the ends.
         let mut stream = serde_json::Deserializer::from_slice(buffer).into_iter::<Event>();
         let mut events = Vec::new();
         loop {
@@ -241,7 +241,7 @@ impl Docker {
         Ok(changed)
     }
 
-    /// What it says of one container.
+    /// The description of one container.
     pub(crate) fn described(&self, inspected: &[u8]) -> serde_json::Result<Description> {
         serde_json::from_slice(inspected).map(|inspected| self.describe(inspected))
     }

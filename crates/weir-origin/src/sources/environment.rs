@@ -1,5 +1,5 @@
-//! Tags from variables of weir's own environment, as the downward API or a task definition sets them. They describe weir's
-//! surroundings, and so every sender of which nothing better is known.
+//! Tags from variables of weir's environment, as set by the downward API or a task definition. They describe weir's surroundings, and so
+//! every sender of which nothing better is known.
 
 use super::{Feed, LabelTags, SourceEvent, TagSource, Work};
 use crate::entity::{Entity, TagSet};
@@ -47,7 +47,7 @@ impl TagSource for Environment {
                 tags,
                 place: None,
             };
-            // An environment never changes; only the first word counts.
+            // The environment never changes, so one report is enough.
             let mut told = feed.tell(SourceEvent::Knows(vec![known.clone()])).await;
             while told {
                 feed.wanted().await;

@@ -1,4 +1,4 @@
-//! Why a source could not look.
+//! Errors of sources.
 
 use std::error::Error;
 use std::io;
@@ -6,20 +6,20 @@ use std::path::PathBuf;
 
 use rustls::pki_types::pem;
 
-/// Why a source could not look. The source's name and place stand beside it wherever it is shown.
+/// Why a source could not look. Wherever this is shown, the source's name and place are shown too.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
     #[error("{}", innermost(.0))]
     Http(#[source] reqwest::Error),
     #[error("it does not answer")]
     NoAnswer,
-    #[error("its answer was cut off")]
+    #[error("its answer was truncated")]
     AnswerStopped,
     #[error("it answers {0}")]
     Status(reqwest::StatusCode),
     #[error("its answer is longer than {0} bytes")]
     AnswerTooLong(usize),
-    /// What it sent, and why that cannot be read.
+    /// An invalid answer, and the reason.
     #[error("{what} cannot be read: {error}")]
     Json {
         what: String,
@@ -34,19 +34,19 @@ pub enum LookError {
     EventStatus(reqwest::StatusCode),
     #[error("it closed the stream of events")]
     EventsEnded,
-    /// The place itself is a file that cannot be read.
+    /// The file at the source's place cannot be read.
     #[error(transparent)]
     Read(#[from] io::Error),
     #[error("it is longer than {0} bytes")]
     TooLong(u64),
     #[error("the directory does not exist")]
     NoDirectory,
-    /// The place itself is a file that cannot be understood; the text says line and column.
+    /// The file at the source's place is invalid. The text has line and column.
     #[error(transparent)]
     Content(#[from] serde_json::Error),
     #[error("labels: line {line}: {fault}")]
     Label { line: usize, fault: LabelFault },
-    /// A file that it needs.
+    /// A file that the source needs.
     #[error("{}: {fault}", path.display())]
     File { path: PathBuf, fault: FileFault },
     #[error("TLS: {0}")]
@@ -62,7 +62,7 @@ impl LookError {
     }
 }
 
-/// What came of a call of gRPC.
+/// Result of a gRPC call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallFault {
     #[error("gRPC status {status:?} {message}")]
@@ -100,13 +100,13 @@ pub enum FileFault {
     NoCertificate,
     #[error("no private key in it: {0}")]
     NoKey(#[source] pem::Error),
-    /// TLS does not take what is in it.
+    /// TLS rejected its contents.
     #[error(transparent)]
     Tls(#[from] rustls::Error),
 }
 
 impl FileFault {
-    /// Of this file.
+    /// The same error with the path.
     pub fn of(self, path: impl Into<PathBuf>) -> LookError {
         LookError::File {
             path: path.into(),
@@ -115,14 +115,14 @@ impl FileFault {
     }
 }
 
-/// The URL stays out of it.
+/// Leaves out the URL.
 impl From<reqwest::Error> for LookError {
     fn from(error: reqwest::Error) -> Self {
         LookError::Http(error.without_url())
     }
 }
 
-/// The reason at the bottom, which is the one that tells something.
+/// The innermost reason, which is the informative one.
 fn innermost(error: &reqwest::Error) -> String {
     let mut reason: &dyn Error = error;
     while let Some(source) = reason.source() {

@@ -1,4 +1,4 @@
-//! A file that names entities and their tags, read again when it changes.
+//! A file with entities and their tags, read again when it changes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 pub struct File {
     path: PathBuf,
-    /// As it was when it was last read.
+    /// State at the last read.
     read: Option<(Option<SystemTime>, u64, Vec<Description>)>,
 }
 
@@ -85,13 +85,13 @@ struct Tags {
     low: Vec<String>,
     orchestrator: Vec<String>,
     high: Vec<String>,
-    /// Of a container: its pod's uid and its name there.
+    /// For a container: its pod's uid and its name in the pod.
     pod: Option<String>,
     name: Option<String>,
     init: bool,
 }
 
-/// Reads the JSON of such a file; the error says line and column.
+/// Parses such a file. An error has line and column.
 pub fn parse(text: &str) -> Result<Vec<Description>, LookError> {
     let content: Content = serde_json::from_str(text)?;
     let containers = content

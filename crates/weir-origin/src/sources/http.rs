@@ -1,4 +1,4 @@
-//! The HTTP client of the sources: over a Unix socket or TLS, with bounded answers.
+//! The HTTP client of the sources: over a Unix socket or TLS, with limits on answers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use super::error::{FileFault, LookError};
 
-/// How long a source may take to begin an answer, and to go on with it.
+/// Timeout for the start of an answer and for each pause in it.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 fn builder(tls: ClientConfig) -> ClientBuilder {
@@ -26,17 +26,17 @@ fn builder(tls: ClientConfig) -> ClientBuilder {
         .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
 }
 
-/// A client of the server on this socket.
+/// A client for the server on this socket.
 pub fn over_socket(path: &Path) -> Result<ClientBuilder, LookError> {
     Ok(builder(tls(Roots::None, None)?).unix_socket(path))
 }
 
-/// A client for addresses of a network.
+/// A client for network addresses.
 pub fn over_network(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<Client, LookError> {
     Ok(builder(tls(roots, identity)?).build()?)
 }
 
-/// PEM files with the certificate, and its key, that a client shows where it is asked for one.
+/// PEM files with the client certificate and its key.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
     pub certificate: &'a Path,
@@ -70,14 +70,14 @@ fn authorities(path: &Path) -> Result<RootCertStore, FileFault> {
     Ok(store)
 }
 
-/// Whom a TLS client trusts.
+/// The certificates that a TLS client trusts.
 #[derive(Clone, Copy, Debug)]
 pub enum Roots<'a> {
-    /// There will be no TLS.
+    /// TLS is not used.
     None,
-    /// Those of a PEM file, or of the system where there is none.
+    /// Those in a PEM file, or the system's if it does not exist.
     File(&'a Path),
-    /// The peer.
+    /// Any certificate.
     Anybody,
 }
 
@@ -112,7 +112,7 @@ fn tls(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<ClientConfig,
     }
 }
 
-/// Takes any certificate, for kubelets that sign their own. Signatures are still checked, so the peer owns the key of the certificate that it showed.
+/// Accepts any certificate, for kubelets that sign their own. Signatures are still verified, so the peer owns the key of its certificate.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 
@@ -153,7 +153,7 @@ impl ServerCertVerifier for Unverified {
     }
 }
 
-/// The whole body of an answer that is a success and not too long.
+/// The body of a successful answer within the size limit.
 pub async fn body(mut response: Response, bytes_max: usize) -> Result<Vec<u8>, LookError> {
     let status = response.status();
     if !status.is_success() {

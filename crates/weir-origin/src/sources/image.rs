@@ -1,8 +1,8 @@
-//! The tags of an image's name.
+//! Tags from the name of an image.
 
 use crate::entity::{Cardinality, TagSet};
 
-/// Adds `image_name`, `short_image` and `image_tag`. A digest alone says nothing to a person.
+/// Adds `image_name`, `short_image` and `image_tag`. A digest alone gives no tag.
 pub fn add(tags: &mut TagSet, image: &str) {
     let Some((name, tag)) = split(image) else {
         return;
@@ -13,7 +13,7 @@ pub fn add(tags: &mut TagSet, image: &str) {
     tags.add(Cardinality::Low, "image_tag", tag);
 }
 
-/// Name and tag. Without either tag or digest the tag is `latest`, as runtimes have it.
+/// Name and tag. Without tag and digest, runtimes use the tag `latest`.
 pub fn split(image: &str) -> Option<(&str, &str)> {
     let (image, digest) = match image.split_once('@') {
         Some((image, digest)) => (image, Some(digest)),

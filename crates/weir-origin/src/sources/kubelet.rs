@@ -18,22 +18,22 @@ use crate::store::{Description, Place};
 
 const BODY_MAX: usize = 128 * 1024 * 1024;
 
-/// A token is never this long.
+/// No token is longer.
 const TOKEN_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Clone, Debug)]
 pub struct KubeletSettings {
-    /// As in `https://10.0.0.1:10250`.
+    /// For example `https://10.0.0.1:10250`.
     pub url: String,
     pub token_file: PathBuf,
     pub ca_file: PathBuf,
-    /// Certificate and key to show it.
+    /// Client certificate and key.
     pub identity: Option<(PathBuf, PathBuf)>,
     pub verify: bool,
     pub pod_labels: LabelTags,
 }
 
-/// The pods of one node.
+/// Reads the pods of one node.
 pub struct Kubelet {
     settings: KubeletSettings,
     client: Option<Client>,
@@ -85,7 +85,7 @@ impl Look for Kubelet {
             }
         };
         let mut request = client.get(format!("{}/pods", settings.url.trim_end_matches('/')));
-        // Read each time: the token is replaced now and then.
+        // Read each time, because the token is rotated.
         match std::fs::read_to_string(&settings.token_file) {
             Ok(token) if token.len() <= TOKEN_BYTES_MAX => request = request.bearer_auth(token.trim()),
             Ok(_) => return Err(FileFault::LongToken.of(&settings.token_file)),
@@ -95,7 +95,7 @@ impl Look for Kubelet {
         let answer = match tokio::time::timeout(PATIENCE, request.send()).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
-                // Certificates are replaced now and then; the next try reads them again.
+                // Certificates are rotated; the next attempt reads them again.
                 self.client = None;
                 return Err(error.into());
             }
@@ -180,7 +180,7 @@ struct ContainerStatus {
     image: String,
 }
 
-/// What a list of pods says.
+/// The descriptions in a list of pods.
 pub fn described(list: &[u8], pod_labels: &LabelTags) -> Result<Vec<Description>, LookError> {
     let list: PodList =
         serde_json::from_slice(list).map_err(|error| LookError::json("its list of pods", error))?;
@@ -212,7 +212,7 @@ fn describe(pod: Pod, pod_labels: &LabelTags, known: &mut Vec<Description>) {
         (&status.init_container_statuses, &spec.init_containers, true),
     ] {
         for container in statuses {
-            // As in `containerd://<id>`; empty until it has one.
+            // For example `containerd://<id>`. Empty until the container has one.
             let Some((_, id)) = container.container_id.split_once("://") else {
                 continue;
             };
@@ -309,7 +309,7 @@ fn add_pod(tags: &mut TagSet, metadata: &Metadata, spec: &Spec, status: &Status)
             _ => {}
         }
     }
-    // As JSON: a text or a list of texts for each key.
+    // JSON with a text or a list of texts for each key.
     if let Some(json) = metadata.annotations.get("ad.datadoghq.com/tags")
         && let Ok(serde_json::Value::Object(wanted)) = serde_json::from_str(json)
     {
@@ -325,7 +325,7 @@ fn add_pod(tags: &mut TagSet, metadata: &Metadata, spec: &Spec, status: &Status)
     }
 }
 
-/// A deployment names its replica sets after itself and a hash without vowels.
+/// The name of a replica set is the deployment's plus a hash without vowels.
 fn deployment_of(replica_set: &str) -> Option<&str> {
     let (name, hash) = replica_set.rsplit_once('-')?;
     let is_hash = (5..=10).contains(&hash.len())
@@ -335,7 +335,7 @@ fn deployment_of(replica_set: &str) -> Option<&str> {
     is_hash.then_some(name)
 }
 
-/// A cron job names its jobs after itself and a time.
+/// The name of a job is the cron job's plus a time.
 fn cron_job_of(job: &str) -> Option<&str> {
     let (name, time) = job.rsplit_once('-')?;
     (time.len() >= 8 && time.bytes().all(|byte| byte.is_ascii_digit())).then_some(name)

@@ -1,5 +1,5 @@
-//! Where tags come from. Each source tells everything it knows whenever that changes; what to do with it is the
-//! resolver's business, and only the source itself waits for a source.
+//! Sources of tags. Each reports everything it knows whenever that changes. Only the source waits for its backend; the resolver applies the
+//! reports.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,36 +32,36 @@ pub(crate) use kubelet::described as kubelet_described;
 pub use kubelet::{Kubelet, KubeletSettings};
 pub use podinfo::PodInfo;
 
-/// A source at work. It ends only when the agent does.
+/// A running source. It ends only with the agent.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Somebody who knows the tags of containers or pods.
+/// Something that knows the tags of containers or pods.
 pub trait TagSource: Send {
-    /// As in `docker`.
+    /// For example `docker`.
     fn name(&self) -> &'static str;
 
-    /// A path or address, without secrets.
+    /// Its path or address, without secrets.
     fn place(&self) -> String;
 
-    /// Whether it may know tags for senders of which nothing else is known.
+    /// Whether it may have tags for otherwise unknown senders.
     fn knows_surroundings(&self) -> bool {
         false
     }
 
-    /// Tells `feed` what there is to know, until the agent ends.
+    /// Reports to `feed` until the agent ends.
     fn run(self: Box<Self>, feed: Feed) -> Work;
 }
 
-/// What a source says.
+/// A report of a source.
 #[derive(Debug)]
 pub enum SourceEvent {
-    /// Everything it knows now.
+    /// Everything that it knows now.
     Knows(Vec<Description>),
-    /// It could not look. What it said before still stands.
+    /// It could not look. Its last report stays valid.
     Failed(LookError),
 }
 
-/// A source's way to tell.
+/// The channel for a source's reports.
 pub struct Feed {
     source: usize,
     inbox: SyncSender<Message>,
@@ -77,7 +77,7 @@ impl Feed {
         }
     }
 
-    /// Tells. False: nobody listens any more.
+    /// Sends a report. Returns false if the agent no longer listens.
     pub async fn tell(&self, event: SourceEvent) -> bool {
         let mut message = Message::Source(self.source, event);
         loop {
@@ -90,26 +90,26 @@ impl Feed {
         }
     }
 
-    /// Returns when somebody asks for what nobody knows.
+    /// Returns when the tags of something unknown are asked for.
     pub async fn wanted(&self) {
         self.wanted.notified().await;
     }
 }
 
-/// A source that looks from time to time.
+/// A source that polls.
 trait Look: Send + 'static {
     fn look(&mut self) -> impl Future<Output = Result<Vec<Description>, LookError>> + Send;
 }
 
-/// How often a [`Look`] looks.
+/// How often a [`Look`] polls.
 #[derive(Clone, Copy, Debug)]
 struct Rhythm {
     every: Duration,
-    /// Not sooner than this, however much is wanted.
+    /// Minimum interval, however much is asked for.
     not_before: Duration,
 }
 
-/// After a failure: longer each time, up to this.
+/// Maximum pause after repeated errors.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 async fn look_again_and_again(mut source: impl Look, rhythm: Rhythm, feed: Feed) {
@@ -148,7 +148,7 @@ fn backoff(failures: u32) -> Duration {
 /// Labels or annotations that become tags: `label=tag`, or `label=+tag` for one with many values.
 pub type LabelTags = Arc<[(String, String)]>;
 
-/// Adds the tags that an operator wants made of labels.
+/// Adds the tags for the labels that the operator chose.
 fn add_labels<'a>(tags: &mut crate::TagSet, wanted: &LabelTags, label: impl Fn(&str) -> Option<&'a str>) {
     use crate::Cardinality;
     for (name, tag) in wanted.iter() {

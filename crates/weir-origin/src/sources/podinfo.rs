@@ -1,5 +1,5 @@
-//! The files of the downward API: what Kubernetes writes into a volume of weir's own pod. It describes the pod that
-//! weir runs in, and so every sender beside it of which nothing better is known.
+//! The files of the downward API, which Kubernetes writes into a volume of weir's pod. They describe that pod, and so every sender beside
+//! weir of which nothing better is known.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,7 @@ impl Look for PodInfo {
     }
 }
 
-/// Empty when there is no such file: a volume holds what its author asked for.
+/// Empty without such a file: the author of a volume chooses its files.
 fn read(path: &Path) -> Result<String, LookError> {
     match std::fs::metadata(path) {
         Ok(data) if data.len() > FILE_BYTES_MAX => return Err(FileFault::TooLong.of(path)),
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<String, LookError> {
     std::fs::read_to_string(path).map_err(|error| FileFault::Read(error).of(path))
 }
 
-/// Lines of `key="value"`, the value quoted as a string of Go, which for what labels may hold is one of JSON.
+/// Lines of `key="value"`. The value is quoted as a Go string, which for the characters of labels equals a JSON string.
 fn pairs(text: &str) -> Result<BTreeMap<String, String>, LookError> {
     let lines = text.lines().zip(1..);
     lines

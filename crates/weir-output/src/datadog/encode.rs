@@ -324,7 +324,7 @@ impl DatadogEncoder {
         self.add_point(&point, out);
     }
 
-    /// A payload of its own; in the books it is an event.
+    /// A separate payload, which counts as an event in the books.
     fn encode_metadata(&mut self, hostname: &str, out: &mut Encoded) {
         let Some(presence) = &self.presence else { return };
         let body = presence.metadata(hostname).to_string();
@@ -336,7 +336,7 @@ impl DatadogEncoder {
         payload.finish(out);
     }
 
-    /// Events are grouped by source type. Each group has payloads of its own, so that no object key can repeat.
+    /// Events are grouped by source type. Each group has separate payloads, so that no object key repeats.
     fn encode_events(&mut self, batch: &Batch, out: &mut Encoded) {
         let mut events: Vec<&EventRecord> = batch.events.iter().collect();
         events.sort_by_key(|event| source_type(event));

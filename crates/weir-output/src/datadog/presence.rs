@@ -1,7 +1,7 @@
-//! What a Datadog intake expects of an agent besides metrics: a sign of life every 15 seconds, and what is known of its host.
+//! The reports that a Datadog intake expects besides metrics: a heartbeat every 15 seconds, and the host's metadata.
 //!
-//! Both are made when a flush ends, so that they say more than that a timer runs: buckets close, and payloads are made. They are queued,
-//! repeated and counted as everything else is.
+//! Both are made at the end of a flush, so they prove more than a running timer: buckets close, and payloads are made. They are queued,
+//! repeated and counted like all other payloads.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// How often the host is described.
 const METADATA: Duration = Duration::from_secs(1800);
 
-/// What is due.
+/// The due reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Due {
     pub heartbeat: bool,

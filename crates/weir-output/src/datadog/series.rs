@@ -25,7 +25,7 @@ impl PointKind {
         }
     }
 
-    /// As v1 has it.
+    /// The name in v1.
     fn name(self) -> &'static str {
         match self {
             PointKind::Count => "count",
@@ -70,7 +70,7 @@ const JMX_SERVICES: &[(&str, u8)] = &[
 const JMX_CUSTOM: u8 = 9;
 
 impl Origin {
-    /// Of the integration with this name.
+    /// The number of the integration with this name.
     pub fn jmx(check: &str) -> Self {
         let known = JMX_SERVICES.iter().find(|(name, _)| *name == check);
         Origin::Jmx(known.map_or(JMX_CUSTOM, |(_, service)| *service))

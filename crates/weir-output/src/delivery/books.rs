@@ -186,7 +186,7 @@ impl EndpointBooks {
         self.disk_error = queue.disk_error().map(str::to_owned);
     }
 
-    /// A payload was delivered in full: a failure is over, a refusal is told of for a while, as the next one may be on its way.
+    /// Called when a payload was delivered completely: a failure is over; a refusal is shown for a while, because another may follow.
     pub fn forget_error(&mut self, now: i64) {
         let told = if self.is_refusal { REFUSAL_SHOWN } else { 0 };
         if self

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
-/// A source of time. Clones tell the same time.
+/// A source of time. Clones show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock(Inner);
 

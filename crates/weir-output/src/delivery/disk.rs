@@ -1,10 +1,9 @@
-//! The disk queue: payloads that outlive the process. `docs/disk-queue.md` is the format's description.
+//! The disk queue: payloads that survive the process. `docs/disk-queue.md` describes the format.
 //!
-//! A directory holds segments, `<number>.q`, to which records are appended, and beside each a log of the records that
-//! are done with, `<number>.ack`. Nothing is ever changed in place, so whatever instant the process dies at, a segment is
-//! a run of whole records and possibly one torn one, which was never promised to anybody and is cut off.
-//! Every record has a checksum over its head and one over its body: damage costs the records it is in, whether in head or
-//! body, and is never delivered.
+//! A directory holds segments, `<number>.q`, to which records are appended, and beside each a log of its finished records, `<number>.ack`.
+//! Nothing is changed in place. So at whatever instant the process dies, a segment is a run of complete records and possibly an incomplete
+//! one, which was never acknowledged and is truncated. Every record has a checksum over its head and one over its body: damage costs only
+//! the records that contain it, and is never delivered.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -29,9 +28,9 @@ pub struct RecordId {
 
 #[derive(Debug)]
 struct Segment {
-    /// Of the file with the records.
+    /// Length of the file with the records.
     length: u64,
-    /// Of the file with the acknowledgements.
+    /// Length of the file with the acknowledgements.
     ack_bytes: u64,
     newest: i64,
     records: Vec<Record>,
@@ -62,7 +61,7 @@ impl Segment {
 pub struct Found {
     /// Undelivered records of earlier processes.
     pub restored: Items,
-    /// Bytes cut off the ends of files: a record that was being written when the process died, and never promised to anybody.
+    /// Bytes truncated from the ends of files: a record that was being written when the process died, and was never acknowledged.
     pub torn_bytes: u64,
     /// Bytes that could not be read as records. Their records are lost, unless they had been delivered.
     pub damaged_bytes: u64,
@@ -590,7 +589,7 @@ impl DiskQueue {
         }
     }
 
-    /// A segment's acknowledgements. A torn one at the end is cut off: it would misalign the ones appended later.
+    /// A segment's acknowledgements. An incomplete one at the end is truncated, because it would misalign later ones.
     fn read_acks(&self, number: u64) -> io::Result<Vec<u8>> {
         let path = self.path(number, "ack");
         let mut acks = std::fs::read(&path).unwrap_or_default();
@@ -791,7 +790,7 @@ mod tests {
         assert_eq!((evicted.old.points, queue.cold().points), (91, 0));
     }
 
-    /// Whatever byte the file ends at, every record that was written before is there and nothing else is.
+    /// At whatever byte the file ends, every record completed before is there and nothing else.
     #[test]
     fn cut_at_every_byte() {
         let directory = tempfile::tempdir().unwrap();
@@ -837,7 +836,7 @@ mod tests {
         }
     }
 
-    /// Whatever single byte is damaged, no altered payload ever comes out.
+    /// With any single byte damaged, no altered payload is delivered.
     #[test]
     fn damaged_at_every_byte() {
         let directory = tempfile::tempdir().unwrap();
@@ -883,7 +882,7 @@ mod tests {
         }
     }
 
-    /// What this thread logs while `work` runs.
+    /// The log lines of this thread during `work`.
     fn logged<T>(work: impl FnOnce() -> T) -> (T, String) {
         use std::sync::{Arc, Mutex};
         let text: Arc<Mutex<Vec<u8>>> = Arc::default();
@@ -1058,7 +1057,7 @@ mod tests {
         assert_eq!(drain(&mut queue, false), expected);
     }
 
-    /// A file without a single record of this queue is not ours, whatever it begins with.
+    /// A file without any record of this queue belongs to another program, however it begins.
     #[test]
     fn foreign_files_are_kept_aside() {
         let directory = tempfile::tempdir().unwrap();

@@ -218,7 +218,7 @@ impl<'a> Division<'a> {
         [part(middle..range.end), part(range.start..middle)]
     }
 
-    /// Enough requests: so many series are refused that it cannot be about single ones, or no one is taken at all.
+    /// Stop: too many series are refused for this to be about single ones, or none is accepted.
     fn is_enough(&self) -> bool {
         let depth = self.total.max(1).ilog2() + 1;
         self.requests >= 2 * SEARCHED_FOR * depth || self.is_all_refused()

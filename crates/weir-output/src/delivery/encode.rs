@@ -1,4 +1,4 @@
-//! What an output has to bring to turn batches into request bodies.
+//! The interface of encoders, which turn batches into request bodies.
 
 use std::any::Any;
 use std::time::Duration;
@@ -45,8 +45,8 @@ pub trait Encode: Any + Send {
     /// Continues the state of another encoder of the same type and lineage.
     fn inherit(&mut self, _other: Box<dyn Any>) {}
 
-    /// The last batch of this process has been encoded, and the next process continues: writes what waits for the next batch, and
-    /// returns the state. Takes the place of [`Encode::end`] where there is a lineage.
+    /// Called after the last batch, when the next process continues: writes data that waits for the next batch, and returns the state.
+    /// Replaces [`Encode::end`] if there is a lineage.
     fn save(&mut self, _out: &mut Encoded) -> Vec<u8> {
         Vec::new()
     }

@@ -1,7 +1,7 @@
-//! An output that replaces another while the process runs: queues, books and the encoder's state pass from one to the other.
+//! Replaces a running output: queues, books and the encoder's state pass from the old one to the new one.
 //!
-//! Payloads go where they were going: to the endpoint of the same place, or to that of the key which replaces another one. What has
-//! no heir stays with the old output, which keeps delivering for a while.
+//! Payloads keep their destination: they go to the endpoint of the same place, or to that of a replaced key. Payloads without such an
+//! endpoint stay with the old output, which keeps delivering for a while.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 
 impl Delivery {
-    /// Begins this output in place of `old`, which gets no further batches. What it has, and this one delivers too, goes over;
+    /// Starts this output in place of `old`, which gets no further batches. Takes over everything that this one delivers too;
     /// [`Delivery::shutdown`] ends the old one.
     pub async fn take_over(&self, old: &Delivery) {
         let pairs = pairs(&self.shared.places, &old.shared.places);
@@ -70,7 +70,7 @@ impl Delivery {
         own.open = open;
     }
 
-    /// Requests that are cut off may have arrived, and would be sent twice.
+    /// Aborted requests may have arrived, and would be sent twice.
     async fn let_requests_end(&self, pairs: &[(usize, usize)]) {
         let done = self.wait_for(|status| {
             pairs.iter().all(|(_, index)| {

@@ -18,7 +18,7 @@ const SUBMIT_WAIT: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Inbox {
     waiting: VecDeque<(Arc<Batch>, Items)>,
-    /// Of those batches.
+    /// Bytes of those batches.
     pub(super) bytes: u64,
     /// A submitter ran out of patience; the next ones do not wait before there is room again.
     late: bool,

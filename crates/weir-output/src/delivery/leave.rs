@@ -14,7 +14,7 @@ const ENCODER_MAX: Duration = Duration::from_secs(5);
 /// Payloads that wait for one endpoint, only in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedQueue {
-    /// Of the endpoint, whatever its settings.
+    /// Identifies the endpoint, regardless of other settings.
     pub(super) place: String,
     pub(super) payloads: Vec<SavedPayload>,
 }
@@ -81,8 +81,8 @@ impl Delivery {
         self.shared.held.send_replace(false);
     }
 
-    /// While it is held: encodes what was handed over, and returns what was summed up, if the output does that, and what waits in
-    /// memory alone. It can resume from there.
+    /// During a hold: encodes the batches that were handed over, and returns the cumulative state, if there is one, and payloads that are
+    /// only in memory. The output can resume afterwards.
     pub async fn leave(&self) -> (Option<Saved>, Vec<SavedQueue>) {
         let shared = &self.shared;
         self.ask_encoder().await;

@@ -73,7 +73,7 @@ pub struct Delivery {
     transports: Vec<Arc<dyn Transport>>,
     counter: Counter,
     lineage: String,
-    /// Of an output that has not begun.
+    /// The encoder before the start.
     encoder: Mutex<Option<Box<dyn Encode>>>,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -544,8 +544,7 @@ impl Shared {
         !self.settings.disk_path.is_empty() && self.settings.disk_bytes_max > 0
     }
 
-    /// Ends the queues. Whatever never got out of the inbox is lost; only an encoder that died or a grace that was too short leave
-    /// any.
+    /// Ends the queues. Batches still in the inbox are lost; this only happens if an encoder panicked or the grace period was too short.
     fn close(&self) {
         let mut queues: Vec<_> = self.queues.iter().map(lock).collect();
         queues.iter_mut().for_each(|queue| queue.close());

@@ -20,8 +20,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Tells it from other payloads of the output, before and after a restart: of what lies on disk, too. Two that were made in one
-    /// second and are the same byte for byte have the same.
+    /// Identifies a payload of the output, across restarts and on disk. Two identical payloads made in one second have the same digest.
     pub fn digest(&self) -> u128 {
         let seed = (self.created as u64) << 16 | u64::from(self.route);
         xxhash_rust::xxh3::xxh3_128_with_seed(&self.body, seed)

@@ -1,7 +1,7 @@
-//! What waits for one endpoint: in memory up to a budget, on disk beyond it and across restarts, and under way.
+//! The queue of one endpoint: in memory up to a budget, on disk beyond it and across restarts, and payloads in flight.
 //!
-//! With a disk queue every payload is written down before it is first attempted, so that the death of the process loses
-//! none that was queued. Memory is then a cache of the newest ones.
+//! With a disk queue every payload is written before its first attempt, so a kill loses no queued payload. Memory is then a cache of the
+//! newest ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -33,7 +33,7 @@ pub struct Lying {
     pub disk: Items,
     /// Payloads in memory and in flight that are nowhere else: the end of the process would lose them.
     pub unsaved: Items,
-    /// Of the bodies in memory, under way or not.
+    /// Bytes of the bodies in memory, including those in flight.
     pub memory_bytes: u64,
     pub disk_bytes: u64,
     /// When the oldest of them was created, Unix seconds.
@@ -103,7 +103,7 @@ impl Queue {
         self.make_room();
     }
 
-    /// Writes to disk what waits in memory alone, the oldest first: the disk may have been full, and have room again.
+    /// Writes payloads that are only in memory to disk, oldest first: a full disk may have room again.
     pub fn write_down(&mut self) {
         let Some(disk) = &mut self.disk else { return };
         if self.unsaved.is_zero() {
@@ -192,7 +192,7 @@ impl Queue {
                 if !self.in_flight.is_empty() {
                     return None;
                 }
-                // Whatever lies on disk alone is older than what is in memory, except for a payload that failed.
+                // Payloads only on disk are older than those in memory, except for failed ones.
                 match self.retried.pop_front() {
                     Some(entry) => self.take(entry),
                     None => match self.next_from_disk(false, now) {
@@ -314,7 +314,7 @@ impl Queue {
         }
     }
 
-    /// What is written nowhere, the oldest first.
+    /// Payloads that are not on disk, oldest first.
     pub fn unsaved(&self) -> impl Iterator<Item = &Payload> {
         let entries = self.in_flight.values().chain(&self.retried).chain(&self.fresh);
         let unsaved = entries.filter(|entry| entry.record.is_none());
@@ -364,8 +364,8 @@ impl Queue {
         own.fresh.into_iter().for_each(|entry| self.push(entry.payload));
     }
 
-    /// Takes what waits in another queue ahead of what was pushed here already, as far as there is room. Returns what stays behind
-    /// on that one's disk.
+    /// Takes payloads from another queue, to be delivered before those pushed here, as far as there is room. Returns those that stay on the
+    /// other queue's disk.
     pub fn pour(&mut self, mut before: Queue, now: i64) -> Items {
         let own = std::mem::take(&mut self.fresh);
         for entry in &own {
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(drain(&mut queue), [6, 5, 4, 2]);
     }
 
-    /// What is in memory alone is what an end would lose, with a disk queue and without.
+    /// An end would lose exactly the payloads that are only in memory, with and without a disk queue.
     #[test]
     fn what_is_written_nowhere_is_counted() {
         let directory = tempfile::tempdir().unwrap();

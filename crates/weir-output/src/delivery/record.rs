@@ -27,7 +27,7 @@ pub enum State {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
-    /// Of the head.
+    /// Position of the head.
     pub offset: u32,
     pub length: u32,
     pub created: u32,
@@ -112,7 +112,7 @@ fn class_of(number: u16) -> Option<Class> {
     }
 }
 
-/// What a segment holds.
+/// The contents of a segment.
 #[derive(Debug, Default)]
 pub struct Scan {
     pub records: Vec<Record>,
@@ -124,8 +124,8 @@ pub struct Scan {
     pub is_torn: bool,
 }
 
-/// Reads the heads of a segment. A damaged one costs its record: the next is found by what its own head says of where it lies
-/// and by that head's checksum, which nothing but a record of this segment at this place has.
+/// Reads the heads of a segment. A damaged head costs its record: the next one is recognised by its own position and checksum, which only a
+/// record of this segment at this place can have.
 pub fn scan(file: &File, segment: u64, length: u64) -> Scan {
     let mut start = [0; SEGMENT_HEAD as usize];
     let mut found = Scan {
@@ -161,7 +161,7 @@ fn next_record(file: &File, segment: u64, from: u64, length: u64) -> Option<Reco
     let mut window = Vec::new();
     let mut at = from;
     while at + RECORD_HEAD as u64 <= length {
-        // Nearly always the record is where the one before it ends.
+        // Nearly always the record starts where the previous one ends.
         let wanted = if at == from { RECORD_HEAD } else { WINDOW };
         window.resize(wanted.min((length - at) as usize), 0);
         file.read_exact_at(&mut window, at).ok()?;
@@ -176,7 +176,7 @@ fn next_record(file: &File, segment: u64, from: u64, length: u64) -> Option<Reco
     None
 }
 
-/// What an acknowledgement is about.
+/// The subject of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ack {
     /// The record at this offset is done with.

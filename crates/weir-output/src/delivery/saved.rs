@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Delivery, Encode, Payload, SavedQueue, lock};
 
-/// What an output had summed up.
+/// The cumulative state of an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     /// Digest of the lineage, which may contain secrets: an output with the same one can continue the state.
@@ -59,13 +59,13 @@ impl SavedStates {
         }
     }
 
-    /// What waited in memory for the endpoints of outputs, by name.
+    /// Payloads in memory for the endpoints of outputs, by name.
     pub fn with_queues(mut self, queues: BTreeMap<String, Vec<SavedQueue>>) -> Self {
         self.queues = Mutex::new(queues);
         self
     }
 
-    /// What waited for an endpoint.
+    /// The queued payloads of an endpoint.
     pub(super) fn take_queue(&self, name: &str, place: &str) -> impl Iterator<Item = Payload> + use<> {
         let mut queues = lock(&self.queues);
         let of_output = queues.get_mut(name);
@@ -135,13 +135,13 @@ impl Delivery {
         self.shared.keeps_state.store(true, Ordering::Release);
     }
 
-    /// What the encoder gave last.
+    /// The last state from the encoder.
     pub(super) fn kept_state(&self) -> Option<Saved> {
         let bytes = lock(&self.shared.kept_state).clone()?;
         Some(Saved::new(&self.lineage, bytes))
     }
 
-    /// After the end: what the encoder has summed up, if it does.
+    /// After the end: the encoder's cumulative state, if it has one.
     pub fn take_state(&self) -> Option<Saved> {
         let bytes = lock(&self.shared.kept_state).take()?;
         Some(Saved::new(&self.lineage, bytes))

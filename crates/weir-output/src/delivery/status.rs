@@ -1,4 +1,4 @@
-//! Books and health of an output, as everybody is shown them.
+//! Books and health of an output, for display.
 
 use std::collections::BTreeMap;
 
@@ -52,14 +52,14 @@ pub struct EndpointStatus {
     pub earlier: Items,
     pub pending: Pending,
     pub dropped: Dropped,
-    /// What is wrong with the disk queue now; payloads that it does not take wait in memory.
+    /// The current error of the disk queue; payloads that it refuses wait in memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_error: Option<String>,
     #[serde(flatten)]
     pub details: BTreeMap<&'static str, String>,
 }
 
-/// What is on its way, counted where it lies.
+/// Pending items, counted in their queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Pending {
     pub inbox: Items,
@@ -67,14 +67,14 @@ pub struct Pending {
     pub memory: Items,
     pub in_flight: Items,
     pub disk: Items,
-    /// Of memory and under way, what is not on disk.
+    /// Items in memory or in flight that are not on disk.
     pub unsaved: Items,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
 }
 
 impl Pending {
-    /// What the end of the process would lose now.
+    /// Items that the end of the process would lose now.
     pub fn at_risk(&self) -> Items {
         self.inbox + self.open_payloads + self.unsaved
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::Endpoint;
 
-/// Where one key of a URL has gone and one is new, the new one takes over what waits: keys get replaced, and an outage is no reason
-/// to lose what was queued before. Any other queue without an endpoint stays where it is, and the log names it.
+/// If one key of a URL was removed and one added, the new one takes over the queue: keys get replaced, and an outage must not lose earlier
+/// payloads. Any other queue without an endpoint stays, and the log names it.
 pub fn settle(output: &str, path: &Path, endpoints: &[Endpoint]) {
     let strangers = strangers(path, endpoints);
     let of_family = |stranger: &PathBuf, family: &str| {

@@ -1,4 +1,4 @@
-//! What an output is told of the process that it is in.
+//! The environment of an output: facts about its process.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use weir_state::AgentId;
 
 use super::{Clock, Delivery, SavedStates};
 
-/// What is the same for all outputs of a process.
+/// Facts that all outputs of a process share.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     pub clock: Clock,
@@ -16,15 +16,15 @@ pub struct Surroundings {
     pub state_bytes_max: u64,
     /// The tags that every metric has, for outputs that describe the host.
     pub host_tags: Arc<[String]>,
-    /// What the outputs of the process before had summed up.
+    /// The cumulative state of the previous process's outputs.
     pub saved: Arc<SavedStates>,
-    /// Who delivers, for outputs that say so.
+    /// The delivering agent, for outputs that report it.
     pub agent: Agent,
     /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.
     pub replaces: Option<Arc<Delivery>>,
 }
 
-/// Who this process is among those that deliver to one place.
+/// The identity of this process among those that deliver to one place.
 #[derive(Clone, Copy, Debug)]
 pub struct Agent {
     pub id: AgentId,
@@ -37,7 +37,7 @@ pub struct Agent {
 }
 
 impl Surroundings {
-    /// Whether the output that is replaced has this place: what it has opened cannot be opened again.
+    /// Whether the replaced output uses this directory, which cannot be opened twice.
     pub(crate) fn is_replaced(&self, directory: &str) -> bool {
         let replaces = self.replaces.as_ref();
         replaces.is_some_and(|old| old.shared.places.iter().any(|place| place.directory == directory))

@@ -1,4 +1,4 @@
-//! What an output has to bring to send request bodies.
+//! The interface of transports, which send request bodies.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,7 +15,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Delivered,
-    /// Delivered, except for so many points, events or checks, which the backend refused for good.
+    /// Delivered, except for this many points, events or checks, which the backend refused permanently.
     Partly {
         rejected: u32,
         error: String,
@@ -29,7 +29,7 @@ pub enum Outcome {
     Denied {
         error: String,
     },
-    /// What is in the payload is refused, and it may be one series of many: the rest is tried without it.
+    /// The content was refused, perhaps because of one series of many: the rest is tried without it.
     Invalid {
         error: String,
     },
@@ -41,8 +41,8 @@ pub enum Outcome {
 
 /// The content of a payload, series by series.
 pub trait Parts: Send + Sync + 'static {
-    /// Shows `keep` every series, in order: what identifies it from bucket to bucket, and its name for people. Returns a body like
-    /// the payload's with those that were wanted; `None` if the payload cannot be read.
+    /// Calls `keep` for every series in order, with its identity and its display name. Returns a body like the payload's with the selected
+    /// ones; `None` if the payload cannot be read.
     fn pick(&self, keep: &mut Keep<'_>) -> Option<Vec<u8>>;
 }
 
@@ -91,7 +91,7 @@ pub struct Endpoint {
     pub label: String,
     /// Name of its directory in the disk queue: stable, unique in the output, no secrets.
     pub directory: String,
-    /// What the directory's name would begin with under another key, `-` following; `None` if there are no keys.
+    /// The common prefix of the directories for other keys, `-` follows; `None` if there are no keys.
     pub family: Option<String>,
     pub transport: Arc<dyn Transport>,
 }

@@ -13,7 +13,7 @@ pub struct LogFile {
     settings: FileSettings,
     path: PathBuf,
     current: Option<Current>,
-    /// Of the last payload. A write that was abandoned is not repeated.
+    /// The id of the last payload. An abandoned write is not repeated.
     last_id: u64,
     /// Another output writes to it now.
     is_released: bool,
@@ -94,7 +94,7 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Closes the file, wherever it is by now, and opens what has its name.
+    /// Closes the file, even if it was renamed, and opens the file with its name.
     pub fn reopen(&mut self, now: i64) -> io::Result<()> {
         self.close();
         if self.is_released {

@@ -28,17 +28,17 @@ settings! {
         path: String = "''"
             .path(PathUse::WriteBeside)
             .effect("The file that is appended to. Its directory must exist; rotated files go beside it.")
-            .who("Everyone who wants a file.")
+            .who("Operators who want a file.")
             .required();
         rotate_bytes: u64 = "100MiB"
             .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
             .effect("weir starts a new file before this one would become larger.")
-            .zero("0: whatever the size.")
+            .zero("0: at any size.")
             .who("Operators who read the files with tools that want small or large ones.");
         rotate_age: Duration = "0"
             .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("weir starts a new file when this one reaches this age and is not empty.")
-            .zero("0: whatever the age.")
+            .zero("0: at any age.")
             .who("Operators who want a file per hour or day.");
         compression: Compression = "gzip"
             .effect("How rotated files are compressed.")
@@ -175,7 +175,7 @@ impl Appender {
         tokio::task::spawn_blocking(work).await
     }
 
-    /// What is to be done beside writing: rotation by age, reopening, and whatever rotated files need.
+    /// Maintenance besides writing: rotation by age, reopening, compression and removal of rotated files.
     async fn maintain(&self) {
         let now = self.clock.unix();
         let reopen = self.reopen.swap(false, Ordering::AcqRel);

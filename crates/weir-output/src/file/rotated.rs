@@ -1,7 +1,7 @@
-//! Rotated files: what they are called, how they are compressed, which of them are kept.
+//! Rotated files: names, compression, retention.
 //!
-//! `metrics.jsonl` becomes `metrics.jsonl.20260131T235959Z-0000`, in UTC, and then `….gz` or `….zst`. Names sort as the files were
-//! written, whatever the clock did: a file never gets a name before that of the newest one there is.
+//! `metrics.jsonl` becomes `metrics.jsonl.20260131T235959Z-0000`, in UTC, and then `….gz` or `….zst`. Names sort in the order of writing
+//! even if the clock was set back: a file never gets a name before that of the newest existing one.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -113,7 +113,7 @@ fn compress(path: &Path, settings: &FileSettings) -> io::Result<()> {
             }
             _ => {
                 let mut encoder = zstd::stream::write::Encoder::new(to, 0)?;
-                // A reader of the file can tell that it is whole.
+                // Lets a reader of the file verify that it is complete.
                 encoder.include_checksum(true)?;
                 copy(&mut from, &mut encoder)?;
                 encoder.finish()?
@@ -169,7 +169,7 @@ fn list(path: &Path) -> io::Result<Vec<Rotated>> {
     Ok(found)
 }
 
-/// Of another person's file with a similar name nothing must be touched.
+/// Files of other programs with similar names must not be touched.
 fn is_stamp(text: &str) -> bool {
     let pattern = b"00000000T000000Z-0000";
     text.len() == pattern.len()

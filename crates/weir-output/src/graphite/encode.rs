@@ -19,7 +19,7 @@ pub struct GraphiteEncoder {
     host: Host,
     prefix: String,
     counters: Vec<CounterForm>,
-    /// What is written of a histogram, with its suffix.
+    /// The values written for a histogram, with their suffixes.
     parts: Vec<(Part, String)>,
     line_bytes_max: usize,
     claims: Claims,

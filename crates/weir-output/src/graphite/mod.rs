@@ -145,7 +145,7 @@ impl Start for GraphiteSettings {
             transport,
         };
         let encoder = GraphiteEncoder::new(self, claims::bytes_max(surroundings), notes);
-        // Whisper takes points in any order, others do not; an answer tells nothing of single points.
+        // Whisper accepts points in any order, others do not; an answer says nothing about single points.
         let order = Order::TimeOrder;
         let started = Delivery::start(
             name,
@@ -159,7 +159,7 @@ impl Start for GraphiteSettings {
     }
 }
 
-/// What a reset may take longer than two round trips.
+/// Time that a reset may take beyond two round trips.
 const RESET_MARGIN: Duration = Duration::from_millis(20);
 
 /// Why a connection did not take a payload.

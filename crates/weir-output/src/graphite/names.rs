@@ -1,14 +1,14 @@
-//! The rules of carbon and Graphite for names, and replacements for everything else.
+//! The rules of carbon and Graphite for names, and replacements for all other characters.
 //!
-//! A line is split at white space, a tagged name at `;`, and a plain one becomes a path of files at its dots, so what has a meaning
-//! there, or in Graphite's queries, is replaced by `_`. Each function returns whether it had to change anything.
+//! A line is split at white space, a tagged name at `;`, and a plain name becomes a file path at its dots. So characters with a meaning
+//! there, or in Graphite's queries, are replaced by `_`. Each function returns whether it had to change anything.
 
 use std::borrow::Cow;
 
 use super::Tags;
 use crate::text_lines::percent;
 
-/// Bytes in the name of a file, less what carbon appends (`.wsp`) and what tells series of one name apart (`_` and eight digits).
+/// Maximum bytes of a file name, minus carbon's extension (`.wsp`) and the distinction of equal names (`_` and eight digits).
 const NODE_BYTES_MAX: usize = 255 - 4 - 9;
 
 /// Appends a metric's name: nodes of letters, digits, `_`, `-` and `:`, with single dots between them.

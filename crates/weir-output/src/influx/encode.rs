@@ -24,7 +24,7 @@ pub struct InfluxEncoder {
     line: Vec<u8>,
 }
 
-/// What the number of a payload's route says: the disk queue may hold payloads that were made with other settings.
+/// The meaning of a payload's route: the disk queue may hold payloads that were made with other settings.
 pub fn route(precision: Precision, compression: InfluxCompression) -> u16 {
     precision as u16 * 2 + compression as u16
 }

@@ -11,13 +11,13 @@ use crate::text_lines::{Aggregate, Host, Part, Summary, percent, push_integer, p
 
 /// The tag with the kind of a metric.
 pub const KIND_KEY: &str = "metric_type";
-/// The tag that tells apart what would be one series.
+/// The tag that distinguishes series with otherwise equal lines.
 pub const DISTINCTION_KEY: &str = "weir_series";
 /// The longest measurement with its tags that InfluxDB takes.
 const SERIES_BYTES_MAX: usize = 65_535;
 
 settings! {
-    /// What a line is like.
+    /// The form of lines.
     pub struct LineSettings {
         host: Host = "all"
             .effect("Which series get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
@@ -38,7 +38,7 @@ settings! {
             .zero("With an empty list none.")
             .who("Dashboards that need another one.");
         precision: Precision = "ns"
-            .effect("The unit of times. Over HTTP each request names it. Over UDP the receiver has to be told; nanoseconds are what all of them take unless told otherwise.")
+            .effect("The unit of times. Over HTTP each request names it. Over UDP set the same unit at the receiver; all receivers use nanoseconds by default.")
             .who("Operators of a receiver that is set to another unit.");
     }
 }
@@ -100,8 +100,7 @@ impl LineWriter {
         !self.parts.is_empty()
     }
 
-    /// Appends the line of a series, with its line feed; nothing where there is none. Fails, and leaves `out` as it was, where the line
-    /// cannot be.
+    /// Appends the line of a series, with its line feed, if it has one. Fails, and leaves `out` unchanged, if the line is invalid.
     pub fn push(&mut self, series: &Series<'_>, out: &mut Vec<u8>) -> Result<(), Reason> {
         self.set_series(series);
         self.push_line(series, out)

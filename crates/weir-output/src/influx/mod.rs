@@ -1,5 +1,4 @@
-//! InfluxDB's line protocol over HTTP, in the API of version 1 or 2, and over UDP: what InfluxDB, Telegraf, VictoriaMetrics and QuestDB
-//! take.
+//! InfluxDB's line protocol over HTTP (API of version 1 or 2) and UDP, for InfluxDB, Telegraf, VictoriaMetrics and QuestDB.
 
 mod encode;
 mod line;
@@ -62,7 +61,7 @@ settings! {
         form: LineSettings = "{}".flat();
         compression: InfluxCompression = "gzip"
             .effect("How requests are compressed. Datagrams never are.")
-            .who("Those with a receiver on the same machine, or one that takes no gzip.");
+            .who("Operators with a receiver on the same machine, or one that does not accept gzip.");
         points_per_payload_max: u32 = "5000"
             .takes(Kind::Integer { min: 1, max: 1_000_000 })
             .effect("Lines after which a request ends. One also ends before 4 MiB.")

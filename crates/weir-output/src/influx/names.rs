@@ -1,8 +1,7 @@
-//! What the line protocol takes as measurement, key and value of a tag: the rules, and what becomes of everything else.
+//! The rules of the line protocol for measurement, tag keys and tag values, and the replacements for all other characters.
 //!
-//! A line ends at a line feed, its parts at spaces, commas and equals signs; a backslash before one of those takes its meaning away, and
-//! stands for itself otherwise. Parsers disagree about backslashes that follow each other or end a part, so there are none. Each function
-//! returns whether something was lost.
+//! A line ends at a line feed, its parts at spaces, commas and equals signs; a backslash escapes these, and is literal otherwise. Parsers
+//! disagree about backslashes that follow each other or end a part, so there are none. Each function returns whether something was lost.
 
 use std::borrow::Cow;
 use std::iter::Peekable;

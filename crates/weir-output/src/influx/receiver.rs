@@ -1,4 +1,4 @@
-//! What receives lines over HTTP.
+//! Receivers of lines over HTTP.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ fn outcome(payload: &Payload, answer: &Answer) -> Outcome {
         200..300 => Outcome::Delivered,
         300..400 => retry("redirects, which is not followed"),
         400 | 422 => match dropped(&String::from_utf8_lossy(&answer.body)) {
-            // What is not dropped has been written.
+            // All others were written.
             Some(points) if points < payload.count => Outcome::Partly {
                 rejected: points,
                 error: text("refused in part"),

@@ -192,7 +192,7 @@ impl FleetEncoder {
         }
     }
 
-    /// What waits for buckets before this one. No bucket is open.
+    /// Publishes rows that wait for buckets before this one. No bucket is open.
     fn publish_waiting(&mut self, (before, width): (i64, u32), plan: &Plan, out: &mut Encoded) {
         while let Some(bucket) = self.waiting.next(before) {
             self.publisher.begin(bucket, width, plan);
@@ -202,7 +202,7 @@ impl FleetEncoder {
         }
     }
 
-    /// Adds what waits for the bucket that is open.
+    /// Adds rows that wait for the open bucket.
     fn add_waiting(&mut self, bucket: i64) {
         for (identity, facts, state) in self.waiting.take(bucket) {
             self.publisher.add(&identity, facts, &state);
@@ -217,7 +217,7 @@ impl FleetEncoder {
         self.draft(closing, out);
     }
 
-    /// The bucket that is open, and what waits for buckets before `before`.
+    /// Publishes the open bucket, and rows that wait for buckets before `before`.
     fn leave(&mut self, before: i64, out: &mut Encoded) {
         self.close(out);
         if let (Some((_, width)), Some(plan)) = (self.bucket, self.planned.known()) {
@@ -259,7 +259,7 @@ impl Encode for FleetEncoder {
         }
     }
 
-    /// The bucket is complete, or nothing came for a while. What comes for it after that goes into further records.
+    /// The bucket is complete, or nothing arrived for a while. Later rows for it go into further records.
     fn finish(&mut self, out: &mut Encoded) {
         self.close(out);
     }
@@ -268,7 +268,7 @@ impl Encode for FleetEncoder {
         Items::of(Class::Points, self.rows + self.waiting.rows)
     }
 
-    /// Tells that the agent ends, in records of the last bucket.
+    /// Announces the agent's end, in records of the last bucket.
     fn end(&mut self, out: &mut Encoded) {
         self.leave(i64::MAX, out);
         if let (Some((start, width)), Some(plan)) = (self.bucket, self.planned.known()) {
@@ -299,8 +299,8 @@ impl Encode for FleetEncoder {
         (self.bucket, self.waiting) = (other.bucket, other.waiting);
     }
 
-    /// The numbers of records are this process's alone. What waits for the bucket that is open, or for a later one, stays: a record of it
-    /// would say that the agent has passed those before.
+    /// The numbers of records belong to this process. Rows that wait for the open bucket or a later one stay: a record of such a bucket
+    /// would say that the agent has passed the earlier ones.
     fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
         let open = self.bucket.map_or(0, |(start, width)| start + i64::from(width));
         self.leave(open, out);
@@ -314,7 +314,7 @@ impl Encode for FleetEncoder {
 
 fn facts(series: &Series<'_>, bucket: i64) -> Facts {
     Facts {
-        // Rows do not know the second of their last sample; before the bucket means that it had none.
+        // Rows lack the second of their last sample; a second before the bucket means that it had none.
         seen: if series.is_idle() { bucket - 1 } else { bucket },
         suffixes: series.suffix_mask(),
     }

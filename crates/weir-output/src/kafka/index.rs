@@ -7,7 +7,7 @@ use weir_merge::SeriesPlace;
 /// Texts of an index beyond which it takes no more: their places have 32 bits.
 const TEXT_BYTES_MAX: usize = 1 << 31;
 
-/// What a series has beside name and tags.
+/// Flags for the parts of a series besides name and tags.
 const HAS_HOST: u8 = 1;
 const HAS_INTEGRATION: u8 = 2;
 

@@ -16,7 +16,7 @@ pub(super) struct InfluxLines {
 }
 
 impl InfluxLines {
-    /// With the lines of the output `influx`, as they are unless it is told otherwise. `None`: its defaults cannot be read.
+    /// With the lines of the output `influx` with its default settings. `None`: its defaults cannot be parsed.
     pub fn new() -> Option<Self> {
         let nothing = node::parse("{}").ok().flatten()?;
         let (settings, _) = LineSettings::read(&LineSettings::KIND, &nothing).ok()?;

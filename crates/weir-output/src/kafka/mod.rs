@@ -37,7 +37,7 @@ use rules::FleetRules;
 /// Bytes of lines after which a record ends, below what brokers take.
 const LINES_BYTES: usize = 800_000;
 
-/// Encoders that a process may begin, each with an epoch of its own.
+/// Maximum encoders that a process may start, each with its own epoch.
 const ENCODERS_BITS: u32 = 20;
 
 /// How many encoders this process has begun.
@@ -85,7 +85,7 @@ impl Start for KafkaSettings {
 }
 
 impl KafkaSettings {
-    /// What encodes for a log that is divided like this.
+    /// The encoder for a log with this division.
     pub fn encoder(&self, agent: Agent, plan: Plan, state_bytes_max: u64) -> FleetEncoder {
         let planned = Arc::new(Planned::default());
         planned.set(plan);
@@ -113,7 +113,7 @@ impl KafkaSettings {
             tracing::info!(
                 output = name,
                 agent = %agent.id,
-                "without state_path this process is an agent of its own in the fleet, and the next one another"
+                "without state_path every start is a new agent in the fleet"
             );
         }
         let number = ENCODERS.fetch_add(1, Ordering::Relaxed);
@@ -122,8 +122,8 @@ impl KafkaSettings {
     }
 }
 
-/// The agent of one output: numbers of records are one output's, so each is an agent of its own. The one that is named as its type
-/// is has the id of the process.
+/// The agent of one output. Records are numbered per output, so each output is an agent. The output with the name of its type has the id of
+/// the process.
 fn own(name: &str, agent: Agent) -> Agent {
     if name == TYPE.name {
         return agent;
@@ -143,7 +143,7 @@ fn label(log: &LogConnection) -> String {
     }
 }
 
-/// The name of the disk queue's directory: of the log, however it is reached.
+/// The name of the disk queue's directory, from the log's identity.
 fn directory(log: &LogConnection) -> String {
     match &log.directory {
         Some(directory) => {

@@ -1,5 +1,4 @@
-//! What encoder and producer tell each other: among how many partitions series are divided, as far as the log has said so, and how
-//! wide buckets are.
+//! Shared by encoder and producer: the number of partitions, as far as the log has reported it, and the width of buckets.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -85,7 +85,7 @@ impl Transport for Producer {
     fn background(&self, clock: Clock) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             loop {
-                // Attempts to deliver tell of errors.
+                // Attempts to deliver report errors.
                 if let Ok(plan) = self.with_log(|log| log.plan()).await {
                     self.planned.set(plan);
                 }

@@ -1,4 +1,4 @@
-//! What a series of the agent is called in the fleet.
+//! The name of a series in the fleet.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use weir_state::Named;
 
 use super::settings::KafkaSettings;
 
-/// Rules of this output, and what becomes of hosts.
+/// Rules of this output, and whether hosts are kept.
 #[derive(Debug, Default)]
 pub(super) struct FleetRules {
     set: RuleSet,

@@ -14,13 +14,13 @@ settings! {
     pub struct KafkaSettings {
         log: LogConnection = "{}".flat();
         format: Format = "merge"
-            .effect("What the records hold: state that `weir merge` merges with that of other agents (`merge`), or points, which no merge reads: as the lines of standard output (`json`) or in InfluxDB's line protocol, as the output `influx` has them by default (`influx`).")
+            .effect("The content of records: state for `weir merge` (`merge`), or points, which `weir merge` does not read: the lines of standard output (`json`), or those of the output `influx` with its defaults (`influx`).")
             .who("Operators who want points in a topic for other programs.");
         keep_host: bool = "false"
-            .effect("Series keep their host. Otherwise the agents' series of one name and tags become one, whatever host they are from.")
+            .effect("Series keep their host. Otherwise series of all agents with equal name and tags become one.")
             .who("Operators who want a fleet's series by host.");
         rules: Vec<Rule> = "[]"
-            .effect("Rules for this output alone, after the agent's own `rules` and in the same words: what they make equal becomes one series of the fleet. `aggregates`, `percentiles` and `dry_run` are for the agent's own.")
+            .effect("Rules for this output only, with the syntax of the agent's `rules` and applied after them: series that they make equal become one series of the fleet. `aggregates`, `percentiles` and `dry_run` are not available here.")
             .zero("An empty list: tags stay as they are.")
             .who("Operators who take tags out before series of many machines are merged, such as the name of a pod.");
         delivery: QueueSettings = "{}";
@@ -39,7 +39,7 @@ choices! {
     }
 }
 
-/// What this program can reach.
+/// The logs that this program can connect to.
 pub const CLIENT: KafkaClient = if cfg!(feature = "kafka") {
     KafkaClient::BuiltIn
 } else {

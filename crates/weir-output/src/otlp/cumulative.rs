@@ -141,7 +141,7 @@ impl Cumulative {
         }
     }
 
-    /// Writes what came after the last bucket, and returns every series, for the next process.
+    /// Writes the rows after the last bucket, and returns every series for the next process.
     pub fn save(&mut self, request: &mut Request, out: &mut Encoded) -> Vec<u8> {
         self.values_pending(request, out);
         let state = self.state.save(self.now());
@@ -165,7 +165,7 @@ impl Cumulative {
         }
     }
 
-    /// Writes what came after the last bucket, and ends every series.
+    /// Writes the rows after the last bucket, and ends every series.
     pub fn end(&mut self, request: &mut Request, out: &mut Encoded) {
         self.values_pending(request, out);
         let at = self.timeline.after();

@@ -115,7 +115,7 @@ impl Answer {
                 401 | 403 | 407 => Outcome::Denied {
                     error: format!("{DENIED} ({error})"),
                 },
-                // The stream was cut off before its trailers.
+                // The stream ended before its trailers.
                 200 => Outcome::Retry { error, after: None },
                 _ => Outcome::Rejected { error },
             };
@@ -208,7 +208,7 @@ fn duration_of(bytes: &[u8]) -> Option<Duration> {
     Some(Duration::new(u64::try_from(seconds).ok()?, nanos))
 }
 
-/// Base64 with or without padding, as gRPC has it in headers.
+/// Base64 with or without padding, as in gRPC headers.
 fn base64(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
     let (mut held, mut bits) = (0u32, 0);

@@ -87,7 +87,7 @@ impl Start for OtlpSettings {
             family: None,
             transport: Arc::new(collector),
         };
-        // Whatever turns deltas into sums drops what is older than what it has.
+        // Receivers that turn deltas into sums drop points older than their newest.
         let order = Order::TimeOrder;
         let started = Delivery::start(
             name,
@@ -111,7 +111,7 @@ struct Collector {
     headers: HeaderMap,
     client: Protocols,
     clock: Clock,
-    /// Of the state, if there is one.
+    /// Facts about the state, if there is one.
     facts: Option<Arc<Facts>>,
 }
 
@@ -194,7 +194,7 @@ fn outcome(payload: &Payload, answer: &Answer) -> Outcome {
 /// Reads an `ExportMetricsServiceResponse`: a success may be one in part.
 fn taken(payload: &Payload, body: &[u8]) -> Outcome {
     let (mut rejected, mut error) = (0i64, String::new());
-    // An answer that cannot be read, or was cut off, is a success all the same.
+    // An unreadable or truncated answer still means success.
     let _ = for_each_field(body, |field, content| {
         if let (1, Content::Bytes(partial)) = (field, content) {
             let _ = for_each_field(partial, |field, content| {

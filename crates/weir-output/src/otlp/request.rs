@@ -1,5 +1,4 @@
-//! Request bodies (`ExportMetricsServiceRequest`), put together point by point. The field numbers are those of
-//! opentelemetry-proto 1.x.
+//! Builds request bodies (`ExportMetricsServiceRequest`) point by point. The field numbers are those of opentelemetry-proto 1.x.
 
 use weir_protocol::Kind;
 use weir_sketch::{ExponentialHistogram, ZERO_THRESHOLD};
@@ -11,7 +10,7 @@ use crate::protobuf;
 use crate::settings::Compression;
 use crate::sums::Counters;
 
-/// Bytes before compression at which a request ends: gRPC servers take 4 MiB unless told otherwise.
+/// Bytes before compression at which a request ends: gRPC servers accept 4 MiB by default.
 const BYTES_MAX: usize = 3_500_000;
 
 /// Nanoseconds since 1970.
@@ -36,7 +35,7 @@ pub enum Data<'a> {
     Ended,
 }
 
-/// What a metric is to OTLP.
+/// The OTLP type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shape {
     Gauge,
@@ -305,7 +304,7 @@ fn write_point(
             protobuf::fixed64(out, 7, histogram.zero_count);
             buckets(out, 8, &histogram.positive);
             buckets(out, 9, &histogram.negative);
-            // Of a cumulative one they are not known: samples that have been forgotten may have been larger.
+            // Unknown for a cumulative histogram: forgotten samples may have been larger.
             if histogram.min.is_finite() {
                 protobuf::present_double(out, 12, histogram.min);
                 protobuf::present_double(out, 13, histogram.max);
@@ -338,8 +337,8 @@ fn text_attribute(out: &mut Vec<u8>, field: u32, name: &str, value: &str) {
 
 /// Appends the attributes that tags become: texts; true for a tag without a value; a list where a name comes several times.
 pub fn attributes<'t>(out: &mut Vec<u8>, field: u32, tags: impl Iterator<Item = &'t str> + Clone) {
-    // Tags are sorted, so those of one name mostly stand together: `k:` sorts before whatever longer name begins with `k`,
-    // unless the next character is below the colon.
+    // Tags are sorted, so those with one name are usually adjacent: `k:` sorts before every longer name that begins with `k`, unless its
+    // next character is below the colon.
     let name_of = |tag: &'t str| tag.split_once(':').map_or(tag, |(name, _)| name);
     let repeats = |at: usize, name: &str| {
         tags.clone()

@@ -1,10 +1,10 @@
 //! The Prometheus scrape endpoint: the sums of merged flushes, rendered for scrapers.
 //!
-//! A scraper wants cumulative values, a flush brings those of one bucket, so this output keeps state, from the start and
-//! whether anybody scrapes or not: the first scrape shows everything since.
+//! A scraper needs cumulative values and a flush has those of one bucket, so this output keeps state from the start, scraped or not: the
+//! first scrape shows everything since.
 //!
-//! Whatever names, tags and kinds arrive, the exposition is valid: every name belongs to one metric of one kind
-//! ([`names`] has the rule for those that would share one), every series occurs once.
+//! With any names, tags and kinds, the exposition is valid: every name belongs to one metric of one kind ([`names`] resolves conflicts),
+//! and every series occurs once.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -137,7 +137,7 @@ impl Scrape {
     pub fn take(&self, batch: &Batch, now: Seconds) {
         let mut state = self.lock();
         state.take(batch, now);
-        // What passes without aggregation is of no flush.
+        // Data that is not aggregated belongs to no flush.
         state.is_within_flush = !batch.last && (state.is_within_flush || !batch.partitions.is_empty());
         if batch.last {
             state.expire(now);
@@ -250,7 +250,7 @@ impl Rendering {
         }
     }
 
-    /// Ends an exposition before its end: what is returned makes no reader take it for a complete one.
+    /// Aborts an exposition: the returned bytes make every reader recognise it as incomplete.
     pub fn cut(mut self) -> Vec<u8> {
         self.is_done = true;
         match (&self.encoder, self.format) {

@@ -54,7 +54,7 @@ fn suffixes(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Counter => &["_total", "_created"],
         Kind::Gauge | Kind::Set => &[""],
-        // The names of a classic histogram too, which some readers make of a native one.
+        // Includes the names of a classic histogram, which some readers derive from a native one.
         Kind::Histogram | Kind::Timing | Kind::Distribution => &["", "_sum", "_count", "_bucket", "_created"],
     }
 }
@@ -124,7 +124,7 @@ pub struct LabelWriter {
 }
 
 impl LabelWriter {
-    /// `is_compound`: of a summary or histogram, whose own labels are `quantile` and `le`.
+    /// `is_compound`: the metric is a summary or histogram, which has the labels `quantile` and `le`.
     pub fn write<'t>(
         &mut self,
         tags: impl Iterator<Item = &'t str> + Clone,
@@ -133,7 +133,7 @@ impl LabelWriter {
     ) -> &str {
         self.text.clear();
         self.before = 0..0;
-        // Sorted tags mostly become sorted labels; whatever does not goes the long way.
+        // Sorted tags usually give sorted labels; others take the slow path.
         let host = host.filter(|host| !host.is_empty());
         if host.is_some() || !self.write_in_order(tags.clone(), is_compound) {
             self.text.clear();
@@ -142,7 +142,7 @@ impl LabelWriter {
         &self.text
     }
 
-    /// False as soon as a label does not come after the one before it.
+    /// Returns false as soon as a label does not sort after the previous one.
     fn write_in_order<'t>(&mut self, tags: impl Iterator<Item = &'t str>, is_compound: bool) -> bool {
         for tag in tags {
             let (name, value) = split(tag);

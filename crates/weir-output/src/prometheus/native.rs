@@ -94,7 +94,7 @@ impl Native {
         }
     }
 
-    /// Gives resolution up until the buckets take at most so many bytes, or the few that the coarsest schema needs.
+    /// Reduces resolution until the buckets take at most this many bytes, or the minimum of the coarsest schema.
     pub fn shrink(&mut self, bytes: usize) {
         while self.heap_bytes() > bytes && self.schema() > SCHEMA_MIN {
             self.coarsen();
@@ -125,7 +125,7 @@ impl Native {
         (self.positive.capacity() + self.negative.capacity()) * size_of::<Bucket>()
     }
 
-    /// As OTLP has it. The smallest and the largest sample are not known.
+    /// The same as an OTLP histogram. The smallest and the largest sample are unknown.
     pub fn exponential(&self) -> ExponentialHistogram {
         let side = |buckets: &[Bucket]| {
             let one = |bucket: &Bucket| (i32::from(bucket.index) - 1, bucket.count());
@@ -157,7 +157,7 @@ impl Native {
     /// The native part of an `io.prometheus.client.Histogram`: all but its count and its sum.
     pub fn write(&self, out: &mut Vec<u8>) {
         protobuf::integer(out, 5, protobuf::zigzag(i64::from(self.schema())) as i64);
-        // Never left out: it is what tells an empty native histogram from a classic one.
+        // Always written: it distinguishes an empty native histogram from a classic one.
         protobuf::double(out, 6, ZERO_THRESHOLD);
         protobuf::integer(out, 7, self.zero as i64);
         write_side(out, &self.negative, 9, 10);

@@ -120,7 +120,7 @@ struct Writer {
 struct Shape<'f> {
     base: std::borrow::Cow<'f, str>,
     kind: Type,
-    /// Of a counter's series.
+    /// Suffix of a counter's series.
     suffix: &'static str,
     form: &'f Form,
 }
@@ -365,7 +365,7 @@ fn head(name: &str, help: &str, kind: Type, format: Format, out: &mut String) {
     out.push('\n');
 }
 
-/// `own`: the label that tells the series of one summary or histogram apart.
+/// `own`: the label that identifies a series within its summary or histogram.
 fn line(name: &str, suffix: &str, labels: &str, own: Option<(&str, &str)>, value: f64, out: &mut String) {
     out.push_str(name);
     out.push_str(suffix);

@@ -1,7 +1,7 @@
-//! Cumulative state: one entry per series, summed up over flushes. A scrape shows it; remote write and cumulative OTLP send
-//! it, and keep a little of their own beside each metric (`M`) and each series (`S`).
+//! Cumulative state: one entry per series, summed over flushes. A scrape shows it; remote write and cumulative OTLP send it, with
+//! additional data of theirs for each metric (`M`) and each series (`S`).
 //!
-//! Sums and counts stay finite and counters only rise: what would change that is refused with a reason ([`sums`]).
+//! Sums and counts stay finite and counters only rise: a value that would violate this is refused with a reason ([`sums`]).
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -28,7 +28,7 @@ const NATIVE_BYTES_LEAST: usize = 256;
 /// Seconds of a monotonic clock.
 pub type Seconds = u32;
 
-/// One metric: what Prometheus calls a family.
+/// One metric: a family in Prometheus's terms.
 #[derive(Debug)]
 pub struct Family<M = (), S = ()> {
     pub name: Box<str>,
@@ -70,7 +70,7 @@ pub struct Summary {
     /// Sum of the samples' weights, 1 / rate; rounded where it is shown.
     pub weight: f64,
     pub sum: f64,
-    /// Of the last bucket that had samples.
+    /// From the last bucket with samples.
     pub quantiles: Box<[f64]>,
     /// Weights by classic bucket, each without those below it; empty where the style is another one.
     pub classic: Box<[f64]>,
@@ -103,7 +103,7 @@ pub struct State<M = (), S = ()> {
     /// Families before this one have their final names; those behind it wait for the next scrape.
     pub named: usize,
     names_are_stale: bool,
-    /// Of a flush a part has been taken. Who gets a name is decided among all of it.
+    /// A part of a flush has been taken. Names are decided among all of its metrics.
     pub is_within_flush: bool,
     pub renamed: usize,
     /// Renderings under way. While there are any, nothing moves or leaves.
@@ -322,7 +322,7 @@ impl<M: Default, S: Default> State<M, S> {
         at
     }
 
-    /// Removes what has got no sample for too long.
+    /// Removes series without a recent sample.
     pub fn expire(&mut self, now: Seconds) {
         self.expire_with(now, |_, _| {});
     }
@@ -416,7 +416,7 @@ impl<M: Default, S: Default> State<M, S> {
         }
         self.renamed = 0;
         let mut claimed = Claimed::default();
-        // Mostly everybody can have the name they want, and then their order does not matter.
+        // Usually every metric can have the name that it wants, and the order does not matter.
         let all_free = self.families.iter().all(|family| {
             let (base, kind) = family.own_base();
             !names::is_reserved(&base, kind) && claimed.claim(&base, kind)
@@ -465,7 +465,7 @@ impl<M: Default, S: Default> State<M, S> {
             + self.series_index.allocation_size()
     }
 
-    /// What `bytes` must be.
+    /// The expected value of `bytes`.
     #[cfg(test)]
     pub fn recount(&self) -> usize {
         self.families
@@ -621,8 +621,8 @@ impl Summary {
         Ok(())
     }
 
-    /// Of exact samples the buckets are exact. A bin of a sketch goes where the least value goes that it may stand for, so that values
-    /// which are a bound, as round numbers often are, count below it.
+    /// Exact samples give exact buckets. A bin of a sketch is counted by the smallest value that it may stand for, so that values equal to
+    /// a bound, which round numbers often are, count below it.
     fn add_classic(&mut self, value: Aggregated<'_>, form: &Form, weights: Weights) {
         if self.classic.len() != form.buckets.len() {
             self.classic = vec![0.0; form.buckets.len()].into();
@@ -667,7 +667,7 @@ impl Summary {
                 let ordered = histogram.ordered();
                 set(&|fraction| ordered.quantile(fraction));
             }
-            // Of samples with a low rate a bucket may count none, and the next one more.
+            // With a low rate a bucket may count no sample, and the next one several.
             Aggregated::Distribution(sketch) if !sketch.is_empty() => {
                 set(&|fraction| sketch.quantile(fraction));
             }

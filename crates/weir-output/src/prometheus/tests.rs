@@ -426,7 +426,7 @@ fn timestamped_gauges_never_go_back() {
             timestamp,
             is_timestamped: true,
         };
-        // What is older is refused, and counted.
+        // Older values are refused and counted.
         let _ = (scrape.lock()).add(&row, std::iter::empty(), Value::Gauge(value), 5);
     };
     put(1000, 1.0);

@@ -59,7 +59,7 @@ impl Connection {
         }
     }
 
-    /// Whether a server is there, as far as an empty probe can tell.
+    /// Whether the server answers, as far as an empty probe can show.
     pub async fn check(&self) -> io::Result<()> {
         match self {
             Self::Udp(socket) => {
@@ -106,7 +106,7 @@ impl Connection {
         sent: &mut Sent,
     ) -> io::Result<()> {
         self.still_open()?;
-        // Of lines, one may be half written at any instant in here; frames and datagrams are whole or not taken.
+        // A line may be half written at this point; frames and datagrams are sent completely or not at all.
         if let Some(stream) = self.lines(settings) {
             reset_on_close(stream, true)?;
         }
@@ -141,7 +141,7 @@ impl Connection {
             let messages = packet.iter().filter(|byte| **byte == b'\n').count() as u64;
             let length = packet.len();
             if length > bytes_max {
-                // Of a target that took longer ones, when it was ejected.
+                // Messages for a target that accepted longer ones, when it was ejected.
                 sent.too_long += messages;
                 block.done += length;
                 continue;
@@ -224,7 +224,7 @@ async fn frame(stream: &mut (impl AsyncWriteExt + Unpin), packet: &[u8]) -> io::
     stream.write_all(&frame).await
 }
 
-/// Of lines, those count that were written whole; the one that was cut is repeated on the next connection.
+/// Complete lines count as sent; a line that was cut is repeated on the next connection.
 async fn lines(stream: &mut TcpStream, packet: &[u8], timeout: Duration) -> Written {
     let mut at = 0;
     while at < packet.len() {

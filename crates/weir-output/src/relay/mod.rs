@@ -1,7 +1,7 @@
-//! Relay of StatsD lines, as received, to other servers of the protocol.
+//! Relays StatsD lines, as received, to other servers of the protocol.
 //!
-//! Workers pack lines per target ([`Port`]); here each target has a task of its own that sends them, a queue of bounded size, and
-//! books. A target that fails is ejected: its slots, and what waits for it, go to the others until it is back.
+//! Workers pack lines per target ([`Port`]). Here each target has a task that sends them, a bounded queue, and books. A failing target is
+//! ejected: its slots and its queue go to the others until it returns.
 
 mod connection;
 mod settings;
@@ -117,7 +117,7 @@ pub struct TargetStatus {
     pub queued_bytes: u64,
     pub dropped: BTreeMap<Lost, u64>,
     pub healthy: bool,
-    /// Its share has gone to the others.
+    /// Its share goes to the others.
     pub ejected: bool,
     /// Unix seconds since `healthy` is what it is.
     pub since: i64,
@@ -160,8 +160,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts a task per target on the current tokio runtime. `memory_bytes_max` bounds what waits, over all targets;
-    /// `buffer_bytes` is the size of a worker's buffer.
+    /// Starts a task per target on the current tokio runtime. `memory_bytes_max` limits the queues of all targets; `buffer_bytes` is the
+    /// size of a worker's buffer.
     pub fn start(
         name: &str,
         settings: &RelaySettings,

@@ -19,7 +19,7 @@ use crate::counters::OutputCounter;
 
 /// The first wait after a failure; it doubles up to the interval of checks.
 const BACKOFF: Duration = Duration::from_millis(100);
-/// A target without answers may have moved: its name is looked up again after so many intervals of checks.
+/// A target without answers may have moved: its name is looked up again after this many check intervals.
 const CHECKS_PER_LOOK_UP: u32 = 12;
 /// How long lines wait for that.
 const LOOK_UP_WAIT: Duration = Duration::from_secs(1);
@@ -301,7 +301,7 @@ impl Task {
         }
     }
 
-    /// Gives what waits to the targets that have this one's slots now.
+    /// Moves its queue to the targets that have its slots now.
     fn reroute(&mut self) {
         let shared = self.shared.clone();
         let routes = shared.routes.get();

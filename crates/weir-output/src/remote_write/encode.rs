@@ -38,7 +38,7 @@ pub enum Type {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct OfMetric {
     is_written: bool,
-    /// Of this process's clock: another one describes it again.
+    /// By this process's clock; another process describes it again.
     #[serde(skip)]
     described: Option<Seconds>,
 }
@@ -137,7 +137,7 @@ impl RemoteWriteEncoder {
         }
     }
 
-    /// Writes what came after the last bucket.
+    /// Writes the rows after the last bucket.
     fn flush_pending(&mut self, out: &mut Encoded) {
         if self.pending > 0 {
             let moments = self.timeline.now();
@@ -331,7 +331,7 @@ impl Encode for RemoteWriteEncoder {
         Ok(refused)
     }
 
-    /// Writes what came after the last bucket, and ends every series.
+    /// Writes the rows after the last bucket, and ends every series.
     fn end(&mut self, out: &mut Encoded) {
         self.flush_pending(out);
         let at = self.timeline.after();

@@ -196,7 +196,7 @@ fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Answer) -> O
             after,
         },
         400..500 => match missing(payload, answer) {
-            // Version 2.0 tells of requests of which a part was written.
+            // Version 2.0 reports requests that were written in part.
             Some(Missing { points, .. }) if version == RemoteWriteVersion::V2 && points < payload.count => {
                 Outcome::Partly {
                     rejected: points,

@@ -1,5 +1,4 @@
-//! Request bodies of remote write 1.0 (`prometheus.WriteRequest`) and 2.0 (`io.prometheus.write.v2.Request`), put together
-//! series by series.
+//! Builds request bodies of remote write 1.0 (`prometheus.WriteRequest`) and 2.0 (`io.prometheus.write.v2.Request`) series by series.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -76,8 +75,8 @@ impl Request {
         Items::of(Class::Points, u64::from(self.points))
     }
 
-    /// Counts points that the samples written since the last call stand for, and ends the request when it is full. What
-    /// stands for one point is never torn apart.
+    /// Counts the points of the samples written since the last call, and ends the request when it is full. The samples of one point are
+    /// never separated.
     pub fn counts_as(&mut self, points: u32, out: &mut Encoded) {
         self.points += points;
         if self.samples >= self.samples_max || self.series.len() + self.symbols.bytes.len() >= BYTES_MAX {

@@ -96,7 +96,7 @@ impl RemoteWriteSettings {
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "remote_write",
-    summary: "Writes cumulative series to Prometheus, or whatever takes its remote write, 1.0 or 2.0.",
+    summary: "Writes cumulative series to Prometheus or any other receiver of remote write 1.0 or 2.0.",
     on_by_default: false,
     settings: RemoteWriteSettings::SETTINGS,
     gone: &[],

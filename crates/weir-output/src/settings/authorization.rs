@@ -37,7 +37,7 @@ impl Authorization {
         );
     }
 
-    /// A token makes a header of its own.
+    /// A token sets a header itself.
     pub(crate) fn check(&self) -> Result<(), SettingProblem> {
         let is_set = |name: &String| name.eq_ignore_ascii_case("authorization");
         if !self.bearer_token.is_empty() && self.headers.keys().any(is_set) {

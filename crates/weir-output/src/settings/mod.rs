@@ -1,7 +1,7 @@
-//! What an operator can set of outputs.
+//! Settings of outputs.
 //!
 //! An output is one module: its settings, declared with [`weir_config::settings!`], which know how to start it ([`Start`]), and its
-//! [`OutputType`], which is entered in [`OUTPUT_TYPES`].
+//! [`OutputType`], which is listed in [`OUTPUT_TYPES`].
 
 use std::any::Any;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! From rules as they are written to rules that apply, or to all that is wrong with them.
+//! Compiles rules, or reports every error in them.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
@@ -13,17 +13,17 @@ use crate::{
     Definitions, HistogramChoice, Mapping, Pattern, PatternError, Profile, Rule, RuleLimits, Template,
 };
 
-/// What is wrong with which part, such as `rules[2].match`.
+/// An error and its place, such as `rules[2].match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub path: String,
     pub message: String,
 }
 
-/// A set that nothing is wrong with.
+/// A set of rules, or all errors.
 pub type Compiled = Result<RuleSet, Vec<Fault>>;
 
-/// Everything that was found wrong so far.
+/// The errors found so far.
 #[derive(Default)]
 struct Faults(Vec<Fault>);
 
@@ -35,8 +35,7 @@ impl Faults {
 }
 
 impl RuleSet {
-    /// Compiles `definitions`, or says everything that is wrong with them. `suffixes`: those of histograms, in the order of
-    /// their bits.
+    /// Compiles `definitions` or returns every error. `suffixes`: the suffixes of histograms, in the order of their bits.
     pub fn new(definitions: Definitions, suffixes: &[String], limits: RuleLimits) -> Compiled {
         let mut faults = Faults::default();
         let mappings = compile_profiles(&definitions.profiles, &limits, &mut faults);
@@ -86,7 +85,7 @@ fn compile_profiles(profiles: &[Profile], limits: &RuleLimits, faults: &mut Faul
     mappings
 }
 
-/// By rule its actions on values, and the bits of the histogram suffixes that it clears and sets.
+/// By rule: its actions on values, and the histogram suffix bits to clear and to set.
 type CompiledRules = (Vec<Vec<CompiledValue>>, Vec<(u32, u32)>);
 
 fn compile_rules(
@@ -130,7 +129,7 @@ fn compile_values(rule: &Rule, path: &str, limits: &RuleLimits, faults: &mut Fau
     compiled
 }
 
-/// Profile and place in it, by mapping number.
+/// Profile and position in it, by mapping number.
 fn places(definitions: &Definitions) -> Vec<(usize, usize)> {
     let profiles = definitions.profiles.iter().enumerate();
     profiles
@@ -164,7 +163,7 @@ fn names(definitions: &Definitions, limits: &RuleLimits) -> Result<NameMatcher, 
     })
 }
 
-/// By [`super::RuleId`].
+/// Ordered by [`super::RuleId`].
 fn infos(definitions: &Definitions) -> Vec<RuleInfo> {
     let mut infos = Vec::new();
     for profile in &definitions.profiles {
@@ -188,7 +187,7 @@ fn infos(definitions: &Definitions) -> Vec<RuleInfo> {
 }
 
 impl HistogramChoice {
-    /// Bits to clear and to set; or the offending field and why.
+    /// The bits to clear and to set, or the invalid field and the reason.
     fn mask(&self, suffixes: &[String]) -> Result<(u32, u32), (&'static str, String)> {
         let (mut cleared, mut set) = (0, 0);
         for (field, chosen, is_percentile) in [
@@ -216,17 +215,17 @@ impl HistogramChoice {
     }
 }
 
-/// What the templates of a mapping can refer to.
+/// The groups that the templates of a mapping can refer to.
 struct GroupsOf {
     stars: usize,
-    /// `None` also where the expression was not understood.
+    /// Also `None` if the expression is invalid.
     regex: Option<meta::Regex>,
-    /// The pattern was understood, so that its groups are known.
+    /// The pattern is valid, so its groups are known.
     known: bool,
 }
 
 impl GroupsOf {
-    /// Checks the pattern of a mapping on the way.
+    /// Also checks the pattern of the mapping.
     fn new(pattern: &Pattern, limits: &RuleLimits, faults: &mut Faults) -> Self {
         let mut groups = GroupsOf {
             stars: 0,
@@ -271,7 +270,7 @@ impl GroupsOf {
 }
 
 impl CompiledMapping {
-    /// The paths of errors start at the mapping.
+    /// The paths of errors are relative to the mapping.
     fn new(profile: usize, mapping: &Mapping, limits: &RuleLimits) -> Result<Self, Vec<Fault>> {
         let mut faults = Faults::default();
         let groups = GroupsOf::new(&mapping.pattern, limits, &mut faults);

@@ -22,10 +22,10 @@ const METRICS_DEFAULT: u64 = 100;
 const METRICS_MAX: u64 = 10_000;
 /// The default window of `books`.
 const BOOKS_SECONDS: i64 = 300;
-/// Events that may wait for a reader of a stream; one that is slower has gone or might as well.
+/// Events that may wait for a stream's reader. A slower reader is disconnected.
 const EVENTS_MAX: usize = 16;
 
-/// The answers from the history.
+/// The paths that the history answers.
 pub const PATHS: [&str; 5] = [
     "/api/v1/metrics",
     "/api/v1/query",
@@ -41,7 +41,7 @@ pub enum Request {
     Query(Query),
     Tags(String),
     Books(BooksRequest),
-    /// Rules as a configuration has them.
+    /// Rules in the form of a configuration.
     Trial(String),
 }
 
@@ -53,13 +53,13 @@ pub struct BooksRequest {
     step: Option<u32>,
 }
 
-/// Metrics that match, and the window that is held.
+/// Matching metrics, and the stored time range.
 #[derive(Debug, Serialize)]
 struct Metrics {
-    /// Unix seconds of the oldest bucket held, and of the newest.
+    /// Unix seconds of the oldest and of the newest stored bucket.
     held_from: i64,
     held_to: i64,
-    /// Metrics that match, those before `offset` and beyond `limit` included.
+    /// Matching metrics, including those before `offset` and beyond `limit`.
     total: usize,
     offset: usize,
     metrics: Vec<Metric>,
@@ -75,11 +75,11 @@ struct Tags {
 #[derive(Debug, Serialize)]
 struct Meaning {
     name: &'static str,
-    /// Name and value of the label that tells it apart.
+    /// Name and value of the identifying label.
     label: Option<(&'static str, &'static str)>,
     unit: &'static str,
     meaning: &'static str,
-    /// Whether it rises when something was lost, refused, or not as good as it could be.
+    /// Whether it reports a loss, refusal or degradation.
     sign: bool,
     advice: &'static str,
 }
@@ -101,7 +101,7 @@ impl Meaning {
     }
 }
 
-/// Every series that the agent has of itself.
+/// Every series of the agent itself.
 pub fn meanings() -> Result<Vec<u8>, Refused> {
     json(
         &declared()
@@ -111,7 +111,7 @@ pub fn meanings() -> Result<Vec<u8>, Refused> {
     )
 }
 
-/// The request that a path stands for; `None` for the paths of others.
+/// The request of a path; `None` for other paths.
 pub fn request(path: &str, query: query::Query<'_>, recent: &Recent) -> Option<Result<Request, Refused>> {
     Some(match path {
         "/api/v1/metrics" => metrics_request(query).map(Request::Metrics),
@@ -225,14 +225,14 @@ fn books_request(query: query::Query<'_>, recent: &Recent) -> Result<BooksReques
     })
 }
 
-/// The first second behind the newest bucket.
+/// The first second after the newest bucket.
 fn end_of(history: &History) -> i64 {
     history
         .newest()
         .map_or(0, |(time, width)| time + i64::from(width))
 }
 
-/// Answers from what is held. Takes up to a tenth of a second: not for async tasks.
+/// Answers from the history. Takes up to a tenth of a second: not for async tasks.
 pub fn answer(request: &Request, recent: &Recent) -> Result<Vec<u8>, Refused> {
     match request {
         Request::Metrics(request) => {
@@ -286,7 +286,7 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>, Refused> {
 /// The content of a stream of events.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// The points that each flush adds to this.
+    /// The query whose new points each flush sends.
     query: Option<Query>,
     /// The books of each second whose names match.
     books: String,
@@ -303,14 +303,14 @@ pub fn live_request(query: query::Query<'_>, recent: &Recent) -> Result<Live, Re
     })
 }
 
-/// Starts a stream of events; it ends when its reader has gone or is slower than what comes.
+/// Starts a stream of events. It ends when its reader disconnects or is too slow.
 pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> mpsc::Receiver<Bytes> {
     let (sender, events) = mpsc::channel(EVENTS_MAX);
     tokio::spawn(async move {
         let _permit = permit;
         let mut news = recent.news();
         let mut before = *news.borrow_and_update();
-        // At once, so that a browser knows that the stream is open.
+        // Sent at once, so that a browser knows that the stream is open.
         let mut event = Bytes::from_static(b": weir\n\n");
         while sender.try_send(event).is_ok() {
             event = loop {
@@ -373,7 +373,7 @@ impl Live {
 fn event(name: &str, data: Result<Vec<u8>, Refused>) -> Vec<u8> {
     let (name, data) = match data {
         Ok(data) => (name, data),
-        // Not `error`, which a browser's EventSource keeps for itself.
+        // Not `error`, which a browser's EventSource reserves.
         Err(refused) => ("refused", refused.json().to_string().into_bytes()),
     };
     let mut text = format!("event: {name}\ndata: ").into_bytes();

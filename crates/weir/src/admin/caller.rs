@@ -1,10 +1,9 @@
-//! Which requests are refused for where they come from: a web page in the operator's browser can reach every address
-//! that the browser can, loopback included.
+//! Refuses requests by their source: a web page in the operator's browser can reach every address that the browser can, including loopback.
 //!
-//! * A page whose own name was pointed at this machine (DNS rebinding) would be of the same origin and could read every
-//!   answer. The browser sends that name as `Host`.
-//! * A page of another site cannot read answers, but it can send requests. What changes something needs a header that a
-//!   form cannot send, and `Origin` and `Sec-Fetch-Site` must not tell of another site.
+//! * A page whose own name resolves to this machine (DNS rebinding) would have the same origin and could read every answer. The browser
+//!   sends that name as `Host`.
+//! * A page of another site cannot read answers, but it can send requests. Requests that change something need a header that a form cannot
+//!   send, and `Origin` and `Sec-Fetch-Site` must not name another site.
 
 use std::net::IpAddr;
 
@@ -15,11 +14,11 @@ use weir_config::HostName;
 use super::server::Refused;
 use crate::logging::printable;
 
-/// Requests that change something have this header, with any value. A form cannot send it, and a script of another site
-/// only after a preflight request, which is refused.
+/// Requests that change something need this header, with any value. A form cannot send it, and a script of another site only after a
+/// preflight request, which is refused.
 pub const REQUEST_HEADER: &str = "X-Weir-Request";
 
-/// The hosts that a request may name beside addresses and `localhost`.
+/// Allowed hosts besides addresses and `localhost`.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts(Vec<String>);
 
@@ -118,7 +117,7 @@ fn foreign(name: &str, value: &HeaderValue) -> Refused {
     )
 }
 
-/// Host names differ neither by case nor by the dot at their end.
+/// Host names ignore case and a final dot.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

@@ -1,4 +1,4 @@
-//! The clients' own telemetry, in total and for each client.
+//! The clients' telemetry, in total and per client.
 
 use serde::{Deserialize, Serialize};
 use weir_counters::Moves::{Sign, Work};
@@ -6,14 +6,14 @@ use weir_counters::{Counts, Series, counters};
 
 use super::numbers::Numbers;
 
-/// Clients with series.
+/// Maximum clients with series.
 const SERIES_MAX: usize = 64;
 
-/// The row of the clients for which there was no room.
+/// The row of clients that found no room.
 pub const OTHER: &str = "other";
 
 counters! {
-    /// Numbers of all clients together, as they report them. What a client does not report is not known.
+    /// Totals of all clients, as they report them. Numbers that a client does not report are unknown.
     pub enum ClientCounter {
         /// Clients that are distinguished now: each program, version, transport and origin is one.
         Known = Series::gauge("weir_clients", "clients.known", "clients"),
@@ -66,26 +66,26 @@ counters! {
     }
 }
 
-/// As they report about themselves; empty where none does.
+/// As reported by the clients; empty if none reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientReport {
-    /// Of all clients together.
+    /// Totals.
     #[serde(flatten)]
     pub numbers: Numbers,
-    /// Those that have a row, as far as this process has seen them in the last hour: those that dropped most come first.
+    /// Clients with a row that this process has seen in the last hour, most drops first.
     pub seen: Vec<ClientRow>,
 }
 
-/// One client: all processes that say the same about themselves.
+/// One client: all processes with the same identity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientRow {
-    /// What the client calls itself, as `go` or `ruby`; `other` for those for which there was no room.
+    /// The client's name, for example `go` or `ruby`; `other` for clients that found no room.
     pub client: String,
     pub version: String,
     pub transport: String,
-    /// The tag or host that tells best where it runs; empty where nothing does.
+    /// The tag or host that best identifies its place; empty if unknown.
     pub origin: String,
     /// Unix seconds of the last bucket with a report.
     pub last_seen: u64,
@@ -99,7 +99,7 @@ pub struct ClientRow {
 }
 
 impl ClientRow {
-    /// With the numbers that are worth a column.
+    /// Adds the numbers that have a column.
     pub fn with(self, counts: &Counts<ClientCounter>) -> ClientRow {
         ClientRow {
             packets_sent: counts[ClientCounter::PacketsSent],
@@ -113,7 +113,7 @@ impl ClientRow {
         }
     }
 
-    /// A client that reports reasons alone has lost as much as they say.
+    /// For a client that reports only reasons, their sum.
     pub fn packets_lost(&self) -> u64 {
         let by_reason = self.packets_dropped_queue + self.packets_dropped_writer;
         self.packets_dropped.max(by_reason)
@@ -125,7 +125,7 @@ impl ClientRow {
 }
 
 impl ClientReport {
-    /// Clients with losses, for series: a client with a series keeps it as long as it is known, unless there are too many.
+    /// Clients with losses, for series. A client keeps its series while it is known, unless there are too many.
     pub fn losers(&self) -> impl Iterator<Item = &ClientRow> + Clone {
         self.seen.iter().filter(|row| row.has_lost()).take(SERIES_MAX)
     }

@@ -1,9 +1,9 @@
-//! Who may hold a connection to the admin server, and for how long.
+//! Limits on admin connections and their duration.
 //!
-//! A connection waits until it has sent the head of a request, and again after the answer. Those that wait are bounded: one
-//! more turns out the oldest of the peer that has most of them, so that connections which say nothing, or say it slowly,
-//! never keep a new one from being heard. A request that costs something takes a slot, of which there are few, and of
-//! those one peer gets a part. Health takes none: it is answered as soon as its request is read.
+//! A connection waits until it has sent the head of a request, and again after the answer. The number of waiting connections is limited: a
+//! further one evicts the oldest of the peer with the most of them, so connections that are silent or slow never keep out a new one. An
+//! expensive request takes one of a few slots, of which one peer gets only a part. Health needs no slot: it is answered as soon as its
+//! request is read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future as _;
@@ -24,17 +24,17 @@ use crate::profile;
 /// Limits of connections, requests and time.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// Connections that are not being answered.
+    /// Waiting connections.
     pub waiting: usize,
-    /// Requests under way, those to health apart.
+    /// Open requests, except to health.
     pub requests: usize,
-    /// Of these, the part that one peer may have: an IPv4 address, or a /64 of IPv6.
+    /// The maximum for one peer: an IPv4 address, or a /64 of IPv6.
     pub requests_per_peer: usize,
-    /// For the head of a request, from the beginning of the connection or the end of the last answer.
+    /// Timeout for the head of a request, from the start of the connection or the end of the last answer.
     pub head: Duration,
-    /// For the peer to take anything of an answer.
+    /// Timeout for the peer to accept any part of an answer.
     pub write: Duration,
-    /// For everything.
+    /// Maximum duration of a connection.
     pub connection: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Default for ConnectionLimits {
             requests_per_peer: 16,
             head: Duration::from_secs(5),
             write: Duration::from_secs(10),
-            // The longest profile fits in.
+            // Leaves time for the longest profile.
             connection: Duration::from_secs(profile::SECONDS_MAX + 300),
         }
     }
@@ -62,7 +62,7 @@ pub struct Connections {
 #[derive(Default)]
 struct Held {
     next: u64,
-    /// By age: numbers go up.
+    /// Ordered by age: numbers increase.
     waiting: BTreeMap<u64, Waiting>,
     requests: usize,
     requests_of: HashMap<IpAddr, usize>,
@@ -84,7 +84,7 @@ impl Connections {
         lock(&self.held).requests
     }
 
-    /// Takes a connection in, if need be in the place of another.
+    /// Admits a connection, evicting another one if necessary.
     pub fn admit(&self, address: IpAddr) -> Arc<Connection> {
         let mut held = lock(&self.held);
         if held.waiting.len() >= self.limits.waiting {
@@ -105,7 +105,7 @@ impl Connections {
 }
 
 impl Held {
-    /// The oldest of those of the peer that has most.
+    /// Evicts the oldest connection of the peer with the most.
     fn turn_one_out(&mut self) {
         let mut by_peer: HashMap<IpAddr, (usize, u64)> = HashMap::new();
         for (id, waiting) in &self.waiting {
@@ -121,13 +121,13 @@ impl Held {
     }
 }
 
-/// One connection. It is waiting, or has a slot, or has been turned out.
+/// One connection. It waits, has a slot, or was evicted.
 pub struct Connection {
     id: u64,
     peer: IpAddr,
     turned_out: Arc<Notify>,
     has_slot: AtomicBool,
-    /// The answer is complete, as far as this side goes.
+    /// The answer was written completely.
     is_answered: AtomicBool,
     all: Connections,
 }
@@ -142,12 +142,12 @@ pub enum NoSlot {
 }
 
 impl Connection {
-    /// Completes when another connection needs the place.
+    /// Completes when the connection is evicted.
     pub async fn turned_out(&self) {
         self.turned_out.notified().await;
     }
 
-    /// Takes a slot for a request, until the guard is gone and the answer has been sent.
+    /// Takes a slot for a request, held until the guard is dropped and the answer was sent.
     pub fn begin(self: &Arc<Self>) -> Result<Slot, NoSlot> {
         let limits = &self.all.limits;
         let mut held = lock(&self.all.held);
@@ -170,7 +170,7 @@ impl Connection {
         Ok(Slot(self.clone()))
     }
 
-    /// Everything written has been handed to the kernel.
+    /// Called when everything written was passed to the kernel.
     fn flushed(&self) {
         if self.is_answered.swap(false, Ordering::Relaxed) {
             let mut held = lock(&self.all.held);
@@ -209,7 +209,7 @@ impl Drop for Connection {
     }
 }
 
-/// Lives as long as the answer is made.
+/// Held while the answer is produced.
 pub struct Slot(Arc<Connection>);
 
 impl Drop for Slot {
@@ -222,7 +222,7 @@ fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The owner of one address of a /64 of IPv6 has all of them.
+/// The peer of an address. The owner of one IPv6 address has its whole /64.
 fn peer(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {
@@ -232,7 +232,7 @@ fn peer(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A stream that fails when its peer takes nothing for too long, and tells the connection when all is written.
+/// A stream that fails if its peer accepts nothing for too long, and notifies the connection after a flush.
 pub struct Timed<S> {
     stream: S,
     connection: Arc<Connection>,

@@ -1,23 +1,22 @@
-//! Who uses how much, as `/api/v1/contexts` and `weir top` show it.
+//! Usage by metric, tag key and origin, for `/api/v1/contexts` and `weir top`.
 
 use serde::{Deserialize, Serialize};
 
-/// As of the last flush. Lists are ordered by what their name says, most first, and hold at most as many rows as asked for.
+/// As of the last flush. Lists are sorted by the quantity in their name, descending, and have at most the requested number of rows.
 ///
-/// With several workers a context counts once for each that sees its messages.
+/// A context counts once for each worker that sees its messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContextReport {
     /// Unix seconds.
     pub as_of: u64,
     pub contexts_live: u64,
-    /// How long ago the counts were taken that `growth` compares with: an hour, or less in the first hour; 0 when there are
-    /// none yet.
+    /// Age of the counts that `growth` compares with: an hour, or less in the first hour; 0 if there are none yet.
     pub growth_seconds: u64,
     /// Metric names, tag keys and origins with live contexts, at least.
     pub metrics_live: u64,
     pub tag_keys_live: u64,
     pub origins_live: u64,
-    /// Distinct tags whose keys are not distinguished, because there are too many keys or they are too long.
+    /// Distinct tags of keys that are not distinguished, because there are too many keys or they are too long.
     pub tag_values_untracked: u64,
     pub metrics_by_samples: Vec<MetricRow>,
     pub metrics_by_contexts: Vec<MetricRow>,
@@ -32,9 +31,9 @@ pub struct MetricRow {
     pub metric: String,
     /// Live contexts.
     pub contexts: u64,
-    /// Contexts more than `growth_seconds` ago; at least so many when the metric was not among the first then.
+    /// Increase within `growth_seconds`. A lower bound if the metric was not in the list then.
     pub growth: i64,
-    /// Over the last bucket. Counted up to 256 messages a second, estimated from as many where there are more.
+    /// In the last bucket. Counted up to 256 messages a second, and estimated from a sample above that.
     pub samples_per_second: f64,
 }
 
@@ -42,23 +41,23 @@ pub struct MetricRow {
 pub struct TagKeyRow {
     /// The text before the first colon; empty for tags without one.
     pub key: String,
-    /// Different values in live contexts.
+    /// Distinct values in live contexts.
     pub values: u64,
-    /// Values more than `growth_seconds` ago, as for metrics.
+    /// Increase of the values within `growth_seconds`, as for metrics.
     pub growth: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginRow {
-    /// The container of the sending process, or what its messages say about themselves; `unknown` where neither is known.
+    /// The container of the sending process, or the origin fields of its messages; `unknown` without both.
     pub origin: String,
-    /// Different combinations of kind, name and tags as sent.
+    /// Distinct combinations of kind, name and tags as sent.
     pub contexts: u64,
     /// As for metrics.
     pub samples_per_second: f64,
 }
 
-/// A metric whose new contexts met a limit in the last bucket.
+/// A metric with refused contexts in the last bucket.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LimitedRow {
     pub metric: String,
@@ -66,7 +65,7 @@ pub struct LimitedRow {
     pub reason: String,
     /// Samples without a context in the last bucket.
     pub samples: u64,
-    /// The tag key with most different values among them, empty when they have no tags; and about how many values.
+    /// The tag key with the most values among them (empty without tags), and the estimated number of its values.
     pub tag_key: String,
     pub tag_values: u64,
     /// As in `OriginRow`.

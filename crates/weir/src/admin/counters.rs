@@ -1,4 +1,4 @@
-//! What the agent counts outside of workers, and all tables of counters there are.
+//! Counters outside of workers, and the list of all counter tables.
 
 use weir_aggregate::AggregateCounter;
 use weir_context::{AliasCounter, ContextCounter, LimitReason, OriginCounter};
@@ -17,23 +17,23 @@ use super::fleet::FleetCounter;
 counters! {
     /// The agent's facts about its listeners.
     pub enum SocketCounter {
-        /// Times the socket file was missing or replaced, and made again.
+        /// How often the socket file was missing or replaced, and was created again.
         FilesRemade = Series::counter("weir_socket_files_remade_total", "listeners.socket_files_remade", "times"),
             Sign("A program removes socket files: clients have to reconnect each time.");
-        /// Bytes of receive buffer the kernel granted; 0 where that has no meaning.
+        /// Size of the receive buffer that the kernel granted, in bytes; 0 for sockets without one.
         ReceiveBuffer = Series::gauge("weir_receive_buffer_bytes", "listeners.receive_buffer", "bytes"),
             Work("If it is less than what was wanted, raise `net.core.rmem_max`.");
-        /// Bytes of receive buffer that weir asked for.
+        /// Size of the receive buffer that weir requested, in bytes.
         ReceiveBufferWanted = Series::gauge("weir_receive_buffer_wanted_bytes", "listeners.receive_buffer_wanted", "bytes"),
             Work("It follows `receive_buffer`.");
-        /// Sockets that the service manager or the previous process had opened, and that this process took over.
+        /// Sockets opened by the service manager or the previous process and taken over by this process.
         Passed = Series::gauge("weir_sockets_passed", "listeners.sockets_passed", "sockets"),
             Work("With socket activation or a descriptor store it is the number of the listener's sockets.");
     }
 }
 
 counters! {
-    /// The way of closed buckets from the workers to the outputs. What workers hand over is received or lost.
+    /// The path of closed buckets from the workers to the outputs. Rows that workers hand over are received or lost.
     pub enum PipelineCounter {
         /// Rows that arrived from the workers.
         RowsReceived = Series::counter("weir_rows_received_total", "rows.received", "rows"),
@@ -41,7 +41,7 @@ counters! {
         /// Rows that a worker announced and that never arrived.
         RowsLost = Series::counter("weir_rows_lost_total", "rows.lost", "rows"),
             Sign("A worker ended in the middle of a flush: the log says why.");
-        /// Rows that wait for other workers' part of their bucket.
+        /// Rows that wait for other workers to deliver their part of the bucket.
         RowsWaiting = Series::gauge("weir_rows_waiting", "rows.waiting", "rows"),
             Work("It is zero between flushes, unless a worker is stuck.");
         /// Rows after the merge of all workers.
@@ -63,7 +63,7 @@ counters! {
 }
 
 counters! {
-    /// The last minutes, kept for people.
+    /// The last minutes, stored for users.
     pub enum HistoryCounter {
         /// Points received for storing.
         Taken = Series::counter("weir_history_points_total", "history.taken", "points"),
@@ -71,10 +71,10 @@ counters! {
         /// Points of new series that were not stored, for lack of memory.
         Refused = Series::counter("weir_history_points_refused_total", "history.refused", "points"),
             Sign("The page does not show these series; outputs are not affected. More `memory`, or a larger `history`, holds more of them.");
-        /// Points that were not stored, because the thread that stores them was behind.
+        /// Points that were not stored, because the storing thread was behind.
         Behind = Series::counter("weir_history_points_behind_total", "history.behind", "points"),
             Sign("The page has gaps; outputs are not affected. The machine has no CPU time left.");
-        /// Points that were not stored, because their timestamp is too old.
+        /// Points that were not stored, because their timestamp was too old.
         Late = Series::counter("weir_history_points_late_total", "history.late", "points"),
             Work("Senders give timestamps of the past; the page does not show them.");
         /// Points stored.
@@ -83,7 +83,7 @@ counters! {
         /// Series stored.
         HeldSeries = Series::gauge("weir_history_series", "history.series", "series"),
             Work("It follows the contexts.");
-        /// Seconds from the oldest bucket held to the newest.
+        /// Seconds from the oldest to the newest stored bucket.
         Seconds = Series::gauge("weir_history_seconds", "history.seconds", "seconds"),
             Work("How far the page looks back.");
     }
@@ -92,7 +92,7 @@ counters! {
 counters! {
     /// Counters of the tail and captures.
     pub enum TapCounter {
-        /// Tails and captures that are open.
+        /// Open tails and captures.
         Streams = Series::gauge("weir_tap_streams", "taps.streams", "streams"),
             Work("A user reads the tail or captures packets.");
         /// Packets copied for tails and captures.
@@ -107,14 +107,14 @@ counters! {
     }
 }
 
-/// A table that status, series and documentation show.
+/// A table in status, series and documentation.
 pub trait Listed: Counter {}
 
 macro_rules! tables {
     ($($table:ty),+ $(,)?) => {
         $(impl Listed for $table {})+
 
-        /// Everything that is counted.
+        /// All tables.
         pub const TABLES: &[&[Info]] = &[$(<$table as Counter>::INFO),+];
     };
 }

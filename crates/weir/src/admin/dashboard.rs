@@ -1,4 +1,4 @@
-//! A dashboard for Grafana, written from the declarations: every series has a panel that says what it means.
+//! A dashboard for Grafana, generated from the declarations: every series has a panel with its meaning.
 
 use serde_json::{Value, json};
 use weir_counters::{Kind, Moves};
@@ -6,16 +6,16 @@ use weir_counters::{Kind, Moves};
 use super::metrics_page::groups;
 use super::series::{Declared, declared};
 
-/// Grafana's grid is this wide.
+/// Width of Grafana's grid.
 const COLUMNS: usize = 24;
-/// Of a panel.
+/// Width of a panel.
 const WIDTH: usize = 8;
 const HEIGHT: usize = 7;
 
-/// Of the agents that the dashboard's variables choose.
+/// Selects the agents chosen in the dashboard's variables.
 const CHOSEN: &str = r#"job=~"$job",instance=~"$instance""#;
 
-/// The whole of `dashboard.json`.
+/// The text of `dashboard.json`.
 pub fn json() -> String {
     let mut text = format!("{:#}", dashboard());
     text.push('\n');
@@ -92,7 +92,7 @@ fn glance() -> [(&'static str, &'static str, String); 6] {
     ]
 }
 
-/// A variable whose values a query finds.
+/// A variable with the values of a query.
 fn variable(name: &str, query: &str) -> Value {
     json!({
         "name": name,
@@ -148,7 +148,7 @@ fn query(counters: &[&Declared]) -> String {
     }
 }
 
-/// As Grafana calls it.
+/// Grafana's name of a unit.
 fn unit(unit: &str, kind: Kind) -> String {
     match (unit, kind) {
         ("bytes", Kind::Counter) => "Bps".to_owned(),
@@ -175,7 +175,7 @@ fn panel(title: &str, description: &str, unit: &str, query: &str) -> Value {
     })
 }
 
-/// Puts panels side by side.
+/// Lays out panels side by side.
 #[derive(Clone, Default)]
 struct Grid {
     column: usize,
@@ -204,7 +204,7 @@ impl Grid {
     }
 }
 
-/// Each panel needs a unique number, also inside of rows.
+/// Each panel needs a unique number, even within rows.
 fn numbered(mut panels: Vec<Value>) -> Vec<Value> {
     fn number(panels: &mut [Value], next: &mut u64) {
         for panel in panels {
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(numbers.len(), panels.len());
     }
 
-    /// Where two panels overlap, Grafana moves one of them.
+    /// Grafana moves overlapping panels.
     #[test]
     fn panels_that_are_seen_together_do_not_overlap() {
         let dashboard = dashboard();

@@ -1,9 +1,9 @@
-//! Books over restarts: the counts of earlier processes are added to those of this one.
+//! Books across restarts: the counts of earlier processes are added to those of this one.
 
 use super::status::{ListenerStatus, Number, Numbers, OutputStatus, Status};
 
 impl Status {
-    /// Adds the books of the previous process, its predecessors' included. Values that are not counts stay.
+    /// Adds the books of the previous process, which include those of its predecessors. Gauges stay.
     pub fn add_earlier(&mut self, earlier: &Status) {
         self.numbers.add_counters(&earlier.numbers);
         self.limits.numbers.add_counters(&earlier.limits.numbers);
@@ -22,11 +22,11 @@ impl Status {
         state.samples_lost += before.samples_lost;
         state.kills += before.kills;
         state.contexts_refused += before.contexts_refused;
-        state.outputs_begun_anew += before.outputs_begun_anew;
+        state.outputs_reset += before.outputs_reset;
         state.hand_over.add(&before.hand_over);
     }
 
-    /// The key of a listener is its address; a removed one keeps its books.
+    /// A listener is identified by its address. A removed one keeps its books.
     fn add_listener(&mut self, earlier: &ListenerStatus) {
         let mut counted = Numbers::default();
         counted.add_counters(&earlier.numbers);
@@ -46,7 +46,7 @@ impl Status {
         }
     }
 
-    /// The key of an output is name and type; a removed one keeps its books.
+    /// An output is identified by name and type. A removed one keeps its books.
     fn add_output(&mut self, earlier: &OutputStatus) {
         let same =
             |own: &&mut OutputStatus| own.name == earlier.name && own.output_type == earlier.output_type;
@@ -78,7 +78,7 @@ mod tests {
     use crate::admin::status::tests::balanced;
     use weir_counters::Counts;
 
-    /// Counts add up, and what is a state of things stays this process's own.
+    /// Counters add up, gauges stay this process's own.
     #[test]
     fn books_of_two_processes_balance() {
         let mut earlier = balanced();
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(own.of(PipelineCounter::RowsMerged), 10);
         assert_eq!(own.of(PipelineCounter::BucketSeconds), 10);
         assert_eq!(own.state.set_aside, 1);
-        // Three points lay on disk, and are found again by this process.
+        // Three points were on disk and are found by this process.
         assert_eq!(
             (own.outputs[0].points.produced, own.outputs[0].points.pending),
             (15, 3)

@@ -1,4 +1,4 @@
-//! What `/api/v1/explain` and `weir explain` say about one message.
+//! The explanation of one message, for `/api/v1/explain` and `weir explain`.
 
 use std::fmt::Write as _;
 
@@ -16,14 +16,14 @@ pub struct ExplainRequest {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     pub line: String,
-    /// Why the line is not a message; nothing else is known then.
+    /// Why the line is invalid; all other fields are then empty.
     pub rejected: Option<String>,
-    /// Something about the whole that is probably not meant.
+    /// A remark about a probable mistake.
     pub note: Option<String>,
     pub origin: OriginExplanation,
-    /// The stages of the rules that changed something, in their order.
+    /// The rule stages that changed something, in order.
     pub steps: Vec<ExplainedStep>,
-    /// Absent when a rule drops the message, or its sender may not send.
+    /// Absent if a rule drops the message, or its sender may not send.
     pub context: Option<ExplainedContext>,
 }
 
@@ -48,7 +48,7 @@ pub struct ExplainedContext {
 }
 
 impl Explanation {
-    /// For people.
+    /// Text for users.
     pub fn render(&self) -> String {
         let mut page = format!("{}\n", self.line);
         if let Some(class) = &self.rejected {

@@ -1,4 +1,4 @@
-//! What `weir merge` says of a fleet: how far it is, which agents are there, and what became of everything they published.
+//! The status of `weir merge`: progress, agents, and the fate of everything that they published.
 
 use serde::{Deserialize, Serialize};
 use weir_counters::Moves::{Sign, Work};
@@ -14,7 +14,7 @@ const QUARANTINED: Series = Series::counter(
 .help("Records that were not merged, by reason. The log keeps them with their bytes.");
 
 counters! {
-    /// What a merge knows of its partitions together. What was counted before a change of owner is part of it.
+    /// Totals of a merge over its partitions. Includes counts from before a change of owner.
     pub enum FleetCounter {
         /// Partitions that this process reads.
         Partitions = Series::gauge("weir_fleet_partitions", "fleet.partitions_held", "partitions"),
@@ -22,79 +22,79 @@ counters! {
         /// Records of the log that were not read yet.
         LagRecords = Series::gauge("weir_fleet_lag_records", "fleet.lag_records", "records"),
             Work("It rises while less is read than agents publish: add a process or cores.");
-        /// How far the time of the log that was merged is behind the clock.
+        /// How far the merged records lag behind the clock.
         LagMs = Series::gauge("weir_fleet_lag_seconds", "fleet.lag_seconds", "seconds").per_unit(1000),
             Work("It is zero while everything is read.");
-        /// Buckets that are open.
+        /// Open buckets.
         OpenBuckets = Series::gauge("weir_fleet_open_buckets", "fleet.open_buckets", "buckets"),
             Work("Two or three of each partition are; more when an agent is waited for.");
-        /// Buckets that closed.
+        /// Closed buckets.
         ClosedBuckets = Series::counter("weir_fleet_closed_buckets_total", "fleet.closed_buckets", "buckets"),
             Work("It rises by one for each partition and bucket.");
-        /// Agents that the bucket was waited for which closed last.
+        /// Agents that the last closed bucket waited for.
         AgentsExpected = Series::gauge("weir_fleet_agents_expected", "fleet.agents_expected", "agents"),
             Work("It follows the fleet, six buckets later where an agent ends without saying so.");
-        /// Agents whose records were in the bucket that closed last.
+        /// Agents whose records are in the last closed bucket.
         AgentsSeen = Series::gauge("weir_fleet_agents_seen", "fleet.agents_seen", "agents"),
             Work("Less than `weir_fleet_agents_expected` means that a fall of numbers may be one of agents.");
-        /// Agents that were expected in the bucket which closed last, and whose records were not there in some partition.
+        /// Agents that the last closed bucket waited for and whose records were missing in some partition.
         AgentsMissing = Series::gauge("weir_fleet_agents_missing", "fleet.agents_missing", "agents"),
-            Sign("`weir merge status` names them. What they send later goes into corrections.");
-        /// Agents whose id another one has too.
+            Sign("`weir merge status` names them. Their later records go into corrections.");
+        /// Agents that share their id with another one.
         SharedIds = Series::gauge("weir_fleet_shared_ids", "fleet.shared_ids", "agents"),
             Sign("A disk or its state directory was copied: `weir merge status` names the id. Remove the state directory of one of them.");
-        /// Records that were merged.
+        /// Merged records.
         Merged = Series::counter("weir_fleet_merged_records_total", "fleet.records.merged", "records"),
             Work("It rises with each bucket that closes.");
-        /// Records that came after their bucket had closed, and are in a correction.
+        /// Records that arrived after their bucket had closed, and went into a correction.
         Late = Series::counter("weir_fleet_late_records_total", "fleet.records.late", "records"),
-            Sign("Agents or their network are slow, or were away: a longer `grace` waits for them.");
-        /// Records that came again and were left out.
+            Sign("Agents or their network are slow or were down: a longer `grace` waits for them.");
+        /// Repeated records, which were not merged again.
         Repeats = Series::counter("weir_fleet_repeated_records_total", "fleet.records.repeated", "records"),
             Work("Agents resend what they have no answer for.");
-        /// Bytes that are no record, or of a version that this program does not read.
+        /// Invalid records, or records of a version that this program cannot read.
         Unreadable = QUARANTINED.because("unreadable"),
             Sign("Something else writes into the log, or an agent is newer than this process.");
         /// Records that were not published for a fleet.
         Unpublished = QUARANTINED.because("unpublished"),
             Sign("Something else writes into the log.");
-        /// Records whose series were divided among another number of partitions.
+        /// Records whose series were divided among another number of partitions than their bucket requires.
         Partitioned = QUARANTINED.because("partitions"),
-            Sign("An agent has not heard of the number of partitions: it may not reach the log's plan.");
-        /// Records of agents whose clock is further from the log's than `max_skew`.
+            Sign("An agent does not know the number of partitions: perhaps it cannot read the log's plan.");
+        /// Records of agents whose clock differs from the log's by more than `max_skew`.
         Clock = QUARANTINED.because("clock"),
             Sign("Set the clock of the agents that `weir merge status` names.");
         /// Records of buckets further in the future than `max_skew`.
         Future = QUARANTINED.because("future"),
             Sign("Set the clock of the agents that `weir merge status` names.");
-        /// Records older than what is remembered of their agent.
+        /// Records older than the history of their agent.
         TooOld = QUARANTINED.because("too_old"),
             Sign("An agent was away for longer than a day, or has started more than 64 times.");
         /// Records with the number of another record of the same agent.
         SharedId = QUARANTINED.because("shared_id"),
             Sign("Two agents have one id: `weir merge status` names it.");
-        /// Records of agents beyond the most that are distinguished.
+        /// Records of agents beyond the maximum number.
         TooManyAgents = QUARANTINED.because("too_many_agents"),
-            Sign("There are more than 200,000 agents: give each region a log of its own.");
-        /// Records of tenants and bucket widths beyond the most that are distinguished.
+            Sign("There are more than 200,000 agents: give each region its own log.");
+        /// Records of tenants and bucket widths beyond the maximum number.
         TooManyStreams = QUARANTINED.because("too_many_streams"),
             Sign("There are more than 256 tenants and widths: senders choose them.");
-        /// Corrections of buckets that had closed.
+        /// Corrections of closed buckets.
         Corrections = Series::counter("weir_fleet_corrections_total", "fleet.corrections", "corrections"),
             Work("Late records came.");
-        /// Series states that went into a series which stands for several.
+        /// Series states that were merged into overflow series.
         Overflowed = Series::counter("weir_fleet_overflowed_states_total", "fleet.overflowed_states", "states"),
             Sign("Give the merge more `memory`, or drop a tag in the agents' rules. Sums are right, but in series named or tagged `weir_overflow`.");
         /// Series states of gauges and sets that found no room.
         DroppedStates = Series::counter("weir_fleet_dropped_states_total", "fleet.dropped_states", "states"),
             Sign("Give the merge more `memory`, or drop a tag in the agents' rules.");
-        /// Merged series that no result can hold.
+        /// Merged series too large for a result.
         TooLarge = Series::counter("weir_fleet_too_large_series_total", "fleet.too_large_series", "series"),
             Sign("A name, its tags or a member of a set has more than a megabyte.");
         /// Series states that agents published, by their own count.
         Published = Series::counter("weir_fleet_published_states_total", "fleet.states.published", "states"),
             Work("It rises with each bucket. It is the sum of the six below, for every agent.");
-        /// Of these: in results of buckets that closed.
+        /// Of these: in results of closed buckets.
         StatesMerged = Series::counter("weir_fleet_merged_states_total", "fleet.states.merged", "states"),
             Work("It rises with each bucket that closes.");
         /// Of these: in corrections.
@@ -103,25 +103,25 @@ counters! {
         /// Of these: in quarantine.
         StatesQuarantined = Series::counter("weir_fleet_quarantined_states_total", "fleet.states.quarantined", "states"),
             Work("See `weir_fleet_quarantined_records_total`.");
-        /// Of these: in buckets that are open.
+        /// Of these: in open buckets.
         StatesOpen = Series::gauge("weir_fleet_open_states", "fleet.states.open", "states"),
             Work("It follows the fleet.");
-        /// Of these: not there, and may still come.
+        /// Of these: not received yet.
         StatesMissing = Series::gauge("weir_fleet_missing_states", "fleet.states.missing", "states"),
             Sign("An agent sent later records and not these: `weir merge status` names it and the interval.");
-        /// Of these: known to be lost.
+        /// Of these: lost.
         StatesLost = Series::counter("weir_fleet_lost_states_total", "fleet.states.lost", "states"),
             Sign("The log deleted them before they were read, or the agent dropped them: `weir merge status` names it and the interval.");
         /// Commits of results, snapshot and offset.
         Commits = Series::counter("weir_fleet_commits_total", "fleet.commits", "commits"),
             Work("It rises with each bucket.");
-        /// Commits that were refused, because another process has the partition.
+        /// Commits that were refused because another process has the partition.
         Fenced = Series::counter("weir_fleet_fenced_commits_total", "fleet.fenced_commits", "commits"),
             Work("This process stalled for longer than the session timeout, and another one took over its partitions. Nothing is lost or doubled.");
-        /// Times that reading or committing failed.
+        /// How often reading or committing failed.
         LogErrors = Series::counter("weir_fleet_log_errors_total", "fleet.log_errors", "times"),
             Sign("The log cannot be reached or written: `weir merge status` says why. Everything is read again.");
-        /// Partitions that are left alone, because their snapshot cannot be read.
+        /// Partitions that are not merged, because their snapshot cannot be read.
         UnreadableSnapshots = Series::gauge("weir_fleet_unreadable_snapshots", "fleet.unreadable_snapshots", "partitions"),
             Sign("Another version wrote them, or they are damaged: start the version that wrote them.");
     }
@@ -143,19 +143,19 @@ pub const REASONS: [FleetCounter; 9] = [
 /// A merge and its fleet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FleetStatus {
-    /// Whether this process sends to the outputs: the one that has the first partition does.
+    /// Whether this process delivers to the outputs: the one with the first partition does.
     pub sends: bool,
-    /// Why the log could not be read or written the last time; absent when it was.
+    /// The error of the last access to the log; absent after a success.
     pub log_error: Option<String>,
-    /// In total.
+    /// Totals.
     #[serde(flatten)]
     pub numbers: Numbers,
     pub partitions: Vec<PartitionRow>,
-    /// Agents that something is to be said of, at most 1,000: those that are missing first.
+    /// At most 1,000 agents with a problem; missing ones come first.
     pub agents: Vec<AgentRow>,
-    /// All that are known.
+    /// Number of known agents.
     pub agents_known: u64,
-    /// The newest.
+    /// The newest quarantined records.
     pub quarantine: Vec<QuarantineRow>,
     pub sent: Vec<SentRow>,
 }
@@ -167,10 +167,10 @@ pub struct PartitionRow {
     pub lag_records: u64,
     pub lag_seconds: f64,
     pub open_buckets: u64,
-    /// Of the bucket that closed last.
+    /// In the last closed bucket.
     pub agents_expected: u64,
     pub agents_seen: u64,
-    /// Unix seconds before which every bucket is closed, of the stream that is furthest.
+    /// Unix seconds before which every bucket is closed, in the most advanced stream.
     pub closed_before: Option<i64>,
     pub merged: u64,
     pub late: u64,
@@ -183,11 +183,11 @@ pub struct PartitionRow {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentRow {
     pub agent: String,
-    /// Its records for the bucket that closed last were not there.
+    /// Its records were missing in the last closed bucket.
     pub is_missing: bool,
-    /// Its records for the oldest open bucket have not come.
+    /// Its records for the oldest open bucket have not arrived.
     pub is_awaited: bool,
-    /// Records that show that another one has its id.
+    /// Records that prove that another agent has its id.
     pub shared_id: u64,
     pub repeated: u64,
     pub published: u64,
@@ -197,13 +197,13 @@ pub struct AgentRow {
     pub open: u64,
     pub missing: u64,
     pub lost: u64,
-    /// Buckets, Unix seconds, between which states are missing, and between which they are lost.
+    /// The buckets of the missing and of the lost states, as ranges of Unix seconds.
     pub missing_between: Option<(i64, i64)>,
     pub lost_between: Option<(i64, i64)>,
 }
 
 impl AgentRow {
-    /// Zero, always: what was published and is in no other column.
+    /// Published states that no other column accounts for. Always zero.
     pub fn difference(&self) -> i128 {
         let found = [
             self.merged,
@@ -216,7 +216,7 @@ impl AgentRow {
         i128::from(self.published) - found.into_iter().map(i128::from).sum::<i128>()
     }
 
-    /// Whether something is wrong with it.
+    /// Whether it has a problem.
     pub fn is_remarkable(&self) -> bool {
         self.is_missing
             || self.shared_id > 0
@@ -226,38 +226,38 @@ impl AgentRow {
     }
 }
 
-/// A record that was not merged.
+/// A quarantined record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QuarantineRow {
     pub partition: u32,
     pub offset: u64,
-    /// Where the record says.
+    /// If the record names it.
     pub agent: Option<String>,
     pub reason: String,
 }
 
-/// How far an output is with the results.
+/// Progress of an output in the results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SentRow {
     pub output: String,
-    /// Buckets that the output has, and the newest of them, Unix seconds.
+    /// Buckets that the output has, and the start of the newest, in Unix seconds.
     pub buckets: u64,
     pub newest: Option<i64>,
-    /// Seconds from the end of that bucket.
+    /// Seconds since the end of that bucket.
     pub lag_seconds: f64,
-    /// Buckets that were delivered again after a restart, because it was unknown whether the output had them.
+    /// Buckets delivered again after a restart, because it was unknown whether the output had them.
     pub repeated: u64,
-    /// What the backend does with equal points that come twice: `replaced`, `added_up` or, of distributions alone, `distributions_added_up`.
+    /// The backend's handling of equal points: `replaced`, `added_up`, or `distributions_added_up` for distributions only.
     pub repeats_are: String,
-    /// Series of corrections that went out, and those that this output has no way to correct.
+    /// Corrected series that were delivered, and those that this output cannot correct.
     pub corrected: u64,
     pub not_corrected: u64,
-    /// What waits for the output now: results are not read meanwhile.
+    /// What the output waits for; meanwhile it reads no results.
     pub waits: bool,
 }
 
 impl FleetStatus {
-    /// What does not add up, one sentence each.
+    /// Violated equations, one sentence each.
     pub fn imbalances(&self, found: &mut Vec<String>) {
         for agent in self.agents.iter().filter(|agent| agent.difference() != 0) {
             found.push(format!(

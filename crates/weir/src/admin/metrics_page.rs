@@ -1,4 +1,4 @@
-//! The page of metrics, written from the declarations.
+//! The page of metrics, generated from the declarations.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ parsed or dropped, messages received are accepted or rejected, and samples recei
 with their timestamp, or dropped; `weir status` says whether these books balance. Counters start at zero with the process, or continue from the previous process with a state directory (`docs/restart.md`).
 ";
 
-/// Parts of the page: a title, and the first parts of the fields that belong there.
+/// Sections of the page: a title, and the prefixes of the fields in it.
 const GROUPS: [(&str, &[&str]); 14] = [
     ("The process", &["version", "started", "reload", "state"]),
     ("Listeners", &["listeners"]),
@@ -39,7 +39,7 @@ const GROUPS: [(&str, &[&str]); 14] = [
     ("Fleets (`weir merge`)", &["fleet"]),
 ];
 
-/// The whole of `docs/metrics.md`.
+/// The text of `docs/metrics.md`.
 pub fn page() -> String {
     let mut page = HEAD.to_owned();
     let all = declared();
@@ -52,7 +52,7 @@ pub fn page() -> String {
     page
 }
 
-/// Parts of the page, each with its series, each with its counters.
+/// Sections of the page, with their series and counters.
 pub fn groups(all: &[Declared]) -> Vec<(&'static str, Vec<Vec<&Declared>>)> {
     let named = |name| {
         let of_name = all.iter().filter(|declared| declared.info.series.name == name);
@@ -78,7 +78,7 @@ fn part(declared: &Declared) -> &'static str {
     path.split(['.', '[']).next().unwrap_or(path)
 }
 
-/// One series, with what each of its counters means.
+/// One series with the meaning of its counters.
 fn series(page: &mut String, counters: &[&Declared]) {
     let first = counters[0];
     let series = first.info.series;

@@ -1,8 +1,7 @@
 //! The admin HTTP server: metrics, status, health and profiles.
 //!
-//! It answers from an [`AdminSource`] and touches neither workers nor outputs itself. It binds to loopback
-//! unless told otherwise, refuses what a web page of another site may have sent ([`caller`]), takes a bounded number of
-//! connections, and gives up on those that do not speak or listen ([`connections`]).
+//! It answers from an [`AdminSource`] and never touches workers or outputs. It binds to loopback by default, refuses requests that a web
+//! page of another site may have sent ([`caller`]), limits connections, and closes those that neither send nor read ([`connections`]).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -59,36 +58,36 @@ pub enum NotReady {
 
 /// The agent's state for the admin server.
 pub trait AdminSource: Send + Sync + 'static {
-    /// Whether packets are received and outputs are up; else why not.
+    /// Whether packets are received and outputs are up. `Err`: the reason if not.
     fn readiness(&self) -> Result<(), NotReady>;
 
     /// A consistent snapshot.
     fn status(&self) -> Answer<'_, status::Status>;
 
-    /// Reads the configuration again, as SIGHUP does. `None` while the agent starts or ends.
+    /// Reloads the configuration, as SIGHUP does. `None` during start and end.
     fn reload(&self) -> Answer<'_, Option<Reloaded>>;
 
-    /// Usage: the `top` first of each list. `None` before the first flush.
+    /// Usage: the first `top` entries of each list. `None` before the first flush.
     fn contexts(&self, _top: usize) -> Answer<'_, Option<contexts::ContextReport>> {
         Box::pin(async { None })
     }
 
-    /// The last minutes. `None`: they are not kept.
+    /// The last minutes. `None` if they are disabled.
     fn recent(&self) -> Option<Arc<Recent>> {
         None
     }
 
-    /// Access to packets. `None`: `admin_payloads` forbids it.
+    /// Access to packets. `None` if `admin_payloads` forbids it.
     fn taps(&self) -> Option<Arc<Taps>> {
         None
     }
 
-    /// The result of one message, and why. `None`: this process receives none.
+    /// Explains one message. `None`: this process receives none.
     fn explain(&self, _request: explain::ExplainRequest) -> Answer<'_, Option<explain::Explanation>> {
         Box::pin(async { None })
     }
 
-    /// The exposition for a scraper. `None` when the Prometheus output is off.
+    /// The exposition for a scraper. `None` without the Prometheus output.
     fn scrape(&self, _request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
         Box::pin(async { None })
     }
@@ -97,7 +96,7 @@ pub trait AdminSource: Send + Sync + 'static {
 /// The options of a scrape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrapeRequest {
-    /// The `Accept` header, from which the format is chosen.
+    /// The `Accept` header, which selects the format.
     pub accept: String,
     /// The scraper takes gzip.
     pub gzip: bool,
@@ -107,7 +106,7 @@ pub struct ScrapeRequest {
 #[derive(Debug)]
 pub struct Exposition {
     pub content_type: String,
-    /// `gzip`, when it is.
+    /// `gzip` if compressed.
     pub content_encoding: Option<&'static str>,
     pub body: ExpositionBody,
 }
@@ -115,7 +114,6 @@ pub struct Exposition {
 #[derive(Debug)]
 pub enum ExpositionBody {
     Whole(Bytes),
-    /// Piece by piece, so that a large exposition never exists as a whole. A scraper that goes away closes the
-    /// channel.
+    /// In pieces, so that a large exposition is never in memory as a whole. A scraper that disconnects closes the channel.
     Pieces(tokio::sync::mpsc::Receiver<Bytes>),
 }

@@ -1,4 +1,4 @@
-//! Numbers of the status by the names of their fields. The declaration of a counter decides its place.
+//! Numbers of the status by field name. A counter's declaration decides its place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use weir_counters::{Across, Counter, Counts, Info, Kind};
 
 use super::counters::TABLES;
 
-/// Reason to count; a reason that never happened may be absent.
+/// Counts by reason. A reason that never occurred may be absent.
 pub type Reasons = BTreeMap<String, u64>;
 
-/// Parts of the status whose numbers are not in its root; each entry of a list has its own.
+/// Lists in the status whose entries have their own numbers.
 const SECTIONS: [&str; 6] = [
     "listeners.",
     "outputs.",
@@ -55,12 +55,12 @@ impl Number {
 }
 
 impl Numbers {
-    /// Adds what one worker has counted.
+    /// Adds the counts of one worker.
     pub fn add<C: Counter>(&mut self, counts: &Counts<C>) {
         counts.iter().for_each(|(info, count)| self.put(info, count));
     }
 
-    /// Adds one number. One with a label is absent while it is zero.
+    /// Adds one number. A labelled number is absent while it is zero.
     pub fn put(&mut self, info: &Info, count: u64) {
         let series = &info.series;
         let number = match series.per_unit {
@@ -85,7 +85,7 @@ impl Numbers {
         }
     }
 
-    /// Adds what is counted in another, as far as it is declared; not what is a state of things.
+    /// Adds the declared counters of another; not gauges.
     pub fn add_counters(&mut self, other: &Numbers) {
         let counters = TABLES.iter().copied().flatten().map(|info| &info.series);
         let paths: BTreeSet<&str> = counters
@@ -120,7 +120,7 @@ impl Numbers {
         self.combine_at(path, &Number::Whole(count), Across::Sum);
     }
 
-    /// The group at a path, made if there is none.
+    /// The group at a path, created if missing.
     pub fn group_at(&mut self, path: &str) -> &mut Numbers {
         path.split('.').fold(self, |numbers, name| {
             let entry = numbers.0.entry(name.to_owned());
@@ -145,12 +145,12 @@ impl Numbers {
         }
     }
 
-    /// A declaration in the status: the number, or those of its labels.
+    /// The value of a declaration: a number, or those of its labels.
     pub fn shown(&self, info: &Info) -> Option<&Number> {
         self.at(below(info.series.path))
     }
 
-    /// One number as it is shown; zero if it never moved.
+    /// One number for display; zero if it never moved.
     pub fn value(&self, info: &Info) -> f64 {
         match (self.shown(info), info.series.label) {
             (Some(Number::Group(group)), Some((_, value))) => group.at(value).map_or(0.0, Number::as_f64),
@@ -167,7 +167,7 @@ impl Numbers {
         self.0.iter().map(|(name, number)| (name.as_str(), number))
     }
 
-    /// The books of a unit: received, and the results.
+    /// The books of a unit: received, good and lost.
     pub fn account(&self, path: &str) -> Account {
         let mut account = Account::default();
         let Some(Number::Group(lines)) = self.at(path) else {
@@ -183,14 +183,14 @@ impl Numbers {
         account
     }
 
-    /// Of a group of numbers.
+    /// The numbers of a group by reason.
     pub fn reasons(&self) -> Reasons {
         let count = |(name, number): (&str, &Number)| (name.to_owned(), number.as_f64() as u64);
         self.iter().map(count).collect()
     }
 }
 
-/// One unit's line of the books: received is good plus lost.
+/// One unit's line of the books: received = good + lost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Account {
     pub received: u64,
@@ -208,7 +208,7 @@ pub fn sum_of(reasons: &Reasons) -> u64 {
     reasons.values().sum()
 }
 
-/// A path within its part of the status.
+/// The path within its section of the status.
 fn below(path: &str) -> &str {
     let section = SECTIONS.iter().find_map(|section| path.strip_prefix(section));
     section.unwrap_or(path)

@@ -1,4 +1,4 @@
-//! The live page: files that the build embeds, compressed, and the headers that keep them to this address.
+//! The live page: embedded compressed files, and headers that confine the page to this address.
 
 use std::io::Read as _;
 
@@ -8,18 +8,18 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 /// Name and gzip of each file.
 const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
-/// A replacement for a page that was not built.
+/// Shown if the page was not built.
 const NOT_BUILT: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>weir</title>\
 <h1>weir</h1><p>This binary was built without its live page. <code>make run</code> builds it where Node is installed; \
 or: <code>cd web &amp;&amp; npm ci &amp;&amp; npm run build</code>, then <code>cargo build</code> again.</p>\
 <p><code>weir status</code> and <code>weir top</code> show the state in a terminal, and <a href=\"/metrics\">/metrics</a>, \
 <a href=\"/api/v1/status\">/api/v1/status</a> and the others answer as ever.</p></html>\n";
 
-/// Loads nothing from other sites, and no other site may embed it.
+/// The page loads nothing from other sites, and no other site may embed it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
 base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
-/// Whether the page was built when the agent was.
+/// Whether the build embedded the page.
 pub fn is_built_in() -> bool {
     !FILES.is_empty()
 }
@@ -31,12 +31,12 @@ pub struct File {
     pub bytes: Vec<u8>,
 }
 
-/// Whether a request wants the page rather than the index for terminals: browsers ask for HTML by name.
+/// Whether a request wants the page instead of the index for terminals: browsers ask for HTML by name.
 pub fn is_wanted(headers: &HeaderMap) -> bool {
     names(headers, header::ACCEPT, "text/html")
 }
 
-/// The file at a path of the address.
+/// The file at a path.
 pub fn file(path: &str, headers: &HeaderMap) -> Option<File> {
     let name = match path {
         "/" => "index.html",

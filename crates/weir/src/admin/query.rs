@@ -1,4 +1,4 @@
-//! The part of a URL behind the question mark.
+//! The query string of a URL.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use hyper::StatusCode;
 
 use super::server::Refused;
 
-/// Names and values, decoded when asked for.
+/// Names and values, decoded on access.
 #[derive(Clone, Copy, Debug)]
 pub struct Query<'a>(pub &'a str);
 
@@ -21,7 +21,7 @@ impl<'a> Query<'a> {
         let Some((_, text)) = self.pairs().filter(|(key, _)| key == name).last() else {
             return Ok(None);
         };
-        // Decoding puts this where bytes were no UTF-8.
+        // Decoding replaces invalid UTF-8 with this character.
         if text.contains('\u{fffd}') {
             return Err(bad(format!("{name} is not percent-encoded UTF-8")));
         }
@@ -34,7 +34,7 @@ impl<'a> Query<'a> {
         values.map(|(_, value)| value.into_owned()).collect()
     }
 
-    /// Every value of that name, those between commas on their own.
+    /// Every value of that name, split at commas.
     pub fn list(self, name: &str) -> Vec<String> {
         let values = self.all(name);
         let parts = values.iter().flat_map(|value| value.split(','));
@@ -49,7 +49,7 @@ impl<'a> Query<'a> {
         number.ok_or_else(|| bad(format!("{name} must be a whole number from {min} to {max}")))
     }
 
-    /// Unix seconds, or `-15m`: so long before `now`.
+    /// Unix seconds, or `-15m`: this long before `now`.
     pub fn time(self, name: &str, now: i64) -> Result<Option<i64>, Refused> {
         let Some(text) = self.text(name)? else {
             return Ok(None);

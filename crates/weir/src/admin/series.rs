@@ -1,4 +1,4 @@
-//! The `weir_` series: every counter by its declaration, and what the status has in lists by the tables below.
+//! The `weir_` series: every counter by its declaration, and lists of the status by the tables below.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,19 +14,19 @@ use super::fleet::FleetStatus;
 use super::status::{Number, Numbers, OutputStatus, RuleStatus, RulesStatus, Status};
 use super::tables::*;
 
-/// Rules with series.
+/// Maximum rules with series.
 const RULE_SERIES_MAX: usize = 200;
 
-/// Agents of a fleet that have series of their own.
+/// Maximum agents of a fleet with series.
 const AGENT_SERIES_MAX: usize = 100;
 
-/// One series as the documentation shows it.
+/// One series in the documentation.
 pub struct Declared {
     pub labels: Vec<&'static str>,
     pub info: &'static Info,
 }
 
-/// Everything that is declared, those of one series together.
+/// All declarations, grouped by series.
 pub fn declared() -> Vec<Declared> {
     let mut all: Vec<Declared> = Vec::new();
     let own = TABLES.iter().copied().flatten().map(|info| Declared {
@@ -61,7 +61,7 @@ pub fn declared() -> Vec<Declared> {
     all
 }
 
-/// Labels of entries with separate numbers.
+/// The labels that identify an entry of a list.
 fn owner_labels(path: &str) -> &'static [&'static str] {
     match path.split('.').next() {
         Some("listeners") => &["listener"],
@@ -73,7 +73,7 @@ fn owner_labels(path: &str) -> &'static [&'static str] {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Operators who have the numbers at a path, with their labels.
+/// The entries that have the numbers at a path, with their labels.
 fn owners<'a>(status: &'a Status, path: &str) -> Vec<(Labels, &'a Numbers)> {
     match path.split('.').next() {
         Some("listeners") => {
@@ -102,7 +102,7 @@ fn owners<'a>(status: &'a Status, path: &str) -> Vec<(Labels, &'a Numbers)> {
     }
 }
 
-/// The `weir_` series, those of one name together.
+/// The `weir_` series, grouped by name.
 pub fn own_series(status: &Status) -> Vec<OwnSeries> {
     let mut all = Collected(Vec::new());
     all.each(&PROGRAM, [(vec![status.version.clone()], status)]);
@@ -215,7 +215,7 @@ impl Collected {
         });
     }
 
-    /// The numbers of a declaration, one for each owner and each value of its label.
+    /// The numbers of a declaration, for each entry and each value of its label.
     fn counter(&mut self, info: &'static Info, status: &Status) {
         for (labels, numbers) in owners(status, info.series.path) {
             match (numbers.shown(info), info.series.label) {
@@ -231,7 +231,7 @@ impl Collected {
         }
     }
 
-    /// The series of a table, for each of a list.
+    /// The series of a table, for each entry of a list.
     fn each<'a, T: 'static>(
         &mut self,
         table: &'static Table<T>,
@@ -299,21 +299,21 @@ impl Collected {
     }
 }
 
-/// `point` for `points`.
+/// Turns `points` into `point`.
 fn kind_of(unit: &'static str) -> &'static str {
     unit.trim_end_matches('s')
 }
 
-/// A number that says that something is lost, refused, or not as good as it could be.
+/// A counter that reports a loss, refusal or degradation, and has moved.
 pub struct Moved {
-    /// A listener or an output; empty for the agent as a whole.
+    /// A listener or an output; empty for the whole agent.
     pub owner: String,
     pub info: &'static Info,
     pub value: f64,
 }
 
 impl Moved {
-    /// Whose number it is and what it means.
+    /// The owner and the meaning of the number.
     pub fn what(&self) -> String {
         let meaning = self.info.meaning();
         let meaning = meaning.trim_end_matches('.');
@@ -323,7 +323,7 @@ impl Moved {
         }
     }
 
-    /// What to do about it.
+    /// The remedy.
     pub fn advice(&self) -> &'static str {
         match self.info.moves {
             Sign(advice) | Work(advice) => advice,
@@ -331,7 +331,7 @@ impl Moved {
     }
 }
 
-/// Signs that need attention.
+/// Counters that need attention.
 pub fn signs(status: &Status) -> Vec<Moved> {
     let mut seen = BTreeSet::new();
     let mut signs = Vec::new();

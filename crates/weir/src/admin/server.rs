@@ -31,14 +31,14 @@ use super::{AdminSource, ExpositionBody, ScrapeRequest};
 use crate::history::Recent;
 use crate::profile::{self, HeapView};
 
-/// Rows of `/api/v1/contexts`.
+/// Default rows of `/api/v1/contexts`.
 const TOP_DEFAULT: usize = 20;
 const TOP_MAX: usize = weir_context::SUMMARY_ROWS;
 
-/// Seconds of a CPU profile that does not say.
+/// Default seconds of a CPU profile.
 const PROFILE_SECONDS_DEFAULT: u64 = 30;
 
-/// Events as long as a reader is connected.
+/// A stream of events while a reader is connected.
 const LIVE: &str = "/api/v1/live";
 
 /// Requests that change something.
@@ -48,17 +48,17 @@ const INDEX: &str = "weir\n\n\
 /metrics                          application metrics and weir's own, for Prometheus\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
 /api/v1/contexts?top=20           metrics, tag keys and origins with most contexts and samples\n\
-/api/v1/explain?line=a:1%7Cc      what becomes of one message, and why; pid=N names its sender\n\
+/api/v1/explain?line=a:1%7Cc      the fate of one message, with reasons; pid=N names its sender\n\
 /api/v1/metrics?match=&limit=     metrics of the last minutes by name, with their tag keys and a sparkline\n\
 /api/v1/query?metric=&by=&fn=     points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
 /api/v1/tags?metric=              keys and values of a metric's tags\n\
 /api/v1/books?match=&from=-5m     the agent's own books per second\n\
-/api/v1/try?rules=                what rules would save, tried on the series of the last minutes\n\
-/api/v1/meanings                  what each series of the agent's own means, and what to do when it moves\n\
-/api/v1/live?metric=              server-sent events: what query adds with each flush, and the books each second\n\
-/api/v1/tail?match=&where=&rate=  server-sent events: messages as they arrive, and what became of them\n\
-/api/v1/capture?for=30s&match=    packets as they come, as a capture file\n\
-/api/v1/reload                    POST: reads the configuration again, as SIGHUP does;\n\
+/api/v1/try?rules=                the effect of rules on the series of the last minutes\n\
+/api/v1/meanings                  the meaning of each weir_ series, and the remedy when it moves\n\
+/api/v1/live?metric=              server-sent events: new points of a query with each flush, and the books each second\n\
+/api/v1/tail?match=&where=&rate=  server-sent events: messages as they arrive, with their verdict\n\
+/api/v1/capture?for=30s&match=    packets as they arrive, as a capture file\n\
+/api/v1/reload                    POST: reloads the configuration, as SIGHUP does;\n\
                                   curl -X POST -H 'X-Weir-Request: 1'\n\
 /debug/vars                       status, memory and process as JSON\n\
 /debug/pprof/profile?seconds=30   CPU profile for go tool pprof\n\
@@ -74,11 +74,11 @@ pub struct AdminServer {
     gate: Gate,
 }
 
-/// Whether connections are accepted, and requests under way.
+/// Whether connections are accepted, and the open requests.
 #[derive(Clone)]
 pub struct Gate {
     is_open: watch::Sender<bool>,
-    /// Once it serves.
+    /// Set when serving starts.
     connections: Arc<OnceLock<Connections>>,
 }
 
@@ -90,7 +90,7 @@ impl Gate {
         }
     }
 
-    /// Accepts no connection: another process does.
+    /// Stops accepting connections, because another process does.
     pub fn close(&self) {
         self.is_open.send_replace(false);
     }
@@ -99,7 +99,7 @@ impl Gate {
         self.is_open.send_replace(true);
     }
 
-    /// Waits until what was asked is answered, but at most for `patience`. Not for async tasks.
+    /// Waits until open requests are answered, at most `patience`. Not for async tasks.
     pub fn wait_until_answered(&self, patience: Duration) {
         let deadline = std::time::Instant::now() + patience;
         let under_way = || self.connections.get().map_or(0, Connections::requests);
@@ -122,7 +122,7 @@ impl AdminServer {
         Self::on(TcpListener::bind(address).await?)
     }
 
-    /// On the socket of another process.
+    /// Uses the socket of another process.
     pub fn of_process(listener: std::net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Self::on(TcpListener::from_std(listener)?)
@@ -138,12 +138,12 @@ impl AdminServer {
         })
     }
 
-    /// The socket and its gate, for another process to take over.
+    /// The socket and its gate, to be handed over.
     pub fn share(&self) -> io::Result<(OwnedFd, Gate)> {
         Ok((self.listener.as_fd().try_clone_to_owned()?, self.gate.clone()))
     }
 
-    /// Where it listens, the port the kernel chose included.
+    /// The bound address, with the actual port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -162,7 +162,7 @@ impl AdminServer {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Out of descriptors, or a peer that left again: neither ends the server.
+                    // Out of descriptors, or the peer has left: neither ends the server.
                     tracing::debug!("admin: a connection could not be accepted: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
@@ -170,13 +170,13 @@ impl AdminServer {
             };
             let connection = connections.admit(peer.ip());
             tokio::spawn(talk(stream, connection, limits, source.clone(), hosts.clone()));
-            // Many that come at once must not turn each other out before any of them was read.
+            // Many simultaneous connections must not evict each other before any of them was read.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// Answers on one connection until it ends, or another needs its place.
+/// Serves one connection until it ends or is evicted.
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     connection: Arc<Connection>,
@@ -205,7 +205,7 @@ async fn talk(
     }
 }
 
-/// Answers on one connection of whatever kind, as to a client on this machine. For the fuzz targets.
+/// Serves one connection of any kind, as for a local client. For the fuzz targets.
 #[doc(hidden)]
 pub async fn answer_on(
     stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -219,7 +219,7 @@ pub async fn answer_on(
 
 type Answer = Response<Body>;
 
-/// Refuses, or takes a slot and makes the answer.
+/// Refuses a request, or takes a slot and answers.
 async fn answer(
     source: &dyn AdminSource,
     hosts: &Hosts,
@@ -236,14 +236,14 @@ async fn answer(
         return refused.answer();
     }
     match request.uri().path() {
-        // Costs nothing, and says whether the process is to be killed.
+        // Takes no slot, because its answer decides whether the process is killed.
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/ready" => ready(source),
         _ => match connection.begin() {
             Ok(slot) => {
                 let is_stream = [LIVE, taps::TAIL, taps::CAPTURE].contains(&request.uri().path());
                 let mut answer = costly_answer(source, request).await;
-                // A stream would keep its slot as long as it is open.
+                // A stream would keep its slot while it is open.
                 answer.body_mut().slot = (!is_stream).then_some(slot);
                 answer
             }
@@ -252,20 +252,20 @@ async fn answer(
     }
 }
 
-/// Requests that a page of another site must not cause.
+/// Refuses requests that a page of another site may have caused.
 fn check(request: &Request<Incoming>) -> Result<(), Refused> {
     let path = request.uri().path();
     if path == RELOAD {
         caller::check_change(request.headers())
     } else if path.starts_with("/debug/pprof") || path.starts_with("/api/v1/") {
-        // An answer costs time and memory, and a stream a place, even when the page that asked for it cannot read it.
+        // An answer costs time and memory, and a stream a slot, even if the page cannot read it.
         caller::check_site(request.headers())
     } else {
         Ok(())
     }
 }
 
-/// The methods of a path, when the request's is another.
+/// The answer to a wrong method: the allowed methods of the path.
 fn wrong_method(request: &Request<Incoming>) -> Option<Answer> {
     let allowed = if request.uri().path() == RELOAD {
         "POST"
@@ -335,7 +335,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         "/debug/vars" => json_of(&variables(source).await),
         "/debug/pprof/profile" => {
             match query.number("seconds", PROFILE_SECONDS_DEFAULT, 1, profile::SECONDS_MAX) {
-                // A HEAD must not cost half a minute.
+                // A HEAD request must not run a profile.
                 Ok(_) if is_head => Ok(binary("profile", Vec::new())),
                 Ok(seconds) => cpu_profile(Duration::from_secs(seconds)).await,
                 Err(refused) => Err(refused),
@@ -366,7 +366,7 @@ fn file_answer(file: page::File) -> Answer {
     answer
 }
 
-/// A query to the history. `None`: another path.
+/// A query to the history. `None` for another path.
 async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Option<Result<Answer, Refused>> {
     if path != LIVE && !api::PATHS.contains(&path) {
         return None;
@@ -409,7 +409,7 @@ fn capture_file(pieces: mpsc::Receiver<Bytes>) -> Answer {
     answer
 }
 
-/// The result of a reload, as JSON; 422 if an error left everything unchanged.
+/// The result of a reload as JSON. 422 if an error left everything unchanged.
 async fn reload(source: &dyn AdminSource) -> Result<Answer, Refused> {
     let reloaded = source.reload().await.ok_or_else(|| {
         Refused(
@@ -424,7 +424,7 @@ async fn reload(source: &dyn AdminSource) -> Result<Answer, Refused> {
     Ok(answer)
 }
 
-/// Status and reason of an answer that is not what was asked for.
+/// Status and reason of a refusal.
 #[derive(Debug)]
 pub struct Refused(pub StatusCode, pub String);
 
@@ -434,7 +434,7 @@ impl Refused {
         text(status, format!("{message}\n"))
     }
 
-    /// As everything under `/api/v1` answers.
+    /// The form of errors under `/api/v1`.
     pub fn json(&self) -> Value {
         let code = self
             .0
@@ -526,7 +526,7 @@ async fn cpu_profile(duration: Duration) -> Result<Answer, Refused> {
     }
 }
 
-/// Profiles that Go programs have and this one has not: what to use.
+/// The alternative to a profile that only Go programs have.
 fn no_such_profile(path: &str) -> Option<&'static str> {
     match path.strip_prefix("/debug/pprof/")? {
         "trace" => Some(
@@ -554,10 +554,10 @@ async fn heap_profile(name: &'static str, view: HeapView) -> Result<Answer, Refu
     Ok(binary(name, bytes))
 }
 
-/// As expvar does: everything as one object.
+/// All variables in one object, as expvar.
 async fn variables(source: &dyn AdminSource) -> Value {
     let mut variables = Map::new();
-    // The program alone: its arguments may hold a key.
+    // Without arguments, which may contain a key.
     variables.insert(
         "cmdline".to_owned(),
         json!(std::env::args().take(1).collect::<Vec<_>>()),
@@ -605,7 +605,7 @@ fn with_type(content_type: &'static str, body: Body) -> Answer {
     answer
 }
 
-/// An answer's body, with the slot that is given back when all of it is written.
+/// An answer's body, and its slot until all of it is written.
 struct Body {
     content: Content,
     slot: Option<Slot>,

@@ -1,7 +1,7 @@
-//! What the agent says about itself: the books, and what a person wants to know beside them.
+//! The agent's status: the books, and further information for users.
 //!
-//! One struct is behind `weir status`, `/api/v1/status`, `/debug/vars` and the `weir_` series, so they cannot
-//! differ. A snapshot is consistent: everything in it was counted up to the same flush.
+//! One struct is the source of `weir status`, `/api/v1/status`, `/debug/vars` and the `weir_` series, so they cannot differ. A snapshot is
+//! consistent: all of it was counted up to the same flush.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +28,9 @@ pub struct Status {
     pub hostname: String,
     /// Unix seconds.
     pub started: u64,
-    /// Unix seconds of the workers' newest report, of which there is one a second; 0 before the first.
+    /// Unix seconds of the workers' newest report, which comes every second; 0 before the first.
     pub as_of: u64,
-    /// `None` when ready, else why not.
+    /// The reason if the agent is not ready.
     pub not_ready: Option<String>,
     /// Per second, over the last bucket.
     pub rates: Rates,
@@ -46,19 +46,19 @@ pub struct Status {
     #[serde(default)]
     pub reload: ReloadStatus,
     pub outputs: Vec<OutputStatus>,
-    /// Absent when senders are not distinguished.
+    /// Absent if senders are not distinguished.
     #[serde(default)]
     pub origin: Option<OriginReport>,
-    /// Of `weir merge`.
+    /// Only in `weir merge`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStatus>,
     /// The rights that the process has dropped.
     #[serde(default)]
     pub sandbox: SandboxStatus,
-    /// The state that it continued.
+    /// The state that the process continued.
     #[serde(default)]
     pub state: StateStatus,
-    /// Everything else that is counted, and under `total` the books of all listeners together.
+    /// All other counters, and under `total` the books of all listeners together.
     #[serde(flatten)]
     pub numbers: Numbers,
 }
@@ -66,31 +66,31 @@ pub struct Status {
 /// The previous process's files in the state directory, and their use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StateStatus {
-    /// The directory; absent where there is none.
+    /// The directory; absent without one.
     pub path: Option<String>,
-    /// The agent's own id, the same over restarts, and the number of its start.
+    /// The agent's id, which survives restarts, and the number of this start.
     pub agent: String,
     pub epoch: u64,
-    /// Unix seconds at which the state was saved; absent when this process began without.
+    /// Unix seconds at which the state was saved; absent if this process started without state.
     pub restored_from: Option<u64>,
     pub away_seconds: f64,
-    /// Samples of the continued bucket.
+    /// Samples in the continued bucket.
     pub samples_restored: u64,
     pub contexts_restored: u64,
     /// Contexts that did not fit; their samples in the open bucket are lost.
     pub contexts_refused: u64,
     /// Outputs that could not continue their sums.
-    pub outputs_begun_anew: u64,
-    /// Times that state could not be used, and why the last time.
+    pub outputs_reset: u64,
+    /// How often state could not be used, and the last reason.
     pub set_aside: u64,
     pub set_aside_because: Option<String>,
     /// Samples in buckets that could not be continued, as far as they are known.
     pub samples_lost: u64,
-    /// Samples in the bucket that is open.
+    /// Samples in the open bucket.
     pub samples_open: u64,
-    /// Times that a process ended without leaving state, as after `kill -9`.
+    /// Processes that ended without saving state, as after `kill -9`.
     pub kills: u64,
-    /// Of the last one, for how long what it received is lost.
+    /// Seconds of receiving that the last kill lost.
     #[serde(default)]
     pub kill_seconds: f64,
     #[serde(default)]
@@ -102,12 +102,12 @@ pub struct StateStatus {
 #[serde(default)]
 pub struct HandOverStatus {
     pub completed: u64,
-    /// Failed ones, after which the old process continued, and the reason of the last.
+    /// Failed hand-overs, after which the old process continued, and the last reason.
     pub failed: u64,
     pub failed_because: Option<String>,
-    /// For how long nothing was received, the last time.
+    /// Length of the last pause in receiving.
     pub pause_seconds: f64,
-    /// Connections that were handed over.
+    /// Connections handed over.
     pub connections: u64,
     /// Connections over TLS, which ended.
     pub connections_ended: u64,
@@ -119,7 +119,7 @@ impl HandOverStatus {
         self.failed_because = Some(reason.to_owned());
     }
 
-    /// Adds what earlier processes have counted.
+    /// Adds the counts of earlier processes.
     pub fn add(&mut self, earlier: &HandOverStatus) {
         self.completed += earlier.completed;
         self.failed += earlier.failed;
@@ -139,16 +139,16 @@ impl HandOverStatus {
 pub struct ReloadStatus {
     pub successful: u64,
     pub failed: u64,
-    /// Unix seconds; 0: there was none.
+    /// Unix seconds; 0 before the first.
     pub last_successful: u64,
     pub last_failed: u64,
-    /// Why the last one failed; absent when it did not.
+    /// The error of the last reload; absent after a success.
     pub last_error: Option<String>,
-    /// Settings that have another value in the configuration than in the process.
+    /// Settings whose value in the configuration differs from that in the process.
     pub waiting_for_restart: Vec<String>,
 }
 
-/// Senders, as far as workers and the resolver know them.
+/// Senders known to workers and the resolver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginReport {
     #[serde(flatten)]
@@ -169,9 +169,9 @@ pub struct Rates {
 pub struct PointBooks {
     pub produced: u64,
     pub delivered: u64,
-    /// Counted where it lies, never by subtraction.
+    /// Counted in the queues, not derived by subtraction.
     pub pending: u64,
-    /// Which parts of it lie where: `to_encode`, `open_payloads`, `memory`, `under_way`, `disk`. Empty for outputs that tell only the sum.
+    /// `pending` by place: `to_encode`, `open_payloads`, `memory`, `under_way`, `disk`. Empty for outputs that report only the sum.
     #[serde(default)]
     pub pending_where: Reasons,
     pub dropped: Reasons,
@@ -179,20 +179,20 @@ pub struct PointBooks {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ListenerStatus {
-    /// As in `udp://127.0.0.1:8125`.
+    /// For example `udp://127.0.0.1:8125`.
     pub address: String,
     #[serde(flatten)]
     pub numbers: Numbers,
 }
 
-/// The effects of rules since the start. A rule that keeps its name keeps its numbers over a reload.
+/// The effects of rules since the start. A rule that keeps its name keeps its numbers across a reload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RulesStatus {
     /// Active mappings, tag filters and rules.
     pub count: u64,
-    /// Spent on finding out which rules match, once per context.
+    /// Time spent on the search for matching rules, once per context.
     pub matching_seconds: f64,
-    /// Those that applied or are on trial, in their order.
+    /// Rules that applied or are in a dry run, in order.
     pub active: Vec<RuleStatus>,
 }
 
@@ -203,77 +203,77 @@ pub struct RuleStatus {
     pub stage: String,
     /// Contexts it was applied to.
     pub hits: u64,
-    /// Spent on applying it.
+    /// Time spent on applying it.
     pub seconds: f64,
     pub samples_dropped: u64,
     /// Its effects in a dry run.
     pub trial: Option<TrialStatus>,
 }
 
-/// With several workers a context that several see counts once for each, as it does everywhere here.
+/// As everywhere here, a context counts once for each worker that sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrialStatus {
     /// Live contexts that the rule would change or drop.
     pub contexts_now: u64,
-    /// How many would be left of them.
+    /// Contexts that would remain of these.
     pub contexts_then: u64,
-    /// Samples since the rules are active that it would have dropped, or moved to other contexts.
+    /// Samples since the rules became active that it would have dropped or moved to other contexts.
     pub samples_dropped: u64,
     pub samples_changed: u64,
-    /// A few contexts, with their results.
+    /// Some contexts, with their results.
     pub examples: Vec<String>,
     /// There were too many contexts to follow all.
     pub incomplete: bool,
 }
 
-/// Contexts that were not made, and who wanted them.
+/// Refused contexts and their metrics.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LimitStatus {
-    /// Of samples whose context was not made: those of counters, histograms, timings and distributions are in overflow series,
-    /// those of gauges and sets among the dropped samples.
+    /// Samples of refused contexts: those of counters, histograms, timings and distributions are in overflow series, those of gauges and
+    /// sets among the dropped samples.
     #[serde(flatten)]
     pub numbers: Numbers,
-    /// The metrics that met a limit in the last bucket, most samples first.
+    /// The metrics with refused contexts in the last bucket, most samples first.
     pub limited: Vec<LimitedRow>,
     /// Tag keys with more values than `tag_values_alert`, most values first.
     pub tag_keys: Vec<TagKeyRow>,
-    /// Senders above a rate limit, those with most losses first.
+    /// Senders above a rate limit, most losses first.
     #[serde(default)]
     pub rates: Vec<RateLimitedRow>,
-    /// Refused senders on Unix sockets in the last minute, those with most losses first.
+    /// Refused senders on Unix sockets in the last minute, most losses first.
     #[serde(default)]
     pub senders_refused: Vec<RefusedSenderRow>,
 }
 
-/// A sender that `allowed_origins` does not let send.
+/// A sender that `allowed_origins` refuses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RefusedSenderRow {
     pub source: String,
     /// `origin_not_allowed` or `origin_unknown`.
     pub reason: String,
-    /// The process that sent last; 0 where the kernel names none.
+    /// The process that sent last; 0 if the kernel names none.
     pub pid: i32,
     /// Dropped since the start, or since the sender was last quiet for a minute.
     pub packets: u64,
 }
 
-/// A network, address or origin that sent more than it may.
+/// A network, address or origin above its rate limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RateLimitedRow {
     pub source: String,
     pub bytes_per_second: u64,
-    /// Dropped since the start, or since the source was last forgotten for being quiet.
+    /// Dropped since the start, or since the source was last removed after a quiet period.
     pub packets: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryStatus {
     pub budget: u64,
-    /// Counted against the budget.
+    /// Bytes counted against the budget.
     pub used: u64,
     /// The parts of `used`.
     pub parts: BTreeMap<String, u64>,
-    /// The shares: together the budget.
+    /// The shares, which sum to the budget.
     #[serde(default)]
     pub shares: Vec<MemoryShare>,
 }
@@ -283,9 +283,9 @@ pub struct MemoryShare {
     pub name: String,
     pub bytes: u64,
     pub used: u64,
-    /// What happens then, in words.
+    /// The action when the share is full, in words.
     pub when_full: String,
-    /// How often it has, by what was done.
+    /// How often each action was taken.
     pub events: BTreeMap<String, u64>,
 }
 
@@ -295,24 +295,24 @@ pub struct OutputStatus {
     #[serde(rename = "type")]
     pub output_type: String,
     pub healthy: bool,
-    /// Unix seconds since when it is as healthy as it is.
+    /// Unix seconds of the last change of `healthy`.
     pub since: u64,
-    /// Redacted; absent when there was none, or it is over.
+    /// Redacted; absent without an error since the last success.
     pub last_error: Option<String>,
-    /// How old the oldest pending point is.
+    /// Age of the oldest pending point.
     pub lag_seconds: f64,
     pub points: PointBooks,
     pub events: PointBooks,
     pub checks: PointBooks,
-    /// Of a relay, which passes messages on as they are.
+    /// Of a relay, which forwards messages unchanged.
     #[serde(default)]
     pub messages: PointBooks,
-    /// Of the disk queue, if there is one.
+    /// Of the disk queue, if configured.
     #[serde(default)]
     pub disk_bytes: Option<u64>,
     #[serde(flatten)]
     pub numbers: Numbers,
-    /// Anything else worth a line, such as names that were made distinct.
+    /// Other remarks, for example names that were made distinct.
     pub notes: Vec<String>,
 }
 
@@ -331,7 +331,7 @@ impl PointBooks {
         }
     }
 
-    /// Only what lay on disk is still pending.
+    /// Only points on disk are still pending.
     fn killed(&self) -> PointBooks {
         let on_disk = self.pending_where.get("disk").copied().unwrap_or(0);
         let mut killed = self.clone();
@@ -346,7 +346,7 @@ impl PointBooks {
         killed
     }
 
-    /// Without what the end of the output left on disk, which counts again where it is found again.
+    /// Without points that the output left on disk, which count again when they are found.
     fn closed(&self) -> PointBooks {
         PointBooks {
             produced: self.produced.saturating_sub(self.pending),
@@ -396,7 +396,7 @@ impl OutputStatus {
         }
     }
 
-    /// As it is once the output has ended.
+    /// The status after the output's end.
     pub fn closed(&self) -> OutputStatus {
         OutputStatus {
             points: self.points.closed(),
@@ -409,7 +409,7 @@ impl OutputStatus {
 }
 
 impl Status {
-    /// Adds what one worker has counted, or the agent; of a listener, with its number.
+    /// Adds the counts of one worker or of the agent; for a listener, with its number.
     pub fn add<C: Listed>(&mut self, listener: Option<usize>, counts: &Counts<C>) {
         for (info, count) in counts.iter() {
             let (section, _) = info.series.path.split_once('.').unwrap_or_default();
@@ -441,12 +441,12 @@ impl Status {
         self.numbers.of(counter)
     }
 
-    /// The total of a unit received, and the results.
+    /// The total books of a unit.
     pub fn total(&self, unit: &str) -> Account {
         self.numbers.account(&format!("total.{unit}"))
     }
 
-    /// Whole numbers of a group, such as `total.packets`.
+    /// The integers of a group, for example `total.packets`.
     pub fn number(&self, path: &str) -> f64 {
         self.numbers.at(path).map_or(0.0, Number::as_f64)
     }
@@ -488,7 +488,7 @@ impl Status {
         found
     }
 
-    /// Samples are counted a second time in the state of contexts, and rows at both ends of their way.
+    /// Samples are counted a second time in the state of contexts, and rows at both ends of their path.
     fn check_aggregate(&self, found: &mut Vec<String>) {
         if let Some(Number::Group(samples)) = self.numbers.at("rows.samples") {
             let given = self.number("total.samples.aggregated") + self.number("total.samples.overflowed");

@@ -1,4 +1,4 @@
-//! Series of what the status has in lists, and of what no thread counts.
+//! Series from lists of the status, and from values that no thread counts.
 
 use weir_counters::Moves::{Sign, Work};
 use weir_counters::{Info, Series};
@@ -12,19 +12,19 @@ use super::status::{
     RuleStatus, RulesStatus, StateStatus, Status,
 };
 
-/// A series that is read from a part of the status.
+/// A series computed from a part of the status.
 pub struct Shown<T: 'static> {
     pub info: Info,
     pub read: fn(&T) -> Option<f64>,
 }
 
-/// Series of a list, with the names of the labels that tell its entries apart.
+/// Series of a list, with the labels that identify its entries.
 pub struct Table<T: 'static> {
     pub labels: &'static [&'static str],
     pub shown: &'static [Shown<T>],
 }
 
-/// Of reloads with one result: how many there were, and when the last was.
+/// Number and time of reloads with one result.
 pub type Reloads = (u64, u64);
 
 fn flag(is: bool) -> Option<f64> {
@@ -47,7 +47,7 @@ macro_rules! tables {
 
 tables! {
     PROGRAM: Status, by ["version"], {
-        /// Always 1; the label says what runs.
+        /// Always 1; the label has the version of the running program.
         gauge("weir_info", "version", "always 1"),
             Work("Another version was started."), |_| Some(1.0);
     }
@@ -89,34 +89,34 @@ tables! {
     }
 
     LIMITED: LimitedRow, by ["metric", "reason"], {
-        /// Samples of metrics whose new contexts met a limit in the last bucket; absent when there are none.
+        /// Samples of metrics with refused contexts in the last bucket; absent without such metrics.
         gauge("weir_context_limit_metric_samples", "limits.limited[].samples", "samples"),
             Sign("Drop the tag with the most values by a rule: `weir status` names it."), |row| Some(row.samples as f64);
     }
 
     RATES: RateLimitedRow, by ["source"], {
-        /// Packets dropped of sources above a rate limit; absent when there are none.
+        /// Packets dropped from sources above a rate limit; absent without such sources.
         gauge("weir_rate_limited_packets", "limits.rates[].packets", "packets"),
             Sign("Raise the limit or slow down the sender."), |row| Some(row.packets as f64);
     }
 
     REFUSED: RefusedSenderRow, by ["reason", "source"], {
-        /// Packets dropped of senders that allowed_origins does not allow; absent when there are none.
+        /// Packets dropped from senders that allowed_origins refuses; absent without such senders.
         gauge("weir_sender_refused_packets", "limits.senders_refused[].packets", "packets"),
             Sign("Add the origin to `allowed_origins`, or find out why it sends."), |row| Some(row.packets as f64);
     }
 
     TAG_KEYS: TagKeyRow, by ["key"], {
-        /// Different values of tag keys that have more than tag_values_alert; absent when there are none.
+        /// Distinct values of tag keys with more than tag_values_alert; absent without such keys.
         gauge("weir_tag_key_values_alert", "limits.tag_keys[].values", "values"),
             Sign("Drop the tag with a rule, or raise `tag_values_alert`."), |row| Some(row.values as f64);
     }
 
     CLIENTS: ClientRow, by ["client", "origin", "transport", "version"], {
-        /// Packets that a client sent, by its own telemetry; of clients with losses only.
+        /// Packets that a client sent, by its own telemetry; only for clients with losses.
         counter("weir_client_packets_sent_total", "clients.seen[].packets_sent", "packets"),
             Work("It moves with the client's work."), |row| Some(row.packets_sent as f64);
-        /// Packets that a client dropped, by its own telemetry; of clients with losses only.
+        /// Packets that a client dropped, by its own telemetry; only for clients with losses.
         counter("weir_client_packets_dropped_total", "clients.seen[].packets_dropped", "packets"),
             Work("`weir_clients_packets_dropped_total` and those beside it say what to do."), |row| Some(row.packets_dropped as f64);
         /// Of these: packets for which the client's queue had no room.
@@ -137,10 +137,10 @@ tables! {
     }
 
     RELOAD: ReloadStatus, by [], {
-        /// 1 when the last reload failed: the active configuration is not that of the files.
+        /// 1 if the last reload failed: the active configuration is not that of the files.
         gauge("weir_config_last_reload_failed", "reload.last_error", "flag"),
             Sign("`weir status` says why; `weir check` validates the file."), |reload| flag(reload.last_error.is_some());
-        /// Settings that have another value in the configuration than in the process.
+        /// Settings whose value in the configuration differs from that in the process.
         gauge("weir_config_settings_waiting_for_restart", "reload.waiting_for_restart[]", "settings"),
             Sign("Restart weir to apply them."), |reload| Some(reload.waiting_for_restart.len() as f64);
     }
@@ -155,7 +155,7 @@ tables! {
         /// Contexts of the previous process that did not fit; their samples in the open bucket are lost.
         counter("weir_saved_state_refused_contexts_total", "state.contexts_refused", "contexts"),
             Sign("`memory` or `contexts_max` is smaller than it was."), |state| Some(state.contexts_refused as f64);
-        /// Times that the state of the previous process could not be used.
+        /// How often the state of the previous process could not be used.
         counter("weir_saved_state_set_aside_total", "state.set_aside", "times"),
             Sign("`state.set_aside_because` in the status says why: `docs/restart.md`."), |state| Some(state.set_aside as f64);
         /// Samples in open buckets of earlier processes that could not be continued, as far as they are known.
@@ -164,13 +164,13 @@ tables! {
         /// Processes of this agent that ended without saving state, as after `kill -9` or for lack of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
             Sign("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
-        /// Seconds of reception that the last killed process lost.
+        /// Seconds of receiving that the last killed process lost.
         gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
             Work("At most a second, longer on a busy machine."), |state| Some(state.kill_seconds);
         /// Outputs that could not continue their sums.
-        counter("weir_saved_state_outputs_begun_anew_total", "state.outputs_begun_anew", "outputs"),
-            Sign("Their settings changed, or they were removed: the log names them."), |state| Some(state.outputs_begun_anew as f64);
-        /// Hand-overs: processes that another one has replaced.
+        counter("weir_saved_state_outputs_reset_total", "state.outputs_reset", "outputs"),
+            Sign("Their settings changed, or they were removed: the log names them."), |state| Some(state.outputs_reset as f64);
+        /// Completed hand-overs: another process replaced this one.
         counter("weir_hand_overs_total", "state.hand_over.completed", "times"),
             Work("weir was upgraded."), |state| Some(state.hand_over.completed as f64);
         /// Hand-overs that failed: the old process continued.
@@ -191,7 +191,7 @@ tables! {
         /// Active rules.
         gauge("weir_rules", "rules.count", "rules"),
             Work("The configuration changed."), |rules| Some(rules.count as f64);
-        /// Time spent on finding out which rules match.
+        /// Time spent on the search for matching rules.
         counter("weir_rule_matching_seconds_total", "rules.matching_seconds", "seconds"),
             Work("It rises with new contexts, and not with messages."), |rules| Some(rules.matching_seconds);
     }
@@ -206,19 +206,19 @@ tables! {
         /// Samples a rule dropped.
         counter("weir_rule_samples_dropped_total", "rules.active[].samples_dropped", "samples"),
             Work("The rule works as configured."), |rule| Some(rule.samples_dropped as f64);
-        /// Live contexts that a rule in dry run would change or drop.
+        /// Live contexts that a rule in a dry run would change or drop.
         gauge("weir_rule_trial_contexts", "rules.active[].trial.contexts_now", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_now as f64);
-        /// Contexts that would be left of those.
+        /// Contexts that would remain of those.
         gauge("weir_rule_trial_contexts_left", "rules.active[].trial.contexts_then", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_then as f64);
-        /// Samples that a rule in dry run would have dropped.
+        /// Samples that a rule in a dry run would have dropped.
         counter("weir_rule_trial_samples_dropped_total", "rules.active[].trial.samples_dropped", "samples"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.samples_dropped as f64);
     }
 
     OUTPUTS: OutputStatus, by ["output"], {
-        /// 1 when the last attempt succeeded.
+        /// 1 if the last attempt succeeded.
         gauge("weir_output_healthy", "outputs[].healthy", "flag"),
             Sign("At 0 `weir status` shows the last error."), |output| flag(output.healthy);
         /// Age of the oldest pending point.
@@ -230,7 +230,7 @@ tables! {
     }
 
     BOOKS: PointBooks, by ["kind", "output"], {
-        /// Items made for an output, by kind.
+        /// Items produced for an output, by kind.
         counter("weir_output_produced_total", "outputs[].{kind}s.produced", "items"),
             Work("It rises with each flush. What is produced is delivered, pending or dropped."), |books| Some(books.produced as f64);
         /// Items delivered, by kind.
@@ -242,10 +242,10 @@ tables! {
     }
 
     RESOLVER: OriginStatus, by [], {
-        /// Process numbers that went to another process.
+        /// Process numbers that were reused by another process.
         counter("weir_origin_processes_reused_total", "origin.resolver.processes_reused", "processes"),
             Work("weir noticed it; a few earlier packets may have the other container's tags."), |resolver| Some(resolver.processes_reused as f64);
-        /// Processes that had moved to another container.
+        /// Processes that moved to another container.
         counter("weir_origin_processes_moved_total", "origin.resolver.processes_moved", "processes"),
             Work("weir noticed it; earlier packets may have the other process's tags."), |resolver| Some(resolver.processes_moved as f64);
         /// Processes remembered.
@@ -278,7 +278,7 @@ tables! {
     }
 
     SOURCES: SourceStatus, by ["place", "source"], {
-        /// 1 when a source of tags answered last time.
+        /// 1 if the last attempt of a source of tags succeeded.
         gauge("weir_origin_source_healthy", "origin.resolver.sources[].healthy", "flag"),
             Sign("At 0 `weir status` shows its last error."), |source| flag(source.healthy);
         /// Containers and pods a source knows.
@@ -296,43 +296,43 @@ tables! {
         /// Records of a partition that were not read yet.
         gauge("weir_fleet_partition_lag_records", "fleet.partitions[].lag_records", "records"),
             Work("It rises while less is read than agents publish."), |row| Some(row.lag_records as f64);
-        /// How far the time of a partition that was merged is behind the clock.
+        /// How far the merged records of a partition lag behind the clock.
         gauge("weir_fleet_partition_lag_seconds", "fleet.partitions[].lag_seconds", "seconds"),
             Work("It is zero while everything is read."), |row| Some(row.lag_seconds);
         /// Open buckets of a partition.
         gauge("weir_fleet_partition_open_buckets", "fleet.partitions[].open_buckets", "buckets"),
             Work("More than three while an agent is waited for."), |row| Some(row.open_buckets as f64);
-        /// Agents that a partition's last closed bucket was waited for.
+        /// Agents that a partition's last closed bucket waited for.
         gauge("weir_fleet_partition_agents_expected", "fleet.partitions[].agents_expected", "agents"),
             Work("It follows the fleet."), |row| Some(row.agents_expected as f64);
         /// Agents whose records are in a partition's last closed bucket.
         gauge("weir_fleet_partition_agents_seen", "fleet.partitions[].agents_seen", "agents"),
             Work("Less than are expected: an agent ended, or stopped between two partitions."), |row| Some(row.agents_seen as f64);
-        /// Records of a partition that came again.
+        /// Repeated records of a partition.
         counter("weir_fleet_partition_repeated_records_total", "fleet.partitions[].repeated", "records"),
             Work("Agents resend what they have no answer for."), |row| Some(row.repeated as f64);
-        /// Records of a partition that came after their bucket had closed.
+        /// Records of a partition that arrived after their bucket had closed.
         counter("weir_fleet_partition_late_records_total", "fleet.partitions[].late", "records"),
             Work("See `weir_fleet_late_records_total`."), |row| Some(row.late as f64);
-        /// Records of a partition that were quarantined.
+        /// Quarantined records of a partition.
         counter("weir_fleet_partition_quarantined_records_total", "fleet.partitions[].quarantined", "records"),
             Work("See `weir_fleet_quarantined_records_total`."), |row| Some(row.quarantined as f64);
     }
 
     FLEET_AGENTS: AgentRow, by ["agent"], {
-        /// 1 when an agent's records are not in the bucket that closed last; of agents that something is to be said of only.
+        /// 1 if an agent's records are missing in the last closed bucket; only for agents with a problem.
         gauge("weir_fleet_agent_missing", "fleet.agents[].is_missing", "flag"),
             Sign("It ended, or cannot reach the log."), |row| flag(row.is_missing);
-        /// Records that show that another agent has the id of this one.
+        /// Records that prove that another agent has the id of this one.
         gauge("weir_fleet_agent_shared_id_records", "fleet.agents[].shared_id", "records"),
             Sign("Remove the state directory of one of them."), |row| Some(row.shared_id as f64);
-        /// Series states of an agent that came late.
+        /// Series states of an agent that arrived late.
         gauge("weir_fleet_agent_late_states", "fleet.agents[].late", "states"),
             Work("They are in corrections."), |row| Some(row.late as f64);
-        /// Series states of an agent that were quarantined.
+        /// Quarantined series states of an agent.
         gauge("weir_fleet_agent_quarantined_states", "fleet.agents[].quarantined", "states"),
             Sign("`weir merge status` says why."), |row| Some(row.quarantined as f64);
-        /// Series states of an agent that are not there and may still come.
+        /// Series states of an agent that were not received yet.
         gauge("weir_fleet_agent_missing_states", "fleet.agents[].missing", "states"),
             Work("They may still come."), |row| Some(row.missing as f64);
         /// Series states of an agent that are lost.
@@ -344,16 +344,16 @@ tables! {
         /// Buckets of the fleet that an output has.
         counter("weir_fleet_sent_buckets_total", "fleet.sent[].buckets", "buckets"),
             Work("It rises with each bucket that closes."), |row| Some(row.buckets as f64);
-        /// How long ago the newest bucket ended that an output has.
+        /// Time since the end of the newest bucket that an output has.
         gauge("weir_fleet_sent_lag_seconds", "fleet.sent[].lag_seconds", "seconds"),
             Work("Two to eight buckets; more when the backend is slow: results wait in the log."), |row| Some(row.lag_seconds);
-        /// Buckets that an output was given again, because it was unknown whether it had them.
+        /// Buckets delivered again to an output, because it was unknown whether it had them.
         counter("weir_fleet_sent_again_buckets_total", "fleet.sent[].repeated", "buckets"),
             Work("The previous process was killed. `repeats_are` in the status says what the backend does with repeats."), |row| Some(row.repeated as f64);
-        /// Series of corrections that went to an output.
+        /// Series of corrections delivered to an output.
         counter("weir_fleet_corrected_series_total", "fleet.sent[].corrected", "series"),
             Work("Late records came."), |row| Some(row.corrected as f64);
-        /// Series of corrections that an output has no way to correct.
+        /// Series of corrections that an output cannot take.
         counter("weir_fleet_not_corrected_series_total", "fleet.sent[].not_corrected", "series"),
             Sign("Late records came for gauges and sets, or for a backend that replaces points: the results in the log have them."), |row| Some(row.not_corrected as f64);
     }

@@ -18,7 +18,7 @@ use crate::tap::tail::{self, RATE_MAX, TailRequest};
 pub const TAIL: &str = "/api/v1/tail";
 pub const CAPTURE: &str = "/api/v1/capture";
 
-/// The longest pattern, and the most tags.
+/// Maximum length of a pattern, and maximum number of tags.
 const PATTERN_BYTES_MAX: usize = 1024;
 const TAGS_MAX: usize = 32;
 

@@ -1,4 +1,4 @@
-//! What rules would save: they are applied to the series of the last minutes, and to nothing else.
+//! The effect of rules, computed on the series of the last minutes only.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -19,11 +19,11 @@ use crate::history::Recent;
 
 pub const PATH: &str = "/api/v1/try";
 
-/// Series that have sent within so many seconds are looked at.
+/// Considers series that have sent within this many seconds.
 const SECONDS: i64 = 300;
-/// How long the history may be held up.
+/// Maximum time for which the history is locked.
 const TIME_MAX: Duration = Duration::from_millis(200);
-/// Series between two looks at the clock.
+/// Series between two checks of the clock.
 const SLICE: usize = 256;
 const EXAMPLES_MAX: usize = 5;
 /// Suffixes of a histogram's series, besides percentiles.
@@ -31,26 +31,26 @@ const AGGREGATES: [&str; 6] = ["max", "min", "median", "avg", "sum", "count"];
 
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Trial {
-    /// Of the last five minutes.
+    /// Series of the last five minutes.
     series_now: usize,
-    /// How many would be left.
+    /// Series that would remain.
     series_then: usize,
-    /// Series that a rule would change, those it would drop included.
+    /// Series that a rule would change or drop.
     changed: usize,
     dropped: usize,
     examples: Vec<Example>,
-    /// There was no time to look at all; the numbers are of those looked at.
+    /// True if the time was too short for all series. The numbers cover those that were checked.
     incomplete: bool,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
 struct Example {
     from: String,
-    /// `None`: it would be dropped.
+    /// `None`: the rule would drop it.
     to: Option<String>,
 }
 
-/// Applies the rules to what there is. Holds the history for [`TIME_MAX`] at most.
+/// Applies the rules to the stored series. Locks the history for at most [`TIME_MAX`].
 pub fn answer(text: &str, recent: &Recent) -> Result<Trial, Refused> {
     let rules = rules(text)?;
     let points = recent.points();
@@ -69,7 +69,7 @@ pub fn answer(text: &str, recent: &Recent) -> Result<Trial, Refused> {
     })
 }
 
-/// Rules alone: nothing else that a configuration may hold, such as the name of a file, has an effect here.
+/// Parses only rules: other settings, for example a file name, have no effect here.
 fn rules(text: &str) -> Result<Rules, Refused> {
     let node = node::parse(text).map_err(|fault| bad(format!("line {}: {}", fault.line, fault.message)))?;
     match node.map(|node| node.content) {
@@ -95,7 +95,7 @@ enum Outcome<'t> {
 struct Trying<'t> {
     rules: &'t Rules,
     resolved: Resolved,
-    /// Hashes of the series that would be left; two of a million with the same are less likely than a bit that flips.
+    /// Hashes of the remaining series. Among a million, two equal ones are less likely than a bit flip.
     left: HashSet<u64>,
     hashes: RandomState,
     trial: Trial,
@@ -134,7 +134,7 @@ impl<'t> Trying<'t> {
         }
     }
 
-    /// With the suffix that the rule did not see. Sorts the tags.
+    /// With the suffix, which the rule does not see. Sorts the tags.
     fn outcome(&mut self, kind: Kind, name: &'t str, tags: &mut Vec<&'t str>) -> (Outcome<'t>, &'t str) {
         tags.sort_unstable();
         tags.dedup();
@@ -160,7 +160,7 @@ impl<'t> Trying<'t> {
     fn apply(&mut self, kind: MetricKind, name: &'t str, tags: &[&'t str]) -> Outcome<'t> {
         let mut subject = self.rules.subject(kind, name, tags.iter().copied());
         let verdict = self.rules.apply(&mut subject, &mut self.resolved);
-        // A rule that says itself that it is a dry run is meant all the same.
+        // A rule marked as a dry run is applied too.
         let becomes = match verdict.trials.into_iter().next() {
             Some(trial) => trial.becomes,
             None => verdict.passes.then_some(subject),
@@ -193,7 +193,7 @@ fn is_same(subject: &Subject<'_>, name: &str, tags: &[&str]) -> bool {
         && subject.tags.iter().map(Cow::as_ref).eq(tags.iter().copied())
 }
 
-/// Name and suffix of what may be the series of a histogram.
+/// The name and suffix, if the series may be part of a histogram.
 fn base(kind: Kind, name: &str) -> Option<(&str, &str)> {
     let (base, suffix) = name.split_at(name.rfind('.')?);
     let last = &suffix[1..];

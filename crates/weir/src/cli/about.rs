@@ -1,4 +1,4 @@
-//! What the program tells about itself: its version, completions for shells, manual pages.
+//! The version, completions for shells, and manual pages.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Asking the running agent.
+//! Requests to the running agent.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,13 +14,13 @@ use crate::failure::Failure;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often `--watch` asks.
+/// Interval of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// More than any answer.
+/// Larger than any answer.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// Shows what the agent answers at `path`, once or every second.
+/// Shows the agent's answer at `path`, once or every second.
 pub fn show<T: serde::de::DeserializeOwned>(
     arguments: &ArgMatches,
     path: &str,
@@ -29,7 +29,7 @@ pub fn show<T: serde::de::DeserializeOwned>(
     show_at(admin_address(arguments)?, arguments, path, render)
 }
 
-/// The same for any process that answers at an address.
+/// The same for any process at an address.
 pub fn show_at<T: serde::de::DeserializeOwned>(
     address: SocketAddr,
     arguments: &ArgMatches,
@@ -44,7 +44,7 @@ pub fn show_at<T: serde::de::DeserializeOwned>(
         let text = match body {
             Ok(body) if json => body,
             Ok(body) => render(&read(address, &body)?),
-            // A user who watches wants to see the agent come back.
+            // A user who watches wants to see the agent return.
             Err(failure) if watch => format!("{failure}\n"),
             Err(failure) => return Err(failure),
         };
@@ -54,7 +54,7 @@ pub fn show_at<T: serde::de::DeserializeOwned>(
             .write_all(format!("{clear}{text}").as_bytes())
             .and_then(|()| stdout.flush());
         match written {
-            // The reader has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => {
                 return Err(Failure::runtime(format!(
@@ -67,12 +67,12 @@ pub fn show_at<T: serde::de::DeserializeOwned>(
     }
 }
 
-/// Which agent is asked: what [`admin_address`] reads.
+/// The arguments that select the agent, for [`admin_address`].
 pub fn arguments() -> [Arg; 2] {
     arguments_of(Role::Agent)
 }
 
-/// The same of either role.
+/// The same for either role.
 pub fn arguments_of(role: Role) -> [Arg; 2] {
     let (who, port) = match role {
         Role::Agent => ("agent", 8127),
@@ -96,12 +96,12 @@ pub fn arguments_of(role: Role) -> [Arg; 2] {
     ]
 }
 
-/// The agent's, as its own configuration says.
+/// The agent's admin address, from its own configuration.
 pub fn admin_address(arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
     admin_address_of(Role::Agent, arguments)
 }
 
-/// The same of either role.
+/// The same for either role.
 pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr, Failure> {
     let flags = arguments.get_one::<String>("admin").map(|address| Flag {
         shown: "--admin".to_owned(),
@@ -130,14 +130,14 @@ pub fn admin_address_of(role: Role, arguments: &ArgMatches) -> Result<SocketAddr
     })
 }
 
-/// Where a merge answers that was told nothing else, and the variable that would tell it.
+/// Default address of a merge, and the variable that sets it.
 fn merge_address() -> (String, String) {
     let admin = Role::Merge.settings().find(|setting| setting.key == "admin");
     let default = admin.map_or("", |setting| Role::Merge.version_of(setting).default);
     (variable_of("admin"), default.to_owned())
 }
 
-/// JSON of the agent.
+/// Parses JSON from the agent.
 pub fn read<T: serde::de::DeserializeOwned>(address: SocketAddr, body: &str) -> Result<T, Failure> {
     serde_json::from_str(body).map_err(|error| {
         Failure::runtime(format!(
@@ -149,14 +149,14 @@ pub fn read<T: serde::de::DeserializeOwned>(address: SocketAddr, body: &str) -> 
 /// The agent's answer.
 pub enum Answer {
     Body(String),
-    /// Why it does not: its own words.
+    /// Its reason for refusing.
     Refused {
         code: u16,
         reason: String,
     },
 }
 
-/// The agent's answer at `path`; a refusal is a failure.
+/// The agent's answer at `path`; a refusal is an error.
 pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     match ask(address, path)? {
         Answer::Body(body) => Ok(body),
@@ -166,7 +166,7 @@ pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
     }
 }
 
-/// Why there is no answer, and what to do.
+/// The error for an agent that does not answer, with a remedy.
 pub fn unreachable(address: SocketAddr, error: &io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::ConnectionRefused => {
@@ -178,14 +178,14 @@ pub fn unreachable(address: SocketAddr, error: &io::Error) -> Failure {
     Failure::runtime(format!("no agent at http://{address}: {error}{hint}"))
 }
 
-/// One GET, without the machinery of an HTTP client.
+/// One GET, without an HTTP client.
 pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
     let failed = |error| unreachable(address, &error);
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
     stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
-    // A peer that hangs up early may have answered; its answer is worth more than the write error.
+    // A peer that closes early may have answered; its answer is more useful than the write error.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
     stream
@@ -205,14 +205,14 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
     Ok(Answer::Body(body.to_owned()))
 }
 
-/// Something else listens there.
+/// The error for another program at the address.
 pub fn foreign(address: SocketAddr, head: &str) -> Failure {
     let first = head.lines().next().unwrap_or_default();
     let shown = crate::logging::printable(first.as_bytes());
     Failure::runtime(format!("{address} is not weir's admin server: {shown}"))
 }
 
-/// Why the agent does not answer, when it is one that says so.
+/// The agent's reason for not answering, if it gave one.
 pub fn refusal(code: &str, body: &str) -> Option<String> {
     let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
     let message = json.as_ref().and_then(|json| json["error"]["message"].as_str());

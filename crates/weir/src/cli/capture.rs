@@ -1,4 +1,4 @@
-//! `weir capture`: packets as they come, into a file.
+//! `weir capture`: writes packets to a file as they arrive.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,7 +114,7 @@ fn on_interrupt(interrupted: Arc<AtomicBool>, stop: impl FnOnce() + Send + 'stat
         .map(drop)
 }
 
-/// Copies a capture; where it ends too early, it gets an end of our own.
+/// Copies a capture. If it ends early, appends an end record.
 fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result<State, CaptureError> {
     let mut reader = CaptureReader::new(body)?;
     begun();

@@ -54,7 +54,7 @@ pub fn draw(points: &Points, area: Rect, buffer: &mut Buffer) {
         .render(area, buffer);
 }
 
-/// The groups that are drawn, each with what a legend says of it.
+/// The drawn groups, each with its legend.
 pub fn legend(points: &Points) -> Vec<(Color, String)> {
     let groups = weightiest(points);
     let width = groups
@@ -81,7 +81,7 @@ pub fn rest(points: &Points) -> Option<String> {
     (hidden > 0).then(|| format!("and {hidden} smaller groups"))
 }
 
-/// A line that says what is shown.
+/// A line that describes the chart.
 pub fn title(points: &Points) -> String {
     format!(
         "{} ({}), {} of {} series, one point per {}",
@@ -93,7 +93,7 @@ pub fn title(points: &Points) -> String {
     )
 }
 
-/// The whole as text.
+/// The chart as text.
 pub fn text(points: &Points, width: u16, height: u16, style: Style) -> String {
     let area = Rect::new(0, 0, width, height);
     let mut buffer = Buffer::empty(area);
@@ -120,7 +120,7 @@ pub fn text(points: &Points, width: u16, height: u16, style: Style) -> String {
     text
 }
 
-/// Those with the highest values first, as many as a reader can distinguish.
+/// The groups with the highest values, as many as a reader can distinguish.
 fn weightiest(points: &Points) -> Vec<&Group> {
     let weight = |group: &Group| {
         group
@@ -136,7 +136,7 @@ fn weightiest(points: &Points) -> Vec<&Group> {
     groups
 }
 
-/// The points between two gaps, each on their own, so that no line is drawn where there was nothing.
+/// The points between two gaps, separately, so that no line crosses a gap.
 fn runs(times: &[i64], group: &Group) -> impl Iterator<Item = Vec<(f64, f64)>> {
     let points: Vec<Option<(f64, f64)>> = times
         .iter()
@@ -156,7 +156,7 @@ fn bounds_of(group: &Group) -> (Option<f64>, Option<f64>) {
     (values().reduce(f64::min), values().reduce(f64::max))
 }
 
-/// The least and the highest value, with zero in it where that leaves the lines readable.
+/// The lowest and the highest value, including zero if the lines stay readable.
 fn bounds(groups: &[&Group]) -> (f64, f64) {
     let all = groups.iter().map(|group| bounds_of(group));
     let (lows, highs): (Vec<_>, Vec<_>) = all.unzip();
@@ -171,14 +171,14 @@ fn bounds(groups: &[&Group]) -> (f64, f64) {
     }
 }
 
-/// The first time, and the last.
+/// The first and the last time.
 fn window(points: &Points) -> (i64, i64) {
     let first = points.times.first().copied().unwrap_or(0);
     let last = points.times.last().copied().unwrap_or(0);
     (first, last.max(first + 1))
 }
 
-/// The end as a time of day, the rest as how long before it.
+/// The end as a time of day, the others as durations before it.
 fn times(from: i64, to: i64) -> [Line<'static>; 3] {
     let before = |seconds: i64| Line::from(format!("-{}", duration(seconds.unsigned_abs())));
     let (hours, minutes, seconds) = (to / 3600 % 24, to / 60 % 60, to % 60);

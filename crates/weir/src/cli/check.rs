@@ -1,4 +1,4 @@
-//! `weir check`: every value, and where it came from.
+//! `weir check`: prints every value and its source.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! What clients say about themselves, in `weir status`.
+//! The clients' telemetry in `weir status`.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use super::style::Style;
 use super::table::{Table, duration, grouped, shown};
 use crate::admin::clients::{ClientReport, ClientRow};
 
-/// Rows that are shown; the JSON has all.
+/// Maximum rows; the JSON has all.
 const ROWS_MAX: usize = 10;
 
-/// Nothing where no client reports about itself.
+/// Prints nothing if no client reports.
 pub fn table(page: &mut String, report: &ClientReport, now: u64, style: Style) {
     let mut table = Table::new(&[
         "client",

@@ -1,4 +1,4 @@
-//! `weir convert`: another program's configuration as weir's.
+//! `weir convert`: converts another program's configuration.
 
 use std::path::PathBuf;
 

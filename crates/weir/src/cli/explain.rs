@@ -1,4 +1,4 @@
-//! `weir explain`: what the running agent would make of one message, and why.
+//! `weir explain`: the effect of one message at the running agent, with the reasons.
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 

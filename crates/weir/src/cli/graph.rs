@@ -14,13 +14,13 @@ use super::switch;
 use super::table::shown;
 use crate::failure::Failure;
 
-/// Rows of a chart, its axis included.
+/// Rows of a chart, including its axis.
 const HEIGHT: u16 = 16;
-/// Columns where no terminal says how wide it is.
+/// Columns without a terminal.
 const WIDTH: u16 = 100;
 /// Suggestions for a misspelled name.
 const SUGGESTIONS: usize = 3;
-/// Names that are compared with it.
+/// Maximum names to compare with.
 const NAMES_MAX: &str = "10000";
 
 pub fn command() -> Command {
@@ -97,7 +97,7 @@ pub fn graph(arguments: &ArgMatches) -> Result<(), Failure> {
     super::print(&chart::text(&points, width, HEIGHT, Style::of_stdout()))
 }
 
-/// `-900` of `15m`.
+/// Converts `15m` to `-900`.
 fn window(last: &str) -> Result<String, Failure> {
     let found = weir_units::parse_duration_or_seconds(last).ok();
     let seconds = found.map(|last| last.as_secs()).filter(|seconds| *seconds > 0);
@@ -136,7 +136,7 @@ fn query(address: SocketAddr, metric: &str, parameters: &[(&str, &str)]) -> Resu
     }
 }
 
-/// Names that may be meant.
+/// Similar names.
 fn suggestions(address: SocketAddr, metric: &str) -> String {
     let path = path("/api/v1/metrics", &[("limit", NAMES_MAX), ("details", "0")]);
     let Ok(known) = fetch(address, &path).and_then(|body| read::<Metrics>(address, &body)) else {
@@ -154,7 +154,7 @@ fn suggestions(address: SocketAddr, metric: &str) -> String {
     format!("; did you mean {}?", like.join(", "))
 }
 
-/// The most similar first; those that contain what was typed before those that are spelled like it.
+/// The most similar first; names that contain the typed text before names with a similar spelling.
 fn nearest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
     let typed = typed.to_lowercase();
     let mut rated: Vec<(f64, &str)> = names

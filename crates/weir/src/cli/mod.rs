@@ -1,4 +1,4 @@
-//! The command line: what can be typed, and which function it ends in.
+//! The command line: commands and the functions that run them.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -38,7 +38,7 @@ mod tail;
 mod top;
 mod upgrade;
 
-/// Runs the command that `arguments` (the program's name first) ask for.
+/// Runs the command in `arguments`, which start with the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     crate::sys::look_names_up_without_modules();
     let matches = match command().try_get_matches_from(arguments) {
@@ -76,7 +76,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
     }
 }
 
-/// Help is an answer; everything else that stops the parser is wrong usage.
+/// Help is an answer; every other parser error is wrong usage.
 fn usage(error: &clap::Error) -> Result<(), Failure> {
     let _ = error.print();
     if error.kind() == ClapErrorKind::DisplayHelp {
@@ -89,7 +89,7 @@ fn usage(error: &clap::Error) -> Result<(), Failure> {
     }
 }
 
-/// Writes a command's answer. A reader that has gone away has seen enough.
+/// Writes a command's answer. Ignores a closed pipe.
 fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -105,7 +105,7 @@ fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
 }
 
-/// The whole command line.
+/// All commands.
 pub fn command() -> Command {
     let run = with_settings(Command::new("run").about("Run the agent").long_about(
         "Run the agent. Without any configuration it receives on UDP 127.0.0.1:8125 and answers HTTP on \
@@ -169,7 +169,7 @@ fn with_settings(mut command: Command) -> Command {
                 .hide_short_help(!setting.common);
             command = command.arg(arg);
         }
-        // A flag that there was is told so by the configuration.
+        // The configuration reports the replacement of a removed flag.
         for gone in group.gone {
             command = command.arg(flag(gone.key).hide(true));
         }
@@ -177,13 +177,13 @@ fn with_settings(mut command: Command) -> Command {
     command
 }
 
-/// Settings of a role that have a flag of their own; `--set` sets all.
+/// Settings of a role with a flag of their own; `--set` covers all.
 fn flags_of(role: Role) -> impl Iterator<Item = &'static Setting> + Clone {
     role.settings()
         .filter(|setting| !matches!(setting.kind, Kind::Record(_)))
 }
 
-/// Adds the flags by which any setting can be set.
+/// Adds the flags that can set any setting.
 fn with_sources(command: Command) -> Command {
     let outputs: Vec<&str> = OUTPUT_TYPES.iter().map(|output_type| output_type.name).collect();
     command

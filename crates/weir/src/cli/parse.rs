@@ -1,4 +1,4 @@
-//! `weir parse`: what weir reads in one packet.
+//! `weir parse`: how weir reads one packet.
 
 use std::io::Read as _;
 
@@ -7,7 +7,7 @@ use weir_protocol::ParseOptions;
 
 use crate::failure::Failure;
 
-/// More than any packet; a guard against a wrong file.
+/// Larger than any packet; guards against a wrong file.
 const PACKET_BYTES_MAX: u64 = 16 << 20;
 
 pub fn command() -> Command {

@@ -1,4 +1,4 @@
-//! The last minutes as commands get them from the agent: `/api/v1/metrics`, `query` and `books`.
+//! The last minutes, as commands query them: `/api/v1/metrics`, `query` and `books`.
 
 use serde::Deserialize;
 
@@ -72,7 +72,7 @@ pub struct BookSeries {
 }
 
 impl Books {
-    /// The sum of all series of a name, such as those of several listeners.
+    /// The sum of all series of a name, for example those of several listeners.
     pub fn column(&self, name: &str) -> Vec<Option<f64>> {
         let mut sums = vec![None; self.times.len()];
         for series in self.series.iter().filter(|series| series.name == name) {
@@ -86,12 +86,12 @@ impl Books {
     }
 }
 
-/// The newest value there is.
+/// The newest value.
 pub fn last(values: &[Option<f64>]) -> Option<f64> {
     values.iter().rev().find_map(|value| *value)
 }
 
-/// A path with parameters behind it, all but letters and digits of their values as `%XX`.
+/// A path with encoded parameters.
 pub fn path(path: &str, parameters: &[(&str, &str)]) -> String {
     let mut text = path.to_owned();
     for (at, (name, value)) in parameters.iter().enumerate() {

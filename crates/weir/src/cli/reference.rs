@@ -1,4 +1,4 @@
-//! The page of the command line, written from the commands that clap knows.
+//! Generates the page of the command line from clap's commands.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ failure at run time, and 2 for wrong usage or an invalid configuration.
 
 const SETTINGS: &str = "Each [setting](configuration.md) of the agent is a flag too, such as `--bucket-width 1s` for `bucket_width`.";
 
-/// The whole of `docs/command-line.md`.
+/// The text of `docs/command-line.md`.
 pub fn page() -> String {
     let mut weir = super::command();
     weir.build();
@@ -42,7 +42,7 @@ fn section(page: &mut String, command: &mut Command, level: usize) {
         };
         let _ = write!(page, "\n{line}\n");
     }
-    // Commands of weir stand beside it, commands of commands below.
+    // Commands of weir are at its level, commands of commands one level below.
     let level = if command.get_bin_name().is_some_and(|name| name.contains(' ')) {
         level + 1
     } else {
@@ -56,7 +56,7 @@ fn section(page: &mut String, command: &mut Command, level: usize) {
     }
 }
 
-/// A table of what a command takes. Flags of settings have a heading, and a page of their own.
+/// A table of a command's arguments. Flags for settings are under one heading, because they have their own page.
 fn arguments(page: &mut String, command: &Command) {
     let all = command.get_arguments().filter(|arg| !arg.is_hide_set());
     let (settings, own): (Vec<&Arg>, Vec<&Arg>) = all
@@ -74,7 +74,7 @@ fn arguments(page: &mut String, command: &Command) {
     }
 }
 
-/// As it is typed: `-c`, `--config FILE`.
+/// In the form that a user types: `-c`, `--config FILE`.
 fn name(arg: &Arg) -> String {
     let mut value = String::new();
     if arg.get_action().takes_values() {
@@ -112,7 +112,7 @@ fn meaning(arg: &Arg) -> String {
     meaning
 }
 
-/// Without the marks of a terminal, and with none of Markdown's.
+/// Without terminal escapes, and escaped for Markdown.
 fn plain(text: Option<&clap::builder::StyledStr>) -> String {
     text.map_or(String::new(), |text| text.to_string().replace('*', "\\*"))
 }

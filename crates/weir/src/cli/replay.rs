@@ -1,4 +1,4 @@
-//! `weir replay`: a capture once more.
+//! `weir replay`: sends a capture.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub fn replay(arguments: &ArgMatches) -> Result<(), Failure> {
     let address = destination(to)?;
     let speed = speed(arguments.get_one::<String>("speed").map_or("1x", String::as_str))?;
     let partial = arguments.get_flag("partial");
-    // Nothing is sent of a file that cannot be sent whole.
+    // Checks the complete file before anything is sent.
     let found = run_through(path, partial, |_, _| Ok(()))?;
     if found.packets == 0 {
         return Err(Failure::usage(format!("{}: it has no packets", path.display())));
@@ -83,7 +83,7 @@ pub fn replay(arguments: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-/// `None`: without waiting.
+/// `None`: without delay.
 fn speed(text: &str) -> Result<Option<f64>, Failure> {
     if text == "max" {
         return Ok(None);
@@ -109,11 +109,11 @@ fn wait_until(due: Instant) {
 struct Found {
     packets: u64,
     bytes: u64,
-    /// Not in it.
+    /// Packets that the capture lost.
     lost: u64,
 }
 
-/// Each packet with its time since the first. A file that is cut is refused, unless `partial`.
+/// Visits each packet with its time since the first. Refuses a truncated file, unless `partial`.
 fn run_through(
     path: &Path,
     partial: bool,

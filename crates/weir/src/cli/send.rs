@@ -1,4 +1,4 @@
-//! `weir send`: messages from the command line to an agent.
+//! `weir send`: sends messages from the command line to an agent.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
@@ -12,10 +12,10 @@ use weir_protocol::{ParseOptions, parse_packet};
 use super::switch;
 use crate::failure::Failure;
 
-/// An agent that stops reading must not hold up a shell for ever.
+/// Timeout, for an agent that stops reading.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait for the refusal of a datagram: on this machine it is mostly there before `send` returns.
+/// How long to wait for the refusal of a datagram: on this machine it usually arrives before `send` returns.
 const REFUSAL_HERE: Duration = Duration::from_millis(10);
 const REFUSAL_ELSEWHERE: Duration = Duration::from_millis(200);
 
@@ -69,7 +69,7 @@ pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {
     deliver(&address, &messages, newline).map_err(|error| failed(&address, &error))
 }
 
-/// Why nothing could be sent there.
+/// The error of a failed send.
 pub fn failed(address: &Address, error: &io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::ConnectionRefused => "no agent receives there",
@@ -93,7 +93,7 @@ pub fn destination(text: &str) -> Result<Address, Failure> {
     Ok(address)
 }
 
-/// A typing slip is better found here than in a counter of the agent.
+/// A typo is better reported here than in a counter of the agent.
 fn refuse_malformed(message: &str) -> Result<(), Failure> {
     let options = ParseOptions {
         origin_client: true,
@@ -126,7 +126,7 @@ fn deliver(address: &Address, messages: &[&String], newline: bool) -> io::Result
     sender.finish()
 }
 
-/// A connection, or a socket that knows where it sends.
+/// A connection, or a socket with a destination.
 pub enum Sender {
     Udp(UdpSocket),
     UnixDatagram(UnixDatagram),
@@ -173,7 +173,7 @@ impl Sender {
         match self {
             Sender::Udp(socket) => {
                 whole(socket.send(packet)?, packet.len())?;
-                // On this machine the refusal is there as soon as the packet has been handed over.
+                // On this machine a refusal arrives as soon as the packet is sent.
                 socket.take_error()?.map_or(Ok(()), Err)
             }
             Sender::UnixDatagram(socket) => whole(socket.send(packet)?, packet.len()),
@@ -181,7 +181,7 @@ impl Sender {
         }
     }
 
-    /// Waits for the refusal of the last packet, if one comes.
+    /// Waits for a refusal of the last packet.
     fn finish(self) -> io::Result<()> {
         match self {
             Sender::Udp(socket) => refused(&socket, socket.peer_addr()?),
@@ -190,7 +190,7 @@ impl Sender {
     }
 }
 
-/// A closed port answers with a refusal as soon as the packet arrives; an open one does not answer.
+/// A closed port refuses a packet on arrival; an open one does not answer.
 fn refused(socket: &UdpSocket, target: SocketAddr) -> io::Result<()> {
     let patience = if target.ip().is_loopback() {
         REFUSAL_HERE

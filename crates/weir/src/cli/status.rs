@@ -1,4 +1,4 @@
-//! `weir status`: what the running agent says about itself, for people.
+//! `weir status`: the running agent's status for users.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -71,7 +71,7 @@ pub(super) fn unix_now() -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// The whole page: first whether anything is wrong, and what to do about it.
+/// The page: first any problems with their remedies.
 pub(super) fn render(status: &Status, now: u64, style: Style) -> String {
     let mut page = String::new();
     let state = match &status.not_ready {
@@ -296,7 +296,7 @@ fn memory(page: &mut String, memory: &MemoryStatus) {
     memory_shares(page, &memory.shares);
 }
 
-/// Those that there are, each with how full it is and what that has led to.
+/// The non-empty shares, each with its use and events.
 fn memory_shares(page: &mut String, shares: &[MemoryShare]) {
     for share in shares.iter().filter(|share| share.bytes > 0) {
         let (used, of) = (bytes(share.used), bytes(share.bytes));
@@ -418,7 +418,7 @@ fn limits(page: &mut String, limits: &LimitStatus) {
     }
 }
 
-/// The metrics whose new contexts met a limit.
+/// The metrics with refused contexts.
 pub fn limited(page: &mut String, rows: &[LimitedRow]) {
     let mut table = Table::new(&[
         "limited in the last bucket",
@@ -568,7 +568,7 @@ fn origins(page: &mut String, origin: &OriginReport) {
     }
 }
 
-/// The largest first.
+/// Largest first.
 fn reasons(reasons: &Reasons) -> String {
     let mut counted: Vec<_> = reasons.iter().filter(|(_, count)| **count > 0).collect();
     counted.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
@@ -633,7 +633,7 @@ mod tests {
         let lost = "\u{1b}[1;31mudp://127.0.0.1:8125: Datagrams the kernel dropped";
         let remedy = "\u{1b}[33mGive weir a larger `receive_buffer`";
         assert!(coloured.contains(lost) && coloured.contains(remedy), "{coloured}");
-        // Colours add to the words and change nothing else.
+        // Colours only repeat what the words say.
         let codes = [
             "\u{1b}[1;31m",
             "\u{1b}[33m",

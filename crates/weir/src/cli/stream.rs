@@ -1,4 +1,4 @@
-//! What the agent answers piece by piece.
+//! Streamed answers of the agent.
 
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of a head, and of an answer that is an error.
+/// Maximum bytes of a header, and of an error.
 const HEAD_BYTES_MAX: u64 = 16 << 10;
 
 /// A filter of messages by their tags.
@@ -23,7 +23,7 @@ pub fn where_argument() -> Arg {
         .help("Only messages with this tag, or with any value of KEY; several are combined with AND")
 }
 
-/// The part of a URL behind the question mark.
+/// The query string of a URL.
 pub fn query(pairs: &[(&str, String)]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
@@ -32,13 +32,13 @@ pub fn query(pairs: &[(&str, String)]) -> String {
     query.finish()
 }
 
-/// The body of an answer that comes piece by piece.
+/// The body of a streamed answer.
 pub struct Body {
     reader: BufReader<TcpStream>,
 }
 
 impl Body {
-    /// Asks the agent. `quiet` is how long nothing may come.
+    /// Sends a request. `quiet`: timeout between two parts of the answer.
     pub fn open(address: SocketAddr, path: &str, quiet: Duration) -> Result<Body, Failure> {
         let failed = |error| unreachable(address, &error);
         let mut stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).map_err(failed)?;
@@ -56,10 +56,10 @@ impl Body {
         Err(refused(address, &head, code, &mut reader))
     }
 
-    /// From another thread: nothing more is to come.
+    /// Ends the stream from another thread.
     pub fn stopper(&self) -> io::Result<impl FnOnce() + Send + 'static> {
         let stream = self.reader.get_ref().try_clone()?;
-        // Of a stream that has ended there is nothing to stop.
+        // A stream that has ended needs no shutdown.
         Ok(move || drop(stream.shutdown(Shutdown::Both)))
     }
 }
@@ -94,7 +94,7 @@ fn head(reader: &mut impl BufRead) -> io::Result<String> {
 
 fn refused(address: SocketAddr, head: &str, code: &str, reader: &mut impl BufRead) -> Failure {
     let mut body = String::new();
-    // Unreadable events are skipped.
+    // An unreadable body is ignored.
     let _ = reader.take(HEAD_BYTES_MAX).read_to_string(&mut body);
     match refusal(code, &body).filter(|_| head.starts_with("HTTP/1.")) {
         Some(reason) => Failure::runtime(format!("the agent at {address} says {reason}")),

@@ -2,14 +2,14 @@
 
 use std::io::{self, IsTerminal as _};
 
-/// Colours on a terminal, nothing elsewhere. Words say the same without them.
+/// Colours on a terminal only. They only repeat what the words say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     colours: bool,
 }
 
 impl Style {
-    /// As standard output wants it: `NO_COLOR` with any text in it switches colours off, as everywhere.
+    /// For standard output. As usual, any non-empty `NO_COLOR` disables colours.
     pub fn of_stdout() -> Self {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -31,7 +31,7 @@ impl Style {
         self.paint("1;31", text)
     }
 
-    /// What to do about it.
+    /// A remedy.
     pub fn remedy(self, text: &str) -> String {
         self.paint("33", text)
     }

@@ -1,14 +1,14 @@
-//! Tables and numbers as commands show them.
+//! Tables and numbers in the output of commands.
 
 use std::fmt::Write as _;
 
 use super::style::Style;
 use crate::logging::printable;
 
-/// Columns as wide as they need to be; the first to the left, numbers to the right, the last open.
+/// A table with columns as wide as necessary: the first one left-aligned, numbers right-aligned, the last one open.
 pub struct Table<const N: usize> {
     rows: Vec<[String; N]>,
-    /// Rows that say that something is wrong.
+    /// Rows that report a problem.
     bad: Vec<usize>,
     style: Style,
 }
@@ -22,7 +22,7 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    /// With a head that stands out, and rows that do.
+    /// Highlights the header and rows with a problem.
     pub fn styled(self, style: Style) -> Self {
         Self { style, ..self }
     }
@@ -31,7 +31,7 @@ impl<const N: usize> Table<N> {
         self.rows.push(row);
     }
 
-    /// A row that stands out when something in it is wrong.
+    /// A row that is highlighted if `is_bad`.
     pub fn row_unless(&mut self, is_bad: bool, row: [String; N]) {
         if is_bad {
             self.bad.push(self.rows.len());
@@ -80,7 +80,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// A name as it is, unless a terminal would act upon it.
+/// A name unchanged, unless a terminal would interpret it.
 pub fn shown(name: &str) -> String {
     if name.chars().any(weir_config::is_invisible) {
         return printable(name.as_bytes());
@@ -88,7 +88,7 @@ pub fn shown(name: &str) -> String {
     name.to_owned()
 }
 
-/// Three digits that count, and a prefix: 12345 is 12.3k.
+/// Three significant digits and a prefix: 12345 is 12.3k.
 pub fn si(value: f64) -> String {
     let mut size = value.abs();
     if size == 0.0 || !size.is_finite() {
@@ -124,7 +124,7 @@ pub fn si(value: f64) -> String {
 const PREFIXES: [&str; 6] = ["", "k", "M", "G", "T", "P"];
 const SMALL: [&str; 4] = ["", "m", "µ", "n"];
 
-/// Values as eight heights of blocks, the highest as high as the highest value; nothing where there is none.
+/// Values as blocks of eight heights, scaled to the maximum; a blank without a value.
 pub fn sparkline(values: &[Option<f64>], width: usize) -> String {
     const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let newest = &values[values.len().saturating_sub(width)..];

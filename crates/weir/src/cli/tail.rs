@@ -14,13 +14,13 @@ use crate::failure::Failure;
 use crate::tap::message::{BadBytes, Seen, Verdict};
 use crate::tap::tail::{RATE_MAX, Share};
 
-/// There is something each second.
+/// The agent sends something every second.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 
 /// How often the share of shown messages is printed.
 const SHARE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Characters around what is wrong.
+/// Characters shown around the error.
 const AROUND: usize = 60;
 
 pub fn command() -> Command {
@@ -81,25 +81,25 @@ pub fn tail(arguments: &ArgMatches) -> Result<(), Failure> {
 }
 
 fn ended(address: std::net::SocketAddr, error: &io::Error) -> Failure {
-    Failure::runtime(format!("the agent at {address} sends no more: {error}"))
+    Failure::runtime(format!("the agent at {address} stopped sending: {error}"))
 }
 
 struct Shows {
     json: bool,
     colour: bool,
-    /// When it was last said that not everything is shown.
+    /// When the share of shown messages was last printed.
     told: Option<Instant>,
 }
 
 impl Shows {
-    /// Until the stream ends. True: the reader of our output has seen enough.
+    /// Prints until the stream ends. Returns true if the reader of our output has closed it.
     fn all(&mut self, mut body: Body) -> io::Result<bool> {
         let (mut line, mut event) = (String::new(), String::new());
         let mut begun = false;
         loop {
             line.clear();
             if body.read_line(&mut line)? == 0 {
-                // The agent ends streams after a while; one that ends at once has no agent behind it.
+                // The agent ends streams after a while. One that ends at once is not from an agent.
                 return if begun {
                     Ok(false)
                 } else {
@@ -145,7 +145,7 @@ impl Shows {
     }
 }
 
-/// True: the reader of our output has gone.
+/// Returns true if the reader of our output has closed it.
 fn print(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -160,7 +160,7 @@ const DIM: &str = "\x1b[2m";
 const MARK: &str = "\x1b[1;7;31m";
 const OFF: &str = "\x1b[0m";
 
-/// One message, with what is wrong with it on a second line.
+/// One message, with its error on a second line.
 fn message(seen: &Seen, colour: bool) -> String {
     let paint = |code: &str, text: &str| {
         if colour {

@@ -1,4 +1,4 @@
-//! Replacing the running agent by the program on disk.
+//! Replaces the running agent with the program on disk.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The machine that the process runs on, as configuration asks about it.
+//! Facts about the machine that the configuration needs.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -11,7 +11,7 @@ use super::secrets::{self, SecretFile};
 
 pub struct Machine {
     resolve_names: bool,
-    /// Files of keys and tokens that were read.
+    /// Key and token files that were read.
     secret_files: RefCell<Vec<SecretFile>>,
 }
 
@@ -34,7 +34,7 @@ impl Host for Machine {
         name.trim().to_owned()
     }
 
-    /// The smaller of the machine's memory and the limits of the cgroups the process is in.
+    /// The smaller of the machine's memory and the limits of the process's cgroups.
     fn memory(&self) -> (u64, &'static str) {
         let machine = std::fs::read_to_string("/proc/meminfo")
             .ok()
@@ -60,7 +60,7 @@ impl Host for Machine {
         path.exists()
     }
 
-    /// By number or by the name that the system's file lists.
+    /// By number, or by the name in the system's file.
     fn account(&self, name: &str, of: Accounts) -> Result<u32, HostFault> {
         if let Ok(id) = name.parse() {
             return Ok(id);
@@ -125,7 +125,7 @@ impl Host for Machine {
     }
 }
 
-/// As the listener takes them.
+/// In the form for the listener.
 pub fn tls_files(paths: &TlsPaths) -> TlsFiles {
     TlsFiles {
         certificate: paths.certificate.clone(),
@@ -140,8 +140,7 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// The files that may hold a limit: this cgroup's and those of every one above it. Inside a container the root
-/// of the mount is the container's own.
+/// Files with a memory limit: those of this cgroup and of every one above it. In a container the root of the mount is the container's own.
 fn cgroup_files(own: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in own.lines() {

@@ -1,4 +1,4 @@
-//! Configuration of the process: reads the files, asks the machine, and leaves the rest to [`weir_config`].
+//! Configuration of the process: reads the files, gathers facts about the machine, and calls [`weir_config`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use machine::Machine;
 /// The whole configuration, typed and ready to use.
 pub type Config = weir_config::Config<OutputSettings>;
 
-/// Everything that configuration is made from, so that a test or a reload can bring its own.
+/// All sources of the configuration, so that a test or a reload can replace them.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs {
     pub file: Option<PathBuf>,
@@ -27,11 +27,11 @@ pub struct Inputs {
     pub environment: BTreeMap<String, Option<String>>,
     /// In the order of the command line.
     pub flags: Vec<Flag>,
-    /// What the file held, where it is not to be read again.
+    /// The content of the file, if it must not be read again.
     pub text: Option<FileText>,
     /// Whether host names may be resolved; numbers and `localhost` need no name server.
     pub resolve_names: bool,
-    /// What the process is to be.
+    /// The kind of process.
     pub role: Role,
 }
 
@@ -49,26 +49,26 @@ impl fmt::Debug for FileText {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
     pub config: Config,
-    /// Every value in the order of the table, those of the outputs after the agent's own.
+    /// Every value in the order of the table, then those of the outputs.
     pub shown: Vec<Shown>,
-    /// Things that are allowed and probably not meant.
+    /// Remarks about valid settings that are probably mistakes.
     pub notes: Vec<String>,
-    /// What others may do with the files that this comes from.
+    /// Excessive permissions of the configuration's files.
     pub warnings: Vec<String>,
-    /// Files of keys and tokens, as they were when they were read.
+    /// Key and token files, with the stamps of when they were read.
     pub secret_files: Vec<SecretFile>,
-    /// What the configuration file held; `None`: there is none.
+    /// Content of the configuration file; `None` without one.
     pub text: Option<FileText>,
 }
 
 impl Loaded {
-    /// Keys whose values differ from `before`, with whether a reload applies them.
+    /// Keys whose values differ from `before`, and whether a reload applies them.
     pub fn changes(&self, before: &Loaded) -> Vec<weir_config::Change> {
         weir_config::changes(&before.shown, &self.shown)
     }
 }
 
-/// Reads the process's environment. Names that are not UTF-8 cannot be ours.
+/// Reads the environment of the process. Names that are not UTF-8 cannot be weir's.
 pub fn environment() -> BTreeMap<String, Option<String>> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok())))
@@ -95,7 +95,7 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, Problems> {
     load_from(inputs, path.as_deref(), text)
 }
 
-/// Like [`load`] with nothing but a file of this content, for tests and fuzzing.
+/// [`load`] with a file of this content and no other source, for tests and fuzzing.
 pub fn load_content(content: &[u8]) -> Result<Loaded, Problems> {
     let text = FileText(content.to_vec());
     load_from(&Inputs::default(), Some(Path::new("weir.yaml")), Some(Ok(text)))
@@ -137,7 +137,7 @@ fn load_from(
     })
 }
 
-/// Of the configuration's `own` file, with whether a secret is in it, and of those of keys and tokens.
+/// Warnings about the configuration file `own`, with whether it contains a secret, and about key and token files.
 fn warnings(own: Option<(&Path, bool)>, secret_files: &[SecretFile], config: &Config) -> Vec<String> {
     let mut files: Vec<(&Path, bool)> = own.into_iter().collect();
     files.extend(secret_files.iter().map(|file| (file.path.as_path(), true)));
@@ -153,7 +153,7 @@ fn warnings(own: Option<(&Path, bool)>, secret_files: &[SecretFile], config: &Co
     let origin = &config.origin;
     if !origin.origin_kubelet.is_empty() {
         files.extend(origin.kubelet_identity().map(|(_, key)| (key, true)));
-        // Every process of a pod may read the token that Kubernetes puts there.
+        // Every process of a pod may read the token that Kubernetes places there.
         files.push((&origin.origin_kubelet_token, false));
     }
     let mut found: Vec<String> = files

@@ -1,4 +1,4 @@
-//! Secrets that come from files, and who else may read or write the files that configuration comes from.
+//! Secrets in files, and the permissions of configuration files.
 
 use std::fs::{File, Metadata};
 use std::io::Read as _;
@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 
 use weir_config::SecretFault;
 
-/// The longest file that a secret is read from.
+/// Maximum size of a secret file.
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
 
-/// A file that was read, and what it was then: another stamp, another content.
+/// A file and its stamp when it was read. Another stamp means another content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretFile {
     pub path: PathBuf,
     pub stamp: Stamp,
 }
 
-/// `None`: there was no such file.
+/// `None`: the file was missing.
 pub type Stamp = Option<(u64, u64, u64, i64, i64, i64, i64)>;
 
-/// What a file is like now. Follows links, as secrets in Kubernetes are changed by turning one.
+/// The current stamp of a file. Follows links, because Kubernetes changes secrets by replacing a link.
 pub fn stamp(path: &Path) -> Stamp {
     std::fs::metadata(path).ok().map(|found| stamp_of(&found))
 }
@@ -45,7 +45,7 @@ fn stamp_of(found: &Metadata) -> (u64, u64, u64, i64, i64, i64, i64) {
 
 pub type Stamped = (String, (u64, u64, u64, i64, i64, i64, i64));
 
-/// One key or token, and what its file was like.
+/// Reads one key or token, and the stamp of its file.
 pub fn read_secret(path: &Path) -> Result<Stamped, SecretFault> {
     let unreadable = |error| SecretFault::Unreadable {
         path: path.to_owned(),
@@ -55,13 +55,13 @@ pub fn read_secret(path: &Path) -> Result<Stamped, SecretFault> {
         path: path.to_owned(),
         wrong,
     };
-    // Opening a pipe would wait for its other end, so look first.
+    // Opening a pipe would block, so check first.
     let found = std::fs::metadata(path).map_err(unreadable)?;
     if !found.is_file() || found.len() > SECRET_BYTES_MAX {
         return Err(wrong("is not a file of at most 64 KiB"));
     }
     let file = File::open(path).map_err(unreadable)?;
-    // Before the content: what is written meanwhile shows as another stamp.
+    // Taken before the content, so that a concurrent write shows as another stamp.
     let stamp = stamp_of(&file.metadata().map_err(unreadable)?);
     let mut bytes = Vec::new();
     let read = file.take(SECRET_BYTES_MAX + 1).read_to_end(&mut bytes);
@@ -79,7 +79,7 @@ pub fn read_secret(path: &Path) -> Result<Stamped, SecretFault> {
     Ok((secret.to_owned(), stamp))
 }
 
-/// What others may do with a file that they should not, one sentence each.
+/// Excessive permissions of a file, one sentence each.
 pub fn permissions(path: &Path, is_secret: bool) -> Vec<String> {
     let mut found = Vec::new();
     let Ok(file) = std::fs::metadata(path) else {

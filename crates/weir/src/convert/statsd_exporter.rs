@@ -37,7 +37,7 @@ pub fn convert(text: &str, flags: &[String]) -> Result<Converted, Refused> {
 /// A year is as long as any series lives.
 const FOR_EVER: &str = "365d";
 
-/// What is kept of a metric without a sample, where the other program keeps all for ever: a gauge's value, to which deltas add.
+/// How long a metric without a sample is kept, because the other program never expires it: a gauge's value, to which deltas add.
 const CONTEXTS: &str = "1d";
 
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! The agent that runs, and its header.
+//! The running agent.
 
 use super::{Finding, Patient};
 use crate::admin::series::signs as moved;
@@ -8,7 +8,7 @@ use crate::config::Loaded;
 
 const CHECK: &str = "agent";
 
-/// Whether one runs, is ready, and applies its configuration.
+/// Whether an agent runs, is ready, and has applied its configuration.
 pub fn look(loaded: &Loaded) -> (Option<Status>, Vec<Finding>) {
     let Some(address) = loaded.config.addresses.admin else {
         let found = "admin is off, so the agent cannot be asked";
@@ -65,7 +65,7 @@ fn reload(status: &Status) -> Vec<Finding> {
     findings
 }
 
-/// What was lost, refused, or not as good as it could be, since the start.
+/// Losses, refusals and degradations since the start.
 pub fn signs(patient: &Patient<'_>) -> Vec<Finding> {
     let of = |status| {
         moved(status).into_iter().map(|sign| {

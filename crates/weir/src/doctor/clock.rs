@@ -6,11 +6,11 @@ use super::Finding;
 use crate::sys;
 
 const CHECK: &str = "clock";
-/// What backends and charts do not mind.
+/// A difference that backends and charts tolerate.
 const SECONDS_OFF_MAX: i64 = 10;
 const REMEDY: &str = "synchronise the clock, for instance with systemd-timesyncd or chrony";
 
-/// Against the kernel, and against `date`, the clock of a backend in Unix seconds.
+/// Compares with the kernel's state and with `date`, a backend's clock in Unix seconds.
 pub fn check(date: Option<(String, i64)>) -> Vec<Finding> {
     let mut findings = vec![synchronised()];
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

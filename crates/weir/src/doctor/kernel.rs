@@ -1,4 +1,4 @@
-//! Settings of the kernel that decide how much may wait for the agent.
+//! Kernel settings that limit the queues of sockets.
 
 use weir_listener::{Address, ListenerConfig};
 
@@ -6,10 +6,10 @@ use super::{Finding, Patient};
 use crate::admin::counters::SocketCounter;
 
 const QUEUE: &str = "/proc/sys/net/unix/max_dgram_qlen";
-/// As many datagrams as clients may have to write before they have to wait; the packages set it.
+/// Datagrams that clients can write before they block; the packages set this value.
 const QUEUE_WANTED: u64 = 512;
 
-/// How many datagrams a Unix socket holds: beyond that, clients wait or drop.
+/// The maximum datagrams in a Unix socket: beyond it clients wait or drop.
 pub fn datagram_queue(patient: &Patient<'_>) -> Vec<Finding> {
     if patient.loaded.config.listeners.uds.is_empty() {
         return Vec::new();
@@ -33,7 +33,7 @@ pub fn datagram_queue(patient: &Patient<'_>) -> Vec<Finding> {
     }]
 }
 
-/// Whether the kernel grants what is asked for.
+/// Whether the kernel grants the configured size.
 pub fn receive_buffers(patient: &Patient<'_>) -> Vec<Finding> {
     let config = &patient.loaded.config;
     match &patient.status {
@@ -68,7 +68,7 @@ fn granted_of(address: &str, granted: u64, wanted: u64) -> Finding {
     Finding::warning("receive_buffer", address, found).remedy(remedy)
 }
 
-/// With a socket of our own, for as long as there is no agent to ask.
+/// Tests it with a temporary socket, if no agent can be asked.
 fn tried(wanted: Option<usize>) -> Vec<Finding> {
     let mut listener = ListenerConfig::new(Address::Udp {
         host: "127.0.0.1".to_owned(),

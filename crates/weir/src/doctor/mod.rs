@@ -1,5 +1,5 @@
-//! `weir doctor`: looks at everything that receiving and delivering depends on, and names remedies. Each check is a function
-//! that returns what it found; nothing is changed but that a metric is sent, where that is asked for.
+//! `weir doctor`: checks everything that receiving and delivering depends on, and suggests remedies. Each check is a function that returns
+//! its findings. Nothing is changed, except that a metric is sent on request.
 
 use serde::Serialize;
 
@@ -13,29 +13,29 @@ mod outputs;
 mod paths;
 mod sockets;
 
-/// How a check ended.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     Fine,
-    /// There was nothing to check, or no way to.
+    /// There was nothing to check, or no means to check it.
     Skipped,
-    /// It works, and could work better or stop working.
+    /// It works, but not as well as it could, or it may stop working.
     Warning,
     /// It does not work.
     Error,
 }
 
-/// What one check found about one thing.
+/// One finding of a check about one thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The kind of check, such as `socket`.
+    /// The kind of check, for example `socket`.
     pub check: &'static str,
-    /// What was looked at, such as a path or an address.
+    /// The checked thing, for example a path or an address.
     pub subject: String,
     pub verdict: Verdict,
     pub found: String,
-    /// What to do about it; empty where there is nothing to do.
+    /// The remedy; empty if there is nothing to do.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
 }
@@ -78,16 +78,16 @@ impl Finding {
     }
 }
 
-/// What checks look at.
+/// The input of checks.
 struct Patient<'a> {
     loaded: &'a Loaded,
-    /// What the running agent says; `None`: there is none.
+    /// The status of the running agent; `None` without one.
     status: Option<Status>,
-    /// A metric may be sent.
+    /// Whether a metric may be sent.
     sends: bool,
 }
 
-/// Every check, in an order where an error of one explains those of the next.
+/// All checks, ordered so that an error explains the following ones.
 pub fn examine(loaded: &Loaded, inputs: &Inputs, sends: bool) -> Vec<Finding> {
     let (status, mut findings) = agent::look(loaded);
     let patient = Patient {

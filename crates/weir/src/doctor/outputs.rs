@@ -1,4 +1,4 @@
-//! Where outputs deliver to: names, proxies, endpoints.
+//! Destinations of outputs: names, proxies, endpoints.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use weir_output::probe::{self, Destination, Fault, Way, host_of};
 
 use super::{Finding, Patient};
 
-/// A name server that does not answer must not hold up a person for ever.
+/// Timeout, for a name server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Variables that name the proxy of URLs that begin so.
+/// URL prefixes, and the variables with the proxy for them.
 const PROXY_VARIABLES: [(&str, [&str; 2]); 2] = [
     ("https://", ["HTTPS_PROXY", "https_proxy"]),
     ("http://", ["HTTP_PROXY", "http_proxy"]),
 ];
 
-/// The findings, and the first clock that an answer told of, with who answered.
+/// The findings, and the first clock in an answer, with its sender.
 pub fn check(patient: &Patient<'_>) -> (Vec<Finding>, Option<(String, i64)>) {
     let mut findings = Vec::new();
     let mut destinations = Vec::new();
@@ -43,7 +43,7 @@ pub fn check(patient: &Patient<'_>) -> (Vec<Finding>, Option<(String, i64)>) {
     };
     let (more, date) = runtime.block_on(all(&destinations));
     findings.extend(more);
-    // A name server that hangs holds a thread; nothing waits for it.
+    // A name server that hangs blocks a thread; nothing waits for it.
     runtime.shutdown_background();
     (findings, date)
 }
@@ -73,7 +73,7 @@ async fn all(destinations: &[(&str, Destination)]) -> (Vec<Finding>, Option<(Str
     (findings, date)
 }
 
-/// Whether the name server knows a host. Nothing, for an address.
+/// Whether the name server knows a host. `None` for an address.
 async fn name(host: &str, port: u16) -> Option<Finding> {
     if host.parse::<std::net::IpAddr>().is_ok() {
         return None;
@@ -92,7 +92,7 @@ async fn name(host: &str, port: u16) -> Option<Finding> {
     })
 }
 
-/// The setting or variable that names a proxy for it, and the proxy.
+/// The proxy, and the setting or variable that names it.
 fn proxy_of(way: &Way) -> Option<(String, String)> {
     let Way::Http { url, delivery, .. } = way else {
         return None;
@@ -113,7 +113,7 @@ fn proxy_of(way: &Way) -> Option<(String, String)> {
     }
 }
 
-/// Whether it takes connections; what it lets through, the endpoints behind it tell.
+/// Whether the proxy accepts connections. The checks of endpoints show what it forwards.
 async fn proxy(from: &str, url: &str) -> Finding {
     let Some((host, port)) = host_of(url) else {
         return Finding::error("proxy", from, "it is not a proxy URL")

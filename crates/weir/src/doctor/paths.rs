@@ -1,4 +1,4 @@
-//! Files and directories that the configuration names, and whether the agent may do with them what it has to.
+//! Checks access to the files and directories in the configuration.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,10 +12,10 @@ use crate::config::Loaded;
 use crate::sandbox::plan::named_paths;
 use crate::sys::{self, May};
 
-/// What is left on a disk that can take state and queues for a while.
+/// Minimum free space for state and queues.
 const FREE_BYTES_MIN: u64 = 64 << 20;
 
-/// Whether a restart can continue the state of the previous process.
+/// Whether the state can survive a restart.
 pub fn state_directory(patient: &Patient<'_>) -> Vec<Finding> {
     let check = "state_directory";
     let Some(path) = &patient.loaded.config.running.state_path else {
@@ -26,7 +26,7 @@ pub fn state_directory(patient: &Patient<'_>) -> Vec<Finding> {
     vec![directory(check, path, &User::of(patient))]
 }
 
-/// Every other path that a setting names.
+/// Every other path in a setting.
 pub fn named(patient: &Patient<'_>, file: Option<PathBuf>) -> Vec<Finding> {
     let user = User::of(patient);
     let state = patient.loaded.config.running.state_path.as_deref();
@@ -40,7 +40,7 @@ pub fn named(patient: &Patient<'_>, file: Option<PathBuf>) -> Vec<Finding> {
     let mut seen = BTreeSet::new();
     let mut named = named_paths(patient.loaded);
     named.extend(file.map(|file| (file, PathUse::Read)));
-    // A missing path that is a default is not used.
+    // A missing path that is a default is unused.
     let is_set = |path: &Path| path.exists() || !is_default(patient.loaded, path);
     named
         .into_iter()
@@ -69,12 +69,12 @@ fn used_path(path: &Path, used: PathUse, user: &User) -> Option<Finding> {
         }
         PathUse::Itself | PathUse::Read => Some(judged(check, path, May::Read, user)),
         PathUse::ReadBeneath => Some(judged(check, path, May::List, user)),
-        // Outputs and sources of tags try these themselves.
+        // Outputs and sources of tags test these themselves.
         PathUse::Connect => None,
     }
 }
 
-/// A directory that is written in; where there is none, weir makes it.
+/// A directory for writing. weir creates a missing one.
 fn directory(check: &'static str, path: &Path, user: &User) -> Finding {
     let there = path
         .ancestors()
@@ -91,7 +91,7 @@ fn directory(check: &'static str, path: &Path, user: &User) -> Finding {
         return finding;
     }
     if there != path {
-        finding.found = format!("it is not there yet; it can be made in {}", there.display());
+        finding.found = format!("it does not exist yet; weir can create it in {}", there.display());
     }
     match free_bytes(there) {
         Ok(free) if free < FREE_BYTES_MIN => {
@@ -112,13 +112,13 @@ fn judged(check: &'static str, path: &Path, what: May, user: &User) -> Finding {
     let wanted = match what {
         May::Read => "read",
         May::Write => "write",
-        May::List => "read what is in it",
+        May::List => "list its entries",
         May::Change => "write in it",
     };
     match user.may(path, what) {
         Ok(()) => Finding::fine(check, subject, format!("{user} may {wanted}")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Finding::error(check, subject, "it is not there")
+            Finding::error(check, subject, "it does not exist")
                 .remedy("make it, or correct its name in the configuration")
         }
         Err(error) => Finding::error(check, subject, format!("{user} may not {wanted}: {error}")).remedy(
@@ -127,9 +127,9 @@ fn judged(check: &'static str, path: &Path, what: May, user: &User) -> Finding {
     }
 }
 
-/// Who the agent is, or would be.
+/// The user that the agent runs as, or would run as.
 struct User {
-    /// `None`: who runs the doctor.
+    /// `None`: the user who runs the doctor.
     other: Option<(u32, Vec<u32>)>,
 }
 
@@ -177,7 +177,7 @@ fn ids_of(pid: u32) -> Option<(u32, Vec<u32>)> {
     Some((uid, groups))
 }
 
-/// By owner, group and mode of the file and of the directories above it. Access lists beyond these are not looked at.
+/// Checks owner, group and mode of the file and of the directories above it. Ignores access control lists.
 fn may_as(path: &Path, what: May, uid: u32, groups: &[u32]) -> io::Result<()> {
     if uid == 0 {
         return sys::may(path, what);

@@ -10,7 +10,7 @@ use super::{Finding, Patient};
 
 const CHECK: &str = "socket";
 
-/// What is sent. It arrives as any other metric.
+/// The metric to send. It arrives as any other metric.
 const METRIC: &str = "weir.doctor:1|c";
 
 /// A user without rights, as clients may be.
@@ -46,9 +46,9 @@ pub fn check(patient: &Patient<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Whether the running agent has it.
+/// Whether the running agent listens on this address.
 fn heard<'a>(address: &str, mut listeners: impl Iterator<Item = &'a str>) -> Finding {
-    // The kernel chooses the port for port 0.
+    // For port 0 the kernel chooses the port.
     let is_it = |listener: &str| match address.strip_suffix(":0") {
         Some(host) => listener.starts_with(host),
         None => listener == address,
@@ -60,7 +60,7 @@ fn heard<'a>(address: &str, mut listeners: impl Iterator<Item = &'a str>) -> Fin
         .remedy("its configuration differs from this one: name its file with --config, or restart it")
 }
 
-/// Whether an agent could take it.
+/// Whether an agent could bind this address.
 fn free(address: &str, bound: std::io::Result<()>) -> Finding {
     match bound {
         Ok(()) => Finding::fine(CHECK, address, "no agent runs, and the address is free"),
@@ -93,9 +93,9 @@ fn unix(patient: &Patient<'_>, scheme: &str, path: &Path) -> Finding {
     }
 }
 
-/// As another user, where this one is root: root may everything, and clients are not root.
+/// Sends as another user if this one is root, because root passes every permission check and clients are not root.
 fn sent(subject: &str, path: &Path) -> Finding {
-    // By this name it can be run by a user who cannot reach its directory.
+    // Under this path a user who cannot enter the program's directory can run it.
     let mut command = Command::new("/proc/self/exe");
     command.args(["send", METRIC, "--to", subject]);
     command.env_clear().stdin(Stdio::null());
@@ -118,7 +118,7 @@ fn sent(subject: &str, path: &Path) -> Finding {
     Finding::error(CHECK, subject, format!("{who} cannot send: {said}")).remedy(obstacle(path))
 }
 
-/// What keeps others out: the first directory that they may not enter, or the socket.
+/// The first directory that others may not enter, or else the socket.
 fn obstacle(path: &Path) -> String {
     let mode = |path: &Path| {
         path.metadata()

@@ -17,20 +17,20 @@ use serde::de::DeserializeOwned;
 /// Descriptors that go with one message; the kernel's limit.
 pub const DESCRIPTORS_MAX: usize = 200;
 
-/// What a message begins with: what it is, and the length of its body.
+/// Length of a message's header: its tag and the length of its body.
 const HEAD: usize = 9;
 
-/// One end. Every message is sent and awaited for a limited time.
+/// One end. Sending and receiving a message have a time limit.
 #[derive(Debug)]
 pub struct Channel {
     stream: UnixStream,
-    /// Of one body.
+    /// Maximum size of a body.
     bytes_max: u64,
     /// Held while a message is written: several threads send.
     sending: Mutex<()>,
 }
 
-/// What came.
+/// A received message.
 #[derive(Debug)]
 pub struct Message {
     pub tag: u8,
@@ -49,13 +49,13 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Sets how long one message may take.
+    /// Sets the time limit of one message.
     pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(patience))?;
         self.stream.set_write_timeout(Some(patience))
     }
 
-    /// Who is at the other end.
+    /// The process at the other end.
     pub fn peer(&self) -> io::Result<Peer> {
         let peer = rustix::net::sockopt::socket_peercred(&self.stream)?;
         Ok(Peer {
@@ -124,7 +124,7 @@ impl Channel {
         })
     }
 
-    /// The next message, which has to be this one.
+    /// The next message, which must have this tag.
     pub fn expect(&self, tag: u8) -> io::Result<Message> {
         let message = self.receive()?;
         match message.tag {
@@ -137,7 +137,7 @@ impl Channel {
     }
 }
 
-/// The process at the other end, as the kernel says.
+/// The process at the other end, from the kernel's credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub pid: i32,

@@ -15,21 +15,21 @@ pub fn socket_path(directory: &Path) -> PathBuf {
     directory.join("hand-over")
 }
 
-/// The version of what is said.
+/// The version of the protocol.
 pub const PROTOCOL: u32 = 2;
 
-/// How long one step may take, unless it says otherwise.
+/// Default time limit of a step.
 pub const STEP_MAX: Duration = Duration::from_secs(10);
 
-/// How long the new process may take to start what can be started beside the old one, and the old one to deliver and collect.
+/// Time limit for the new process to start everything that can run beside the old one, and for the old one to deliver and collect.
 pub const PREPARATION_MAX: Duration = Duration::from_secs(60);
 
-/// Bodies before anything is known of each other.
+/// Maximum size of a body before the versions are known.
 pub const GREETING_BYTES_MAX: u64 = 64 << 10;
 
-/// From the new process, or a command that asks for one.
+/// From the new process, or from a command that requests one.
 pub const HELLO: u8 = 1;
-/// From the old process, as all that follow unless they say otherwise.
+/// From the old process, like all following messages unless noted otherwise.
 pub const GREETING: u8 = 2;
 /// With the reason.
 pub const REFUSED: u8 = 3;
@@ -37,40 +37,40 @@ pub const REFUSED: u8 = 3;
 pub const SOCKETS: u8 = 4;
 /// The socket of the admin address.
 pub const ADMIN: u8 = 5;
-/// There are no more sockets.
+/// End of the sockets.
 pub const SOCKETS_END: u8 = 6;
-/// From the new process: everything is there that does not need the state.
+/// From the new process: everything that needs no state is ready.
 pub const BEGIN: u8 = 7;
-/// The connections of one worker follow, and those that came before do not count any more.
+/// The connections of one worker follow, and replace those sent before.
 pub const AGAIN: u8 = 8;
 /// Open connections.
 pub const CONNECTIONS: u8 = 9;
 /// With a file that has what a file of state has.
 pub const STATE: u8 = 10;
-/// With the lock of the directory.
+/// End of the state, with the lock of the directory.
 pub const END: u8 = 11;
-/// From the new process: it has read all of that.
+/// From the new process: it has read all of it.
 pub const COMMIT: u8 = 12;
-/// The sockets are not read now.
+/// The old process no longer reads the sockets.
 pub const GO: u8 = 13;
-/// From the new process: it reads them.
+/// From the new process: it reads the sockets.
 pub const RUNNING: u8 = 14;
-/// To the command that asked for a new process: it runs.
+/// To the command that requested a new process: it runs.
 pub const DONE: u8 = 15;
-/// After RUNNING, if the new process asked for it there: a part of the history of points, and of the books.
+/// After RUNNING, if the new process requested it there: a part of the history of points, and of the books.
 pub const POINTS: u8 = 16;
 pub const BOOKS: u8 = 17;
-/// There is no more of either.
+/// End of both.
 pub const HISTORY_END: u8 = 18;
 
-/// What RUNNING says of a new process that keeps a history.
+/// Body of RUNNING from a new process with a history.
 pub const WANTS_HISTORY: &[u8] = b"history";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     pub weir: String,
     pub protocol: u32,
-    /// The newest version of state that it reads.
+    /// The newest version of state that it can read.
     pub state: u8,
     pub asks: Asks,
 }
@@ -79,7 +79,7 @@ pub struct Hello {
 #[serde(rename_all = "snake_case")]
 pub enum Asks {
     TakeOver,
-    /// Start the program on disk, and let it take over.
+    /// Start the program on disk and let it take over.
     Upgrade,
 }
 
@@ -102,32 +102,32 @@ pub struct Greeting {
     pub pid: u32,
 }
 
-/// The sockets of one listener, which go with it.
+/// One listener; its sockets are attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketsOf {
-    /// As the configuration writes its address.
+    /// The address as configured.
     pub address: String,
-    /// A service manager's socket unit has opened them.
+    /// Opened by a service manager's socket unit.
     pub of_unit: bool,
 }
 
-/// One of the connections that go with a message, in their order.
+/// One of the attached connections, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionOf {
-    /// As the configuration writes the listener's address.
+    /// The listener's address as configured.
     pub address: String,
-    /// Frames have a length; otherwise they are lines.
+    /// Length-prefixed frames if true, otherwise lines.
     pub lengths: bool,
     pub partial: Vec<u8>,
     pub skipping: bool,
 }
 
-/// What a hand-over took until now.
+/// Progress of a hand-over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// Monotonic nanoseconds at which the first worker stopped reading.
     pub since: u64,
     pub connections: u64,
-    /// Over TLS: they end with the old process.
+    /// TLS connections: they end with the old process.
     pub encrypted: u64,
 }

@@ -1,7 +1,7 @@
-//! The process that starts the program on disk, for an agent that has given up the right to run programs.
+//! A helper process that starts the program on disk, for an agent that has dropped the right to run programs.
 //!
-//! It is started before that, holds nothing, listens nowhere, and can do one thing: start the same program with the same arguments and
-//! `--take-over`. It ends with the agent.
+//! It starts earlier, holds nothing, listens nowhere, and can only start the same program with the same arguments and `--take-over`. It
+//! ends with the agent.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,12 +15,12 @@ use crate::failure::Failure;
 /// The hidden command.
 pub const COMMAND: &str = "starter";
 
-/// What makes the program take over.
+/// The flag that makes the program take over.
 pub const TAKE_OVER: &str = "--take-over";
 
 const START: u8 = b's';
 
-/// Descriptors and variables of the started process that its children must not have.
+/// Descriptors and variables that children of the started process must not inherit.
 const ONES_OWN: &[&str] = &[
     "LISTEN_PID",
     "LISTEN_FDS",
@@ -37,7 +37,7 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Before the agent gives up its rights and starts threads.
+    /// Call before the agent drops its rights and starts threads.
     pub fn start() -> io::Result<Starter> {
         let (own, others) = UnixStream::pair()?;
         let program = std::env::current_exe()?;
@@ -58,7 +58,7 @@ impl Starter {
         (&self.stream).write_all(&[START])
     }
 
-    /// Waits until a process that was started has ended, and says how. An error: the starter has.
+    /// Waits until a started process has ended, and returns its status. An error means that the starter has ended.
     pub fn wait(&self) -> io::Result<String> {
         let mut length = [0; 4];
         (&self.stream).read_exact(&mut length)?;
@@ -79,7 +79,7 @@ impl Drop for Starter {
     }
 }
 
-/// Runs as the starter: `arguments` are the program and what the agent was started with.
+/// Runs the starter: `arguments` are the program and the agent's arguments.
 pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<(), Failure> {
     let fault = |error: io::Error| Failure::runtime(format!("starter: {error}"));
     let program = arguments
@@ -116,7 +116,7 @@ pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<()
     Ok(())
 }
 
-/// The process that asked may have ended.
+/// The requester may have ended.
 fn report(mut stream: &UnixStream, text: &str) {
     let mut message = (text.len() as u32).to_le_bytes().to_vec();
     message.extend(text.as_bytes());

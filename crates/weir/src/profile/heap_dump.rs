@@ -14,9 +14,9 @@ pub struct Dump {
 pub struct Sample {
     /// Return addresses, innermost first.
     pub frames: Vec<usize>,
-    /// What is held.
+    /// Live allocations.
     pub live: Amount,
-    /// What has been allocated since the start, that included.
+    /// All allocations since the start, including live ones.
     pub total: Amount,
 }
 
@@ -28,8 +28,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Estimates what the samples stand for: an allocation of s bytes is sampled with probability
-    /// 1 - exp(-s / R).
+    /// Estimates the total from the samples: an allocation of s bytes is sampled with probability 1 - exp(-s / R).
     pub fn scaled(&self, sample_bytes: u64) -> (i64, i64) {
         if self.objects == 0 || self.bytes == 0 || sample_bytes <= 1 {
             return (self.objects as i64, self.bytes as i64);

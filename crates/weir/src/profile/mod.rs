@@ -1,5 +1,5 @@
-//! CPU and heap profiles in the format of `go tool pprof`, function names included where the program has its symbols, so that nothing
-//! but the answer is needed to read them.
+//! CPU and heap profiles in the format of `go tool pprof`, with function names if the program has its symbols, so that a profile can be
+//! read without other files.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,16 +18,16 @@ use symbols::{Name, Symbolizer};
 /// Samples per second of CPU time and thread.
 const SAMPLES_PER_SECOND: u32 = 100;
 
-/// How often samples are collected from the threads.
+/// Interval of collecting samples from the threads.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest CPU profile.
+/// Maximum duration of a CPU profile.
 pub const SECONDS_MAX: u64 = 600;
 
 /// Counts of stacks of one profile.
 type Counts = HashMap<sys::cpu::Stack, u64>;
 
-/// Takes a CPU profile of the whole process. `None` when one is being taken already. Dropping the future ends it.
+/// Takes a CPU profile of the process. `None` if another one is in progress. Dropping the future ends it.
 pub async fn cpu(duration: Duration) -> io::Result<Option<Vec<u8>>> {
     let Some(mut session) = sys::cpu::Session::start(SAMPLES_PER_SECOND)? else {
         return Ok(None);
@@ -76,7 +76,7 @@ fn encode_cpu(
     builder.profile.period = period;
     builder.profile.period_type = Some(builder.value_type("cpu", "nanoseconds"));
     for (stack, count) in counts {
-        // The first address is exact; the others point behind the call.
+        // The first address is exact; the others point after the call.
         let frames = stack
             .frames
             .iter()
@@ -103,16 +103,16 @@ fn encode_cpu(
     Ok(builder.finish())
 }
 
-/// What a heap profile shows unless it is asked for something else.
+/// The default view of a heap profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeapView {
-    /// What is held.
+    /// Live allocations.
     InUse,
-    /// What has been allocated since the start.
+    /// All allocations since the start.
     Allocated,
 }
 
-/// The heap by where it was allocated, held and since the start, from the allocator's samples.
+/// The heap by place of allocation, live and since the start, from the allocator's samples.
 pub fn heap(view: HeapView) -> io::Result<Vec<u8>> {
     let dump = sys::heap::dump()?;
     let dump = heap_dump::parse(&dump).map_err(io::Error::other)?;
@@ -139,7 +139,7 @@ pub fn heap(view: HeapView) -> io::Result<Vec<u8>> {
             .iter()
             .map(|frame| frame.saturating_sub(1))
             .collect();
-        // The allocator's own frames say nothing; what called it does.
+        // Skips the allocator's own frames; its callers matter.
         let first = frames
             .iter()
             .position(|frame| !builder.symbols.is_allocator(*frame))
@@ -155,7 +155,7 @@ pub fn heap(view: HeapView) -> io::Result<Vec<u8>> {
     Ok(builder.finish())
 }
 
-/// Puts a profile together; every text, function and location once.
+/// Builds a profile with unique texts, functions and locations.
 struct Builder {
     profile: proto::Profile,
     symbols: Symbolizer,
@@ -238,7 +238,7 @@ impl Builder {
         id
     }
 
-    /// None where the symbols are in another file: the reader of the profile finds them by the build id.
+    /// `None` if the symbols are in another file: the reader of the profile finds them by the build id.
     fn line(&mut self, address: usize, mapping: Option<usize>) -> Option<proto::Line> {
         if mapping.is_some_and(|index| !self.symbols.has_names(index)) {
             return None;
@@ -259,8 +259,7 @@ impl Builder {
             return *id;
         }
         let id = self.profile.function.len() as u64 + 1;
-        // Two different names tell the reader that nothing is left to demangle; it would cut off what stands in
-        // angle brackets.
+        // Two different names show the reader that the name is already demangled; otherwise it would remove everything in angle brackets.
         let function = proto::Function {
             id,
             name: self.text(&name.readable),

@@ -28,7 +28,7 @@ pub struct Profile {
     pub default_sample_type: i64,
 }
 
-/// Texts are indexes into the table of strings, here and below.
+/// Here and below, texts are indexes into the string table.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct ValueType {
     #[prost(int64, tag = "1")]

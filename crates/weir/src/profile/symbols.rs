@@ -1,8 +1,7 @@
-//! Function names for addresses of this process, from the symbol tables of the files that are mapped.
+//! Function names for addresses of this process, from the symbol tables of its mapped files.
 //!
-//! Only the tables are read, and names one by one, so that a profile costs a few megabytes for a moment instead
-//! of a reading of all debug information. The price: functions that the compiler merged into their callers
-//! appear under the caller's name.
+//! Reads only the tables, name by name, so a profile briefly needs a few megabytes instead of all debug information. The price: inlined
+//! functions appear under their caller's name.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +15,7 @@ pub struct Mapping {
     pub end: usize,
     pub offset: u64,
     pub path: String,
-    /// Still leads to the file when the program has been replaced on disk since it was started.
+    /// A path that works even if the program on disk was replaced after the start.
     readable_at: String,
 }
 
@@ -26,7 +25,7 @@ pub struct Symbolizer {
     names: HashMap<usize, Option<Name>>,
 }
 
-/// A function's name for people, and as the linker knows it.
+/// A function's readable name, and the linker's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     pub readable: String,
@@ -54,13 +53,13 @@ impl Symbolizer {
             .position(|mapping| (mapping.start..mapping.end).contains(&address))
     }
 
-    /// Whether the file of a mapping has names. One whose symbols were put apart has none.
+    /// Whether the file of a mapping has names. A stripped file has none.
     pub fn has_names(&mut self, mapping: usize) -> bool {
         let mapping = self.mappings[mapping].readable_at.clone();
         self.table(&mapping).is_some()
     }
 
-    /// By which its symbols are found, where they were put apart: empty when the file has none.
+    /// The build id, which identifies separate symbols; empty if the file has none.
     pub fn build_id(&self, mapping: usize) -> String {
         build_id(&self.mappings[mapping].readable_at).unwrap_or_default()
     }
@@ -91,7 +90,7 @@ impl Symbolizer {
         let table = self.table(&mapping.readable_at)?;
         let offset = (address - mapping.start) as u64 + mapping.offset;
         let mangled = table.name(table.address_of(offset)?)?;
-        // Without the hash at the end, which differs from build to build.
+        // Without the trailing hash, which differs from build to build.
         let readable = format!("{:#}", rustc_demangle::demangle(&mangled));
         Some(Name { readable, mangled })
     }
@@ -103,7 +102,7 @@ impl Symbolizer {
             .as_ref()
     }
 
-    /// Whether the address belongs to the allocator or to the standard library's way to it.
+    /// Whether the address is in the allocator or in the standard library's calls to it.
     pub fn is_allocator(&mut self, address: usize) -> bool {
         const OURS: [&str; 12] = [
             "prof_",
@@ -131,7 +130,7 @@ impl Symbolizer {
     }
 }
 
-/// `own` is the program's path as the kernel shows it.
+/// `own`: the program's path as shown by the kernel.
 fn mappings(maps: &str, own: &str) -> Vec<Mapping> {
     maps.lines()
         .filter_map(|line| {
@@ -155,7 +154,7 @@ fn mappings(maps: &str, own: &str) -> Vec<Mapping> {
 /// The functions of one 64-bit little-endian ELF file.
 struct Table {
     file: File,
-    /// Where file offsets are in the file's own address space: offset, length, address.
+    /// Maps file offsets to the file's address space: offset, length, address.
     segments: Vec<(u64, u64, u64)>,
     /// Sorted by address.
     functions: Vec<Function>,
@@ -168,7 +167,7 @@ struct Function {
     name: u32,
 }
 
-/// More than any table of a program that one would want to read in a running process.
+/// Larger tables are not read in a running process.
 const TABLE_BYTES_MAX: u64 = 256 << 20;
 
 impl Table {
@@ -182,7 +181,7 @@ impl Table {
         )?;
         let size = (number(&head, 58, 2) as usize).max(64);
         let sections: Vec<&[u8]> = sections.chunks_exact(size).collect();
-        // The full table if the file still has it, else the one for the dynamic linker.
+        // The full table if the file still has it, otherwise the dynamic linker's.
         let find = |kind| sections.iter().find(|section| number(section, 4, 4) == kind);
         let table = find(2).or_else(|| find(11)).ok_or_else(no_elf)?;
         let names = sections.get(number(table, 40, 4) as usize).ok_or_else(no_elf)?;
@@ -235,7 +234,7 @@ fn no_elf() -> io::Error {
     io::Error::other("not an ELF file of this kind")
 }
 
-/// The file and its head.
+/// The file and its header.
 fn open(path: &str) -> io::Result<(File, Vec<u8>)> {
     let file = File::open(path)?;
     let head = bytes(&file, 0, 64)?;
@@ -266,7 +265,7 @@ fn segments(file: &File, head: &[u8], kind: u64) -> io::Result<Vec<(u64, u64, u6
         .collect())
 }
 
-/// In hexadecimal, from the notes of the file: each has lengths of name and content, a kind, name and content, padded to 4 bytes.
+/// In hexadecimal, from the notes of the file. A note has the lengths of name and content, a type, name and content, padded to 4 bytes.
 fn build_id(path: &str) -> io::Result<String> {
     const GNU_BUILD_ID: u64 = 3;
     let (file, head) = open(path)?;
@@ -296,7 +295,7 @@ fn bytes(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A little-endian number; 0 where there is none.
+/// A little-endian number; 0 beyond the end.
 fn number(bytes: &[u8], at: usize, length: usize) -> u64 {
     let field = bytes.get(at..at + length).unwrap_or_default();
     field

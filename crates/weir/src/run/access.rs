@@ -1,4 +1,4 @@
-//! Who may send over the network and how much: what the listeners need for it, and what people are told of it.
+//! Limits on network senders: settings for the listeners, and reports for users.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,16 +18,16 @@ use crate::budget::{Budget, Share};
 use crate::config::{Config, tls_files};
 use crate::failure::Failure;
 
-/// How often the log speaks of the same source or reason.
+/// Minimum interval of log lines about the same source or reason.
 const MENTION_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Sources and reasons that it may speak of within that time.
+/// Maximum sources and reasons logged within that time.
 const MENTIONS_MAX: usize = 16;
 
-/// Sources that are named.
+/// Maximum sources that are named.
 const NAMED_MAX: usize = 16;
 
-/// Shared by all listeners. Nothing in it where nothing is configured.
+/// Shared by all listeners. Empty if nothing is configured.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     rates: Option<Arc<SourceRates>>,
@@ -37,7 +37,7 @@ pub struct Access {
     mentioned: Arc<Mutex<HashMap<String, Mention>>>,
 }
 
-/// Files that were read again and are valid. They are not applied yet.
+/// Files that were read again and are valid, but not applied yet.
 #[derive(Default)]
 pub struct Renewal {
     tls: Option<TlsServer>,
@@ -46,7 +46,7 @@ pub struct Renewal {
 #[derive(Debug)]
 struct Mention {
     at: Instant,
-    /// The total that the log spoke of.
+    /// The total at the last log line.
     reported: u64,
 }
 
@@ -77,11 +77,11 @@ impl Access {
         })
     }
 
-    /// Reads certificates again, as far as they are in use. What was not switched on at the start is not now.
+    /// Reads certificates in use again. A feature that was off at the start stays off.
     ///
     /// # Errors
     ///
-    /// What is wrong with them; nothing has changed.
+    /// The errors in the files; nothing has changed.
     pub fn read_again(&self, config: &Config) -> Result<Renewal, Vec<String>> {
         let mut renewal = Renewal::default();
         let mut faults = Vec::new();
@@ -98,14 +98,14 @@ impl Access {
         }
     }
 
-    /// Applies the files that were read again. Open connections stay as they are.
+    /// Applies the files that were read again. Open connections are not affected.
     pub fn renew(&self, renewal: Renewal) {
         if let (Some(server), Some(renewed)) = (&self.tls, renewal.tls) {
             server.replace(renewed);
         }
     }
 
-    /// What workers need to know of who may send.
+    /// The workers' settings of allowed senders.
     pub fn admission(config: &Config, listeners: &[&ListenerConfig]) -> AdmissionSettings {
         AdmissionSettings {
             list: Self::admission_list(config),
@@ -124,7 +124,7 @@ impl Access {
         })
     }
 
-    /// Gives a listener what it needs of it.
+    /// Applies the settings of one listener.
     pub fn apply(&self, listener: &mut ListenerConfig) {
         match listener.address {
             Address::Udp { .. } => listener.rates.clone_from(&self.rates),
@@ -139,7 +139,7 @@ impl Access {
         }
     }
 
-    /// What is said of a listener beside its address.
+    /// A remark about a listener beside its address.
     pub fn remark(listener: &ListenerConfig) -> &'static str {
         match (&listener.tls, &listener.address) {
             (Some(_), Address::Tcp { .. }) => ", encrypted",
@@ -147,7 +147,7 @@ impl Access {
         }
     }
 
-    /// Sources above their rate, those with most losses first.
+    /// Sources above their rate, most losses first.
     pub fn limited(&self, state: &State) -> Vec<RateLimitedRow> {
         let mut rows: Vec<RateLimitedRow> = Vec::new();
         if let Some(rates) = &self.rates {
@@ -175,7 +175,7 @@ impl Access {
         rows
     }
 
-    /// Who lately sent and may not, those who lost most first.
+    /// Refused senders of the last minute, most losses first.
     pub fn refused(state: &State) -> Vec<RefusedSenderRow> {
         let mut rows: Vec<RefusedSenderRow> = Vec::new();
         let refused = state.workers.iter().flatten();
@@ -200,13 +200,13 @@ impl Access {
         rows
     }
 
-    /// Memory in use, by what it is for.
+    /// Memory in use, by purpose.
     pub fn heap_bytes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let rates = self.rates.iter();
         rates.map(|rates| ("rate_limits", rates.heap_bytes() as u64))
     }
 
-    /// What the log should say after a flush.
+    /// Log lines after a flush.
     pub fn log_lines(&self, state: &State, listeners: &[BoundListener], now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         for row in self.limited(state) {
@@ -240,12 +240,12 @@ impl Access {
         lines
     }
 
-    /// How much has been added to a total since it was mentioned, if that is to be said now.
+    /// The increase of a total since its last log line, if a new line is due.
     fn mention(&self, what: &str, total: u64, now: Instant) -> Option<u64> {
         let mut mentioned = self.mentioned.lock().unwrap_or_else(PoisonError::into_inner);
         let known = mentioned.get(what);
         let recent = |mention: &Mention| now.duration_since(mention.at) < MENTION_INTERVAL;
-        // A total that went down was forgotten in the meantime.
+        // A total that decreased was removed meanwhile.
         let reported = known.map_or(0, |mention| mention.reported).min(total);
         if total == reported || known.is_some_and(recent) {
             return None;
@@ -265,7 +265,7 @@ impl Access {
     }
 }
 
-/// What one listener refused for reasons other than a single sender's, and how often.
+/// Refusals of one listener for reasons other than a single sender's, with their numbers.
 fn refusals(state: &State, listener: usize) -> [(&'static str, u64); 5] {
     let total = |counter: ListenerCounter| -> u64 {
         let workers = state.workers.iter().flatten();
@@ -307,7 +307,7 @@ fn sender_name(sender: &RefusedSender) -> String {
     }
 }
 
-/// So that forged names do not stay for ever.
+/// So that forged names do not stay forever.
 fn known_too_many(mentioned: &HashMap<String, Mention>) -> bool {
     mentioned.len() >= 64 * MENTIONS_MAX
 }

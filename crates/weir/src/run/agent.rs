@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use tokio::runtime::Runtime;
 use weir_aggregate::Batch;
+use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
-use weir_listener::{BoundSocket, ListenerConfig, ListenerId, PassedConnection};
+use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
 use weir_output::delivery::{Agent as Publisher, SavedStates};
 use weir_protocol::ParseOptions;
 
@@ -36,29 +37,29 @@ use crate::sandbox::SandboxStatus;
 use crate::signals::{Reloaded, Reloader, Reread};
 use crate::streams::Streams;
 
-/// Reports that may wait for the pipeline. A batch is at most a few megabytes; workers hold back when this is full.
+/// Maximum reports that wait for the pipeline. A batch has at most a few megabytes; workers delay flushes when this is full.
 const REPORTS_MAX: usize = 16;
 
-/// After a reload.
+/// Result of a reload.
 pub(super) struct Done {
     /// `None`: there was no need for one.
     pub reloaded: Option<Reloaded>,
     pub level: weir_config::LogLevel,
-    /// There are files to be looked at now and then.
+    /// Whether files must be checked periodically.
     pub watches: bool,
 }
 
 /// The running agent.
 pub(super) struct Agent {
     pub workers: Mutex<Vec<WorkerHandle>>,
-    /// The listeners as another process knows them.
+    /// The listeners in the form for another process.
     pub sources: Arc<[SocketsOf]>,
     /// Held while the process ends, or another one takes over.
     pub leaving: Mutex<()>,
     pub watch: Watch,
     fixed: Fixed,
     pipeline: Mutex<Option<JoinHandle<()>>>,
-    /// What outputs run on.
+    /// The runtime of outputs.
     runtime: Mutex<Option<Runtime>>,
     pub view: Arc<View>,
     pub keeper: Keeper,
@@ -76,30 +77,23 @@ impl Agent {
         mut taken: Option<Taken>,
     ) -> Result<Agent, Failure> {
         let fixed = Fixed::new(config);
-        let rules = fixed
-            .rules(config)
-            .map_err(|faults| Failure::usage(faults.join("\n")))?;
+        let rules = rules(&fixed, config)?;
         let runtime = outputs_runtime()?;
         let summed_up = resumed.outputs();
         let publisher = resumed.publisher()?;
         let outputs = start_outputs(config, &budget, &fixed, &runtime, summed_up.clone(), publisher)?;
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
         let gathered = Gathered::new(config);
-        let shared = gathered.shared.clone();
         let streams = Streams::default();
         let recent = recent(&budget, streams.clone());
         let (history_feed, history_batches) = recent.as_ref().map(history::feed).unzip();
         let feed = Feed::new(outputs.clone(), history_feed, gathered.clients.clone());
         let pipeline = gathered.pipeline(inbox, feed, config, &access, &bound.listeners);
         let (pipeline, pipeline_runs) = pipeline.start().map_err(|error| Failure::thread(&error))?;
-
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
         let checkpoints = resumed.checkpoints(&fixed, config.resources.workers, &budget);
-        let connections = taken
-            .as_mut()
-            .map(|taken| taken.connections(&planned, &bound.of_workers));
-        let sources = sources(bound.of_workers, connections.unwrap_or_default(), checkpoints);
+        let sources = sources(taken.as_mut(), &planned, bound.of_workers, checkpoints);
         let workers = workers::Start {
             config,
             budget: &budget,
@@ -112,7 +106,7 @@ impl Agent {
             saved: resumed.buckets(&fixed, config),
         }
         .workers(sources)?;
-        if taken.is_some() && !shared.wait_for_workers(hand_over::STEP_MAX) {
+        if taken.is_some() && !gathered.shared.wait_for_workers(hand_over::STEP_MAX) {
             return Err(Failure::runtime("--take-over: the workers did not start in time"));
         }
         let (told, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
@@ -130,7 +124,7 @@ impl Agent {
             rules.clone(),
         );
         let (keeper, state, earlier) = resumed.started(&fixed, &summed_up);
-        let view = View {
+        let view = Arc::new(View {
             state,
             earlier,
             origins,
@@ -141,7 +135,7 @@ impl Agent {
             options: parse_options(config),
             rules,
             taps,
-            shared,
+            shared: gathered.shared,
             last_flush: gathered.last_flush,
             workers: workers.len(),
             health: watch.health(),
@@ -156,8 +150,7 @@ impl Agent {
             reloads: OnceLock::new(),
             reload: Mutex::default(),
             hand_over: Mutex::new(told.map(HandOverStatus::from).unwrap_or_default()),
-        };
-        let view = Arc::new(view);
+        });
         if let Some(recent) = recent.zip(history_batches) {
             start_history(recent, &fixed, &view, before.flatten())?;
         }
@@ -174,13 +167,13 @@ impl Agent {
         })
     }
 
-    /// What can be seen of the workers without their help.
+    /// The workers' progress, readable without their help.
     pub fn progress(&self) -> Vec<Arc<weir_ingest::Progress>> {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.iter().map(WorkerHandle::progress).collect()
     }
 
-    /// Reads the configuration again, or looks whether its keys and tokens have changed, and applies what is new. Takes its time.
+    /// Reloads the configuration, or only changed keys and tokens. Blocks.
     pub fn reload(&self, reloader: &Mutex<Reloader>, what: Reread) -> Done {
         let mut reloader = reloader.lock().unwrap_or_else(PoisonError::into_inner);
         if what == Reread::Everything {
@@ -196,15 +189,15 @@ impl Agent {
         }
     }
 
-    /// Takes what a reload may change: outputs, names, tags, filters and rules, who may send, keys and certificates. Contexts, open
-    /// buckets and open connections stay. An error is what is wrong, or why a restart is needed; then nothing has changed.
+    /// Applies everything that a reload may change: outputs, names, tags, filters and rules, allowed senders, keys and certificates.
+    /// Contexts, open buckets and open connections stay. `Err`: the errors or the reasons for a restart; then nothing has changed.
     fn apply(&self, config: &Config) -> Result<(), Vec<String>> {
         let rules = self.fixed.rules(config)?;
         let renewal = self.view.access.read_again(config)?;
         let outputs = self.view.outputs.prepare(config)?;
         self.view.access.renew(renewal);
         if let Some(origins) = &self.view.origins {
-            // What is said of containers comes from there.
+            // The resolver decides about containers.
             origins.allow(config.listeners.allowed_origins());
         }
         let list = Access::admission_list(config);
@@ -222,20 +215,19 @@ impl Agent {
         Ok(())
     }
 
-    /// Another process takes over: nothing here may end in the ordinary way.
+    /// Another process takes over: nothing here may end normally.
     pub fn abandon(&self) {
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();
         }
     }
 
-    /// Lets outputs deliver what they hold while packets still come in; then reads what the kernel holds, flushes, delivers. An
-    /// output that lost something by the end is a failure.
+    /// Lets outputs deliver while packets still arrive; then reads the kernel's queues, flushes and delivers. Fails if an output lost data.
     pub fn stop(&self) -> Result<(), Failure> {
         let _alone = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
         let settled = self.view.outputs.settle();
-        // Before any socket file goes: it would be made again.
+        // Before the socket files are removed; otherwise it would create them again.
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let leaving = self.keeper.begin();
@@ -263,7 +255,7 @@ impl Agent {
         for imbalance in status.imbalances() {
             tracing::error!("the books do not balance: {imbalance}");
         }
-        // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.
+        // A normal drop would wait for name look-ups that never return.
         if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
             runtime.shutdown_background();
         }
@@ -278,7 +270,7 @@ impl Agent {
         self.keeper.end();
         if panicked > 0 {
             lost.push(format!(
-                "what {panicked} of the ingest workers had not flushed when they panicked"
+                "the unflushed data of {panicked} ingest workers that panicked"
             ));
         }
         if !merged_all {
@@ -292,6 +284,11 @@ impl Agent {
         }
         Ok(())
     }
+}
+
+fn rules(fixed: &Fixed, config: &Config) -> Result<Rules, Failure> {
+    let rules = fixed.rules(config);
+    rules.map_err(|faults| Failure::usage(faults.join("\n")))
 }
 
 fn start_outputs(
@@ -366,11 +363,13 @@ impl Gathered {
 
 /// What each worker reads, and where it writes down what it has.
 fn sources(
+    taken: Option<&mut Taken>,
+    planned: &[(ListenerConfig, ListenerSettings)],
     sockets: Vec<Vec<(BoundSocket, ListenerId)>>,
-    connections: Vec<Vec<PassedConnection>>,
     checkpoints: Vec<CheckpointLink>,
 ) -> Vec<Sources> {
-    let mut connections = connections.into_iter();
+    let connections = taken.map(|taken| taken.connections(planned, &sockets));
+    let mut connections = connections.unwrap_or_default().into_iter();
     let mut checkpoints = checkpoints.into_iter();
     let of_worker = |sockets| Sources {
         sockets,
@@ -388,7 +387,7 @@ fn parse_options(config: &Config) -> ParseOptions {
     }
 }
 
-/// Where the last minutes are kept, within their share of the memory.
+/// The last minutes, within their share of the memory.
 fn recent(budget: &Budget, streams: Streams) -> Option<Arc<Recent>> {
     let bytes = budget.share(Share::History);
     (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize, streams)))

@@ -1,4 +1,4 @@
-//! The books: from what workers and pipeline have counted to the status that everybody is shown.
+//! The books: turns the counts of workers and pipeline into the status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use super::pipeline::State;
 use crate::admin::counters::SocketCounter;
 use crate::admin::status::{ListenerStatus, RuleStatus, RulesStatus, Status, TrialStatus};
 
-/// A listener as it was bound.
+/// A bound listener.
 #[derive(Clone, Debug)]
 pub struct BoundListener {
     pub address: String,
     pub receive_buffer: u64,
     pub receive_buffer_wanted: u64,
-    /// Sockets that others had opened.
+    /// Sockets opened by another process.
     pub kept: u64,
 }
 
-/// Fills in everything that workers and pipeline know.
+/// Adds all numbers of workers and pipeline.
 pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
     for (number, listener) in listeners.iter().enumerate() {
         status.listeners.push(ListenerStatus {
@@ -33,7 +33,7 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
         socket[SocketCounter::ReceiveBufferWanted] = listener.receive_buffer_wanted;
         socket[SocketCounter::Passed] = listener.kept;
         status.add(Some(number), &socket);
-        // Zeros, so that every field is there before the first worker has reported.
+        // Zeros, so that every field exists before the first worker has reported.
         let nothing = ListenerSnapshot {
             listener: number as u16,
             socket: Counts::default(),
@@ -51,7 +51,7 @@ pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
     status.memory.used = status.memory.parts.values().sum();
 }
 
-/// Adds everything that one worker has counted: a new part of the snapshot has to be shown here.
+/// Adds all counts of one worker: a new part of the snapshot must be added here.
 fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
     let WorkerSnapshot {
         worker: _,
@@ -122,8 +122,8 @@ fn of_listener(status: &mut Status, snapshot: &ListenerSnapshot) {
     status.add(listener, &ingest.samples_dropped);
 }
 
-/// Adds up what the workers' rules did. While a reload is on its way, workers that have other rules than the first are left
-/// out: theirs have other numbers.
+/// Sums the workers' rule counts. During a reload it skips workers whose rules differ from the first one's, because their rule numbers
+/// differ.
 fn rules(status: &mut RulesStatus, workers: &[&WorkerSnapshot]) {
     let Some(first) = workers.first() else { return };
     let set = &first.rules.set;
@@ -176,7 +176,7 @@ fn rules(status: &mut RulesStatus, workers: &[&WorkerSnapshot]) {
     }
 }
 
-/// What outputs held when the process ended, and could neither deliver nor keep, in words.
+/// Data that outputs could neither deliver nor keep at the end of the process, in words.
 pub fn lost_at_the_end(status: &Status) -> Vec<String> {
     let mut lost = Vec::new();
     for output in &status.outputs {

@@ -9,28 +9,28 @@ use weir_counters::Counts;
 use crate::admin::clients::{ClientCounter, ClientRow, OTHER};
 use crate::admin::status::Status;
 
-/// What clients of Datadog, and weir's own, put before the names of their counters.
+/// The prefix of the counters of Datadog's clients and weir's own.
 const FAMILY: &str = "datadog.dogstatsd.client.";
 
-/// The statistics of statsd-instrument, behind the application's own prefix: between these stands the transport.
+/// The statistics of statsd-instrument, after the application's prefix; the transport is between these parts.
 const STATSD_INSTRUMENT: (&str, &str) = ("statsd_instrument.batched_", "_sink.synchronous_sends");
 
-/// Clients that have a row.
+/// Maximum clients with a row.
 const CLIENTS_MAX: usize = 256;
 
-/// A client that was silent for so long is forgotten.
+/// Seconds of silence after which a client is forgotten.
 const SILENCE_MAX: i64 = 3600;
 
-/// The same when there is no room for others. Clients report every ten seconds.
+/// The same if others need the room. Clients report every ten seconds.
 const SILENCE_MAX_CROWDED: i64 = 60;
 
-/// The longest part of a client's name, version, transport or origin that is kept.
+/// Maximum length of a client's name, version, transport or origin.
 const PART_BYTES_MAX: usize = 100;
 
-/// Sums stop here: what is shown are whole numbers, to readers of JSON as well.
+/// Sums saturate here, so that they are exact integers for readers of JSON too.
 const COUNT_MAX: u64 = 1 << 53;
 
-/// Tags that tell where a client runs, the most exact first.
+/// Tags that identify a client's place, the most specific first.
 const ORIGIN_TAGS: [&str; 9] = [
     "pod_name",
     "container_name",
@@ -43,7 +43,7 @@ const ORIGIN_TAGS: [&str; 9] = [
     "kube_namespace",
 ];
 
-/// What was reported. The pipeline writes; the status reads.
+/// The reports. The pipeline writes them; the status reads them.
 #[derive(Default)]
 pub struct Clients {
     state: Mutex<State>,
@@ -53,7 +53,7 @@ pub struct Clients {
 struct State {
     total: Counts<ClientCounter>,
     seen: HashMap<String, Seen>,
-    /// Of clients for which there was no room.
+    /// Clients that found no room.
     others: Option<Seen>,
     /// Reused for the keys of look-ups.
     key: String,
@@ -66,7 +66,7 @@ struct Seen {
 }
 
 impl Clients {
-    /// Looks through one part of a flush. A name without telemetry costs two comparisons.
+    /// Searches one part of a flush. A name without telemetry costs two comparisons.
     pub fn take(&self, batch: &Batch) {
         let mut reported = batch
             .series()
@@ -120,13 +120,13 @@ impl Clients {
         (rows + state.seen.capacity() * size_of::<(String, Seen)>()) as u64
     }
 
-    /// What is behind the lock is numbers that are whole after every statement.
+    /// A poisoned lock is harmless: the numbers are consistent after every statement.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Those that lost most packets first, then those that sent most; names decide between equals.
+/// Most lost packets first, then most sent packets; names break ties.
 fn order(row: &ClientRow) -> impl Ord + '_ {
     let names = [&row.client, &row.version, &row.transport, &row.origin];
     (
@@ -143,7 +143,7 @@ impl State {
         self.key.clear();
         for part in reported.parts() {
             self.key.push_str(part);
-            // It can stand in no tag.
+            // No tag can contain it.
             self.key.push('|');
         }
         let has_room = self.seen.len() < CLIENTS_MAX;
@@ -162,7 +162,7 @@ impl State {
         seen.row.last_seen = now.max(0) as u64;
     }
 
-    /// Between two buckets: clients that were silent for long make room. The totals keep what it reported.
+    /// Between two buckets: removes silent clients. The totals keep their numbers.
     fn forget(&mut self, bucket: &Bucket) {
         let silence_max = match self.seen.len() < CLIENTS_MAX {
             true => SILENCE_MAX,
@@ -191,7 +191,7 @@ fn add(counts: &mut Counts<ClientCounter>, reported: &Reported<'_>) {
     *count = (*count + reported.number).min(COUNT_MAX);
 }
 
-/// One number that a client reports about itself.
+/// One number in a client's report.
 #[derive(Clone, Copy)]
 struct Reported<'a> {
     counter: ClientCounter,
@@ -199,7 +199,7 @@ struct Reported<'a> {
     client: &'a str,
     version: &'a str,
     transport: &'a str,
-    /// A tag, or a host where no tag tells.
+    /// A tag, or else a host.
     origin: &'a str,
 }
 
@@ -277,7 +277,7 @@ impl<'a> Reported<'a> {
     }
 }
 
-/// Numbers by type are parts of those that are counted.
+/// Numbers by type are skipped, because they are parts of the counted ones.
 fn of_family(name: &str) -> Option<ClientCounter> {
     Some(match name {
         "metrics" => ClientCounter::Metrics,
@@ -297,7 +297,7 @@ fn of_family(name: &str) -> Option<ClientCounter> {
     })
 }
 
-/// The transport in the name of that statistic.
+/// The transport in the name of the statistic.
 fn of_statsd_instrument(name: &str) -> Option<&str> {
     let (before, behind) = STATSD_INSTRUMENT;
     let (_, transport) = name.strip_suffix(behind)?.rsplit_once(before)?;

@@ -1,11 +1,11 @@
-//! Outputs that deliver batches, as the pipeline and the status see them.
+//! Outputs with delivery, for the pipeline and the status.
 
 use std::collections::BTreeMap;
 use weir_output::delivery::{Delivery, EndpointStatus, Items};
 
 use crate::admin::status::{Numbers, OutputStatus, PointBooks};
 
-/// Memory of the payloads that wait. Endpoints share the bodies, so the fullest queue is what they take.
+/// Memory of the queued payloads. Endpoints share the bodies, so the fullest queue counts.
 pub fn queued_bytes(delivery: &Delivery) -> u64 {
     let endpoints = delivery.status().endpoints;
     endpoints

@@ -1,4 +1,4 @@
-//! Memory shared out among the outputs, again when a reload adds or removes some.
+//! Divides memory among the outputs, also when a reload adds or removes some.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::budget::{self, Share};
 /// A large payload.
 const NEXT_PAYLOAD: u64 = 1 << 20;
 
-/// Who keeps cumulative state.
+/// An output with cumulative state.
 enum Sums {
     Scrape(ScrapeOutput),
     Delivered(Arc<Delivery>),
 }
 
 impl Outputs {
-    /// Gives every running output its part of each share: equal parts, except that none loses data that it holds. Called at the
-    /// end of every bucket too, because an output above its part comes back to it by delivering.
+    /// Gives every running output its part of each share: equal parts, except that none loses data. Also called at the end of every bucket,
+    /// because an output above its part shrinks by delivering.
     pub(super) fn divide(&self, list: &[Running]) {
         self.divide_queues(list);
         self.divide_sums(list);
@@ -75,8 +75,8 @@ impl Outputs {
     }
 }
 
-/// What an output keeps of its queue's limit although its part may be smaller: what it holds, and room for what comes next, so that
-/// this does not cost it the oldest at once. It only falls.
+/// The minimum of an output's queue limit if its part is smaller: its current data and room for the next, so that the oldest is not dropped
+/// at once. It only decreases.
 fn claim(delivery: &Arc<Delivery>) -> u64 {
     match delivery.queued_bytes() {
         0 => 0,

@@ -1,5 +1,4 @@
-//! The explanation of one message: the same parser, the same decisions about its origin, and the same rules as on the
-//! way of real messages, with a recorder.
+//! Explains one message: the same parser, the same decisions about its origin, and the same rules as for real messages, with a recorder.
 
 use std::borrow::Cow;
 
@@ -67,7 +66,7 @@ pub fn explain(
     explanation
 }
 
-/// Why a rule drops a message of this sender, if one does.
+/// The reason if a rule drops a message of this sender.
 pub fn dropped(
     message: &Message<'_>,
     sender: &OriginExplanation,
@@ -99,7 +98,7 @@ fn has_origin_sections(line: &str) -> bool {
     })
 }
 
-/// The rules, with the tags of the message and those of its origin.
+/// Applies the rules to the message's and the origin's tags.
 fn follow(
     message: &Message<'_>,
     tags: Tags<'_>,

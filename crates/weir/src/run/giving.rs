@@ -1,4 +1,4 @@
-//! The running process hands over to another one, and continues itself if that fails. `docs/restart.md` has the order.
+//! Hands over to another process, and continues if that fails. `docs/restart.md` has the order of steps.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,32 +20,32 @@ use crate::hand_over::{self, Account, Asks, Channel, ConnectionOf, Greeting, Hel
 use crate::notify::Notify;
 use crate::state::Passing;
 
-/// How long requests that are under way may take before they are given up, to be sent again by the new process.
+/// How long to wait for open requests. After that the new process repeats them.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
 
-/// How long relays may take to send what they have.
+/// How long relays may take to send their lines.
 const RELAYS_MAX: Duration = Duration::from_secs(1);
 
-/// How long requests to the admin address may take once the new process runs.
+/// How long requests to the admin address may take after the new process has started.
 const REQUESTS_MAX: Duration = Duration::from_secs(2);
 
-/// Workers may be in different buckets when they stop; then they continue for a moment.
+/// Workers may stop in different buckets; then they continue for a moment and stop again.
 const ATTEMPTS_MAX: usize = 20;
 
-/// What the running process needs to give itself up.
+/// Everything that the running process needs for a hand-over.
 pub struct Giver {
     pub agent: Arc<Agent>,
     pub notify: Arc<Notify>,
     /// The admin address.
     pub admin: Option<(OwnedFd, Gate)>,
     pub starter: Option<Starter>,
-    /// The requester of a new process, who waits for the result.
+    /// The requester of the new process, which waits for the result.
     pub asked: Mutex<Vec<Channel>>,
-    /// Told when another process has taken over.
+    /// Signalled when another process has taken over.
     pub taken_over: tokio::sync::mpsc::Sender<()>,
 }
 
-/// What the new process has, and what else it wants.
+/// The state handed over, and the further wishes of the new process.
 struct Given {
     account: Account,
     wants_history: bool,
@@ -96,7 +96,7 @@ impl Giver {
     /// Listens in the directory for processes that want to take over.
     pub fn listen(self: &Arc<Self>, directory: &Path) -> io::Result<()> {
         let path = hand_over::socket_path(directory);
-        // The directory is this process's, so the process that had it there has ended.
+        // This process owns the directory, so the earlier owner of the file has ended.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
@@ -107,7 +107,7 @@ impl Giver {
                 for stream in listener.incoming() {
                     match stream {
                         Ok(stream) => giver.serve(stream),
-                        // Out of descriptors: that may pass.
+                        // Out of descriptors, perhaps temporarily.
                         Err(_) => std::thread::sleep(Duration::from_millis(100)),
                     }
                 }
@@ -121,7 +121,7 @@ impl Giver {
         Ok(())
     }
 
-    /// A process that was started has ended before it took over.
+    /// Notices that a started process has ended before it took over.
     fn watch_starter(&self) {
         while let Some(ended) = self.starter.as_ref().and_then(|starter| starter.wait().ok()) {
             self.failed(&format!("the new process: {ended}"));
@@ -149,7 +149,7 @@ impl Giver {
         }
     }
 
-    /// Starts the program on disk, which then takes over. `asked`: the requester, who gets the result.
+    /// Starts the program on disk, which then takes over. `asked`: the requester, which gets the result.
     pub fn upgrade(&self, asked: Option<Channel>) {
         let started = match &self.starter {
             Some(starter) => starter.go(),
@@ -162,7 +162,7 @@ impl Giver {
         }
     }
 
-    /// Reports in log and status that this process continues, and tells the process that asked.
+    /// Reports in log and status that this process continues, and answers the requester.
     fn failed(&self, reason: &str) {
         tracing::error!("hand-over failed; this process continues: {reason}");
         self.agent.view.hand_over().note_failure(reason);
@@ -172,13 +172,13 @@ impl Giver {
     fn answer(&self, tag: u8, text: &str) {
         let asked = std::mem::take(&mut *lock(&self.asked));
         for channel in asked {
-            // The process that asked may have ended.
+            // The requester may have ended.
             let _ = channel.send(tag, text.as_bytes(), &[]);
         }
     }
 
     fn give(&self, channel: Channel, hello: &Hello) {
-        // A stop must not come between, nor this between a stop.
+        // A stop and a hand-over exclude each other.
         let _alone = lock(&self.agent.leaving);
         let pid = channel.peer().map_or(0, |peer| peer.pid);
         tracing::info!(
@@ -200,7 +200,7 @@ impl Giver {
             }
             Err(reason) => {
                 let reason = reason.to_string();
-                // The process that asks learns why.
+                // The requester gets the reason.
                 let _ = channel.send(hand_over::REFUSED, reason.as_bytes(), &[]);
                 drop(standing);
                 self.go_on();
@@ -219,7 +219,7 @@ impl Giver {
         Ok(())
     }
 
-    /// All of it up to the moment at which the new process reads the sockets. An error is why it does not.
+    /// All steps until the new process reads the sockets. `Err`: why it does not.
     fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Given, NotGiven> {
         let step = |what: &'static str| move |error: io::Error| NotGiven::Step { what, error };
         self.greet(channel).map_err(step("sockets could not be sent"))?;
@@ -255,7 +255,7 @@ impl Giver {
                 account,
                 wants_history: message.body == hand_over::WANTS_HISTORY,
             }),
-            // It may read the sockets by now, and two must not.
+            // It may read the sockets by now, and two processes must not.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 tracing::error!(
                     "hand-over: the new process does not confirm that it runs; this one ends anyway"
@@ -293,7 +293,7 @@ impl Giver {
         channel.send(hand_over::SOCKETS_END, &[], &[])
     }
 
-    /// Those that the workers read now.
+    /// The sockets that the workers read.
     fn sockets(&self) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
         let (tell, told) = channel();
         let workers = lock(&self.agent.workers);
@@ -313,7 +313,7 @@ impl Giver {
         Ok(sockets)
     }
 
-    /// Stops every worker in the same bucket, and send its connections.
+    /// Stops every worker in the same bucket, and sends its connections.
     fn freeze(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<(Account, State), NotGiven> {
         for _ in 0..ATTEMPTS_MAX {
             channel
@@ -398,7 +398,7 @@ impl Giver {
         view.outputs.leave(&mut passing, RELAYS_MAX)?;
         let mut books = view.snapshot();
         for output in &mut books.outputs {
-            // What a relay has not sent by now ends with this process.
+            // Lines that a relay has not sent by now are lost with this process.
             if output.output_type == "relay" {
                 *output = output.killed();
             }
@@ -407,7 +407,7 @@ impl Giver {
         channel.send(hand_over::STATE, &[], &[passing.to().get_ref().as_fd()])
     }
 
-    /// As if nothing had been.
+    /// Undoes the preparations.
     fn go_on(&self) {
         self.agent.view.shared.forget_saved();
         let outputs = &self.agent.view.outputs;
@@ -425,7 +425,7 @@ impl Giver {
         for end in &standing.ends {
             let _ = end.send(());
         }
-        // It must not be dropped: workers would continue.
+        // Dropping it would let workers continue.
         std::mem::forget(standing);
         self.notify.main_process(pid);
         let account = &given.account;
@@ -441,7 +441,7 @@ impl Giver {
 
     fn give_history(&self, channel: &Channel) {
         let Some(recent) = &self.agent.view.recent else {
-            // Said by its absence.
+            // If this fails, the receiver notices the missing message.
             let _ = channel.send(hand_over::HISTORY_END, &[], &[]);
             return;
         };

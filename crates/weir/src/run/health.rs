@@ -1,4 +1,4 @@
-//! Whether what should run does: workers that turn, socket files that lead to their sockets, a process that gets to run.
+//! Health checks: workers make progress, socket files exist, the process gets CPU time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,30 +11,30 @@ use weir_listener::{BindError, BoundSocket, FileId, ListenerConfig, ListenerId, 
 use crate::admin::counters::SocketCounter;
 use crate::admin::status::Status;
 
-/// How often it is looked whether the process gets to run.
+/// Interval of checking that the process gets CPU time.
 const PULSE: Duration = Duration::from_millis(100);
 
-/// A pulse that is later than this means that the process, or the machine, was stopped.
+/// A pulse later than this means that the process or the machine was stopped.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Pulses between two looks at workers and files.
+/// Pulses between two checks of workers and files.
 const PULSES_PER_LOOK: u32 = 10;
 
-/// A worker ends a turn every second, also when nothing comes in. One that has not for this long reads nothing.
+/// A worker ends a turn every second, even without input. One that has not for this long is stuck.
 const STALL: Duration = Duration::from_secs(5);
 
-/// Seen by the admin server, kept up to date by a separate thread: a stuck thread cannot report itself.
+/// Read by the admin server and updated by a separate thread: a stuck thread cannot report itself.
 #[derive(Default)]
 pub struct Health {
-    /// What is wrong now, one sentence each.
+    /// Current problems, one sentence each.
     faults: Mutex<Vec<String>>,
     longest_pause_ns: AtomicU64,
-    /// By the number of the listener, how often its socket file was made again.
+    /// How often each listener's socket file was created again, by listener number.
     remade: Vec<AtomicU64>,
     ended: AtomicBool,
 }
 
-/// The socket file of a listener, before its worker runs.
+/// The socket file of a listener, before its worker starts.
 pub struct SocketFile {
     worker: usize,
     id: ListenerId,
@@ -42,7 +42,7 @@ pub struct SocketFile {
     config: ListenerConfig,
 }
 
-/// The socket files among bound sockets. `configs` is in the order of the listeners' numbers.
+/// The socket files of bound sockets. `configs` is in the order of listener numbers.
 pub fn socket_files<'a>(
     of_workers: &[Vec<(BoundSocket, ListenerId)>],
     configs: impl Iterator<Item = &'a ListenerConfig> + Clone,
@@ -62,7 +62,7 @@ pub fn socket_files<'a>(
     sockets.filter_map(file).collect()
 }
 
-/// The thread that looks.
+/// The checking thread.
 pub struct Watch {
     health: Arc<Health>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -99,20 +99,20 @@ impl Watch {
         self.health.clone()
     }
 
-    /// From here on workers may end and socket files may go.
+    /// Stops the checks, because workers and socket files will end.
     pub fn end(&self) {
         self.health.ended.store(true, Ordering::Release);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             thread.thread().unpark();
-            // Its panic would be a bug that changes nothing about the end.
+            // A panic there would be a bug that does not affect the end.
             let _ = thread.join();
         }
     }
 }
 
 impl Health {
-    /// The first of what is wrong.
+    /// The first problem.
     pub fn fault(&self) -> Option<String> {
         self.lock().first().cloned()
     }
@@ -132,7 +132,7 @@ impl Health {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is wrong now, and says in the log what has changed.
+    /// Sets the current problems, and logs changes.
     fn report(&self, found: Vec<String>) {
         let mut faults = self.lock();
         for fault in found.iter().filter(|fault| !faults.contains(fault)) {
@@ -144,7 +144,7 @@ impl Health {
         *faults = found;
     }
 
-    /// Notes that the process was stopped.
+    /// Records that the process was stopped.
     fn paused(&self, pause: Duration) {
         if pause >= PAUSE {
             self.longest_pause_ns
@@ -163,7 +163,7 @@ struct Looks {
     health: Arc<Health>,
     workers: Vec<Arc<Progress>>,
     commands: Vec<CommandSender>,
-    /// Of what the thread that merges buckets holds as long as it runs.
+    /// Held by the pipeline thread while it runs.
     pipeline: Weak<()>,
     files: Vec<SocketFile>,
 }
@@ -191,7 +191,7 @@ impl Looks {
         if self.pipeline.strong_count() == 0 {
             faults.push("the thread that merges buckets has ended: outputs get no data; restart weir".into());
         }
-        // Those of a worker that has ended are not read.
+        // The sockets of an ended worker are not read.
         let workers = &self.workers;
         let read = |file: &&mut SocketFile| !workers[file.worker].has_ended();
         for file in self.files.iter_mut().filter(read) {
@@ -220,7 +220,7 @@ fn worker_fault(number: usize, worker: &Progress, now: Monotonic) -> Option<Stri
     })
 }
 
-/// A socket file is gone, and stays so.
+/// A socket file cannot be created again.
 #[derive(Debug, thiserror::Error)]
 #[error("the socket file of {address} {what} and cannot be created again: {error}")]
 struct NotRemade {
@@ -231,7 +231,7 @@ struct NotRemade {
 }
 
 impl SocketFile {
-    /// Makes the socket again if its file is not where it should be. An error is why that cannot be done.
+    /// Creates the socket again if its file is missing. `Err`: why this failed.
     fn look(&mut self) -> Result<Option<BoundSocket>, NotRemade> {
         let Some(path) = self.config.address.path() else {
             return Ok(None);

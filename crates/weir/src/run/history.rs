@@ -1,4 +1,4 @@
-//! The thread that keeps the last minutes: it takes what the pipeline hands to outputs, and the books once a second.
+//! The history thread: stores the batches that the pipeline gives to outputs, and the books once a second.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::hand_over::{self, Channel};
 use crate::history::{Of, Recent};
 use crate::process;
 
-/// Batches that may wait for the thread; it takes a few milliseconds for each.
+/// Maximum batches that wait for the thread, which needs a few milliseconds for each.
 const INBOX_BATCHES: usize = 16;
 
-/// Where the pipeline hands in batches. Never waits.
+/// The pipeline's sender. Never waits.
 #[derive(Clone)]
 pub struct HistoryFeed {
     inbox: SyncSender<Arc<Batch>>,
@@ -39,7 +39,7 @@ pub fn feed(recent: &Arc<Recent>) -> (HistoryFeed, Receiver<Arc<Batch>>) {
     (HistoryFeed { inbox, recent }, batches)
 }
 
-/// Starts the thread; it ends with the pipeline. `before`: the previous process, which gives its history.
+/// Starts the thread, which ends with the pipeline. `before`: the previous process, which sends its history.
 pub fn start(
     recent: Arc<Recent>,
     batches: Receiver<Arc<Batch>>,
@@ -65,7 +65,7 @@ pub fn start(
         .map(drop)
 }
 
-/// Sends all that is held to the next process.
+/// Sends everything to the next process.
 pub fn give(recent: &Recent, channel: &Channel) -> io::Result<()> {
     recent.give(hand_over::STEP_MAX, |of, part| {
         let tag = match of {
@@ -78,7 +78,7 @@ pub fn give(recent: &Recent, channel: &Channel) -> io::Result<()> {
     channel.send(hand_over::HISTORY_END, &[], &[])
 }
 
-/// Takes what [`give`] sends. Batches wait meanwhile.
+/// Receives what [`give`] sends. Batches wait meanwhile.
 fn adopt(recent: &Recent, channel: &Channel) {
     let adopted = take_parts(recent, channel);
     recent.adopted();
@@ -110,7 +110,7 @@ struct Keeper {
     batches: Receiver<Arc<Batch>>,
     expansion: Arc<Expansion>,
     view: Arc<View>,
-    /// The books a second ago.
+    /// The books of the previous second.
     before: Vec<OwnSeries>,
 }
 

@@ -1,5 +1,5 @@
-//! Sockets that outlive a process: the service manager has opened them, or keeps them for the process that comes next (see
-//! `sd_listen_fds(3)` and `FDSTORE=1` in `sd_notify(3)`).
+//! Sockets that outlive a process: opened by the service manager, or stored there for the next process (see `sd_listen_fds(3)` and
+//! `FDSTORE=1` in `sd_notify(3)`).
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -9,13 +9,13 @@ use crate::failure::Failure;
 use crate::hand_over::SocketsOf;
 use crate::notify::Notify;
 
-/// The first descriptor that a manager passes.
+/// The first descriptor from a manager.
 const FIRST: i32 = 3;
 
 /// More than any manager passes.
 const PASSED_MAX: i32 = 4096;
 
-/// What names of sockets begin with that weir had the manager keep.
+/// Prefix of the names of sockets that weir stored with the manager.
 const OWN_NAME: &str = "weir-";
 
 /// Sockets without a listener yet.
@@ -31,12 +31,12 @@ struct Named {
     from: From,
 }
 
-/// Who had it.
+/// Where a socket comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
     /// A socket unit of the service manager.
     Unit,
-    /// The service manager keeps it for us.
+    /// Stored with the service manager by an earlier process.
     Store,
     /// The previous process, which may have it from a unit.
     Process { of_unit: bool },
@@ -45,7 +45,7 @@ enum From {
 /// The sockets that a listener takes over.
 pub struct Adopted {
     pub socket: BoundSocket,
-    /// A socket unit's, which the manager keeps anyway.
+    /// From a socket unit, which the manager keeps anyway.
     pub of_unit: bool,
 }
 
@@ -59,7 +59,8 @@ impl Adopted {
 }
 
 impl Passed {
-    /// What this process was started with. Once, and before it opens anything that may take a number of theirs.
+    /// The descriptors that this process was started with. Call once, before anything opens a descriptor that may take one of their
+    /// numbers.
     pub fn of_environment() -> Result<Passed, Failure> {
         let variable = |name| std::env::var(name).unwrap_or_default();
         let is_meant = variable("LISTEN_PID") == std::process::id().to_string();
@@ -97,13 +98,13 @@ impl Passed {
         Ok(passed)
     }
 
-    /// A socket that another process listens on.
+    /// Adds a listening socket of another process.
     pub fn add_of_process(&mut self, of: &SocketsOf, descriptor: OwnedFd) {
         let from = From::Process { of_unit: of.of_unit };
         self.add(&stored_name(&of.address), descriptor, from);
     }
 
-    /// Other descriptors are closed at once; duplicates are dropped.
+    /// Closes other descriptors at once; duplicates are dropped.
     fn add(&mut self, name: &str, descriptor: OwnedFd, from: From) {
         match PassedSocket::new(descriptor) {
             Err(error) => {
@@ -124,7 +125,7 @@ impl Passed {
         }
     }
 
-    /// The sockets of a listener, `most` at most.
+    /// The sockets of a listener, at most `most`.
     pub fn adopt(&mut self, listener: &ListenerConfig, most: usize) -> Result<Vec<Adopted>, Failure> {
         self.check_names(listener)?;
         let address = &listener.address;
@@ -157,7 +158,7 @@ impl Passed {
                     }
                     adopted.push(Adopted { socket, of_unit });
                 }
-                // One that was kept for us is made again; that of a unit is not ours to replace.
+                // A stored socket is created again; that of a unit is not ours to replace.
                 Err(error) if from == From::Store => {
                     tracing::warn!(
                         "the socket {bound}, which the service manager kept, cannot be used: {error}"
@@ -173,7 +174,7 @@ impl Passed {
         Ok(adopted)
     }
 
-    /// A name that means a listener is a promise about the socket.
+    /// Checks sockets whose names select a listener.
     fn check_names(&self, listener: &ListenerConfig) -> Result<(), Failure> {
         let key = key(&listener.address);
         let wrong = |named: &&Named| named.name == key && !named.socket.is_like(&listener.address);
@@ -188,7 +189,7 @@ impl Passed {
         }
     }
 
-    /// Closes what no listener wants, and has the manager forget what it kept of it.
+    /// Closes sockets without a listener, and removes them from the manager's store.
     pub fn close_the_rest(self, notify: &Notify) {
         for Named { name, socket, from } in self.sockets {
             let address = socket.address();
@@ -218,7 +219,7 @@ impl Named {
     }
 }
 
-/// The setting of a listener, which names of sockets go by.
+/// The setting of a listener, which is used in the names of sockets.
 fn key(address: &Address) -> &'static str {
     match address {
         Address::Udp { .. } => "udp",
@@ -228,12 +229,12 @@ fn key(address: &Address) -> &'static str {
     }
 }
 
-/// Names may hold neither colons nor what is not ASCII.
+/// Names must be ASCII without colons.
 fn stored_name(address: &str) -> String {
     format!("{OWN_NAME}{:08x}", crc32fast::hash(address.as_bytes()))
 }
 
-/// Has the manager keep the sockets of a listener, as far as it keeps any and does not have them anyway.
+/// Stores the sockets of a listener with the manager, if it supports that and does not have them anyway.
 pub fn keep(notify: &Notify, configured: &Address, sockets: &mut [&mut BoundSocket]) {
     if sockets.is_empty() {
         return;

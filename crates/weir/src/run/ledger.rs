@@ -1,4 +1,4 @@
-//! The memory ledger as the status shows it: what each share has, what is used of it, and what its limit has led to.
+//! The memory budget in the status: size and use of each share, and the events of its limit.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::admin::counters::{HistoryCounter, TapCounter};
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::budget::{Budget, Share};
 
-/// Adds the shares to a status that is otherwise complete.
+/// Adds the shares to an otherwise complete status.
 pub fn fill(status: &mut Status, budget: &Budget, state: &State) {
     let workers: Vec<&WorkerSnapshot> = state.workers.iter().flatten().collect();
     status.memory.budget = budget.bytes();
@@ -34,7 +34,7 @@ pub fn fill(status: &mut Status, budget: &Budget, state: &State) {
         .collect();
 }
 
-/// How often the limit of a share was met, by what was done about it.
+/// How often the limit of a share was reached, by action.
 fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMap<String, u64> {
     let counted: Vec<(&str, u64)> = match share {
         Share::Contexts => contexts(status, workers),
@@ -125,7 +125,7 @@ fn of_listeners(workers: &[&WorkerSnapshot], count: impl Fn(&ListenerSnapshot) -
     listeners.map(count).sum()
 }
 
-/// Of all that outputs deliver.
+/// Drops with this reason, over all outputs.
 fn dropped(outputs: &[OutputStatus], reason: &str) -> u64 {
     let books = outputs
         .iter()

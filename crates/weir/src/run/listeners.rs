@@ -1,4 +1,4 @@
-//! From the configuration to bound sockets.
+//! Binds the configured sockets.
 
 use std::net::SocketAddr;
 
@@ -19,23 +19,23 @@ use crate::notify::Notify;
 
 /// Sockets that are bound and not read yet.
 pub struct Bound {
-    /// What each worker reads.
+    /// The sockets of each worker.
     pub of_workers: Vec<Vec<(BoundSocket, ListenerId)>>,
-    /// In the order of their numbers.
+    /// In the order of listener numbers.
     pub listeners: Vec<BoundListener>,
-    /// The same, as another process knows them.
+    /// The same in the form for another process.
     pub sources: Vec<SocketsOf>,
 }
 
 impl Bound {
-    /// Counts drops from the last values of the previous process, by the number of a socket.
+    /// Counts drops from the previous process's last values, by socket number.
     pub fn count_drops_from(&mut self, drops: &[(u64, u32)]) {
         for (socket, _) in self.of_workers.iter_mut().flatten() {
             socket.count_drops_from(drops);
         }
     }
 
-    /// The previous process reads them no more.
+    /// Called when the previous process no longer reads them.
     pub fn own(&mut self) {
         self.of_workers
             .iter_mut()
@@ -44,7 +44,7 @@ impl Bound {
     }
 }
 
-/// Binds all listeners, or none; on sockets that were passed where they fit.
+/// Binds all listeners, or none. Uses passed sockets where they fit.
 pub fn bind(
     planned: &[(ListenerConfig, ListenerSettings)],
     workers: usize,
@@ -102,12 +102,12 @@ pub fn bind(
     for (number, bound) in sockets.into_iter().enumerate() {
         let spread = bound.len() > 1;
         for (worker, bound) in bound.into_iter().enumerate() {
-            // A socket that only one worker reads goes to the workers in turn.
+            // Sockets that only one worker reads are assigned in turn.
             let worker = if spread { worker } else { number };
             of_workers[worker % workers].push((bound.socket, ListenerId(number as u16)));
         }
     }
-    // Once all exist: a program that waits for one of these lines may connect to any of them.
+    // After all are bound: a program that waits for one of these lines may connect to any of them.
     for ((listener, _), bound) in planned.iter().zip(&listeners) {
         let kept = if bound.kept > 0 {
             ", on a socket that was passed"
@@ -123,7 +123,7 @@ pub fn bind(
     })
 }
 
-/// Has the service manager keep what is not a socket unit's.
+/// Stores sockets with the service manager, unless they belong to a socket unit.
 fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<Adopted>], notify: &Notify) {
     let own = |bound: &&mut Adopted| !bound.of_unit;
     let number = sockets.iter_mut().flatten().filter(own).count();
@@ -144,7 +144,7 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
     }
 }
 
-/// The listeners in the order of their numbers, each with how its messages are read.
+/// The listeners in the order of their numbers, each with its parse settings.
 pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ListenerSettings)> {
     let settings = &config.listeners;
     let mut planned = Vec::new();
@@ -153,7 +153,7 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ListenerSe
         let mut listener = ListenerConfig::new(address);
         listener.framing = framing.unwrap_or(listener.framing);
         listener.receive_buffer_bytes = settings.receive_buffer.map(|bytes| bytes as usize);
-        // The ring's slots are as long, so a shorter limit would save nothing.
+        // The ring's slots have this length, so a shorter limit would save nothing.
         listener.max_packet_bytes = MAX_PACKET_BYTES_LIMIT;
         listener.socket_mode = settings.socket_mode.0;
         listener.socket_owner = config.addresses.socket_ownership.uid;
@@ -217,11 +217,11 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ListenerSe
     planned
 }
 
-/// Descriptors that connections never take: for the admin address, the outputs with their connections and files, and what
-/// weir reads of the system. Far more than all of that has been seen to need.
+/// Descriptors reserved for the admin address, the outputs with their connections and files, and files that weir reads. Far more than we
+/// have seen in use.
 const DESCRIPTORS_KEPT: u64 = 256;
 
-/// Connections of all listeners together leave the others what they need.
+/// Limits the connections of all listeners together.
 fn share_descriptors(planned: &mut [(ListenerConfig, ListenerSettings)]) {
     let limit = match crate::sys::raise_descriptor_limit() {
         Ok(limit) => limit,

@@ -1,4 +1,4 @@
-//! What the log is told while the agent runs: bad input, and a line per flush.
+//! Log lines while the agent runs: bad input, and a line per flush.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::admin::status::{Rates, Reasons, Status, sum_of};
 use crate::config::Config;
 use crate::logging::BadInput;
 
-/// How often one listener's bad input of one kind is mentioned.
+/// Minimum interval of lines about one listener's bad input of one kind.
 const BAD_INPUT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The report of the last flush, for status requests.
@@ -26,7 +26,7 @@ pub struct LastFlush {
     pub rates: Rates,
 }
 
-/// Mentions bad input, with an example, and not too often.
+/// Logs bad input, with an example and a rate limit.
 pub fn bad_input(
     shared: Arc<Shared>,
     listeners: &[BoundListener],
@@ -63,7 +63,7 @@ pub fn usage(usage: Arc<Usage>) -> Box<dyn FnMut(u16, UsageSummary) + Send> {
     })
 }
 
-/// Keeps what a flush said, and logs it if the configuration asks for that.
+/// Stores the report of a flush, and logs it if configured.
 pub fn flushes(
     config: &Config,
     access: Access,
@@ -92,7 +92,7 @@ pub fn flushes(
     })
 }
 
-/// Mentions a wall clock that was set back.
+/// Logs when the wall clock is set back.
 #[derive(Default)]
 struct ClockLog {
     is_ahead: bool,
@@ -128,7 +128,7 @@ impl ClockLog {
     }
 }
 
-/// Everything since the start, in the units of the books, for the end of the log, when the status is not available any more.
+/// Totals since the start, in the units of the books, for the end of the log, when the status is no longer available.
 pub fn final_books(status: &Status) -> Vec<String> {
     let units = [
         ("packets", "parsed"),
@@ -167,7 +167,7 @@ pub fn final_books(status: &Status) -> Vec<String> {
     lines
 }
 
-/// What was lost and why, as the end of a clause; empty when nothing was.
+/// Losses with their reasons, as the end of a sentence; empty without losses.
 fn lost(reasons: &Reasons) -> String {
     let parts: Vec<String> = reasons
         .iter()
@@ -179,7 +179,7 @@ fn lost(reasons: &Reasons) -> String {
     }
 }
 
-/// Messages of one listener that were refused for one reason, as far as workers have reported.
+/// Messages of one listener refused for one reason, as far as workers have reported.
 fn refused(shared: &Shared, listener: usize, class: &str) -> u64 {
     let Some(class) = ErrorClass::ALL.into_iter().find(|known| known.as_str() == class) else {
         return 0;

@@ -1,4 +1,4 @@
-//! `weir run`: sockets, workers, pipeline, outputs and signals put together.
+//! `weir run`: combines sockets, workers, pipeline, outputs and signals.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -52,17 +52,17 @@ use giving::Giver;
 use resume::Resumed;
 use taking::Taking;
 
-/// Requests for a reload that may wait.
+/// Maximum requests for a reload that wait.
 const RELOADS_MAX: usize = 4;
 
 pub use merge::run as merge;
 pub use taking::upgrade;
 
-/// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads; with `take_over` it starts in
-/// place of the process that uses the state directory, if there is one.
+/// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads. With `take_over` it replaces the process that
+/// uses the state directory, if there is one.
 pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failure> {
     let mut logging = Logging::new(loaded.config.running.log_level);
-    // Before anything is opened that would take a number of theirs.
+    // Before anything opens a descriptor that could take one of their numbers.
     let passed = kept::Passed::of_environment()?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -73,7 +73,7 @@ pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failur
     if let Err(error) = crate::sys::stdio::break_closed_output() {
         tracing::warn!("standard output is closed and cannot be replaced: {error}");
     }
-    // Admin and signals need little: this thread serves both. Outputs have a runtime of their own.
+    // Admin and signals need little CPU, so this thread serves both. Outputs have a separate runtime.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(8)
@@ -87,7 +87,7 @@ pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failur
         passed,
         take_over,
     );
-    // A task that hangs must not hold up the end.
+    // A task that hangs must not delay the end.
     runtime.shutdown_background();
     result
 }
@@ -134,7 +134,7 @@ fn control(
     let access = Access::new(&config, &budget)?;
     let planned = listeners::plan(&config, &access);
     let mut bound = listeners::bind(&planned, config.resources.workers, passed, &notify)?;
-    // While this is the only thread, and after the last thing that needs what it gives up.
+    // While this is the only thread, and after the last code that needs the dropped rights.
     let sandbox = sandbox::enter(reloader.current(), reloader.file().as_deref());
     reloader.sandboxed(sandbox.clone());
     logging
@@ -146,7 +146,7 @@ fn control(
         bound.own();
     }
     bound.count_drops_from(resumed.drops());
-    // Outside of the runtime: an agent that fails to start drops a runtime of its own.
+    // Outside of the runtime: an agent that fails to start drops its own runtime.
     let agent = Agent::start(&config, budget, access, planned, bound, sandbox, resumed, taken)?;
     let agent = Arc::new(agent);
     let (taken_over, mut handed_over) = tokio::sync::mpsc::channel(1);
@@ -180,7 +180,7 @@ fn control(
     })
 }
 
-/// The process that starts the program on disk, where another process can take over.
+/// The helper that starts the program on disk, if another process can take over.
 fn starter(config: &Config) -> Option<Starter> {
     config.running.state_path.as_ref()?;
     let started = Starter::start();
@@ -236,7 +236,7 @@ async fn serve(
             notify.reloading();
         }
         let (agent, reloader) = (agent.clone(), reloader.clone());
-        // This reads files and replaces outputs: status requests must not wait for that.
+        // A reload reads files and replaces outputs: status requests must not wait for that.
         let reload = tokio::task::spawn_blocking(move || agent.reload(&reloader, what));
         let reloaded = reload.await;
         if what == Reread::Everything {
@@ -271,16 +271,16 @@ async fn serve(
     }
 }
 
-/// How often the books are kept for the case that the process is killed.
+/// Interval of saving the books in case the process is killed.
 const BOOKS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Says once when they cannot be kept.
+/// Logs once if saving fails.
 async fn keep_books(agent: Arc<Agent>) {
     let (mut failed, mut flushed_at) = (false, 0);
     while agent.keeper.keeps() {
         let keeping = agent.clone();
         let kept = tokio::task::spawn_blocking(move || {
-            // What is summed up changes with each flush.
+            // The cumulative state changes with each flush.
             let now = keeping.view.shared.lock().counts[PipelineCounter::FlushedAt];
             if now != flushed_at {
                 keeping.keeper.keep_sums(&keeping.view.outputs)?;
@@ -299,7 +299,7 @@ async fn keep_books(agent: Arc<Agent>) {
     }
 }
 
-/// What runs, and where to look.
+/// The program's version and its addresses.
 fn banner(loaded: &Loaded, address: SocketAddr) -> String {
     let config = &loaded.config;
     let outputs: Vec<&str> = config.outputs.iter().map(|output| output.name.as_str()).collect();
@@ -312,8 +312,8 @@ fn banner(loaded: &Loaded, address: SocketAddr) -> String {
     format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see metrics arrive")
 }
 
-/// Programs that stop others send the signal to the process and to its group, so two arrive together and mean one. A user who
-/// asks again after this long means it.
+/// A program that stops others signals both the process and its group, so two signals arrive together and mean one. A second signal after
+/// this time is meant.
 const SECOND_STOP_AFTER: Duration = Duration::from_secs(1);
 
 async fn second_stop(signals: &mut Signals) -> &'static str {

@@ -1,4 +1,4 @@
-//! Origin detection put together from the configuration.
+//! Sets up origin detection from the configuration.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use weir_origin::{AnswerTo, Cardinality, Origins, Policy, Resolver, Settings};
 use crate::config::Config;
 use crate::failure::Failure;
 
-/// The resolver that the configuration asks for; `None` when senders are not distinguished.
+/// The configured resolver; `None` if senders are not distinguished.
 pub fn resolver(config: &Config) -> Option<Resolver> {
     let origin = &config.origin;
     if !origin.is_on() {
@@ -80,7 +80,7 @@ fn pairs(map: &BTreeMap<String, String>) -> LabelTags {
     map.clone().into_iter().collect()
 }
 
-/// Starts it, with its sources on `runtime`, once the workers that it answers are there.
+/// Starts it, with its sources on `runtime`, after its workers exist.
 pub fn start(
     resolver: Resolver,
     workers: &[WorkerHandle],

@@ -1,4 +1,4 @@
-//! The running outputs: started, changed by a reload, ended.
+//! The running outputs: start, reload, end.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -25,10 +25,10 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::state::{Passing, PutSums};
 
-/// How long a reload waits for the end of the bucket that is being handed over.
+/// How long a reload waits for the end of the current hand-over of a bucket.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The most of the grace period that is kept for the last flush.
+/// Maximum part of the grace period reserved for the last flush.
 const LAST_FLUSH_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
@@ -47,35 +47,35 @@ pub(super) struct Running {
 
 type List = Arc<Vec<Running>>;
 
-struct InForce {
+struct Active {
     list: List,
-    /// Of the list, and of the one that the pipeline hands batches to.
+    /// Version of the list, also of the pipeline's copy.
     number: u64,
     fed: u64,
 }
 
 /// Shared by pipeline, status and reloads.
 pub struct Outputs {
-    /// What they run on.
+    /// Their runtime.
     handle: Handle,
     surroundings: Surroundings,
     expansion: Arc<Expansion>,
     pub(super) budget: Budget,
     workers: usize,
     grace: Duration,
-    in_force: Mutex<InForce>,
+    active: Mutex<Active>,
     fed: Condvar,
     pub(super) replaced: Mutex<Replaced>,
 }
 
-/// Outputs that a reload took out of force.
+/// Outputs that a reload replaced or removed.
 #[derive(Default)]
 pub(super) struct Replaced {
-    /// They deliver payloads without an heir.
+    /// Outputs without successor that still deliver payloads.
     pub ending: Vec<Output>,
-    /// New ones, each with the old one that it is taking over from.
+    /// New outputs, each with its predecessor.
     pub heirs: Vec<(Arc<Delivery>, Arc<Delivery>)>,
-    /// The books of those that have ended.
+    /// The books of ended outputs.
     ended: OutputStatus,
 }
 
@@ -88,16 +88,16 @@ struct NotStarted {
     error: StartError,
 }
 
-/// A list that is to come into force. Nothing has changed yet.
+/// A new list, not active yet.
 pub struct Prepared {
     list: Vec<Running>,
-    /// A new output, and the old one that it takes over from.
+    /// A new output and its predecessor.
     taking_over: Vec<(Arc<Delivery>, Arc<Delivery>)>,
     going: Vec<Output>,
 }
 
 impl Outputs {
-    /// Starts all of them. `expansion` says which series a histogram becomes.
+    /// Starts all outputs. `expansion`: the series of a histogram.
     pub fn start(
         config: &Config,
         budget: &Budget,
@@ -110,7 +110,7 @@ impl Outputs {
             handle,
             surroundings: Surroundings {
                 clock: Clock::system(),
-                // Until they are divided.
+                // Until the memory is divided.
                 memory_bytes_max: budget.of_one(Share::Queues, config.outputs.len()),
                 state_bytes_max: budget.of_one(Share::Cumulative, config.outputs.len()),
                 host_tags: config.names.all_tags().into(),
@@ -122,7 +122,7 @@ impl Outputs {
             budget: budget.clone(),
             workers: config.resources.workers,
             grace: config.running.grace_period,
-            in_force: Mutex::new(InForce {
+            active: Mutex::new(Active {
                 list: List::default(),
                 number: 0,
                 fed: 0,
@@ -142,7 +142,7 @@ impl Outputs {
         }
         warn_of_idle(&list);
         outputs.divide(&list);
-        lock(&outputs.in_force).list = Arc::new(list);
+        lock(&outputs.active).list = Arc::new(list);
         Ok(outputs)
     }
 
@@ -185,10 +185,10 @@ impl Outputs {
     }
 
     fn list(&self) -> List {
-        lock(&self.in_force).list.clone()
+        lock(&self.active).list.clone()
     }
 
-    /// What one worker needs of all relays, when it starts.
+    /// One worker's links to all relays, for its start.
     pub fn relay_links(&self, worker: usize) -> RelayLinks {
         let list = self.list();
         RelayLinks {
@@ -197,7 +197,7 @@ impl Outputs {
         }
     }
 
-    /// Starts what is new or different, beside what runs. `None`: there is nothing to change.
+    /// Starts new and changed outputs beside the running ones. `None` if nothing changes.
     pub fn prepare(&self, config: &Config) -> Result<Option<Prepared>, Vec<String>> {
         let current = self.list();
         let same = current.iter().map(|running| &running.config).eq(&config.outputs);
@@ -246,8 +246,7 @@ impl Outputs {
         Ok(Some(prepared))
     }
 
-    /// Puts a list into force: between two buckets, and what waits at an output that is replaced goes to the new one. Waits for it:
-    /// not for async tasks.
+    /// Activates a list between two buckets; a replaced output's queue moves to the new one. Waits for this: not for async tasks.
     pub fn apply(self: &Arc<Self>, prepared: Prepared, workers: &[WorkerHandle]) {
         let Prepared {
             list,
@@ -270,11 +269,11 @@ impl Outputs {
             replaced.heirs.clone_from(&taking_over);
         }
         self.divide(&list);
-        let mut in_force = lock(&self.in_force);
-        in_force.list = list;
-        in_force.number += 1;
-        let is_behind = |in_force: &mut InForce| in_force.fed < in_force.number;
-        drop(self.fed.wait_timeout_while(in_force, BUCKET_PATIENCE, is_behind));
+        let mut active = lock(&self.active);
+        active.list = list;
+        active.number += 1;
+        let is_behind = |active: &mut Active| active.fed < active.number;
+        drop(self.fed.wait_timeout_while(active, BUCKET_PATIENCE, is_behind));
         for (new, old) in taking_over {
             self.handle.block_on(new.take_over(&old));
         }
@@ -316,8 +315,8 @@ impl Outputs {
         }
     }
 
-    /// Waits until outputs have delivered what they hold, or have it on disk, while packets still come in: for all of the grace period
-    /// but what the last flush may need. Returns for which this is so.
+    /// Waits until outputs have delivered their data or stored it on disk, while packets still arrive: for the grace period minus the time
+    /// reserved for the last flush. Returns which outputs have.
     pub fn settle(&self) -> Settled {
         let patience = self.grace - self.for_last_flush();
         self.handle.block_on(async {
@@ -340,13 +339,13 @@ impl Outputs {
         LAST_FLUSH_MAX.min(self.grace / 4)
     }
 
-    /// Delivers the last flush, `since` after the end was asked for.
+    /// Delivers the last flush, `since` after the stop was requested.
     pub fn finish(&self, settled: Settled, since: Duration) {
         let patience = self.grace.saturating_sub(since).max(self.for_last_flush());
         self.handle.block_on(async {
             let mut ending = JoinSet::new();
             for (output, is_settled) in settled.0 {
-                // Others still come in nowhere: what took nothing until now is not waited for.
+                // An output that accepted nothing until now is not waited for.
                 let patience = if is_settled { patience } else { Duration::ZERO };
                 ending.spawn(async move { output.finish(patience).await });
             }
@@ -356,13 +355,13 @@ impl Outputs {
 
     fn all(&self) -> Vec<Output> {
         let list = self.list();
-        let in_force = list.iter().map(|running| running.output.clone());
-        in_force
+        let active = list.iter().map(|running| running.output.clone());
+        active
             .chain(lock(&self.replaced).ending.iter().cloned())
             .collect()
     }
 
-    /// The running ones, each with its name and the name of its type.
+    /// The running outputs, each with its name and the name of its type.
     pub(super) fn each(&self) -> Vec<(String, &'static str, Output)> {
         let list = self.list();
         let each = list.iter().map(|running| {
@@ -381,7 +380,7 @@ impl Outputs {
         }
     }
 
-    /// The next process continues the sums: no output sends its last markers.
+    /// Called when the next process continues the sums: no output sends its last markers.
     pub fn keep_state(&self) {
         for running in self.list().iter() {
             if let Output::Delivered(_, delivery) = &running.output {
@@ -390,7 +389,7 @@ impl Outputs {
         }
     }
 
-    /// Begins no further request, and waits until those under way have ended, but at most for `patience`.
+    /// Starts no further request, and waits for open ones, at most `patience`.
     pub fn hold(&self, patience: Duration) {
         let held = |delivery: Arc<Delivery>| async move { delivery.hold(patience).await };
         self.each_delivery(held);
@@ -400,7 +399,7 @@ impl Outputs {
         self.deliveries().for_each(|delivery| delivery.go_on());
     }
 
-    /// Closes what only one process can have open.
+    /// Closes files that only one process can have open.
     pub fn close_files(&self) {
         self.each_delivery(|delivery| async move { delivery.close_files().await });
     }
@@ -425,8 +424,8 @@ impl Outputs {
         });
     }
 
-    /// While they are held: what each output has summed up, and what waits in memory alone, by its name. Relays get `patience` to
-    /// send what they have.
+    /// During a hold: the cumulative state of each output, and its payloads that are only in memory, by name. Relays get `patience` to send
+    /// their lines.
     pub fn leave(&self, passing: &mut Passing, patience: Duration) -> io::Result<()> {
         for Running { config, output } in self.list().iter() {
             let name = &config.name;
@@ -445,7 +444,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// What each output has summed up by now, one after the other.
+    /// The current cumulative state of each output, one at a time.
     pub fn each_sum(&self, put: PutSums<'_>) -> io::Result<()> {
         for Running { config, output } in self.list().iter() {
             let saved = match output {
@@ -460,7 +459,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// After the end: what each output has summed up, by its name.
+    /// After the end: the cumulative state of each output, by name.
     pub fn take_state(&self) -> BTreeMap<String, Saved> {
         let list = self.list();
         let saved = list.iter().filter_map(|running| {
@@ -503,7 +502,7 @@ impl Outputs {
     }
 }
 
-/// Which outputs hold nothing that the end of the process would lose.
+/// Outputs without data that the end of the process would lose.
 pub struct Settled(Vec<(Output, bool)>);
 
 impl Running {
@@ -559,7 +558,7 @@ impl Output {
         }
     }
 
-    /// Of the scrape the status has its own way.
+    /// The scrape reports itself.
     fn status(&self) -> Vec<OutputStatus> {
         match self {
             Output::Scrape(_) => Vec::new(),
@@ -578,7 +577,7 @@ impl Output {
 }
 
 impl Replaced {
-    /// One entry for all of them; none if they have nothing to tell.
+    /// One entry for all of them; none if there is nothing to report.
     fn report(&self) -> Option<OutputStatus> {
         let mut sum = self.ended.clone();
         for status in self.ending.iter().flat_map(Output::status) {
@@ -595,7 +594,7 @@ impl Replaced {
     }
 }
 
-/// Where the pipeline hands over what is flushed.
+/// Receives flushed batches from the pipeline.
 pub struct Feed {
     outputs: Arc<Outputs>,
     list: List,
@@ -614,21 +613,21 @@ impl Feed {
         }
     }
 
-    /// Between two buckets: takes what a reload has put into force.
+    /// Between two buckets: switches to a list that a reload has activated.
     pub fn renew(&mut self) {
-        let mut in_force = lock(&self.outputs.in_force);
-        if in_force.fed < in_force.number {
-            in_force.fed = in_force.number;
-            self.list = in_force.list.clone();
+        let mut active = lock(&self.outputs.active);
+        if active.fed < active.number {
+            active.fed = active.number;
+            self.list = active.list.clone();
             self.outputs.fed.notify_all();
         }
     }
 
-    /// Does not wait for long: what cannot be queued is dropped and counted by the output.
+    /// Does not wait for long: an output drops and counts what it cannot queue.
     pub fn take(&self, batch: &Arc<Batch>) {
         self.list.iter().for_each(|running| running.output.take(batch));
         if batch.last {
-            // What one output held beyond its part may be delivered by now.
+            // An output above its part may have delivered the excess by now.
             self.outputs.divide(&self.list);
         }
         if let Some(history) = &self.history {
@@ -638,7 +637,7 @@ impl Feed {
     }
 }
 
-/// The output that a changed one replaces: the one of its name; or, if one of a type was removed and one added, that one.
+/// The output that a changed one replaces: the one with its name, or, if one of a type was removed and one added, that one.
 fn predecessor<'a>(
     wanted: &OutputConfig,
     current: &'a [Running],
@@ -663,7 +662,7 @@ fn predecessor<'a>(
     }
 }
 
-/// How many of them have payloads that wait.
+/// Number of outputs with a queue.
 fn with_queues(all: &[OutputConfig]) -> usize {
     let has_queue = |wanted: &&OutputConfig| !matches!(wanted.settings, OutputSettings::Prometheus(_));
     all.iter().filter(has_queue).count()
@@ -676,7 +675,7 @@ pub(super) fn relays(list: &[Running]) -> impl Iterator<Item = &Arc<Relay>> {
     })
 }
 
-/// A relay that takes everything leaves nothing for the others.
+/// Warns about a relay that takes all messages and leaves none for other outputs.
 fn warn_of_idle(list: &[Running]) {
     let idle = list.iter().find_map(Running::delivery);
     if let (Some(relay), Some(idle)) = (relays(list).find(|relay| relay.settings().only), idle) {
@@ -685,7 +684,7 @@ fn warn_of_idle(list: &[Running]) {
     }
 }
 
-/// What is behind these locks is whole after every statement.
+/// A poisoned lock is harmless: the data is consistent after every statement.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,11 +14,11 @@ use weir_ingest::{BadInput, Report, SavedBucket, WorkerSnapshot};
 use super::outputs::Feed;
 use crate::admin::counters::PipelineCounter;
 
-/// What the pipeline knows and others may read.
+/// The pipeline's state that others may read.
 #[derive(Default)]
 pub struct Shared {
     state: Mutex<State>,
-    /// The open buckets of workers that were stopped for another process to take over.
+    /// The open buckets of workers that were stopped for a hand-over.
     saved: Mutex<Vec<SavedBucket>>,
     saved_arrived: Condvar,
     reported: Condvar,
@@ -32,11 +32,11 @@ pub struct State {
 
 impl Shared {
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is plain numbers: a panic elsewhere cannot leave it half written in a way that matters.
+        // The state consists of plain numbers, so a panic elsewhere cannot leave it inconsistent in a way that matters.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits until every worker has reported. False: not all have in time.
+    /// Waits until every worker has reported. Returns false on timeout.
     pub fn wait_for_workers(&self, patience: Duration) -> bool {
         let is_missing = |state: &mut State| state.workers.iter().any(Option::is_none);
         let waited = self
@@ -50,7 +50,7 @@ impl Shared {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what `workers` had in the open bucket, once all that they handed over before has been delivered to the outputs.
+    /// Takes the open buckets of `workers`, after everything that they handed over before has been delivered to the outputs.
     pub fn take_saved(&self, workers: usize, patience: Duration) -> Option<Vec<SavedBucket>> {
         let saved = self.lock_saved();
         let is_missing = |saved: &mut Vec<SavedBucket>| saved.len() < workers;
@@ -59,7 +59,7 @@ impl Shared {
         (!waited.timed_out()).then(|| std::mem::take(&mut *saved))
     }
 
-    /// As much of it as there is.
+    /// Takes the buckets that have arrived.
     pub fn forget_saved(&self) -> Vec<SavedBucket> {
         std::mem::take(&mut *self.lock_saved())
     }
@@ -75,7 +75,7 @@ pub struct Pipeline {
     on_flush: Box<dyn FnMut(&Flushed) + Send>,
     on_usage: Box<dyn FnMut(u16, UsageSummary) + Send>,
     rows_of_bucket: u64,
-    /// When the first batch of the bucket in hand came.
+    /// Arrival of the first batch of the current bucket.
     began: Option<std::time::Instant>,
 }
 
@@ -122,7 +122,7 @@ impl Pipeline {
         Ok((thread, runs))
     }
 
-    /// Runs until every worker is done and everything is handed over.
+    /// Runs until every worker has ended and everything is handed over.
     fn run(mut self) {
         let mut running = self.workers;
         while running > 0 {

@@ -1,4 +1,4 @@
-//! Relays as the workers, the pipeline and the status see them.
+//! Relays for the workers, the pipeline and the status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use weir_output::relay::{Block, Port, Relay, TargetStatus};
 
 use crate::admin::status::{Numbers, OutputStatus, PointBooks};
 
-/// Starts a relay on the current tokio runtime. `memory_bytes_max` bounds what waits.
+/// Starts a relay on the current tokio runtime. `memory_bytes_max` limits the queued lines.
 pub fn start(
     name: &str,
     settings: &weir_output::relay::RelaySettings,
@@ -24,7 +24,7 @@ pub fn start(
     ))
 }
 
-/// What one worker needs of a relay; each takes it once.
+/// A worker's link to a relay; each takes it once.
 pub fn link(relay: &Relay, worker: usize) -> RelaySettings {
     let settings = relay.settings();
     let ports = relay.ports(worker).into_iter().zip(&settings.targets);
@@ -69,10 +69,10 @@ impl RelayQueue for Queue {
     }
 }
 
-/// How long the end waits for a target that fails.
+/// How long a stop waits for a failing target.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// Waits until as many lines have gone as there were when it began, but at most for `patience`. Returns whether they have.
+/// Waits until all lines queued at the call are sent, at most `patience`. Returns whether they are.
 pub async fn settle(relay: &Relay, patience: Duration) -> bool {
     let before: Vec<u64> = relay.status().iter().map(|target| target.produced).collect();
     let have_gone = relay.wait_for(|targets| {
@@ -82,7 +82,7 @@ pub async fn settle(relay: &Relay, patience: Duration) -> bool {
     tokio::time::timeout(patience, have_gone).await.is_ok()
 }
 
-/// Delivers the last lines, for at most `patience`; where a target fails, for a moment.
+/// Delivers the last lines, within `patience`; for a failing target only a moment.
 pub async fn finish(relay: &Relay, patience: Duration) {
     let is_healthy = relay.status().iter().all(|target| target.healthy);
     let patience = if is_healthy {
@@ -93,12 +93,12 @@ pub async fn finish(relay: &Relay, patience: Duration) {
     relay.shutdown(patience).await;
 }
 
-/// Memory of the lines that wait.
+/// Memory of the queued lines.
 pub fn queued_bytes(relay: &Relay) -> u64 {
     relay.status().iter().map(|target| target.queued_bytes).sum()
 }
 
-/// One entry per target: each has books of its own.
+/// One entry per target, with separate books.
 pub fn status(relay: &Relay) -> Vec<OutputStatus> {
     let targets = relay.status();
     let several = targets.len() > 1;

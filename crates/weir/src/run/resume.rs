@@ -24,23 +24,23 @@ use crate::state::{
     merged, newest,
 };
 
-/// The state directory, if there is one, and what was found in it.
+/// The state directory, if there is one, and the state found in it.
 #[derive(Default)]
 pub struct Resumed {
     directory: Option<StateDir>,
     content: Option<Box<Content>>,
-    /// Books of a process that was killed.
+    /// Books of a killed process.
     killed: Option<Box<Status>>,
     status: StateStatus,
     away: Duration,
 }
 
-/// What is kept while the process runs.
+/// Data saved while the process runs.
 #[derive(Default)]
 pub struct Keeper {
     directory: Option<StateDir>,
     histogram_points: String,
-    /// Nothing more is kept.
+    /// Set when nothing more is saved.
     ended: Mutex<bool>,
 }
 
@@ -58,7 +58,7 @@ pub struct NotLeft {
 }
 
 impl Resumed {
-    /// Takes the directory, and looks for what was left there.
+    /// Opens the directory and reads the state.
     pub fn look(config: &Config) -> Result<Resumed, Failure> {
         let Some(path) = &config.running.state_path else {
             return Ok(Resumed::default());
@@ -85,7 +85,7 @@ impl Resumed {
         Ok(resumed)
     }
 
-    /// Continues the state that another process has sent. An error is why that cannot be done.
+    /// Continues the state that another process has sent. `Err`: why this is impossible.
     pub fn passed(config: &Config, directory: StateDir, mut state: File) -> Result<Resumed, Refusal> {
         // The other process wrote up to its end.
         state
@@ -104,7 +104,7 @@ impl Resumed {
         Ok(resumed)
     }
 
-    /// Continues the state of a killed process, and reports what the kill cost.
+    /// Continues the state of a killed process, and reports the losses.
     fn after_a_kill(&mut self, directory: &StateDir, config: &Config, oldest: i64, now: i64) {
         let Some(last) = directory.books() else {
             return;
@@ -181,7 +181,7 @@ impl Resumed {
         self.content = Some(content);
     }
 
-    /// What the outputs had summed up.
+    /// The cumulative state of the outputs.
     pub fn outputs(&mut self) -> Arc<SavedStates> {
         let (mut saved, mut queues) = (BTreeMap::new(), BTreeMap::new());
         if let Some(content) = &mut self.content {
@@ -193,14 +193,14 @@ impl Resumed {
         Arc::new(SavedStates::new(saved, self.away).with_queues(queues))
     }
 
-    /// The state that each worker continues.
+    /// The state for each worker.
     pub fn buckets(&mut self, fixed: &Fixed, config: &Config) -> Vec<SavedBucket> {
         let workers = config.resources.workers;
         match &mut self.content {
             None => (0..workers).map(|_| SavedBucket::default()).collect(),
             Some(content) => {
                 if content.meta.histogram_points != fixed.histogram_points() {
-                    // Their bits mean other points now.
+                    // The bits have another meaning now.
                     content.set_suffixes(fixed.default_mask(config));
                 }
                 content.buckets(workers)
@@ -208,12 +208,12 @@ impl Resumed {
         }
     }
 
-    /// The last value of the drop counter of each socket, by its number, as the previous process saw it.
+    /// The last drop counter of each socket, by its number, as seen by the previous process.
     pub fn drops(&self) -> &[(u64, u32)] {
         self.content.as_ref().map_or(&[], |content| &content.meta.drops)
     }
 
-    /// Where each worker saves its bucket against a kill. Files of a previous process are removed.
+    /// Where each worker saves its bucket in case of a kill. Removes files of a previous process.
     pub fn checkpoints(&self, fixed: &Fixed, workers: usize, budget: &Budget) -> Vec<CheckpointLink> {
         let Some(directory) = &self.directory else {
             return Vec::new();
@@ -231,7 +231,7 @@ impl Resumed {
         self.directory.as_ref().map(StateDir::agent).unwrap_or_default()
     }
 
-    /// The process's identity as a publisher. Without a state directory it is new at each start.
+    /// The process's identity as a publisher. Without a state directory each start has a new one.
     pub fn publisher(&self) -> Result<Publisher, Failure> {
         let monotonic_zero = || {
             let now = now_ms() as i128 * 1_000_000;
@@ -253,7 +253,7 @@ impl Resumed {
         })
     }
 
-    /// The agent has started: the saved state belongs to it alone from now on.
+    /// The agent has started: from now on it alone owns the saved state.
     pub fn started(
         mut self,
         fixed: &Fixed,
@@ -265,7 +265,7 @@ impl Resumed {
                 fault.output,
                 fault.reason
             );
-            self.status.outputs_begun_anew += 1;
+            self.status.outputs_reset += 1;
         }
         if let Some(directory) = &self.directory
             && let Err(error) = directory.taken()
@@ -298,14 +298,14 @@ impl Keeper {
         self.directory.is_some()
     }
 
-    /// Keeps the books, for the case that the process is killed.
+    /// Saves the books in case the process is killed.
     pub fn keep_books(&self, mut books: Status) -> io::Result<()> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
-        // The next process begins its own list.
+        // The next process starts its own list.
         books.clients.seen.clear();
-        // Held while they are written: nothing may come behind the end.
+        // Held while writing: nothing may be written after the end.
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if *ended {
             return Ok(());
@@ -317,7 +317,7 @@ impl Keeper {
         })
     }
 
-    /// Keeps what outputs have summed up, for the case that the process is killed.
+    /// Saves the cumulative state of outputs in case the process is killed.
     pub fn keep_sums(&self, outputs: &Outputs) -> io::Result<()> {
         let Some(directory) = &self.directory else {
             return Ok(());
@@ -329,7 +329,7 @@ impl Keeper {
         directory.keep_sums(&self.meta(directory, &[]), |put| outputs.each_sum(put))
     }
 
-    /// The process ends as it should.
+    /// The process ends normally.
     pub fn end(&self) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         if let Some(directory) = &self.directory {
@@ -337,8 +337,8 @@ impl Keeper {
         }
     }
 
-    /// Opens the file that the next process will read. `None`: there is to be none, or it cannot be written, and the open bucket
-    /// is to be flushed.
+    /// Opens the file for the next process. `None`: there is no state directory or it cannot be written, so the open bucket must be
+    /// flushed.
     pub fn begin(&self) -> Option<Leaving> {
         let directory = self.directory.as_ref()?;
         directory
@@ -350,7 +350,7 @@ impl Keeper {
             .ok()
     }
 
-    /// The directory's lock, which the process that has it holds.
+    /// The directory's lock.
     pub fn lock(&self) -> Option<BorrowedFd<'_>> {
         self.directory.as_ref().map(StateDir::lock)
     }
@@ -393,7 +393,7 @@ impl Keeper {
         }
     }
 
-    /// Writes what the workers had. An error says what is lost.
+    /// Saves the workers' state. `Err`: what is lost.
     pub fn leave(
         &self,
         leaving: Leaving,

@@ -1,4 +1,4 @@
-//! From the configuration to the rules of the workers, and to the series that histograms become.
+//! Turns the configuration into the rules of the workers, and into the series of histograms.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use weir_rules::{RuleLimits, RuleSet};
 
 use crate::config::Config;
 
-/// What rules need that only a restart changes: outputs know histograms by the order of their series.
+/// Inputs of rules that only a restart changes: outputs identify histogram series by their order.
 #[derive(Clone)]
 pub struct Fixed {
     pub expansion: Expansion,
@@ -26,18 +26,18 @@ impl Fixed {
         }
     }
 
-    /// What each bit of a context's suffixes stands for.
+    /// The meaning of each bit of a context's suffixes.
     pub fn histogram_points(&self) -> String {
         self.expansion.suffixes().collect::<Vec<_>>().join(" ")
     }
 
-    /// The points of histograms that no rule chooses others for.
+    /// The default points of histograms.
     pub fn default_mask(&self, config: &Config) -> u32 {
         let suffixes: Vec<String> = self.expansion.suffixes().map(str::to_string).collect();
         mask(config, &suffixes)
     }
 
-    /// The rules of a configuration; or why they need a restart, one sentence each.
+    /// The rules of a configuration. `Err`: why they need a restart, one sentence each.
     pub fn rules(&self, config: &Config) -> Result<Rules, Vec<String>> {
         let suffixes: Vec<String> = self.expansion.suffixes().map(str::to_string).collect();
         let definitions = config.rules.set.definitions().clone();
@@ -63,7 +63,7 @@ impl Fixed {
     }
 }
 
-/// Every series that a histogram may become: those of all histograms, and those that some rule may choose.
+/// Every possible series of a histogram: the defaults, and those that a rule may choose.
 fn expansion(config: &Config) -> Expansion {
     let settings = &config.aggregation;
     let mut aggregates: Vec<Aggregate> = HistogramAggregate::ALL.into_iter().map(aggregate).collect();
@@ -87,7 +87,7 @@ fn aggregate(aggregate: HistogramAggregate) -> Aggregate {
     }
 }
 
-/// The series that a histogram becomes when no rule says otherwise.
+/// The default series of a histogram.
 fn mask(config: &Config, suffixes: &[String]) -> u32 {
     let settings = &config.aggregation;
     let aggregates = settings.histogram_aggregates.iter().copied().map(aggregate);

@@ -1,4 +1,4 @@
-//! The Prometheus endpoint as the pipeline, the admin server and the status see it.
+//! The Prometheus endpoint for the pipeline, the admin server and the status.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::admin::series::own_series;
 use crate::admin::status::{OutputStatus, PointBooks, Status};
 use crate::admin::{Exposition, ExpositionBody, ScrapeRequest};
 
-/// Pieces that may wait for a scraper.
+/// Maximum pieces that wait for a scraper.
 const PIECES_MAX: usize = 2;
 
-/// While something is rendered, nothing expires; a reader that is slower than this is left behind.
+/// Nothing expires during rendering; a slower reader is disconnected.
 const READER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The endpoint and its name in the configuration.
@@ -24,7 +24,7 @@ const READER_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct ScrapeOutput {
     name: String,
     scrape: Arc<Scrape>,
-    /// Expiry goes by a clock that is never set.
+    /// Expiry uses a clock that is never set.
     started: Instant,
 }
 
@@ -50,7 +50,7 @@ impl ScrapeOutput {
         });
     }
 
-    /// The old one, with all it shows, if that differs in nothing but the expiry.
+    /// The old endpoint with its state, if only the expiry differs.
     pub fn or_keep(self, old: &ScrapeOutput) -> ScrapeOutput {
         if !self.scrape.shows_as(&old.scrape) {
             return self;
@@ -61,7 +61,7 @@ impl ScrapeOutput {
         }
     }
 
-    /// Sets what its state may take.
+    /// Sets the memory limit of its state.
     pub fn limit(&self, bytes_max: u64) {
         self.scrape
             .set_bytes_max(usize::try_from(bytes_max).unwrap_or(usize::MAX));
@@ -129,7 +129,7 @@ impl ScrapeOutput {
                     Ok(Err(_)) => return,
                     Err(_) => {
                         let end = Bytes::from(rendering.cut());
-                        // It may wait as long as the connection lasts: the state is free again.
+                        // Waiting here is harmless: the state is free again.
                         let _ = sender.send(end).await;
                         return;
                     }
@@ -144,7 +144,7 @@ impl ScrapeOutput {
     }
 }
 
-/// What is worth a line in the status.
+/// Remarks for the status.
 fn notes(found: &ScrapeStatus) -> Vec<String> {
     let mut notes = vec![format!("{} series of {} metrics", found.series, found.metrics)];
     if found.renamed > 0 {

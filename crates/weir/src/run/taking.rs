@@ -1,4 +1,4 @@
-//! A new process takes over from the running one. `docs/restart.md` has the order.
+//! Takes over from the running process. `docs/restart.md` has the order of steps.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +27,7 @@ pub struct Taking {
     admin: Option<OwnedFd>,
 }
 
-/// What it gave.
+/// The state received from it.
 pub struct Taken {
     channel: Channel,
     before: Greeting,
@@ -36,7 +36,7 @@ pub struct Taken {
     account: Account,
 }
 
-/// What is told of it in the end.
+/// Summary for the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
     pub pause_seconds: f64,
@@ -44,7 +44,7 @@ pub struct Told {
 }
 
 impl Taking {
-    /// Asks the process that uses the state directory to give itself up. `None`: there is none.
+    /// Requests a hand-over from the process that uses the state directory. `None` if there is none.
     pub fn begin(config: &Config) -> Result<Option<Taking>, Failure> {
         let Some(path) = &config.running.state_path else {
             return Err(Failure::usage(
@@ -113,12 +113,12 @@ impl Taking {
         }
     }
 
-    /// The sockets that it listens on.
+    /// The listening sockets.
     pub fn sockets(&mut self) -> Passed {
         std::mem::take(&mut self.sockets)
     }
 
-    /// Its admin address, if this process is to have the same.
+    /// Its admin socket, if this process has the same address.
     pub fn admin(&mut self, wanted: SocketAddr) -> Option<TcpListener> {
         let listener = TcpListener::from(self.admin.take()?);
         let bound = listener.local_addr().ok()?;
@@ -192,7 +192,7 @@ struct Given {
 }
 
 impl Taken {
-    /// Its connections, for each worker those of listeners that the worker has. Others end.
+    /// Its connections, for each worker those of its listeners. The others end.
     pub fn connections(
         &mut self,
         planned: &[(ListenerConfig, ListenerSettings)],
@@ -231,7 +231,7 @@ impl Taken {
         connections
     }
 
-    /// The workers read: the previous process ends. If it is to send its history first, it comes over the returned channel.
+    /// The workers read, so the previous process ends. If it sends its history first, that arrives on the returned channel.
     pub fn running(self, wants_history: bool) -> (Told, Option<Channel>) {
         let told = Told {
             pause_seconds: Monotonic::now().0.saturating_sub(self.account.since) as f64 / 1e9,
@@ -278,7 +278,7 @@ fn fault(what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::runtime(format!("--take-over: {what}: {error}"))
 }
 
-/// Asks the process that uses the directory to start the program on disk and to hand over to it. Returns the new process's id.
+/// Asks the process that uses the directory to start the program on disk and hand over to it. Returns the new process's id.
 pub fn upgrade(directory: &Path) -> Result<String, Failure> {
     let failed =
         |what: &str, error: &dyn std::fmt::Display| Failure::runtime(format!("upgrade: {what}: {error}"));

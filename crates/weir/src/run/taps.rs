@@ -1,4 +1,4 @@
-//! The tail and captures put together.
+//! Sets up the tail and captures.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

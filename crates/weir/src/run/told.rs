@@ -1,4 +1,4 @@
-//! The service manager is told how the process is, while it runs.
+//! Reports the process's state to the service manager.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use crate::admin::AdminSource as _;
 use crate::admin::status::{Status, UNITS, sum_of};
 use crate::notify::Notify;
 
-/// How often the line for people is renewed.
+/// Interval of the status line.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often is looked whether the agent has become ready.
+/// Interval of checking readiness.
 const READY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A worker's turn ends at the latest with its next tick, a second later; this is twice as long.
+/// A worker ends a turn at least once a second, with its tick; this is twice as long.
 const TURN_MAX: Duration = Duration::from_secs(2);
 
 /// Runs as long as the agent does.
@@ -32,7 +32,7 @@ pub async fn tell_of_agent(notify: Arc<Notify>, view: Arc<View>, workers: Vec<Ar
     .await;
 }
 
-/// Says when the process is ready; from then on that it is alive, as long as it is, and how it is in a line.
+/// Reports readiness, then signs of life while the process is alive, and a status line.
 pub async fn tell(
     notify: Arc<Notify>,
     is_ready: impl Fn() -> bool,
@@ -47,7 +47,7 @@ pub async fn tell(
     }
     notify.ready();
     let mut next_status = Instant::now();
-    // Twice in the time that the manager waits, as it asks for.
+    // Twice per watchdog interval, as the manager recommends.
     let every = notify.watchdog().map_or(STATUS_INTERVAL, |watchdog| watchdog / 2);
     loop {
         if notify.watchdog().is_some() && is_alive() {
@@ -61,14 +61,14 @@ pub async fn tell(
     }
 }
 
-/// Whether every worker makes progress: a stuck one leaves its sockets unread.
+/// Whether every worker makes progress: a stuck one does not read its sockets.
 fn are_alive(workers: &[Arc<Progress>]) -> bool {
     let now = Monotonic::now();
     let gets_on = |worker: &Arc<Progress>| !worker.has_ended() && worker.since_turn(now) < TURN_MAX;
     workers.iter().all(gets_on)
 }
 
-/// The books in a line.
+/// The books in one line.
 fn line(status: &Status) -> String {
     let lost: u64 = UNITS.iter().map(|unit| sum_of(&status.total(unit).lost)).sum();
     let waiting: u64 = status.outputs.iter().map(|output| output.waiting()).sum();

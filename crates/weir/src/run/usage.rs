@@ -1,4 +1,4 @@
-//! Who uses how much: summaries of the workers merged, compared with an hour ago, and what is worth a log line.
+//! Usage: merges the workers' summaries, compares them with an hour ago, and decides what to log.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,23 +9,23 @@ use crate::admin::contexts::{ContextReport, LimitedRow, MetricRow, OriginRow, Ta
 use crate::admin::status::LimitStatus;
 use crate::logging::printable;
 
-/// What growth is measured against, and how often that is taken.
+/// The age of the counts for growth, and their interval.
 const GROWTH_SECONDS: u64 = 3600;
 const HISTORY_SECONDS: u64 = 300;
 
-/// How often the log mentions the same metric.
+/// Minimum interval of log lines about the same metric.
 const MENTION_SECONDS: u64 = 60;
 
-/// Metrics that the log may be about within that time.
+/// Maximum metrics logged within that time.
 const MENTIONS_MAX: usize = 16;
 
-/// Tag keys that an alert may be about.
+/// Maximum tag keys with an alert.
 const ALERTS_MAX: usize = 32;
 
 pub struct Settings {
     pub workers: usize,
     pub bucket_seconds: u64,
-    /// Values of one tag key from which on it is worth an alert.
+    /// Number of values of a tag key that raises an alert.
     pub tag_values_alert: Option<u64>,
 }
 
@@ -40,13 +40,13 @@ struct State {
     as_of: u64,
     workers: Vec<Option<UsageSummary>>,
     history: VecDeque<Past>,
-    /// When the log mentioned a metric last.
+    /// When each metric was last logged.
     mentioned: HashMap<Box<str>, u64>,
-    /// Tag keys that have more values than they should.
+    /// Tag keys with too many values.
     alerts: BTreeSet<String>,
 }
 
-/// Counts of one moment.
+/// The counts at one time.
 #[derive(Default)]
 struct Past {
     at: u64,
@@ -54,11 +54,11 @@ struct Past {
     values: Counted,
 }
 
-/// Amounts by name, of the first of them or of all.
+/// Amounts by name, of the largest or of all.
 #[derive(Default)]
 struct Counted {
     amounts: HashMap<Box<str>, u64>,
-    /// What the others had at most.
+    /// Upper bound of the others.
     others: u64,
 }
 
@@ -76,7 +76,7 @@ impl Counted {
     }
 }
 
-/// All workers in one.
+/// The merged usage of all workers.
 #[derive(Default)]
 struct Merged {
     contexts: u64,
@@ -108,7 +108,7 @@ impl Merged {
             }
             merged.metrics_live = merged.metrics_live.max(summary.metrics_live);
             if (summary.metrics.len() as u64) < summary.metrics_live {
-                // Those that are only there for their samples have fewer contexts than the last by contexts.
+                // Metrics that are listed only for their samples have fewer contexts than the last one listed for its contexts.
                 let mut contexts: Vec<u64> = summary.metrics.iter().map(|usage| usage.contexts).collect();
                 contexts.sort_unstable_by(|a, b| b.cmp(a));
                 let last = contexts.get(weir_context::SUMMARY_ROWS - 1).or(contexts.last());
@@ -191,7 +191,7 @@ impl Usage {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the summary of one worker at `now`, in Unix seconds. Returns what the log should say.
+    /// Adds the summary of one worker at `now`, in Unix seconds. Returns lines for the log.
     pub fn take(&self, worker: u16, summary: UsageSummary, now: u64) -> Vec<String> {
         let mut state = self.lock();
         let state = &mut *state;
@@ -234,7 +234,7 @@ impl Usage {
             .is_none_or(|past| now.saturating_sub(past.at) >= HISTORY_SECONDS)
         {
             state.history.push_back(merged.past(now));
-            // One that is old enough stays.
+            // Keeps one that is old enough.
             while state
                 .history
                 .get(1)
@@ -246,7 +246,7 @@ impl Usage {
         lines
     }
 
-    /// The `top` first of each list.
+    /// The first `top` entries of each list.
     pub fn report(&self, top: usize) -> Option<ContextReport> {
         let state = self.lock();
         if state.workers.iter().all(Option::is_none) {
@@ -301,7 +301,7 @@ impl Usage {
         })
     }
 
-    /// Fills in what the last bucket's limits were met by.
+    /// Adds the metrics that met limits in the last bucket.
     pub fn fill(&self, limits: &mut LimitStatus) {
         let state = self.lock();
         let merged = Merged::of(&state.workers);
@@ -312,7 +312,7 @@ impl Usage {
         limits.limited = merged.limited();
     }
 
-    /// Bytes of summaries and history.
+    /// Bytes of summaries and past counts.
     pub fn heap_bytes(&self) -> u64 {
         let state = self.lock();
         let history = state
@@ -348,7 +348,7 @@ fn key_rows(merged: &Merged, past: Option<&Past>) -> impl Iterator<Item = TagKey
     rows.into_iter()
 }
 
-/// Raises and ends alerts; one ends when its key has fewer than half as many values as raised it.
+/// Raises and clears alerts. An alert is cleared when its key has fewer than half of the values that raised it.
 fn alerts(alerts: &mut BTreeSet<String>, merged: &Merged, limit: Option<u64>) -> Vec<String> {
     let Some(limit) = limit else { return Vec::new() };
     let mut lines = Vec::new();
@@ -375,7 +375,7 @@ fn alerts(alerts: &mut BTreeSet<String>, merged: &Merged, limit: Option<u64>) ->
     lines
 }
 
-/// For people.
+/// Text for users.
 pub fn origin_name(text: &str) -> String {
     if text.is_empty() {
         return "unknown".into();

@@ -1,4 +1,4 @@
-//! The running agent as the admin address and reloads see it.
+//! The running agent as seen by the admin address and by reloads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -28,23 +28,23 @@ use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
 use crate::tap::Taps;
 
-/// What can be asked while it runs.
+/// Access to the running agent.
 pub struct View {
     pub shared: Arc<Shared>,
-    /// Of the last flush.
+    /// The last flush.
     pub last_flush: Arc<Mutex<LastFlush>>,
     pub workers: usize,
     pub health: Arc<Health>,
     pub listeners: Vec<BoundListener>,
     pub outputs: Arc<Outputs>,
-    /// `None`: the last minutes are not kept.
+    /// `None`: the last minutes are disabled.
     pub recent: Option<Arc<Recent>>,
     pub origins: Option<Origins>,
     pub usage: Arc<Usage>,
     pub clients: Arc<Clients>,
     pub access: Access,
     pub sandbox: SandboxStatus,
-    /// What messages may contain, and what applies to them, for explanations.
+    /// Parse options, for explanations.
     pub options: ParseOptions,
     pub rules: Arc<Mutex<Rules>>,
     /// `None`: messages are confidential.
@@ -61,12 +61,12 @@ pub struct View {
     pub stopping: AtomicBool,
     /// Results of reloads.
     pub reload: Mutex<ReloadStatus>,
-    /// Where the admin server asks for a reload.
+    /// Requests of the admin server for a reload.
     pub reloads: OnceLock<tokio::sync::mpsc::Sender<ReloadRequest>>,
 }
 
 impl View {
-    /// The books as they stand, those of the processes before included.
+    /// The current books, including those of earlier processes.
     pub fn snapshot(&self) -> Status {
         let mut status = self.own();
         if let Some(earlier) = &self.earlier {
@@ -183,7 +183,7 @@ impl AdminSource for View {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (options, origins) = (self.options, self.origins.clone());
         Box::pin(async move {
-            // Look-ups of origins read files; no other thread may wait for that.
+            // Look-ups of origins read files; no other request may wait for that.
             let explained = tokio::task::spawn_blocking(move || {
                 explain::explain(&request, &options, &rules, origins.as_ref())
             });

@@ -1,4 +1,4 @@
-//! The ingest workers, each with its sockets and its part of the limits.
+//! Starts the ingest workers with their sockets and limits.
 
 use std::sync::mpsc::SyncSender;
 
@@ -17,7 +17,7 @@ use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
 
-/// What all workers are started from.
+/// What all workers have in common.
 pub struct Start<'a> {
     pub config: &'a Config,
     pub budget: &'a Budget,
@@ -43,7 +43,7 @@ impl Start<'_> {
                 give_back: crate::sys::heap::give_back,
                 flush_open_bucket: self.config.aggregation.flush_open_buckets,
                 agent: self.agent,
-                // The other half is for those that wait at the outputs.
+                // The other half is for batches at the outputs.
                 batch_bytes_max: self.budget.of_worker(Share::Batches) / 2,
             };
             let link = self.resolver.map(|resolver| {

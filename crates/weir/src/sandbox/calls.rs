@@ -1,12 +1,12 @@
-//! System calls that the agent never makes, refused with EPERM: those that look into other processes, load code into the
-//! kernel, mount, change the machine's clock or name, enter namespaces, or run another program.
+//! Refuses (EPERM) system calls that the agent never makes: those that access other processes, load code into the kernel, mount, set the
+//! machine's clock or name, enter namespaces, or run another program.
 
 use std::collections::BTreeMap;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
-/// A list of what is refused and not of what is allowed: allocators, C libraries and runtimes change what they call from
-/// release to release, and an agent that a new C library kills is useless.
+/// A deny list, because allocators, C libraries and runtimes change their system calls from release to release, and an allow list would
+/// kill the agent after an update of the C library.
 const REFUSED: &[libc::c_long] = &[
     // Other processes.
     libc::SYS_ptrace,
@@ -81,7 +81,7 @@ pub enum NoFilter {
     Applying(#[from] seccompiler::Error),
 }
 
-/// Returns how many are refused.
+/// Returns the number of refused calls.
 pub fn refuse() -> Result<usize, NoFilter> {
     let architecture = std::env::consts::ARCH
         .try_into()

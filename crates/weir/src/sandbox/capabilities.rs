@@ -1,4 +1,4 @@
-//! Capabilities: all are dropped but those that something configured needs, which is tried out.
+//! Drops all capabilities except those that the configuration needs, which is tested.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,7 +11,7 @@ use super::Kept;
 use super::plan::Plan;
 use crate::sys::{self, May};
 
-/// Returns what is left.
+/// Returns the remaining ones.
 pub fn drop_unneeded(plan: &Plan) -> Result<Vec<Kept>, CapsError> {
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.is_empty() {
@@ -22,7 +22,7 @@ pub fn drop_unneeded(plan: &Plan) -> Result<Vec<Kept>, CapsError> {
     }
     let mut kept = needed(plan);
     kept.retain(|(capability, _)| permitted.contains(capability));
-    // Those about files are needed if without them something is out of reach that is in reach now.
+    // File capabilities are needed if a path that is accessible now would not be without them.
     let reachable: Vec<_> = plan.accesses().filter(|(path, may)| can(path, *may)).collect();
     caps::set(None, CapSet::Effective, &set(&kept))?;
     let mut lost = reachable.into_iter().filter(|(path, may)| !can(path, *may));
@@ -43,7 +43,7 @@ pub fn drop_unneeded(plan: &Plan) -> Result<Vec<Kept>, CapsError> {
     Ok(kept.into_iter().map(named).collect())
 }
 
-/// Those that the configuration asks for, whatever the files look like.
+/// Capabilities that the configuration needs regardless of the files.
 fn needed(plan: &Plan) -> Vec<(Capability, String)> {
     let mut needed = Vec::new();
     if let Some(mount) = &plan.hidden_processes {
@@ -70,7 +70,7 @@ fn set(kept: &[(Capability, String)]) -> CapsHashSet {
 fn can(path: &Path, may: May) -> bool {
     match sys::may(path, may) {
         Ok(()) => true,
-        // Nothing is there, and nothing keeps us from finding that out.
+        // The path does not exist, and nothing prevents us from finding that out.
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }

@@ -1,4 +1,4 @@
-//! Which files can be opened, by Landlock.
+//! Restricts the files that can be opened, with Landlock.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use landlock::{
 
 use super::plan::Plan;
 
-/// The newest one that this was tried with; on older kernels the crate leaves out what they do not know.
+/// The newest tested version. On older kernels the crate omits what they do not support.
 const KNOWN: ABI = ABI::V7;
 
 /// Why files are not restricted.
@@ -44,7 +44,7 @@ pub fn restrict(plan: &Plan) -> Result<(), NotRestricted> {
     }
 }
 
-/// What does not exist is left out: it cannot be opened, and cannot be named to the kernel.
+/// Skips missing paths: they cannot be opened, and the kernel needs an open descriptor.
 fn beneath(
     paths: &[PathBuf],
     access: BitFlags<AccessFs>,

@@ -1,11 +1,11 @@
-//! The rights that the process drops after its sockets are bound, so that an attacker who finds a bug gets little.
+//! The process drops rights after its sockets are bound, so that a bug gives an attacker little.
 //!
-//! * No new privileges: no program that it runs gains any.
-//! * [`capabilities`]: all go but those that something configured needs.
-//! * [`calls`]: a filter (seccomp) refuses system calls that it never makes and that reach far.
-//! * [`files`]: rules (Landlock) let it open what [`plan`] names and nothing else.
+//! * No new privileges: programs that it runs cannot gain any.
+//! * [`capabilities`]: all are dropped except those that the configuration needs.
+//! * [`calls`]: a seccomp filter refuses powerful system calls that it never makes.
+//! * [`files`]: Landlock rules let it open only the files in [`plan`].
 //!
-//! All of this is a matter of the thread, and threads inherit it: [`enter`] runs before there is a second one.
+//! All of this applies per thread, and threads inherit it: [`enter`] runs before the second thread starts.
 
 use std::path::Path;
 
@@ -26,17 +26,17 @@ pub struct SandboxStatus {
     /// The setting.
     pub enabled: bool,
     pub no_new_privileges: bool,
-    /// Capabilities that are left, each with what needs it.
+    /// Remaining capabilities, each with the reason.
     pub capabilities: Vec<Kept>,
     /// Whether files are restricted to those listed here.
     pub files_restricted: bool,
-    /// Directories in which files may be read, and files that may.
+    /// Directories and files that may be read.
     pub readable: Vec<String>,
-    /// Directories in which files may be read, written, made and removed.
+    /// Directories in which files may be read, written, created and removed.
     pub writable: Vec<String>,
     /// System calls that are refused.
     pub system_calls_refused: usize,
-    /// What could not be done, and why.
+    /// Restrictions that failed, with the reason.
     pub missing: Vec<String>,
 }
 
@@ -46,7 +46,7 @@ pub struct Kept {
     pub because: String,
 }
 
-/// Gives up what the configuration does not need. What the kernel does not offer is said in the log and in the status.
+/// Drops the rights that the configuration does not need. The log and the status report everything that the kernel does not support.
 pub fn enter(loaded: &Loaded, file: Option<&Path>) -> SandboxStatus {
     let mut status = SandboxStatus::default();
     if loaded.config.running.sandbox == weir_config::Sandbox::Off {
@@ -97,7 +97,7 @@ fn report(status: &SandboxStatus) {
 }
 
 impl SandboxStatus {
-    /// One line for people.
+    /// One line for users.
     pub fn summary(&self) -> String {
         if !self.enabled {
             return "off".to_owned();
@@ -129,7 +129,7 @@ impl SandboxStatus {
     }
 }
 
-/// What a reload adds to its errors when the sandbox may be the reason for them.
+/// Appended to the errors of a reload if the sandbox may be their cause.
 pub fn hint(status: &SandboxStatus, errors: &[String]) -> Option<String> {
     let denied = errors.iter().any(|error| error.contains("Permission denied"));
     (status.files_restricted && denied).then(|| {

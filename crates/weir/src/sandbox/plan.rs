@@ -1,4 +1,4 @@
-//! What the configuration needs of the machine: which files, and which processes of others.
+//! The files and foreign processes that the configuration needs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use weir_output::settings::OUTPUT_TYPES;
 use crate::config::Loaded;
 use crate::sys::May;
 
-/// What every agent reads: its libraries and what names and addresses are looked up in, authorities, and what the kernel
-/// tells. Directories, because files in them are replaced by others of the same name.
+/// Files that every agent reads: libraries, name resolution, certificate authorities, and kernel information. Directories, because their
+/// files are replaced by new ones with the same name.
 const READABLE: &[&str] = &[
     "/etc",
     "/usr",
@@ -28,10 +28,10 @@ const READABLE: &[&str] = &[
     "/dev/urandom",
 ];
 
-/// Variables that name where authorities are.
+/// Variables with the places of certificate authorities.
 const AUTHORITY_VARIABLES: &[&str] = &["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// Entries of a directory that are looked at one by one.
+/// Maximum entries of a directory that are checked one by one.
 const ENTRIES_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -39,9 +39,9 @@ pub struct Plan {
     /// Directories with all that is in them, and files.
     pub readable: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
-    /// Where processes of others cannot be seen without a capability, if they have to be.
+    /// The mount that hides the processes of other users unless a capability is kept, if they are needed.
     pub hidden_processes: Option<String>,
-    /// Socket files are given to another user or group.
+    /// Whether socket files get another owner or group.
     pub socket_ownership: bool,
     named: Vec<(PathBuf, PathUse)>,
 }
@@ -58,7 +58,7 @@ impl Plan {
             let value = std::env::var_os(variable).unwrap_or_default();
             named.extend(std::env::split_paths(&value).map(|path| (path, PathUse::Read)));
         }
-        // The resolver's file is often a link to somewhere else.
+        // The resolver's file is often a link.
         named.push(("/etc/resolv.conf".into(), PathUse::Read));
         let (mut readable, mut writable) = (BTreeSet::new(), BTreeSet::new());
         readable.extend(READABLE.iter().map(PathBuf::from));
@@ -69,8 +69,7 @@ impl Plan {
                 PathUse::ReadBeneath => drop(readable.insert(path.clone())),
                 PathUse::WriteBeside => drop(writable.insert(parent(path))),
                 PathUse::WriteBeneath => {
-                    // The output that uses it would make it; what is not there cannot be named to the kernel. A process that cannot
-                    // make it is told so by the output.
+                    // The output would create it later, but the kernel needs an existing path. If this fails, the output reports the error.
                     let _ = std::fs::create_dir_all(path);
                     writable.insert(path.clone());
                 }
@@ -93,7 +92,7 @@ impl Plan {
         }
     }
 
-    /// What is done with which path, as far as it is known now.
+    /// All accesses, as far as they are known now.
     pub fn accesses(&self) -> impl Iterator<Item = (PathBuf, May)> {
         self.named.iter().flat_map(|(path, used)| match used {
             PathUse::Itself | PathUse::Read => vec![(path.clone(), May::Read)],
@@ -110,7 +109,7 @@ impl Plan {
     }
 }
 
-/// Every path that a setting names, with what it is for.
+/// Every path in a setting, with its use.
 pub fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
     let own = leaves_of("", role(loaded).settings());
     let outputs = loaded.config.outputs.iter().flat_map(|output| {
@@ -138,7 +137,7 @@ fn role(loaded: &Loaded) -> Role {
     }
 }
 
-/// Every setting that is not a record, with its whole key.
+/// Every leaf setting, with its full key.
 fn leaves_of(
     prefix: &str,
     settings: impl IntoIterator<Item = &'static Setting>,
@@ -151,7 +150,7 @@ fn leaves_of(
         .collect()
 }
 
-/// Paths of sockets may be written as addresses.
+/// Socket paths may be written as addresses.
 fn path_in(text: &str) -> PathBuf {
     let path = text
         .strip_prefix("unixgram://")
@@ -159,8 +158,8 @@ fn path_in(text: &str) -> PathBuf {
     path.unwrap_or(text).into()
 }
 
-/// The directories of a file that may be replaced: where it is named, and where a link leads to. A file in the root directory
-/// stands for itself, or everything could be read.
+/// The directories of a file that may be replaced: its own, and those along links. A file in the root directory stands for itself;
+/// otherwise everything would be readable.
 fn around(path: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for path in [Some(path.to_owned()), path.canonicalize().ok()]
@@ -182,7 +181,7 @@ fn parent(path: &Path) -> PathBuf {
     }
 }
 
-/// The mount of `root`, when it shows processes to their owners alone.
+/// The mount of `root`, if it shows processes only to their owners.
 fn hidden_processes(root: &Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let root = root.canonicalize().ok()?;
@@ -190,7 +189,7 @@ fn hidden_processes(root: &Path) -> Option<String> {
 }
 
 fn hides(mounts: &str, root: &Path) -> bool {
-    // Of several mounts at one place the last one is seen.
+    // Of several mounts at one place the last one is visible.
     let at_root = |line: &&str| line.split(' ').nth(4).is_some_and(|at| Path::new(at) == root);
     let last = mounts.lines().rfind(at_root);
     let options = last.and_then(|line| line.split_once(" - ")?.1.split(' ').nth(2));
@@ -245,7 +244,7 @@ mod tests {
         for (key, setting) in leaves_of("", weir_config::settings()).into_iter().chain(outputs) {
             let looks =
                 matches!(setting.kind, Kind::Text) && endings.iter().any(|end| setting.key.ends_with(end));
-            // Files of secrets are found by what was read: `Loaded::secret_files`.
+            // Secret files are those that were read: `Loaded::secret_files`.
             let is_of_secrets = !setting.file_of.is_empty();
             assert!(
                 !looks || setting.path.is_some() || is_of_secrets,

@@ -1,4 +1,4 @@
-//! Who the agent is, whatever process it is.
+//! The identity of the agent, across processes.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::Leaving;
 
 const AGENT: &str = "agent";
 
-/// What tells a machine from another one with a copy of its disk, where there is such a thing.
+/// Distinguishes a machine from another one with a copy of its disk, if the file exists.
 const MACHINE_ID: &str = "/etc/machine-id";
 
 /// The machine's id is private: only a digest for this purpose is stored.
@@ -23,12 +23,12 @@ pub struct Agent {
     pub id: AgentId,
     /// Grows with every start.
     pub epoch: u64,
-    /// Empty where the machine has no id.
+    /// Empty if the machine has no id.
     machine: String,
 }
 
 impl Agent {
-    /// The agent of this directory at its next start. On another machine it is another agent.
+    /// The agent of this directory at its next start. On another machine it becomes another agent.
     pub fn of(directory: &Path) -> io::Result<Agent> {
         let known = std::fs::read(directory.join(AGENT)).ok();
         let known: Option<Agent> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
@@ -53,7 +53,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Containers often have no id, and one that has none now may have had one before.
+    /// Containers often have no id, and one without an id now may have had one before.
     fn is_at(&self, machine: &str) -> bool {
         self.machine.is_empty() || machine.is_empty() || self.machine == machine
     }
@@ -80,7 +80,7 @@ pub fn random() -> io::Result<AgentId> {
     Ok(AgentId(id))
 }
 
-/// As hexadecimal digits.
+/// In hexadecimal digits.
 mod id {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
     use weir_state::AgentId;

@@ -1,8 +1,8 @@
-//! Checkpoints: what a process that is killed leaves of its open bucket.
+//! Checkpoints: the open bucket as it survives a kill.
 //!
-//! Each worker has a file `open-N`, which begins again with each bucket and grows by what has changed, second by second. `tally` is a
-//! page of memory that the kernel keeps after a kill: in it each worker stores after each turn the size of its bucket.
-//! Nothing is synchronised with the disk: this is for the death of the process, not of the machine.
+//! Each worker has a file `open-N`, which starts empty with each bucket and gets the changes of every second. `tally` is a page of memory
+//! that the kernel preserves after a kill: after each turn a worker stores the size of its bucket there. Nothing is synced: this covers the
+//! death of the process, not of the machine.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -23,13 +23,13 @@ use crate::sys::shared::SharedWords;
 
 const TALLY: &str = "tally";
 
-/// More than there are.
+/// More than the maximum number of workers.
 const WORKERS_MAX: usize = 64;
 
-/// Of each worker: start of the bucket, samples in it, Unix milliseconds; and when it was started.
+/// Words per worker: start of the bucket, samples in it, Unix milliseconds, and start time of the worker.
 const WORDS: usize = 4;
 
-/// Pieces of one worker that may wait for the disk: a whole checkpoint.
+/// Parts of one worker that may wait for the disk: a complete checkpoint.
 const PIECES_MAX: usize = 72;
 
 const BEGIN: u8 = b'B';
@@ -56,7 +56,7 @@ fn path(directory: &Path, worker: usize) -> PathBuf {
     directory.join(format!("open-{worker}"))
 }
 
-/// Removes what there is.
+/// Removes all checkpoints.
 pub fn forget(directory: &Path) {
     for worker in 0..WORKERS_MAX {
         let _ = std::fs::remove_file(path(directory, worker));
@@ -67,7 +67,7 @@ pub fn forget(directory: &Path) {
     let _ = std::fs::remove_file(tally);
 }
 
-/// A file under this name replaces the previous one once it has a whole checkpoint.
+/// Temporary name; the file replaces the previous one with its first complete checkpoint.
 fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
@@ -82,7 +82,7 @@ pub fn start(
 ) -> io::Result<Vec<CheckpointLink>> {
     let tally = unfinished(&directory.join(TALLY));
     let mut file = super::private().create(true).truncate(true).open(tally)?;
-    // So that the page has its place on the disk.
+    // Allocates the page on the disk.
     file.write_all(&[0; WORKERS_MAX * WORDS * 8])?;
     let words = Arc::new(SharedWords::of(&file, WORKERS_MAX * WORDS)?);
     let (pieces, inbox) = sync_channel(PIECES_MAX * workers);
@@ -124,9 +124,9 @@ struct Writer {
     agent: AgentId,
     histogram_points: String,
     files: HashMap<u16, File>,
-    /// Workers whose file has no whole checkpoint yet.
+    /// Workers whose file has no complete checkpoint yet.
     begun: HashSet<u16>,
-    /// Workers that have not made a whole checkpoint since the start: until then the files of the previous process count.
+    /// Workers without a complete checkpoint since the start: until then the files of the previous process count.
     awaited: HashSet<u16>,
     failed: bool,
     /// Bytes of each worker that are not written yet.
@@ -190,7 +190,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A file has its first whole checkpoint.
+    /// Renames a file after its first complete checkpoint.
     fn finish(&mut self, worker: u16) -> io::Result<()> {
         let path = path(&self.directory, usize::from(worker));
         std::fs::rename(unfinished(&path), path)?;
@@ -202,7 +202,7 @@ impl Writer {
     }
 }
 
-/// What is left of the open bucket of a process that was killed.
+/// The recovered open bucket of a killed process.
 #[derive(Debug, Default)]
 pub struct Rest {
     pub bucket: Option<OpenBucket>,
@@ -210,15 +210,15 @@ pub struct Rest {
     pub table: Table,
     /// Samples in it.
     pub samples: u64,
-    /// Samples that came after what is left was written.
+    /// Samples after the last checkpoint.
     pub lost: u64,
-    /// In this time, by the slowest worker.
+    /// Seconds since then, for the slowest worker.
     pub lost_seconds: f64,
     /// Unix milliseconds of the last turn.
     pub at_ms: i64,
 }
 
-/// Reads what a process of this agent has left. `None`: it has left nothing.
+/// Reads the checkpoints of a killed process of this agent; `None` if there are none.
 pub fn rest(directory: &Path, agent: AgentId, bytes_max: u64) -> Option<Rest> {
     let tally = std::fs::read(directory.join(TALLY)).ok()?;
     let words: Vec<u64> = tally
@@ -237,7 +237,7 @@ pub fn rest(directory: &Path, agent: AgentId, bytes_max: u64) -> Option<Rest> {
         }
         rest.at_ms = rest.at_ms.max(at_ms);
         let open = Open::read(&path(directory, worker), agent, bytes_max);
-        // What is of an earlier bucket has been handed over.
+        // Earlier buckets have been handed over.
         let open = open.filter(|open| open.begin.bucket.start == newest && bucket == newest);
         let (kept, since_ms) = match open {
             Some(open) => rest.add(open),
@@ -252,7 +252,7 @@ pub fn rest(directory: &Path, agent: AgentId, bytes_max: u64) -> Option<Rest> {
 }
 
 impl Rest {
-    /// Returns how many samples it brought, and the Unix milliseconds until when.
+    /// Returns the number of samples, and the Unix milliseconds of the last mark.
     fn add(&mut self, open: Open) -> (u64, i64) {
         self.bucket = self.bucket.max(Some(open.begin.bucket));
         self.histogram_points = open.begin.histogram_points;
@@ -296,7 +296,7 @@ impl Open {
         };
         open.mark.at_ms = open.begin.bucket.start * 1000;
         let mut waiting = Vec::new();
-        // What comes behind the last mark, and what was being written at the end, is left out.
+        // Ignores everything after the last mark, and an incomplete end.
         for (tag, body) in frames {
             match tag {
                 SERIES => waiting.push(body),
@@ -326,7 +326,7 @@ impl Open {
     }
 }
 
-/// Whole frames, up to the first that is not.
+/// Complete frames, up to the first incomplete one.
 struct Frames<'a>(&'a [u8]);
 
 impl<'a> Iterator for Frames<'a> {

@@ -1,4 +1,4 @@
-//! What a process leaves.
+//! The state that a process saves.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,27 +14,27 @@ use weir_state::{AgentId, Bounds, Facts, Header, Record, StreamReader, Table};
 
 use crate::admin::status::Status;
 
-/// What an output had summed up, by its name.
+/// The cumulative state of an output, by its name.
 pub type SavedOutput = (String, Saved);
 
-/// What waited for the endpoints of an output, by its name.
+/// The queued payloads of an output's endpoints, by its name.
 pub type SavedQueues = (String, Vec<SavedQueue>);
 
 #[derive(Clone, Debug)]
 pub struct Content {
     pub meta: Meta,
-    /// What the open bucket had, over all workers.
+    /// The open bucket of all workers.
     pub table: Table,
     /// Or, for a process that takes over at once, the bucket of each worker.
     pub encoded: Encoded,
     pub outputs: BTreeMap<String, Saved>,
-    /// What waited for outputs in memory alone, by their names.
+    /// Payloads of outputs that are only in memory, by name.
     pub queues: BTreeMap<String, Vec<SavedQueue>>,
-    /// Books, those of the processes before included.
+    /// Books, including those of earlier processes.
     pub books: Box<Status>,
 }
 
-/// What is known of the content before it is read.
+/// The part that is read before the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     /// The program that wrote it.
@@ -43,13 +43,13 @@ pub struct Meta {
     pub epoch: u64,
     /// Unix milliseconds.
     pub saved_at_ms: i64,
-    /// The bucket that was open; absent where nothing is aggregated.
+    /// The open bucket; absent if nothing is aggregated.
     pub bucket: Option<OpenBucket>,
     /// Samples in it.
     pub samples: u64,
-    /// What the points of histograms are, as `suffixes` of series count them.
+    /// The points of histograms, in the numbering of `suffixes`.
     pub histogram_points: String,
-    /// By the number of a UDP socket in the kernel's tables, what its counter of drops said last.
+    /// The last drop counter of each UDP socket, by its number in the kernel's tables.
     #[serde(default)]
     pub drops: Vec<(u64, u32)>,
     /// Whose buckets are there in pieces.
@@ -125,8 +125,8 @@ impl From<OpenBucket> for Bucket {
     }
 }
 
-/// What all workers had in the bucket that was open. They see the clock at different moments: where one is in the next bucket
-/// already, what the others have counts in that one.
+/// Merges the open buckets of all workers. They see the clock at different moments: if one is in the next bucket already, the samples of
+/// the others count in that one.
 pub fn merged(saved: Vec<SavedBucket>) -> Table {
     let bucket = newest(&saved);
     let mut table = Table::new(Bounds::NONE);
@@ -149,7 +149,7 @@ pub fn newest(saved: &[SavedBucket]) -> Option<Bucket> {
 }
 
 impl Content {
-    /// The state for each of `workers`: every series goes to one of them.
+    /// Divides the series among `workers`.
     pub fn buckets(&mut self, workers: usize) -> Vec<SavedBucket> {
         if self.meta.workers != workers {
             self.decode();
@@ -171,7 +171,7 @@ impl Content {
         buckets
     }
 
-    /// Brings together what the workers had.
+    /// Merges the encoded buckets of workers.
     fn decode(&mut self) {
         for piece in self.encoded.take(|_| true).each.into_iter().flatten() {
             let piece = match piece {
@@ -192,7 +192,7 @@ impl Content {
         }
     }
 
-    /// All points that are made of a histogram by default, for every histogram.
+    /// Sets the default points for every histogram.
     pub fn set_suffixes(&mut self, suffixes: u32) {
         self.decode();
         let mut table = Table::new(Bounds::NONE);

@@ -1,4 +1,4 @@
-//! The file: a mark, a version, sections with their lengths, and a checksum over all of it at the end.
+//! The file format: a magic number, a version, sections with lengths, and a checksum of everything at the end.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,11 +16,11 @@ use crate::admin::status::Status;
 
 const MARK: &[u8] = b"weir state\n";
 
-/// The version that is written; the two before it are read, as far as there are any.
+/// The version that is written. The two versions before it can be read, as far as they exist.
 pub const VERSION: u8 = 1;
 const OLDEST_VERSION: u8 = if VERSION > 2 { VERSION - 2 } else { 1 };
 
-/// What a section holds. A process that does not know one leaves it out.
+/// Types of sections. Unknown ones are skipped.
 const END: u8 = 0;
 const META: u8 = 1;
 const RECORD: u8 = 2;
@@ -36,7 +36,7 @@ const WORKER_BYTES: usize = 2;
 /// Read at a time of what is not kept.
 const SKIP_BYTES: u64 = 64 << 10;
 
-/// Why state is not used. `samples`: those in its open bucket, which are lost with it.
+/// Why state is unusable. `samples`: the samples in its open bucket, which are lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("it cannot be read: {0}")]
@@ -62,7 +62,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Samples that are known to be lost.
+    /// Number of samples known to be lost.
     pub fn samples(&self) -> u64 {
         match self {
             Refusal::Foreign { samples }
@@ -154,7 +154,7 @@ fn postcard_of(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
     postcard::to_extend(value, Vec::new()).map_err(io::Error::other)
 }
 
-/// `None`: there is no such file.
+/// `None`: the file is missing.
 pub fn read(path: &Path, bytes_max: u64) -> Result<Option<Content>, Refusal> {
     match File::open(path) {
         Ok(file) => read_from(file, bytes_max).map(Some),

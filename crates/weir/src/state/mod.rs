@@ -1,7 +1,8 @@
-//! The state directory: the state that one process leaves for the next, so that a restart goes unnoticed.
+//! The state directory: one process saves its state for the next, so that a restart goes unnoticed.
 //!
-//! `lock` is held by the process that uses the directory, `agent` says who it is, and `state` is what was left. `books` is there
-//! while a process runs, and after it only if it was killed; so are `sums`, and what [`checkpoints`] writes. State that cannot be used is set aside as `state.set-aside`, with its reason in the log, and never keeps the agent from starting.
+//! The process that uses the directory holds `lock`. `agent` has the agent's identity, and `state` the saved state. `books`, `sums` and the
+//! files of [`checkpoints`] exist while a process runs, and afterwards only if it was killed. Unusable state is renamed to
+//! `state.set-aside`, the log has the reason, and the agent starts without it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -49,7 +50,7 @@ pub struct StateDir {
     lock: File,
 }
 
-/// The books of a process, of a second at most before it was killed.
+/// The books of a process, at most a second old when it was killed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LastBooks {
     pub agent: String,
@@ -60,15 +61,15 @@ pub struct LastBooks {
 
 /// The state of the previous process.
 pub enum Left {
-    /// Nothing: there was none, or it was killed.
+    /// No state: there was none, or the process was killed.
     Nothing,
     State(Box<Content>),
-    /// It cannot be used, and was set aside.
+    /// Unusable state that was set aside.
     SetAside(Refusal),
 }
 
 impl StateDir {
-    /// Makes the directory where there is none, and takes it for this process alone.
+    /// Creates the directory if missing, and locks it for this process.
     pub fn open(path: &Path) -> Result<StateDir, Failure> {
         let fault = |what: &str, error: &dyn std::fmt::Display| {
             Failure::runtime(format!("state_path: {}: {what}: {error}", path.display()))
@@ -109,7 +110,7 @@ impl StateDir {
         })
     }
 
-    /// Continues in the directory of a process that has given its lock.
+    /// Continues in the directory of a process that has handed over its lock.
     pub fn taken_over(path: &Path, agent: Agent, lock: File) -> StateDir {
         StateDir {
             path: path.to_owned(),
@@ -135,8 +136,8 @@ impl StateDir {
         self.agent.epoch
     }
 
-    /// The state of the previous process. It stays there until [`StateDir::taken`]. `oldest`: Unix milliseconds before
-    /// which it is too old; `bytes_max`: what the file may take.
+    /// The state of the previous process, which stays until [`StateDir::taken`]. `oldest`: Unix milliseconds before which it is too old;
+    /// `bytes_max`: maximum size of the file.
     pub fn left(&self, oldest: i64, now: i64, bytes_max: u64) -> Left {
         let path = self.path.join(STATE);
         let content = match file::read(&path, bytes_max) {
@@ -150,7 +151,7 @@ impl StateDir {
         }
     }
 
-    /// The books that a process has left which was killed. `None`: it was not, or there was none.
+    /// The books of a killed process; `None` if there was none.
     pub fn books(&self) -> Option<LastBooks> {
         let bytes = std::fs::read(self.path.join(BOOKS)).ok()?;
         let read = serde_json::from_slice::<LastBooks>(&bytes);
@@ -160,20 +161,19 @@ impl StateDir {
         read.ok().filter(|books| books.agent == self.agent.id.to_string())
     }
 
-    /// Keeps the books for the case that this process is killed. Not waited for by the disk: they survive the process, not the
-    /// machine.
+    /// Saves the books in case this process is killed. They are not synced: they survive the process, not the machine.
     pub fn keep_books(&self, books: &LastBooks) -> io::Result<()> {
         self.put_beside(BOOKS, &serde_json::to_vec(books).map_err(io::Error::other)?)
     }
 
-    /// This process ends as it should: nothing tells of a kill.
+    /// Removes the traces of a kill, because this process ends normally.
     pub fn forget_books(&self) {
         let _ = std::fs::remove_file(self.path.join(BOOKS));
         let _ = std::fs::remove_file(self.path.join(SUMS));
         checkpoints::forget(&self.path);
     }
 
-    /// Keeps what outputs have summed up, as [`StateDir::keep_books`] does books.
+    /// Saves the cumulative state of outputs, as [`StateDir::keep_books`] saves books.
     pub fn keep_sums(
         &self,
         meta: &Meta,
@@ -199,7 +199,7 @@ impl StateDir {
         self.path.join(format!("{name}.new"))
     }
 
-    /// What the outputs of a process that was killed had summed up.
+    /// The cumulative state of a killed process's outputs.
     pub fn sums(&self, bytes_max: u64) -> BTreeMap<String, Saved> {
         match file::read(&self.path.join(SUMS), bytes_max) {
             Ok(Some(content)) if content.meta.agent == self.agent.id.0 => content.outputs,
@@ -217,7 +217,7 @@ impl StateDir {
         std::fs::rename(&from, self.path.join(name))
     }
 
-    /// The file is kept under another name, replacing the previous one.
+    /// Renames the file, replacing an earlier one.
     fn set_aside(&self, refusal: Refusal) -> Left {
         let (from, to) = (self.path.join(STATE), self.path.join(SET_ASIDE));
         match std::fs::rename(&from, &to) {
@@ -235,7 +235,7 @@ impl StateDir {
         Left::SetAside(refusal)
     }
 
-    /// This process has continued the saved state: no other one may do so again.
+    /// Removes the state, because this process has continued it.
     pub fn taken(&self) -> io::Result<()> {
         match std::fs::remove_file(self.path.join(STATE)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -243,7 +243,7 @@ impl StateDir {
         }
     }
 
-    /// Begins to leave something for the next process. What is there stays until it is complete.
+    /// Starts to save state for the next process. Existing state stays until the new one is complete.
     pub fn begin(&self) -> io::Result<Leaving> {
         Leaving::new(&self.path, STATE)
     }
@@ -258,14 +258,14 @@ pub fn refusal(meta: &Meta, agent: AgentId, oldest: i64, now: i64) -> Option<Ref
         let seconds = (now - meta.saved_at_ms) / 1000;
         return Some(Refusal::Stale { seconds, samples });
     }
-    // A clock that was put right may have been a little ahead.
+    // A clock that was corrected may have been slightly ahead.
     (meta.saved_at_ms > now + FUTURE_MS_MAX).then(|| {
         let seconds = (meta.saved_at_ms - now) / 1000;
         Refusal::Future { seconds, samples }
     })
 }
 
-/// State of a later time than this after now is of another clock.
+/// State from further in the future was written with another clock.
 const FUTURE_MS_MAX: i64 = 30_000;
 
 fn private() -> OpenOptions {
@@ -281,7 +281,7 @@ fn new_file(path: &Path) -> io::Result<File> {
 /// State on its way to another process.
 pub type Passing = StateWriter<BufWriter<File>>;
 
-/// A file that takes the place of another one once it is complete and on the disk.
+/// A file that replaces another one once it is complete and synced.
 pub struct Leaving {
     file: File,
     from: PathBuf,
@@ -305,7 +305,7 @@ impl Leaving {
             Ok(written)
         });
         if written.is_err() {
-            // It holds an unusable part.
+            // Removes an incomplete file.
             let _ = std::fs::remove_file(&self.from);
             return written;
         }

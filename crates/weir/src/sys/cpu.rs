@@ -1,8 +1,7 @@
-//! Samples of what every thread of the process is doing, by time on the CPU.
+//! Samples the stacks of every thread of the process, by CPU time.
 //!
-//! Each thread gets a timer on its own CPU clock, which sends it a signal; the handler walks the stack into a
-//! slot of a fixed table. The handler neither allocates nor locks. While no session runs there are no timers
-//! and no signals.
+//! Each thread gets a timer on its CPU clock, which sends it a signal. The handler walks the stack into a slot of a fixed table, without
+//! allocating or locking. Outside of a session there are no timers and no signals.
 
 use std::collections::HashMap;
 use std::io;
@@ -40,21 +39,21 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 static LOST: AtomicU64 = AtomicU64::new(0);
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// One stack, innermost frame first. The first address is where the thread was; the others are return addresses.
+/// One stack, innermost frame first. The first address is the interrupted instruction; the others are return addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stack {
     pub thread: i32,
     pub frames: Vec<usize>,
 }
 
-/// Sampling is on while this lives. There is one at a time.
+/// A sampling session. Only one exists at a time.
 #[derive(Debug)]
 pub struct Session {
     period_nanos: i64,
     timers: HashMap<i32, Timer>,
 }
 
-/// A kernel timer; the pointer type is the C library's name for a number.
+/// A kernel timer. The C library uses a pointer type for its number.
 #[derive(Debug)]
 struct Timer(libc::timer_t);
 
@@ -87,7 +86,7 @@ impl Session {
         Ok(Some(session))
     }
 
-    /// Threads that started since the last call get their timer; call it every now and then.
+    /// Adds timers for threads that started since the last call. Call it periodically.
     pub fn watch_new_threads(&mut self) -> io::Result<()> {
         for entry in std::fs::read_dir("/proc/self/task")? {
             let name = entry?.file_name();
@@ -95,7 +94,7 @@ impl Session {
                 continue;
             };
             if !self.timers.contains_key(&thread) {
-                // A thread that has just ended has no clock any more, which is not an error.
+                // A thread that has just ended has no clock, which is not an error.
                 if let Ok(timer) = start_timer(thread, self.period_nanos) {
                     self.timers.insert(thread, timer);
                 }
@@ -104,7 +103,7 @@ impl Session {
         Ok(())
     }
 
-    /// Hands over the stacks since the last call.
+    /// Takes the stacks since the last call.
     pub fn drain(&mut self, mut take: impl FnMut(Stack)) {
         for slot in &TABLE {
             if slot.state.load(Ordering::Acquire) == READY {
@@ -120,7 +119,7 @@ impl Session {
         }
     }
 
-    /// Samples that found the table full.
+    /// Samples lost because the table was full.
     pub fn lost(&self) -> u64 {
         LOST.load(Ordering::Relaxed)
     }
@@ -129,7 +128,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.timers.clear();
-        // The handler stays: a signal that is still on its way must find it.
+        // The handler stays installed for signals on their way.
         ACTIVE.store(false, Ordering::Release);
     }
 }
@@ -179,8 +178,7 @@ fn start_timer(thread: i32, period_nanos: i64) -> io::Result<Timer> {
     }
 }
 
-/// Runs on whatever thread the signal interrupts, between any two of its instructions: no allocation, no lock,
-/// no panic, and `errno` as it was.
+/// Runs on the interrupted thread, between any two instructions: no allocation, no lock, no panic, and `errno` is preserved.
 extern "C" fn on_signal(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     if !ACTIVE.load(Ordering::Acquire) {
         return;
@@ -210,7 +208,7 @@ fn record(interrupted: usize) {
                 _Unwind_Backtrace(on_frame, (&raw mut walk).cast());
             }
             if walk.depth == 0 {
-                // The walk did not get past the handler's own frames; where the thread was is known anyway.
+                // The walk did not get past the handler's own frames; the interrupted instruction is known.
                 slot.frames[0].store(interrupted, Ordering::Relaxed);
                 walk.depth = 1;
             }
@@ -231,7 +229,7 @@ struct Walk {
     depth: usize,
 }
 
-/// The unwinder that panics use, of the compiler's runtime library.
+/// The unwinder that panics use, from the compiler's runtime library.
 #[allow(non_camel_case_types)]
 type _Unwind_Trace_Fn = extern "C" fn(context: *mut c_void, argument: *mut c_void) -> c_int;
 
@@ -246,7 +244,7 @@ const STOP: c_int = 5;
 extern "C" fn on_frame(context: *mut c_void, argument: *mut c_void) -> c_int {
     // SAFETY: the unwinder passes its own context and the `Walk` that `record` gave it.
     let (address, walk) = unsafe { (_Unwind_GetIP(context), &mut *argument.cast::<Walk>()) };
-    // Frames of the handler come first.
+    // Skips the frames of the handler.
     if walk.depth == 0 && address != walk.interrupted {
         return CONTINUE;
     }
@@ -258,10 +256,9 @@ extern "C" fn on_frame(context: *mut c_void, argument: *mut c_void) -> c_int {
     CONTINUE
 }
 
-/// The instruction the signal came before.
+/// The interrupted instruction.
 ///
-/// # Safety
-/// `context` must be what the kernel handed to a signal handler.
+/// # Safety `context` must be the kernel's argument to a signal handler.
 unsafe fn interrupted_at(context: *mut c_void) -> usize {
     // SAFETY: promised by the caller.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };

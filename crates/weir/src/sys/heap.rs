@@ -1,4 +1,4 @@
-//! The allocator: its settings, its figures, and a dump of what it sampled.
+//! The allocator: its settings, its statistics, and a dump of its samples.
 
 use std::ffi::CString;
 use std::io::{self, Read as _};
@@ -16,9 +16,8 @@ pub struct Settings(*const u8);
 // SAFETY: the pointer leads to a constant that is never written.
 unsafe impl Sync for Settings {}
 
-/// Few arenas and quick decay keep the idle process small; one background thread gives memory back while
-/// nothing is being allocated. Every 512 KiB of allocation, on average, one is sampled for the heap profile, which adds up what each
-/// stack has allocated since the start.
+/// Few arenas and quick decay keep the idle process small. A background thread returns memory while nothing allocates. On average one
+/// allocation in 512 KiB is sampled for the heap profile, which also accumulates the allocations of each stack since the start.
 // SAFETY: jemalloc looks for a symbol of this name that holds a pointer to text with a zero at its end.
 #[used]
 #[unsafe(no_mangle)]
@@ -32,12 +31,12 @@ pub static malloc_conf: Settings = Settings(
     .as_ptr(),
 );
 
-/// Bytes, as the allocator counts them.
+/// In bytes, as counted by the allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapStatistics {
-    /// Handed out to the program.
+    /// Allocated by the program.
     pub allocated: u64,
-    /// In pages that hold something handed out.
+    /// In pages with at least one allocation.
     pub active: u64,
     /// The allocator's own tables.
     pub metadata: u64,
@@ -45,14 +44,14 @@ pub struct HeapStatistics {
     pub resident: u64,
     /// Held in address space.
     pub mapped: u64,
-    /// Address space kept for later.
+    /// Address space kept for reuse.
     pub retained: u64,
-    /// Objects handed out since the start, and those of them that were given back.
+    /// Objects allocated since the start, and how many of them were freed.
     pub allocations: u64,
     pub deallocations: u64,
 }
 
-/// Fails only when the allocator was built without statistics.
+/// Fails only if the allocator was built without statistics.
 pub fn statistics() -> io::Result<HeapStatistics> {
     let failed = |error: tikv_jemalloc_ctl::Error| io::Error::other(error.to_string());
     epoch::advance().map_err(failed)?;
@@ -86,14 +85,13 @@ fn of_all_arenas(names: [&'static [u8]; 2]) -> Result<u64, tikv_jemalloc_ctl::Er
     Ok(sum)
 }
 
-/// While this lives, the allocator has no thread of its own. The one that it starts afterwards has the rights of the thread
-/// that drops this.
+/// While this exists, the allocator has no background thread. The next one inherits the rights of the thread that drops this.
 #[derive(Debug)]
 pub struct PausedThread(());
 
 /// See [`PausedThread`].
 pub fn pause_background_thread() -> PausedThread {
-    // It fails where the allocator cannot have such a thread.
+    // Fails if the allocator does not support such a thread.
     let _ = background_thread::write(false);
     PausedThread(())
 }
@@ -104,18 +102,18 @@ impl Drop for PausedThread {
     }
 }
 
-/// Gives what this thread has freed, and the allocator keeps for it, to the pages that go back to the system.
+/// Empties this thread's cache, so that its freed memory can be returned to the system.
 pub fn give_back() {
-    // Off and on again: turned off, the thread's cache is emptied. An allocator without such caches has nothing to give.
+    // Switching the cache off empties it. An allocator without caches has nothing to return.
     for enabled in [false, true] {
         // SAFETY: `thread.tcache.enabled` takes a bool.
         let _ = unsafe { raw::write(b"thread.tcache.enabled\0", enabled) };
     }
 }
 
-/// The allocator's own dump of the live sampled allocations, as text. Nothing touches a disk.
+/// The allocator's dump of the live sampled allocations, as text. Nothing is written to a disk.
 pub fn dump() -> io::Result<String> {
-    // SAFETY: the name is a C string; the descriptor returned is new and ours alone.
+    // SAFETY: the name is a C string; the returned descriptor is new and owned here.
     let mut memory = unsafe {
         let descriptor = libc::memfd_create(c"weir-heap".as_ptr(), libc::MFD_CLOEXEC);
         if descriptor < 0 {
@@ -129,7 +127,7 @@ pub fn dump() -> io::Result<String> {
     unsafe { raw::write(b"prof.dump\0", path.as_ptr()) }
         .map_err(|error| io::Error::other(format!("the allocator refuses: {error}")))?;
     let mut text = Vec::new();
-    // jemalloc opened the file separately, so this descriptor is still at its start.
+    // jemalloc opened the file separately, so this descriptor is still at the start.
     memory.read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }

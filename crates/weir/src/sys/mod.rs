@@ -3,7 +3,7 @@
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
 //! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, to
 //! take descriptors that a service manager passes, to share a page with a file, to ask what may be done with a file without doing
-//! it, whether the clock is synchronised or what becomes of a signal, to keep a static C library from loading the system's, or to tell
+//! it, whether the clock is synchronised or how a signal is handled, to keep a static C library from loading the system's, or to tell
 //! its unwinder where the program is.
 #![allow(unsafe_code)]
 
@@ -20,8 +20,7 @@ pub mod stdio;
 #[cfg(all(target_env = "gnu", target_arch = "x86_64", target_feature = "crt-static"))]
 mod unwinding;
 
-/// Raises the limit of open descriptors as far as this process may, and returns what it is now. The low one that processes
-/// start with is for programs that use `select`.
+/// Raises the limit of open descriptors to the maximum and returns it. The low default exists for programs that use `select`.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -41,7 +40,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// A write beyond a file size limit must fail like any other write; by default the signal kills the process.
+/// Makes a write beyond a file size limit fail like any other write; by default the signal kills the process.
 pub fn ignore_file_size_signal() {
     // SAFETY: installing SIG_IGN runs no code of ours in signal context.
     unsafe {
@@ -49,8 +48,8 @@ pub fn ignore_file_size_signal() {
     }
 }
 
-/// A static C library would load the modules that `/etc/nsswitch.conf` names, made for the system's own, and crash in them where
-/// the two are not of one version. Files and DNS are built in, and all that weir needs for hosts, users and groups.
+/// A static C library would load the modules in `/etc/nsswitch.conf`, which are built for the system's own library, and crash if the
+/// versions differ. Files and DNS are built in and sufficient for weir's hosts, users and groups.
 #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
 pub fn look_names_up_without_modules() {
     unsafe extern "C" {
@@ -67,11 +66,11 @@ pub fn look_names_up_without_modules() {
     }
 }
 
-/// The system's library knows how.
+/// The system's library needs no change.
 #[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
 pub fn look_names_up_without_modules() {}
 
-/// Whether the process that started this one wants it to outlive its terminal, as `nohup` does.
+/// Whether the parent process wants this one to outlive its terminal, as `nohup` does.
 pub fn ignores_hangup() -> bool {
     // SAFETY: all zeros are a valid value of this C struct, and a null pointer for the new action changes nothing.
     unsafe {
@@ -81,18 +80,18 @@ pub fn ignores_hangup() -> bool {
     }
 }
 
-/// Takes a descriptor that this process was started with; programs that it runs do not get it.
+/// Takes ownership of a descriptor that the process was started with. Child processes do not inherit it.
 pub fn take_descriptor(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers alone.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, as the call above has shown, and the process that started this one left it to this function's caller, who
-    // takes each number once.
+    // SAFETY: it is open, as the call above has shown, and the parent process passed it for the caller of this function, who takes each
+    // number once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// From now on no program that this thread runs gains rights by being run.
+/// From now on programs that this thread runs cannot gain rights.
 pub fn refuse_new_privileges() -> io::Result<()> {
     // SAFETY: takes numbers alone.
     match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {
@@ -101,9 +100,9 @@ pub fn refuse_new_privileges() -> io::Result<()> {
     }
 }
 
-/// Whether something keeps the wall clock right, as far as the kernel was told.
+/// Whether the wall clock is synchronised, according to the kernel.
 pub fn clock_is_synchronised() -> io::Result<bool> {
-    // SAFETY: zeroes are a value of this record of plain numbers, which asks and sets nothing; it outlives the call.
+    // SAFETY: all zeros are a valid value of this record of plain numbers and only query the state; it outlives the call.
     let state = unsafe {
         let mut question: libc::timex = std::mem::zeroed();
         libc::adjtimex(&raw mut question)
@@ -114,18 +113,18 @@ pub fn clock_is_synchronised() -> io::Result<bool> {
     }
 }
 
-/// What may be done with a path.
+/// An access to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum May {
     Read,
     Write,
-    /// Read a directory and open what is in it.
+    /// Read a directory and open its files.
     List,
-    /// And make and remove what is in it.
+    /// And create and remove files in it.
     Change,
 }
 
-/// Whether this process may, with the capabilities that are effective now.
+/// Whether this process has the access, with its current effective capabilities.
 pub fn may(path: &Path, what: May) -> io::Result<()> {
     let mode = match what {
         May::Read => libc::R_OK,

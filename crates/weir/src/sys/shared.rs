@@ -1,4 +1,4 @@
-//! Words of memory that belong to a file: data stored there is in the file, even after a kill.
+//! Words of memory mapped to a file: data stored here is in the file, even after a kill.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Of a file that has so many words and stays that long: a word without a file behind it cannot be stored.
+    /// Maps a file with at least this many words, which must not shrink: storing beyond the file's end fails.
     pub fn of(file: &File, number: usize) -> io::Result<SharedWords> {
         let bytes = number * size_of::<AtomicU64>();
         if file.metadata()?.len() < bytes as u64 {
@@ -41,10 +41,10 @@ impl SharedWords {
         Ok(SharedWords { start, number })
     }
 
-    /// A plain store: nothing waits for it, in this process or another.
+    /// A relaxed store, which waits for nothing.
     pub fn store(&self, at: usize, value: u64) {
         assert!(at < self.number);
-        // SAFETY: within the mapping, by the line above; a page is aligned for every word, and zeroes are a value.
+        // SAFETY: within the mapping, by the line above; a page is aligned for every word, and zeros are a valid value.
         unsafe { self.start.add(at).as_ref() }.store(value.to_le(), Ordering::Relaxed);
     }
 }

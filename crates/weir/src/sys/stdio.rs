@@ -20,15 +20,13 @@ extern "C" fn look() {
     WAS_CLOSED.store(flags < 0, Ordering::Relaxed);
 }
 
-/// Lets writes to a standard output that was closed at the start fail as those to a pipe that nobody reads: what is written there
-/// is delivered to nobody.
+/// Makes writes to a standard output that was closed at the start fail like writes to a pipe without reader: their data is lost.
 pub fn break_closed_output() -> io::Result<()> {
     if !WAS_CLOSED.load(Ordering::Relaxed) {
         return Ok(());
     }
     let (_, writer) = io::pipe()?;
-    // SAFETY: both numbers are of open descriptors, and what was at the second is nobody's: the standard library refers to it by
-    // number.
+    // SAFETY: both numbers are of open descriptors, and nothing owns what was at the second: the standard library refers to it by number.
     match unsafe { libc::dup2(writer.as_raw_fd(), libc::STDOUT_FILENO) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -1,14 +1,14 @@
-//! Where the tables are from which the stack of a static program is walked, before the C library knows.
+//! Provides the unwind tables of a static program before the C library is ready.
 //!
-//! jemalloc's profiler walks the stack once, when it is first asked for memory. A static C library asks while it starts, before it has
-//! noted where its own program is, and the unwinder, which finds no table, ends the process. So `build.rs` has the linker lead the
-//! unwinder's question here (`--wrap`), and here nothing is asked but what the linker wrote at the program's head.
+//! jemalloc's profiler walks the stack once, with its first allocation. A static C library allocates during its start, before it has
+//! recorded the program's own tables; the unwinder finds none and aborts the process. So `build.rs` makes the linker redirect the
+//! unwinder's look-up to this module (`--wrap`), which only uses the program header that the linker wrote.
 
 use std::ffi::{c_int, c_void};
 
 use libc::{Elf64_Ehdr, Elf64_Phdr, PT_GNU_EH_FRAME, PT_LOAD};
 
-/// `struct dl_find_object` of glibc on x86-64, where the unwinder reads `tables` alone.
+/// `struct dl_find_object` of glibc on x86-64. The unwinder reads only `tables`.
 #[repr(C)]
 pub struct Found {
     flags: u64,
@@ -20,15 +20,14 @@ pub struct Found {
 }
 
 unsafe extern "C" {
-    /// The head of the program, in memory; the linker gives it this name.
+    /// The program header in memory; the linker gives it this name.
     static __ehdr_start: Elf64_Ehdr;
     fn __real__dl_find_object(address: *const c_void, found: *mut Found) -> c_int;
 }
 
-/// The program's own code is told of here. What else there is, the kernel's page of fast system calls, the C library knows in time.
+/// Answers for the program's own code. The C library knows the rest, the vDSO, in time.
 ///
-/// # Safety
-/// As for `_dl_find_object`: `found` leads to a place for one.
+/// # Safety As for `_dl_find_object`: `found` points to space for one.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap__dl_find_object(address: *const c_void, found: *mut Found) -> c_int {
     let program = program();
@@ -37,7 +36,7 @@ unsafe extern "C" fn __wrap__dl_find_object(address: *const c_void, found: *mut 
         unsafe { found.write(program) };
         return 0;
     }
-    // SAFETY: what this function was called with.
+    // SAFETY: the arguments of this function.
     unsafe { __real__dl_find_object(address, found) }
 }
 
@@ -51,7 +50,7 @@ fn program() -> Found {
         )
     };
     let mut loaded = segments.iter().filter(|segment| segment.p_type == PT_LOAD);
-    // The first one begins with the head; segments are sorted by address.
+    // The first segment begins with the header; segments are sorted by address.
     let first = loaded.next().map_or(0, |segment| segment.p_vaddr);
     let end = loaded
         .last()

@@ -1,4 +1,4 @@
-//! Packets as they came, in the format of a capture.
+//! Captures packets as they arrive.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,32 +14,32 @@ use crate::capture_file::{
 };
 use crate::streams::Permit;
 
-/// The longest capture.
+/// Maximum duration of a capture.
 pub const SECONDS_MAX: u64 = 600;
 
-/// Bytes of a capture that does not say.
+/// Default size limit.
 pub const BYTES_DEFAULT: u64 = 1 << 30;
 
-/// Pieces that may wait for the reader, and how long they are.
+/// Maximum pieces that wait for the reader, and their size.
 const PIECES_MAX: usize = 4;
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Senders of which it is written down who they were.
+/// Maximum senders recorded in a capture.
 const SENDERS_MAX: usize = 4096;
 
-/// The longest time in which nothing is handed on.
+/// Maximum time without output.
 const LINGER: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureRequest {
-    /// Packets with a message like this.
+    /// Only packets with a matching message.
     pub wanted: Wanted,
     pub duration: Duration,
-    /// Where it ends, whatever the time.
+    /// Size limit.
     pub bytes_max: u64,
 }
 
-/// Starts a capture, if there is none already. It ends with its time, or when its reader has gone.
+/// Starts a capture, unless one is running. It ends after its time, or when its reader disconnects.
 pub fn start(
     taps: &Arc<Taps>,
     request: CaptureRequest,
@@ -68,9 +68,9 @@ struct Capture {
     tapped: Tapped,
     request: CaptureRequest,
     pieces: mpsc::Sender<Bytes>,
-    /// What is not handed on.
+    /// Bytes not sent yet.
     out: Vec<u8>,
-    /// All that was.
+    /// Bytes sent.
     bytes: u64,
     state: State,
     _only: OwnedSemaphorePermit,
@@ -82,7 +82,7 @@ impl Capture {
             return;
         }
         let end = Instant::now() + self.request.duration;
-        // The header says that packets are seen from now on.
+        // The header tells the reader that the capture has begun.
         while self.hand_on() {
             let now = Instant::now();
             if now >= end {
@@ -106,7 +106,7 @@ impl Capture {
         self.hand_on();
     }
 
-    /// Waits for the reader; packets that find no room in the meantime are lost to the capture. False when the reader has gone.
+    /// Waits for the reader; packets without room are lost to the capture meanwhile. Returns false if the reader has disconnected.
     fn hand_on(&mut self) -> bool {
         if self.out.is_empty() {
             return !self.pieces.is_closed();
@@ -144,7 +144,7 @@ impl Capture {
         wanted.everything() || lines(bytes, packet.truncated, &heard.options).any(|line| wanted.wants(&line))
     }
 
-    /// Whose processes they were, as far as that is known.
+    /// Records the containers of processes, as far as they are known.
     fn name_senders(&mut self) {
         for (pid, entity) in &mut self.state.processes {
             let sender = self.tapped.taps.knowledge.sender(*pid);

@@ -1,4 +1,4 @@
-//! One message as shown: its sender, its result, and its wrong bytes.
+//! One displayed message: its sender, its verdict, and its invalid bytes.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use weir_ingest::Fate;
 use weir_protocol::{ErrorClass, Lines, Message, ParseOptions, Tags, locate, parse_line};
 
-/// Bytes of a message that are shown.
+/// Maximum displayed bytes of a message.
 const SHOWN_BYTES: usize = 4096;
 
-/// Bytes on either side of what is wrong that are shown of a longer one.
+/// Bytes shown on either side of the error in a longer message.
 const AROUND_BYTES: usize = 1024;
 
 /// A message, for people.
@@ -24,14 +24,14 @@ pub struct Seen {
     pub address: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// As text; bytes that are none, and characters that cannot be seen, as escapes. Cut where it is long.
+    /// As text, truncated. Invalid UTF-8 and invisible characters are escaped.
     pub line: String,
     /// Its length.
     pub bytes: usize,
     pub verdict: Verdict,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Of a rejected one: the bytes that are wrong.
+    /// The invalid bytes of a rejected message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bad: Option<BadBytes>,
 }
@@ -41,11 +41,11 @@ pub struct Seen {
 pub enum Verdict {
     #[default]
     Accepted,
-    /// It is not a message.
+    /// Not a valid message.
     Rejected,
     /// A rule drops it.
     Dropped,
-    /// Its sender may not send, or not as much.
+    /// Its sender is not allowed, or above its rate.
     Refused,
     /// Its context met a limit.
     Limited,
@@ -63,7 +63,7 @@ impl Verdict {
     }
 }
 
-/// The bytes that are wrong, by their place in the message, and as text with what is around them.
+/// The invalid bytes: their position in the message, and as text with context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BadBytes {
     pub offset: usize,
@@ -88,7 +88,7 @@ impl BadBytes {
     }
 }
 
-/// As text of visible characters on one line.
+/// As visible characters on one line.
 pub fn text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -114,17 +114,17 @@ pub fn shown(line: &[u8]) -> String {
     text(&line[..SHOWN_BYTES]) + "..."
 }
 
-/// A line of a packet, read as its worker read it.
+/// A line of a packet, parsed as by its worker.
 pub struct Read<'a> {
     pub bytes: &'a [u8],
     pub parsed: Result<Message<'a>, Rejection>,
 }
 
-/// Why a line is not a message.
+/// Why a line is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
     Class(ErrorClass),
-    /// The socket cut it.
+    /// The socket truncated it.
     Truncated,
 }
 
@@ -150,7 +150,7 @@ pub fn lines<'a>(
 }
 
 impl Read<'_> {
-    /// Why it was rejected, and the bytes that are wrong.
+    /// The reason for the rejection, and the invalid bytes.
     pub fn bad(&self, options: &ParseOptions) -> Option<(&'static str, BadBytes)> {
         let (reason, range) = match self.parsed.as_ref().err()? {
             Rejection::Truncated => {
@@ -163,12 +163,12 @@ impl Read<'_> {
     }
 }
 
-/// Which messages are wanted.
+/// A filter for messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Of the name; everything where it is empty.
+    /// Matches the name; everything if empty.
     pub pattern: String,
-    /// Tags that it must have; of one key any value.
+    /// Required tags, with any value if only a key is given.
     pub tags: Vec<(String, Option<String>)>,
     pub rejected_only: bool,
 }
@@ -191,7 +191,7 @@ impl Wanted {
             Ok(Message::Metric(metric)) => fits(metric.name),
             Ok(Message::Event(event)) => fits(event.title),
             Ok(Message::Check(check)) => fits(check.name),
-            // Where it is not known what the name would be, the whole line may fit as well.
+            // Without a valid name, the complete line may match too.
             Err(_) => {
                 let whole = String::from_utf8_lossy(line.bytes);
                 let name = whole.split([':', '|']).next().unwrap_or_default();
@@ -226,7 +226,7 @@ impl Wanted {
     }
 }
 
-/// The text after the last `|#` of a line that is not a message.
+/// The text after the last `|#` of an invalid line.
 fn tag_section(line: &[u8]) -> String {
     let sections = line.split(|&byte| byte == b'|');
     let mut tags = sections.filter_map(|section| section.strip_prefix(b"#"));
@@ -235,7 +235,7 @@ fn tag_section(line: &[u8]) -> String {
         .unwrap_or_default()
 }
 
-/// The result of a packet as a whole, if it holds for each of its messages.
+/// The verdict about a packet, if it applies to all of its messages.
 pub fn refusal(fate: &Fate) -> Option<&'static str> {
     match fate.refused {
         Some(refusal) => Some(refusal.as_str()),

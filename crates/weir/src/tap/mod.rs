@@ -1,7 +1,7 @@
-//! What people see of packets: the tail, which shows messages as they arrive, and captures.
+//! Views of packets for users: the tail, which shows messages as they arrive, and captures.
 //!
-//! Workers copy packets for each stream ([`weir_ingest::TapSettings`]); a thread of the stream's own does everything else. It ends
-//! when its reader does, and with it the copying.
+//! Workers copy packets for each stream ([`weir_ingest::TapSettings`]); a separate thread per stream does everything else. It ends with its
+//! reader, and copying ends with it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -23,34 +23,34 @@ pub mod capture;
 pub mod message;
 pub mod tail;
 
-/// Blocks on the way to one stream; their bytes are bounded by its room.
+/// Maximum blocks in transit to one stream; its room limits their bytes.
 const BLOCKS_MAX: usize = 1024;
 
-/// Of a stream's room, the part that a block takes.
+/// Blocks that fit in a stream's room.
 const BLOCKS_IN_ROOM: u64 = 8;
 
-/// A larger block would only come later.
+/// Larger blocks would only arrive later.
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
 
-/// How long workers may take to begin.
+/// How long workers may take to start copying.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the end of the agent waits for streams to end.
+/// How long the end of the agent waits for streams.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
-/// Tails share one half of the memory for copies, as if there were so many; a capture has the other half.
+/// Tails share one half of the memory for copies, as if there were this many; a capture has the other half.
 const TAILS: u64 = 16;
 
-/// What is known of senders and rules.
+/// Access to senders and rules.
 pub trait Knowledge: Send + Sync {
-    /// Whose process this is.
+    /// The origin of this process.
     fn sender(&self, pid: i32) -> OriginExplanation;
 
-    /// Why a rule drops this message of this sender, if one does.
+    /// The reason if a rule drops this message of this sender.
     fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation, heard: &Heard) -> Option<String>;
 }
 
-/// A listener, for readers of what it receives.
+/// A listener, as readers of its packets need it.
 #[derive(Clone, Debug)]
 pub struct Heard {
     pub address: String,
@@ -59,7 +59,7 @@ pub struct Heard {
     pub names: NameReading,
 }
 
-/// Where streams are opened.
+/// Opens streams.
 pub struct Taps {
     pub workers: Vec<CommandSender>,
     pub listeners: Vec<Heard>,
@@ -68,16 +68,16 @@ pub struct Taps {
     pub room: u64,
     pub streams: Streams,
     pub counts: Mutex<Counts<TapCounter>>,
-    /// Bytes of copies on their way.
+    /// Bytes of copies in transit.
     pub held: Arc<AtomicU64>,
-    /// Packets that captures were to have and that found no room.
+    /// Packets lost by captures for lack of room.
     pub lost: Arc<AtomicU64>,
-    /// A second one would take the room of the first.
+    /// Only one capture runs at a time, because a second one would take its room.
     pub capturing: Arc<tokio::sync::Semaphore>,
 }
 
 impl Taps {
-    /// Adds what was seen and lost.
+    /// Adds the counts to a status.
     pub fn report(&self, status: &mut Status) {
         let mut counts = *self.lock();
         counts[TapCounter::PacketsLost] = self.lost.load(Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Taps {
         status.memory.used += held;
     }
 
-    /// Once the workers have ended: gives the streams a moment to end whole.
+    /// After the workers' end: gives the streams a moment to finish.
     pub fn finish(&self) {
         let end = Instant::now() + END_WITHIN;
         while self.lock()[TapCounter::Streams] > 0 && Instant::now() < end {
@@ -103,7 +103,7 @@ impl Taps {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the workers for copies: about `sample` bytes a second, or everything.
+    /// Requests copies from the workers: about `sample` bytes a second, or everything.
     fn open(self: &Arc<Self>, sample: Option<u64>, room: u64, permit: Permit) -> Tapped {
         let (sender, blocks) = sync_channel(BLOCKS_MAX);
         let room = Arc::new(Room {
@@ -113,7 +113,7 @@ impl Taps {
         });
         for worker in &self.workers {
             let (sender, room_of_worker) = (sender.clone(), room.clone());
-            // A tail shows a part in any case, and says which.
+            // A tail always shows a sample, and reports its size.
             let lost = if sample.is_none() {
                 self.lost.clone()
             } else {
@@ -135,7 +135,7 @@ impl Taps {
     }
 }
 
-/// The memory for copies on their way to one stream.
+/// The memory for copies in transit to one stream.
 struct Room {
     max: u64,
     held: AtomicU64,
@@ -162,10 +162,10 @@ impl Room {
     }
 }
 
-/// What one worker has lost, counted at once: with the blocks it would be known when there is room again.
+/// Losses of one worker, counted as soon as they are known. A later block reports them again.
 struct Losses {
     of_all: Arc<AtomicU64>,
-    /// Of those that the next block tells of, so many are counted.
+    /// How many of the losses that the next block will report are counted already.
     counted: u64,
 }
 
@@ -191,7 +191,7 @@ impl Losses {
     }
 }
 
-/// A block that takes room until it is dropped.
+/// A block that occupies room until it is dropped.
 struct Kept {
     block: TapBlock,
     bytes: u64,
@@ -205,7 +205,7 @@ impl Drop for Kept {
     }
 }
 
-/// Copies as they come, for one stream.
+/// The copies for one stream.
 struct Tapped {
     taps: Arc<Taps>,
     blocks: Receiver<Kept>,
@@ -213,7 +213,7 @@ struct Tapped {
 }
 
 impl Tapped {
-    /// Waits until every worker copies. False: some do not.
+    /// Waits until every worker copies. Returns false on timeout.
     fn begin(&self) -> bool {
         let end = Instant::now() + BEGIN_WITHIN;
         let mut waiting = self.taps.workers.len();
@@ -257,7 +257,7 @@ enum Next {
     Ended,
 }
 
-/// Unix nanoseconds of the monotonic clock's zero.
+/// Unix nanoseconds at the monotonic clock's zero.
 fn clock_offset() -> i128 {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     unix.as_nanos() as i128 - i128::from(Monotonic::now().0)
@@ -304,7 +304,7 @@ mod tests {
                 .map_err(|back| back.is_some())
         };
         assert_eq!(push(block(3, 0)), Ok(()));
-        // The worker tells of what was lost with each block until one is taken.
+        // The worker repeats the number of losses with each block until one is accepted.
         assert_eq!(push(block(2, 0)), Err(true));
         assert_eq!(push(block(1, 2)), Err(true));
         assert_eq!(lost.load(Ordering::Relaxed), 3);

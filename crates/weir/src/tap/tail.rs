@@ -15,13 +15,13 @@ use super::{Next, TAILS, Tapped, Taps, clock_offset};
 use crate::admin::counters::TapCounter;
 use crate::streams::Permit;
 
-/// Messages a second that are shown.
+/// Maximum messages shown per second.
 pub const RATE_MAX: u64 = 100;
 
-/// Bytes of packets a second that are looked at: a few thousand messages, a hundredth of a core.
+/// Bytes of packets examined per second: a few thousand messages, a hundredth of a core.
 const LOOK_BYTES: u64 = 1 << 20;
 
-/// Events that may wait for the reader; one that is slower has gone or might as well.
+/// Maximum events that wait for the reader. A slower reader is disconnected.
 const EVENTS_MAX: usize = 64;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -37,31 +37,31 @@ pub struct TailRequest {
     pub rate: u64,
 }
 
-/// How much of what came was shown in the last second.
+/// The share of messages shown in the last second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Share {
-    /// Messages that came.
+    /// Messages received.
     pub messages: u64,
-    /// Of those, a random part.
+    /// Of these, the random sample that was examined.
     pub looked_at: u64,
-    /// Of those, the ones that are wanted.
+    /// Of these, the ones that match the filter.
     pub matched: u64,
     pub shown: u64,
-    /// Of the messages that are wanted, about.
+    /// Estimated share of the matching messages that was shown.
     pub share: f64,
 }
 
 impl Share {
     fn finished(mut self) -> Share {
         let part = |of: u64, all: u64| if all == 0 { 1.0 } else { of as f64 / all as f64 };
-        // What waits for its sender is seen before it is counted.
+        // A message that waits for its sender is seen before it is counted.
         self.messages = self.messages.max(self.looked_at);
         self.share = part(self.looked_at, self.messages) * part(self.shown, self.matched);
         self
     }
 }
 
-/// Starts a stream; it ends when its reader has gone or is slower than what comes.
+/// Starts a stream. It ends when its reader disconnects or is too slow.
 pub fn start(
     taps: &Arc<Taps>,
     request: TailRequest,
@@ -89,14 +89,14 @@ struct Tail {
     tapped: Tapped,
     request: TailRequest,
     events: mpsc::Sender<Bytes>,
-    /// Events that are not sent.
+    /// Events not sent yet.
     out: Vec<u8>,
-    /// Of the current second.
+    /// Numbers of the current second.
     now: Share,
-    /// Messages that were wanted in the second before.
+    /// Matching messages in the previous second.
     matched_before: u64,
     random: u64,
-    /// By process, with the time of the look.
+    /// By process, with the time of the look-up.
     senders: HashMap<i32, (Instant, OriginExplanation)>,
 }
 
@@ -105,7 +105,7 @@ impl Tail {
         if !self.tapped.begin() {
             return;
         }
-        // So that a reader knows that messages are seen from now on.
+        // Tells a reader that the stream has begun.
         self.out.extend_from_slice(b": weir\n\n");
         let mut second = Instant::now() + SECOND;
         while self.send() {
@@ -121,7 +121,7 @@ impl Tail {
         }
     }
 
-    /// False when the reader has gone, or does not keep up.
+    /// Returns false if the reader has disconnected or is too slow.
     fn send(&mut self) -> bool {
         if self.out.is_empty() {
             return !self.events.is_closed();
@@ -142,7 +142,7 @@ impl Tail {
     fn event(&mut self, name: &str, data: &impl Serialize) {
         self.out
             .extend_from_slice(format!("event: {name}\ndata: ").as_bytes());
-        // Neither maps with other keys than texts nor our own Serialize: it does not fail.
+        // Serializing cannot fail: maps have string keys, and Serialize is derived.
         let _ = serde_json::to_writer(&mut self.out, data);
         self.out.extend_from_slice(b"\n\n");
     }
@@ -170,7 +170,7 @@ impl Tail {
         }
     }
 
-    /// Whether a message that is wanted is shown: of many, random ones.
+    /// Whether a matching message is shown; a random choice if there are many.
     fn chosen(&mut self) -> bool {
         self.now.matched += 1;
         let rate = self.request.rate;
@@ -214,7 +214,7 @@ impl Tail {
         {
             (seen.verdict, seen.reason) = (Verdict::Dropped, Some(rule));
         } else if alone && packet.fate.limited > 0 {
-            // Of several messages in a packet it is not known which one.
+            // With several messages in a packet, the affected one is unknown.
             (seen.verdict, seen.reason) = (Verdict::Limited, because("context_limit"));
         }
         seen

@@ -20,7 +20,7 @@ type Script = dyn Fn(usize) -> Answer + Send + Sync;
 #[derive(Clone)]
 pub struct Intake {
     pub address: SocketAddr,
-    /// Bodies of `/api/v2/series`, whatever was answered: a backend may have them even if nobody heard of it.
+    /// Bodies of `/api/v2/series`, with any answer: a backend may have stored them without an acknowledgement.
     pub series: Arc<Mutex<Vec<Vec<u8>>>>,
     /// Posts of all paths, and their bytes.
     pub posts: Arc<Mutex<(usize, usize)>>,

@@ -228,7 +228,7 @@ fn moves(is_dead: bool) {
         }
     }
     point(NEW);
-    // A stream that takes what it is given is alive, whatever becomes of it at the other end.
+    // A stream that accepts data is alive, even if the other end loses it.
     all("all go to the new address", &|_, new, protocol| {
         new.heard() > 0 || (protocol == Stream && !is_dead)
     });

@@ -144,7 +144,7 @@ impl Agent {
         status["origin"].clone()
     }
 
-    /// Waits until the source of this name (the first of it) has been heard of often enough.
+    /// Waits until a counter of the first source with this name has reached a value.
     pub fn wait_for_source(&self, name: &str, what: &str, at_least: u64) {
         until(&format!("{name}: {what}"), || {
             let origin = self.origin();

@@ -91,7 +91,7 @@ impl Group {
     }
 }
 
-/// Lets a sender send once more.
+/// Makes a sender send again.
 pub fn once_more(sender: &mut Child) {
     sender.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
 }

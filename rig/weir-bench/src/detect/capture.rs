@@ -182,7 +182,7 @@ impl Capture {
                 Err(e) => broken = Some((i + 2, e.to_string())),
             }
         }
-        // Lines of several writers are appended one after the other; time decides.
+        // Lines of several writers are appended in any order; time decides.
         series.values_mut().for_each(|s| s.sort_by_key(|p| p.t));
         Ok(Self {
             header,

@@ -1,4 +1,4 @@
-//! The passes over bytes that are already here: what is left of the floor when the kernel is taken away.
+//! The passes over bytes in memory: the floor without the kernel's part.
 
 use super::Args;
 use super::encode::Flush;

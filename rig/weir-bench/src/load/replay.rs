@@ -1,4 +1,4 @@
-//! `weir-bench load replay`: recorded packets once more.
+//! `weir-bench load replay`: sends recorded packets again.
 
 use super::common::{FramingArg, failure, print_line};
 use crate::failure::Failure;

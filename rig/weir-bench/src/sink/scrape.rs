@@ -34,7 +34,7 @@ pub enum Format {
 const PROTOBUF: &str = "application/vnd.google.protobuf";
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Scrapes until `count` scrapes succeeded, or for ever. A scrape that fails is counted and tried again.
+/// Scrapes until `count` scrapes succeeded, or without limit. A scrape that fails is counted and tried again.
 pub async fn run(
     shared: Arc<Shared>,
     target: Target,

@@ -1,4 +1,4 @@
-//! Replacement of contexts as the schedule's time goes by.
+//! Replacement of contexts over the schedule's time.
 
 use crate::model::Model;
 use crate::profile::Churn;
@@ -36,7 +36,7 @@ impl Churning {
         })
     }
 
-    /// How often the group had been replaced.
+    /// How often the group was replaced.
     pub fn generation(&self, group: u64) -> u32 {
         self.generations[group as usize]
     }
@@ -70,7 +70,7 @@ impl Churning {
                 let every = every.0.as_secs_f64();
                 let cycle = (time / every).floor();
                 let into = ((time - cycle * every) / within.0.as_secs_f64()).min(1.0);
-                // The first deployment comes after one period, when there is something to replace.
+                // The first deployment is after one period, if there is something to replace.
                 let per_deployment = (share * groups).round();
                 if cycle < 1.0 {
                     0.0

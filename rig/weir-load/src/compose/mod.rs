@@ -1,7 +1,7 @@
-//! The run phase: packets made of the model's pieces, without allocation.
+//! The run phase: composes packets from the model's pieces, without allocation.
 //!
-//! A composer is a function of (model, connection): it yields the same packets whenever it is run, which is how the
-//! oracle learns what was sent without watching the run.
+//! A composer is a function of (model, connection): each run gives the same packets, so the oracle can reconstruct what was sent without
+//! watching the run.
 
 mod churn;
 mod sizes;
@@ -30,31 +30,31 @@ pub struct Packet {
     pub messages: u32,
 }
 
-/// What one message is.
+/// The properties of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drawn {
     Metric {
         context: u32,
         entry: u32,
-        /// How often the context had been replaced; 0 without churn.
+        /// How often the context was replaced; 0 without churn.
         generation: u32,
-        /// Above zero for a context that exists only in this message.
+        /// Above zero for a context that occurs only in this message.
         fresh: u64,
-        /// With a timestamp of its own.
+        /// Whether it has a timestamp.
         stamped: bool,
-        /// The value itself when values are numbered; 0 otherwise.
+        /// The value if values are numbered; otherwise 0.
         sequence: u64,
-        /// Above zero when this message makes its packet unlike any other: see [`renumbered`].
+        /// Above zero if this message makes its packet distinct: see [`renumbered`].
         serial: u64,
     },
     Event(u32),
     Check(u32),
     Malformed(u32),
-    /// What makes a packet up to its exact size: [`FILLER`] with so many bytes more in its name.
+    /// Fills a packet up to its exact size: [`FILLER`] with this many bytes more in its name.
     Filler(u32),
 }
 
-/// Told of every message in the order of the stream.
+/// Called for every message in the order of the stream.
 pub trait Observer {
     fn saw(&mut self, drawn: Drawn);
 }
@@ -64,7 +64,7 @@ impl Observer for () {
     fn saw(&mut self, _drawn: Drawn) {}
 }
 
-/// The faults of `malformed_p`: name and text. Every agent known to us rejects each of them, whole line.
+/// The errors of `malformed_p`: name and text. Every agent known to us rejects the whole line of each.
 pub const FAULTS: &[(&str, &str)] = &[
     ("no_pipe", "broken.no_pipe:1"),
     ("no_colon", "broken.no_colon|c"),
@@ -88,13 +88,13 @@ pub struct Composer {
     values: Rng,
     extras: Rng,
     sizes: Sizes,
-    /// Context drawn, by the index of `subset` when there is one.
+    /// Draws contexts, by the index of `subset` if there is one.
     alias: Option<Alias>,
     subset: Option<Vec<u32>>,
     cyclic_next: u64,
     first_next: usize,
     ahead: [u32; AHEAD],
-    /// The values drawn with them, when every context drawn becomes a metric.
+    /// The values drawn with them, if every drawn context becomes a metric.
     ahead_entries: [u32; AHEAD],
     ahead_pos: usize,
     touched: u8,
@@ -107,13 +107,13 @@ pub struct Composer {
     carried: Option<(usize, Drawn)>,
     /// Messages of each context so far, when values are numbered.
     sequence: Vec<u64>,
-    /// One message of every packet carries the packet's number; all do where a message may be carried over.
+    /// Makes packets distinct by a number: in one message of every packet, or in all if messages may be carried over.
     numbers: Option<Fit>,
-    /// Numbers given so far, and whether this packet has its own.
+    /// Numbers used so far, and whether this packet has one.
     serials: u64,
     numbered: bool,
     notices: u64,
-    /// Units sent so far and per second, for the schedule's time.
+    /// Units sent so far, and units per second: the schedule's time.
     units: f64,
     units_per_second: f64,
     unit: RateUnit,
@@ -130,7 +130,7 @@ impl Composer {
                 .filter(|i| i % connections == connection)
                 .collect::<Vec<u32>>()
         });
-        // A connection without contexts of its own (more connections than contexts) draws among all.
+        // A connection without its own contexts (more connections than contexts) draws from all.
         let subset = subset.filter(|s| !s.is_empty());
         let alias = (p.popularity != Popularity::Cyclic).then(|| match &subset {
             Some(subset) => {
@@ -188,7 +188,7 @@ impl Composer {
         }
     }
 
-    /// What `packet` needs to have room for.
+    /// Buffer size that `packet` needs.
     pub fn packet_room(&self) -> usize {
         self.sizes.max() as usize + 1 + self.model.message_max + 2 * PAD
     }
@@ -208,8 +208,8 @@ impl Composer {
         }
     }
 
-    /// Two copies of one loop: in that of plain messages what was drawn stays in registers. Passed through memory, it
-    /// was written in small pieces and read in a large one, which made up half of the time of a message.
+    /// Two copies of one loop: the one for plain messages keeps what it drew in registers. Passing it through memory, written in small
+    /// parts and read in a large one, took half of the time of a message.
     #[inline(always)]
     fn fill<O: Observer, const PLAIN: bool>(&mut self, out: &mut [u8], observer: &mut O) -> Packet {
         let model = self.model.clone();
@@ -245,7 +245,7 @@ impl Composer {
             } else {
                 self.full_message(&model, out, start)
             };
-            // A packet of an exact size keeps room for what makes it up, unless a message ends at its very end.
+            // A packet of an exact size keeps room for a filler, unless a message ends exactly at its end.
             let fits = end == limit || end + if exact { 1 + FILLER.len() } else { 0 } <= limit;
             if !fits {
                 let discard = model.profile.fit == Fit::Discard;
@@ -312,8 +312,7 @@ impl Composer {
         context
     }
 
-    /// Draws the next contexts at once and touches their text, so that the misses of a table larger than the cache
-    /// overlap instead of following each other.
+    /// Draws the next contexts and prefetches their text, so that the cache misses of a large table overlap.
     fn draw_ahead(&mut self, model: &Model) {
         let mut filled = 0;
         while filled < AHEAD && model.profile.first_pass {
@@ -386,7 +385,7 @@ impl Composer {
         (at, drawn)
     }
 
-    /// The number of this connection's `count`-th of something, unlike those of the other connections.
+    /// The number for this connection's `count`-th item, distinct from those of all other connections.
     fn serial(&self, count: u64) -> u64 {
         (count - 1) * self.connections + self.connection + 1
     }
@@ -440,7 +439,7 @@ impl Composer {
         let notices = if event { &model.events } else { &model.checks };
         let mut number = self.extras.below(notices.len() as u64) as u32;
         if !event && start == 0 {
-            // Every second check has a text, and a number in it: a packet does not begin with one of the others.
+            // Every second check has a text with a number. Other checks cannot start a packet.
             number &= !1;
         }
         let notice = &notices[number as usize];
@@ -461,7 +460,7 @@ impl Composer {
         (at, drawn)
     }
 
-    /// The number of the context's message, where values are numbered by context.
+    /// The number of the context's message, if values are numbered by context.
     #[inline]
     fn put_sequence(&mut self, out: &mut [u8], at: usize, context: u32) -> (usize, u64) {
         let Some(sent) = self.sequence.get_mut(context as usize) else {
@@ -472,7 +471,7 @@ impl Composer {
         (put_decimal(out, at, sequence as i64), sequence)
     }
 
-    /// The value, in which a number keeps packets apart where one is wanted.
+    /// The value, with a number if the packet needs one.
     #[inline]
     fn put_value(
         &mut self,
@@ -502,7 +501,7 @@ impl Composer {
         (put(out, at, model, text), serial)
     }
 
-    /// The tag of a context's generation, and the one of a context never seen before.
+    /// The tag of a context's generation, and that of a fresh context.
     #[inline]
     fn put_changing_tags(
         &mut self,
@@ -574,7 +573,7 @@ impl Composer {
         self.order.clear();
         self.order.extend_from_slice(list);
         let order = &mut self.order[..];
-        // One random number serves several draws: its upper half picks, the product's lower half is used next.
+        // One random number serves several draws: the upper half picks, the lower half of the product is used next.
         let mut bits = 0u64;
         let mut left = 0;
         for last in (1..order.len()).rev() {
@@ -597,7 +596,7 @@ impl Composer {
     }
 }
 
-/// The weight a type gives its values: gauges and sets have no rate.
+/// Whether values of a type are weighted by a rate: gauges and sets are not.
 pub fn weighted(kind: u8) -> bool {
     kind != GAUGE && kind != SET
 }

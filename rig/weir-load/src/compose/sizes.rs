@@ -1,10 +1,10 @@
-//! How large the next packet may become.
+//! Size limit of the next packet.
 
 use crate::profile::PacketSize;
 use crate::rng::{Alias, Rng};
 use crate::units::Range;
 
-/// Draws before a size below the floor is taken all the same.
+/// Draws before a size below the floor is accepted.
 const DRAWS_MAX: usize = 64;
 
 pub(super) struct Sizes {
@@ -12,7 +12,7 @@ pub(super) struct Sizes {
     /// Sizes with weights, drawn by index.
     weighted: Option<(Alias, Vec<u64>)>,
     rng: Rng,
-    /// No message fitted a packet below this.
+    /// No message fits in a smaller packet.
     floor: u64,
 }
 

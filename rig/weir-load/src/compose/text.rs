@@ -1,12 +1,12 @@
-//! Pieces, numbers and names as bytes of a message.
+//! Writes pieces, numbers and names of a message.
 
 use crate::model::{Model, PAD, Piece};
 use crate::profile::{FILLER, Value, ValueKind};
 use crate::rng::mix;
 
-/// Copies in steps of `STEP` bytes, at most `PAD`; both sides have that many to spare. Faster than `memcpy` at these
-/// lengths, because there is no call and no branch on the remainder. What decides is how often the number of steps cannot
-/// be foretold, so a step is as long as most pieces of its sort.
+/// Copies in steps of `STEP` bytes, at most `PAD`; both sides have this much padding. Faster than `memcpy` at these lengths, because there
+/// is no call and no branch on the remainder. Mispredicted numbers of steps decide the cost, so a step is as long as most pieces of its
+/// kind.
 #[inline(always)]
 pub(super) fn copy<const STEP: usize>(
     out: &mut [u8],
@@ -44,7 +44,7 @@ pub(super) fn put_text(out: &mut [u8], at: usize, text: &[u8]) -> usize {
     at + text.len()
 }
 
-/// The name of a filler that is `extra` bytes longer than the shortest.
+/// The name of a filler with `extra` bytes more than the shortest.
 pub fn filler_name(extra: u32) -> String {
     let (name, _) = FILLER.split_once(':').expect("a message");
     format!("{name}{}", "x".repeat(extra as usize))
@@ -92,17 +92,17 @@ pub(super) fn put_serial(out: &mut [u8], at: usize, serial: u64) {
     }
 }
 
-/// Text of the instance tag of a group of contexts in one generation.
+/// Number in the instance tag of a group of contexts in one generation.
 pub fn instance(seed: u64, group: u64, generation: u32) -> u64 {
     mix(mix(seed, group), u64::from(generation)) >> 24
 }
 
-/// Digits of a number that keeps packets apart.
+/// Digits of a number that makes packets distinct.
 pub const SERIAL_DIGITS: usize = 12;
 const SERIALS: i128 = 1_000_000_000_000;
 
-/// The first value of a packet of an SMP shape: the value drawn, its last twelve digits replaced by the packet's number. Such
-/// packets often hold a single message, and would come again whenever context and value do.
+/// The first value of a packet of an SMP shape: the drawn value with its last twelve digits replaced by the packet's number. Such packets
+/// often hold a single message, and would otherwise repeat.
 pub fn renumbered(drawn: i128, serial: u64, value: &Value) -> i128 {
     let ValueKind::Uniform { min, max } = value.kind else {
         return drawn;
@@ -110,7 +110,7 @@ pub fn renumbered(drawn: i128, serial: u64, value: &Value) -> i128 {
     let serial = i128::from(serial) % SERIALS;
     let (sign, leading) = (if drawn < 0 { -1 } else { 1 }, drawn.abs() / SERIALS);
     let number = sign * (leading * SERIALS + serial);
-    // Another digit in front keeps the value in its range.
+    // Another leading digit keeps the value in its range.
     if number > i128::from(max) || number < i128::from(min) {
         sign * ((leading - 1) * SERIALS + serial)
     } else {
@@ -118,7 +118,7 @@ pub fn renumbered(drawn: i128, serial: u64, value: &Value) -> i128 {
     }
 }
 
-/// True when values leave room for a number within them.
+/// Whether the range of values has room for a number.
 pub fn numbers_packets(value: &Value) -> bool {
     match value.kind {
         ValueKind::Uniform { min, max } => i128::from(min) <= -4 * SERIALS && i128::from(max) >= 4 * SERIALS,
@@ -126,7 +126,7 @@ pub fn numbers_packets(value: &Value) -> bool {
     }
 }
 
-/// The whole part of the first value of a text, and the length of that value.
+/// The integer part of the first value in a text, and the length of that value.
 pub fn first_value(text: &[u8]) -> (i128, usize) {
     let len = text
         .iter()
@@ -140,7 +140,7 @@ pub fn first_value(text: &[u8]) -> (i128, usize) {
     (if negative { -whole } else { whole }, len)
 }
 
-/// The member of a set that keeps its packet apart.
+/// The set member that makes its packet distinct.
 pub fn serial_member(serial: u64) -> String {
     format!("n{serial}")
 }
@@ -149,12 +149,12 @@ pub fn serial_member(serial: u64) -> String {
 pub(super) const INSTANCE_DIGITS: usize = 10;
 pub(super) const FRESH_DIGITS: usize = 12;
 
-/// The instance tag as `tags` writes it.
+/// The instance tag in the form that `tags` writes.
 pub fn instance_tag(seed: u64, group: u64, generation: u32) -> String {
     format!("instance:{:010x}", instance(seed, group, generation))
 }
 
-/// The tag of a context that exists once.
+/// The tag of a context that occurs once.
 pub fn fresh_tag(fresh: u64) -> String {
     format!("fresh:{fresh:012x}")
 }

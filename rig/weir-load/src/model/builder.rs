@@ -1,4 +1,4 @@
-//! Tags, tag lists and names as text in the arena, each once.
+//! Stores tags, tag lists and names as text in the arena, once each.
 
 use super::{PAD, Piece};
 use crate::profile::{Names, Payload, Profile, ProfileError, TagCount, TagKeys, TagValues};
@@ -127,7 +127,7 @@ impl Builder<'_> {
         (format!("{key}:{value}"), key_id)
     }
 
-    /// The id of a tag, made known if it is new. `text` is stored by the list that uses it first.
+    /// The id of a tag, added if new. The first list that uses it stores `text`.
     fn tag_id(&mut self, text: &str, key: u32) -> (u32, bool) {
         let next = self.tags.len() as u32;
         match self.tag_ids.entry(xxh3_128(text.as_bytes())) {
@@ -161,7 +161,7 @@ impl Builder<'_> {
         }
     }
 
-    /// One list of tags, as ids and, for the new ones, their text.
+    /// Draws one list of tags: ids, and the text of new tags.
     fn draw_tags(&mut self) -> Result<Vec<(u32, Option<String>)>, ProfileError> {
         let count = self.tag_count();
         let distinct_keys = !self.keys.is_empty() && (count as usize) * 2 <= self.keys.len();
@@ -204,7 +204,7 @@ impl Builder<'_> {
         Ok(list)
     }
 
-    /// Text is found by 32-bit offsets.
+    /// Text is addressed by 32-bit offsets.
     pub fn check_size(&self, wanted: usize) -> Result<(), ProfileError> {
         if self.arena.len() + PAD <= u32::MAX as usize {
             return Ok(());
@@ -214,7 +214,7 @@ impl Builder<'_> {
         )))
     }
 
-    /// Stores a list unless the same set of tags is known, and says which it is.
+    /// Stores a list unless the same set of tags exists. Returns its number and whether it is new.
     fn add_list(&mut self, list: Vec<(u32, Option<String>)>) -> (u32, bool) {
         let mut ids: Vec<u32> = list.iter().map(|(id, _)| *id).collect();
         ids.sort_unstable();
@@ -249,7 +249,7 @@ impl Builder<'_> {
 
     pub fn new_list(&mut self) -> Result<u32, ProfileError> {
         let mut list = 0;
-        // A repeated set is drawn again a few times; with few possible tags it is simply shared.
+        // A repeated set is drawn again a few times. With few possible tags it is shared.
         for _ in 0..16 {
             let tags = self.draw_tags()?;
             let new;
@@ -316,7 +316,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The id of a name, stored with its colon.
+    /// The id of a name, which is stored with its colon.
     pub fn name_id(&mut self, text: &str) -> (u32, bool) {
         let next = self.names.len() as u32;
         let key = xxh3_128(text.as_bytes());

@@ -1,4 +1,4 @@
-//! Which names, tag lists and types make the contexts, and where each message says it comes from.
+//! Combines names, tag lists and types into contexts, and chooses the origin in each message.
 
 use super::builder::{Builder, random_text};
 use super::{Context, Model};
@@ -17,7 +17,7 @@ pub(super) fn popularity(popularity: &Popularity, contexts: usize) -> Vec<f64> {
         Popularity::Weights(weights) => (0..contexts)
             .map(|index| weights[index % weights.len()])
             .collect(),
-        // Resolved when the file was read; a profile made in memory has no folder to look in.
+        // The weights were read with the profile. A profile made in memory has no directory for the file.
         Popularity::WeightsFile(_) => vec![1.0; contexts],
     }
 }
@@ -49,7 +49,7 @@ pub(super) fn build_contexts(
     Ok(contexts)
 }
 
-/// Gives each context the type furthest behind its share of all messages, so that shares hold whatever the popularity.
+/// Gives each context the type furthest behind its share of all messages, so that shares hold for any popularity.
 struct KindShares {
     shares: [f64; 6],
     sum: f64,
@@ -79,12 +79,12 @@ impl KindShares {
     }
 }
 
-/// Pairs of name and tag list, each type of which is one context.
+/// Pairs of name and tag list; each type of a pair is one context.
 struct Places {
     wanted: usize,
     names: Vec<u32>,
     lists: Vec<u32>,
-    /// With both counts given, every pair of name and list is a candidate once.
+    /// If both counts are given, every pair of name and list is a candidate once.
     pairs: Vec<(u32, u32)>,
     seen: HashSet<(u32, u32, u8)>,
     share_rng: Rng,
@@ -115,7 +115,7 @@ impl Places {
         })
     }
 
-    /// Now and then, the name and tags of another context.
+    /// Sometimes returns the name and tags of another context.
     fn conflicting(&mut self, b: &Builder<'_>, contexts: &[Context], kind: u8) -> Option<(u32, u32)> {
         if contexts.is_empty() || !self.conflict_rng.chance(b.profile.type_conflict) {
             return None;

@@ -1,4 +1,4 @@
-//! What follows the name: values with type and rate, and whole events and service checks.
+//! Message parts after the name: values with type and rate, and complete events and service checks.
 
 use super::builder::{Builder, draw};
 use super::{Entry, GAUGE, KINDS, Notice, Piece, SET};
@@ -9,11 +9,11 @@ use crate::rng::{self, Rng};
 use crate::words;
 use std::fmt::Write as _;
 
-/// Room for a number that is written when the message is composed.
+/// Space for a number that is inserted when the message is composed.
 const SERIAL_ROOM: &str = "000000000000";
 const _: () = assert!(SERIAL_ROOM.len() == SERIAL_DIGITS);
 
-/// A number as it is written and as it counts.
+/// A number as text and as value.
 struct Number {
     text: String,
     value: Decimal,
@@ -39,7 +39,7 @@ fn number(rng: &mut Rng, value: &Value) -> Number {
             value: Decimal::from_int(whole),
         };
     }
-    // Beyond 2^53 a double has no fraction left; it is written as the integer it is.
+    // Beyond 2^53 a double has no fraction, so it is written as an integer.
     if whole.unsigned_abs() >= 1 << 53 {
         let text = format!("{}", whole as f64);
         let value = text.parse().expect("an integer");
@@ -67,7 +67,7 @@ pub(super) fn build_entries(b: &mut Builder<'_>, seed: u64, kind: usize) -> Vec<
     let letter = KINDS[kind];
     let is_set = kind == SET as usize;
     let sampled = !is_set && kind != GAUGE as usize;
-    // Numbered values are written when a message is composed; what is left to draw is the rate.
+    // Numbered values are inserted when a message is composed; only the rate is drawn.
     let numbered = p.value.kind == ValueKind::Sequence;
     let count = if is_set {
         if numbered { 1 } else { p.set_members as usize }
@@ -86,7 +86,7 @@ pub(super) fn build_entries(b: &mut Builder<'_>, seed: u64, kind: usize) -> Vec<
                 text.push(':');
             }
             if is_set {
-                // Unique by the index, of changing length.
+                // Unique by the index, of varying length.
                 let tail = rng.below(1 << 20);
                 let _ = write!(text, "u{index:x}-{tail:x}");
                 continue;
@@ -167,7 +167,7 @@ pub(super) fn build_checks(b: &mut Builder<'_>, seed: u64) -> Vec<Notice> {
                 pick(&mut rng, words::SERVICES),
                 pick(&mut rng, words::COMPONENTS)
             );
-            // Every second one has a text.
+            // Every second check has a text.
             let (after, number) = if index % 2 == 0 {
                 let text = format!("|m:state {SERIAL_ROOM} reached");
                 (b.store(&text), Some("|m:state ".len() as u32))

@@ -1,8 +1,8 @@
 //! The build phase: contexts, tag lists and value texts of a profile, ready to be copied into packets.
 //!
-//! Everything a message consists of lies in one arena as finished text: `name:`, `12|c|@0.5`, `|#tag,tag`, `|c:origin`.
-//! A message is the copy of three or four pieces. Gathering the pieces in the kernel (one iovec each) was measured
-//! and lost: at 150 bytes per message the kernel pays more per piece than the copy costs (see `rig/docs/load.md`).
+//! All parts of messages are in one arena as finished text: `name:`, `12|c|@0.5`, `|#tag,tag`, `|c:origin`. A message is a copy of three or
+//! four pieces. Gathering the pieces in the kernel (one iovec each) was slower: at 150 bytes per message the kernel's cost per piece
+//! exceeds that of the copy (see `rig/docs/load.md`).
 
 mod builder;
 mod contexts;
@@ -21,7 +21,7 @@ pub const KINDS: [&str; 6] = ["c", "g", "ms", "d", "s", "h"];
 pub const GAUGE: u8 = 1;
 pub const SET: u8 = 4;
 
-/// Pieces are copied in steps of up to this many bytes, so every buffer has as many to spare at its end.
+/// Pieces are copied in steps of up to this many bytes, so every buffer has this much padding.
 pub const PAD: usize = 128;
 
 /// A piece of the arena.
@@ -31,12 +31,12 @@ pub struct Piece {
     pub len: u32,
 }
 
-/// One context: which name, tag list and type, and where their text is.
+/// One context: its name, tag list and type, and the position of their text.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     /// `name:`
     pub name: Piece,
-    /// `|#tag,tag`, or nothing.
+    /// `|#tag,tag`, or empty.
     pub tail: Piece,
     pub list: u32,
     pub name_id: u32,
@@ -57,18 +57,18 @@ pub struct Entry {
     pub last: Decimal,
 }
 
-/// An event or a service check before and after its tags.
+/// The parts of an event or service check before and after its tags.
 #[derive(Clone, Debug)]
 pub struct Notice {
     pub head: Piece,
     pub after: Piece,
     /// The title, or `name|status`.
     pub key: String,
-    /// Where the number lies that keeps notices apart: in the head of an event, after the tags of a check.
+    /// Position of the number that makes notices distinct: in the head of an event, after the tags of a check.
     pub number: Option<u32>,
 }
 
-/// Everything prepared of one profile and seed.
+/// Everything prepared from one profile and seed.
 #[derive(Debug)]
 pub struct Model {
     pub profile: Profile,
@@ -87,16 +87,16 @@ pub struct Model {
     /// Container id per suffix.
     pub containers: Vec<String>,
     pub entries: [Vec<Entry>; 6],
-    /// The texts of the entries alone: what sending needs, in a tenth of the memory, so that it stays in the cache.
+    /// Only the texts of the entries: all that sending needs, in a tenth of the memory, so that it stays in the cache.
     pub texts: [Vec<Piece>; 6],
     pub events: Vec<Notice>,
     pub checks: Vec<Notice>,
-    /// No message is longer.
+    /// Maximum length of a message.
     pub message_max: usize,
 }
 
 impl Model {
-    /// Prepares a profile for a transport. Slow on purpose: everything costly happens here.
+    /// Prepares a profile for a transport. This is slow: all expensive work happens here.
     pub fn build(profile: &Profile, transport: Transport, seed: u64) -> Result<Model, ProfileError> {
         profile.validate()?;
         if !profile.payload.is_statsd() {
@@ -108,7 +108,7 @@ impl Model {
         let mut b = Builder::new(profile, seed);
         let wanted =
             Rng::new(seed, "contexts", 0).between(profile.contexts.min, profile.contexts.max) as usize;
-        // Value texts are used by every message; they come first, close together.
+        // Every message uses value texts, so they come first, close together.
         let entries = std::array::from_fn(|kind| {
             if profile.types.weights()[kind] > 0.0 {
                 build_entries(&mut b, seed, kind)
@@ -181,7 +181,7 @@ impl Model {
         self.text(context.name).trim_end_matches(':')
     }
 
-    /// An entry as it counts, its first value made to carry a number.
+    /// The entry of which the first value carries a number.
     pub fn numbered_entry(&self, kind: u8, entry: u32, serial: u64) -> Entry {
         let entry = self.entries[kind as usize][entry as usize];
         let text = self.text(entry.text);
@@ -208,18 +208,18 @@ impl Model {
         }
     }
 
-    /// The tags of a list, in the order they are written.
+    /// The tags of a list, in the order of the text.
     pub fn list(&self, list: u32) -> &[u32] {
         let (first, end) = self.lists[list as usize];
         &self.list_tags[first as usize..end as usize]
     }
 }
 
-/// What `collide` needs of the builder.
+/// The part of the builder that `collide` uses.
 pub(crate) struct CollideBuilder<'a, 'p>(&'a mut Builder<'p>);
 
 impl CollideBuilder<'_, '_> {
-    /// A context of explicit name, tags and type, if the profile's types allow it.
+    /// A context with this name, tags and type, if the profile's types allow it.
     pub(crate) fn context(&mut self, name: &str, tags: &[String], kind: u8) -> Context {
         let list = self.0.explicit_list(tags);
         let (name_id, _) = self.0.name_id(name);
@@ -241,7 +241,7 @@ impl CollideBuilder<'_, '_> {
     }
 }
 
-/// The longest a message can get; room for instance tag, flood tag, timestamp and the longest error is added.
+/// The maximum length of a message, with space for instance tag, flood tag, timestamp and the longest error.
 fn message_max(model: &Model) -> usize {
     let longest = |pieces: &mut dyn Iterator<Item = Piece>| pieces.map(|p| p.len).max().unwrap_or(0);
     let name = longest(&mut model.contexts.iter().map(|c| c.name));
@@ -252,7 +252,7 @@ fn message_max(model: &Model) -> usize {
         off: 0,
         len: n.head.len + n.after.len,
     }));
-    // A repeated tag at worst doubles the list.
+    // Repeated tags at most double the list.
     let tail = match model.profile.tag_order {
         crate::profile::TagOrder::Dup(_) => 2 * tail + 2,
         _ => tail,

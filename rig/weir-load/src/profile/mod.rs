@@ -1,4 +1,4 @@
-//! A profile: everything that shapes a payload and its schedule. Unknown keys are errors; so is what cannot work.
+//! A profile: the shape of a payload, and its schedule. Unknown keys are errors, and so are impossible values.
 
 mod read;
 mod validate;
@@ -12,13 +12,13 @@ use std::path::Path;
 /// The largest UDP payload IPv4 carries.
 pub const UDP_PACKET_MAX: u64 = 65_507;
 
-/// What a packet contains.
+/// Format of the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Payload {
     #[default]
     Dogstatsd,
-    /// No tags, no packing, counters, gauges, timers and sets only: for peers that know nothing else.
+    /// No tags, no packing, only counters, gauges, timers and sets: for plain StatsD peers.
     Statsd,
     Syslog3164,
     Syslog5424,
@@ -51,13 +51,13 @@ impl Payload {
         }
     }
 
-    /// Metrics in the StatsD family, made by the context model.
+    /// Whether it is in the StatsD family, with metrics from the context model.
     pub fn is_statsd(self) -> bool {
         matches!(self, Payload::Dogstatsd | Payload::Statsd)
     }
 }
 
-/// What carries the packets.
+/// Transport of the packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
@@ -94,15 +94,15 @@ pub enum Popularity {
     Uniform,
     /// Weight of the k-th context is `k^-s`.
     Zipf(f64),
-    /// In a loop: the worst case of most caches.
+    /// In a loop: the worst case for most caches.
     Cyclic,
-    /// One weight per context, repeated when there are fewer.
+    /// One weight per context, repeated if there are fewer.
     Weights(Vec<f64>),
     /// The same, from a file with one weight per line.
     WeightsFile(String),
 }
 
-/// Replacing contexts while the load runs, in schedule time (so a rate is required).
+/// Replacement of contexts during the load, in schedule time, so a rate is required.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Churn {
@@ -116,7 +116,7 @@ pub enum Churn {
         #[serde(default = "one")]
         group: u64,
     },
-    /// A share at once, over and over, as in a deployment.
+    /// A share at once, periodically, as in deployments.
     Deploy {
         share: f64,
         within: Span,
@@ -130,7 +130,7 @@ fn one() -> u64 {
     1
 }
 
-/// Where metric names come from.
+/// Source of metric names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Names {
@@ -138,11 +138,11 @@ pub enum Names {
     Grammar,
     /// Random letters and digits, `name_len` long.
     Random,
-    /// These, in which `{{0-99}}` stands for each number of the range.
+    /// These names. `{{0-99}}` stands for each number of the range.
     List(Vec<String>),
 }
 
-/// How many tags a message has.
+/// Number of tags per message.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum TagCount {
@@ -151,18 +151,18 @@ pub enum TagCount {
     Histogram(BTreeMap<u64, f64>),
 }
 
-/// Where the two halves of a tag come from.
+/// Source of tag keys and values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TagKeys {
-    /// Sixty words that services use.
+    /// Sixty words that are common in services.
     Words,
     /// Random letters and digits, `tag_key_len` long.
     Random,
     List(Vec<String>),
 }
 
-/// Where tag values come from.
+/// Source of tag values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TagValues {
@@ -187,7 +187,7 @@ pub enum TagOrder {
     Dup(f64),
 }
 
-/// How the size of a number is drawn.
+/// Distribution of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ValueKind {
@@ -200,9 +200,9 @@ pub enum ValueKind {
         max: i64,
     },
     Constant(i64),
-    /// 0 to 1000: every sum an agent can build of them is exact in `f64`.
+    /// 0 to 1000: all sums of these are exact in `f64`.
     SmallInts,
-    /// The n-th message of a context on the k-th of c connections carries (n - 1) c + k: no message ever comes twice.
+    /// The n-th message of a context on the k-th of c connections has the value (n - 1) c + k, so no message repeats.
     Sequence,
 }
 
@@ -215,10 +215,10 @@ pub struct Value {
     /// Share of values with a fraction.
     #[serde(default)]
     pub float_p: f64,
-    /// Digits after the point of those, 1 to 6.
+    /// Fractional digits of those, 1 to 6.
     #[serde(default = "three")]
     pub decimals: u32,
-    /// Different texts prepared per type; messages draw among them.
+    /// Number of texts prepared per type; messages draw from them.
     #[serde(default = "default_pool")]
     pub pool: u32,
 }
@@ -236,7 +236,7 @@ fn default_pool() -> u32 {
     8192
 }
 
-/// Shares of the kinds of message.
+/// Shares of message kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Kinds {
@@ -285,16 +285,15 @@ impl Types {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum PacketSize {
-    /// Filled with whole messages up to this size.
+    /// Complete messages up to this size.
     Fill(Bytes),
-    /// For each packet one of these is drawn, then filled.
+    /// One of these sizes per packet, drawn.
     OneOf(Vec<Bytes>),
-    /// For each packet a size between these is drawn, then filled.
+    /// A size in this range per packet, drawn.
     Between { min: Bytes, max: Bytes },
-    /// Filled, then made up to this very size with a counter whose name is as long as it takes: what segmentation
-    /// offload needs.
+    /// Exactly this size, filled up with a counter whose name has the necessary length. Segmentation offload needs this.
     Exactly { exactly: Bytes },
-    /// Bytes and their weight: for each packet one is drawn, then filled.
+    /// Sizes and their weights; one per packet, drawn.
     Histogram(BTreeMap<u64, f64>),
 }
 
@@ -309,7 +308,7 @@ impl PacketSize {
         }
     }
 
-    /// The size that every packet has.
+    /// The size of every packet, if it is fixed.
     pub fn exact(&self) -> Option<u64> {
         match self {
             PacketSize::Exactly { exactly } => Some(exactly.0),
@@ -318,10 +317,10 @@ impl PacketSize {
     }
 }
 
-/// The shortest message that makes a packet up to its size; its name grows with what is missing.
+/// The shortest filler message. Its name grows by the missing bytes.
 pub const FILLER: &str = "weir.load.pad:1|c";
 
-/// How a stream is cut into packets; the default goes by transport and payload.
+/// Framing of a stream. The default depends on transport and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamFraming {
@@ -331,17 +330,17 @@ pub enum StreamFraming {
     Newline,
 }
 
-/// What happens to a message that does not fit the rest of a packet.
+/// Handling of a message that does not fit into the rest of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fit {
-    /// It opens the next packet.
+    /// It starts the next packet.
     Carry,
-    /// It is thrown away, as lading does; long messages become rarer.
+    /// It is discarded, as in lading; long messages become rarer.
     Discard,
 }
 
-/// A field of the protocol's extensions: how many different values, and the chance that a context carries one.
+/// A field of a protocol extension: number of distinct values, and the chance that a context has one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Extension {
@@ -359,11 +358,11 @@ fn certain() -> f64 {
 #[serde(deny_unknown_fields)]
 pub struct Timestamp {
     pub p: f64,
-    /// Seconds since 1970 at the start of the load; the schedule's time is added.
+    /// Unix seconds at the start of the load, to which the schedule's time is added.
     pub base: i64,
 }
 
-/// When packets leave.
+/// Times of the packets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Throttle {
@@ -371,17 +370,17 @@ pub enum Throttle {
     Smooth,
     /// Independent exponential gaps.
     Poisson,
-    /// From one rate to another in a time, then on at the second. `rate` is not used.
+    /// From one rate to another over a time, then the second rate. Ignores `rate`.
     Linear { from: Rate, to: Rate, over: Span },
-    /// Each rate for its time, then from the start again.
+    /// Each rate for its time, repeated.
     Step(Vec<Step>),
-    /// The whole of a period's budget in its first part.
+    /// The budget of a period in the first part of it.
     Burst { period: Span, duty: f64 },
-    /// A second's budget at once, once a second.
+    /// The budget of a second at once, every second.
     LadingBurst,
-    /// As much as the target takes.
+    /// As fast as the target accepts.
     AllOut,
-    /// A file of lines `seconds rate`: from that time on, that rate.
+    /// A file with lines `seconds rate`: from this time on, this rate.
     Trace(String),
 }
 
@@ -392,17 +391,17 @@ pub struct Step {
     pub hold: Span,
 }
 
-/// Which contexts a connection sends.
+/// Contexts of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
     /// All of them.
     Shared,
-    /// Its own part.
+    /// A separate part per connection.
     Split,
 }
 
-/// Composed while sending, or made before and sent round and round.
+/// Whether packets are composed while sending, or prebuilt and repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -410,41 +409,41 @@ pub enum Mode {
     Prebuilt,
 }
 
-/// A profile. Every field has the value of `real-web` unless given; see `rig/docs/load.md` for where the figures come from.
+/// A profile. The defaults are those of `real-web`; `rig/docs/load.md` has the sources of the figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Profile {
-    /// One line for people.
+    /// A one-line description.
     pub about: String,
     pub payload: Payload,
     pub transport: Transport,
     #[serde(deserialize_with = "crate::units::seed")]
     pub seed: u64,
 
-    /// Live contexts. A range is resolved by the seed.
+    /// Live contexts. The seed selects from a range.
     pub contexts: Range,
     pub popularity: Popularity,
     pub churn: Churn,
     /// Send every context once before drawing.
     pub first_pass: bool,
-    /// Chance that a message belongs to a context never seen before and never again.
+    /// Chance that a message has a context that occurs only once.
     pub flood_p: f64,
-    /// Contexts made to collide in weak identities: see `collide` in the documentation.
+    /// Adds contexts that collide in weak identities: see `collide` in the documentation.
     pub collide: bool,
     pub names: Names,
     pub name_len: Range,
-    /// Different names; without it every context has its own.
+    /// Number of distinct names. Without it every context has its own.
     pub distinct_names: Option<u64>,
     pub tags_per_msg: TagCount,
     pub tag_keys: TagKeys,
     pub tag_key_len: Range,
     pub tag_values: TagValues,
     pub tag_value_len: Range,
-    /// The length of a whole tag; replaces the two lengths.
+    /// Length of a complete tag; replaces the two lengths.
     pub tag_len: Option<Range>,
     pub unique_tag_ratio: f64,
     pub shared_tagsets: f64,
-    /// Different tag lists; replaces `shared_tagsets`.
+    /// Number of distinct tag lists; replaces `shared_tagsets`.
     pub distinct_tag_lists: Option<u64>,
     pub tag_order: TagOrder,
 
@@ -454,12 +453,12 @@ pub struct Profile {
     /// `n` of the rates `1/n`.
     pub sample_rates: Vec<u32>,
     pub value: Value,
-    /// Different members per set.
+    /// Distinct members per set.
     pub set_members: u64,
 
     pub kinds: Kinds,
     pub types: Types,
-    /// Chance that a context has the name and tags of another and a different type.
+    /// Chance that a context has the name and tags of another one with a different type.
     pub type_conflict: f64,
     pub container_id: Option<Extension>,
     pub external_data: Option<Extension>,
@@ -468,11 +467,11 @@ pub struct Profile {
     pub timestamp: Option<Timestamp>,
     pub malformed_p: f64,
 
-    /// By transport when absent: 1432 bytes on UDP, 8192 elsewhere.
+    /// Default: 1432 bytes on UDP, 8192 on others.
     pub packet_size: Option<PacketSize>,
     pub messages_per_packet: Option<Range>,
     pub fit: Fit,
-    /// On streams. Absent: length on unix:// and for DogStatsD on tcp://, newline otherwise.
+    /// On streams. Default: length on unix:// and for DogStatsD on tcp://, otherwise newline.
     pub framing: Option<StreamFraming>,
 
     pub connections: u32,
@@ -480,7 +479,7 @@ pub struct Profile {
     pub rate: Option<Rate>,
     pub throttle: Throttle,
     pub mode: Mode,
-    /// Memory of prebuilt packets.
+    /// Memory for prebuilt packets.
     pub prebuilt: Bytes,
 }
 
@@ -567,7 +566,7 @@ fn real_web_tags() -> BTreeMap<u64, f64> {
     .into()
 }
 
-/// A profile that cannot be used, and why.
+/// Why a profile is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProfileError(pub String);
 
@@ -588,14 +587,14 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Reads YAML in which a key may come twice: the last counts.
+    /// Parses YAML in which a key may be repeated; the last one counts.
     pub(crate) fn from_layers(text: &str) -> Result<Profile, ProfileError> {
         let last_wins =
             serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins };
         serde_saphyr::from_str_with_options(text, last_wins).map_err(|error| ProfileError(error.to_string()))
     }
 
-    /// Reads a profile file; files it names are relative to it.
+    /// Reads a profile file. Paths in it are relative to it.
     pub fn from_file(path: &Path) -> Result<Profile, ProfileError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ProfileError(format!("{}: {error}", path.display())))?;
@@ -612,12 +611,12 @@ impl Profile {
         Ok(profile)
     }
 
-    /// The profile as YAML that `from_yaml` reads back.
+    /// The profile as YAML that `from_yaml` can read.
     pub fn to_yaml(&self) -> String {
         serde_saphyr::to_string(self).expect("a profile is plain data")
     }
 
-    /// The packet size that holds for a transport.
+    /// The effective packet size on a transport.
     pub fn packet_size_on(&self, transport: Transport) -> PacketSize {
         self.packet_size.clone().unwrap_or(match transport {
             Transport::Udp => PacketSize::Fill(Bytes(1432)),

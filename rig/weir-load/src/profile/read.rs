@@ -1,5 +1,5 @@
-//! Packet sizes and tag counts, which people write in several forms. Read by hand, because serde's untagged enums forget why
-//! a text was refused: `8 Kb` must be called ambiguous.
+//! Packet sizes and tag counts, which have several notations. Parsed by hand, because serde's untagged enums lose the reason of an error:
+//! `8 Kb` must be reported as ambiguous.
 
 use super::{PacketSize, TagCount};
 use crate::units::{Bytes, Range};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A key of a map that may be a word or a number.
+/// A map key that may be a word or a number.
 struct Key(String);
 
 impl<'de> Deserialize<'de> for Key {

@@ -1,8 +1,8 @@
-//! What a profile may say: everything that cannot be generated is refused, with the key and what is allowed.
+//! Validates a profile. An error has the key and the allowed values.
 
 use super::*;
 
-/// Beyond this a packet is a slip; no intake takes one.
+/// A larger packet size is a typo; no intake accepts it.
 const PACKET_MAX: u64 = 64 << 20;
 const PREBUILT_MAX: u64 = 16 << 30;
 
@@ -20,13 +20,13 @@ fn share(key: &str, value: f64) -> Result<(), ProfileError> {
     })
 }
 
-/// Weights that something can be drawn with.
+/// Whether the weights are valid and have a positive sum.
 fn are_weights<'a>(mut weights: impl Iterator<Item = &'a f64> + Clone) -> bool {
     weights.clone().sum::<f64>() > 0.0 && weights.all(|weight| *weight >= 0.0 && weight.is_finite())
 }
 
 impl Profile {
-    /// Refuses what cannot be generated, naming the key and what is allowed.
+    /// Refuses a profile that cannot be generated.
     pub fn validate(&self) -> Result<(), ProfileError> {
         self.check_contexts()?;
         self.check_chances()?;

@@ -1,4 +1,4 @@
-//! Sending: one thread per core given, no allocation, no logging, no runtime. Open loop: what is due is sent, lateness is
+//! Sending: one thread per given core, without allocation, logging or async runtime. Open loop: everything due is sent, lateness is
 //! recorded, the schedule never moves.
 
 mod plan;
@@ -26,33 +26,33 @@ use std::time::{Duration, Instant};
 use weir_rig_base::{clock, cpu, socket};
 use worker::{Connection, Worker};
 
-/// What to do when the target takes no more.
+/// Behaviour when the target accepts no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backpressure {
-    /// Datagrams on a schedule: wait one quantum, then skip. Everything else: wait.
+    /// Datagrams on a schedule: wait one quantum, then skip. All others: wait.
     #[default]
     Auto,
     Skip,
     Wait,
 }
 
-/// How stream bytes are cut into packets.
+/// Framing of packets in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// A 32-bit little-endian length before each packet.
     Length,
     /// A newline after each packet.
     Newline,
-    /// The socket keeps packets apart.
+    /// None: the socket preserves packet boundaries.
     None,
 }
 
-/// How to run a load.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub target: Target,
     pub duration: Option<Duration>,
-    /// Stop with the packet that reaches this many messages.
+    /// Stop after the packet that reaches this many messages.
     pub count: Option<u64>,
     pub threads: u32,
     /// Processors for the threads, in turn.
@@ -63,13 +63,13 @@ pub struct Options {
     pub send_buffer: usize,
     /// Send a numbered gauge this often.
     pub markers: Option<Duration>,
-    /// Lets a test slow the generator down: time wasted per packet.
+    /// Slows the generator down in tests: time wasted per packet.
     pub handicap: Option<Duration>,
     pub target_buffer: u64,
     pub oversize_ok: bool,
-    /// Fail rather than send a packet twice.
+    /// Fail instead of repeating a packet.
     pub no_repeat: bool,
-    /// Hand datagrams of one exact size to the kernel glued together (`UDP_SEGMENT`), where it can cut them apart.
+    /// Hand datagrams of one exact size to the kernel joined (`UDP_SEGMENT`), if it can split them.
     pub gso: bool,
     /// Headers of every HTTP request, as `Name: value`.
     pub headers: Vec<String>,
@@ -98,10 +98,10 @@ impl Options {
     }
 }
 
-/// Why a run could not start or had to end.
+/// Why a run could not start or ended early.
 #[derive(Debug)]
 pub enum RunError {
-    /// Options or profile cannot be used.
+    /// Invalid options or profile.
     Usage(String),
     /// The target is missing or went away.
     Target(String),
@@ -125,7 +125,7 @@ impl From<ProfileError> for RunError {
     }
 }
 
-/// Drops the kernel counts for UDP sockets bound to a port on this machine.
+/// The kernel's drop count of UDP sockets on a local port.
 pub fn udp_drops(port: u16) -> Option<u64> {
     let mut found = None;
     for file in ["/proc/net/udp", "/proc/net/udp6"] {
@@ -145,7 +145,7 @@ pub fn udp_drops(port: u16) -> Option<u64> {
     found
 }
 
-/// A run under way: watch its progress, stop it, wait for its end.
+/// A running load: watch its progress, stop it, wait for its end.
 pub struct Running {
     pub progress: Vec<Arc<Progress>>,
     pub stop: Arc<AtomicBool>,
@@ -157,13 +157,13 @@ impl Running {
         self.handle.is_finished()
     }
 
-    /// The report, and the error that ended the run early if one did.
+    /// The report, and the error that ended the run early, if any.
     pub fn finish(self) -> (Report, Option<RunError>) {
         self.handle.join().expect("the run does not panic")
     }
 }
 
-/// Starts a load. Connecting and building happen before this returns; sending starts at once after.
+/// Starts a load. Connects and builds before it returns; sending starts immediately after.
 pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
     let plan = Plan::of(load, options)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -185,7 +185,7 @@ pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
     })
 }
 
-/// What one thread sends.
+/// The part of one thread.
 struct Share {
     connections: Vec<Connection>,
     schedule: Schedule,
@@ -215,7 +215,7 @@ impl Share {
         }
         let mine = connections.len() as u32;
         let schedule = Schedule::new(&load.profile, load.seed, u64::from(thread), mine, all)?;
-        // Shares rounded so that they add up.
+        // Rounded shares with an exact sum.
         let upto = |count: u64, n: u32| (u128::from(count) * u128::from(n) / u128::from(plan.threads)) as u64;
         let count = options
             .count
@@ -268,7 +268,7 @@ fn check_repeat(load: &Load, options: &Options, connection: &Connection) -> Resu
     let units = rate.per_second * duration.as_secs_f64() / connections;
     let fits = match rate.unit {
         RateUnit::Bytes => units <= bytes,
-        // At least one message is in each packet.
+        // Every packet has at least one message.
         RateUnit::Packets | RateUnit::Messages => units <= cycle as f64,
     };
     if fits {
@@ -291,7 +291,7 @@ struct Crew {
     stop: Arc<AtomicBool>,
 }
 
-/// What the threads did together.
+/// Totals of the threads.
 struct Sum {
     tally: Tally,
     lateness: Lateness,
@@ -348,7 +348,7 @@ impl Crew {
         (sum, error)
     }
 
-    /// One thread, from before the start to its end.
+    /// One thread, from its start to its end.
     fn work(&self, index: usize, share: Share, barrier: &Barrier) -> (Worker<'_>, Result<(), RunError>) {
         let mut worker = self.worker(index, share);
         clock::precise_timers();
@@ -374,8 +374,8 @@ impl Crew {
             .iter()
             .map(|connection| connection.source.room());
         let room = rooms.max().unwrap_or(0) + 4 + SPARE;
-        // Room for a whole system call of 8 KiB packets. It stays in the second-level cache between composing and
-        // sending; half of it, with half as many packets per call, cost 7 % more per packet.
+        // Space for a system call's worth of 8 KiB packets. It stays in the second-level cache between composing and sending. Half of it,
+        // with half as many packets per call, cost 7 % more per packet.
         let buffer = (600 << 10).clamp(room, room * BATCH);
         Worker {
             load: &self.load,
@@ -403,7 +403,7 @@ impl Crew {
     fn add(&self, sum: &mut Sum, worker: Worker<'_>) {
         let end = self.options.duration.unwrap_or(Duration::MAX);
         let scheduled = worker.schedule.scheduled(worker.tally.elapsed.min(end));
-        // A count may end before the time it is scheduled for is over.
+        // A count may be reached before the end of the schedule.
         sum.scheduled += match self.options.count {
             Some(_) => scheduled.min(worker.tally.units_due),
             None => scheduled,
@@ -457,7 +457,7 @@ pub fn run(load: &Load, options: &Options) -> Result<(Report, Option<RunError>),
     Ok(start(load, options)?.finish())
 }
 
-/// True when connections send different contexts, so that gauges have one last value.
+/// Whether connections send different contexts, so that gauges have one last value.
 pub fn split(load: &Load) -> bool {
     load.profile.connections == 1 || load.profile.connection_contexts == Sharing::Split
 }

@@ -1,4 +1,4 @@
-//! What options and profile come to, checked before the first socket is opened.
+//! Combines options and profile, and checks them before the first socket is opened.
 
 use super::{Backpressure, Framing, Options, RunError};
 use crate::profile::{Payload, StreamFraming, Transport};
@@ -8,14 +8,14 @@ use crate::target::Target;
 use crate::units::RateUnit;
 use std::time::Duration;
 
-/// How a load will be sent.
+/// The plan of a load.
 pub struct Plan {
-    /// Requests, each of which waits for its answer.
+    /// Whether packets are requests, each of which waits for its answer.
     pub http: bool,
     pub threads: u32,
     pub framing: Framing,
     pub quantum: Duration,
-    /// What the target does not take is skipped.
+    /// Whether packets that the target does not accept are skipped.
     pub skip: bool,
 }
 
@@ -32,7 +32,7 @@ impl Plan {
         let on_schedule = load.profile.rate_unit().is_some();
         Ok(Plan {
             http,
-            // Every HTTP connection has a thread of its own, because it waits for answers.
+            // Every HTTP connection has its own thread, because it waits for answers.
             threads: if http { all } else { options.threads.clamp(1, all) },
             framing: framing(load, options)?,
             quantum: options.quantum.unwrap_or_else(|| usual_quantum(load)),
@@ -109,8 +109,8 @@ fn framing(load: &Load, options: &Options) -> Result<Framing, RunError> {
     Ok(framing)
 }
 
-/// 1 ms, unless that would be a burst of more packets than a receive buffer of ordinary size holds. Shorter ones cost the
-/// sender a fifth more per packet, because it wakes itself and the receiver more often.
+/// 1 ms, unless a usual receive buffer cannot hold the resulting burst. Shorter quanta cost the sender a fifth more per packet, because it
+/// and the receiver wake more often.
 fn usual_quantum(load: &Load) -> Duration {
     let size = load.profile.packet_size_on(load.transport).max() as f64;
     let packets = load.profile.rate.map_or(0.0, |rate| match rate.unit {

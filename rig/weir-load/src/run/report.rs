@@ -1,11 +1,11 @@
-//! What a run did, and the cause of a shortfall.
+//! Result of a run, and the cause of a shortfall.
 
 use crate::manifest::Marker;
 use crate::units::RateUnit;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Counters a running thread shows to others.
+/// Live counters of a running thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Progress {
@@ -17,14 +17,14 @@ pub struct Progress {
     pub late_packets: AtomicU64,
 }
 
-/// Which packets of a connection's stream were sent: the first `composed`, but for the ranges skipped.
+/// The sent packets of a connection's stream: the first `composed`, except for the skipped ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     pub connection: u32,
     pub composed: u64,
-    /// Start and end (excluded), rising.
+    /// Start and exclusive end, ascending.
     pub skipped: Vec<(u64, u64)>,
-    /// Packets after which the stream repeats.
+    /// Length of the stream's cycle, in packets.
     pub cycle: Option<u64>,
 }
 
@@ -68,7 +68,7 @@ impl Lateness {
         self.total += other.total;
     }
 
-    /// Upper end of the bucket that holds quantile `q`, in seconds.
+    /// Upper bound of the bucket with quantile `q`, in seconds.
     pub fn quantile(&self, q: f64) -> f64 {
         let mut left = (self.total as f64 * q).ceil();
         for (index, count) in self.buckets.iter().enumerate() {
@@ -82,7 +82,7 @@ impl Lateness {
     }
 }
 
-/// What one thread did, or all of them.
+/// Totals of one thread, or of all.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub packets: u64,
@@ -119,7 +119,7 @@ impl Tally {
     }
 }
 
-/// What one run did.
+/// Result of one run.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub packets: u64,
@@ -143,9 +143,9 @@ pub struct Report {
     pub sent: Vec<Sent>,
     pub started_unix_ns: u64,
     pub threads: u32,
-    /// Packets the kernel dropped at the target's UDP socket while we sent, where it can be seen.
+    /// Packets that the kernel dropped at the target's UDP socket during the run, if visible.
     pub kernel_drops: Option<u64>,
-    /// Datagrams went to the kernel glued together, to the end.
+    /// Whether segmentation offload was used until the end.
     pub gso: bool,
 }
 
@@ -156,7 +156,7 @@ pub enum Verdict {
     TargetLimited,
     GeneratorLimited,
     HostLimited,
-    /// All-out into something that never pushed back and lost nothing.
+    /// All-out into a target that never pushed back and lost nothing.
     Unlimited,
 }
 
@@ -173,7 +173,7 @@ impl Verdict {
 }
 
 impl Report {
-    /// The split of a shortfall: the target pushed back, the generator was late, or the host gave its core away.
+    /// The cause of a shortfall: the target pushed back, the generator was late, or the host took its core away.
     pub fn verdict(&self) -> Verdict {
         let elapsed = self.elapsed.as_secs_f64() * f64::from(self.threads);
         if elapsed == 0.0 {

@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use weir_rig_base::{clock, socket};
 
-/// A target that answers no request within this time is taken for dead.
+/// Without an answer within this time the target counts as dead.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long after the end of a schedule a late sender may still send what was due before it.
+/// How long after the end of a schedule a late sender may still send due packets.
 const CATCH_UP: Duration = Duration::from_millis(100);
 
 /// State of one sending thread.
@@ -53,7 +53,7 @@ pub struct Connection {
     pub sent: Sent,
 }
 
-/// How a batch ended.
+/// Result of a batch.
 enum Outcome {
     Done,
     /// Time is up; the rest of the batch was not sent.
@@ -75,7 +75,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Composes what is due, at most a batch, for one connection.
+    /// Composes due packets for one connection, at most a batch.
     fn fill(&mut self, which: usize, now: Duration, next_due: &mut Duration, most: usize) {
         self.spans.clear();
         self.dues.clear();
@@ -109,7 +109,7 @@ impl Worker<'_> {
             };
             at += len;
             self.spans.push(span);
-            // Messages count as they are composed, so that a count is met exactly at a packet's end.
+            // Counts messages when they are composed, so that a count is met exactly at a packet's end.
             self.tally.messages += u64::from(packet.messages);
             if !all_out {
                 self.dues.push(*next_due);
@@ -127,7 +127,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Waits until the target takes more, at most until the end. Returns the time waited.
+    /// Waits until the target accepts more, at most until the end. Returns the time waited.
     fn wait(&mut self, which: usize, most: Duration) -> Result<Duration, RunError> {
         let before = Instant::now();
         socket::wait_writable(self.connections[which].socket.as_fd(), most).map_err(RunError::Io)?;
@@ -144,8 +144,8 @@ impl Worker<'_> {
                 "{target}: a packet of up to {} bytes is larger than the transport carries",
                 self.load.packet_max()
             )),
-            // A UDP target that was never there is noticed only now. A Unix socket that goes away says so in one of several ways,
-            // by where it found the sender.
+            // A missing UDP target is noticed only now. A Unix socket that was removed causes one of several errors, depending on what the
+            // sender was doing.
             Some(libc::ECONNREFUSED | libc::ENOENT) => {
                 RunError::Target(format!("{target}: nothing listens there, or not any more"))
             }
@@ -164,7 +164,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Sends the batch on one connection. Packets given up are recorded with the connection.
+    /// Sends the batch on one connection. Records abandoned packets.
     fn send(&mut self, which: usize, start: Instant, end: Duration) -> Result<Outcome, RunError> {
         let first = self.connections[which].sent.composed;
         self.connections[which].sent.composed += self.spans.len() as u64;
@@ -203,7 +203,7 @@ impl Worker<'_> {
                     waited = Duration::ZERO;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A kernel or device that cannot cut datagrams apart says so with the first of them.
+                // A kernel or device without segmentation offload fails with the first of them.
                 Err(error)
                     if self.gso
                         && matches!(
@@ -231,8 +231,8 @@ impl Worker<'_> {
                         continue;
                     }
                     let now = start.elapsed();
-                    // A packet cut in the middle is finished for a second, so that a stream ends at a boundary; what was due
-                    // in time has a moment, too.
+                    // A partly written packet gets a second to be completed, so that a stream ends at a boundary. Packets that were due in
+                    // time get a moment too.
                     let grace = if partial > 0 {
                         Duration::from_secs(1)
                     } else if !self.schedule.is_all_out() {
@@ -264,8 +264,8 @@ impl Worker<'_> {
         Ok(Outcome::Done)
     }
 
-    /// Posts the batch (one packet) and waits for the answer. Answers that ask for less count as refused, rejections end the
-    /// run: a target that rejects its load measures nothing.
+    /// Posts the batch (one packet) and waits for the answer. Overload answers count as refused. Rejections end the run: a target that
+    /// rejects its load measures nothing.
     fn send_requests(&mut self, which: usize, start: Instant) -> Result<Outcome, RunError> {
         let first = self.connections[which].sent.composed;
         self.connections[which].sent.composed += self.spans.len() as u64;
@@ -327,7 +327,7 @@ impl Worker<'_> {
             let now = start.elapsed();
             for due in &self.dues[done..done + sent] {
                 let late = now.saturating_sub(*due);
-                // Sending at the end of the quantum in which a packet is due is on time.
+                // A packet sent at the end of its quantum is on time.
                 self.lateness.add(late, 1);
                 if late > 2 * self.quantum {
                     self.tally.late_packets += 1;
@@ -342,7 +342,7 @@ impl Worker<'_> {
         self.progress.late_packets.store(self.tally.late_packets, Relaxed);
     }
 
-    /// Takes back what was composed and never sent.
+    /// Takes back packets that were composed and never sent.
     fn give_up(&mut self, which: usize, first: u64, done: usize) {
         for index in done..self.spans.len() {
             self.tally.messages -= u64::from(self.spans[index].messages);
@@ -362,7 +362,7 @@ impl Worker<'_> {
             framed.push(b'\n');
         }
         let sent_unix_ns = clock::unix_ns();
-        // A marker the target has no room for is left out; a stream never takes half of so few bytes.
+        // A marker without room is skipped; a stream never accepts half of so few bytes.
         if let Ok(written) = self.connections[0].socket.write(&framed)
             && written == framed.len()
         {
@@ -378,7 +378,7 @@ impl Worker<'_> {
             next_due = self.schedule.due(0.0, 0.0);
         }
         let connections = self.connections.len();
-        // A schedule spreads over all connections; small batches keep them all busy.
+        // A schedule covers all connections; small batches keep them all busy.
         let most = if self.load.transport == Transport::Http {
             1
         } else {
@@ -393,8 +393,7 @@ impl Worker<'_> {
                 break Ok(());
             }
             if now >= end {
-                // What was due before the end is sent, so that the same seed means the same bytes however late the last
-                // turn is.
+                // Sends everything that was due before the end, so that equal seeds give equal bytes however late the last turn is.
                 if all_out || next_due >= end || now >= end.saturating_add(CATCH_UP) {
                     break Ok(());
                 }
@@ -411,13 +410,13 @@ impl Worker<'_> {
                 break Ok(());
             }
             if next_due > now {
-                // The end of the quantum in which the next packet is due, so that what is due together goes together.
+                // The end of the quantum of the next packet, so that packets due in it are sent together.
                 let quanta = next_due.as_nanos() / self.quantum.as_nanos() + 1;
                 let mut wake = Duration::from_nanos_u128(quanta * self.quantum.as_nanos());
                 if self.options.markers.is_some() && self.sends_markers {
                     wake = wake.min(next_marker);
                 }
-                // A stop asked for is noticed within this time.
+                // A requested stop is noticed within this time.
                 wake = wake.min(end).min(now + Duration::from_millis(100));
                 clock::sleep_until(start, wake);
                 continue;

@@ -26,7 +26,7 @@ module StatsD
 
       class << self
         # @param core [Core]
-        # @return [Proc] what runs when no client is left, and at the exit of the process
+        # @return [Proc] runs when no client is left, and at the exit of the process
         # @api private
         def finalize(core)
           proc { core.finalize }
@@ -38,7 +38,7 @@ module StatsD
       attr_reader :core
 
       # @param sink [#<<] where messages go
-      # @param datagram_builder_class [Class] what writes them
+      # @param datagram_builder_class [Class] writes them
       # @param prefix [String, nil] written before each name, followed by a dot
       # @param default_tags [Hash, Array<String>, String, nil] added to every message
       # @param options [Hash] `flush_interval`, `max_values`, `max_contexts`; see {Core#initialize}

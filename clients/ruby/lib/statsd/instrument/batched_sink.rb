@@ -16,7 +16,7 @@ module StatsD
       DEFAULT_MAX_PACKET_SIZE = UdpConnection::DEFAULT_MAX_PACKET_SIZE
       # Seconds between reports about batching; 0 turns them off.
       DEFAULT_STATISTICS_INTERVAL = 0
-      # What a full queue can mean.
+      # The possible reactions to a full queue.
       OVERFLOW_POLICIES = %i[sync drop].freeze
 
       class << self
@@ -35,7 +35,7 @@ module StatsD
       # @return [Integer] bytes in the longest packet
       attr_reader :max_packet_size
 
-      # @param sink [Sink] what sends the packets
+      # @param sink [Sink] sends the packets
       # @param thread_priority [Integer] of the background thread
       # @param buffer_capacity [Integer] messages the queue holds
       # @param max_packet_size [Integer, nil] bytes; nil asks the sink

@@ -9,7 +9,7 @@ module StatsD
       attr_reader :parent
       # @return [Array<Datagram>] everything since the start or the last {#clear}
       attr_reader :datagrams
-      # @return [Class] what messages are parsed with
+      # @return [Class] the parser of messages
       attr_reader :datagram_class
 
       def initialize(parent:, datagram_class: Datagram)
@@ -36,7 +36,7 @@ module StatsD
         @datagrams.clear
       end
 
-      # Does what there is to do before everything taken has arrived.
+      # Sends everything that it has taken.
       # @return [void]
       def flush(blocking: false)
         @parent.flush(blocking: blocking)

@@ -81,7 +81,7 @@ module StatsD
       # Tag cardinalities a server understands.
       CARDINALITIES = %w[none low orchestrator high].freeze
 
-      # @return [Class] what writes the messages
+      # @return [Class] the writer of messages
       attr_reader :datagram_builder_class
       # @return [Mode] what a call reads once
       # @api private
@@ -108,7 +108,7 @@ module StatsD
       # @param default_tags [Hash, Array<String>, String, nil] added to every message
       # @param implementation [String, Symbol] `datadog`, `dogstatsd` or `statsd`
       # @param sink [#sample?, #<<, #flush] where messages go
-      # @param datagram_builder_class [Class] what writes them; replaces `implementation`
+      # @param datagram_builder_class [Class] writes them; replaces `implementation`
       # @param enable_aggregation [Boolean, nil] nil: when the sink is a {BatchedSink}
       # @param aggregation_flush_interval [Float] seconds between flushes
       # @param aggregation_max_context_size [Integer] samples of one context sent without waiting
@@ -376,7 +376,7 @@ module StatsD
       # Decides how calls are handled from now on, and makes handles look again.
       #
       # Signal handlers do this, too, so it takes no lock. A thread whose decision was overtaken by another change
-      # decides once more.
+      # decides again.
       def enter_mode
         sink = core = nil
         until @mode&.for?(sink, core) && sink.equal?(current_sink) && core.equal?(current_core(sink))

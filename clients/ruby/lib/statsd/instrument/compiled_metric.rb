@@ -21,7 +21,7 @@ module StatsD
       # as much as an ordinary call.
       DEFAULT_MAX_TAG_COMBINATION_CACHE_SIZE = 5_000
 
-      # What the value of a varying tag may be declared as.
+      # The types that the value of a varying tag may have.
       TAG_TYPES = [String, Integer, Float, Symbol, :Boolean].freeze
       private_constant :TAG_TYPES
 
@@ -182,7 +182,7 @@ module StatsD
 
         private
 
-        # Says what a subclass is, and gives it the method that {define} will replace.
+        # Sets the type of a subclass, and gives it the method that {define} will replace.
         def metric_type(type, method_name, default_value: nil, allow_measuring_latency: false)
           define_singleton_method(:type) { type }
           define_singleton_method(:method_name) { method_name }
@@ -211,7 +211,7 @@ module StatsD
           end
         end
 
-        # What the generated methods begin with, for types that can time a block.
+        # The beginning of the generated methods, for types that can time a block.
         def timing_source(call)
           return "" unless allow_measuring_latency
 

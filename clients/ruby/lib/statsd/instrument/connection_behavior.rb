@@ -2,7 +2,7 @@
 
 module StatsD
   module Instrument
-    # What the connections have in common: a socket opened at the first send, a write that gives up
+    # The common part of the connections: a socket opened at the first send, a write that gives up
     # after a while, and packets that are never longer than agreed.
     #
     # A connection belongs to one thread. {Sink} makes one for each thread that sends.

@@ -19,7 +19,7 @@ module StatsD
           end
         end
 
-        # @return [Class] what the messages of this builder are parsed with
+        # @return [Class] the parser of this builder's messages
         def datagram_class
           Datagram
         end

@@ -53,7 +53,7 @@ module StatsD
           flush
         end
 
-        # Sends what is in the queue, after what the background thread has already taken.
+        # Sends the queue, after the messages that the background thread has already taken.
         def flush
           send_all
         rescue ThreadError
@@ -80,7 +80,7 @@ module StatsD
           start unless @interrupted || @dispatcher_thread&.alive?
         end
 
-        # What is queued belongs to the parent; the child starts empty.
+        # Queued messages belong to the parent; the child starts empty.
         def after_fork
           @sending = Mutex.new
           @queue.clear
@@ -125,7 +125,7 @@ module StatsD
           Thread.pass while in_turn { send_batch } && @queue.length.positive?
         end
 
-        # What was taken out of the queue is nowhere else until it is sent.
+        # Until they are sent, messages taken from the queue exist only here.
         def in_turn
           @sending.synchronize { Background.uninterrupted { yield } } # rubocop:disable Style/ExplicitBlockArgument
         end
@@ -141,7 +141,7 @@ module StatsD
           end
         end
 
-        # The caller makes room by sending what is in front.
+        # The caller makes room by sending the oldest messages.
         # @yield puts the message into the queue
         def send_after_the_others(message, counted: false)
           in_turn do
@@ -191,7 +191,7 @@ module StatsD
         def send_packet(packet)
           @sink.respond_to?(:send_packet) ? @sink.send_packet(packet) : @sink << packet
         rescue StandardError => e
-          # Sinks of the library do not raise; what another one did not take is lost.
+          # Sinks of the library do not raise; if another sink raises, its message is lost.
           @telemetry.dropped(:writer, packet.bytesize)
           StatsD.logger.error { "[#{self.class.name}] sending failed: #{e.class}: #{e.message}" }
         end

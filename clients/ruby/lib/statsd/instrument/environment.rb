@@ -276,7 +276,7 @@ module StatsD
         tag_of("DD_ENTITY_ID", "dd.internal.entity_id")
       end
 
-      # What these variables say of the process. They are made for tracers and agents; many environments set them.
+      # Tags from these variables. They are made for tracers and agents; many environments set them.
       def dd_tags
         # Separated by commas or blanks.
         listed = env.fetch("DD_TAGS", "").split(/[,\s]+/).reject(&:empty?)

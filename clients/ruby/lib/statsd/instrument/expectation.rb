@@ -4,7 +4,7 @@ require "set"
 
 module StatsD
   module Instrument
-    # What an assertion expects of a metric: type and name, and optionally value, rate, tags and how
+    # The expectations of an assertion: type and name, and optionally value, rate, tags and how
     # often it was emitted.
     class Expectation
       class << self

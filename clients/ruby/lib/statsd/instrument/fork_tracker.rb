@@ -2,7 +2,7 @@
 
 module StatsD
   module Instrument
-    # Tells long-lived objects that the process forked, so that a child neither resends what its
+    # Notifies long-lived objects that the process forked, so that a child neither resends what its
     # parent had buffered nor waits for threads that stayed behind. Metric calls themselves never
     # look at the process id.
     # @api private
@@ -29,7 +29,7 @@ module StatsD
           tracked.grep(BatchedSink::Dispatcher).each(&last)
         end
 
-        # In a process that became a daemon: the parent is gone without sending anything, so what is
+        # In a process that became a daemon: the parent has ended without sending anything, so what is
         # buffered is still ours, but the threads are gone.
         def after_daemon
           @tracked.to_a.each(&:after_daemon)

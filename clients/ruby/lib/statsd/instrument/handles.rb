@@ -27,7 +27,7 @@ module StatsD
         end
       end
 
-      # What handles of all types have in common. A handle is itself the cell of the first thread
+      # The common part of all handles. A handle is itself the cell of the first thread
       # that uses it; other threads use cells in their tables. The owner is unset whenever something
       # changes that the fast path does not look at: the client, capturing, a fork.
       module Binding

@@ -2,7 +2,7 @@
 
 module StatsD
   module Instrument
-    # What tests use besides the assertions and matchers.
+    # Test helpers besides the assertions and matchers.
     module Helpers
       # @param client [Client, nil] nil: {StatsD.singleton_client}
       # @yield emits metrics

@@ -25,7 +25,7 @@ module StatsD
         self
       end
 
-      # Does what there is to do before everything taken has arrived.
+      # Sends everything that it has taken.
       # @return [void]
       def flush(blocking: false)
         # A logger writes at once.

@@ -43,7 +43,7 @@ module StatsD
 
         private
 
-        # @return [String, nil] what is wrong
+        # @return [String, nil] the failure, if any
         def failure(datagrams)
           found = datagrams.select { |datagram| candidate?(datagram) }
           times = @options[:times]

@@ -11,7 +11,7 @@ module StatsD
       # Members of sets are kept in Ruby, each thread its own.
       SetCell = Pure::SetCell
 
-      # What a cell has in common with {Pure::Cell}.
+      # The common part of these cells and {Pure::Cell}.
       class Cell
         # @return [Boolean] whether all threads may record into one cell
         def self.shared?

@@ -14,7 +14,7 @@ module StatsD
         self
       end
 
-      # Does what there is to do before everything taken has arrived.
+      # Sends everything that it has taken.
       # @return [void]
       def flush(blocking: false)
         # Nothing is ever held back.

@@ -9,14 +9,14 @@ module StatsD
     # something could be written again. Without this a full queue in front of it would cost a timeout per packet.
     # @api private
     class Patience
-      # @param seconds [Float] what one write may wait
+      # @param seconds [Float] longest wait of one write
       def initialize(seconds)
         @seconds = seconds
         @lost = false
         @deadline = nil
       end
 
-      # @return [Float] what the next write may wait now
+      # @return [Float] longest wait of the next write
       def seconds
         return 0.0 if @lost
         return @seconds unless @deadline

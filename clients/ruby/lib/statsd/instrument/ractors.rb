@@ -6,7 +6,7 @@ module StatsD
     # the main one: forks, exits, and handles that follow {StatsD.singleton_client}.
     # @api private
     module Ractors
-      # What Ruby raises when a Ractor touches what belongs to another.
+      # The error that Ruby raises when a Ractor uses an object of another.
       ISOLATION_ERROR = defined?(::Ractor::IsolationError) ? ::Ractor::IsolationError : Class.new(StandardError)
 
       class << self

@@ -5,7 +5,7 @@ module StatsD
     # Sends each message at once, from the calling thread, as a packet of its own.
     #
     # Every thread has its own connection. After a socket error the connection is opened again and
-    # the packet tried once more; then it is dropped, counted and logged.
+    # the packet tried again; then it is dropped, counted and logged.
     class Sink
       class << self
         # @param addr [String] `host:port`, `udp://host:port`, `unixgram:///path`, `unix:///path`
@@ -137,7 +137,7 @@ module StatsD
           position += sent
           next if sent.positive?
 
-          # What the kernel objects to, it objects to once more here, where errors are handled.
+          # The kernel refuses the same packet again here, where errors are handled.
           transmit(packets[position])
           position += 1
         end
@@ -171,7 +171,7 @@ module StatsD
         send_after_error(packet, e)
       end
 
-      # Tries once more, through a new connection, if that is worth it.
+      # Tries again, through a new connection, if that is worth it.
       # @return [Boolean] whether the packet was sent
       def send_after_error(packet, error)
         again = worth_another_try?(error)

@@ -2,10 +2,10 @@
 
 module StatsD
   module Instrument
-    # What the client itself did: messages taken, packets sent, and everything that was dropped with
+    # The client's own counts: messages taken, packets sent, and everything that was dropped with
     # the reason. Always counted; sent to the server by {TelemetryReport}.
     class Telemetry
-      # Name of each counter, and what it counts.
+      # The counters, with their meaning.
       COUNTERS = {
         metrics: "samples accepted, aggregated ones included",
         events: "events accepted",
@@ -37,7 +37,7 @@ module StatsD
         COUNTERS.keys.to_h { |name| [name, counts[name]] }
       end
 
-      # What has been counted since the last call of any client: clients that share a sink share its counters.
+      # The counts since the last call of any client: clients that share a sink share its counters.
       # @return [Hash{Symbol => Integer}]
       # @api private
       def unreported

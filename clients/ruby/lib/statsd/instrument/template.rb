@@ -2,7 +2,7 @@
 
 module StatsD
   module Instrument
-    # The unchanging bytes of one context: what stands before the value and what stands behind it.
+    # The unchanging bytes of one context, before and after the value.
     # @api private
     class Template
       # @return [String] prefix, name and colon

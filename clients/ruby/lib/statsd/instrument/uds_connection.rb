@@ -44,7 +44,7 @@ module StatsD
           sent, error = Backend.send_packets(socket.fileno, packets, from, (@patience.seconds * 1_000).ceil)
           @patience.regain if sent.positive?
           @patience.lose if error == Errno::ETIMEDOUT::Errno
-          # What a Unix socket did not take, it says at once.
+          # A Unix socket reports a failure at once.
           [sent, error, 0]
         end
       end

@@ -26,7 +26,7 @@ module StatsD
         tail = template.tail_bytes
         text = text.b unless text.ascii_only?
         until fits?(head, text, tail)
-          # What is too long for the rest of this packet may fit into the next as a whole.
+          # A message that is too long for the rest of this packet may fit into the next.
           unless @packet.empty? || head.bytesize + text.bytesize + tail.bytesize > @max
             finish
             next
@@ -55,7 +55,7 @@ module StatsD
 
       private
 
-      # Sinks of the library do not raise; what another one did not take is lost, and nothing else.
+      # Sinks of the library do not raise; if another sink raises, only its message is lost.
       def hand_over(packet)
         @send.call(packet)
       rescue StandardError => e

@@ -126,8 +126,8 @@ where
         postcard::to_extend(&families, Vec::new()).unwrap_or_default()
     }
 
-    /// Continues the series of another process. `away`: seconds since it saved them. Returns how many have no room
-    /// for. Of an empty state; after an error it is empty again.
+    /// Continues the series of another process. `away`: seconds since it saved them. Returns how many found no room. The state must be
+    /// empty; after an error it is empty again.
     pub fn restore(&mut self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
         let restored = self.try_restore(saved, away, now);
         if restored.is_none() {

@@ -1,4 +1,4 @@
-//! The requests of `weir top`, on a separate thread: keys work even if the agent does not answer.
+//! The requests of `weir top`, on a separate thread, so that keys work even if the agent does not answer.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use crate::cli::recent::{Books, Metric, Metrics, Points, path};
 use crate::failure::Failure;
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Names that are listed.
+/// Maximum names in the list.
 const NAMES_MAX: usize = 500;
-/// Seconds of the small charts.
+/// Seconds of the small charts, as an API parameter.
 const BOOKS: &str = "-120";
 
-/// The part of the screen's state that decides the requests.
+/// The part of the screen's state that determines the requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
-    /// Of the list of metrics; `None` where another list is shown.
+    /// The list of metrics; `None` if another list is shown.
     pub metrics: Option<WantedMetrics>,
     pub chart: Option<WantedChart>,
 }
@@ -29,9 +29,9 @@ pub struct Wanted {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WantedMetrics {
     pub pattern: String,
-    /// As the API names it; `None`: those with most samples, which the agent knows by its contexts.
+    /// The API's name of the order. `None`: most samples first, from the report of contexts.
     pub sort: Option<&'static str>,
-    /// Names on the screen: these alone get a small chart.
+    /// Names on the screen; only these get a small chart.
     pub visible: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ pub struct WantedChart {
     pub kind: String,
     pub function: Option<String>,
     pub by: Option<String>,
-    /// Such as `-15m`; `None`: everything stored.
+    /// For example `-15m`; `None`: everything stored.
     pub from: Option<&'static str>,
 }
 
@@ -49,21 +49,21 @@ pub struct WantedChart {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub String);
 
-/// The agent's answers of one second.
+/// The agent's answers in one second.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub status: Status,
     pub contexts: ContextReport,
     pub books: Books,
     pub process: Books,
-    /// Absent where the list is not shown, or the last minutes are not kept.
+    /// Absent if the list is not shown or the last minutes are disabled.
     pub metrics: Option<Metrics>,
     pub details: HashMap<String, Metric>,
-    /// Or why there is none.
+    /// Or the error.
     pub points: Option<Result<Points, Refused>>,
 }
 
-/// Asks once a second, and at once when something else is wanted. Ends with the screen.
+/// Sends requests every second, and at once when the requests change. Ends with the screen.
 pub fn keep_asking(address: SocketAddr, wants: Receiver<Wanted>, happenings: Sender<Happening>) {
     let mut wanted = Wanted::default();
     loop {
@@ -86,7 +86,7 @@ fn snapshot(address: SocketAddr, wanted: &Wanted) -> Result<Snapshot, Failure> {
         status: read(address, &body)?,
         ..Snapshot::default()
     };
-    // There is none before the first flush.
+    // There is no report before the first flush.
     if let Answer::Body(body) = ask(address, "/api/v1/contexts?top=100")? {
         snapshot.contexts = read(address, &body)?;
     }
@@ -106,7 +106,7 @@ fn snapshot(address: SocketAddr, wanted: &Wanted) -> Result<Snapshot, Failure> {
     Ok(snapshot)
 }
 
-/// Empty where the last minutes are not kept.
+/// Empty if the last minutes are disabled.
 fn books(address: SocketAddr, pattern: &str) -> Result<Books, Failure> {
     let path = path(
         "/api/v1/books",

@@ -1,4 +1,4 @@
-//! Draws the state of `weir top`. Says nothing by colour alone.
+//! Draws the state of `weir top`. Nothing is expressed by colour alone.
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -31,7 +31,7 @@ Enter              the metric as a chart; then
 Esc                no filter
 q                  end";
 
-/// The whole screen. Notes how many rows a list has room for.
+/// Draws the screen. Records the number of rows that a list has room for.
 pub fn draw(state: &mut State, now: u64, frame: &mut Frame<'_>) {
     let [head, tabs, body, foot] = Layout::vertical([
         Constraint::Length(2),
@@ -55,7 +55,7 @@ pub fn draw(state: &mut State, now: u64, frame: &mut Frame<'_>) {
     }
 }
 
-/// The agent's name, and in one line whether all is well.
+/// The agent's name, and its health in one line.
 fn heading(state: &State, now: u64) -> Text<'static> {
     let Some(snapshot) = &state.snapshot else {
         let (style, text) = match &state.away {
@@ -155,7 +155,7 @@ fn draw_overview(state: &State, area: Rect, buffer: &mut Buffer) {
     let rates = rate_lines(&snapshot.books, &snapshot.process, area.width);
     let shares: Vec<&MemoryShare> = shares(&snapshot.status);
     let losses = loss_lines(state);
-    // Losses are given what they need before memory is.
+    // Losses get the space that they need before memory does.
     let wanted: usize = losses.iter().map(|line| rows(line, area.width)).sum();
     let [top, middle, bottom] = Layout::vertical([
         Constraint::Length(rates.len() as u16 + 1),
@@ -170,7 +170,7 @@ fn draw_overview(state: &State, area: Rect, buffer: &mut Buffer) {
     Paragraph::new(memory_lines(&snapshot.status, &shares, bottom.width)).render(bottom, buffer);
 }
 
-/// Rows that a line takes at most when it is wrapped between words.
+/// The maximum rows of a line that is wrapped between words.
 fn rows(line: &Line<'_>, width: u16) -> usize {
     match line.width().div_ceil(usize::from(width.max(1))) {
         0 | 1 => 1,
@@ -269,7 +269,7 @@ fn memory_lines(status: &Status, shares: &[&MemoryShare], width: u16) -> Vec<Lin
     lines
 }
 
-/// A list whose chosen row is on the screen.
+/// A list, scrolled to its selected row.
 fn draw_list(
     state: &State,
     head: &[&str],

@@ -1,7 +1,7 @@
-//! `weir top`: who uses how much of the running agent. Full screen on a terminal, a table elsewhere.
+//! `weir top`: usage of the running agent. Full screen on a terminal, otherwise a table.
 //!
-//! [`state`] knows what is on the screen and what keys do, [`draw`] draws it, [`data`] asks the agent, and [`screen`] puts them
-//! together. [`plain`] is the table.
+//! [`state`] holds the screen's state and handles keys, [`draw`] draws it, [`data`] queries the agent, and [`screen`] combines them.
+//! [`plain`] is the table.
 
 use std::io::{self, IsTerminal as _};
 
@@ -22,7 +22,7 @@ mod state;
 enum Happening {
     Typed(KeyEvent),
     Resized,
-    /// The agent's answer, or why there is none.
+    /// The agent's answer, or the error.
     Answered(Box<Result<data::Snapshot, Failure>>),
     End,
 }

@@ -1,4 +1,4 @@
-//! Tables of who uses how much of the running agent, for scripts and for reading later.
+//! Tables of the running agent's usage, for scripts.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! The terminal of `weir top`: taken over at the start, given back at the end, however that comes.
+//! The terminal of `weir top`: set up at the start and restored at the end, in every case.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ use crate::failure::Failure;
 pub fn run(address: SocketAddr) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::runtime(format!("the terminal cannot be used: {error}"));
     let (sender, happenings) = channel();
-    // Before the terminal is another: a signal gives it back.
+    // Before the terminal is changed: a signal restores it.
     watch_signals(sender.clone()).map_err(failed)?;
     end_on_panic();
-    // From here on a panic gives the terminal back before it says why.
+    // From here on a panic restores the terminal before it prints its message.
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let (wants, wanted) = channel();
     let for_answers = sender.clone();
@@ -34,7 +34,7 @@ pub fn run(address: SocketAddr) -> Result<(), Failure> {
     ended.map_err(failed)
 }
 
-/// A panic of any thread ends the program: half a program would leave a frozen screen.
+/// A panic of any thread ends the program; otherwise the screen would freeze.
 fn end_on_panic() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -53,7 +53,7 @@ fn show(
     let mut asked = Wanted::default();
     loop {
         terminal.draw(|frame| draw::draw(&mut state, unix_now(), frame))?;
-        // The number of rows decides the requests, so this comes after drawing.
+        // The requests depend on the number of rows, which drawing determines.
         let wanted = state.wanted();
         if wanted != asked {
             let _ = wants.send(wanted.clone());
@@ -62,7 +62,7 @@ fn show(
         let Ok(happening) = happenings.recv() else {
             return Ok(());
         };
-        // Several at once are drawn once.
+        // Several simultaneous events are drawn once.
         for happening in std::iter::once(happening).chain(happenings.try_iter()) {
             match happening {
                 Happening::End => return Ok(()),
@@ -74,7 +74,7 @@ fn show(
     }
 }
 
-/// Ends when the terminal does.
+/// Ends with the terminal.
 fn read_keys(happenings: &Sender<Happening>) {
     loop {
         let happening = match event::read() {

@@ -1,4 +1,4 @@
-//! What is on the screen of `weir top`: which list, which row, which chart; and what keys do to it. It draws nothing and sends no requests.
+//! The state of `weir top`: the list, row and chart on the screen, and the effect of keys. It draws nothing and sends no requests.
 
 use std::cmp::Reverse;
 
@@ -41,7 +41,7 @@ impl Tab {
         }
     }
 
-    /// The orders of its rows, the first by default.
+    /// The sort orders of its rows, the default first.
     pub fn sorts(self) -> &'static [&'static str] {
         match self {
             Tab::Overview => &[],
@@ -61,14 +61,14 @@ impl Tab {
     }
 }
 
-/// The command of a key to the program.
+/// The effect of a key on the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     Go,
     End,
 }
 
-/// One metric in large.
+/// One metric on the full screen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Charted {
     pub metric: String,
@@ -78,7 +78,7 @@ pub struct Charted {
     window: usize,
 }
 
-/// As the API takes them, and as people read them.
+/// As API parameters, and as text.
 const WINDOWS: [(Option<&str>, &str); 4] = [
     (None, "everything stored"),
     (Some("-5m"), "5 min"),
@@ -86,7 +86,7 @@ const WINDOWS: [(Option<&str>, &str); 4] = [
     (Some("-1h"), "1 h"),
 ];
 
-/// The functions of a kind's points.
+/// The functions for a kind's points.
 fn functions(kind: &str) -> &'static [&'static str] {
     match kind {
         "counter" => &["rate", "sum", "avg", "min", "max", "count"],
@@ -112,26 +112,26 @@ pub struct MetricLine {
     pub kind: String,
     pub sparkline: Vec<Option<f64>>,
     pub last: Option<f64>,
-    /// Not known of metrics that send little.
+    /// Unknown for metrics that send little.
     pub samples_per_second: Option<f64>,
     pub contexts: u64,
     pub growth: i64,
 }
 
-/// Something that was lost or refused, with what to do about it.
+/// A loss or refusal, with its remedy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
     pub what: String,
     pub advice: &'static str,
     pub count: f64,
-    /// Since the answer before.
+    /// Increase since the previous answer.
     pub risen: f64,
 }
 
 #[derive(Debug, Default)]
 pub struct State {
     pub tab: Tab,
-    /// The row that is chosen, of each tab.
+    /// The selected row of each tab.
     chosen: [usize; 5],
     sorts: [usize; 5],
     pub filter: String,
@@ -139,7 +139,7 @@ pub struct State {
     pub is_typing: bool,
     pub is_helping: bool,
     pub chart: Option<Charted>,
-    /// Rows of a list that fit on the screen; known once it was drawn.
+    /// Rows of a list that fit on the screen; known after drawing.
     pub page: usize,
     pub snapshot: Option<Snapshot>,
     pub losses: Vec<Loss>,
@@ -148,7 +148,7 @@ pub struct State {
 }
 
 impl State {
-    /// Takes the agent's answer, or why there is none. Known data stays.
+    /// Takes the agent's answer or the error. Known data stays.
     pub fn take(&mut self, answered: Result<Snapshot, Failure>) {
         match answered {
             Err(failure) => self.away = Some(failure.message),
@@ -157,7 +157,7 @@ impl State {
                 let before = self.snapshot.is_some().then_some(self.losses.as_slice());
                 self.losses = losses(&snapshot, before);
                 if let Some(old) = self.snapshot.take() {
-                    // Rows just scrolled into view have no chart yet; those out of view keep theirs.
+                    // Rows that have just scrolled into view have no chart yet; rows out of view keep theirs.
                     for (name, metric) in old.details {
                         snapshot.details.entry(name).or_insert(metric);
                     }
@@ -209,7 +209,7 @@ impl State {
         shown.map(|line| line.name).collect()
     }
 
-    /// The first row on a screen of so many, so that the chosen one is on it.
+    /// The first row to show, so that the selected one is on the screen.
     pub fn first_row(&self, rows: usize) -> usize {
         self.chosen() / rows.max(1) * rows.max(1)
     }
@@ -252,14 +252,14 @@ impl State {
         with_details.collect()
     }
 
-    /// Those with most samples, or what stands for the rest where the last minutes are not kept.
+    /// Metrics with the most samples, or the report of contexts if the last minutes are disabled.
     fn by_contexts_report(&self) -> Vec<MetricLine> {
         let Some(snapshot) = &self.snapshot else {
             return Vec::new();
         };
         let report = &snapshot.contexts;
         let mut rows = match self.sort() {
-            // Behind those that sent something in the last bucket come those that did not.
+            // First the metrics with samples in the last bucket, then the others.
             "samples" => {
                 let busy = &report.metrics_by_samples;
                 let is_idle = |row: &&MetricRow| busy.iter().all(|other| other.metric != row.metric);
@@ -284,7 +284,7 @@ impl State {
         lines.collect()
     }
 
-    /// Tag keys with values and growth.
+    /// Tag keys with their values and growth.
     pub fn tag_keys(&self) -> Vec<(String, u64, i64)> {
         let rows = self
             .snapshot
@@ -302,7 +302,7 @@ impl State {
         rows
     }
 
-    /// Origins with contexts and samples per second.
+    /// Origins with their contexts and samples per second.
     pub fn origins(&self) -> Vec<(String, u64, f64)> {
         let rows = self
             .snapshot
@@ -466,7 +466,7 @@ impl State {
     }
 }
 
-/// In whatever unit the output counts.
+/// In the unit that the output counts in.
 pub fn dropped(output: &OutputStatus) -> u64 {
     output
         .books()
@@ -475,7 +475,7 @@ pub fn dropped(output: &OutputStatus) -> u64 {
         .sum()
 }
 
-/// Rising ones first, then the largest. Before the first answer none is known to rise.
+/// Rising ones first, then the largest. Before the second answer none counts as rising.
 fn losses(snapshot: &Snapshot, before: Option<&[Loss]>) -> Vec<Loss> {
     let mut losses: Vec<Loss> = signs(&snapshot.status)
         .into_iter()

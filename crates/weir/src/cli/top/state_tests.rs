@@ -1,4 +1,4 @@
-//! What keys do, and what is asked for then.
+//! The effect of keys, and the resulting requests.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -7,7 +7,7 @@ use crate::admin::contexts::{MetricRow, OriginRow, TagKeyRow};
 use crate::admin::status::tests::balanced;
 use crate::cli::recent::{Metric, Metrics};
 
-/// An agent with a few of everything.
+/// An agent with some data of every kind.
 pub fn snapshot() -> Snapshot {
     let mut snapshot = Snapshot {
         status: balanced(),

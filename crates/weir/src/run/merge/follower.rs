@@ -196,7 +196,7 @@ impl Follower {
         match self.place.write(&self.written) {
             Ok(()) => self.place.end(),
             Err(error) => self.shared.failed(&format!(
-                "what {} has cannot be written down, so a restart would give it again: {error}",
+                "the position of {} cannot be saved, so a restart would deliver its results again: {error}",
                 self.name
             )),
         }

@@ -1,4 +1,4 @@
-//! `weir merge`: the log, the owner of its partitions, the outputs and signals put together.
+//! `weir merge`: combines the log, the owner of its partitions, the outputs and signals.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher as _;
@@ -186,7 +186,9 @@ async fn serve(
         result = &mut reading => return ended(result),
         signal = stop_signal(&mut signals, &view) => signal,
     };
-    tracing::info!("{signal}: what has arrived is merged and committed, and outputs deliver what they hold");
+    tracing::info!(
+        "{signal}: merging and committing everything that has arrived; outputs deliver their queues"
+    );
     view.stopping.store(true, Ordering::Release);
     telling.abort();
     notify.stopping();

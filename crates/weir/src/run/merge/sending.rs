@@ -47,7 +47,7 @@ impl Sender {
             return Ok(());
         }
         if self.running.is_some() {
-            tracing::info!("partitions have come or gone: this process sends the results of {held:?}");
+            tracing::info!("the partitions of this process have changed: it sends the results of {held:?}");
             self.stop();
         }
         let mut noted = BTreeMap::new();

@@ -47,7 +47,7 @@ impl Taker {
         }
     }
 
-    /// What becomes of a bucket that the backend has already and gets again.
+    /// The backend's handling of a repeated bucket.
     pub fn repeats_are(&self) -> &'static str {
         match self.output_type {
             _ if self.adds_up => "replaced",

@@ -81,7 +81,7 @@ fn a_file_has_whole_lines_and_at_most_one_cut_one_per_kill() {
         random.kill(agent);
     }
     let agent = start();
-    // What was to be compressed is, and what was half compressed is gone.
+    // Every file that was due is compressed, and every incomplete one was removed.
     until("compressed", || {
         let left: Vec<PathBuf> = files(&path)
             .into_iter()

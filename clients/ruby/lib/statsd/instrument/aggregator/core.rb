@@ -4,7 +4,7 @@ module StatsD
   module Instrument
     class Aggregator
       # The state and the flush thread. Clients hold the {Aggregator}, the thread holds this, so that
-      # the thread ends when the last client is gone.
+      # the thread ends when the last client was collected.
       #
       # Threads record into cells and announce a new cell through a queue, so recording takes no lock and is allowed in
       # signal handlers.
@@ -148,7 +148,7 @@ module StatsD
           start if @thread
         end
 
-        # Sends what is in a cell and forgets it: a handle wants to write another context into it.
+        # Sends the contents of a cell and empties it: a handle needs it for another context.
         def release(cell)
           @flush_lock.synchronize do
             writer = new_writer
@@ -166,7 +166,7 @@ module StatsD
 
         private
 
-        # What the parent of a fork has not sent stays the parent's.
+        # After a fork, unsent samples of the parent stay with the parent.
         def reset
           @new_cells = Queue.new
           @contexts = {}
@@ -206,7 +206,7 @@ module StatsD
           nil
         end
 
-        # What was taken out of the cells is nowhere else until it is sent.
+        # Until they are sent, samples taken from the cells exist only here.
         def flush_locked
           Background.uninterrupted do
             take_new_cells

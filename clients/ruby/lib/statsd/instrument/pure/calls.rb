@@ -7,7 +7,7 @@ module StatsD
       # unlike `equal?`.
       # @api private
       module CounterCalls
-        # A call without a value is over before there is one to compare.
+        # A call without a value returns before the comparison.
         def increment(value = (if @owner == Thread.current
                                  @ones += 1
                                  return VOID

@@ -89,7 +89,7 @@ module StatsD
         end
       end
 
-      # What one thread remembers about the contexts it records for one client. Only its thread touches the maps, so
+      # The memory of one thread about the contexts it records for one client. Only its thread touches the maps, so
       # they need no lock. The flush reaches the cells through the {Aggregator}, which every new cell is announced to.
       # @api private
       class Table
@@ -104,7 +104,7 @@ module StatsD
         attr_reader :handles
 
         # @param owner [Thread]
-        # @param client [WeakRef, nil] the cells are abandoned when it is gone
+        # @param client [WeakRef, nil] the cells are abandoned when it was collected
         def initialize(owner, client)
           own_by(owner)
           @client = client

@@ -1,4 +1,4 @@
-//! The rules that contexts are resolved with, and what they did.
+//! The active rules and their counts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,30 +8,30 @@ use weir_rules::{Applied, RuleId};
 use crate::rules::Rules;
 use crate::trials::Trials;
 
-/// What one rule did. Numbers only grow.
+/// The effect of one rule. Numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
-    /// Contexts it was applied to, and different samples that carried a timestamp of their own.
+    /// Contexts that the rule was applied to, plus distinct samples with a timestamp of their own.
     pub hits: u64,
-    /// Time that took, beside finding the rules that match.
+    /// Time spent in the rule, without the search for matching rules.
     pub nanoseconds: u64,
     /// Samples it dropped.
     pub samples_dropped: u64,
 }
 
-pub(crate) struct RulesInForce {
+pub(crate) struct ActiveRules {
     rules: Arc<Rules>,
     /// By rule number, the list of filtered names last.
     counts: Vec<RuleCounts>,
-    /// Time spent on finding the rules that match.
+    /// Time spent on the search for matching rules.
     matching_ns: u64,
-    /// What rules in a dry run would do.
+    /// The effect that rules in a dry run would have.
     pub trials: Trials,
 }
 
-impl RulesInForce {
+impl ActiveRules {
     pub fn new(rules: Rules) -> Self {
-        RulesInForce {
+        ActiveRules {
             counts: vec![RuleCounts::default(); rules.set().infos().len()],
             rules: Arc::new(rules),
             matching_ns: 0,
@@ -43,7 +43,7 @@ impl RulesInForce {
         &self.rules
     }
 
-    /// Takes other rules. The counts of rules that stay, by stage and name, go on. False: they are the same rules.
+    /// Replaces the rules. A rule with the same stage and name keeps its counts. Returns false if the rules are the same.
     pub fn replace(&mut self, rules: Rules) -> bool {
         if rules == *self.rules {
             return false;
@@ -67,7 +67,7 @@ impl RulesInForce {
         true
     }
 
-    /// By rule number, and the nanoseconds spent on finding those that match.
+    /// Counts by rule number, and the nanoseconds of the search for matching rules.
     pub fn counts(&self) -> (&[RuleCounts], u64) {
         (&self.counts, self.matching_ns)
     }
