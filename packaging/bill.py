@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What the program is made of: bill.py INTO reads its features from INTO/weir and writes weir-VERSION.cdx.json (CycloneDX 1.5) and third-party-licences.txt.
+"""What a program is made of: bill.py BINARY INTO writes NAME-VERSION.cdx.json (CycloneDX 1.5) and NAME-third-party-licences.txt, where
+NAME is that of the binary's file. An agent tells its features.
 
-Both come from what cargo resolved, with nothing to install, and give the same bytes for the same lock files. cargo-cyclonedx and
-cargo-about would be two more programs to build, and read cargo alone: the page's libraries, from npm, are built in too."""
+Both come from what cargo resolved, with nothing to install, and give the same bytes for the same lock files. ARCHITECTURE.md says how
+they compare with those of cargo-cyclonedx and cargo-about."""
 
 import json
 import os
@@ -19,35 +20,56 @@ TARGET = "x86_64-unknown-linux-gnu"
 LICENCE_FILE = re.compile(r"^(licen[cs]e|copying|notice|copyright|unlicense)", re.IGNORECASE)
 # Libraries of other languages lie some folders deep in the packages that bring them.
 DEPTH_MAX = 3
-# Not of cargo: it is linked in all the same.
-STATIC_LIBRARY = """The GNU C Library is linked in, under the GNU Lesser General Public License 2.1 or later. Its source is Debian's package glibc of the
-version below; a user who wants weir with another C library builds weir's own source, which is complete, with packaging/build.sh.
+# Not of cargo: compilers link these in. (name, command that tells the version, licence)
+OF_COMPILERS = [
+    ("rust-std", ["rustc", "--version"], "MIT OR Apache-2.0"),
+    ("glibc", ["ldd", "--version"], "LGPL-2.1-or-later"),
+    ("libgcc", ["gcc", "-dumpfullversion"], "GPL-3.0-or-later WITH GCC-exception-3.1"),
+]
+ABOUT_COMPILERS = """Compilers link these in:
+
+{lines}
+
+What rust-std is made of stands in share/doc/rust/COPYRIGHT-library.html of the toolchain. The source of glibc is Debian's package of that
+version; a user who wants another C library builds weir's own source, which is complete, with packaging/build.sh.
 """
+# Of packages that have no file with their licence.
+TEXTS = {"Apache-2.0": ROOT / "LICENSE"}
 
 
 def run(*command):
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def crates(features):
+def crates(name, features):
     """Packages in the program, with those that each depends on: what tests and builds need is left out."""
-    chosen = [f"--features=weir/{feature}" for feature in features]
+    chosen = [f"--features={name}/{feature}" for feature in features]
     metadata = json.loads(
         run("cargo", "metadata", "--locked", "--format-version=1", f"--filter-platform={TARGET}", *chosen)
     )
+    # Cargo's metadata is of all members together, and has what one of them alone asks for.
+    of_program = run("cargo", "tree", "--locked", f"--package={name}", f"--target={TARGET}", "--prefix=none", "--format={p}", *chosen)
+    in_program = {tuple(line.split()[:2]) for line in of_program.splitlines() if line}
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    start = next(package["id"] for package in metadata["packages"] if package["name"] == "weir")
+    start = next(package["id"] for package in metadata["packages"] if package["name"] == name)
+
+    # Such a crate is nothing but the source of a library in C, and the program that compiles it: needed for the build, and linked.
+    def is_source(package):
+        return package["name"].endswith("-src")
+
+    def is_in_program(dependency):
+        package = packages[dependency["pkg"]]
+        kinds = {kind["kind"] for kind in dependency["dep_kinds"]}
+        return (None in kinds or is_source(package)) and (package["name"], f"v{package['version']}") in in_program
+
     found, waiting = {}, [start]
     while waiting:
         this = waiting.pop()
         if this in found:
             continue
-        needed = [
-            dependency["pkg"]
-            for dependency in nodes[this]["deps"]
-            if any(kind["kind"] is None for kind in dependency["dep_kinds"])
-        ]
+        dependencies = [] if is_source(packages[this]) else nodes[this]["deps"]
+        needed = [dependency["pkg"] for dependency in dependencies if is_in_program(dependency)]
         found[this] = (packages[this], needed)
         waiting += needed
     return start, found
@@ -66,6 +88,11 @@ def page_libraries():
             yield path.rpartition("node_modules/")[2], package, ROOT / "web" / path
 
 
+def of_compilers():
+    for name, command, licence in OF_COMPILERS:
+        yield name, re.search(r"\d+(\.\d+)+[-+~.\w]*", run(*command))[0], licence
+
+
 def component(package, reference, purl, licence, checksum):
     component = {
         "type": "library",
@@ -81,7 +108,7 @@ def component(package, reference, purl, licence, checksum):
     return component
 
 
-def bill(start, found, date):
+def bill(start, found, pages, date):
     sums = checksums()
     reference = {key: f"{package['name']}@{package['version']}" for key, (package, _) in found.items()}
     purl = {key: f"pkg:cargo/{text}" for key, text in reference.items()}
@@ -91,10 +118,13 @@ def bill(start, found, date):
         if key != start:
             checksum = sums.get((package["name"], package["version"]))
             components.append(component(package, reference[key], purl[key], package["license"], checksum))
-    for name, package, _ in page_libraries():
+    for name, package, _ in pages:
         named = {"name": name, "version": package["version"]}
         text = f"pkg:npm/{name.replace('@', '%40')}@{package['version']}"
         components.append(component(named, text, text, package.get("license"), None))
+    for name, version, licence in of_compilers():
+        text = f"pkg:generic/{name}@{version}"
+        components.append(component({"name": name, "version": version}, text, text, licence, None))
     main = component(found[start][0], reference[start], purl[start], found[start][0]["license"], None)
     content = {
         "bomFormat": "CycloneDX",
@@ -121,7 +151,7 @@ def texts(folder):
     return found
 
 
-def licences(found):
+def licences(name, found, pages):
     """Each text once, with those that are under it."""
     users = {}
     folders = [
@@ -129,28 +159,33 @@ def licences(found):
         for package, _ in found.values()
         if package["source"]
     ]
-    folders += [(f"{name} {package['version']}", package.get("license"), folder) for name, package, folder in page_libraries()]
-    for name, licence, folder in folders:
+    folders += [(f"{name} {package['version']}", package.get("license"), folder) for name, package, folder in pages]
+    for library, licence, folder in folders:
+        if not folder.is_dir():
+            sys.exit(f"bill.py: {library} is not in {folder}, where its licence is looked for; run: make page")
         here = texts(folder)
-        if not here and not licence:
-            sys.exit(f"bill.py: {name} says nothing of its licence")
-        for place, text in here.items() or {"": f"{licence}. The package has no file with its text."}.items():
-            users.setdefault(text, set()).add(f"{name} ({licence}){': ' if place else ''}{place}")
-    parts = [STATIC_LIBRARY + run("ldd", "--version").splitlines()[0]]
+        if not here and licence not in TEXTS:
+            sys.exit(f"bill.py: {library} ({licence}) has no text of its licence")
+        for place, text in here.items() or {"": TEXTS[licence].read_text().strip()}.items():
+            users.setdefault(text, set()).add(f"{library} ({licence}){': ' if place else ''}{place}")
+    lines = "\n".join(" ".join(one[:2]) + f" ({one[2]})" for one in of_compilers())
+    parts = [ABOUT_COMPILERS.format(lines=lines)]
     for text, names in sorted(users.items(), key=lambda item: sorted(item[1])):
         parts.append("\n".join(sorted(names)) + "\n\n" + text)
     rule = "\n\n" + "=" * 100 + "\n\n"
-    return "What is built into weir, and under which licences." + rule + rule.join(parts) + "\n"
+    return f"What is built into {name}, and under which licences." + rule + rule.join(parts) + "\n"
 
 
 def main():
-    into = Path(sys.argv[1])
+    binary, into = Path(sys.argv[1]).absolute(), Path(sys.argv[2])
+    is_agent = binary.name != "weir-bench"
+    about = json.loads(run(binary, "--version", "--json")) if is_agent else {"features": [], "has_page": False}
     date = int(os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct"))
-    start, found = crates(json.loads(run(into / "weir", "--version", "--json"))["features"])
-    version = found[start][0]["version"]
-    text = json.dumps(bill(start, found, date), indent=1, sort_keys=True) + "\n"
-    (into / f"weir-{version}.cdx.json").write_text(text)
-    (into / "third-party-licences.txt").write_text(licences(found))
+    start, found = crates("weir" if is_agent else binary.name, about["features"])
+    pages = list(page_libraries()) if about["has_page"] else []
+    text = json.dumps(bill(start, found, pages, date), indent=1, sort_keys=True) + "\n"
+    (into / f"{binary.name}-{found[start][0]['version']}.cdx.json").write_text(text)
+    (into / f"{binary.name}-third-party-licences.txt").write_text(licences(binary.name, found, pages))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,15 @@ rm -rf "$into"
 mkdir -p "$into"
 
 packaging/build.sh "$into"
-"$into/weir" --version >/dev/null || { echo "dist.sh: the agent that was built does not run" >&2; exit 1; }
-packaging/bill.py "$into"
-packaging/packages.sh "$into/weir" "$into" "$into/third-party-licences.txt"
-packaging/image.py "$into/weir" "$into" >/dev/null
+for program in weir weir-kafka weir-bench; do
+  "$into/$program" --version >/dev/null || { echo "dist.sh: $program was built and does not run" >&2; exit 1; }
+  packaging/bill.py "$into/$program" "$into"
+done
+for agent in weir weir-kafka; do
+  licences=$into/$agent-third-party-licences.txt
+  packaging/packages.sh "$into/$agent" "$into" "$licences"
+  packaging/image.py "$into/$agent" "$into" "$licences" >/dev/null
+done
 
 # One date and one owner for each file, in one order.
 archive() { # FOLDER NAME, the folder in the archive has the name's

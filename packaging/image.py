@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the container image, as a tar in OCI layout: image.py BINARY INTO. No daemon, no network, no base image: one layer with the
-binary, certificate authorities of this machine, and directories for what it writes. Two runs give the same bytes."""
+"""Makes the container image, as a tar in OCI layout: image.py BINARY INTO LICENCES. No daemon, no network, no base image: one layer with
+the binary, certificate authorities of this machine, the licences of what is built in, and directories for what it writes. Two runs
+give the same bytes. The image has the name of the binary's file."""
 
 import gzip
 import hashlib
@@ -39,10 +40,11 @@ def entry(name, mode, date, user=0, kind=tarfile.REGTYPE, size=0):
     return info
 
 
-def layer(binary, date):
+def layer(binary, licences, date):
     """The only layer: every file, and every directory before what is in it."""
     files = {name: (text.encode(), 0o644) for name, text in FILES.items()}
     files["usr/bin/weir"] = (Path(binary).read_bytes(), 0o755)
+    files["usr/share/doc/weir/third-party-licences.txt"] = (Path(licences).read_bytes(), 0o644)
     if os.path.exists(AUTHORITIES):
         files[AUTHORITIES.lstrip("/")] = (Path(AUTHORITIES).read_bytes(), 0o644)
     else:
@@ -62,7 +64,7 @@ def about(binary):
     return json.loads(subprocess.run([binary, "--version", "--json"], check=True, capture_output=True).stdout)
 
 
-def configuration(program, diff, created):
+def configuration(name, program, diff, created):
     return {
         "created": created,
         "architecture": "amd64",
@@ -83,7 +85,7 @@ def configuration(program, diff, created):
                 "Retries": 3,
             },
             "Labels": {
-                "org.opencontainers.image.title": "weir",
+                "org.opencontainers.image.title": name,
                 "org.opencontainers.image.description": "Agent for DogStatsD metrics",
                 "org.opencontainers.image.licenses": "Apache-2.0",
                 "org.opencontainers.image.source": "https://github.com/weir-dev/weir",
@@ -124,7 +126,8 @@ class Layout:
 
 
 def main():
-    binary, into = os.path.abspath(sys.argv[1]), Path(sys.argv[2])
+    binary, into, licences = os.path.abspath(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    name = os.path.basename(binary)
     date = os.environ.get("SOURCE_DATE_EPOCH") or subprocess.run(
         ["git", "-C", HERE, "log", "-1", "--format=%ct"], check=True, capture_output=True, text=True
     ).stdout
@@ -133,9 +136,9 @@ def main():
         ["date", "-u", "-d", f"@{date}", "+%Y-%m-%dT%H:%M:%SZ"], check=True, capture_output=True, text=True
     ).stdout.strip()
     program = about(binary)
-    plain = layer(binary, date)
+    plain = layer(binary, licences, date)
     layout = Layout()
-    config = configuration(program, digest(plain), created)
+    config = configuration(name, program, digest(plain), created)
     manifest = {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -145,11 +148,11 @@ def main():
     described = layout.json("application/vnd.oci.image.manifest.v1+json", manifest)
     described["platform"] = {"architecture": "amd64", "os": "linux"}
     # What `podman load`, and `docker load` with containerd, call it.
-    name = f"localhost/weir:{program['version']}"
-    described["annotations"] = {"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name}
+    tag = f"localhost/{name}:{program['version']}"
+    described["annotations"] = {"org.opencontainers.image.ref.name": tag, "io.containerd.image.name": tag}
     index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [described]}
     layout.files["index.json"] = json.dumps(index, sort_keys=True).encode()
-    path = into / f"weir-{program['version']}-image.tar"
+    path = into / f"{name}-{program['version']}-image.tar"
     layout.write(path, date)
     print(path)
 

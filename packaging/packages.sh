@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the package for Debian and the one for Red Hat: packages.sh BINARY INTO. Both have the same tree of files, with the date of the
-# commit, so that two runs give the same bytes.
+# Makes the package for Debian and the one for Red Hat: packages.sh BINARY INTO [LICENCES]. Both have the same tree of files, with the
+# date of the commit, so that two runs give the same bytes. A program with the client of Apache Kafka is the package weir-kafka, which
+# takes the place of weir: the same files under the same names.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath "${1:?the binary}")
@@ -9,6 +10,8 @@ licences=${3:-}
 export SOURCE_DATE_EPOCH TZ=UTC LC_ALL=C
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$here" log -1 --format=%ct)}
 version=$("$binary" --version | sed -n '1s/^weir //p')
+if "$binary" --version | grep '^features .*kafka' >/dev/null; then name=weir-kafka other=weir; else name=weir other=weir-kafka; fi
+documents=usr/share/doc/$name
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 umask 022
@@ -19,6 +22,11 @@ put() { # MODE FILE PLACE
 packed() { # FILE PLACE
   gzip -9n <"$1" >"$work/packed"
   put 644 "$work/packed" "$2"
+}
+# A file of package/ for this one of the two packages. Lines that begin with "weir-kafka alone: " are for that one.
+named() { # FILE
+  if [ "$name" = weir-kafka ]; then sed 's/^weir-kafka alone: //' "$here/package/$1"; else sed '/^weir-kafka alone: /d' "$here/package/$1"; fi |
+    sed "s/@NAME@/$name/g; s/@OTHER@/$other/g; s/@VERSION@/$version/g"
 }
 
 put 755 "$binary" usr/bin/weir
@@ -36,35 +44,40 @@ done
 mkdir "$work/manual"
 "$binary" manual "$work/manual"
 for page in "$work"/manual/*; do packed "$page" "usr/share/man/man1/$(basename "$page").gz"; done
-put 644 "$here/package/copyright" usr/share/doc/weir/copyright
-[ -z "$licences" ] || packed "$licences" usr/share/doc/weir/third-party-licences.txt.gz
-packed "$here/../CHANGELOG.md" usr/share/doc/weir/changelog.gz
+put 644 "$here/package/copyright" "$documents/copyright"
+[ -z "$licences" ] || packed "$licences" "$documents/third-party-licences.txt.gz"
+packed "$here/../CHANGELOG.md" "$documents/changelog.gz"
 
 rpm_package() {
   cp -a "$work/tree" "$work/rpm-tree"
+  named weir.spec >"$work/weir.spec"
   find "$work/rpm-tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
   rpmbuild -bb --quiet --target x86_64-linux --buildroot "$work/buildroot" \
-    --define "_topdir $work/rpm" --define "_tree $work/rpm-tree" --define "_version $version" \
+    --define "_topdir $work/rpm" --define "_tree $work/rpm-tree" \
     --define "_rpmdir $work/rpms" --define '_build_id_links none' --define '__os_install_post %nil' \
     --define 'use_source_date_epoch_as_buildtime 1' --define 'clamp_mtime_to_source_date_epoch 1' \
-    --define '_buildhost localhost' --define '_binary_payload w19.zstdio' "$here/package/weir.spec"
-  cp "$work"/rpms/*/*.rpm "$into/weir-$version.x86_64.rpm"
+    --define '_buildhost localhost' --define '_binary_payload w19.zstdio' "$work/weir.spec"
+  cp "$work"/rpms/*/*.rpm "$into/$name-$version.x86_64.rpm"
 }
 
 deb_package() {
   local tree=$work/tree
   mkdir "$tree/DEBIAN"
-  put 644 "$here/package/lintian-overrides" usr/share/lintian/overrides/weir
-  printf 'weir (%s-1) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- The authors of weir <weir@weir.invalid>  %s\n' \
-    "$version" "$(date -Rud "@$SOURCE_DATE_EPOCH")" >"$work/changelog"
-  packed "$work/changelog" usr/share/doc/weir/changelog.Debian.gz
+  named lintian-overrides >"$work/overrides"
+  put 644 "$work/overrides" "usr/share/lintian/overrides/$name"
+  printf '%s (%s-1) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- The authors of weir <weir@weir.invalid>  %s\n' \
+    "$name" "$version" "$(date -Rud "@$SOURCE_DATE_EPOCH")" >"$work/changelog"
+  packed "$work/changelog" "$documents/changelog.Debian.gz"
   printf '/etc/weir/weir.yaml\n' >"$tree/DEBIAN/conffiles"
-  for script in postinst prerm postrm; do install -m 755 "$here/package/$script" "$tree/DEBIAN/$script"; done
+  for script in postinst prerm postrm; do
+    named "$script" >"$work/script"
+    install -m 755 "$work/script" "$tree/DEBIAN/$script"
+  done
   (cd "$tree" && find . -type f ! -path './DEBIAN/*' ! -path './etc/*' -printf '%P\n' | sort | xargs md5sum) >"$work/md5sums"
   install -m 644 "$work/md5sums" "$tree/DEBIAN/md5sums"
-  sed -e "s/@VERSION@/$version-1/" -e "s/@SIZE@/$(du -sk --apparent-size "$tree" | cut -f1)/" "$here/package/control" >"$tree/DEBIAN/control"
+  named control | sed "s/@SIZE@/$(du -sk --apparent-size "$tree" | cut -f1)/" >"$tree/DEBIAN/control"
   find "$tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-  dpkg-deb --root-owner-group -Zxz -z6 --build "$tree" "$into/weir_$version-1_amd64.deb" >"$work/log" || { cat "$work/log" >&2; exit 1; }
+  dpkg-deb --root-owner-group -Zxz -z6 --build "$tree" "$into/${name}_$version-1_amd64.deb" >"$work/log" || { cat "$work/log" >&2; exit 1; }
 }
 
 if command -v rpmbuild >/dev/null; then rpm_package; else echo "packages.sh: no rpmbuild (Debian's package rpm): no package for Red Hat" >&2; fi

@@ -16,6 +16,7 @@ need 'command -v podman' podman
 need 'command -v runc' runc
 need 'command -v containerd' containerd
 need 'command -v victoria-metrics' victoria-metrics
+need 'command -v influxd' influxdb
 # Debian packs what makes virtual environments apart from the interpreter.
 need 'python3 -c "import ensurepip, venv"' python3-venv
 need 'command -v carbon-cache' graphite-carbon

@@ -26,7 +26,7 @@ case_of() { # NAME KINDS ARGUMENTS...: what is made, and nothing else
   [ "$made" = "$kinds" ] || fail "$name: made $made, and not $kinds"
   # The configuration in it is one of weir.
   if [ -n "$weir" ]; then
-    python3 "$here/configmap.py" <"$work/objects" >"$work/weir.yaml"
+    python3 "$here/configmap.py" weir.yaml <"$work/objects" >"$work/weir.yaml"
     env -i "$weir" check --config "$work/weir.yaml" >"$work/check" 2>&1 || { cat "$work/weir.yaml" "$work/check"; fail "$name: weir refuses the configuration"; }
   fi
   number=$((number + 1))
@@ -69,6 +69,25 @@ networkPolicy:
 admin: { port: 9127, hosts: [weir.example.org] }
 VALUES
 has 'containerPort: 9127'
+case_of "a merge" "ConfigMap ConfigMap DaemonSet NetworkPolicy NetworkPolicy Service Service Service ServiceAccount ServiceMonitor ServiceMonitor StatefulSet" -f - <<'VALUES'
+serviceMonitor: { enabled: true }
+networkPolicy: { enabled: true }
+config:
+  outputs: { kafka: { brokers: ["kafka:9092"] } }
+merge:
+  enabled: true
+  replicas: 3
+  image: { tag: "1.2" }
+  storage: { size: 10Gi, className: fast }
+  config:
+    log: { brokers: ["kafka:9092"] }
+    outputs: { remote_write: { url: "https://prometheus.example.org/api/v1/write" } }
+VALUES
+has 'image: "weir-kafka:1.2"'; has 'replicas: 3'; has 'storageClassName: fast'; has 'fsGroup: 65532'; has 'app.kubernetes.io/name: weir-merge'
+if [ -n "$weir" ]; then
+  python3 "$here/configmap.py" merge.yaml <"$work/objects" >"$work/merge.yaml"
+  env -i "$weir" merge --check --config "$work/merge.yaml" >"$work/check" 2>&1 || { cat "$work/merge.yaml" "$work/check"; fail "weir merge refuses the configuration"; }
+fi
 case_of "names and accounts of one's own" "ClusterRole ClusterRoleBinding ConfigMap DaemonSet Service Service" \
   --set fullnameOverride=agent,serviceAccount.create=false,serviceAccount.name=mine,origin.kubelet=true
 has 'serviceAccountName: mine'; has 'name: agent$'
@@ -97,5 +116,7 @@ refused 'sockets' --set sockets.enabled=true
 refused 'port' --set udp.port=70000
 refused 'hostDirectory' --set socket.hostDirectory=relative
 refused 'internalTrafficPolicy' --set service.internalTrafficPolicy=Sometimes
+refused 'log.brokers' --set merge.enabled=true
+refused 'merge.config.admin' --set 'merge.enabled=true,merge.config.admin=x,merge.config.log.brokers={kafka:9092}'
 refused 'config.udp' --set 'config.udp={0.0.0.0:1}'
 echo "chart.sh: $number cases passed"

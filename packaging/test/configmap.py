@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints weir.yaml from the objects on standard input: the block below `weir.yaml: |`, without what it is indented by."""
+"""Prints a file from the objects on standard input: configmap.py NAME, the block below `NAME: |`, without what it is indented by."""
 
 import sys
 import textwrap
@@ -8,6 +8,6 @@ block = []
 for line in sys.stdin:
     if block and line.strip() and not line.startswith("    "):
         break
-    if block or line.strip() == "weir.yaml: |":
+    if block or line.strip() == f"{sys.argv[1]}: |":
         block.append(line)
 print(textwrap.dedent("".join(block[1:])))

@@ -3,7 +3,7 @@
 set -euo pipefail
 fail() { echo "deb.sh: $*" >&2; exit 1; }
 dpkg="env DEBIAN_FRONTEND=noninteractive dpkg --force-confold"
-admin=127.0.0.1:8127
+name=$(dpkg-deb -f /tmp/now.deb Package)
 
 # What the service manager would do, which does not run here: the unit says what.
 unit=/usr/lib/systemd/system/weir.service
@@ -26,6 +26,15 @@ start() {
 stop() {
   kill -TERM "$agent"
   wait "$agent" || fail "the agent ended with $?"
+}
+# For one that is no child of this shell.
+end() {
+  kill -TERM "$agent"
+  for _ in $(seq 600); do
+    kill -0 "$agent" 2>/dev/null || return 0
+    sleep 0.1
+  done
+  fail "the agent does not end"
 }
 # The packages' scripts find a service manager that tells what was asked of it.
 printf '#!/bin/sh\necho "$*" >>/tmp/systemctl.log\n' >/usr/local/bin/systemctl
@@ -73,7 +82,7 @@ upgrade_to /tmp/now.deb
 wait "$agent" || fail "the version before ended with $? after the hand-over"
 agent=$(process)
 grep -q '^uds:' /etc/weir/weir.yaml || fail "the upgrade overwrote the configuration"
-[ "$(dpkg-query -W -f '${Version}' weir)" != 0.0.9-1 ] || fail "it was not upgraded"
+[ "$(dpkg-query -W -f '${Version}' "$name")" != 0.0.9-1 ] || fail "it was not upgraded"
 weir send 'package.upgraded:1|c'
 weir send 'package.upgraded:1|c' --to unixgram:///run/weir/dsd.socket
 is_accepted 4
@@ -86,22 +95,39 @@ upgrade_to /tmp/before.deb
 grep -q 'it is not restarted' /tmp/dpkg.log || { cat /tmp/dpkg.log; fail "the upgrade does not say that the version before goes on"; }
 [ "$(restarts)" = 0 ] || fail "it was restarted: $(cat /tmp/systemctl.log)"
 sed -i '$d' /etc/weir/weir.yaml
-kill -TERM "$agent"
-for _ in $(seq 600); do
-  kill -0 "$agent" 2>/dev/null || break
-  sleep 0.1
-done
+end
 # Nobody answers, and the configuration is right: a restart.
 upgrade_to /tmp/now.deb
 [ "$(restarts)" = 1 ] || fail "it was not restarted: $(cat /tmp/systemctl.log)"
 
 start
 is_accepted 4
-stop
 
-$dpkg -r weir >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be removed"; }
+# The other package takes the place of this one: its agent is handed over to, and configuration and state are its own, even after
+# the rest of this one is purged.
+if [ -e /tmp/other.deb ]; then
+  before=$(process)
+  was=$(weir --version | grep '^features')
+  restarted=$(restarts)
+  upgrade_to /tmp/other.deb
+  [ "$(weir --version | grep '^features')" != "$was" ] || fail "both packages have the same program"
+  [ "$(process)" != "$before" ] || { cat /tmp/dpkg.log /tmp/log; fail "the other package's agent does not take over"; }
+  wait "$agent" || fail "the agent ended with $? after the hand-over to the other package"
+  agent=$(process)
+  $dpkg -P "$name" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the rest of $name cannot be purged"; }
+  grep -q '^uds:' /etc/weir/weir.yaml || fail "the other package has no configuration"
+  weir send 'package.other:1|c'
+  is_accepted 5
+  [ "$(restarts)" = "$restarted" ] && ! grep -qw stop /tmp/systemctl.log || fail "it was ended: $(cat /tmp/systemctl.log)"
+  end
+  name=$(dpkg-deb -f /tmp/other.deb Package)
+else
+  stop
+fi
+
+$dpkg -r "$name" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be removed"; }
 [ ! -e /usr/bin/weir ] && [ -e /etc/weir/weir.yaml ] && [ -d /var/lib/weir ] || fail "a removal leaves configuration and state, and nothing else"
-$dpkg -P weir >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be purged"; }
-left=$(find /etc/weir /var/lib/weir /run/weir /usr/share/weir /usr/share/doc/weir 2>/dev/null || true)
+$dpkg -P "$name" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be purged"; }
+left=$(find /etc/weir /var/lib/weir /run/weir /usr/share/weir /usr/share/doc/weir* 2>/dev/null || true)
 [ -z "$left" ] || fail "a purge leaves $left"
 echo "deb.sh: passed"

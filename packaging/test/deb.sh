@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs, runs, upgrades, removes and purges the Debian package in a scratch root: this machine's files beneath, what is changed
-# above, and nothing of it left. A network namespace keeps ports apart. Needs root.
+# above, and nothing of it left. Where there are both packages the one is installed in the place of the other, too. A network namespace
+# keeps ports apart. Needs root.
 set -euo pipefail
 dist=$(realpath "${1:-dist}")
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,12 +15,13 @@ if [ -z "${SCRATCH:-}" ]; then
 fi
 
 work=$SCRATCH
-deb=$(ls "$dist"/weir_*_amd64.deb)
+debs=("$dist"/weir*_amd64.deb)
+deb=${debs[-1]}
 dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$work" ./usr/bin/weir
 # What is given away is static, so the package depends on no C library. `make test` packs the program that it has, which is not.
 lintian_allows=()
 ! readelf -lW "$work/usr/bin/weir" | grep INTERP >/dev/null || lintian_allows=(--suppress-tags missing-dependency-on-libc)
-lintian --allow-root --fail-on error,warning --tag-display-limit 0 "${lintian_allows[@]}" "$deb" || fail "lintian complains"
+lintian --allow-root --fail-on error,warning --tag-display-limit 0 "${lintian_allows[@]}" "${debs[@]}" || fail "lintian complains"
 
 # The version before, for the upgrade: the same files under a lower number.
 dpkg-deb -R "$deb" "$work/before"
@@ -40,5 +42,6 @@ mount -t tmpfs tmpfs "$root/tmp"
 ip link set lo up
 cp "$deb" "$root/tmp/now.deb"
 cp "$work/before.deb" "$root/tmp/before.deb"
+[ "${#debs[@]}" = 1 ] || cp "${debs[0]}" "$root/tmp/other.deb"
 cp "$here/deb-inside.sh" "$root/tmp/"
 env -u SCRATCH chroot "$root" /tmp/deb-inside.sh

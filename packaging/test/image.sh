@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The image: its layout and layer are what they should be, and its root file system runs, read-only, as its user. Needs root.
+# Each image: its layout and layer are what they should be, and its root file system runs, read-only, as its user. Needs root.
 set -euo pipefail
 dist=$(realpath "${1:-dist}")
 here=$(cd "$(dirname "$0")" && pwd)
@@ -7,11 +7,16 @@ fail() { echo "image.sh: $*" >&2; exit 1; }
 if [ -z "${SCRATCH:-}" ]; then
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  SCRATCH=$work unshare --mount --net --pid --fork --kill-child "$0" "$dist"
+  for image in "$dist"/weir*-image.tar; do
+    mkdir "$work/image"
+    SCRATCH=$work/image unshare --mount --net --pid --fork --kill-child "$0" "$dist" "$image"
+    rm -rf "$work/image"
+  done
   exit
 fi
 work=$SCRATCH
-"$here/layout.py" "$dist"/weir-*-image.tar "$work" || fail "the layout"
+image=$2
+"$here/layout.py" "$image" "$work" || fail "the layout"
 
 # As a runtime would: the root read-only, /proc, and nothing else.
 mount --bind "$work/tree" "$work/tree"
@@ -50,4 +55,4 @@ runs_as=$(stat -c %u "$work/tree/proc/$agent")
 [ "$runs_as" = "${user%:*}" ] || fail "it runs as $runs_as"
 kill -TERM "$agent"
 wait "$agent" || { cat "$work/log"; fail "it ended with $?"; }
-echo "image.sh: passed"
+echo "image.sh: $(basename "$image"): passed"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks an image in OCI layout, and unpacks it: layout.py IMAGE INTO writes INTO/config.json and INTO/root."""
+"""Checks an image in OCI layout, and unpacks it: layout.py IMAGE INTO writes INTO/config.json and INTO/tree."""
 
 import gzip
 import hashlib
@@ -9,7 +9,14 @@ import sys
 import tarfile
 from pathlib import Path
 
-FILES = {"usr/bin/weir", "etc/passwd", "etc/group", "etc/weir/weir.yaml", "etc/ssl/certs/ca-certificates.crt"}
+FILES = {
+    "usr/bin/weir",
+    "usr/share/doc/weir/third-party-licences.txt",
+    "etc/passwd",
+    "etc/group",
+    "etc/weir/weir.yaml",
+    "etc/ssl/certs/ca-certificates.crt",
+}
 WRITTEN = {"run/weir", "var/lib/weir"}
 BYTES_MAX = 20 << 20
 
@@ -51,7 +58,7 @@ def main():
             check(member.mode & 0o7022 == 0, f"{name} has mode {member.mode:o}")
             check(member.uid == (int(user) if name in WRITTEN else 0), f"{name} belongs to {member.uid}")
         check(WRITTEN <= set(members), "no directories to write in")
-        tar.extractall(into / "root", numeric_owner=True, filter="fully_trusted")
+        tar.extractall(into / "tree", numeric_owner=True, filter="fully_trusted")
 
 
 if __name__ == "__main__":

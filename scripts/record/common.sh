@@ -3,6 +3,7 @@
 # machine and commit. Sourced, not started. Variables, all with defaults:
 #
 #   WEIR_BENCH, WEIR_BIN   binaries to use instead of building the checkout's
+#   RECORD_COMMIT          the commit of those binaries
 #   RECORD_DIR             where pages go (docs/benchmarks)
 #   RESULTS                where raw results go (results)
 #   FLAGS                  further flags of the detector; `--accept-busy` on a machine that others use
@@ -22,8 +23,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # The pages that such runs write in sequence do not change the measured program.
-commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
-git diff --quiet HEAD -- . ':!docs/benchmarks' 2>/dev/null || commit+=-dirty
+commit=${RECORD_COMMIT:-}
+if [ -z "$commit" ]; then
+  commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+  git diff --quiet HEAD -- . ':!docs/benchmarks' 2>/dev/null || commit+=-dirty
+fi
 
 machine() {
   echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | sort -u | head -1), $(nproc) CPUs, Linux $(uname -r)"

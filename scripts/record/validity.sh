@@ -2,7 +2,7 @@
 # What must be invalid is, and UDP overload is accounted for. PAIRS (5) pairs, about 2 minutes.
 source "$(dirname "$0")/common.sh"
 page=$pages/validity.md
-detector past compare --baseline bin:/bin/true --comparison bin:/bin/true --as none --pairs 2 practice-past
+detector past compare --baseline target:practice --comparison target:practice --pairs 2 practice-past
 past_code=$code
 detector over compare --baseline target:weir --comparison target:weir --preset quick --pairs "${PAIRS:-5}" dsd-udp-overload
 over_code=$code

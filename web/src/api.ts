@@ -217,6 +217,8 @@ export interface MetricRow {
 
 export interface Explanation {
   line: string;
+  listener: string;
+  others: string[];
   rejected: string | null;
   note: string | null;
   origin: { process: string | null; container: string | null; tags: string[] } | null;

@@ -20,6 +20,7 @@ const CAPTURE: &str =
     "`weir capture` writes such files, and `weir replay` sends them; both take their limits as flags";
 const SIZES: &str = "payloads are cut to what the intake takes; `outputs.datadog.points_per_payload_max` is the one limit to set";
 const KINDS: &str = "outputs.datadog sends every kind; rules with `drop: true` keep metrics back";
+const CLOUD_TAGS: &str = "no cloud is asked for tags; write those of the host into `tags`";
 const ORIGIN_SOURCES: &str =
     "tags come from labels of containers and pods, and from the sources in docs/origin.md";
 const HOST_NAME: &str = "the host's name is `hostname`, or the system's";
@@ -46,6 +47,9 @@ const TABLE: &[NotTaken] = &[
     ),
     not_taken("basic_telemetry_add_container_tags", SELF),
     not_taken("checks_tag_cardinality", NO_CHECKS),
+    not_taken("collect_ec2_tags", CLOUD_TAGS),
+    not_taken("collect_ec2_tags_use_imds", CLOUD_TAGS),
+    not_taken("collect_gce_tags", CLOUD_TAGS),
     not_taken("container_env_as_tags", ORIGIN_SOURCES),
     not_taken(
         "convert_dd_site_fqdn.enabled",
@@ -104,6 +108,8 @@ const TABLE: &[NotTaken] = &[
         "is for Windows; weir runs on Linux",
     ),
     not_taken("dogstatsd_workers_count", WORKERS),
+    not_taken("ecs_collect_resource_tags_ec2", CLOUD_TAGS),
+    not_taken("ecs_resource_tags_replace_colon", CLOUD_TAGS),
     not_taken("enable_events_stream_payload_serialization", KINDS),
     not_taken("enable_json_stream_shared_compressor_buffers", ONE_BUDGET),
     not_taken("enable_payloads.*", KINDS),
@@ -114,6 +120,8 @@ const TABLE: &[NotTaken] = &[
         "entity_id",
         "senders are distinguished by the kernel and by what messages say (docs/origin.md), not by an id of the agent's",
     ),
+    not_taken("exclude_ec2_tags", CLOUD_TAGS),
+    not_taken("exclude_gce_tags", CLOUD_TAGS),
     not_taken(
         "expected_tags_duration",
         "host tags are on every point, from the first on",
@@ -156,6 +164,7 @@ const TABLE: &[NotTaken] = &[
     not_taken("hostname_force_config_as_canonical", HOST_NAME),
     not_taken("hostname_fqdn", HOST_NAME),
     not_taken("hostname_trust_uts_namespace", HOST_NAME),
+    not_taken("kubernetes_collect_metadata_tags", ORIGIN_SOURCES),
     not_taken("kubernetes_namespace_annotations_as_tags", ORIGIN_SOURCES),
     not_taken("kubernetes_namespace_labels_as_tags", ORIGIN_SOURCES),
     not_taken("kubernetes_node_annotations_as_tags", ORIGIN_SOURCES),

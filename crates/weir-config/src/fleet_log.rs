@@ -140,7 +140,7 @@ impl LogConnection {
             )),
             (None, [_, ..]) if client == KafkaClient::Missing => Err(SettingProblem::new(
                 "brokers",
-                "needs a weir with a client of Apache Kafka, and this one was built without (the feature `kafka`); `directory` works without",
+                "needs a weir with a client of Apache Kafka, and this one was built without: the package and the image `weir-kafka` have it (docs/install.md); `directory` works without",
             )),
             (Some(_), []) => self.check_unused(),
             (None, [_, ..]) => self.sasl.check().and_then(|()| self.tls.check()),

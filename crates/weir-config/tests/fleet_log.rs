@@ -106,6 +106,11 @@ fn what_does_not_fit_together_is_refused_with_what_is_allowed() {
         &["brokers: [a:1]"],
         "brokers: needs a weir with a client of Apache Kafka",
     );
+    check(
+        "without",
+        &["brokers: [a:1]"],
+        "the package and the image `weir-kafka` have it",
+    );
     for broker in [
         "a", "'a:'", "':1'", "a:0", "a:70000", "a/b:1", "'[::1:1'", "'a b:1'",
     ] {

@@ -289,7 +289,7 @@ impl RawTable {
         self.loose.push(self.id(slot));
     }
 
-    pub fn put_on_trial(&mut self, slot: u32) {
+    pub fn mark_dry_run(&mut self, slot: u32) {
         self.targets[slot as usize].to |= DRY_RUN;
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use weir::admin::caller::Hosts;
-use weir::admin::explain::{ExplainRequest, Explanation};
+use weir::admin::explain::{ExplainRequest, Explanation, Unexplained};
 use weir::admin::status::Status;
 use weir::admin::{AdminSource, Answer, ConnectionLimits, NotReady, answer_on};
 use weir::signals::Reloaded;
@@ -30,9 +30,9 @@ impl AdminSource for Silent {
         Box::pin(async { Some(Reloaded::default()) })
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
         Box::pin(async move {
-            Some(Explanation {
+            Ok(Explanation {
                 line: request.line,
                 ..Explanation::default()
             })

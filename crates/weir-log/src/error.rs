@@ -30,7 +30,9 @@ pub enum Error {
     NoPartition { partition: u32, partitions: usize },
     #[error("a record of {bytes} bytes; at most {max} are allowed")]
     TooLarge { bytes: usize, max: usize },
-    #[error("this program was built without Kafka; a log can be a directory")]
+    #[error(
+        "this program was built without the client of Apache Kafka, which the package `weir-kafka` has; a log can be a directory"
+    )]
     NoKafka,
     /// The brokers did not do what was requested.
     #[error("{doing}: {what}")]

@@ -142,6 +142,30 @@ fn shown(lines: &BTreeMap<String, f64>) -> Vec<String> {
         .collect()
 }
 
+/// Names as a StatsD server writes them: equal names of different kinds are different paths.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kinds_have_prefixes_of_their_own() {
+    let kinds = [("counter", "counters"), ("timing", "timers"), ("set", "")];
+    let settings = GraphiteSettings {
+        prefix: "stats".into(),
+        kind_prefixes: kinds.map(|(kind, prefix)| (kind.into(), prefix.into())).into(),
+        aggregates: vec![Aggregate::Count],
+        percentiles: vec![],
+        host: Host::None,
+        ..graphite("")
+    };
+    let (lines, _) = encode(settings, "a:1|c\na:2|ms\na:3|s\nb:4|g\n").await;
+    assert_eq!(
+        shown(&lines),
+        [
+            "stats.a 1",
+            "stats.b 4",
+            "stats.counters.a.count 1",
+            "stats.timers.a.count 1"
+        ]
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_kind_in_each_form() {
     let messages = "page.views:1|c|@0.5|#env:prod,role:a/b\nqueue.size:-1.5|g|#host:db1\nusers:x|s\nusers:y|s\nt:1:2:3:4|ms|#bare,empty:,k:1,k:2\n_sc|c|0\n_e{1,1}:a|b\n";

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use weir::admin::caller::Hosts;
 use weir::admin::contexts::{ContextReport, MetricRow};
-use weir::admin::explain::{ExplainRequest, Explanation};
+use weir::admin::explain::{ExplainRequest, Explanation, Unexplained};
 use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{
     AdminServer, AdminSource, Answer, ConnectionLimits, Exposition, ExpositionBody, NotReady, ScrapeRequest,
@@ -65,9 +65,9 @@ impl AdminSource for Double {
         })
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
         Box::pin(async move {
-            Some(Explanation {
+            Ok(Explanation {
                 line: format!("{} of {:?}", request.line, request.pid),
                 ..Explanation::default()
             })

@@ -212,6 +212,16 @@ fn oracle() -> Vec<Expected> {
     ]
 }
 
+/// What the page's configuration puts in front of the names of a kind.
+fn kind_prefix(name: &str) -> &'static str {
+    match name {
+        "page.views" => "counters",
+        "queue" => "gauges",
+        "users" => "sets",
+        _ => "timers",
+    }
+}
+
 fn run(config: &str, carbon: &Carbon) {
     let directory = tempfile::tempdir().unwrap();
     let text = config
@@ -270,11 +280,11 @@ fn full_with_tags_in_the_path() {
     let found = carbon.points(oracle().len() + 2 + 2 + 3);
     let odd = found
         .iter()
-        .filter(|(file, _)| file.starts_with("stats/odd_name"));
+        .filter(|(file, _)| file.starts_with("stats/gauges/odd_name"));
     let odd: Vec<(&String, f64)> = odd.map(|(file, points)| (file, points[0].1)).collect();
     assert_eq!(odd.len(), 2, "{odd:?}");
     assert_eq!(odd[0].1 + odd[1].1, 3.0, "each has its own value: {odd:?}");
-    assert_eq!(odd[0].0, "stats/odd_name/host/here.wsp");
+    assert_eq!(odd[0].0, "stats/gauges/odd_name/host/here.wsp");
     let node = |text: &str| text.replace(['/', ' '], "_");
     for (name, suffix, tags, value, tolerance) in oracle() {
         let tags: String = tags
@@ -282,7 +292,8 @@ fn full_with_tags_in_the_path() {
             .map(|(key, value)| format!("/{key}/{}", node(value)))
             .collect();
         let path = format!(
-            "stats/{}{tags}{}",
+            "stats/{}/{}{tags}{}",
+            kind_prefix(name),
             name.replace('.', "/"),
             suffix.replace('.', "/")
         );

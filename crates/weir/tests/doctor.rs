@@ -287,6 +287,19 @@ fn names_proxies_endpoints_and_clocks_that_are_wrong_are_found() {
     assert_eq!(ran.verdict("proxy", "127.0.0.1"), "fine");
     assert!(ran.remedy("endpoint", "remote_write").contains("user:password@"));
 
+    if cfg!(feature = "kafka") {
+        let broker = server("a broker");
+        let ran = run(
+            &format!(
+                "outputs:\n  kafka:\n    brokers: ['{broker}', '127.0.0.1:1', 'no-broker.invalid:9092']\n"
+            ),
+            &[],
+        );
+        assert_eq!(ran.verdict("endpoint", &format!("kafka: tcp://{broker}")), "fine");
+        assert_eq!(ran.verdict("endpoint", "kafka: tcp://127.0.0.1:1"), "error");
+        assert_eq!(ran.verdict("dns", "no-broker.invalid"), "error");
+    }
+
     for (answer, verdict, clock) in [
         ("405 Method Not Allowed", "fine", None),
         ("403 Forbidden", "error", None),

@@ -1,5 +1,5 @@
-//! The real agent writes InfluxDB's line protocol to a real receiver, VictoriaMetrics, in the API of both versions; the configurations
-//! of the page.
+//! The real agent writes InfluxDB's line protocol to real receivers: InfluxDB 1 over HTTP and UDP, and VictoriaMetrics in the API of
+//! both versions; the configurations of the page.
 
 #[path = "support/receivers.rs"]
 mod receivers;
@@ -12,6 +12,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use receivers::{Killed, free_address};
+use support::influxdb::InfluxDb;
 use support::{Agent, configurations, names_every_setting, until, weir};
 
 const PAGE: &str = include_str!("../../../docs/outputs/influx.md");
@@ -122,7 +123,7 @@ fn expected(more: &str) -> BTreeMap<String, f64> {
 }
 
 /// Runs an agent with this configuration, and compares what the receiver has of it.
-fn run(receiver: &VictoriaMetrics, config: &str, more: &str) {
+fn run(series: impl Fn() -> BTreeMap<String, f64>, config: &str, more: &str) {
     let agent = Agent::start(config, &[]);
     agent.send(MESSAGES);
     let (_, log) = agent.stop();
@@ -130,7 +131,7 @@ fn run(receiver: &VictoriaMetrics, config: &str, more: &str) {
     let expected = expected(more);
     let mut found = BTreeMap::new();
     until(&format!("every series of {config}"), || {
-        found = receiver.series();
+        found = series();
         found.retain(|name, _| !name.contains("_percentile"));
         found.len() >= expected.len()
     });
@@ -141,7 +142,7 @@ fn run(receiver: &VictoriaMetrics, config: &str, more: &str) {
 fn victoria_metrics_takes_the_first_version() {
     let receiver = VictoriaMetrics::start();
     let config = configurations(PAGE)[0].replace("127.0.0.1:8086", &receiver.address);
-    run(&receiver, &config, "db=weir,");
+    run(|| receiver.series(), &config, "db=weir,");
 }
 
 #[test]
@@ -157,7 +158,53 @@ fn victoria_metrics_takes_the_second_version() {
         .replace("/etc/weir", &at)
         .replace("/var/lib/weir", &at);
     // It has no buckets.
-    run(&receiver, &config, "");
+    run(|| receiver.series(), &config, "");
+}
+
+/// Every field of a database with the sum of its points, named as VictoriaMetrics names them.
+fn sums(server: &InfluxDb, database: &str) -> BTreeMap<String, f64> {
+    let fields = server.fields(database).into_iter();
+    let named = fields.map(|(name, values)| {
+        let (series, field) = name.rsplit_once("}.").unwrap();
+        let (measurement, tags) = series.split_once('{').unwrap();
+        let field = match field {
+            "value" => String::new(),
+            field => format!("_{field}"),
+        };
+        let sum = values.iter().map(|value| value.as_f64().unwrap()).sum();
+        (format!("{measurement}{field}{{{tags}}}"), sum)
+    });
+    named.collect()
+}
+
+#[test]
+fn influxdb_takes_lines_over_http_and_over_udp() {
+    let server = InfluxDb::start();
+    server.create("weir");
+    let config = configurations(PAGE)[0].replace("127.0.0.1:8086", &server.address);
+    run(|| sums(&server, "weir"), &config, "");
+    let config = format!("outputs: {{influx: {{url: 'udp://{}'}}}}\n", server.udp);
+    run(|| sums(&server, "udp"), &config, "");
+}
+
+/// InfluxDB answers 404 until there is the database, and weir keeps what it has meanwhile.
+#[test]
+fn what_is_for_a_database_that_is_made_later_waits_for_it() {
+    let server = InfluxDb::start();
+    let address = &server.address;
+    let mut agent = Agent::start(
+        &format!(
+            "bucket_width: 1s\ncounter_expiry: 0\noutputs: {{influx: {{url: 'http://{address}', database: later, host: none, delivery: {{backoff_max: 100ms}}}}}}\n"
+        ),
+        &[],
+    );
+    agent.send("a:1|c\n");
+    agent.wait_for("database not found");
+    server.create("later");
+    until("it has arrived", || {
+        sums(&server, "later") == BTreeMap::from([("a{metric_type=counter}".into(), 1.0)])
+    });
+    agent.stop();
 }
 
 /// The receiver dies and comes back while weir runs, and the output is another one from a reload on: nothing is missing.

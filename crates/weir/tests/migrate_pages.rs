@@ -39,7 +39,9 @@ const PAGES: &[Page] = &[
         ours: &[
             "udp: [0.0.0.0:9125]",
             "admin: 0.0.0.0:9102",
-            "statsd_gauge_deltas: true",
+            "listener: udp://0.0.0.0:9125",
+            "listener: tcp://0.0.0.0:9125",
+            "gauge_deltas: true",
             "total_suffix: false",
         ],
     },

@@ -132,6 +132,72 @@ fn deltas_of_one_listener() {
     assert_eq!(points(&stdout), ["absolute [] 5", "level [] 12", "unknown [] 4"]);
 }
 
+/// Runs `weir explain` for a message.
+fn explained(admin: &str, message: &str, more: &[&str]) -> (bool, String) {
+    weir(&[&["explain", message, "--admin", admin][..], more].concat())
+}
+
+#[test]
+fn an_explanation_is_that_of_the_listener_that_it_names() {
+    let (mut agent, _socket, directory) = start("gauge_deltas: true\n  tag_styles: [librato]");
+    let admin = agent.wait_for("admin on http://");
+    let path = format!("unixgram://{}", directory.path().join("dsd.socket").display());
+    let udp = format!("udp://{}", agent.address());
+    let message = "queue#env=prod:+7|g";
+    for name in ["uds", &path] {
+        let (ok, text) = explained(&admin, message, &["--listener", name]);
+        let all = [
+            "\n  queue (gauge)",
+            "\n    env:prod",
+            "gauge_deltas: the listener adds",
+            &path,
+            &udp,
+        ];
+        assert!(ok && all.iter().all(|part| text.contains(part)), "{name}: {text}");
+    }
+    // Without a name: the first listener, or the first one with a sending process.
+    for more in [&[][..], &["--listener", "udp"], &["--listener", &udp]] {
+        let (ok, text) = explained(&admin, message, more);
+        let is_as_it_is = text.contains("\n  queue#env=prod (gauge)") && !text.contains("gauge_deltas");
+        assert!(ok && is_as_it_is && text.contains(&path), "{more:?}: {text}");
+    }
+    let pid = std::process::id().to_string();
+    let (ok, text) = explained(&admin, message, &["--pid", &pid]);
+    assert!(ok && text.contains("\n  queue (gauge)"), "{text}");
+    let (ok, text) = explained(&admin, message, &["--listener", "tcp"]);
+    assert!(
+        !ok && text.contains(&format!("allowed are {udp}, {path}")),
+        "{text}"
+    );
+    agent.stop();
+}
+
+#[test]
+fn a_transport_stands_for_its_listeners_where_they_read_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| directory.path().join(name).display().to_string());
+    let config = |listener: &str| {
+        format!("uds: ['{one}', '{other}']\nper_listener: [{{listener: '{listener}', gauge_deltas: true}}]\n")
+    };
+    let mut agent = Agent::start(&config("uds"), &[]);
+    let admin = agent.wait_for("admin on http://");
+    let (ok, text) = explained(&admin, "level:+7|g", &["--listener", "uds"]);
+    assert!(ok && text.contains("gauge_deltas: the listener adds"), "{text}");
+    agent.stop();
+    let mut agent = Agent::start(&config(&format!("unixgram://{one}")), &[]);
+    let admin = agent.wait_for("admin on http://");
+    let (ok, text) = explained(&admin, "level:+7|g", &["--listener", "uds"]);
+    let said = format!("name one of unixgram://{one}, unixgram://{other}");
+    assert!(!ok && text.contains(&said), "{text}");
+    let (ok, text) = explained(
+        &admin,
+        "level:+7|g",
+        &["--listener", &format!("unixgram://{other}")],
+    );
+    assert!(ok && !text.contains("gauge_deltas"), "{text}");
+    agent.stop();
+}
+
 #[test]
 fn a_listener_that_there_is_not() {
     let directory = tempfile::tempdir().unwrap();

@@ -6,13 +6,14 @@ mod receivers;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use receivers::{Killed, free_address, get, until};
+use receivers::{Killed, free_address, get, go_installed, until};
 
 const MODULE: &str = "github.com/prometheus/statsd_exporter";
 const VERSION: &str = "v0.31.0";
@@ -25,21 +26,7 @@ struct Peer {
 
 impl Peer {
     fn built() -> Option<Peer> {
-        let bin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-bin");
-        let installed = Command::new("go")
-            .args(["install", &format!("{MODULE}@{VERSION}")])
-            .env("GOBIN", &bin)
-            .current_dir(env!("CARGO_TARGET_TMPDIR"))
-            .output();
-        let Ok(installed) = installed else {
-            eprintln!("skipped: there is no Go toolchain to build {MODULE} with");
-            return None;
-        };
-        assert!(
-            installed.status.success(),
-            "{}",
-            String::from_utf8_lossy(&installed.stderr)
-        );
+        let program = go_installed(&format!("{MODULE}@{VERSION}"), &[])?;
         let downloaded = Command::new("go")
             .args(["mod", "download", "-json", &format!("{MODULE}@{VERSION}")])
             .current_dir(env!("CARGO_TARGET_TMPDIR"))
@@ -47,7 +34,7 @@ impl Peer {
             .unwrap();
         let said: serde_json::Value = serde_json::from_slice(&downloaded.stdout).unwrap();
         Some(Peer {
-            program: bin.join("statsd_exporter"),
+            program,
             sources: said["Dir"].as_str().unwrap().into(),
         })
     }
@@ -114,16 +101,29 @@ impl Pair {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let mut converted = weir(&["convert", "statsd-exporter", file.to_str().unwrap()]);
-        if is_relayed {
-            converted = beside(&converted, &udp);
+        let (our_udp, admin) = (free_udp(), free_address());
+        let flags = [
+            format!("--statsd.listen-udp={our_udp}"),
+            "--statsd.listen-tcp=".to_owned(),
+            format!("--web.listen-address={admin}"),
+        ];
+        let mut command = vec!["convert", "statsd-exporter", file.to_str().unwrap()];
+        let mut converted = if is_relayed {
+            // As the page has it: weir takes the address that the flags name.
+            command.push("--");
+            command.extend(flags.iter().map(String::as_str));
+            beside(&weir(&command), &udp)
+        } else {
+            weir(&command)
+        };
+        if !is_relayed {
+            let _ = write!(converted, "udp: ['{our_udp}']\nadmin: '{admin}'\n");
         }
         let config = directory.path().join("weir.yaml");
         std::fs::write(&config, converted).unwrap();
-        let (our_udp, admin) = (free_udp(), free_address());
         let ours = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["run", "--config", config.to_str().unwrap(), "--udp", &our_udp])
-            .args(["--admin", &admin, "--bucket-width", "1s", "--hostname", "h"])
+            .args(["run", "--config", config.to_str().unwrap()])
+            .args(["--bucket-width", "1s", "--hostname", "h"])
             .env_clear()
             .stderr(Stdio::null())
             .spawn()

@@ -1,15 +1,15 @@
-//! Why a command ended badly, and the exit code that says so to a script.
+//! Why a command failed, and its exit code for scripts.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// A failed command. The message says what, where, and what is allowed instead.
+/// A failed command. The message has the error, its place, and the allowed values.
 #[derive(Debug)]
 #[allow(dead_code)] // Until the commands that need them have landed.
 pub enum Failure {
     /// The run itself went wrong: exit code 1.
     Runtime(String),
-    /// Flags, profile or file cannot be used as they are: exit code 2 (clap uses the same).
+    /// Invalid flags, profile or file: exit code 2 (clap uses the same).
     Usage(String),
     /// The target is missing, refused the connection, or died during the run: exit code 3.
     Target(String),

@@ -1,4 +1,4 @@
-//! `weir-bench`: the measuring rig. This file only dispatches; each command lives in a module of its own.
+//! `weir-bench`: the measuring rig. This file only dispatches; each command has its own module.
 
 mod detect;
 mod failure;
@@ -41,7 +41,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
 
 fn main() -> ExitCode {
     let command = match Cli::parse().command {
-        // The detector's exit codes say more than good or bad.
+        // The detector has more exit codes than success and failure.
         Command::Detect(command) => return detect::dispatch(command, std::env::args().collect()),
         command => command,
     };

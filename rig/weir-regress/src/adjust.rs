@@ -1,7 +1,6 @@
-//! Many rows at once: with 23 rows at 90 %, two or three intervals exclude zero by accident.
+//! Corrections for many rows: with 23 rows at 90 %, two or three intervals exclude zero by chance.
 
-/// Benjamini and Hochberg's q-values, in the order of the input. A row with q < 0.1 belongs to a list of which at most
-/// a tenth is expected to be accidents.
+/// Benjamini and Hochberg's q-values, in the order of the input. Among rows with q < 0.1 at most a tenth is expected to be false.
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));

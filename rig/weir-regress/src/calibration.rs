@@ -1,5 +1,5 @@
-//! Does the detector keep its promise on this machine? Comparing a program with itself must exclude zero about as often
-//! as the confidence level says: rarer is wasteful, more often is a lie.
+//! Checks the detector on this machine. Comparing a program with itself must exclude zero about as often as the confidence level says: less
+//! often is wasteful, more often is wrong.
 
 use crate::estimate::{Estimate, paired_log_ratio};
 use crate::rng::Rng;
@@ -25,14 +25,14 @@ pub enum CalibrationState {
     Accepted,
     /// Intervals are wider than they need to be: safe, but small changes are missed.
     TooWide,
-    /// Intervals are too narrow or too many rows were flagged: reports of this machine must not be trusted.
+    /// Intervals are too narrow or too many rows were flagged: do not trust reports of this machine.
     Failed,
 }
 
 /// Judges an A/A run: `excluded` of `rows` intervals exclude zero, `flagged` would have been reported as changes.
 pub fn calibrate(rows: u64, excluded: u64, flagged: u64, confidence: f64) -> Calibration {
     let (low, high) = binomial_central(rows, 1.0 - confidence, 0.95);
-    // One flagged row of sixty is the most that the simulations of honest intervals give.
+    // Simulations of correct intervals give at most one flagged row of sixty.
     let most_flagged = (rows as f64 / 60.0).ceil().max(1.0) as u64;
     let state = if excluded > high || flagged > most_flagged {
         CalibrationState::Failed
@@ -52,8 +52,8 @@ pub fn calibrate(rows: u64, excluded: u64, flagged: u64, confidence: f64) -> Cal
     }
 }
 
-/// Swaps the labels inside stored pairs at random, `rounds` times, and returns the share of intervals that exclude zero.
-/// It costs no machine time and tests the code, not the machine.
+/// Swaps the labels inside stored pairs at random, `rounds` times, and returns the share of intervals that exclude zero. It needs no
+/// machine time and tests the code, not the machine.
 pub fn label_shuffle(
     baseline: &[f64],
     comparison: &[f64],

@@ -1,20 +1,20 @@
-//! Slow creep over a history of results: where did the level change?
+//! Detects gradual changes in a history of results.
 //!
-//! Pairwise comparison judges one change and misses ten small ones in a row. This finds the splits that separate a
-//! series best in energy distance (Matteson and James, 2014) and keeps a split when a t-test between its neighbours
-//! agrees, the combination that MongoDB and DataStax reported to work on performance histories.
+//! Pairwise comparison judges one change and misses ten small ones in a row. This finds the splits that best separate a series in energy
+//! distance (Matteson and James, 2014) and keeps a split if a t-test between its neighbours agrees, the combination that MongoDB and
+//! DataStax reported to work on performance histories.
 
 use crate::describe::{mean, variance};
 use crate::special::t_two_sided;
 
-/// Which splits are worth reporting.
+/// Criteria for reporting a split.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
-    /// Largest accepted p-value. The best of many splits is tested, so it must be far below the usual 0.05.
+    /// Maximum p-value. The best of many splits is tested, so it must be far below the usual 0.05.
     pub p_max: f64,
     /// Smallest accepted change of the mean, as a share (0.02 = 2 %).
     pub change_min: f64,
-    /// Fewest values on either side.
+    /// Minimum number of values on either side.
     pub side_min: usize,
 }
 
@@ -50,8 +50,8 @@ pub fn change_points(series: &[f64], options: &Options) -> Vec<ChangePoint> {
     let mut splits = Vec::new();
     split(series, 0, side, options.p_max, &mut splits);
     splits.sort_unstable();
-    // Splitting is greedy, so a split may have lost its reason once its neighbours were found: drop the weakest until
-    // all that remain hold up against the segments next to them.
+    // Splitting is greedy, so a split may become unjustified once its neighbours are found: drop the weakest until all others are
+    // significant against their adjacent segments.
     loop {
         let points = describe(series, &splits);
         let weakest = points
@@ -105,8 +105,8 @@ fn split(part: &[f64], offset: usize, side: usize, p_max: f64, out: &mut Vec<usi
     split(&part[at..], offset + at, side, p_max, out);
 }
 
-/// The split with the largest scaled energy distance. Sums over pairs are carried from split to split, so a history of
-/// n results costs n^2 steps and not n^3.
+/// The split with the largest scaled energy distance. Sums over pairs are updated from split to split, so a history of n results costs n^2
+/// steps, not n^3.
 fn best_split(part: &[f64], side: usize) -> Option<usize> {
     let n = part.len();
     let distance = |i: usize, j: usize| (part[i] - part[j]).abs();

@@ -1,4 +1,4 @@
-//! Plain descriptions of a list of numbers: mean, spread, coefficient of variation with its own uncertainty.
+//! Describes a list of numbers: mean, spread, coefficient of variation with its uncertainty.
 
 use crate::special::chi_square_quantile;
 
@@ -36,7 +36,7 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     sorted[low] + (sorted[high] - sorted[low]) * (position - low as f64)
 }
 
-/// Spread relative to the mean, and how well that spread itself is known.
+/// Spread relative to the mean, with its uncertainty.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Variation {
     /// Standard deviation divided by the mean.
@@ -46,7 +46,7 @@ pub struct Variation {
     pub high: f64,
 }
 
-/// Coefficient of variation; `None` below two values or when the mean is zero, where it has no meaning.
+/// Coefficient of variation; `None` below two values or if the mean is zero.
 pub fn variation(values: &[f64]) -> Option<Variation> {
     let m = mean(values).abs();
     if values.len() < 2 || m == 0.0 || !m.is_finite() {
@@ -75,15 +75,15 @@ pub fn lag1(values: &[f64]) -> f64 {
     values.windows(2).map(|w| (w[0] - m) * (w[1] - m)).sum::<f64>() / total
 }
 
-/// Where the uncertainty of one arm comes from.
+/// The source of the uncertainty of one arm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VarianceSplit {
     /// Share of the variance of replicate means that noise inside each replicate explains, 0 to 1.
     pub within: f64,
 }
 
-/// Splits the variance of replicate means. Each series holds the readings inside one replicate. Readings follow each
-/// other closely, so their number is discounted by their correlation before it may count as evidence.
+/// Splits the variance of replicate means. Each series has the readings of one replicate. Successive readings are correlated, so their
+/// number is discounted by the correlation.
 pub fn variance_split(series: &[Vec<f64>]) -> Option<VarianceSplit> {
     let usable: Vec<&Vec<f64>> = series.iter().filter(|s| s.len() >= 5).collect();
     if usable.len() < 2 {
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn spread_of_seven_runs_is_known_within_a_factor() {
-        // With n = 7 the spread is known only within 0.69 to 1.92 of itself; reports must not pretend otherwise.
+        // With n = 7 the spread is only known to a factor between 0.69 and 1.92; reports must show that.
         let v = variation(&[9.0, 10.0, 11.0, 9.5, 10.5, 10.0, 10.0]).unwrap();
         assert!(
             (v.low / v.cv - 0.690).abs() < 0.001 && (v.high / v.cv - 1.915).abs() < 0.001,

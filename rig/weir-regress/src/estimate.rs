@@ -1,9 +1,9 @@
-//! Estimates of one change: how large, how sure, and how small a change would have been seen.
+//! Estimates one change: its size, its certainty, and the smallest change that would have been detected.
 
 use crate::describe::{mean, sd, variance};
 use crate::special::{normal_cdf, normal_quantile, t_quantile, t_two_sided};
 
-/// How an estimate was made.
+/// The method of an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// Mean of `ln(comparison / baseline)` over pairs, Student's t.
@@ -39,7 +39,7 @@ pub struct Estimate {
     pub confidence: f64,
     /// Standard deviation of the paired quantity (log ratio or difference); the standard error times sqrt(n) for Welch.
     pub sd: f64,
-    /// The change that this many runs with this spread would exclude from "no change" 80 % of the time.
+    /// The change that this many runs with this spread would distinguish from "no change" 80 % of the time.
     pub mde: f64,
 }
 
@@ -144,7 +144,7 @@ fn student(d: &[f64], confidence: f64, method: Method, scale: Scale, show: impl 
     }
 }
 
-/// Runs that agree to the last bit leave no error to divide by: then any difference at all is certain.
+/// Runs that agree to the last bit have no error to divide by: then any difference is certain.
 fn p_value(estimate: f64, error: f64, df: f64) -> f64 {
     if error > 0.0 {
         t_two_sided(estimate / error, df)
@@ -189,10 +189,10 @@ pub fn welch_ratio(baseline: &[f64], comparison: &[f64], confidence: f64) -> Res
     })
 }
 
-/// Exact two-sided p-value of the mean of paired differences by flipping every combination of signs.
+/// Exact two-sided p-value of the mean of paired differences, by flipping every combination of signs.
 ///
-/// `None` above 16 pairs (65 536 combinations) and below one; the smallest p it can give is 2 / 2^n, which is why fewer
-/// than five pairs can never reach 90 % confidence whatever was measured.
+/// `None` above 16 pairs (65 536 combinations) and below one. The smallest possible p is 2 / 2^n, so fewer than five pairs can never reach
+/// 90 % confidence.
 pub fn sign_flip_p(differences: &[f64]) -> Option<f64> {
     let n = differences.len();
     if n == 0 || n > 16 {
@@ -214,8 +214,8 @@ pub fn sign_flip_p(differences: &[f64]) -> Option<f64> {
     Some(extreme as f64 / f64::from(1_u32 << n))
 }
 
-/// The confidence, in percent, that a symmetric normal interval implies for "not zero". Reports that print an estimate,
-/// its interval and a confidence can be checked against themselves with it.
+/// The confidence, in percent, that a symmetric normal interval implies for "not zero". It checks reports with an estimate, its interval
+/// and a confidence for consistency.
 pub fn implied_confidence(delta: f64, low: f64, high: f64, level: f64) -> f64 {
     let error = (high - low) / 2.0 / normal_quantile(0.5 + level / 2.0);
     if error == 0.0 {
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn paired_log_ratio_by_hand() {
-        // Ratios 1.1, 1.2, 1.1, 1.2 with the same geometric mean whatever the level of each pair.
+        // Ratios 1.1, 1.2, 1.1, 1.2 with the same geometric mean at any level of each pair.
         let e = paired_log_ratio(&[10.0, 20.0, 30.0, 40.0], &[11.0, 24.0, 33.0, 48.0], 0.9).unwrap();
         close(e.delta, 100.0 * ((1.1_f64 * 1.2).sqrt() - 1.0));
         let half = (1.2_f64 / 1.1).ln() / 2.0;

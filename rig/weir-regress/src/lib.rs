@@ -1,8 +1,8 @@
-//! The statistics of the regression detector: plain functions of numbers that somebody else measured.
+//! The statistics of the regression detector: pure functions of measured numbers.
 //!
-//! This crate never reads a file, a clock or an environment variable. What is random takes a seed. The unit of
-//! analysis is one number per run of a program and never a one-second sample: pooling samples that come from the same
-//! process gives intervals that exclude zero half of the time when nothing changed (see `tests/simulation.rs`).
+//! This crate never reads a file, a clock or an environment variable. Randomness takes a seed. The unit of analysis is one number per run
+//! of a program and never a one-second sample: pooling samples from the same process gives intervals that exclude zero half of the time
+//! when nothing changed (see `tests/simulation.rs`).
 
 pub mod adjust;
 pub mod calibration;

@@ -1,4 +1,4 @@
-//! The order in which runs happen. It follows from the seed alone, so that the same command makes the same plan.
+//! The order of runs. It follows from the seed alone, so the same command makes the same plan.
 
 use crate::rng::Rng;
 
@@ -28,15 +28,15 @@ pub struct PlannedPair {
     pub order: Order,
     /// Payload seed, the same for both arms so that its influence cancels inside the pair.
     pub payload_seed: u64,
-    /// Bytes of padding in the environment of (baseline, comparison): shifts the stack, since one fixed layout can make
-    /// a program look some percent faster in a way that repeats perfectly.
+    /// Bytes of padding in the environment of (baseline, comparison): shifts the stack, because a fixed layout can make a program look some
+    /// percent faster in every run.
     pub padding: (usize, usize),
 }
 
-/// Rounds of pairs: every experiment once per round, in a new random order each time. Interrupting after any round leaves
-/// the same number of pairs everywhere.
+/// Rounds of pairs: every experiment once per round, in a new random order each time. An interruption after any round leaves the same
+/// number of pairs everywhere.
 ///
-/// The order inside a pair is drawn by coin and not alternated, because alternation turns steady drift into bias.
+/// The order inside a pair is drawn instead of alternated, because alternation turns steady drift into bias.
 pub fn plan(seed: u64, experiments: usize, rounds: usize) -> Vec<Vec<PlannedPair>> {
     let mut order = Rng::stream(seed, "order");
     let mut shuffle = Rng::stream(seed, "shuffle");
@@ -44,7 +44,7 @@ pub fn plan(seed: u64, experiments: usize, rounds: usize) -> Vec<Vec<PlannedPair
         .map(|pair| {
             let mut round: Vec<PlannedPair> = (0..experiments)
                 .map(|experiment| {
-                    // Drawn per experiment and pair, so that adding an experiment leaves the payloads of the others alone.
+                    // Drawn per experiment and pair, so that adding an experiment does not change the payloads of the others.
                     let mut own = Rng::stream(
                         seed ^ (experiment as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
                             ^ ((pair as u64) << 32),
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn more_rounds_extend_the_plan_without_changing_it() {
-        // An adaptive run that goes on, and an interrupted run that resumes, rely on this.
+        // Adaptive runs that continue, and resumed runs, rely on this.
         assert_eq!(plan(9, 4, 6)[..], plan(9, 4, 15)[..6]);
     }
 

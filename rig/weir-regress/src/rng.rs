@@ -15,7 +15,7 @@ impl Rng {
         }
     }
 
-    /// An independent generator for one purpose, so that drawing more for one does not shift the others.
+    /// An independent generator for one purpose, so that more draws for one do not shift the others.
     pub fn stream(seed: u64, purpose: &str) -> Self {
         // FNV-1a is enough: purposes are a handful of fixed words.
         let tag = purpose.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
@@ -58,7 +58,7 @@ impl Rng {
         self.next_u64() >> 63 == 1
     }
 
-    /// Standard normal (Box and Muller; the second value is thrown away to keep the state simple).
+    /// Standard normal (Box and Muller; the second value is discarded to keep the state simple).
     pub fn normal(&mut self) -> f64 {
         let u = 1.0 - self.unit();
         (-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * self.unit()).cos()

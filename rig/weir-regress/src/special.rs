@@ -1,7 +1,7 @@
 //! Distribution functions: Student's t, normal, chi-square, binomial.
 //!
-//! They are written from their textbook series and continued fractions and checked against published tables. Quantiles
-//! are found by bisection on the distribution function, which is slow, exact enough and has nothing to go wrong.
+//! Written from their textbook series and continued fractions and checked against published tables. Quantiles are found by bisection on the
+//! distribution function, which is slow, exact enough and robust.
 
 /// Lanczos coefficients for g = 7.
 const LANCZOS: [f64; 9] = [

@@ -1,21 +1,21 @@
-//! From an estimate to a word.
+//! Turns an estimate into a verdict.
 
 use crate::describe::{Variation, mean, variation};
 use crate::estimate::{Estimate, Scale};
 
-/// Which way a value should move.
+/// The desired direction of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     HigherIsBetter,
     LowerIsBetter,
-    /// The experiment did not say; a change is shown but not judged.
+    /// Unspecified by the experiment; a change is shown but not judged.
     Undeclared,
 }
 
-/// The two criteria and the limits on spread.
+/// The two criteria and the limit on spread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rule {
-    /// A change smaller than this share is not worth anybody's time (0.05 = 5 %).
+    /// Smaller relative changes do not matter (0.05 = 5 %).
     pub effect: f64,
     /// For values that may be zero: the smallest difference that matters, in the value's own unit.
     pub effect_absolute: f64,
@@ -36,16 +36,16 @@ impl Default for Rule {
     }
 }
 
-/// What can be said about one row.
+/// The verdict for one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Large enough, certain enough, and in the bad direction.
     Regression,
     /// Large enough, certain enough, and in the good direction.
     Improvement,
-    /// Large enough and certain enough, but nobody said which direction is good.
+    /// Large enough and certain enough, but the good direction is unspecified.
     Changed,
-    /// The whole interval lies inside the threshold: shown not to have changed by as much as matters.
+    /// The whole interval is inside the threshold: shown not to have changed by as much as matters.
     Equivalent,
     /// Neither a change nor its absence could be shown.
     Inconclusive,
@@ -78,8 +78,8 @@ pub struct Spread {
     pub erratic: bool,
     /// Only the comparison exceeds it.
     pub newly_erratic: bool,
-    /// Newly erratic, and the low end of the spread's own interval exceeds the limit too. Seven runs know their spread
-    /// only within a factor of two, so this is what may fail a build, not `newly_erratic`.
+    /// Newly erratic, and the low end of the spread's own interval exceeds the limit too. Seven runs know their spread only to a factor of
+    /// two, so only this may fail a build, not `newly_erratic`.
     pub surely_newly_erratic: bool,
 }
 
@@ -96,8 +96,8 @@ pub fn spread(baseline: &[f64], comparison: &[f64], rule: &Rule) -> Spread {
     }
 }
 
-/// The threshold of this row in the unit of its estimate. For absolute differences a share of the baseline counts too:
-/// a tenth of a point more is news where nothing was lost before, and noise where a third was.
+/// The threshold of this row in the unit of its estimate. For absolute differences a share of the baseline counts too: a tenth of a point
+/// more matters if nothing was lost before, and is noise if a third was.
 pub fn threshold(estimate: &Estimate, baseline: &[f64], rule: &Rule) -> f64 {
     match estimate.scale {
         Scale::Percent => 100.0 * rule.effect,
@@ -105,7 +105,7 @@ pub fn threshold(estimate: &Estimate, baseline: &[f64], rule: &Rule) -> f64 {
     }
 }
 
-/// Applies the two criteria; everything that meets neither proof is inconclusive, never "no change".
+/// Applies the two criteria; a row that meets neither proof is inconclusive, never "no change".
 pub fn judge(estimate: &Estimate, threshold: f64, spread: &Spread, direction: Direction) -> Verdict {
     if estimate.delta.abs() >= threshold && estimate.excludes_zero() {
         return match (direction, estimate.delta > 0.0) {
@@ -190,10 +190,10 @@ mod tests {
             judge(&estimate(60.0, 20.0, 90.0), 5.0, &s, Direction::LowerIsBetter),
             Verdict::Regression
         );
-        // Both arms wild: erratic, but nothing new.
+        // Both arms vary strongly: erratic, but not newly.
         let s = spread(&wild, &wild, &rule);
         assert!(s.erratic && !s.newly_erratic);
-        // Barely above the limit with seven runs: not sure enough to fail anybody.
+        // Barely above the limit with seven runs: not certain enough to fail a build.
         let slightly = [100.0, 112.0, 88.0, 111.0, 89.0, 110.0, 90.0];
         let s = spread(&calm, &slightly, &rule);
         assert!(s.newly_erratic && !s.surely_newly_erratic, "{s:?}");
@@ -211,7 +211,7 @@ mod tests {
             judge(&e, t, &Spread::default(), Direction::LowerIsBetter),
             Verdict::Regression
         );
-        // The same half point on top of a third is not a finding.
+        // The same half point on top of a third does not count.
         let third = [0.33; 5];
         let more = [0.334, 0.335, 0.336, 0.335, 0.335];
         let e = paired_difference(&third, &more, 0.9).unwrap();

@@ -233,17 +233,35 @@ fn power_at_seven_pairs() {
     within("exactly at the threshold", with(0.05, flagged), 0.40, 0.60);
 }
 
+/// With the pairs and the slow-downs of `scripts/record/slow-downs.sh`. Nine of ten intervals hold the truth: where noise is normal
+/// exactly so many, to within the error of this count (0.3 %), where one run in ten is disturbed rather more.
 #[test]
 fn intervals_cover_the_truth() {
-    let mut machine = Machine::new(SEED + 1, 0.02);
-    let covered = (0..2000)
-        .filter(|_| {
-            let (b, c) = machine.experiment(7, 0.10, Schedule::RandomPairs);
+    const TRIALS: u32 = 10_000;
+    for (change, disturbed) in [
+        (0.02, 0.0),
+        (0.05, 0.0),
+        (0.10, 0.0),
+        (0.02, 0.1),
+        (0.05, 0.1),
+        (0.10, 0.1),
+    ] {
+        let mut machine = Machine::new(SEED + 1, 0.02);
+        machine.disturbed = disturbed;
+        let covered = (0..TRIALS).filter(|_| {
+            let (b, c) = machine.experiment(8, change, Schedule::RandomPairs);
             let e = paired_log_ratio(&means(&b), &means(&c), 0.9).unwrap();
-            e.low <= 10.0 && 10.0 <= e.high
-        })
-        .count();
-    within("coverage of a 10 % change", covered as f64 / 2000.0, 0.87, 0.925);
+            e.low <= 100.0 * change && 100.0 * change <= e.high
+        });
+        let covered = covered.count() as f64 / f64::from(TRIALS);
+        let least = if disturbed > 0.0 { 0.90 } else { 0.895 };
+        within(
+            &format!("{change} with {disturbed} disturbed"),
+            covered,
+            least,
+            0.93,
+        );
+    }
 }
 
 #[test]

@@ -35,11 +35,16 @@ export function Explain({ params }: { params: URLSearchParams }) {
 }
 
 function Result({ explanation }: { explanation: Explanation }) {
-  const { rejected, note, context, origin, steps } = explanation;
+  const { rejected, note, context, origin, steps, listener, others } = explanation;
   return (
     <section>
       {rejected ? <p class="alarm">✗ Rejected: {rejected}</p> : <p class="fine">✓ Accepted</p>}
       {note && <p class="quiet">{note}</p>}
+      {others.length > 0 && (
+        <p class="quiet">
+          As {listener} reads it. These listeners read messages in another way: {others.join(", ")}
+        </p>
+      )}
       {context && (
         <table>
           <tbody>

@@ -190,7 +190,7 @@ impl Contexts {
         let context = (subject.kind, id);
         let is_followed = self.rules.trials.follow(slot, context, subject, trials, digest);
         if is_followed {
-            self.raw.put_on_trial(slot);
+            self.raw.mark_dry_run(slot);
         }
         is_followed
     }

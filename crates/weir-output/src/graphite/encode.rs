@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use weir_aggregate::{Batch, Series, Value};
+use weir_protocol::Kind;
 
 use super::{CounterForm, GraphiteSettings, Tags, names};
 use crate::claims::{ClaimResult, Claims, Notes, Renamed, rank};
@@ -17,7 +18,8 @@ const PATH_BYTES_MAX: usize = 4096;
 pub struct GraphiteEncoder {
     tags: Tags,
     host: Host,
-    prefix: String,
+    /// By kind, each with a dot at its end, or empty.
+    prefixes: [String; Kind::COUNT],
     counters: Vec<CounterForm>,
     /// The values written for a histogram, with their suffixes.
     parts: Vec<(Part, String)>,
@@ -43,10 +45,6 @@ struct Names {
 impl GraphiteEncoder {
     /// `claims_bytes_max` bounds the memory for telling paths apart.
     pub fn new(settings: &GraphiteSettings, claims_bytes_max: u64, notes: Notes) -> Self {
-        let prefix = match settings.prefix.as_str() {
-            "" => String::new(),
-            prefix => format!("{prefix}."),
-        };
         let percentile_suffix = |fraction| format!(".{}", names::percentile(fraction));
         let parts = Part::list(
             &settings.aggregates,
@@ -60,7 +58,7 @@ impl GraphiteEncoder {
         Self {
             tags: settings.tags,
             host: settings.host,
-            prefix,
+            prefixes: Kind::ALL.map(|kind| prefix(settings, kind)),
             counters,
             parts,
             line_bytes_max: if is_udp {
@@ -79,7 +77,8 @@ impl GraphiteEncoder {
 
     fn series(&mut self, series: &Series<'_>, bucket: i64, out: &mut Encoded) {
         let mut names = std::mem::take(&mut self.names);
-        let changed = names.fill(series, &self.prefix, self.tags, self.host);
+        let prefix = &self.prefixes[series.kind() as usize];
+        let changed = names.fill(series, prefix, self.tags, self.host);
         let rank = rank(series, changed);
         let mut line = |this: &mut Self, suffix: &str, value: f64| {
             this.line(&mut names, series, suffix, value, rank, bucket, out);
@@ -162,6 +161,14 @@ impl GraphiteEncoder {
             });
         }
     }
+}
+
+/// In front of the names of this kind.
+fn prefix(settings: &GraphiteSettings, kind: Kind) -> String {
+    let of_kind = settings.kind_prefixes.get(kind.as_str()).map(String::as_str);
+    let parts = [settings.prefix.as_str(), of_kind.unwrap_or_default()];
+    let parts = parts.iter().filter(|part| !part.is_empty());
+    parts.map(|part| format!("{part}.")).collect()
 }
 
 fn aggregate_suffix(aggregate: Aggregate) -> &'static str {

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use weir_aggregate::Expansion;
-use weir_config::{Kind, choices, settings};
+use weir_config::{Kind, SettingProblem, choices, settings};
+use weir_protocol::Kind as MetricKind;
 use weir_units::Address;
 
 use crate::StartError;
@@ -40,6 +41,11 @@ settings! {
             .effect("A prefix for every name, with a dot in between.")
             .zero("Empty: names as they are.")
             .who("Operators who share a Graphite with others.");
+        kind_prefixes: BTreeMap<String, String> = "{}"
+            .takes(Kind::Map(&Kind::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix }))
+            .effect("A prefix for the names of one type of metric, behind `prefix`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as in `{counter: counters, timing: timers}`.")
+            .zero("Empty: no type has one.")
+            .who("Operators whose dashboards have the names of another StatsD server, such as `stats.counters.`.");
         host: Host = "all"
             .effect("Which series get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .who("Operators of a single agent. With several, series without their host overwrite each other.");
@@ -92,8 +98,20 @@ pub(crate) const TYPE: OutputType = OutputType {
     on_by_default: false,
     settings: GraphiteSettings::SETTINGS,
     gone: &[],
-    read: |output| Delivered::read::<GraphiteSettings>(output, |_, _| {}, |_| Ok(())),
+    read: |output| Delivered::read::<GraphiteSettings>(output, |_, _| {}, check),
 };
+
+fn check(settings: &GraphiteSettings) -> Result<(), SettingProblem> {
+    let known = MetricKind::ALL.map(MetricKind::as_str);
+    let mut named = settings.kind_prefixes.keys();
+    match named.find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!("{name} is no type; must be one of {}", known.join(", "));
+            Err(SettingProblem::new("kind_prefixes", message))
+        }
+    }
+}
 
 fn is_address(text: &str) -> bool {
     let parsed = text.parse();

@@ -26,6 +26,7 @@ pub use settings::{CLIENT, Format, KafkaSettings, connection};
 use crate::StartError;
 use crate::delivery::{Agent, Delivery, Encode, Endpoint, Order, Surroundings};
 use crate::json_lines::LinesEncoder;
+use crate::probe::Destination;
 use crate::settings::{DeliverySettings, Start};
 
 use encode::Settings;
@@ -81,6 +82,14 @@ impl Start for KafkaSettings {
         let order = Order::TimeOrder;
         let started = Delivery::start(name, &delivery, order, encoder, vec![endpoint], surroundings);
         Ok(started?)
+    }
+
+    /// Each broker, although one that answers is enough; whom it lets in and what topics it has is not asked.
+    fn destinations(&self) -> Result<Vec<Destination>, StartError> {
+        let brokers = self.log.brokers.iter();
+        brokers
+            .map(|broker| Ok(Destination::at(format!("tcp://{broker}").parse()?)))
+            .collect()
     }
 }
 

@@ -513,6 +513,7 @@ pub fn graphite(address: &str) -> GraphiteSettings {
         address: address.into(),
         tags: Tags::Tagged,
         prefix: String::new(),
+        kind_prefixes: BTreeMap::new(),
         host: Host::All,
         counters: vec![CounterForm::Count],
         aggregates: vec![

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// A context counts once for each worker that sees its messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ContextReport {
     /// Unix seconds.
     pub as_of: u64,
@@ -26,6 +27,7 @@ pub struct ContextReport {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MetricRow {
     /// The name after rules.
     pub metric: String,
@@ -38,6 +40,7 @@ pub struct MetricRow {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TagKeyRow {
     /// The text before the first colon; empty for tags without one.
     pub key: String,
@@ -48,6 +51,7 @@ pub struct TagKeyRow {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct OriginRow {
     /// The container of the sending process, or the origin fields of its messages; `unknown` without both.
     pub origin: String,
@@ -59,6 +63,7 @@ pub struct OriginRow {
 
 /// A metric with refused contexts in the last bucket.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LimitedRow {
     pub metric: String,
     /// `memory`, `contexts_max`, `metric_share`, `origin_share` or `tag_key_share`.

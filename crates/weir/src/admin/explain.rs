@@ -11,12 +11,29 @@ pub struct ExplainRequest {
     pub line: String,
     /// The process to treat as its sender.
     pub pid: Option<i32>,
+    /// The listener that receives it: an address, or a transport as in `per_listener`.
+    pub listener: Option<String>,
+}
+
+/// Why there is no explanation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unexplained {
+    #[error("this process receives no messages")]
+    ReceivesNone,
+    #[error("listener: {name:?} is no listener; allowed are {allowed}")]
+    NoSuchListener { name: String, allowed: String },
+    #[error("listener: {name} is several listeners that read messages differently; name one of {allowed}")]
+    ReadDifferently { name: String, allowed: String },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     pub line: String,
-    /// Why the line is invalid; all other fields are then empty.
+    /// The address of the listener that the explanation is about.
+    pub listener: String,
+    /// Listeners that read messages in another way.
+    pub others: Vec<String>,
+    /// Why the line is invalid; all fields below are then empty.
     pub rejected: Option<String>,
     /// A remark about a probable mistake.
     pub note: Option<String>,
@@ -51,6 +68,13 @@ impl Explanation {
     /// Text for users.
     pub fn render(&self) -> String {
         let mut page = format!("{}\n", self.line);
+        if !self.others.is_empty() {
+            let (listener, others) = (&self.listener, self.others.join(", "));
+            let _ = writeln!(
+                page,
+                "\nlistener\n  {listener}; --listener names another: {others}"
+            );
+        }
         if let Some(class) = &self.rejected {
             let _ = writeln!(page, "\nrejected: {class}");
             return page;

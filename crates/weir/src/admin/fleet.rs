@@ -142,6 +142,7 @@ pub const REASONS: [FleetCounter; 9] = [
 
 /// A merge and its fleet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct FleetStatus {
     /// Whether this process delivers to the outputs: the one with the first partition does.
     pub sends: bool,
@@ -162,6 +163,7 @@ pub struct FleetStatus {
 
 /// One partition that this process reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PartitionRow {
     pub partition: u32,
     pub lag_records: u64,
@@ -181,6 +183,7 @@ pub struct PartitionRow {
 
 /// One agent over all partitions of this process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct AgentRow {
     pub agent: String,
     /// Its records were missing in the last closed bucket.
@@ -228,6 +231,7 @@ impl AgentRow {
 
 /// A quarantined record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct QuarantineRow {
     pub partition: u32,
     pub offset: u64,
@@ -238,6 +242,7 @@ pub struct QuarantineRow {
 
 /// Progress of an output in the results.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SentRow {
     pub output: String,
     /// Buckets that the output has, and the start of the newest, in Unix seconds.

@@ -82,9 +82,12 @@ pub trait AdminSource: Send + Sync + 'static {
         None
     }
 
-    /// Explains one message. `None`: this process receives none.
-    fn explain(&self, _request: explain::ExplainRequest) -> Answer<'_, Option<explain::Explanation>> {
-        Box::pin(async { None })
+    /// Explains one message.
+    fn explain(
+        &self,
+        _request: explain::ExplainRequest,
+    ) -> Answer<'_, Result<explain::Explanation, explain::Unexplained>> {
+        Box::pin(async { Err(explain::Unexplained::ReceivesNone) })
     }
 
     /// The exposition for a scraper. `None` without the Prometheus output.

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, watch};
 use super::api;
 use super::caller::{self, Hosts};
 use super::connections::{Connection, ConnectionLimits, Connections, NoSlot, Slot, Timed};
-use super::explain::ExplainRequest;
+use super::explain::{ExplainRequest, Unexplained};
 use super::page;
 use super::query::Query;
 use super::taps;
@@ -48,7 +48,7 @@ const INDEX: &str = "weir\n\n\
 /metrics                          application metrics and weir's own, for Prometheus\n\
 /api/v1/status                    books, rates, contexts, outputs as JSON\n\
 /api/v1/contexts?top=20           metrics, tag keys and origins with most contexts and samples\n\
-/api/v1/explain?line=a:1%7Cc      the fate of one message, with reasons; pid=N names its sender\n\
+/api/v1/explain?line=a:1%7Cc      the fate of one message, with reasons; pid=N names its sender, listener= where it arrives\n\
 /api/v1/metrics?match=&limit=     metrics of the last minutes by name, with their tag keys and a sparkline\n\
 /api/v1/query?metric=&by=&fn=     points of the last minutes as columns; where=k:v, from=-15m, to, step\n\
 /api/v1/tags?metric=              keys and values of a metric's tags\n\
@@ -321,11 +321,8 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         "/api/v1/meanings" => api::meanings().map(json_bytes),
         "/api/v1/explain" => match explain_request(&query) {
             Ok(request) => match source.explain(request).await {
-                Some(explanation) => json_of(&explanation),
-                None => Err(Refused(
-                    StatusCode::NOT_FOUND,
-                    "this process receives no messages".to_owned(),
-                )),
+                Ok(explanation) => json_of(&explanation),
+                Err(unexplained) => Err(refused_explanation(&unexplained)),
             },
             Err(refused) => Err(refused),
         },
@@ -473,7 +470,16 @@ fn explain_request(query: &Query<'_>) -> Result<ExplainRequest, Refused> {
         0 => None,
         pid => Some(pid as i32),
     };
-    Ok(ExplainRequest { line, pid })
+    let listener = query.text("listener")?;
+    Ok(ExplainRequest { line, pid, listener })
+}
+
+fn refused_explanation(unexplained: &Unexplained) -> Refused {
+    let status = match unexplained {
+        Unexplained::ReceivesNone => StatusCode::NOT_FOUND,
+        Unexplained::NoSuchListener { .. } | Unexplained::ReadDifferently { .. } => StatusCode::BAD_REQUEST,
+    };
+    Refused(status, unexplained.to_string())
 }
 
 async fn metrics(source: &dyn AdminSource, request: &Request<Incoming>) -> Answer {

@@ -1,7 +1,7 @@
 //! The agent's status: the books, and further information for users.
 //!
 //! One struct is the source of `weir status`, `/api/v1/status`, `/debug/vars` and the `weir_` series, so they cannot differ. A snapshot is
-//! consistent: all of it was counted up to the same flush.
+//! consistent: all of it was counted up to the same flush. What a version before this one did not have is read as zero or absent.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +22,7 @@ use crate::sandbox::SandboxStatus;
 pub const UNITS: [&str; 3] = ["packets", "messages", "samples"];
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Status {
     pub version: String,
     pub pid: u32,
@@ -35,28 +36,21 @@ pub struct Status {
     /// Per second, over the last bucket.
     pub rates: Rates,
     pub listeners: Vec<ListenerStatus>,
-    #[serde(default)]
     pub limits: LimitStatus,
     /// The clients' own telemetry.
-    #[serde(default)]
     pub clients: ClientReport,
     pub memory: MemoryStatus,
-    #[serde(default)]
     pub rules: RulesStatus,
-    #[serde(default)]
     pub reload: ReloadStatus,
     pub outputs: Vec<OutputStatus>,
     /// Absent if senders are not distinguished.
-    #[serde(default)]
     pub origin: Option<OriginReport>,
     /// Only in `weir merge`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStatus>,
     /// The rights that the process has dropped.
-    #[serde(default)]
     pub sandbox: SandboxStatus,
     /// The state that the process continued.
-    #[serde(default)]
     pub state: StateStatus,
     /// All other counters, and under `total` the books of all listeners together.
     #[serde(flatten)]
@@ -65,6 +59,7 @@ pub struct Status {
 
 /// The previous process's files in the state directory, and their use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StateStatus {
     /// The directory; absent without one.
     pub path: Option<String>,
@@ -91,9 +86,7 @@ pub struct StateStatus {
     /// Processes that ended without saving state, as after `kill -9`.
     pub kills: u64,
     /// Seconds of receiving that the last kill lost.
-    #[serde(default)]
     pub kill_seconds: f64,
-    #[serde(default)]
     pub hand_over: HandOverStatus,
 }
 
@@ -136,6 +129,7 @@ impl HandOverStatus {
 
 /// Results of reloads, by signal, by request, and because a file with a key or token changed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ReloadStatus {
     pub successful: u64,
     pub failed: u64,
@@ -150,6 +144,7 @@ pub struct ReloadStatus {
 
 /// Senders known to workers and the resolver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct OriginReport {
     #[serde(flatten)]
     pub numbers: Numbers,
@@ -157,6 +152,7 @@ pub struct OriginReport {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Rates {
     pub packets: f64,
     pub bytes: f64,
@@ -166,18 +162,19 @@ pub struct Rates {
 
 /// `produced` = `delivered` + `pending` + every `dropped`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PointBooks {
     pub produced: u64,
     pub delivered: u64,
     /// Counted in the queues, not derived by subtraction.
     pub pending: u64,
     /// `pending` by place: `to_encode`, `open_payloads`, `memory`, `under_way`, `disk`. Empty for outputs that report only the sum.
-    #[serde(default)]
     pub pending_where: Reasons,
     pub dropped: Reasons,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ListenerStatus {
     /// For example `udp://127.0.0.1:8125`.
     pub address: String,
@@ -187,6 +184,7 @@ pub struct ListenerStatus {
 
 /// The effects of rules since the start. A rule that keeps its name keeps its numbers across a reload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RulesStatus {
     /// Active mappings, tag filters and rules.
     pub count: u64,
@@ -197,6 +195,7 @@ pub struct RulesStatus {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RuleStatus {
     pub name: String,
     /// `mapper`, `rule` or `filterlist`.
@@ -212,6 +211,7 @@ pub struct RuleStatus {
 
 /// As everywhere here, a context counts once for each worker that sees it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TrialStatus {
     /// Live contexts that the rule would change or drop.
     pub contexts_now: u64,
@@ -228,6 +228,7 @@ pub struct TrialStatus {
 
 /// Refused contexts and their metrics.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LimitStatus {
     /// Samples of refused contexts: those of counters, histograms, timings and distributions are in overflow series, those of gauges and
     /// sets among the dropped samples.
@@ -238,15 +239,14 @@ pub struct LimitStatus {
     /// Tag keys with more values than `tag_values_alert`, most values first.
     pub tag_keys: Vec<TagKeyRow>,
     /// Senders above a rate limit, most losses first.
-    #[serde(default)]
     pub rates: Vec<RateLimitedRow>,
     /// Refused senders on Unix sockets in the last minute, most losses first.
-    #[serde(default)]
     pub senders_refused: Vec<RefusedSenderRow>,
 }
 
 /// A sender that `allowed_origins` refuses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RefusedSenderRow {
     pub source: String,
     /// `origin_not_allowed` or `origin_unknown`.
@@ -259,6 +259,7 @@ pub struct RefusedSenderRow {
 
 /// A network, address or origin above its rate limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RateLimitedRow {
     pub source: String,
     pub bytes_per_second: u64,
@@ -267,6 +268,7 @@ pub struct RateLimitedRow {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MemoryStatus {
     pub budget: u64,
     /// Bytes counted against the budget.
@@ -274,11 +276,11 @@ pub struct MemoryStatus {
     /// The parts of `used`.
     pub parts: BTreeMap<String, u64>,
     /// The shares, which sum to the budget.
-    #[serde(default)]
     pub shares: Vec<MemoryShare>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct MemoryShare {
     pub name: String,
     pub bytes: u64,
@@ -290,6 +292,7 @@ pub struct MemoryShare {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct OutputStatus {
     pub name: String,
     #[serde(rename = "type")]
@@ -305,10 +308,8 @@ pub struct OutputStatus {
     pub events: PointBooks,
     pub checks: PointBooks,
     /// Of a relay, which forwards messages unchanged.
-    #[serde(default)]
     pub messages: PointBooks,
     /// Of the disk queue, if configured.
-    #[serde(default)]
     pub disk_bytes: Option<u64>,
     #[serde(flatten)]
     pub numbers: Numbers,

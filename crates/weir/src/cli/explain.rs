@@ -25,6 +25,9 @@ pub fn command() -> Command {
                 .value_parser(value_parser!(i32).range(1..))
                 .help("The process to treat as the sender, as on a Unix socket"),
         )
+        .arg(Arg::new("listener").long("listener").value_name("LISTENER").help(
+            "The listener that receives it: udp, uds, uds_stream, tcp, or an address as the log shows it",
+        ))
         .args(agent::arguments())
         .arg(switch("json", "Print the agent's JSON instead"))
 }
@@ -35,6 +38,8 @@ pub fn explain(arguments: &ArgMatches) -> Result<(), Failure> {
     let pid = arguments.get_one::<i32>("pid").map(i32::to_string);
     let mut parameters = vec![("line", line)];
     parameters.extend(pid.as_deref().map(|pid| ("pid", pid)));
+    let listener = arguments.get_one::<String>("listener");
+    parameters.extend(listener.map(|name| ("listener", name.as_str())));
     let body = fetch(address, &path("/api/v1/explain", &parameters))?;
     if arguments.get_flag("json") {
         return super::print(&body);

@@ -1,4 +1,4 @@
-//! `weir merge`: merges what the agents of a fleet publish, and says how that goes.
+//! `weir merge`: merges the records that the agents of a fleet publish, and reports its state.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::admin::status::Status;
 use crate::config;
 use crate::failure::Failure;
 
-/// Agents and quarantined records that are shown; the JSON has more.
+/// Shown agents and quarantined records; the JSON has more.
 const ROWS_MAX: usize = 20;
 
 pub fn command() -> Command {
@@ -67,7 +67,7 @@ fn status(arguments: &ArgMatches) -> Result<(), Failure> {
     })
 }
 
-/// The part of `weir status` that is about a fleet.
+/// The fleet's part of `weir status`.
 pub fn render(page: &mut String, fleet: &FleetStatus, now: u64, style: Style) {
     let of = |counter| fleet.numbers.of(counter);
     let count = |counter| grouped(of(counter));
@@ -131,7 +131,7 @@ fn partitions(page: &mut String, fleet: &FleetStatus) {
     table.write(page);
 }
 
-/// Series states, of the fleet and of the agents that something is to be said of.
+/// The states of the fleet's series, and of agents with problems.
 fn ledger(page: &mut String, fleet: &FleetStatus, style: Style) {
     let mut table = Table::new(&[
         "series states",

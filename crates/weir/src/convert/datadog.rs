@@ -10,7 +10,7 @@ use super::draft::Draft;
 use super::{Converted, Left, Refused, block, finish, map, scalar, top_level};
 use weir_config::node::{Content, Key, Node};
 
-/// The disk queue's path when the other file names none: that agent has a default.
+/// The path of the disk queue if the file names none: the Datadog Agent has a default.
 const DISK_PATH: &str = "/var/lib/weir/datadog";
 
 /// Converts the text of a `datadog.yaml`.
@@ -24,7 +24,7 @@ pub fn convert(text: &str) -> Result<Converted, Refused> {
     Ok(converter.finish())
 }
 
-/// A key of the other file and its value.
+/// A key of the file and its value.
 type Entry = (Key, Node);
 
 #[derive(Default)]
@@ -79,9 +79,9 @@ impl Converter {
         let known = self.own.iter_mut().find(|(other, _)| other.key == setting.key);
         match known {
             None => self.own.push((setting, (key.clone(), as_list(setting, node)))),
-            // Tags add up, whichever of the names they have.
+            // Tags of both names add up.
             Some((_, (_, first))) if adds_up(setting.key) => append(first, &as_list(setting, node)),
-            // Two names for one setting: the one that stands first stays.
+            // Two names for one setting: the first in the file applies.
             Some(_) => self
                 .left
                 .push(note(key, format!("says again what {} is", setting.key))),
@@ -102,7 +102,7 @@ impl Converter {
         }
     }
 
-    /// `http`, `https` and `no_proxy`. There is one proxy here, and the intake is reached over HTTPS.
+    /// `http`, `https` and `no_proxy`. weir has one proxy, and reaches the intake over HTTPS.
     fn proxy(&mut self, key: &Key, node: &Node) {
         let mut parts: Vec<&Entry> = map(node).iter().collect();
         parts.sort_by_key(|(part, _)| part.text != "https");
@@ -159,14 +159,14 @@ impl Converter {
         }
     }
 
-    /// There, payloads go to disk once their size there is limited, at a place that need not be named; here, once the place is named.
+    /// The Datadog Agent uses its disk queue if the size is set, at a default path; weir uses it if the path is set.
     fn disk(&mut self) {
         let path = self.draft.of_output("delivery.disk_path").is_some();
         match self.draft.of_output("delivery.disk_bytes_max") {
             Some(size) if size != "0" && !path => {
                 self.draft.set_output("datadog", "delivery.disk_path", DISK_PATH);
             }
-            // Zero is what the other file has where it says nothing.
+            // The Datadog Agent's default is zero.
             None if path => self.draft.set_output("datadog", "delivery.disk_bytes_max", "0"),
             _ => {}
         }
@@ -182,11 +182,11 @@ impl Converter {
     }
 }
 
-/// What is not in the table of that agent's keys about metrics.
+/// The message for keys that are not in the table of keys about metrics.
 const UNKNOWN: &str =
     "is not a key about metrics and their delivery that weir knows; another part of that agent may";
 
-/// The variable that means the same as a key.
+/// The variable of a key.
 fn variable_of(key: &str) -> String {
     format!("DD_{}", key.to_ascii_uppercase().replace('.', "_"))
 }
@@ -219,7 +219,7 @@ fn note(key: &Key, message: impl Into<String>) -> Left {
     }
 }
 
-/// Whether the setting takes the value; one that it does not take, or that must not be shown, is left.
+/// Whether the setting accepts the value. A rejected value, or a secret, is reported as not converted.
 fn takes(setting: &Setting, key: &Key, node: &Node, left: &mut Vec<Left>) -> bool {
     if matches!(setting.kind, Kind::Secret) {
         left.push(note(
@@ -238,7 +238,7 @@ fn takes(setting: &Setting, key: &Key, node: &Node, left: &mut Vec<Left>) -> boo
     true
 }
 
-/// The other agent takes one text for a list of words.
+/// The Datadog Agent accepts one text as a list of words.
 fn as_list(setting: &Setting, node: &Node) -> Node {
     let Content::Scalar { text, .. } = &node.content else {
         return node.clone();

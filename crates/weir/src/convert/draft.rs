@@ -41,6 +41,10 @@ impl Draft {
         self.output(output, path, in_one_line(values));
     }
 
+    pub fn has_output(&self, output: &str) -> bool {
+        self.outputs.iter().any(|(other, _, _)| *other == output)
+    }
+
     /// What an output's setting is.
     pub fn of_output(&self, path: &str) -> Option<&str> {
         let found = self.outputs.iter().find(|(_, other, _)| other == path);

@@ -102,12 +102,17 @@ pub fn convert(text: &str) -> Result<Converted, Refused> {
         "histogram_aggregates",
         &["min", "max", "median", "avg", "sum", "count"],
     );
-    converter.draft.set_list("histogram_percentiles", &["0.9"]);
+    converter.percentiles = vec!["0.9".to_owned()];
     converter.draft.set("bucket_width", "1s");
+    converter.draft.set_list("udp", &[everywhere(":8125")]);
     for (key, node) in &entries {
         converter.entry(key, node);
     }
+    converter.backends(&entries);
     converter.filters(&entries);
+    converter
+        .draft
+        .set_list("histogram_percentiles", &converter.percentiles);
     Ok(finish(
         &converter.draft.text(),
         converter.left,
@@ -118,6 +123,10 @@ pub fn convert(text: &str) -> Result<Converted, Refused> {
 #[derive(Default)]
 struct Converter {
     draft: Draft,
+    /// As fractions.
+    percentiles: Vec<String>,
+    /// Messages say of which host they are, and nothing else does.
+    ignores_host: bool,
     left: Vec<Left>,
 }
 
@@ -143,7 +152,8 @@ impl Converter {
             "flush-interval" => self.duration("bucket_width", key, text),
             "expiry-interval" | "expiry-interval-counter" => self.duration("counter_expiry", key, text),
             "ignore-host" => {
-                if text == "false" {
+                self.ignores_host = text == "true";
+                if !self.ignores_host {
                     self.leave(key.line, "ignore-host: the address of a sender is not used as host; a message names one by the tag host");
                 }
             }
@@ -152,12 +162,8 @@ impl Converter {
                 let message = "weir does not forward to another of its kind over HTTP; outputs.relay forwards messages as they arrive";
                 self.leave(key.line, format!("server-mode: {message}"));
             }
-            "backends" => self.backends(key, node),
-            "filters" | "filter" => {}
-            "graphite" => self.graphite(node),
-            "datadog" => self.datadog(node),
-            "statsdaemon" => self.statsdaemon(node),
-            "influxdb" => self.influxdb(node),
+            "backends" | "filters" | "filter" => {}
+            "graphite" | "datadog" | "statsdaemon" | "influxdb" => {}
             "newrelic" | "cloudwatch" | "otlp" | "promremotewriter" => {}
             other => {
                 let why = reason(other).unwrap_or("is not known");
@@ -197,55 +203,89 @@ impl Converter {
                 ),
             }
         }
-        self.draft.set_list("histogram_percentiles", &found);
+        self.percentiles = found;
     }
 
-    fn backends(&mut self, key: &Key, node: &Node) {
-        for backend in words(node) {
+    /// Each with its table, which it does without where it has none.
+    fn backends(&mut self, entries: &[(Key, Node)]) {
+        let named = entries.iter().find(|(key, _)| key.text == "backends");
+        let (line, backends) = match named {
+            Some((key, node)) => (key.line, words(node)),
+            None => (0, vec!["graphite".to_owned()]),
+        };
+        for backend in backends {
+            let table = entries.iter().find(|(key, _)| key.text == backend);
+            let options = table.map_or(&[][..], |(_, node)| map(node));
             match backend.as_str() {
-                "datadog" | "graphite" | "influxdb" | "statsdaemon" | "null" => {}
+                "graphite" => self.graphite(options),
+                "datadog" => self.datadog(options),
+                "statsdaemon" => self.statsdaemon(options),
+                "influxdb" => self.influxdb(table.map_or(line, |(key, _)| key.line), options),
+                "null" => {}
                 "stdout" => self.draft.output("stdout", "enabled", " true\n".to_owned()),
                 "otlp" => self.leave(
-                    key.line,
+                    line,
                     "backends: otlp: outputs.otlp is the output; its `url` is to be set",
                 ),
                 "promremotewriter" => self.leave(
-                    key.line,
+                    line,
                     "backends: promremotewriter: outputs.remote_write is the output; its `url` is to be set",
                 ),
-                other => self.leave(key.line, format!("backends: {other}: weir has no such output")),
+                other => self.leave(line, format!("backends: {other}: weir has no such output")),
             }
         }
     }
 
-    fn graphite(&mut self, node: &Node) {
-        // Where it stands without being told.
-        let mut address = "localhost:2003".to_owned();
-        for (key, value) in map(node) {
+    fn graphite(&mut self, options: &[(Key, Node)]) {
+        // What stands without being told.
+        let (mut address, mut prefix) = ("localhost:2003", "stats");
+        let mut kinds = [
+            ("counter", "counters"),
+            ("timer", "timers"),
+            ("gauge", "gauges"),
+            ("set", "sets"),
+        ];
+        for (key, value) in options {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
-                "address" => text.clone_into(&mut address),
+                "address" => address = text,
                 "mode" if text == "tags" => {}
-                "mode" => self.draft.set_output("graphite", "tags", "none"),
-                "global_prefix" => self.draft.set_output("graphite", "prefix", text),
+                "mode" if text == "basic" => self.draft.set_output("graphite", "tags", "none"),
+                "mode" => {
+                    self.draft.set_output("graphite", "tags", "none");
+                    self.leave(key.line, "graphite.mode: legacy: counters have the names of the mode basic, `stats.counters.NAME.count` and `.rate`");
+                }
+                "global_prefix" => prefix = text.trim_matches('.'),
                 "write_timeout" => self.draft.set_output("graphite", "delivery.timeout", text),
                 "dial_timeout" => {}
-                other => self.leave(
-                    key.line,
-                    format!(
-                        "graphite.{other}: names have one prefix, outputs.graphite.prefix, and no suffix"
-                    ),
-                ),
+                other => {
+                    let kind = other.strip_prefix("prefix_");
+                    match kinds.iter_mut().find(|(name, _)| kind == Some(*name)) {
+                        Some((_, own)) => *own = text.trim_matches('.'),
+                        None => self.leave(
+                            key.line,
+                            format!("graphite.{other}: names have prefixes and no suffix"),
+                        ),
+                    }
+                }
             }
         }
         self.draft
             .set_output("graphite", "address", &format!("tcp://{address}"));
+        self.draft.set_output("graphite", "prefix", prefix);
+        self.draft
+            .output("graphite", "kind_prefixes", kind_prefixes(kinds));
         self.draft
             .set_output_list("graphite", "counters", &["count", "rate"]);
+        self.draft
+            .set_output_list("graphite", "percentiles", &self.percentiles);
+        if self.ignores_host {
+            self.draft.set_output("graphite", "host", "named");
+        }
     }
 
-    fn influxdb(&mut self, node: &Node) {
-        for (key, value) in map(node) {
+    fn influxdb(&mut self, line: usize, options: &[(Key, Node)]) {
+        for (key, value) in options {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
                 "api-endpoint" => self.draft.set_output("influx", "url", text),
@@ -262,11 +302,13 @@ impl Converter {
             }
         }
         let why = "influxdb: the fields of outputs.influx are value, or count, lower, upper, mean, sum and percentiles; gostatsd's are others";
-        self.leave(node.line, why);
+        self.leave(line, why);
+        self.draft
+            .set_output_list("influx", "percentiles", &self.percentiles);
     }
 
-    fn datadog(&mut self, node: &Node) {
-        for (key, value) in map(node) {
+    fn datadog(&mut self, options: &[(Key, Node)]) {
+        for (key, value) in options {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
                 "api_key" => self.leave(key.line, "datadog.api_key: is a secret, which is not copied; set it in the environment (DD_API_KEY) or by hand"),
@@ -280,8 +322,8 @@ impl Converter {
         }
     }
 
-    fn statsdaemon(&mut self, node: &Node) {
-        for (key, value) in map(node) {
+    fn statsdaemon(&mut self, options: &[(Key, Node)]) {
+        for (key, value) in options {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
                 "address" => {
@@ -318,12 +360,12 @@ impl Converter {
         let field = |name: &str| map(node).iter().find(|(key, _)| key.text == name);
         let is_on = |name: &str| field(name).and_then(|(_, node)| scalar(node)) == Some("true");
         for name in ["exclude-metrics", "match-tags"] {
-            if let Some((key, _)) = field(name) {
+            if let Some((option, _)) = field(name) {
                 let message = format!(
                     "filter.{}.{name}: rules choose by names that match; the filter is left out",
                     key.text
                 );
-                return self.leave(key.line, message);
+                return self.leave(option.line, message);
             }
         }
         let mut effect = String::new();
@@ -383,6 +425,22 @@ impl Converter {
     }
 }
 
+/// The kinds of gostatsd with their prefixes; a timer is any of three types.
+fn kind_prefixes(kinds: [(&str, &str); 4]) -> String {
+    let of = |kind: &str| match kind {
+        "timer" => &["histogram", "timing", "distribution"][..],
+        "counter" => &["counter"],
+        "gauge" => &["gauge"],
+        _ => &["set"],
+    };
+    let named = kinds.iter().filter(|(_, prefix)| !prefix.is_empty());
+    let all = named.flat_map(|(kind, prefix)| of(kind).iter().map(move |kind| (kind, prefix)));
+    let shown: Vec<String> = all
+        .map(|(kind, prefix)| format!("{kind}: {}", weir_config::show_text(prefix)))
+        .collect();
+    format!(" {{{}}}\n", shown.join(", "))
+}
+
 /// How a rule says the same of names.
 fn matching(pattern: &str) -> Option<(&'static str, String)> {
     if pattern.starts_with('!') {
@@ -433,7 +491,8 @@ mod tests {
                     [filter.noisy]\ndrop-tags='request_path:*'\n\n[filter.drop]\nmatch-metrics='noisy.* regex:^x'\ndrop-metric=true\n\n[filter.not]\nmatch-tags='a'\ndrop-metric=true\n";
         let converted = convert(text).unwrap();
         let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
-        assert_eq!(lines, [8, 14, 24], "{:?}", converted.left);
+        assert_eq!(lines, [8, 24], "{:?}", converted.left);
+        assert!(converted.left[1].message.starts_with("filter.not.match-tags: "));
         for part in [
             "udp: [0.0.0.0:9125]\n",
             "bucket_width: 10s\n",
@@ -443,6 +502,9 @@ mod tests {
             "counter_expiry: 120s\n",
             "address: tcp://carbon:2003\n",
             "tags: none\n",
+            "prefix: stats\n",
+            "kind_prefixes: {counter: counters, histogram: t, timing: t, distribution: t, gauge: gauges, set: sets}\n",
+            "    percentiles: [0.9, 0.99]\n",
             "stdout:\n    enabled: true\n",
             "  - name: noisy\n    exclude_tags: [request_path]\n",
             "  - name: drop\n    match: noisy.\n    match_type: prefix\n    drop: true\n",
@@ -461,6 +523,15 @@ mod tests {
             converted.yaml
         );
         assert!(converted.left[0].message.contains("what: is not known"));
+        // Without a word it listens everywhere, and writes to the Graphite of its own machine.
+        let converted = convert("flush-interval: 2s\n").unwrap();
+        for part in [
+            "udp: [0.0.0.0:8125]\n",
+            "address: tcp://localhost:2003\n",
+            "percentiles: [0.9]\n",
+        ] {
+            assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
+        }
         assert!(convert("a = \n").is_err());
     }
 }

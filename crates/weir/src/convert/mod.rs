@@ -1,6 +1,6 @@
-//! Other programs' configuration as ours: `weir convert`.
+//! Converts other programs' configuration into weir's: `weir convert`.
 //!
-//! What cannot be said in weir's configuration is listed with its line, never left out in silence.
+//! Settings without a counterpart are listed with their line; none is dropped silently.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ pub use gostatsd::convert as gostatsd;
 pub use statsd_exporter::convert as statsd_exporter;
 pub use telegraf::convert as telegraf;
 
-/// A configuration for weir, and what of the other one is not in it.
+/// A configuration for weir, and the settings that are not converted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Converted {
     /// A YAML document.
@@ -29,7 +29,7 @@ pub struct Converted {
     pub left: Vec<Left>,
 }
 
-/// Something that is not converted, or differently from what one might think.
+/// A setting that is not converted, or whose meaning changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// Counted from 1.
@@ -37,7 +37,7 @@ pub struct Left {
     pub message: String,
 }
 
-/// Why a file cannot be converted at all.
+/// The reason why a file cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub line: usize,
@@ -53,7 +53,7 @@ impl From<Fault> for Refused {
     }
 }
 
-/// The mapping at the top of a document; an empty one has none.
+/// The top-level mapping of a document; an empty document has none.
 fn top_level(text: &str) -> Result<Vec<(Key, Node)>, Refused> {
     match weir_config::node::parse(text)? {
         None => Ok(Vec::new()),
@@ -69,11 +69,11 @@ fn top_level(text: &str) -> Result<Vec<(Key, Node)>, Refused> {
     }
 }
 
-/// Puts what is left in front of the document as comments, in the order of the file, and makes sure that weir reads it.
+/// Lists unconverted settings as comments before the document, in the order of the file, and checks that weir accepts the document.
 fn finish(body: &str, mut left: Vec<Left>, source: &str) -> Converted {
     left.sort_by_key(|left| left.line);
     if let Err(problems) = load_content(body.as_bytes()) {
-        // Secrets are not copied, so one that an output needs is missing here.
+        // Secrets are not copied, so an output's required secret may be missing here.
         for problem in problems
             .0
             .iter()

@@ -1,6 +1,7 @@
 //! The mapping file of Prometheus' statsd_exporter, and its flags.
 //!
-//! There, globs apply before expressions whatever their order, and expressions are searched for anywhere in the name. What a mapping says of how its metric is exposed is said here of the name that it makes.
+//! In statsd_exporter, globs apply before expressions whatever their order, and expressions match anywhere in the name. A mapping also says
+//! how its metric is exposed; weir sets that for the name that the mapping produces.
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,7 @@ mod flags;
 
 use flags::Flags;
 
-/// Converts the text of a mapping file, and what stands behind the program's name on its command line.
+/// Converts the text of a mapping file and the arguments of the command line.
 pub fn convert(text: &str, flags: &[String]) -> Result<Converted, Refused> {
     let entries = top_level(text)?;
     let mut converter = Converter::default();
@@ -51,7 +52,7 @@ struct Converter {
     default_observer: Observer,
     buckets: Vec<String>,
     quantiles: Vec<String>,
-    /// Names that mappings make, and how they are exposed.
+    /// Names that mappings produce, and how they are exposed.
     forms: Vec<Form>,
     left: Vec<Left>,
 }
@@ -80,7 +81,7 @@ impl Observer {
     }
 }
 
-/// How the metrics of one mapping are exposed, where that is not as all others are.
+/// How the metrics of one mapping are exposed, if not in the default way.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Form {
     line: usize,
@@ -96,7 +97,7 @@ struct Form {
 }
 
 impl Form {
-    /// Whether it says anything.
+    /// Whether it differs from the default.
     fn is_own(&self) -> bool {
         let default = Form {
             line: self.line,
@@ -115,7 +116,7 @@ impl Form {
         *self == other
     }
 
-    /// The names it is for, as a pattern; exact ones go before others.
+    /// The pattern of its names; exact patterns precede others.
     fn pattern(&self) -> (bool, String) {
         let mut pattern = String::new();
         let mut rest = self.name.as_str();
@@ -361,7 +362,7 @@ impl Converter {
                     ),
                 },
                 "ttl" => match go_seconds(text) {
-                    // Zero is the default there.
+                    // statsd_exporter's default is zero.
                     Some(seconds) => {
                         form.ttl = Some(seconds).filter(|own| *own > 0.0 && Some(*own) != self.default_ttl);
                     }
@@ -413,10 +414,10 @@ impl Converter {
         }
         body.push_str("# What that program does without being asked: tags in names, signed gauges that add to the value that is there,\n");
         body.push_str("# and whole samples for a rate.\n");
-        let _ = writeln!(body, "tag_styles: [{}]", flags.tag_styles().join(", "));
-        body.push_str("statsd_gauge_deltas: true\nhistogram_weights: agent\n");
+        flags.write_reading(&mut body);
+        body.push_str("histogram_weights: agent\n");
         let seconds = |ttl: Option<f64>| ttl.map(|seconds| format!("{}s", seconds.ceil().max(1.0)));
-        // A gauge is remembered as long as it is shown.
+        // weir remembers a gauge as long as it shows it.
         let longest = self
             .forms
             .iter()
@@ -488,7 +489,7 @@ fn write_labels(
 
 fn numbers(node: &Node) -> Vec<String> {
     let texts = list(node).iter().filter_map(scalar);
-    // Go writes what YAML has for numbers, `.005` among them.
+    // Go also writes numbers such as `.005`.
     texts
         .filter_map(|text| text.parse::<f64>().ok())
         .map(|number| number.to_string())
@@ -503,7 +504,7 @@ fn quantiles(node: &Node) -> Vec<String> {
     list(node).iter().filter_map(quantile).collect()
 }
 
-/// An expression that is searched for anywhere in the name, as one that spans the name.
+/// Turns an expression that matches anywhere in the name into one that spans the name.
 pub(super) fn unbound(pattern: &str) -> String {
     let from_start = pattern.starts_with('^') && !pattern.contains('|');
     let to_end = pattern.ends_with('$') && !pattern.ends_with("\\$") && !pattern.contains('|');
@@ -525,7 +526,7 @@ pub(super) fn unbound(pattern: &str) -> String {
     format!("{before}{inner}{after}")
 }
 
-/// The template of a glob: as there, a reference is as long as words are, and one that is no number, or that of no star, is nothing.
+/// The template of a glob. As in statsd_exporter, a reference extends over all word characters, and an invalid one is empty.
 fn braced(template: &str, groups: usize) -> String {
     let mut text = String::new();
     let mut rest = template;
@@ -549,7 +550,7 @@ fn braced(template: &str, groups: usize) -> String {
     text
 }
 
-/// A template without the groups that its expression does not have, which are nothing there.
+/// Removes references to groups that the expression does not have: they are empty in statsd_exporter.
 fn without_missing(template: &str, expression: &str) -> String {
     let (count, names) = groups(expression);
     let mut text = String::new();
@@ -582,7 +583,7 @@ fn without_missing(template: &str, expression: &str) -> String {
     text
 }
 
-/// How many groups an expression captures, and their names.
+/// The number of groups that an expression captures, and their names.
 fn groups(expression: &str) -> (usize, Vec<&str>) {
     let (mut count, mut names) = (0, Vec::new());
     let (mut escaped, mut in_class) = (false, false);
@@ -604,7 +605,7 @@ fn groups(expression: &str) -> (usize, Vec<&str>) {
     (count, names)
 }
 
-/// Durations as Go writes them: `1m20s`.
+/// A duration in Go's form: `1m20s`.
 pub(super) fn go_seconds(text: &str) -> Option<f64> {
     if text == "0" {
         return Some(0.0);

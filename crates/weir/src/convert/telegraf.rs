@@ -60,7 +60,6 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 pub fn convert(text: &str) -> Result<Converted, Refused> {
     let entries = toml::parse(text)?;
     let mut converter = Converter::default();
-    converter.draft.set_list::<&str>("histogram_percentiles", &[]);
     for (key, node) in &entries {
         match key.text.as_str() {
             "agent" => converter.agent(node),
@@ -83,6 +82,10 @@ struct Converter {
     udp: Vec<String>,
     tcp: Vec<String>,
     mappings: Vec<templates::Mapping>,
+    /// What joins the parts of names that no template matches.
+    separators: Vec<String>,
+    /// As fractions, each with its line.
+    percentiles: Vec<(f64, usize)>,
     inputs: usize,
     left: Vec<Left>,
 }
@@ -156,7 +159,11 @@ impl Converter {
         } else {
             self.udp.push(address);
         }
-        let separator = text("metric_separator").unwrap_or("_").to_owned();
+        let separator = text("metric_separator")
+            .filter(|text| !text.is_empty())
+            .unwrap_or("_")
+            .to_owned();
+        self.separators.push(separator.clone());
         for (key, value) in map(input) {
             self.option(key, value, &separator);
         }
@@ -166,15 +173,10 @@ impl Converter {
         let text = scalar(value).unwrap_or_default();
         let say = |message: &str| format!("inputs.statsd.{}: {message}", key.text);
         match key.text.as_str() {
-            "protocol" | "service_address" => {}
+            "protocol" | "service_address" | "metric_separator" => {}
             "read_buffer_size" => self.draft.set("receive_buffer", text),
             "percentiles" => self.percentiles(key, value),
             "templates" => self.templates(key, value, separator),
-            // Without templates names stay as they are but for this.
-            "metric_separator" if text == "." => {}
-            "metric_separator" => {
-                self.leave(key.line, say("separates what templates join; other names keep their dots, which outputs replace that know none"));
-            }
             "delete_counters" | "delete_gauges" | "delete_sets" | "delete_timings" if text == "true" => {}
             "delete_counters" => self.leave(key.line, say("a bucket has what came in it; outputs.prometheus, remote_write and otlp add up")),
             "delete_gauges" => self.leave(key.line, say("a gauge is sent when it was set; a scrape shows it for outputs.prometheus.expiry, and deltas find it for context_expiry")),
@@ -197,16 +199,64 @@ impl Converter {
     }
 
     fn percentiles(&mut self, key: &Key, node: &Node) {
-        let mut found = Vec::new();
         for text in list(node).iter().filter_map(scalar) {
             match text.parse::<f64>() {
-                Ok(percent) if (1.0..=100.0).contains(&percent) && percent.fract() == 0.0 => {
-                    found.push((percent / 100.0).to_string());
+                Ok(percent) if (0.0..=100.0).contains(&percent) => {
+                    // Written with as many digits as the percents have.
+                    let fraction = format!("{:.12}", percent / 100.0);
+                    self.percentiles
+                        .push((fraction.parse().unwrap_or_default(), key.line));
                 }
-                _ => self.leave(key.line, format!("inputs.statsd.percentiles: {text}: percentiles of histograms are whole percents from 1 to 100; `percentiles` and `quantiles` of outputs take fractions")),
+                _ => self.leave(
+                    key.line,
+                    format!("inputs.statsd.percentiles: {text}: must be a number from 0 to 100"),
+                ),
             }
         }
-        self.draft.set_list("histogram_percentiles", &found);
+    }
+
+    /// Percentiles of the series that outputs share are whole percents; some outputs have their own, with fractions.
+    fn write_percentiles(&mut self) {
+        let mut whole = Vec::new();
+        let own = ["influx", "graphite"].into_iter();
+        let own: Vec<_> = own.filter(|output| self.draft.has_output(output)).collect();
+        for (fraction, line) in self.percentiles.clone() {
+            let percent = fraction * 100.0;
+            if percent >= 1.0 && (percent - percent.round()).abs() < 1e-9 {
+                whole.push(fraction.to_string());
+            } else if own.is_empty() {
+                let percent = format!("{percent:.9}");
+                let percent = percent.trim_end_matches('0').trim_end_matches('.');
+                self.leave(line, format!("inputs.statsd.percentiles: {percent}: percentiles of histograms are whole percents from 1 to 100; `percentiles` and `quantiles` of outputs take fractions"));
+            }
+        }
+        self.draft.set_list("histogram_percentiles", &whole);
+        let all: Vec<String> = self
+            .percentiles
+            .iter()
+            .map(|(fraction, _)| fraction.to_string())
+            .collect();
+        for output in own {
+            self.draft.set_output_list(output, "percentiles", &all);
+        }
+    }
+
+    /// The rules that give names their separators, behind those of the templates.
+    fn write_mappings(&mut self) {
+        let mut profiles = templates::profile(std::mem::take(&mut self.mappings));
+        self.separators.dedup();
+        match &self.separators[..] {
+            [] => {}
+            [separator] if separator == "." => {}
+            [separator] => profiles.push_str(&templates::separated(separator)),
+            _ => self.leave(
+                0,
+                "inputs.statsd.metric_separator: the inputs have different ones; names keep their dots",
+            ),
+        }
+        if !profiles.is_empty() {
+            self.draft.own("mapper_profiles", format!("\n{profiles}"));
+        }
     }
 
     fn templates(&mut self, key: &Key, node: &Node, separator: &str) {
@@ -306,10 +356,11 @@ impl Converter {
             "histogram_aggregates",
             &["count", "min", "max", "avg", "median", "sum"],
         );
-        let mappings = templates::profile(self.mappings);
-        if !mappings.is_empty() {
-            self.draft.own("mapper_profiles", mappings);
-        }
+        // A sample with a rate is repeated, and an idle counter is not.
+        self.draft.set("histogram_weights", "agent");
+        self.draft.set("counter_expiry", "0");
+        self.write_percentiles();
+        self.write_mappings();
         finish(&self.draft.text(), self.left, "a Telegraf configuration")
     }
 }

@@ -1,4 +1,4 @@
-//! TOML as the tree that YAML becomes, with the line of everything.
+//! Parses TOML into the same tree as YAML, with line numbers.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -6,7 +6,7 @@ use weir_config::node::{Content, Key, Node};
 
 use super::Refused;
 
-/// The table at the top of a document.
+/// The top-level table of a document.
 pub fn parse(text: &str) -> Result<Vec<(Key, Node)>, Refused> {
     let line = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
     let table = DeTable::parse(text).map_err(|error| Refused {

@@ -12,7 +12,6 @@ use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
 use weir_output::delivery::{Agent as Publisher, SavedStates};
-use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::books::{self, BoundListener};
@@ -106,20 +105,19 @@ impl Agent {
             saved: resumed.buckets(&fixed, config),
         }
         .workers(sources)?;
-        if taken.is_some() && !gathered.shared.wait_for_workers(hand_over::STEP_MAX) {
-            return Err(Failure::runtime("--take-over: the workers did not start in time"));
-        }
+        wait_for_workers(taken.as_ref(), &gathered.shared)?;
         let (told, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
         let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
             .map_err(|error| Failure::thread(&error))?;
-        let origins = resolver.map(|resolver| origins::start(resolver, &workers, runtime.handle()));
-        let origins = origins.transpose()?;
+        let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
+        let origins = resolver.map(start_origins).transpose()?;
         let rules = Arc::new(Mutex::new(rules));
+        let heard = listeners::heard(&planned, &bound.listeners);
         let taps = taps::taps(
             &budget,
             streams,
             &workers,
-            (&planned, &bound.listeners),
+            heard.clone(),
             origins.clone(),
             rules.clone(),
         );
@@ -132,7 +130,7 @@ impl Agent {
             clients: gathered.clients,
             access,
             sandbox,
-            options: parse_options(config),
+            heard,
             rules,
             taps,
             shared: gathered.shared,
@@ -291,6 +289,14 @@ fn rules(fixed: &Fixed, config: &Config) -> Result<Rules, Failure> {
     rules.map_err(|faults| Failure::usage(faults.join("\n")))
 }
 
+/// Those that continue the state of another process.
+fn wait_for_workers(taken: Option<&Taken>, shared: &Shared) -> Result<(), Failure> {
+    match taken.is_none() || shared.wait_for_workers(hand_over::STEP_MAX) {
+        true => Ok(()),
+        false => Err(Failure::runtime("--take-over: the workers did not start in time")),
+    }
+}
+
 fn start_outputs(
     config: &Config,
     budget: &Budget,
@@ -377,14 +383,6 @@ fn sources(
         checkpoints: checkpoints.next(),
     };
     sockets.into_iter().map(of_worker).collect()
-}
-
-fn parse_options(config: &Config) -> ParseOptions {
-    ParseOptions {
-        origin_client: config.origin.origin_client,
-        timestamps: config.aggregation.timestamps,
-        eol_required: false,
-    }
 }
 
 /// The last minutes, within their share of the memory.

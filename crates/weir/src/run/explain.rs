@@ -4,23 +4,90 @@ use std::borrow::Cow;
 
 use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_origin::{OriginExplanation, Origins};
-use weir_protocol::{Message, ParseOptions, Tags, parse_line};
+use weir_protocol::{Kind, Message, Tags, Values, parse_line};
 
-use crate::admin::explain::{ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
+use crate::admin::explain::{ExplainRequest, ExplainedContext, ExplainedStep, Explanation, Unexplained};
+use crate::tap::Heard;
+
+/// The listener that an explanation is about.
+pub struct About {
+    listener: Heard,
+    /// Addresses of those that read messages in another way.
+    others: Vec<String>,
+}
+
+impl About {
+    /// The listener that was asked for, or the first that could have such a sender.
+    pub fn choose(heard: &[Heard], request: &ExplainRequest) -> Result<Self, Unexplained> {
+        let addresses = |heard: &[&Heard]| {
+            let addresses: Vec<&str> = heard.iter().map(|heard| heard.address.as_str()).collect();
+            addresses.join(", ")
+        };
+        let all: Vec<&Heard> = heard.iter().collect();
+        let found = match &request.listener {
+            None => first_for(heard, request.pid.is_some()),
+            Some(name) => {
+                let named: Vec<&Heard> = heard.iter().filter(|heard| is_named(heard, name)).collect();
+                if named.iter().any(|other| !reads_alike(other, named[0])) {
+                    let (name, allowed) = (name.clone(), addresses(&named));
+                    return Err(Unexplained::ReadDifferently { name, allowed });
+                }
+                let unknown = || Unexplained::NoSuchListener {
+                    name: name.clone(),
+                    allowed: addresses(&all),
+                };
+                Some(*named.first().ok_or_else(unknown)?)
+            }
+        };
+        let listener = found.ok_or(Unexplained::ReceivesNone)?;
+        let others = heard.iter().filter(|other| !reads_alike(other, listener));
+        Ok(About {
+            others: others.map(|other| other.address.clone()).collect(),
+            listener: listener.clone(),
+        })
+    }
+}
+
+/// The first listener; the sending process is known on Unix sockets alone.
+fn first_for(heard: &[Heard], has_process: bool) -> Option<&Heard> {
+    let is_unix = |heard: &&Heard| heard.address.starts_with("unix");
+    let of_process = has_process.then(|| heard.iter().find(is_unix)).flatten();
+    of_process.or(heard.first())
+}
+
+/// Whether a listener has this address, or this transport as `per_listener` calls it.
+fn is_named(heard: &Heard, name: &str) -> bool {
+    let transport = match heard.address.split("://").next() {
+        Some("unixgram") => "uds",
+        Some("unix") => "uds_stream",
+        Some(scheme) => scheme,
+        None => "",
+    };
+    heard.address == name || transport == name
+}
+
+/// Whether two listeners make the same of every message.
+fn reads_alike(one: &Heard, other: &Heard) -> bool {
+    let of = |heard: &Heard| (heard.reading.gauge_deltas, heard.reading.names);
+    of(one) == of(other)
+}
 
 /// Explains one line.
 pub fn explain(
     request: &ExplainRequest,
-    options: &ParseOptions,
+    about: &About,
     rules: &Rules,
     origins: Option<&Origins>,
 ) -> Explanation {
     let line = request.line.trim_end_matches(['\n', '\r']);
+    let reading = &about.listener.reading;
     let mut explanation = Explanation {
         line: line.to_owned(),
+        listener: about.listener.address.clone(),
+        others: about.others.clone(),
         ..Explanation::default()
     };
-    let message = match parse_line(line.as_bytes(), options) {
+    let message = match parse_line(line.as_bytes(), &reading.parse) {
         Ok(message) => message,
         Err(class) => {
             explanation.rejected = Some(class.as_str().to_owned());
@@ -50,17 +117,14 @@ pub fn explain(
             "senders are not distinguished: origin_detection, origin_client and every source of tags are off"
                 .to_owned(),
         );
-    } else if !options.origin_client && has_origin_sections(line) {
+    } else if !reading.parse.origin_client && has_origin_sections(line) {
         explanation.note = Some("origin_client is off, so c:, e: and card: are not read".to_owned());
     }
     if found.access.as_ref().is_none_or(|access| access.allowed) {
-        follow(
-            &message,
-            tags,
-            &found,
-            (rules, NameReading::default()),
-            &mut explanation,
-        );
+        follow(&message, tags, &found, (rules, reading.names), &mut explanation);
+        if reading.gauge_deltas && is_signed_gauge(&message) {
+            explanation.steps.insert(0, signed_gauge());
+        }
     }
     explanation.origin = found;
     explanation
@@ -88,6 +152,26 @@ pub fn dropped(
         || "a rule".to_owned(),
         |step| format!("{}: {}", step.stage, step.why),
     ))
+}
+
+fn is_signed_gauge(message: &Message<'_>) -> bool {
+    let Message::Metric(metric) = message else {
+        return false;
+    };
+    match metric.values {
+        Values::Numbers(numbers) => {
+            metric.kind == Kind::Gauge && numbers.iter_signed().any(|(_, signed)| signed)
+        }
+        Values::Member(_) => false,
+    }
+}
+
+fn signed_gauge() -> ExplainedStep {
+    ExplainedStep {
+        stage: "gauge_deltas".to_owned(),
+        why: "the listener adds a value with a sign to the gauge's last value".to_owned(),
+        ..ExplainedStep::default()
+    }
 }
 
 fn has_origin_sections(line: &str) -> bool {

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::hand_over::SocketsOf;
 use crate::notify::Notify;
+use crate::tap::Heard;
 
 /// Sockets that are bound and not read yet.
 pub struct Bound {
@@ -142,6 +143,16 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
         let mut own: Vec<_> = own.map(|bound| &mut bound.socket).collect();
         kept::keep(notify, &listener.address, &mut own);
     }
+}
+
+/// The same listeners for readers of what they receive.
+pub fn heard(planned: &[(ListenerConfig, ListenerSettings)], bound: &[BoundListener]) -> Vec<Heard> {
+    let all = planned.iter().zip(bound);
+    let heard = all.map(|((_, reading), bound)| Heard {
+        address: bound.address.clone(),
+        reading: *reading,
+    });
+    heard.collect()
 }
 
 /// The listeners in the order of their numbers, each with its parse settings.

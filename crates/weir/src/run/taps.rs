@@ -3,12 +3,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_context::{OriginKey, Rules};
-use weir_ingest::{ListenerSettings, WorkerHandle};
-use weir_listener::ListenerConfig;
+use weir_ingest::WorkerHandle;
 use weir_origin::{OriginExplanation, Origins};
 use weir_protocol::Message;
 
-use super::books::BoundListener;
 use super::explain;
 use crate::budget::{Budget, Share};
 use crate::streams::Streams;
@@ -19,19 +17,14 @@ pub fn taps(
     budget: &Budget,
     streams: Streams,
     workers: &[WorkerHandle],
-    (planned, bound): (&[(ListenerConfig, ListenerSettings)], &[BoundListener]),
+    heard: Vec<Heard>,
     origins: Option<Origins>,
     rules: Arc<Mutex<Rules>>,
 ) -> Option<Arc<Taps>> {
     let room = budget.share(Share::Taps);
-    let listeners = planned.iter().zip(bound).map(|((_, settings), bound)| Heard {
-        address: bound.address.clone(),
-        options: settings.parse,
-        names: settings.names,
-    });
     let taps = Taps {
         workers: workers.iter().map(WorkerHandle::commands).collect(),
-        listeners: listeners.collect(),
+        listeners: heard,
         knowledge: Box::new(Known { origins, rules }),
         room,
         streams,
@@ -58,6 +51,6 @@ impl Knowledge for Known {
 
     fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation, heard: &Heard) -> Option<String> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        explain::dropped(message, sender, heard.names, &rules)
+        explain::dropped(message, sender, heard.reading.names, &rules)
     }
 }

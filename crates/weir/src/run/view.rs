@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weir_context::Rules;
 use weir_origin::Origins;
-use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::books::{self, BoundListener};
@@ -19,14 +18,14 @@ use super::pipeline::Shared;
 use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
 use crate::admin::counters::PipelineCounter;
-use crate::admin::explain::{ExplainRequest, Explanation};
+use crate::admin::explain::{ExplainRequest, Explanation, Unexplained};
 use crate::admin::status::{HandOverStatus, OriginReport, ReloadStatus, StateStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, NotReady, ScrapeRequest};
 use crate::budget::Budget;
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
-use crate::tap::Taps;
+use crate::tap::{Heard, Taps};
 
 /// Access to the running agent.
 pub struct View {
@@ -44,8 +43,8 @@ pub struct View {
     pub clients: Arc<Clients>,
     pub access: Access,
     pub sandbox: SandboxStatus,
-    /// Parse options, for explanations.
-    pub options: ParseOptions,
+    /// How each listener reads messages, for explanations.
+    pub heard: Vec<Heard>,
     pub rules: Arc<Mutex<Rules>>,
     /// `None`: messages are confidential.
     pub taps: Option<Arc<Taps>>,
@@ -179,15 +178,16 @@ impl AdminSource for View {
         self.taps.clone()
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Option<Explanation>> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (options, origins) = (self.options, self.origins.clone());
+        let origins = self.origins.clone();
         Box::pin(async move {
+            let about = explain::About::choose(&self.heard, &request)?;
             // Look-ups of origins read files; no other request may wait for that.
             let explained = tokio::task::spawn_blocking(move || {
-                explain::explain(&request, &options, &rules, origins.as_ref())
+                explain::explain(&request, &about, &rules, origins.as_ref())
             });
-            Some(explained.await.unwrap_or_default())
+            Ok(explained.await.unwrap_or_default())
         })
     }
 

@@ -319,3 +319,28 @@ fn json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, Refusal> {
 fn invalid(what: &str) -> Refusal {
     Refusal::Invalid(format!("{what} cannot be read"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `testdata/state/version-N` was written by a weir that wrote version N. A change after which it cannot be read needs a
+    /// version of its own.
+    #[test]
+    fn every_version_that_is_read_has_a_file_of_its_time() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/state");
+        for version in OLDEST_VERSION..=VERSION {
+            let path = directory.join(format!("version-{version}"));
+            let content = read(&path, 1 << 20).unwrap().expect("the file of this version");
+            assert_eq!((content.meta.samples, content.meta.epoch), (12, 1));
+            let mut names: Vec<_> = content.table.iter().map(|(series, ..)| &*series.name).collect();
+            names.sort_unstable();
+            assert_eq!(
+                names,
+                ["duration", "latency", "requests", "size", "temperature", "users"]
+            );
+            assert_eq!(content.outputs.keys().collect::<Vec<_>>(), ["prometheus"]);
+            assert_eq!(content.books.hostname, "fixture");
+        }
+    }
+}

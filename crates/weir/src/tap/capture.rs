@@ -141,7 +141,8 @@ impl Capture {
 
     fn wants(&self, packet: &TappedPacket, bytes: &[u8], heard: &Heard) -> bool {
         let wanted = &self.request.wanted;
-        wanted.everything() || lines(bytes, packet.truncated, &heard.options).any(|line| wanted.wants(&line))
+        wanted.everything()
+            || lines(bytes, packet.truncated, &heard.reading.parse).any(|line| wanted.wants(&line))
     }
 
     /// Records the containers of processes, as far as they are known.

@@ -8,12 +8,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use weir_context::NameReading;
 use weir_counters::Counts;
-use weir_ingest::{Command, CommandSender, TapBlock, TapSettings};
+use weir_ingest::{Command, CommandSender, ListenerSettings, TapBlock, TapSettings};
 use weir_listener::Monotonic;
 use weir_origin::OriginExplanation;
-use weir_protocol::{Message, ParseOptions};
+use weir_protocol::Message;
 
 use crate::admin::counters::TapCounter;
 use crate::admin::status::Status;
@@ -54,9 +53,7 @@ pub trait Knowledge: Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Heard {
     pub address: String,
-    pub options: ParseOptions,
-    /// How it reads names.
-    pub names: NameReading,
+    pub reading: ListenerSettings,
 }
 
 /// Opens streams.

@@ -156,7 +156,7 @@ impl Tail {
                 continue;
             };
             let time = (i128::from(packet.received) + offset) as f64 / 1e9;
-            let mut messages = lines(bytes, packet.truncated, &heard.options).peekable();
+            let mut messages = lines(bytes, packet.truncated, &heard.reading.parse).peekable();
             let mut first = true;
             while let Some(line) = messages.next() {
                 let alone = std::mem::replace(&mut first, false) && messages.peek().is_none();
@@ -206,7 +206,7 @@ impl Tail {
         let because = |reason: &str| Some(reason.to_owned());
         if let Some(reason) = refusal(&packet.fate) {
             (seen.verdict, seen.reason) = (Verdict::Refused, because(reason));
-        } else if let Some((reason, bad)) = line.bad(&heard.options) {
+        } else if let Some((reason, bad)) = line.bad(&heard.reading.parse) {
             (seen.verdict, seen.reason) = (Verdict::Rejected, because(reason));
             seen.bad = Some(bad);
         } else if let Ok(message) = &line.parsed

@@ -3,6 +3,7 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
+pub mod influxdb;
 pub mod log;
 pub mod manager;
 pub mod place;

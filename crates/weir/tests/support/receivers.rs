@@ -367,6 +367,26 @@ pub fn built(module: &str, package: &str, arguments: &[&str]) -> PathBuf {
     program
 }
 
+/// Installs a program (`package@version`) through the module proxy, once. `None` only where there is no Go toolchain.
+pub fn go_installed(package: &str, arguments: &[&str]) -> Option<PathBuf> {
+    let bin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-bin");
+    let installed = Command::new("go")
+        .arg("install")
+        .args(arguments)
+        .arg(package)
+        .env("GOBIN", &bin)
+        .current_dir(env!("CARGO_TARGET_TMPDIR"))
+        .output();
+    let Ok(installed) = installed else {
+        eprintln!("skipped: there is no Go toolchain to build {package} with");
+        return None;
+    };
+    let error = String::from_utf8_lossy(&installed.stderr);
+    assert!(installed.status.success(), "{error}");
+    let (path, _version) = package.split_once('@').unwrap();
+    path.rsplit('/').next().map(|name| bin.join(name))
+}
+
 pub fn built_prometheus_3() -> PathBuf {
     let package = "github.com/prometheus/prometheus/cmd/prometheus";
     built("receivers", package, &["-tags", "remove_all_sd"])

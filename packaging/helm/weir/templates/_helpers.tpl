@@ -53,3 +53,31 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- merge $set .Values.config | toYaml -}}
 {{- end -}}
+
+{{/* Pods of the merge are not the DaemonSet's, so that they have another name. */}}
+{{- define "weir.merge.selector" -}}
+app.kubernetes.io/name: {{ include "weir.name" . | trunc 57 }}-merge
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "weir.merge.labels" -}}
+{{ include "weir.merge.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{/* merge.yaml: the operator's configuration with what the chart sets. */}}
+{{- define "weir.merge.config" -}}
+{{- if not (dig "log" "brokers" false .Values.merge.config) -}}
+{{- fail "merge.config.log.brokers: is missing; pods of a merge share a log on Apache Kafka" -}}
+{{- end -}}
+{{- $set := dict "admin" (printf "0.0.0.0:%v" .Values.merge.port) "state_path" "/var/lib/weir" -}}
+{{- if .Values.admin.hosts -}}{{- $_ := set $set "admin_hosts" .Values.admin.hosts -}}{{- end -}}
+{{- range $key, $value := $set -}}
+{{- if hasKey $.Values.merge.config $key -}}
+{{- fail (printf "merge.config.%s: the chart sets it; see values.yaml for the value that it comes from" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- merge $set .Values.merge.config | toYaml -}}
+{{- end -}}

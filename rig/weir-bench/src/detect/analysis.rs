@@ -7,6 +7,7 @@ use super::record::{self, ARMS, CalibrationNote, ExperimentInfo, PairRecord, Run
 use super::values::Measured;
 use compare::Comparison;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -25,7 +26,7 @@ pub struct Report {
     pub pairs_discarded: usize,
     /// Reasons for discarded pairs with their number.
     pub discarded: BTreeMap<String, usize>,
-    /// The run ended before its plan did.
+    /// The run ended before its plan was complete.
     pub incomplete: bool,
     /// One row per experiment: its headline goal.
     pub rows: Vec<Row>,
@@ -50,7 +51,7 @@ pub struct Row {
     pub declared_erratic: bool,
     pub newly_erratic: bool,
     pub surely_newly_erratic: bool,
-    /// The experiment's own goal says nothing at this rate; this row shows another one.
+    /// The experiment's own goal is meaningless at this rate; this row shows another one.
     pub saturated: Option<Goal>,
     pub pairs: usize,
     pub change: Option<Change>,
@@ -62,7 +63,7 @@ pub struct Row {
     pub values: Vec<PairValues>,
 }
 
-/// Percent for ratios, the goal's own unit for differences. Positive means that the value went up.
+/// Percent for ratios, the goal's own unit for differences. Positive means an increase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// `percent` or `absolute`.
@@ -117,7 +118,7 @@ impl CheckRow {
     }
 }
 
-/// Both runs of a pair that counts.
+/// Both runs of a valid pair.
 struct Pair {
     record: PairRecord,
     arms: [Measured; 2],
@@ -149,16 +150,18 @@ pub fn analyze(folder: &Path) -> io::Result<Report> {
     }
     add_q(&mut report.rows);
     add_q(&mut report.dimensions);
-    let delta = |r: &Row| r.change.as_ref().map_or(f64::NEG_INFINITY, |c| c.delta);
-    report.rows.sort_by(|a, b| {
-        delta(b)
-            .total_cmp(&delta(a))
-            .then_with(|| a.experiment.cmp(&b.experiment))
-    });
+    report.rows.sort_by(by_change);
     if run.kind == "aa" {
         report.calibration = Some(report.calibrate());
     }
     Ok(report)
+}
+
+/// The order of rows: the largest change first.
+pub fn by_change(a: &Row, b: &Row) -> Ordering {
+    let delta = |r: &Row| r.change.as_ref().map_or(f64::NEG_INFINITY, |c| c.delta);
+    let by_name = || a.experiment.cmp(&b.experiment);
+    delta(b).total_cmp(&delta(a)).then_with(by_name)
 }
 
 impl Report {
@@ -168,7 +171,7 @@ impl Report {
         self.incomplete |= pairs.len() < e.pairs_min;
         self.note(e, &pairs);
         let groups: Vec<&[Pair]> = match self.run.row_pairs {
-            // A group that was not finished would be a row with less evidence than the others.
+            // An unfinished group would be a row with less evidence than the others.
             Some(size) => pairs.chunks_exact(size.min(pairs.len().max(1))).collect(),
             None => vec![&pairs],
         };
@@ -191,7 +194,7 @@ impl Report {
         self.payloads.insert(e.name.clone(), digests);
     }
 
-    /// The pairs that count, and why the last one of the others does not.
+    /// The valid pairs, and why the last invalid one is not.
     fn valid_pairs(
         &mut self,
         folder: &Path,
@@ -223,8 +226,8 @@ impl Report {
         let name = &e.name;
         self.notes
             .extend(e.left_out.iter().map(|left| format!("{name}: {left}")));
-        // All-out loads send as much as each arm takes, so their digests differ by length; a schedule gives both the same, but
-        // for what a target that pushes back at the end of the time does not take any more.
+        // All-out loads send as much as each arm accepts, so their digests differ by length. A schedule gives both the same, except for
+        // packets that a target no longer accepts at the end.
         if !e.rules.baseline.all_out {
             let differing = pairs.iter().filter(|p| p.got_other_bytes()).count();
             if differing > 0 {
@@ -308,7 +311,7 @@ impl Report {
         }
     }
 
-    /// Whether intervals of a program against itself exclude zero as often as they should.
+    /// Checks whether intervals of a program against itself exclude zero as often as expected.
     fn calibrate(&self) -> CalibrationNote {
         let changes: Vec<(&Row, &Change)> = self
             .rows
@@ -343,7 +346,7 @@ impl Change {
 }
 
 impl Row {
-    /// Large enough, and told from zero.
+    /// Large enough, and significantly different from zero.
     pub fn is_change(&self) -> bool {
         ["regression", "improvement", "changed"].contains(&self.verdict.as_str())
     }
@@ -369,7 +372,7 @@ impl Row {
 }
 
 impl Pair {
-    /// By how much one arm got more messages than the other.
+    /// The relative difference of the messages that the arms received.
     fn apart(&self) -> f64 {
         let [b, c] = [&self.arms[0], &self.arms[1]].map(|m| m.books.sent);
         (b - c).abs() / b.max(c).max(1.0)
@@ -399,10 +402,10 @@ fn general(reason: &str) -> String {
     out
 }
 
-/// From this relative difference on, between what the arms of a pair got, a report mentions it.
+/// From this relative difference of received messages on, a report mentions it.
 const NOTABLE_DIFFERENCE: f64 = 0.01;
 
-/// At a fixed rate that the target can follow, ingress is a constant of the generator and no measurement.
+/// At a fixed rate that the target can follow, ingress is a constant of the generator, not a measurement.
 fn is_saturated(e: &ExperimentInfo, pairs: &[Pair]) -> bool {
     if !matches!(e.goal, Goal::IngressThroughput | Goal::IngressMessages) || e.rules.baseline.all_out {
         return false;
@@ -431,8 +434,8 @@ fn add_q(rows: &mut [Row]) {
     }
 }
 
-/// Nine significant digits: more than any measurement has, few enough that the last bits of a math library do not change
-/// a stored report.
+/// Nine significant digits: more than any measurement has, and few enough that a stored report does not depend on the last bits of a math
+/// library.
 pub fn sig(v: f64) -> f64 {
     if v == 0.0 || !v.is_finite() {
         v
@@ -468,7 +471,7 @@ pub fn exit_code(report: &Report, strict: bool, fail_inconclusive: bool) -> u8 {
     if fail_inconclusive && undecided { 6 } else { 0 }
 }
 
-/// How a value of a change is printed.
+/// The displayed form of a change.
 pub fn show_change(unit: Unit, scale: &str, v: f64) -> String {
     if scale == "percent" {
         format!("{v:+.2}")

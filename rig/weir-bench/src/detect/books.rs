@@ -1,6 +1,6 @@
-//! What a target says of itself when all is over: books that must be those of the load to the last message.
+//! A target's report about itself after the load: its books must match the load to the last message.
 //!
-//! For targets without an output. Where a sink can count what was delivered, it does.
+//! For targets without an output. Otherwise a sink counts the delivered messages.
 
 use super::replicate::Problem;
 use serde_json::{Value, json};
@@ -11,11 +11,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_rig_base::http;
 
-/// A few questions cost nothing against seconds of load.
+/// A few queries cost nothing compared with seconds of load.
 const PAUSE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Asks weir's status until all packets of the load have been counted, then writes the sink's report.
+/// Polls weir's status until all packets of the load are counted, then writes the sink's report.
 pub fn ask(
     url: &str,
     manifest: &Path,
@@ -63,7 +63,7 @@ fn of_status(status: &Value, totals: &Value) -> Value {
     report
 }
 
-/// The report of a target whose last line says what it received: the floor.
+/// The report of a target whose last output line has its totals: the floor.
 pub fn of_result(stdout: &Path, manifest: &Path) -> io::Result<Value> {
     let totals = totals(manifest)?;
     let text = fs::read_to_string(stdout)?;
@@ -78,7 +78,7 @@ pub fn of_result(stdout: &Path, manifest: &Path) -> io::Result<Value> {
     Ok(report)
 }
 
-/// How many of these are not the same number.
+/// Number of pairs with different numbers.
 fn compared<const N: usize>(pairs: [(&Value, &Value); N]) -> Value {
     let differ = |(left, right): &(&Value, &Value)| left != right || !left.is_u64();
     json!({"mismatches": pairs.iter().filter(|pair| differ(pair)).count()})

@@ -16,7 +16,7 @@ pub enum Phase {
     Start,
     Warmup,
     Measure,
-    /// After the last packet, until what is left has been delivered.
+    /// From the last packet until everything is delivered.
     Drain,
 }
 
@@ -98,7 +98,7 @@ impl Writer {
         self.out.write_all(b"\n")
     }
 
-    /// Writes what is left; an error here (a full disk) means the capture is incomplete.
+    /// Writes the rest; an error here (a full disk) means the capture is incomplete.
     pub fn finish(self) -> io::Result<()> {
         let mut file = self.out.finish()?;
         file.flush()?;
@@ -206,19 +206,35 @@ impl Capture {
             .collect()
     }
 
-    /// Increase of a counter over the window and the seconds between the two readings. Counters, not averages of rates:
-    /// a late reading then changes both numbers and not the quotient.
+    /// Increase of a counter over the window, and the seconds between the two readings. Counters instead of averages of rates: a late
+    /// reading then changes both numbers and not the quotient.
     ///
-    /// It begins with the last reading of the warm-up, so that n readings are n periods: a window of whole flush intervals
-    /// then has the same number of flushes in every replicate.
+    /// It begins with the last reading of the warm-up, so that n readings are n periods: a window of complete flush intervals then has the
+    /// same number of flushes in every replicate.
     pub fn increase(&self, src: &str, name: &str) -> Option<(f64, f64)> {
+        let (first, last) = self.ends(src, name)?;
+        Some((last.v - first.v, last.seconds() - first.seconds()))
+    }
+
+    /// The readings with which the window of a counter begins and ends.
+    pub fn ends(&self, src: &str, name: &str) -> Option<(Point, Point)> {
         let points = self.series(src, name);
         let begin = points.iter().position(|p| p.phase == Phase::Measure)?;
         let before = points[..begin].last().filter(|p| p.phase == Phase::Warmup);
         let first = before.unwrap_or(&points[begin]);
         let last = points.iter().rfind(|p| p.phase == Phase::Measure)?;
-        let seconds = (last.t - first.t) as f64 / 1e9;
-        (seconds > 0.0).then_some((last.v - first.v, seconds))
+        (last.t > first.t).then_some((*first, *last))
+    }
+
+    /// A counter at a moment between two of its readings, as if it rose evenly from one to the next.
+    pub fn at(&self, src: &str, name: &str, t: u64) -> Option<f64> {
+        let points = self.series(src, name);
+        let after = points.iter().position(|p| p.t >= t)?;
+        if points[after].t == t {
+            return Some(points[after].v);
+        }
+        let (a, b) = (points.get(after.checked_sub(1)?)?, &points[after]);
+        Some(a.v + (b.v - a.v) * (t - a.t) as f64 / (b.t - a.t) as f64)
     }
 
     pub fn rate(&self, src: &str, name: &str) -> Option<f64> {
@@ -234,7 +250,7 @@ impl Capture {
     }
 }
 
-/// Increase per nanosecond between neighbouring readings: of CPU time, shares of a core.
+/// Increase per nanosecond between neighbouring readings; for CPU time, shares of a core.
 pub fn shares(points: &[Point]) -> Vec<f64> {
     points
         .windows(2)
@@ -272,12 +288,12 @@ pub fn read_events(folder: &Path) -> Vec<Event> {
         .collect()
 }
 
-/// The number of a replicate, from the name of its folder.
+/// The number of a replicate, from its directory name.
 pub fn replicate_number(folder: &Path) -> Option<usize> {
     folder.file_name()?.to_str()?.parse().ok()
 }
 
-/// Replicate folders of one arm in order of their number.
+/// Replicate directories of one arm in the order of their numbers.
 pub fn replicate_folders(arm: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(arm) {
         Ok(entries) => entries,

@@ -1,7 +1,7 @@
-//! How much of what a load sent can be found in what a sink received: counters by their sums with sample rates applied,
-//! distributions by their counts, gauges and sets by being there at all.
+//! Finds how much of a load a sink received: counters by their sums with sample rates applied, distributions by their counts, gauges and
+//! sets by presence.
 //!
-//! Points are JSON lines as `weir-bench sink --capture` and `weir run --output stdout` write them.
+//! Points are JSON lines as written by `weir-bench sink --capture` and `weir run --output stdout`.
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-/// What arrived of one series.
+/// The received data of one series.
 #[derive(Debug, Default)]
 struct Arrived {
     /// Sum of counts and of rates times their interval.
@@ -36,18 +36,18 @@ impl Arrived {
 #[derive(Debug, Default)]
 pub struct Points {
     series: HashMap<String, Arrived>,
-    /// Sequence number and arrival of the load's markers, where the arrival is known.
+    /// Sequence number and arrival of the load's markers, if the arrival is known.
     pub markers: Vec<(u64, u64)>,
-    /// Prometheus allows fewer characters than StatsD.
+    /// Names are in Prometheus's reduced character set.
     folded: bool,
     ignored: Vec<String>,
 }
 
-/// The marker that a load sends along.
+/// The marker gauge of a load.
 const MARKER: &str = "weir.load.marker";
 
 impl Points {
-    /// `ignored` are keys of tags that the agent adds.
+    /// `ignored`: keys of tags that the agent adds.
     pub fn read(path: &Path, folded: bool, ignored: &[String]) -> std::io::Result<Self> {
         let mut all = Self {
             folded,
@@ -55,7 +55,7 @@ impl Points {
             ..Self::default()
         };
         for line in BufReader::new(File::open(path)?).lines() {
-            // The last line of a program that was ended may be half of one; lines of other kinds are not points.
+            // The last line of a program that was ended may be incomplete; lines of other kinds are not points.
             if let Ok(point) = serde_json::from_str::<Value>(&line?) {
                 all.add(&point);
             }
@@ -144,7 +144,7 @@ impl Points {
                     let want = number("weighted_sum");
                     let got = self.find(name, &["", "_total"], &tags).map(Arrived::sum);
                     match got {
-                        // Values that cancel out prove nothing but presence.
+                        // Values that cancel out prove only presence.
                         Some(_) if want == 0.0 => 1.0,
                         Some(got) => got / want,
                         None => 0.0,
@@ -159,7 +159,7 @@ impl Points {
                         .find(name, &["", "_count"], &tags)
                         .map(Arrived::count)
                         .filter(|c| *c > 0.0);
-                    // Some call a rate by another name, beside a gauge of the count.
+                    // Some agents send a rate under another name, beside a gauge of the count.
                     let counts = [".count", "_count", ".count_ps"];
                     let mut sums = counts
                         .iter()
@@ -169,7 +169,7 @@ impl Points {
                 }
             };
             let share = share.max(0.0);
-            // Sample rates that are no exact reciprocals are rounded by agents once per bucket.
+            // Agents round sample rates without an exact reciprocal once per bucket.
             out.messages += messages * if (share - 1.0).abs() < 0.005 { 1.0 } else { share };
             out.of += messages;
             out.contexts += 1;
@@ -201,13 +201,13 @@ impl Points {
     }
 }
 
-/// What was found of a manifest.
+/// The delivered part of a manifest.
 #[derive(Debug, Default, PartialEq)]
 pub struct Delivered {
     pub messages: f64,
     pub of: f64,
     pub contexts: u64,
-    /// Contexts whose sums are not what was sent.
+    /// Contexts whose sums differ from the load's.
     pub contexts_off: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What is measured in every run, and which way is better.
+//! The measured values of every run, and which direction is better.
 
 use serde::{Deserialize, Serialize};
 use weir_regress::Direction;
@@ -38,7 +38,7 @@ pub enum Unit {
     Plain,
 }
 
-/// What there is to know of a goal.
+/// The properties of a goal.
 struct About {
     goal: Goal,
     /// The word in experiment files and JSON.
@@ -112,8 +112,8 @@ impl Goal {
         self.about().unit
     }
 
-    /// Whether two targets that share a core, each with its own load, still show their difference: what a process does counts,
-    /// not how soon or how much of it gets done.
+    /// Whether two targets that share a core, each with its own load, still show their difference: true for the work of a process, not for
+    /// its speed or throughput.
     pub fn survives_company(self) -> bool {
         matches!(
             self,
@@ -128,7 +128,7 @@ impl Goal {
         )
     }
 
-    /// Compared by difference because zero is an ordinary value.
+    /// Compared by difference, because zero is an ordinary value.
     pub fn is_difference(self) -> bool {
         matches!(self, Goal::Loss)
     }

@@ -91,7 +91,7 @@ pub fn series(entries: &[Entry]) -> BTreeMap<Key, Vec<&Entry>> {
     all
 }
 
-/// A table of level changes, or a sentence that there are none.
+/// A table of level changes, or a sentence if there are none.
 pub fn describe(entries: &[Entry], options: &Options) -> String {
     use std::fmt::Write as _;
     let mut out = String::new();
@@ -134,7 +134,7 @@ pub fn describe(entries: &[Entry], options: &Options) -> String {
     out
 }
 
-/// CSV for other tools: one column per series, as change-point tools read it.
+/// CSV for other tools: one column per series.
 pub fn csv(entries: &[Entry]) -> String {
     let mut out = String::from("time,run,commit,experiment,target,goal,preset,value\n");
     for e in entries {

@@ -28,12 +28,12 @@ impl std::error::Error for ConfigError {}
 
 pub type Result<T> = std::result::Result<T, ConfigError>;
 
-/// What serde cannot hand along: the file that is read, and our own words for what is wrong with it.
+/// Data that serde cannot pass: the current file, and the rig's own message about an error.
 #[derive(Default)]
 struct Reading {
     file: Arc<str>,
     error: Option<String>,
-    /// Of the patch that is read, whose values come without lines of their own.
+    /// Line of the current patch, whose values have no lines themselves.
     line: u64,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What can be laid over another of its kind.
+/// A layer that can override another of its kind.
 pub trait Lay {
     fn lay(&mut self, over: Self);
     fn is_missing(&self) -> bool;
@@ -177,7 +177,7 @@ impl<V: Lay + Default> Lay for BTreeMap<String, V> {
     }
 }
 
-/// A list: a whole one replaces what is below, a map of positions changes single entries.
+/// A list: a complete one replaces the one below, a map of positions changes single entries.
 #[derive(Debug, Clone)]
 pub struct List<T> {
     entries: Option<Vec<T>>,
@@ -293,7 +293,7 @@ impl<T: Lay + Clone + Serialize> Serialize for List<T> {
     }
 }
 
-/// A map in the order of the file, so that it is shown as people wrote it.
+/// A map in the order of the file, for display.
 #[derive(Debug, Clone)]
 pub struct Entries<T>(pub Vec<(String, T)>);
 
@@ -339,7 +339,7 @@ impl<T: Serialize> Serialize for Entries<T> {
     }
 }
 
-/// The error for a key that no type has. `READING` keeps our words, because serde's would come without the path.
+/// The error for an unknown key. `READING` keeps the message, because serde's would lack the path.
 pub fn unknown_key<E: de::Error>(path: &str, key: &str, allowed: &[&str], line: u64) -> E {
     let dot = if path.is_empty() { "" } else { "." };
     let message = format!(
@@ -458,14 +458,14 @@ impl<'de, L: Lay + Default + DeserializeOwned> Deserialize<'de> for Patch<L> {
     }
 }
 
-/// A layer in which the value stands at a path.
+/// A layer with the value at a path.
 fn at_path<L: DeserializeOwned>(path: &str, value: Value) -> serde_json::Result<L> {
     let nest = |below: Value, step: &str| Value::Object([(step.to_owned(), below)].into_iter().collect());
     let nested = path.rsplit('.').fold(as_text(value), nest);
     serde_json::from_value(nested)
 }
 
-/// Numbers and truths as the texts they were written as, as which layers keep them.
+/// Numbers and booleans as the texts they were written as, because layers store texts.
 fn as_text(value: Value) -> Value {
     match value {
         Value::Number(_) | Value::Bool(_) => Value::String(value.to_string()),

@@ -1,4 +1,4 @@
-//! The `experiments` folder: defaults, templates, cases and their matrices, presets, suites, and what each target changes.
+//! The `experiments` directory: defaults, templates, cases and their matrices, presets, suites, and overrides by target.
 
 use super::experiment::{Experiment, Layer, SinkLayer, TargetLayer};
 use super::layer::{self, ConfigError, Lay, List, Patch, Result, Slot, layer, suggestion};
@@ -15,7 +15,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Changes one value: `measure.duration=10s`; with names before a colon, only that of these cases.
+    /// Changes one value: `measure.duration=10s`; with names before a colon, only in these cases.
     pub fn set(&mut self, setting: &str) -> Result<()> {
         let (path, value) = setting.split_once('=').ok_or_else(|| {
             ConfigError(format!(
@@ -33,18 +33,18 @@ impl Case {
     }
 }
 
-/// What a target from `targets.yaml` (or a plain binary) brings to an experiment.
+/// The overrides of a target from `targets.yaml` (or of a plain binary).
 #[derive(Debug, Clone, Default)]
 pub struct Overlay {
-    /// The name under which `arms_override` finds it, besides `baseline` and `comparison`.
+    /// Its names in `arms_override`, besides `baseline` and `comparison`.
     pub names: Vec<String>,
-    /// Laid over the experiment's `target:`.
+    /// Overrides the experiment's `target:`.
     pub target: TargetLayer,
     /// Replaces the experiment's `sinks:` when present.
     pub sinks: List<SinkLayer>,
 }
 
-/// The case as one arm runs it.
+/// Resolves the case for one arm.
 pub fn resolve(case: &Case, overlay: &Overlay) -> Result<Experiment> {
     let layer = resolved_layer(case, overlay);
     layer
@@ -70,7 +70,7 @@ layer!(
     SuiteLayer at "" { description: Slot<String>, experiments: Slot<Vec<String>>, }
 );
 
-/// A file whose words in braces a matrix fills in before it is read.
+/// A file in which a matrix replaces words in braces before it is parsed.
 #[derive(Debug)]
 struct Source {
     file: String,
@@ -78,13 +78,6 @@ struct Source {
 }
 
 impl Source {
-    fn read(path: &Path) -> Result<Source> {
-        Ok(Source {
-            file: path.display().to_string(),
-            text: layer::read_text(path)?,
-        })
-    }
-
     fn layer(&self, choice: &[(&str, &str)]) -> Result<Layer> {
         let mut text = self.text.clone();
         for (axis, value) in choice {
@@ -105,45 +98,97 @@ impl Source {
     }
 }
 
-/// The `experiments` folder.
+/// The files of `experiments/`, by their paths in it.
+static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/library.rs"));
+
+/// The preset that changes nothing.
+const THOROUGH: &str = "thorough";
+
+/// Where a library is looked for unless `--library` says so.
+const USUAL: &str = "experiments";
+
+/// A folder of experiments, or the one in the program.
 #[derive(Debug)]
 pub struct Library {
-    root: PathBuf,
-    defaults: Option<Source>,
-    templates: BTreeMap<String, Source>,
+    /// As messages name it.
+    pub name: String,
+    root: Option<PathBuf>,
+    /// By path in the folder.
+    texts: BTreeMap<String, String>,
 }
 
 impl Library {
-    pub fn open(root: &Path) -> Result<Self> {
+    /// The folder that was asked for; else the usual one if it is one, as in a checkout; else what is in the program.
+    pub fn open(folder: Option<&Path>) -> Result<Self> {
+        match folder {
+            Some(folder) => Self::read(folder),
+            None if Path::new(USUAL).join("cases").is_dir() => Self::read(Path::new(USUAL)),
+            None => Ok(Self::built_in()),
+        }
+    }
+
+    fn built_in() -> Self {
+        let owned = |(path, text): &(&str, &str)| ((*path).to_owned(), (*text).to_owned());
+        Self {
+            name: "the library in weir-bench".to_owned(),
+            root: None,
+            texts: BUILT_IN.iter().map(owned).collect(),
+        }
+    }
+
+    fn read(root: &Path) -> Result<Self> {
         if !root.join("cases").is_dir() {
             return Err(ConfigError(format!(
-                "{}: no folder \"cases\" in it; give the folder of experiments with --library",
+                "{}: no folder \"cases\" in it; give the folder of experiments with --library, or leave that out for the \
+                 experiments in this program",
                 root.display()
             )));
         }
-        let defaults = root.join("defaults.yaml");
-        let defaults = defaults.is_file().then(|| Source::read(&defaults)).transpose()?;
-        let templates = yaml_files(&root.join("templates"))?;
-        let templates = templates
-            .iter()
-            .map(|path| Ok((stem(path), Source::read(path)?)))
-            .collect::<Result<_>>()?;
+        let mut files = yaml_files(root)?;
+        for folder in ["templates", "suites", "presets"] {
+            files.extend(yaml_files(&root.join(folder))?);
+        }
+        let cases = paths(&root.join("cases"), |path| path.is_dir())?;
+        files.extend(cases.iter().map(|folder| folder.join("experiment.yaml")));
+        let read = |file: &PathBuf| {
+            let name = file.strip_prefix(root).unwrap_or(file);
+            Ok((name.display().to_string(), layer::read_text(file)?))
+        };
         Ok(Self {
-            root: root.to_owned(),
-            defaults,
-            templates,
+            name: root.display().to_string(),
+            root: Some(root.to_owned()),
+            texts: files.iter().map(read).collect::<Result<_>>()?,
         })
+    }
+
+    /// A file of the library, by its path in it.
+    fn source(&self, path: &str) -> Option<Source> {
+        let text = self.texts.get(path)?.clone();
+        let file = match &self.root {
+            Some(root) => root.join(path).display().to_string(),
+            None => format!("{}: {path}", self.name),
+        };
+        Some(Source { file, text })
+    }
+
+    /// What stands for the star in the paths of files, in order.
+    fn names<'a>(&'a self, head: &'a str, tail: &'a str) -> impl Iterator<Item = &'a str> {
+        let paths = self.texts.keys();
+        paths.filter_map(move |path| path.strip_prefix(head)?.strip_suffix(tail))
+    }
+
+    /// `targets.yaml` and its name in messages.
+    pub fn targets(&self) -> Option<(String, String)> {
+        let source = self.source("targets.yaml")?;
+        Some((source.file, source.text))
     }
 
     /// Every case, matrices expanded, sorted by name.
     pub fn cases(&self) -> Result<Vec<Case>> {
         let mut cases = Vec::new();
-        for folder in paths(&self.root.join("cases"), |path| path.is_dir())? {
-            let file = folder.join("experiment.yaml");
-            if !file.is_file() {
-                return Err(ConfigError(format!("{}: missing", file.display())));
-            }
-            cases.extend(self.expand(&stem(&folder), &Source::read(&file)?, &folder)?);
+        for name in self.names("cases/", "/experiment.yaml") {
+            let source = self.source(&format!("cases/{name}/experiment.yaml"));
+            cases.extend(self.expand(name, &source.expect("listed"))?);
         }
         cases.sort_by(|a, b| a.name.cmp(&b.name));
         match cases.windows(2).find(|pair| pair[0].name == pair[1].name) {
@@ -162,8 +207,8 @@ impl Library {
         for pattern in patterns {
             if !names.iter().any(|name| glob(pattern, name)) {
                 return Err(ConfigError(format!(
-                    "there is no experiment {pattern:?} in {}{}; `weir-bench show` lists them",
-                    self.root.display(),
+                    "there is no experiment {pattern:?} in {}{}; `weir-bench show` lists them, --library names another folder",
+                    self.name,
                     suggestion(pattern, &names)
                 )));
             }
@@ -176,43 +221,52 @@ impl Library {
 
     /// The patterns of a suite.
     pub fn suite(&self, name: &str) -> Result<Vec<String>> {
-        let file = self.root.join("suites").join(format!("{name}.yaml"));
-        if !file.is_file() {
-            let names = self.suites()?.join(", ");
-            let names = if names.is_empty() { "none" } else { &names };
-            return Err(ConfigError(format!(
-                "there is no suite {name:?}; there are: {names}"
-            )));
-        }
-        let suite: SuiteLayer = layer::parse(&layer::read_text(&file)?, &file.display().to_string())?;
+        let Some(source) = self.source(&format!("suites/{name}.yaml")) else {
+            let known = self.suites().collect();
+            return Err(self.missing("suite", name, known));
+        };
+        let suite: SuiteLayer = layer::parse(&source.text, &source.file)?;
         suite.experiments.required("experiments").cloned()
     }
 
-    pub fn suites(&self) -> Result<Vec<String>> {
-        let files = yaml_files(&self.root.join("suites"))?;
-        Ok(files.iter().map(|path| stem(path)).collect())
+    pub fn suites(&self) -> impl Iterator<Item = &str> {
+        self.names("suites/", ".yaml")
     }
 
-    /// A preset; `thorough` is what the experiments say.
+    /// A preset; `thorough` changes nothing.
     pub fn preset(&self, name: &str) -> Result<Layer> {
-        if name == "thorough" {
-            return Ok(Layer::default());
+        match self.source(&format!("presets/{name}.yaml")) {
+            Some(source) => source.layer(&[]),
+            None if name == THOROUGH => Ok(Layer::default()),
+            None => {
+                let presets = self.names("presets/", ".yaml");
+                let known = std::iter::once(THOROUGH).chain(presets).collect();
+                Err(self.missing("preset", name, known))
+            }
         }
-        let file = self.root.join("presets").join(format!("{name}.yaml"));
-        if !file.is_file() {
-            return Err(ConfigError(format!(
-                "there is no preset {name:?}: {} is missing",
-                file.display()
-            )));
-        }
-        Source::read(&file)?.layer(&[])
     }
 
-    fn expand(&self, folder_name: &str, source: &Source, folder: &Path) -> Result<Vec<Case>> {
+    fn missing(&self, what: &str, name: &str, known: Vec<&str>) -> ConfigError {
+        let hint = suggestion(name, &known);
+        let known = match known.is_empty() {
+            true => "none".to_owned(),
+            false => known.join(", "),
+        };
+        ConfigError(format!(
+            "there is no {what} {name:?} in {}{hint}; there are: {known}; --library names another folder",
+            self.name
+        ))
+    }
+
+    fn expand(&self, folder_name: &str, source: &Source) -> Result<Vec<Case>> {
         let raw = source.layer(&[])?;
-        let files = Some(folder.join("target")).filter(|path| path.is_dir());
+        let files = self
+            .root
+            .as_ref()
+            .map(|root| root.join("cases").join(folder_name).join("target"));
+        let files = files.filter(|path| path.is_dir());
         let case = |choice: &[(&str, &str)]| -> Result<Case> {
-            let mut layer = match &self.defaults {
+            let mut layer = match self.source("defaults.yaml") {
                 Some(defaults) => defaults.layer(choice)?,
                 None => Layer::default(),
             };
@@ -232,14 +286,14 @@ impl Library {
         choices.iter().map(|choice| case(choice)).collect()
     }
 
-    /// Lays `own` on the template it extends, and that on its own.
+    /// Applies `own` to the template that it extends, recursively.
     fn inherit(&self, mut own: Layer, choice: &[(&str, &str)], chain: &mut Vec<String>) -> Result<Layer> {
         let extends = std::mem::take(&mut own.extends);
         let Some(name) = extends.text() else {
             return Ok(own);
         };
-        let Some(template) = self.templates.get(&name) else {
-            let names: Vec<&str> = self.templates.keys().map(String::as_str).collect();
+        let Some(template) = self.source(&format!("templates/{name}.yaml")) else {
+            let names: Vec<&str> = self.names("templates/", ".yaml").collect();
             let hint = suggestion(&name, &names);
             let what = format!(
                 "there is no template {name:?}{hint}; there are: {}",
@@ -307,12 +361,6 @@ fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-fn stem(path: &Path) -> String {
-    path.file_stem()
-        .map(|stem| stem.to_string_lossy().into_owned())
-        .unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::experiment::Load;
@@ -323,14 +371,27 @@ mod tests {
     #[test]
     fn a_folder_without_experiments_is_told_how_to_name_one() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Library::open(dir.path()).err().unwrap().to_string();
+        let error = Library::open(Some(dir.path())).err().unwrap().to_string();
         let words = error.split_whitespace();
         let flags: Vec<&str> = words.filter_map(|word| word.strip_prefix("--")).collect();
-        assert_eq!(flags, ["library"], "{error}");
+        assert_eq!(flags, ["library,"], "{error}");
         assert!(
-            include_str!("run/mod.rs").contains("\n    pub library: PathBuf,\n"),
+            include_str!("run/mod.rs").contains("\n    pub library: Option<PathBuf>,\n"),
             "the flag is called otherwise"
         );
+    }
+
+    /// A case that somebody adds to the folder is in the next build.
+    #[test]
+    fn the_library_in_the_program_is_that_of_the_checkout() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments"));
+        let (built_in, read) = (Library::built_in(), Library::read(folder).unwrap());
+        assert_eq!(built_in.texts, read.texts);
+        let names = |library: &Library| {
+            let cases = library.cases().unwrap().into_iter();
+            cases.map(|case| case.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&built_in), names(&read));
     }
 
     fn library(files: &[(&str, &str)]) -> (tempfile::TempDir, Library) {
@@ -340,7 +401,7 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let library = Library::open(dir.path()).unwrap();
+        let library = Library::open(Some(dir.path())).unwrap();
         (dir, library)
     }
 

@@ -29,5 +29,6 @@ mod smp;
 mod targets;
 mod telemetry;
 mod values;
+mod waits;
 
 pub use cli::{Command, dispatch};

@@ -162,13 +162,14 @@ impl State {
     }
 
     fn tick(&mut self) {
-        let t = clock::monotonic_ns() - self.plan.start_ns;
         let all = procfs::all_processes();
         let members = procfs::tree(self.target, &all);
         let alive: Vec<&procfs::Stat> = members.iter().filter(|p| !p.zombie).collect();
+        // The CPU clock is what most goals are made of, so its time must be the sample's time. To list the processes of a busy machine
+        // takes tens of milliseconds, some percents of a short window.
+        let t = clock::monotonic_ns() - self.plan.start_ns;
         for p in &alive {
             let totals = self.processes.entry(p.pid).or_default();
-            // The CPU clock comes first: it is what most goals are made of, so its time must be the sample's time.
             totals.cpu_ns = clock::cpu_time_ns(p.pid).unwrap_or(totals.cpu_ns);
             totals.minflt = p.minflt;
             totals.majflt = p.majflt;

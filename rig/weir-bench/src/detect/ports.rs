@@ -1,6 +1,7 @@
 //! Ports for the programs of a run.
 //!
-//! A program is told its port before it binds it. The kernel may give a port of its own range to an outgoing connection, or to a program that binds port 0, in between; so ports come from outside that range, each one once round the range.
+//! A program gets its port before it binds it. In between the kernel may give a port of its own range to an outgoing connection, or to a
+//! program that binds port 0; so ports come from outside that range, each one once per cycle.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -8,11 +9,11 @@ use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Below are ports of well-known services.
+/// Ports below belong to well-known services.
 const LOWEST: u16 = 10_000;
-/// A range narrower than this is soon gone round.
+/// A narrower range would be reused too soon.
 const ENOUGH: usize = 1_000;
-/// Far apart for processes that were started in sequence.
+/// Keeps processes that were started in sequence apart.
 const STRIDE: usize = 97;
 
 static PORTS: LazyLock<Ports> = LazyLock::new(|| {
@@ -23,7 +24,7 @@ static PORTS: LazyLock<Ports> = LazyLock::new(|| {
     Ports::new(range, std::process::id() as usize * STRIDE)
 });
 
-/// A port of 127.0.0.1 that is free for TCP and UDP at this moment, and that this process has not handed out lately.
+/// A port of 127.0.0.1 that is free for TCP and UDP now, and that this process has not used recently.
 pub fn free() -> Option<u16> {
     PORTS.free()
 }
@@ -53,7 +54,7 @@ impl Ports {
     }
 }
 
-/// Ports that the kernel does not hand out, given the first and the last that it does.
+/// Ports outside the kernel's range, given the first and the last of that range.
 fn outside(kernel: &str) -> Option<RangeInclusive<u16>> {
     let mut bounds = kernel.split_whitespace().map(str::parse::<u16>);
     let (first, last) = (bounds.next()?.ok()?, bounds.next()?.ok()?);

@@ -1,5 +1,5 @@
-//! A load, a target and a sink whose truth is known: the target costs as much per message as it is told, loses what it is
-//! told to lose, dies when it is told to die. With them the detector itself is measured.
+//! A load, a target and a sink with known behaviour: the target costs as much per message as configured, and loses messages or dies on
+//! request. They measure the detector itself.
 
 use super::capture::{Labels, Line, Phase};
 use clap::{Args, Subcommand};
@@ -35,7 +35,7 @@ pub struct TargetArgs {
     /// Rounds of arithmetic per message, about a nanosecond each.
     #[arg(long, default_value_t = 200)]
     work: u64,
-    /// Percent of additional work; PRACTICE_SLOWDOWN overrides it.
+    /// Percent of CPU time that is spent in addition to all that serving costs; PRACTICE_SLOWDOWN overrides it.
     #[arg(long, default_value_t = 0.0)]
     slowdown: f64,
     /// Bytes kept for the whole life; PRACTICE_RETAIN overrides it.
@@ -117,7 +117,6 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
     let retain = variable("PRACTICE_RETAIN", a.retain as f64) as usize;
     // Written, not only reserved, so that it is resident.
     let kept: Vec<u8> = (0..retain).map(|i| i as u8).collect();
-    let work = (a.work as f64 * (1.0 + variable("PRACTICE_SLOWDOWN", a.slowdown) / 100.0)).round() as u64;
     if a.never_ready {
         while !signal::interrupted() {
             thread::sleep(Duration::from_millis(20));
@@ -145,12 +144,14 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
     let (mut seen, mut counted) = (0_u64, 0_u64);
     let mut reported = Instant::now();
     let mut mixed = 0_u64;
+    let mut slow_down = SlowDown::new(variable("PRACTICE_SLOWDOWN", a.slowdown));
     loop {
+        slow_down.catch_up();
         match socket.receive(&mut buffer) {
             Ok(n) => {
                 for line in buffer[..n].split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
                     seen += 1;
-                    mixed = spend(mixed ^ line.len() as u64, work);
+                    mixed = spend(mixed ^ line.len() as u64, a.work);
                     if a.crash_after.is_some_and(|n| seen >= n) {
                         eprintln!("practice: ending after {seen} messages as told");
                         return Ok(9);
@@ -160,7 +161,7 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
                     }
                 }
             }
-            // Told to stop, and nothing was waiting any more.
+            // A stop was requested, and nothing is waiting.
             Err(_) if signal::interrupted() => break,
             Err(_) => {}
         }
@@ -176,6 +177,40 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
     }
     black_box((kept, mixed));
     Ok(0)
+}
+
+/// A known share of the CPU time of the whole program, receiving included: what a share of the work alone adds to the whole would
+/// first have to be measured, and differs from machine to machine.
+struct SlowDown {
+    share: f64,
+    /// The CPU clock when the last extra time had been spent.
+    paid_at: u64,
+    /// Nanoseconds; below zero where the last turn spent too much.
+    owed: f64,
+}
+
+impl SlowDown {
+    fn new(percent: f64) -> SlowDown {
+        SlowDown {
+            share: percent / 100.0,
+            paid_at: clock::own_cpu_ns(),
+            owed: 0.0,
+        }
+    }
+
+    /// Spends the share of what was used since the last turn. Without a share the clock is read all the same: one reading per turn
+    /// is then outside of the extra time in both arms, and no difference between them.
+    fn catch_up(&mut self) {
+        let mut now = clock::own_cpu_ns();
+        self.owed += self.share * (now - self.paid_at) as f64;
+        while self.owed > 0.0 {
+            black_box(spend(now, 100));
+            let later = clock::own_cpu_ns();
+            self.owed -= (later - now) as f64;
+            now = later;
+        }
+        self.paid_at = now;
+    }
 }
 
 /// Hands one packet to the kernel.
@@ -215,9 +250,9 @@ struct Sent {
     digest: u64,
 }
 
-/// A packet that takes longer is one that the target did not take at once.
+/// A send that takes longer was not accepted at once.
 const AT_ONCE: Duration = Duration::from_micros(500);
-const READ_PERIOD: Duration = Duration::from_millis(250);
+const READ_PERIOD: Duration = Duration::from_millis(20);
 
 fn load(a: &LoadArgs) -> io::Result<()> {
     signal::catch_interrupts();
@@ -234,22 +269,30 @@ fn load(a: &LoadArgs) -> io::Result<()> {
     };
     let whole = Duration::from_millis(a.duration_ms);
     let mut next_reading = Duration::ZERO;
-    // The same seed gives the same bytes, so the number of packets must not depend on how punctual the last turn is.
+    // The same seed gives the same bytes, so the number of packets must not depend on the timing of the last turn.
     let packets_in = |time: Duration| (time.as_secs_f64() * a.rate / a.packed as f64) as u64;
     let total = packets_in(whole);
+    let mut read_if_due = |sent: &Sent, is_last: bool| {
+        let now = sent.began.elapsed();
+        match &mut readings {
+            Some(file) if now >= next_reading || is_last => {
+                next_reading = now + READ_PERIOD;
+                sent.read(a, file)
+            }
+            _ => Ok(()),
+        }
+    };
     while sent.packets + sent.refused < total && !signal::interrupted() {
+        // A load that was held up sends what is due at once: one reading before that and one after it.
+        read_if_due(&sent, false)?;
         let due = packets_in(sent.began.elapsed()).min(total);
         while sent.packets + sent.refused < due {
             sent.packet(a, &send)?;
         }
-        if let Some(file) = &mut readings
-            && sent.began.elapsed() >= next_reading
-        {
-            sent.read(a, file)?;
-            next_reading += READ_PERIOD;
-        }
+        read_if_due(&sent, false)?;
         thread::sleep(Duration::from_millis(1));
     }
+    read_if_due(&sent, true)?;
     let (scheduled, achieved) = ((total * a.packed) as f64, (sent.packets * a.packed) as f64);
     let verdict = if achieved >= 0.99 * scheduled {
         "on-schedule"
@@ -322,14 +365,14 @@ impl Sent {
     }
 }
 
-/// What connected targets told, a number of messages each, the newest one of each.
+/// The newest message counts that connected targets reported.
 #[derive(Default)]
 struct Told {
     counts: Vec<u64>,
     connected: usize,
 }
 
-/// How long a sink that is told to stop waits for the last words of targets that have ended: they need only be read.
+/// How long a stopping sink waits for the last reports of ended targets, which only need to be read.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn sink(a: &SinkArgs) -> io::Result<()> {

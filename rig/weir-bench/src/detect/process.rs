@@ -1,4 +1,4 @@
-//! Starting and ending programs so that nothing is left behind, whatever they do.
+//! Starts and ends programs so that nothing is left behind.
 
 use super::procfs;
 use std::collections::BTreeMap;
@@ -12,8 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_rig_base::{clock, process};
 
-/// How often conditions are looked at while waiting. Short against every duration of an experiment, long against the
-/// cost of looking.
+/// Interval of polling. Short compared with every duration of an experiment, long compared with the cost of a poll.
 pub const POLL: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -28,14 +27,14 @@ pub struct Start<'a> {
     pub cgroup: Option<&'a Cgroup>,
 }
 
-/// A program that was started here, alone in its session. Dropping it ends it and everything it started.
+/// A program started here, alone in its session. Dropping it ends it and everything that it started.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     pub pid: i32,
     name: String,
     status: Option<ExitStatus>,
-    /// All the CPU time it has used, known once it has ended.
+    /// All CPU time that it has used; known after its end.
     life_ns: Option<u64>,
 }
 
@@ -52,8 +51,7 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(File::create(&s.stdout)?)
             .stderr(File::create(&s.stderr)?)
-            // The caller's environment would differ between machines and shells; only what programs need to find
-            // other programs is passed on.
+            // The caller's environment differs between machines and shells, so only the variables for finding programs are passed on.
             .env_clear()
             .envs(std::env::vars_os().filter(|(k, _)| k == "PATH" || k == "HOME" || k == "TZ" || k == "LANG"))
             .envs(s.env);
@@ -74,7 +72,7 @@ impl Process {
     /// The exit status once it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() && process::has_ended(self.pid) {
-            // Its clock can be asked until it is collected.
+            // Its clock is readable until it is reaped.
             self.life_ns = clock::cpu_time_ns(self.pid);
             self.status = self.child.try_wait().ok().flatten();
         }
@@ -102,7 +100,7 @@ impl Process {
         }
     }
 
-    /// Asks it to stop; what does not stop within the grace period is ended. Returns what happened for the events.
+    /// Asks it to stop, and kills it after the grace period. Returns the result for the events.
     pub fn stop(&mut self, signal: i32, grace: Duration) -> Stopped {
         if let Some(status) = self.ended() {
             self.end_tree();
@@ -117,13 +115,13 @@ impl Process {
         }
     }
 
-    /// Ends every process of the tree, children that changed their parent included.
+    /// Ends every process of the tree, including reparented children.
     fn end_tree(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let members: Vec<procfs::Stat> = procfs::tree(self.pid, &procfs::all_processes())
                 .into_iter()
-                // Our own dead child waits to be collected below; its number may not be signalled again after that.
+                // Our own dead child is reaped below; its number must not be signalled after that.
                 .filter(|p| p.pid != self.pid || self.status.is_none())
                 .collect();
             for p in &members {
@@ -154,9 +152,9 @@ impl Drop for Process {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Stopped {
-    /// It ended when asked.
+    /// It ended on request.
     Asked(ExitStatus),
-    /// It had ended before anybody asked.
+    /// It had ended before the request.
     Earlier(ExitStatus),
     /// It did not end within its grace period.
     Killed,
@@ -181,8 +179,7 @@ pub struct Cgroup {
 impl Cgroup {
     const PREFIX: &str = "weir-bench-";
 
-    /// Both versions of the interface exist in the field. `Err` says why there is none; the caller then watches memory
-    /// itself.
+    /// Both versions of the interface are in use. `Err` is the reason if there is none; the caller then watches memory itself.
     pub fn with_memory_limit(bytes: u64) -> Result<Self, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let v1 = Path::new("/sys/fs/cgroup/memory");
@@ -219,7 +216,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The kernel lets go of ended members a moment after they were collected.
+        // The kernel releases ended members a moment after they were reaped.
         for _ in 0..100 {
             match fs::remove_dir(&self.folder) {
                 Err(e) if e.raw_os_error() == Some(libc::EBUSY) => thread::sleep(POLL),
@@ -229,7 +226,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Folders of runs that were killed before they could clean up.
+/// Removes groups of runs that were killed before they could clean up.
 fn remove_stale(root: &Path) {
     let Ok(entries) = fs::read_dir(root) else { return };
     for entry in entries.flatten() {

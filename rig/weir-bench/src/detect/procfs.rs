@@ -1,5 +1,4 @@
-//! What the kernel tells about processes and the machine. Missing files are answered with `None`, never with an error:
-//! containers hide some of them.
+//! The kernel's data about processes and the machine. Missing files give `None`, never an error: containers hide some of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -53,7 +52,7 @@ pub fn all_processes() -> Vec<Stat> {
         .collect()
 }
 
-/// A process and what it started, also when a child left its session or its parent died.
+/// A process and its descendants, including those that left its session or whose parent died.
 pub fn tree(root: i32, all: &[Stat]) -> Vec<Stat> {
     let mut members: BTreeSet<i32> = BTreeSet::from([root]);
     loop {
@@ -70,11 +69,11 @@ pub fn tree(root: i32, all: &[Stat]) -> Vec<Stat> {
     all.iter().filter(|p| members.contains(&p.pid)).copied().collect()
 }
 
-/// CPU time of every process that is not among `ours`, in ticks since boot. `None` in a process namespace of its own, where
-/// others cannot be seen: the kernel's own threads then cannot be seen either.
+/// CPU time of every process that is not among `ours`, in ticks since boot. `None` in a separate process namespace, where others are
+/// invisible, including the kernel's own threads.
 ///
-/// The time of a process that ends goes to its parent, so the sum does not fall for that. Each process is exact but for the
-/// rounding to ticks, also on kernels that sample the machine's sums.
+/// The time of an ended process goes to its parent, so the sum does not fall. Each process is exact except for rounding to ticks, also on
+/// kernels that sample the machine's sums.
 pub fn foreign_ticks(all: &[Stat], ours: &BTreeSet<i32>) -> Option<u64> {
     const KERNEL_THREADS: i32 = 2;
     all.iter().find(|p| p.pid == KERNEL_THREADS && p.ppid == 0)?;
@@ -200,10 +199,10 @@ pub fn udp_rows() -> Vec<UdpRow> {
         .collect()
 }
 
-/// Busy and stolen time of the whole machine, in nanoseconds of one core, from an arbitrary moment on.
+/// Busy and stolen time of the whole machine, in nanoseconds of one core, from an arbitrary start.
 ///
-/// Busy is what is neither idle nor stolen. A kernel that stops its tick on an idle core measures idle time; the times beside it in
-/// `/proc/stat` it samples with the tick, which over a second is wrong by some percent of a core where programs sleep and wake.
+/// Busy means neither idle nor stolen. A kernel that stops its tick on an idle core measures idle time, but samples the other times in
+/// `/proc/stat` with the tick, which over a second is wrong by some percent of a core if programs sleep and wake.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Machine {
     pub busy_ns: i64,
@@ -211,7 +210,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// What went by since an earlier look.
+    /// The difference to an earlier reading.
     pub fn since(self, earlier: Machine) -> Machine {
         Machine {
             busy_ns: self.busy_ns - earlier.busy_ns,
@@ -220,7 +219,7 @@ impl Machine {
     }
 }
 
-/// `text` is that of `/proc/stat`, read at `now_ns`.
+/// `text`: `/proc/stat`, read at `now_ns`.
 pub fn parse_machine(text: &str, now_ns: u64, hz: u64) -> Option<Machine> {
     let line = text.lines().find(|l| l.starts_with("cpu "))?;
     let cores = text
@@ -247,7 +246,7 @@ pub fn machine() -> Option<Machine> {
     parse_machine(&text, clock::monotonic_ns(), clock::ticks_per_second())
 }
 
-/// Total time in which something waited for a CPU, nanoseconds.
+/// Total time in which some task waited for a CPU, in nanoseconds.
 pub fn pressure_ns() -> Option<u64> {
     let text = fs::read_to_string("/proc/pressure/cpu").ok()?;
     let total = text
@@ -275,7 +274,7 @@ pub fn frequency_khz() -> Option<f64> {
         .ok()
 }
 
-/// A few words about the machine, stored with every run.
+/// A description of the machine, stored with every run.
 pub fn describe_host() -> BTreeMap<String, String> {
     let read = |p: &str| {
         fs::read_to_string(p)

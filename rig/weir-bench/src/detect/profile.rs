@@ -5,15 +5,17 @@
 
 use super::capture::Capture;
 use super::record::{ARMS, replicate_folder};
-use super::replicate::{self, Replicate};
+use super::replicate::{self, Profiled, Replicate};
 use super::report::{escape, signed};
 use super::run::{self, Options, Prepared, Refusal, Rig};
+use super::waits;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 use weir_regress::describe::{mean, sd};
 use weir_regress::plan::plan;
@@ -175,9 +177,31 @@ impl Profile {
     }
 }
 
+/// Where the time that threads waited for mutexes is kept, in nanoseconds.
+const MUTEX_WAIT: &str = "mutex-wait-ns";
+
+/// Takes what a target offers, and what can be seen of it from outside. Returns notes about what was not there.
+fn take(target: &Profiled) -> Vec<String> {
+    thread::scope(|scope| {
+        let waited = scope.spawn(|| waits::mutexes(target.pid, target.window));
+        let mut notes = match target.pprof {
+            Some(base) => fetch(base, target.folder, target.window),
+            None => Vec::new(),
+        };
+        let Some(waited) = waited.join().ok().flatten() else {
+            notes.push("profile: the kernel does not show for what threads wait".to_owned());
+            return notes;
+        };
+        let file = target.folder.join(MUTEX_WAIT);
+        if let Err(e) = fs::write(file, waited.as_nanos().to_string()) {
+            notes.push(format!("profile {MUTEX_WAIT}: {e}"));
+        }
+        notes
+    })
+}
+
 /// Fetches what a target offers while the load runs: the CPU profile covers the window, the others are taken at its end.
-/// Returns notes about what was not there.
-pub fn fetch(base: &str, folder: &Path, window: Duration) -> Vec<String> {
+fn fetch(base: &str, folder: &Path, window: Duration) -> Vec<String> {
     let base = base.trim_end_matches('/');
     let mut notes = Vec::new();
     let mut get = |path: &str, file: &str, limit: Duration| {
@@ -233,7 +257,10 @@ fn taken(folder: &Path) -> Taken {
             let dirty = capture.as_ref()?.window("target", "private_dirty_bytes");
             Some(dirty.last()?.v)
         }),
-        mutex_s: total("mutex.pb.gz", "delay").map(|ns| ns / 1e9),
+        // Go keeps books of it; of others it is seen from outside.
+        mutex_s: total("mutex.pb.gz", "delay")
+            .or_else(|| fs::read_to_string(folder.join(MUTEX_WAIT)).ok()?.parse().ok())
+            .map(|ns| ns / 1e9),
         cpu: Profile::read(&folder.join("cpu.pb.gz")),
     }
 }
@@ -259,7 +286,7 @@ pub fn run(o: &Options, replicates: usize) -> Result<(PathBuf, String), Refusal>
             eprintln!("profiling {} {name} {}/{replicates}", e.name, planned.pair + 1);
             let target = replicate_folder(&folder, &e.name, name, planned.pair);
             let result = replicate::run(&Replicate {
-                profile: Some(&fetch),
+                profile: Some(&take),
                 ..rig.replicate(e, planned, arm, (planned.pair, &target))
             });
             let measured = result.map_err(Refusal::failed)?;
@@ -303,7 +330,8 @@ fn compare(folder: &Path, prepared: &[Prepared], replicates: usize) -> std::io::
     }
     let text = format!(
         "Change from baseline to comparison over the measured window, mean of {replicates} extra replicates per program, ± the \
-         standard deviation of both; n/a where a program does not tell.\n\n{table}{details}"
+         standard deviation of both; n/a where a program does not tell. Mutex time is the program's own profile, or what `/proc` shows at a \
+         thousand looks per second.\n\n{table}{details}"
     );
     fs::write(folder.join("profile.md"), &text)?;
     Ok(text)

@@ -1,4 +1,4 @@
-//! What is stored of a run beside its captures: the plan, the pairs that were run, and what calibration said.
+//! The stored data of a run besides its captures: the plan, the pairs, and the calibration.
 
 use super::goal::Goal;
 use super::values::{self, Measured, Rules};
@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use weir_regress::Direction;
 
 pub const RUN_VERSION: u32 = 1;
 
 /// The arms of a pair, in the order in which everything holds them.
 pub const ARMS: [&str; 2] = ["baseline", "comparison"];
 
-/// `run.json`: what was to be done, and with what. Enough to analyse the folder on another machine.
+/// `run.json`: the plan and the programs. Enough to analyse the directory on another machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
     pub version: u32,
@@ -37,7 +38,7 @@ pub struct RunInfo {
     pub busy_accepted: bool,
     pub effect: f64,
     pub confidence: f64,
-    /// A/A: how many consecutive pairs make one row.
+    /// How many consecutive pairs make one row, where an experiment has several.
     #[serde(default)]
     pub row_pairs: Option<usize>,
     /// State of the calibration of this kind of machine when the run began.
@@ -56,6 +57,9 @@ pub struct ArmInfo {
     pub spec: String,
     pub target: String,
     pub bin: String,
+    /// What its command ended with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
     pub sha256: String,
     #[serde(default)]
     pub build_id: String,
@@ -71,7 +75,7 @@ pub struct ArmInfo {
 }
 
 impl ArmInfo {
-    /// What a reader recognises it by.
+    /// The displayed name.
     pub fn title(&self) -> String {
         let mut words = vec![self.target.clone()];
         if !self.version.is_empty() {
@@ -82,6 +86,9 @@ impl ArmInfo {
             words.push(format!("{}{dirty}", &self.commit[..self.commit.len().min(12)]));
         }
         words.push(format!("sha256 {}", &self.sha256[..self.sha256.len().min(12)]));
+        if !self.args.is_empty() {
+            words.push(format!("with {}", self.args.join(" ")));
+        }
         words.retain(|w| !w.is_empty());
         words.join(", ")
     }
@@ -99,16 +106,37 @@ pub struct ExperimentInfo {
     pub pairs_max: usize,
     pub warmup_s: f64,
     pub duration_s: f64,
-    /// Why it cannot run with these two targets; it is then a row of its own without numbers.
+    /// Why it cannot run with these two targets; its row then has no numbers.
     #[serde(default)]
     pub unsupported: Option<String>,
-    /// What was left out because one of the arms lacks it.
+    /// Settings that were omitted because one of the arms lacks them.
     #[serde(default)]
     pub left_out: Vec<String>,
-    /// What the comparison may cost as a multiple of the baseline.
+    /// Maximum cost of the comparison as a multiple of the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
     pub rules: ArmRules,
+}
+
+impl ExperimentInfo {
+    /// Which way a goal is better here: an experiment may say it for its own.
+    pub fn direction_of(&self, goal: Goal) -> Direction {
+        match self.better.as_str() {
+            _ if goal != self.goal => goal.direction(),
+            "up" => Direction::HigherIsBetter,
+            "down" => Direction::LowerIsBetter,
+            _ => Direction::Undeclared,
+        }
+    }
+}
+
+impl RunInfo {
+    /// The same for a row, whose name may end with its number among several.
+    pub fn direction_of(&self, row: &str, goal: Goal) -> Direction {
+        let name = row.split('#').next();
+        let experiment = self.experiments.iter().find(|e| Some(e.name.as_str()) == name);
+        experiment.map_or(goal.direction(), |e| e.direction_of(goal))
+    }
 }
 
 /// The comparison costs at most `must` times the baseline, better `should`.
@@ -130,7 +158,7 @@ impl ArmRules {
     }
 }
 
-/// One line of `pairs.jsonl`: a pair that was run to its end, valid or not.
+/// One line of `pairs.jsonl`: a completed pair, valid or not.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairRecord {
     pub experiment: String,
@@ -205,7 +233,7 @@ pub fn read_run(folder: &Path) -> io::Result<RunInfo> {
 
 pub fn read_pairs(folder: &Path) -> io::Result<Vec<PairRecord>> {
     match fs::read_to_string(folder.join("pairs.jsonl")) {
-        // The last line may be half of one when the machine stopped.
+        // The last line may be incomplete if the machine stopped.
         Ok(text) => Ok(text
             .lines()
             .filter_map(|l| serde_json::from_str(l).ok())
@@ -223,7 +251,7 @@ pub fn replicate_folder(run: &Path, experiment: &str, arm: &str, number: usize) 
     arm_folder(run, experiment, arm).join(format!("{number:02}"))
 }
 
-/// What both arms of a pair measured, baseline first.
+/// The measurements of both arms of a pair, baseline first.
 pub fn measure_pair(run: &Path, e: &ExperimentInfo, pair: &PairRecord) -> [Measured; 2] {
     [0, 1].map(|arm| {
         let folder = replicate_folder(run, &e.name, ARMS[arm], pair.replicate(arm));

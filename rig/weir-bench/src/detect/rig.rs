@@ -1,5 +1,5 @@
-//! How the detector calls the other halves of the rig: `weir-bench load` and `weir-bench sink` as child processes, with
-//! files as the only interface. Their CPU is then visible on its own, and any other program can take their place.
+//! The detector's calls of the rig's other halves: `weir-bench load` and `weir-bench sink` as child processes, with files as the only
+//! interface. So their CPU is visible separately, and any other program can replace them.
 
 use super::books;
 use super::capture::Phase;
@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a load must be told besides its experiment.
+/// Parameters of a load besides its experiment.
 #[derive(Debug)]
 pub struct LoadCall<'a> {
     pub program: &'a Path,
@@ -21,7 +21,7 @@ pub struct LoadCall<'a> {
     pub messages: Option<usize>,
     pub manifest: &'a Path,
     pub capture: &'a Path,
-    /// Whole per-context truth, for verification.
+    /// Write the per-context truth, for verification.
     pub contexts: bool,
 }
 
@@ -63,19 +63,19 @@ pub fn load_argv(load: &Load, call: &LoadCall) -> Vec<String> {
     argv
 }
 
-/// Points are read from what the target itself prints: no process, no socket.
+/// Points are read from the target's standard output: no process, no socket.
 pub const TARGET_STDOUT: &str = "target-stdout";
 
-/// The same, where every line that the target prints is a message that it delivers.
+/// The same; every line that the target prints is a delivered message.
 pub const TARGET_LINES: &str = "target-lines";
 
-/// What the target says of itself, asked for while it runs.
+/// The target's own books, queried while it runs.
 pub const TARGET_BOOKS: &str = "target-books";
 
-/// The same, where it prints it as its last line.
+/// The same, printed as its last line.
 pub const TARGET_RESULT: &str = "target-result";
 
-/// The command of a sink; `None` when there is nothing to start.
+/// The command of a sink; `None` if there is nothing to start.
 pub fn sink_argv(sink: &Sink, program: &Path, points: &Path, manifest: &Path) -> Option<Vec<String>> {
     if sink.is_target() {
         return None;
@@ -100,7 +100,7 @@ pub fn sink_argv(sink: &Sink, program: &Path, points: &Path, manifest: &Path) ->
     Some(argv)
 }
 
-/// Writes `sink.json` of a built-in sink from what it printed and captured.
+/// Writes `sink.json` of a built-in sink from its output and capture.
 pub fn sink_report(
     sink: &Sink,
     stdout: &Path,
@@ -109,7 +109,7 @@ pub fn sink_report(
     report: &Path,
 ) -> io::Result<()> {
     let out = match sink.kind.as_str() {
-        // Both have written theirs.
+        // These have written their own reports.
         "command" | TARGET_BOOKS => return Ok(()),
         TARGET_RESULT => books::of_result(stdout, manifest)?,
         TARGET_LINES => {
@@ -131,7 +131,7 @@ pub fn sink_report(
     fs::write(report, out.to_string())
 }
 
-/// What the points say was delivered.
+/// The delivery according to the points.
 fn of_points(sink: &Sink, points: &Path, manifest: &Path) -> io::Result<Value> {
     if !points.is_file() {
         return Ok(json!({}));
@@ -144,7 +144,7 @@ fn of_points(sink: &Sink, points: &Path, manifest: &Path) -> io::Result<Value> {
     Ok(Points::read(points, folded, &ignored)?.report(manifest.as_ref()))
 }
 
-/// The last word of a built-in sink.
+/// The result line of a built-in sink.
 fn result(stdout: &Path) -> io::Result<Value> {
     let text = fs::read_to_string(stdout).unwrap_or_default();
     let mut lines = text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok());
@@ -161,7 +161,7 @@ fn add_result(out: &mut Value, result: &Value, sink: &Sink) {
         .unwrap_or_default();
     let sum = |of: &dyn Fn(&Value) -> Option<u64>| stats.iter().filter_map(|s| of(s)).sum::<u64>();
     out["received_bytes"] = sum(&|s| s["bytes"].as_u64()).into();
-    // A last scrape after the target has ended gets no answer.
+    // A last scrape after the target's end gets no answer.
     let unreachable = match sink.kind.as_str() {
         "scrape" => sum(&|s| s["rejected"]["502"].as_u64()),
         _ => 0,
@@ -173,7 +173,7 @@ fn add_result(out: &mut Value, result: &Value, sink: &Sink) {
         out["mismatches"] = differences.sum::<u64>().into();
         out["oracle"] = result["oracle"].clone();
     }
-    // Log lines, traces and raw bytes have no contexts: what arrived is counted as it is.
+    // Log lines, traces and raw bytes have no contexts, so they are only counted.
     let records = sum(&|s| s["logs"].as_u64());
     if out.get("delivered_messages").is_none() && records > 0 {
         out["delivered_messages"] = records.into();
@@ -195,7 +195,7 @@ fn count_lines(path: &Path) -> io::Result<(usize, usize)> {
     }
 }
 
-/// Readings of the generator itself, moved from its clock to ours. Its lines carry nanoseconds since its first packet.
+/// Readings of the generator, converted from its clock to ours. Its lines have nanoseconds since its first packet.
 pub fn generator_readings(capture: &Path, first_packet_t: u64) -> Vec<Seen> {
     let Ok(text) = fs::read_to_string(capture) else {
         return Vec::new();
@@ -220,7 +220,7 @@ pub fn generator_readings(capture: &Path, first_packet_t: u64) -> Vec<Seen> {
         .collect()
 }
 
-/// The phase of a moment, from the times that the run turned out to have.
+/// Finds the phase of a time, from the actual times of the run.
 #[derive(Debug, Clone, Copy)]
 pub struct Phases {
     pub load_start: u64,

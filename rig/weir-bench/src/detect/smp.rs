@@ -1,11 +1,11 @@
-//! Reading the experiment folders of Datadog's Single Machine Performance suite (`experiment.yaml` beside
-//! `lading/lading.yaml`) and writing ours. What has no counterpart is said and left out.
+//! Converts experiment directories of Datadog's Single Machine Performance suite (`experiment.yaml` beside `lading/lading.yaml`). Reports
+//! settings without a counterpart and omits them.
 
 use super::layer::{ConfigError, Result, read_text};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Converts a case into the library, and says its name and what was left out. Refuses to overwrite.
+/// Converts a case into the library. Returns its name and the omitted settings. Refuses to overwrite.
 pub fn import(from: &Path, library: &Path) -> Result<(String, Vec<String>)> {
     let base = from.file_name().unwrap_or_default().to_string_lossy();
     let name = base.replace('_', "-");
@@ -70,7 +70,7 @@ fn converted(from: &Path, notes: &mut Vec<String>) -> Result<Map<String, Value>>
     Ok(case)
 }
 
-/// The entries of a list that have a counterpart; why the others have none is noted.
+/// The entries of a list that have a counterpart; notes why the others have none.
 fn kept(
     list: &Value,
     notes: &mut Vec<String>,
@@ -139,7 +139,7 @@ fn check(check: &Value) -> std::result::Result<Value, String> {
     }
 }
 
-/// lading's generators: where the target listens for it, and the payload when ours has none of that name.
+/// lading's generators: the transport, and the payload if no profile has its name.
 const GENERATORS: [(&str, &str, &str); 5] = [
     ("unix_datagram", "unix_datagram", "dsd-uds"),
     ("udp", "udp", "dsd-uds"),
@@ -231,7 +231,7 @@ mod tests {
             "{notes:?}"
         );
         assert!(import(&case, &library).unwrap_err().0.contains("exists already"));
-        let library = Library::open(&library).unwrap();
+        let library = Library::open(Some(&library)).unwrap();
         let overlay = Overlay {
             target: layer::parse("command: [x]\nlisten: {unix_datagram: 'unixgram:///x'}\n", "t").unwrap(),
             ..Overlay::default()

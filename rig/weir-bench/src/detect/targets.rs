@@ -2,7 +2,7 @@
 
 use super::experiment::{SinkLayer, TargetLayer};
 use super::layer::{self, ConfigError, Entries, Lay, List, Result, Slot, layer, suggestion};
-use super::library::Overlay;
+use super::library::{Library, Overlay};
 use super::record::ArmInfo;
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -37,39 +37,35 @@ pub struct ArmProgram {
     pub supports: Vec<String>,
 }
 
-#[derive(Debug)]
+/// The programs that can be named, from one file or several.
+#[derive(Debug, Default)]
 pub struct Targets {
-    pub file: PathBuf,
     definitions: Vec<Definition>,
 }
 
 impl Targets {
-    pub fn read(file: &Path) -> Result<Self> {
-        let name = file.display().to_string();
-        let found: TargetsLayer = layer::parse(&layer::read_text(file)?, &name)?;
+    /// Those of the library and of a user's file, whose entries replace those of the same name.
+    pub fn of(library: &Library, file: Option<&Path>) -> Result<Self> {
+        let mut targets = Self::default();
+        if let Some((name, text)) = library.targets() {
+            targets.add(&text, &name)?;
+        }
+        if let Some(file) = file {
+            targets.add(&layer::read_text(file)?, &file.display().to_string())?;
+        }
+        Ok(targets)
+    }
+
+    fn add(&mut self, text: &str, file: &str) -> Result<()> {
+        let found: TargetsLayer = layer::parse(text, file)?;
         if found.targets.is_missing() {
-            return Err(ConfigError(format!("{name}: targets: missing")));
+            return Err(ConfigError(format!("{file}: targets: missing")));
         }
-        let entries = found.targets.0.into_iter();
-        Ok(Self {
-            file: file.to_owned(),
-            definitions: entries.map(|(name, entry)| entry.definition(name)).collect(),
-        })
-    }
-
-    pub fn read_or_none(file: &Path) -> Result<Self> {
-        match file.is_file() {
-            true => Self::read(file),
-            false => Ok(Self::none()),
+        for (name, entry) in found.targets.0 {
+            self.definitions.retain(|known| known.name != name);
+            self.definitions.push(entry.definition(name));
         }
-    }
-
-    /// No file: only plain binaries with experiments that say how to start them.
-    pub fn none() -> Self {
-        Self {
-            file: PathBuf::new(),
-            definitions: Vec::new(),
-        }
+        Ok(())
     }
 
     pub fn all(&self) -> &[Definition] {
@@ -80,8 +76,7 @@ impl Targets {
         let names: Vec<&str> = self.definitions.iter().map(|d| d.name.as_str()).collect();
         self.definitions.iter().find(|d| d.name == name).ok_or_else(|| {
             ConfigError(format!(
-                "{}: there is no target {name:?}{}; there are: {}",
-                self.file.display(),
+                "there is no target {name:?}{}; there are: {}; --targets FILE describes others",
                 suggestion(name, &names),
                 names.join(", ")
             ))
@@ -234,6 +229,7 @@ pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<Ar
         spec: spec.to_owned(),
         target: name,
         bin: bin.display().to_string(),
+        args: Vec::new(),
         sha256: sha256(&bin).map_err(|e| ConfigError(format!("{}: {e}", bin.display())))?,
         build_id: build_id(&bin).unwrap_or_default(),
         size: fs::metadata(&bin).map_or(0, |m| m.len()),
@@ -417,7 +413,11 @@ mod tests {
     #[test]
     fn specs_are_checked() {
         let cache = tempfile::tempdir().unwrap();
-        let error = |spec: &str| arm(spec, "weir", &Targets::none(), cache.path()).unwrap_err().0;
+        let error = |spec: &str| {
+            arm(spec, "weir", &Targets::default(), cache.path())
+                .unwrap_err()
+                .0
+        };
         assert!(error("./weir").contains("bin:PATH, git:REVISION or target:NAME"));
         assert!(error("file:x").contains("allowed: bin, git, target"));
         assert!(error("bin:/nowhere/x").contains("/nowhere/x"));
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn a_binary_is_described() {
         let cache = tempfile::tempdir().unwrap();
-        let a = arm("bin:/bin/sh", "none", &Targets::none(), cache.path()).unwrap();
+        let a = arm("bin:/bin/sh", "none", &Targets::default(), cache.path()).unwrap();
         assert_eq!(a.info.sha256.len(), 64);
         assert!(a.info.size > 0);
     }
@@ -437,13 +437,10 @@ mod tests {
     #[test]
     fn missing_programs_say_how_to_get_them() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("targets.yaml");
-        fs::write(
-            &file,
-            "targets:\n  peer: {find: [no-such-program-anywhere], obtain: build it, supports: [udp]}\n",
-        )
-        .unwrap();
-        let targets = Targets::read(&file).unwrap();
+        let mut targets = Targets::default();
+        let text =
+            "targets:\n  peer: {find: [no-such-program-anywhere], obtain: build it, supports: [udp]}\n";
+        targets.add(text, "targets.yaml").unwrap();
         let e = arm("target:peer", "weir", &targets, dir.path()).unwrap_err().0;
         assert!(
             e.contains("no-such-program-anywhere") && e.contains("build it"),

@@ -1,4 +1,4 @@
-//! What the target says about itself. Kept under its own names; four canonical counters are mapped per target.
+//! The target's own metrics. Stored under its names; four canonical counters are mapped per target.
 
 use super::experiment::{Telemetry, TelemetryKind};
 use std::io::{self, BufRead, BufReader, Write};
@@ -6,12 +6,12 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 use weir_rig_base::{http, prometheus};
 
-/// Series that are kept of one scrape; a target with a million contexts must not fill the capture.
+/// Maximum series stored per scrape; a target with a million contexts must not fill the capture.
 const SERIES_MAX: usize = 400;
 
 pub type Scrape = Vec<(String, f64)>;
 
-/// Asks once. The names are the target's own; canonical ones are added by [`canonical`].
+/// Scrapes once, with the target's own names; [`canonical`] adds the canonical ones.
 pub fn scrape(t: &Telemetry, timeout: Duration) -> io::Result<Scrape> {
     match t.kind {
         TelemetryKind::Prometheus => Ok(samples(&body(&t.address, timeout)?)),
@@ -28,8 +28,8 @@ fn body(url: &str, timeout: Duration) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&r.body).into_owned())
 }
 
-/// The canonical counters that the map names: sums over every series with the mapped name. A name that ends in `*`
-/// matches by its beginning; several names are separated by `+`.
+/// The canonical counters in the map: sums over every series with the mapped name. A name that ends in `*` is a prefix; `+` separates
+/// several names.
 pub fn canonical(t: &Telemetry, scrape: &Scrape) -> Scrape {
     t.map
         .iter()
@@ -52,14 +52,14 @@ fn matches(pattern: &str, name: &str) -> bool {
     name == pattern || (!pattern.contains('{') && name.split('{').next() == Some(pattern))
 }
 
-/// What can be read of an exposition; a line that cannot is left out.
+/// The valid lines of an exposition.
 fn samples(text: &str) -> Scrape {
     text.lines()
         .filter_map(|line| match prometheus::line(line) {
             Ok(prometheus::Line::Sample(sample)) => Some((sample.series.to_owned(), sample.value)),
             _ => None,
         })
-        // Buckets multiply the series and say nothing the counters do not.
+        // Buckets multiply the series and add nothing to the counters.
         .filter(|(name, value)| value.is_finite() && !name.contains("_bucket{"))
         .take(SERIES_MAX)
         .collect()

@@ -1,11 +1,11 @@
-//! W0: the least it takes to write a flush, as uncompressed Datadog series (protobuf), one point per context.
+//! W0: the minimum work of writing a flush, as uncompressed Datadog series (protobuf), one point per context.
 //!
-//! Strings lie ready in one array and lengths are known before they are written, so that every byte is written once.
+//! Strings are adjacent in one array and lengths are known in advance, so that every byte is written once.
 
-/// A flush to encode: names and tags back to back, as an agent would keep them.
+/// A flush to encode: names and tags concatenated, as an agent would store them.
 pub struct Flush {
     text: Vec<u8>,
-    /// Per context: where the name ends, and where each tag ends, in `text`.
+    /// Per context: the end of the name, and of each tag, in `text`.
     contexts: Vec<Context>,
     tag_ends: Vec<u32>,
 }
@@ -129,7 +129,7 @@ fn put_field(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// The bytes, field by field, as the encoding's description has them.
+    /// The bytes, field by field, from the description of the encoding.
     #[test]
     fn encodes_one_series_per_distinct_context() {
         let flush = Flush::of_messages(b"a.b:1|c|#x:y,z\na.b:2|c|#x:y,z\nq:1|g\n");

@@ -47,7 +47,7 @@ pub fn run(file: &Path, args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Cuts newline-separated messages into packets of whole messages.
+/// Divides newline-separated messages into packets of complete messages.
 fn packets(bytes: &[u8]) -> Vec<&[u8]> {
     let mut packets = Vec::new();
     let mut rest = bytes;
@@ -75,7 +75,7 @@ struct Outcome {
     fastest_ns: f64,
 }
 
-/// Repeats `round` for about `each`, at least three times, after one round of warming up.
+/// Repeats `round` for about `each`, at least three times, after one warm-up round.
 fn rounds(each: Duration, mut round: impl FnMut() -> u64) -> Outcome {
     let items = round();
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! `weir-bench floor`: the least a receiver can do, so that "ratio to the limit" is a number anyone can reproduce.
+//! `weir-bench floor`: the minimum work of a receiver, so that anyone can reproduce the "ratio to the limit".
 
 mod encode;
 mod memory;

@@ -1,6 +1,6 @@
-//! What is done to the bytes of a packet once they are here, from nothing but counting lines to a table probe.
+//! The work on the bytes of a received packet, from only counting lines to a table look-up.
 //!
-//! These are lower bounds, not parsers: a message that is not well formed costs what it costs and is counted as a line.
+//! These are lower bounds, not parsers: an invalid message is counted as a line.
 
 use super::sys::masks;
 use std::hint::black_box;
@@ -26,7 +26,7 @@ impl Depth {
     }
 }
 
-/// A pass over packets with the state it needs.
+/// A pass over packets, with its state.
 pub struct Pass {
     depth: Depth,
     table: Table,
@@ -40,7 +40,7 @@ impl Pass {
         }
     }
 
-    /// Works one packet; returns its messages: lines, the last of which may lack its newline.
+    /// Processes one packet. Returns its messages: lines, the last of which may lack its newline.
     #[inline]
     pub fn packet(&mut self, packet: &[u8]) -> u64 {
         match self.depth {
@@ -117,7 +117,7 @@ fn tokenise(packet: &[u8], mut visit: impl FnMut(&[u8], Message)) -> u64 {
     let mut base = 0;
     for block in blocks.iter().chain(std::iter::once(&last)) {
         let found = masks(block);
-        // Colons matter in front of the value only; tags are full of them and cost nothing here.
+        // Only colons before the value matter; tags contain many, which cost nothing here.
         let mut ends = found.newline | found.bar;
         let mut reached = 0u64;
         loop {
@@ -130,7 +130,7 @@ fn tokenise(packet: &[u8], mut visit: impl FnMut(&[u8], Message)) -> u64 {
                     reached |= (1u64 << bit) | ((1u64 << bit) - 1);
                     ends &= !reached;
                 } else {
-                    // No name end before the next newline: bars in front of it mean nothing.
+                    // No name end before the next newline: earlier bars are meaningless.
                     ends &= found.newline;
                 }
             }
@@ -173,7 +173,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// A multiply-and-fold hash, sixteen bytes a step: about the least that still reads every byte.
+/// A multiply-and-fold hash, sixteen bytes a step: about the minimum that still reads every byte.
 #[inline]
 fn hash(bytes: &[u8], seed: u64) -> u64 {
     const A: u64 = 0xa076_1d64_78bd_642f;
@@ -200,7 +200,7 @@ fn hash(bytes: &[u8], seed: u64) -> u64 {
     fold(y ^ A, B)
 }
 
-/// Counters addressed by hash alone. Two keys with one hash would share a counter; a floor may, an agent may not.
+/// Counters addressed by hash alone. Two keys with one hash would share a counter; acceptable for a floor, not for an agent.
 struct Table {
     slots: Vec<(u64, u64)>,
     used: usize,

@@ -1,4 +1,4 @@
-//! The receive variants: how packets are taken from the kernel, and what the whole cost.
+//! The receive variants, and their total cost.
 
 use super::Args;
 use super::pass::{Depth, Pass};
@@ -41,8 +41,8 @@ impl Receive {
     }
 }
 
-/// What was received so far. Written with plain stores by one thread each (or additions, by the threads of a stream
-/// listener), read by the one that waits for the end.
+/// Packets received so far. Written with plain stores by one thread each (or additions, by the threads of a stream listener), read by the
+/// thread that waits for the end.
 #[derive(Default)]
 struct Counters {
     packets: AtomicU64,
@@ -54,7 +54,7 @@ struct Counters {
     stop: AtomicBool,
 }
 
-/// Waits until the run is over; returns when the first and the last traffic was seen, to within a tick.
+/// Waits until the run is over. Returns when the first and the last traffic was seen, to within a tick.
 fn wait_for_end(
     counters: &Counters,
     duration: Option<Duration>,
@@ -65,7 +65,7 @@ fn wait_for_end(
     let start = Instant::now();
     let mut seen = 0;
     let mut active: Option<(Instant, Instant)> = None;
-    // In our own ticks: a stopped machine is not a silent sender.
+    // In our own ticks, because a stopped machine is not a silent sender.
     let mut silence = Duration::ZERO;
     loop {
         let terminated = signal::wait_termination(TICK);
@@ -206,7 +206,7 @@ fn datagrams(
             counters.stop.store(true, Relaxed);
             outcome
         });
-        // A variant the kernel lacks fails before it is ready; the channel then closes.
+        // A variant that the kernel lacks fails before it is ready; the channel then closes.
         let active = match is_ready.recv() {
             Ok(()) => match announce(address, receive_buffer, args) {
                 Ok(()) => wait_for_end(&counters, args.duration, args.until_idle),
@@ -215,7 +215,7 @@ fn datagrams(
             Err(_) => None,
         };
         counters.stop.store(true, Relaxed);
-        // A receiver that has ended needs no waking.
+        // A receiver that has ended needs no wake-up.
         let _ = alarm.write(&[0]);
         socket::shutdown_read(&socket);
         (active, worker.join().expect("the receiver does not panic"))
@@ -225,7 +225,7 @@ fn datagrams(
     report(variant, address, &counters, active, before, drops, args)
 }
 
-/// Receives until the socket is shut down and what it still held is read.
+/// Receives until the socket is shut down and its queue is read.
 fn receive_datagrams(
     socket: BorrowedFd,
     counters: &Counters,
@@ -325,7 +325,7 @@ fn receive_datagrams(
     Ok(())
 }
 
-/// Bounds how long the rest is read after the end, for senders that do not stop.
+/// Limits the reading after the end, for senders that do not stop.
 #[derive(Default)]
 struct Grace {
     ends: Option<Instant>,
@@ -392,7 +392,7 @@ impl Listener {
     }
 }
 
-/// A thread per connection with blocking reads: one system call per read and none besides.
+/// A thread per connection with blocking reads: one system call per read and no others.
 fn streams(
     listener: Listener,
     address: &Address,
@@ -421,7 +421,7 @@ fn streams(
             Err(_) => None,
         };
         counters.stop.store(true, Relaxed);
-        // TCP would reset the connections that have come and were not accepted yet.
+        // TCP would reset pending connections that were not accepted yet.
         while !accepting.is_finished() && socket::is_readable(&listener) {
             std::thread::yield_now();
         }

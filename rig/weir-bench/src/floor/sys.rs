@@ -1,5 +1,5 @@
-//! System calls the standard library does not wrap, behind safe functions. The only module of this crate with
-//! `unsafe`: a floor measured through a layer would not be a floor.
+//! System calls that the standard library does not wrap, behind safe functions. The only module of this crate with `unsafe`: a floor
+//! measured through a layer would not be a floor.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,27 +14,27 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Slots for datagrams and everything `recvmmsg` needs to fill them, allocated once.
+/// Slots for datagrams and everything that `recvmmsg` needs, allocated once.
 pub struct Batch {
     storage: Vec<u8>,
     slot_stride: usize,
     control: Vec<u8>,
     /// Bytes of control data per slot; zero when none is wanted.
     control_bytes: usize,
-    // The headers point into the iovecs, and those into the storage; none of the vectors changes its length again.
+    // The headers point to the iovecs, and those to the storage; no vector changes its length.
     _iovecs: Vec<libc::iovec>,
     headers: Vec<libc::mmsghdr>,
 }
 
 /// Every datagram fits: the largest over UDP has 65 507 bytes.
 pub const SLOT_BYTES: usize = 65_536;
-/// Room for a drop counter, a segment size and credentials, each with its header and padding.
+/// Space for a drop counter, a segment size and credentials, each with its header and padding.
 const CONTROL_BYTES: usize = 96;
 
 impl Batch {
     pub fn new(slots: usize, with_control: bool) -> Batch {
-        // A stride of exactly 64 KiB would put the start of every slot into the same few sets of the first-level
-        // cache, so that a batch of small datagrams evicts itself.
+        // A stride of exactly 64 KiB would map the start of every slot to the same few sets of the first-level cache, so that a batch of
+        // small datagrams would evict itself.
         let slot_stride = SLOT_BYTES + 1024 + 64;
         let mut storage = vec![0u8; slots * slot_stride];
         let control_bytes = if with_control { CONTROL_BYTES } else { 0 };
@@ -71,7 +71,7 @@ impl Batch {
         }
     }
 
-    /// Waits for one datagram and takes what else is there. Returns how many slots are filled.
+    /// Waits for one datagram and takes all others that are queued. Returns the number of filled slots.
     pub fn receive(&mut self, fd: RawFd) -> io::Result<usize> {
         if self.control_bytes > 0 {
             for header in &mut self.headers {
@@ -123,7 +123,7 @@ impl Batch {
         self.control_value(slot, libc::SOL_SOCKET, libc::SO_RXQ_OVFL)
     }
 
-    /// The size of the datagrams glued together in this slot, when there is more than one.
+    /// The size of the joined datagrams in this slot, if there are several.
     #[inline]
     pub fn segment_bytes(&self, slot: usize) -> Option<usize> {
         self.control_value(slot, libc::SOL_UDP, libc::UDP_GRO)
@@ -131,7 +131,7 @@ impl Batch {
     }
 }
 
-/// A ring of provided buffers and one multishot receive on a socket: the kernel fills buffers without being asked again.
+/// A ring of provided buffers and one multishot receive on a socket: the kernel fills buffers without further requests.
 pub struct Uring {
     // Dropped first, which ends the kernel's use of the two regions below.
     ring: io_uring::IoUring,
@@ -142,8 +142,8 @@ pub struct Uring {
     armed: bool,
     fd: RawFd,
     ready: Vec<(u16, u32)>,
-    /// Readable once the run is over. A shut down Unix socket does not end a receive that never blocks, so that the
-    /// ring needs a wake-up of its own.
+    /// Readable once the run is over. Shutting down a Unix socket does not end a non-blocking receive, so the ring needs a separate
+    /// wake-up.
     _wake: OwnedFd,
     woken: bool,
     pub calls: u64,
@@ -264,8 +264,8 @@ impl Uring {
         }
     }
 
-    /// Waits for one datagram and takes what else is there. Returns how many `packet`s there are; none when the run is
-    /// over and what the socket held is read.
+    /// Waits for one datagram and takes all others that are queued. Returns the number of packets; none when the run is over and the socket
+    /// is empty.
     pub fn receive(&mut self) -> io::Result<usize> {
         if !self.ready.is_empty() {
             for index in 0..self.ready.len() {
@@ -293,7 +293,7 @@ impl Uring {
             }
             self.calls += 1;
             if self.woken {
-                // Far more than a receive takes that finds something queued.
+                // Far more than a receive takes if something is queued.
                 let patience = io_uring::types::Timespec::from(Duration::from_millis(20));
                 let patience = io_uring::types::SubmitArgs::new().timespec(&patience);
                 match self.ring.submitter().submit_with_args(1, &patience) {
@@ -316,14 +316,14 @@ impl Uring {
                     io_uring::cqueue::buffer_select(completion.flags()),
                 ) {
                     (bytes, Some(slot)) if bytes >= 0 => self.ready.push((slot, bytes as u32)),
-                    // The end of reading looks like an empty datagram; only the wake-up tells them apart.
+                    // The end of reading looks like an empty datagram; only the wake-up distinguishes them.
                     (bytes, None) if bytes >= 0 => {
                         if self.woken {
                             return Ok(0);
                         }
                         self.ready.push((self.slots, 0));
                     }
-                    // Out of buffers: they come back with the next call, which arms the receive again.
+                    // Out of buffers: they return with the next call, which starts the receive again.
                     (error, _) if -error == libc::ENOBUFS => {}
                     (error, _) => failed = Some(io::Error::from_raw_os_error(-error)),
                 }

@@ -1,4 +1,4 @@
-//! Flags that several verbs share, and the way from them to a prepared load.
+//! Flags that several verbs share, and the preparation of a load.
 
 use crate::failure::Failure;
 use std::io::Write;
@@ -11,7 +11,7 @@ use weir_load::source::Load;
 use weir_load::units::{Rate, parse_seed};
 use weir_rig_base::{cpu, signal};
 
-/// Which profile, and what of it to change.
+/// The profile, and the changes to it.
 #[derive(clap::Args, Clone)]
 pub struct ProfileArgs {
     /// Name of a profile (see `load profiles`) or path of a YAML file.
@@ -58,7 +58,7 @@ impl ProfileArgs {
         };
         if let Some(rate) = self.rate {
             profile.rate = Some(rate);
-            // A rate given by hand replaces shapes that bring their own.
+            // A rate on the command line replaces shapes with their own rates.
             if matches!(
                 profile.throttle,
                 Throttle::AllOut | Throttle::Linear { .. } | Throttle::Step(_) | Throttle::Trace(_)
@@ -78,7 +78,7 @@ impl ProfileArgs {
         Ok((name.clone(), profile))
     }
 
-    /// The load on a transport (the profile's own when none is given).
+    /// The load on a transport; the profile's own if none is given.
     pub fn load(&self, transport: Option<Transport>) -> Result<Load, Failure> {
         let (name, profile) = self.profile()?;
         let transport = transport.unwrap_or(profile.transport);
@@ -129,7 +129,7 @@ pub fn check_cpus(cpus: &[usize]) -> Result<(), Failure> {
     }
 }
 
-/// Prints to standard output. A reader that has seen enough is not a failure, and does not lose the manifest.
+/// Prints to standard output. A closed pipe is not an error, and does not lose the manifest.
 pub fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
@@ -152,7 +152,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))
 }
 
-/// Refuses a file that could not be written, without making it: a program that waits for it would find it empty.
+/// Refuses a file that could not be written, without creating it: a program that waits for it would find it empty.
 pub fn check_writable(flag: &str, path: &Path) -> Result<(), Failure> {
     let bad = |what: String| Failure::Usage(format!("{flag} {}: {what}", path.display()));
     if path.exists() {
@@ -171,7 +171,7 @@ pub fn check_writable(flag: &str, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A fresh folder for socket files. It goes with the value; after SIGTERM or SIGINT it goes too, and the process with it.
+/// A temporary directory for socket files. It is removed with the value, and on SIGTERM or SIGINT together with the process.
 pub fn scratch() -> Result<tempfile::TempDir, Failure> {
     let cannot = |error: std::io::Error| Failure::Runtime(format!("a folder for socket files: {error}"));
     signal::block_termination().map_err(cannot)?;

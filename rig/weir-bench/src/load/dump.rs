@@ -56,7 +56,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         };
         match written {
             Ok(()) => {}
-            // The reader has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(error.into()),
         }

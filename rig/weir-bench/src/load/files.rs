@@ -89,7 +89,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }))
 }
 
-/// What the manifest of a load on files says.
+/// The facts in the manifest of a load on files.
 struct Done {
     began: SystemTime,
     elapsed: Duration,

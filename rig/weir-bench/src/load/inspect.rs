@@ -9,6 +9,7 @@ use weir_load::run::Sent;
 use weir_load::source::Load;
 use weir_load::truth::{self, Detail};
 use weir_load::units::RateUnit;
+use weir_regress::describe::{mean, quantile};
 
 pub fn profiles() -> Result<(), Failure> {
     let mut out = Vec::new();
@@ -45,49 +46,30 @@ pub struct Args {
     json: bool,
 }
 
-fn quantile(sorted: &[u64], q: f64) -> u64 {
-    if sorted.is_empty() {
-        return 0;
-    }
-    sorted[((sorted.len() - 1) as f64 * q).round() as usize]
-}
-
-/// Lengths and counts of packets and messages, each sorted.
+/// Lengths and counts of packets and messages.
 #[derive(Default)]
 struct Shape {
-    message_bytes: Vec<u64>,
-    tags: Vec<u64>,
-    messages: Vec<u64>,
-    packet_bytes: Vec<u64>,
+    message_bytes: Vec<f64>,
+    tags: Vec<f64>,
+    messages: Vec<f64>,
+    packet_bytes: Vec<f64>,
 }
 
 impl Shape {
     fn packet(&mut self, packet: &[u8], messages: u32, lines: bool) {
-        self.packet_bytes.push(packet.len() as u64);
-        self.messages.push(u64::from(messages));
+        self.packet_bytes.push(packet.len() as f64);
+        self.messages.push(f64::from(messages));
         for line in packet.split(|byte| *byte == b'\n').filter(|_| lines) {
-            self.message_bytes.push(line.len() as u64);
+            self.message_bytes.push(line.len() as f64);
             let text = String::from_utf8_lossy(line);
             let tags = text.split('|').find_map(|part| part.strip_prefix('#'));
             self.tags
-                .push(tags.map_or(0, |list| list.split(',').count() as u64));
+                .push(tags.map_or(0.0, |list| list.split(',').count() as f64));
         }
-    }
-
-    fn sorted(mut self) -> Shape {
-        for values in [
-            &mut self.message_bytes,
-            &mut self.tags,
-            &mut self.messages,
-            &mut self.packet_bytes,
-        ] {
-            values.sort_unstable();
-        }
-        self
     }
 
     /// What there is of each, by name.
-    fn rows(&self) -> impl Iterator<Item = (&'static str, &[u64])> {
+    fn rows(&self) -> impl Iterator<Item = (&'static str, &[f64])> {
         [
             ("message_bytes", self.message_bytes.as_slice()),
             ("tags_per_message", &self.tags),
@@ -97,10 +79,6 @@ impl Shape {
         .into_iter()
         .filter(|(_, values)| !values.is_empty())
     }
-}
-
-fn mean(values: &[u64]) -> f64 {
-    values.iter().sum::<u64>() as f64 / values.len() as f64
 }
 
 /// Packets, messages and bytes per second.
@@ -140,7 +118,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let packet = source.packet(&mut buffer);
         shape.packet(&buffer[..packet.len], packet.messages, lines);
     }
-    let shape = shape.sorted();
     let sent = [Sent {
         connection: 0,
         composed: args.packets,
@@ -177,7 +154,7 @@ fn as_json(load: &Load, shape: &Shape, truth: &Manifest, rates: Option<Rates>) -
         .rows()
         .map(|(name, values)| {
             let value = serde_json::json!({
-                "mean": mean(values), "min": values[0], "p10": quantile(values, 0.1), "p50": quantile(values, 0.5),
+                "mean": mean(values), "min": quantile(values, 0.0), "p10": quantile(values, 0.1), "p50": quantile(values, 0.5),
                 "p90": quantile(values, 0.9), "p99": quantile(values, 0.99), "max": quantile(values, 1.0),
             });
             (name.to_owned(), value)
@@ -218,7 +195,7 @@ fn write_shape(out: &mut Vec<u8>, load: &Load, shape: &Shape, truth: &Manifest) 
     for (name, values) in shape.rows() {
         write!(out, "{:<22}{:>10.1}", name.replace('_', " "), mean(values))?;
         for q in [0.0, 0.1, 0.5, 0.9, 0.99, 1.0] {
-            write!(out, "{:>8}", quantile(values, q))?;
+            write!(out, "{:>8.0}", quantile(values, q))?;
         }
         writeln!(out)?;
     }

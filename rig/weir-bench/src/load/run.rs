@@ -151,7 +151,7 @@ impl Args {
     }
 }
 
-/// What calibration knows of this load: how many times its rate this machine can send.
+/// How many times the load's rate this machine can send, according to its calibration.
 fn headroom(args: &Args, load: &Load) -> Option<f64> {
     let store = args
         .calibration
@@ -161,15 +161,19 @@ fn headroom(args: &Args, load: &Load) -> Option<f64> {
     calibrate::headroom(load, &serde_json::from_str(&text).ok()?)
 }
 
-/// Writes the progress of a run once a second until it ends.
+/// How often progress is written. CPU per message wants the messages between two readings of the target, which come at other times:
+/// the finer, the less has to be taken as even.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(50);
+
+/// Writes the progress of a run from its beginning to its end.
 fn capture(path: &Path, file: File, load: &Load, running: &Running) -> Result<(), Failure> {
     let named = |error: std::io::Error| Failure::Runtime(format!("{}: {error}", path.display()));
     let mut out = BufWriter::new(file);
     let header = json!({"v": 1, "run": "load", "profile": load.name, "seed": load.seed.to_string()});
     writeln!(out, "{header}").map_err(named)?;
     let start = Instant::now();
-    for second in 1u32.. {
-        let deadline = Duration::from_secs(u64::from(second));
+    for reading in 0u32.. {
+        let deadline = PROGRESS_PERIOD * reading;
         // Short naps, so that the last line comes with the end of the run.
         while !running.is_finished() && start.elapsed() < deadline {
             std::thread::sleep(Duration::from_millis(10));
@@ -205,7 +209,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     check_cpus(&args.cpu)?;
     let load = args.profile.load(Some(target.transport()))?;
     let options = args.options(target);
-    // What cannot be written should be known before the run, not after it.
+    // An unwritable file should fail before the run, not after it.
     if let Some(path) = &args.manifest {
         check_writable("--manifest", path)?;
     }
@@ -228,7 +232,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let (report, error) = running.finish();
     let headroom = headroom(&args, &load);
     let verdict = match error {
-        // How fast a load was whose target went away says nothing of anybody.
+        // The rate of a load whose target went away is meaningless.
         Some(_) => "aborted",
         None => calibrate::judge(&report, headroom).name(),
     };
@@ -282,7 +286,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-/// SIGTERM or SIGINT end the run early; what was sent until then is reported as ever.
+/// SIGTERM or SIGINT end the run early; the messages sent until then are reported as usual.
 fn stop_on_termination(running: &Running) {
     let stop = running.stop.clone();
     std::thread::spawn(move || {

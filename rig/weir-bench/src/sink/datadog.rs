@@ -1,4 +1,4 @@
-//! The Datadog intake: endpoints, bodies, and the limits the real one enforces.
+//! The Datadog intake: endpoints, bodies, and the limits of the real one.
 
 use super::protobuf::datadog as pb;
 use super::record::{Data, Kind, Point, Record};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What one endpoint accepts at most.
+/// Maximum sizes that one endpoint accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub compressed: usize,
@@ -368,7 +368,7 @@ fn checks(body: &[u8]) -> Result<Vec<Record>, Reject> {
     Ok(checks.into_iter().map(Record::Check).collect())
 }
 
-/// One log or an array of them. A log without a message means nothing.
+/// One log or an array of them. A log without a message is invalid.
 fn logs(body: &[u8]) -> Result<Vec<Record>, Reject> {
     let logs = match json_of(body)? {
         Value::Array(logs) => logs,
@@ -385,7 +385,7 @@ fn logs(body: &[u8]) -> Result<Vec<Record>, Reject> {
         .collect()
 }
 
-/// `/intake/` takes events grouped by source type, and host metadata, which is accepted and means no record.
+/// `/intake/` takes events grouped by source type, and host metadata, which is accepted and gives no record.
 fn intake(body: &[u8]) -> Result<Vec<Record>, Reject> {
     #[derive(Deserialize)]
     struct Intake {
@@ -418,7 +418,7 @@ fn events_batch(body: &[u8]) -> Result<Vec<Record>, Reject> {
         .events
         .into_iter()
         .map(|event| {
-            // The key names of the JSON form, so that a comparison need not know which was used.
+            // The key names of the JSON form, so that a comparison is independent of the form.
             let mut record = BTreeMap::from([
                 ("msg_title".to_owned(), Value::from(event.title)),
                 ("msg_text".to_owned(), Value::from(event.text)),
@@ -452,7 +452,7 @@ mod tests {
             .collect()
     }
 
-    /// Bytes written out by hand from the field numbers: the decoder is checked without its own encoder.
+    /// Bytes written by hand from the field numbers: the decoder is checked without its own encoder.
     #[test]
     fn series_bytes_by_hand() {
         let body = b"\x0a\x3f\

@@ -1,4 +1,4 @@
-//! Faults on request: what a real receiver does on a bad day, to test how an agent takes it.
+//! Faults on request: misbehaviour of real receivers, to test an agent's reaction.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,11 @@ use weir_units::parse_duration;
 /// One rule, as `status=503,times=3,path=/api/v2/series`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    /// Requests whose path starts with this; all without it.
+    /// Applies to requests whose path has this prefix; to all without it.
     pub path: Option<String>,
     /// How many requests it applies to; all without it.
     pub times: Option<u64>,
-    /// The HTTP status answered. Anything but a 2xx means that the payload was not taken.
+    /// The HTTP status of the answer. Any status except 2xx means that the payload was not accepted.
     pub status: Option<u16>,
     /// The gRPC status answered, in the trailers.
     pub grpc_status: Option<u32>,
@@ -33,7 +33,7 @@ pub struct Fault {
 pub enum Close {
     #[default]
     Never,
-    /// After the request was read and taken, without an answer.
+    /// After the request was read and accepted, without an answer.
     Before,
     /// After the answer.
     After,
@@ -132,7 +132,7 @@ impl Faults {
         self.0.clear();
     }
 
-    /// The first rule for this path, used up by one; without a rule, no fault.
+    /// The first matching rule for this path, of which it uses up one; without a rule, no fault.
     pub fn take(&mut self, path: &str) -> Fault {
         let matches = |fault: &Fault| {
             fault

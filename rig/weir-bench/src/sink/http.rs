@@ -1,5 +1,5 @@
-//! The HTTP side of the sinks: requests in, bodies uncompressed, faults applied, records handed on; and the small
-//! admin interface under `/_sink/`.
+//! The HTTP side of the sinks: receives requests, decompresses bodies, applies faults and passes records on; and the small admin interface
+//! under `/_sink/`.
 
 use super::fault::{Close, Fault};
 use super::record::Record;
@@ -20,18 +20,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// What an HTTP listener is.
+/// The kind of an HTTP listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     Datadog,
     RemoteWrite,
     OtlpHttp,
     OtlpGrpc,
-    /// Takes and notes anything.
+    /// Accepts and records anything.
     Http,
 }
 
-/// Requests beyond this are not read to their end, whatever they are.
+/// Longer requests are not read completely.
 const BODY_BYTES_MAX: usize = 128 << 20;
 
 type Answer = Response<BoxBody<Bytes, Infallible>>;
@@ -44,7 +44,7 @@ pub async fn serve(shared: Arc<Shared>, sink: &'static str, service: Service, li
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of descriptors, most likely: what is open has to close first.
+                // Out of descriptors, most likely: open ones must close first.
                 eprintln!("weir-bench sink: {sink}: accept: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -54,11 +54,11 @@ pub async fn serve(shared: Arc<Shared>, sink: &'static str, service: Service, li
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             let mut server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-            // Small, so that a slow reader is felt at the other end soon.
+            // Small, so that the other end soon notices a slow reader.
             server.http1().max_buf_size(16 << 10);
             let handler =
                 hyper::service::service_fn(|request| handle(Arc::clone(&shared), sink, service, request));
-            // Whatever ends a connection is the peer's business or a fault asked for.
+            // A connection ends because of the peer or of a requested fault.
             let _ = server.serve_connection(TokioIo::new(stream), handler).await;
         });
     }
@@ -87,7 +87,7 @@ async fn handle(
     let compressed = outcome.as_ref().map_or(0, Bytes::len);
     let mut taken = Taken::default();
     let decoded = match outcome {
-        // A payload answered with an error was not taken, as at a real receiver.
+        // A payload answered with an error was not accepted, as at a real receiver.
         Ok(_) if fault.status.is_some_and(|status| !(200..300).contains(&status)) => Ok(()),
         Ok(_) if fault.grpc_status.is_some_and(|status| status != 0) => Ok(()),
         Ok(_) if fault.hang => Ok(()),
@@ -128,7 +128,7 @@ async fn handle(
     Ok(answer(service, &fault, status, taken, decoded.err()))
 }
 
-/// What came of a request.
+/// The result of a request.
 struct Taken {
     status: u16,
     uncompressed: usize,
@@ -177,7 +177,7 @@ fn take(
     Ok(())
 }
 
-/// A request with its whole body.
+/// A request with its complete body.
 struct Asked<'a> {
     parts: &'a hyper::http::request::Parts,
     body: &'a [u8],
@@ -214,7 +214,7 @@ impl<'a> Asked<'a> {
     fn datadog(&self, api_keys: &[String], taken: &mut Taken) -> Result<Vec<Record>, Reject> {
         let path = self.path();
         let key = match self.header("dd-api-key") {
-            // As older senders do, and as the real intake still takes it.
+            // As older senders do, and the real intake still accepts it.
             "" => query_value(self.parts.uri.query(), "api_key"),
             key => key,
         };
@@ -387,7 +387,7 @@ async fn read(mut body: Incoming, bytes_per_second: Option<u64>) -> Result<Bytes
     Ok(bytes.into())
 }
 
-/// The value of a query's parameter, or nothing. Not decoded: keys are letters and digits.
+/// The value of a query parameter, or empty. Not decoded: keys are letters and digits.
 fn query_value<'a>(query: Option<&'a str>, name: &str) -> &'a str {
     let mut pairs = query
         .unwrap_or_default()
@@ -396,7 +396,7 @@ fn query_value<'a>(query: Option<&'a str>, name: &str) -> &'a str {
     pairs.find(|(key, _)| *key == name).map_or("", |(_, value)| value)
 }
 
-/// All headers, the key shortened to its end.
+/// All headers, with keys shortened to their end.
 fn visible(headers: &HeaderMap) -> BTreeMap<String, String> {
     headers
         .iter()
@@ -431,7 +431,7 @@ fn answer(service: Service, fault: &Fault, status: u16, taken: Taken, reject: Op
         response = response.header(header::RETRY_AFTER, after);
     }
     if service == Service::OtlpGrpc {
-        // An HTTP status is told as gRPC's nearest, unless the fault wants HTTP to fail below gRPC.
+        // An HTTP status becomes gRPC's nearest, unless the fault applies below gRPC.
         if fault.status.is_none() {
             let code = match &reject {
                 None => fault.grpc_status.unwrap_or(0),
@@ -510,7 +510,7 @@ impl Body for Slow {
     }
 }
 
-/// `/_sink/...`: what scripts ask while the sink runs.
+/// `/_sink/...`: the queries of scripts while the sink runs.
 fn admin(shared: &Shared, method: &Method, verb: &str, body: &[u8]) -> Answer {
     let text = |status: u16, kind: &str, text: String| {
         Response::builder()

@@ -36,7 +36,7 @@ pub fn graphite(line: &[u8]) -> Result<Record, Reject> {
     }))
 }
 
-/// A line as it is.
+/// A line, unchanged.
 pub fn plain(line: &[u8]) -> Record {
     Record::Log(BTreeMap::from([(
         "body".to_owned(),
@@ -44,7 +44,7 @@ pub fn plain(line: &[u8]) -> Record {
     )]))
 }
 
-/// One StatsD line, uninterpreted but for its structure.
+/// One StatsD line; only its structure is parsed.
 pub fn statsd(line: &[u8]) -> Result<Record, Reject> {
     let wrong = |what: &str| Reject::new(400, format!("{what}: {:?}", String::from_utf8_lossy(line)));
     let text = std::str::from_utf8(line).map_err(|_| wrong("not UTF-8"))?;
@@ -86,7 +86,7 @@ pub fn statsd(line: &[u8]) -> Result<Record, Reject> {
         }
     }
     let values = match statsd_type {
-        // Members of a set may hold anything.
+        // Members of a set may contain anything.
         "s" => vec![values.to_owned()],
         _ => values.split(':').map(str::to_owned).collect(),
     };

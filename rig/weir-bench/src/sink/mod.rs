@@ -1,4 +1,4 @@
-//! `weir-bench sink`: receivers that decode what agents send, write it down, and compare it with what a load sent.
+//! `weir-bench sink`: receivers that decode what agents send, record it, and compare it with a load.
 //!
 //! The decoders share no code with any agent's encoders.
 
@@ -146,10 +146,10 @@ impl FromStr for Listen {
     }
 }
 
-/// Why something that arrived is not taken.
+/// Why received data is refused.
 #[derive(Clone, Debug)]
 pub struct Reject {
-    /// The HTTP status that says so.
+    /// The corresponding HTTP status.
     pub status: u16,
     pub reason: String,
 }
@@ -163,7 +163,7 @@ impl Reject {
     }
 }
 
-/// Decodes a protobuf message or says that it is none.
+/// Decodes a protobuf message, or refuses it.
 fn body_of<M: prost::Message + Default>(body: &[u8]) -> Result<M, Reject> {
     M::decode(body).map_err(|error| Reject::new(400, format!("not the protobuf expected here: {error}")))
 }
@@ -179,7 +179,7 @@ struct Options {
     api_keys: Vec<String>,
     keep: usize,
     rules: Rules,
-    /// Whether what arrives is folded for a comparison.
+    /// Whether received data is aggregated for a comparison.
     compare: bool,
 }
 
@@ -213,7 +213,7 @@ struct Stats {
     checks: u64,
     logs: u64,
     spans: u64,
-    /// What a real receiver would refuse, by status.
+    /// Data that a real receiver would refuse, by status.
     rejected: BTreeMap<u16, u64>,
     /// The first such reasons.
     reasons: Vec<String>,
@@ -261,7 +261,7 @@ impl Shared {
         self.inner.lock().expect("no holder panics")
     }
 
-    /// Takes decoded records: counts, writes, keeps and folds them.
+    /// Takes decoded records: counts, writes, stores and aggregates them.
     fn accept(&self, sink: &'static str, records: Vec<Record>) {
         let received_ns = now_ns();
         let mut inner = self.inner();
@@ -350,7 +350,7 @@ impl Shared {
             .collect()
     }
 
-    /// Forgets what was received, but not what is in files.
+    /// Forgets received data, except for files.
     fn reset(&self) {
         let mut inner = self.inner();
         inner.kept_records.clear();
@@ -488,7 +488,7 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
             break;
         }
         let over = args.duration.is_some_and(|duration| start.elapsed() >= duration);
-        // In our own ticks: a stopped machine is not a silent sender.
+        // In our own ticks, because a stopped machine is not a silent sender.
         let last = shared.inner().last_traffic;
         if last == seen {
             silence += TICK;
@@ -502,17 +502,17 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
             break;
         }
     }
-    // Connections end with the runtime; what was answered has been noted before.
+    // Connections end with the runtime; answered requests are recorded already.
     runtime.shutdown_timeout(Duration::from_millis(200));
     Ok(())
 }
 
-/// Reads the points of an earlier run back in.
+/// Reads the points of an earlier run.
 fn load_capture(shared: &Shared, path: &Path) -> Result<(), Failure> {
     let wrong = |what: String| Failure::Usage(format!("--from-capture {}: {what}", path.display()));
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
     let mut inner = shared.inner();
-    // Records without a sink of their own belong to the points around them.
+    // Records without a sink belong to the surrounding points.
     let mut sink = "datadog".to_owned();
     for (index, line) in BufReader::new(file).lines().enumerate() {
         let line = line.map_err(|error| wrong(error.to_string()))?;
@@ -536,7 +536,7 @@ fn load_capture(shared: &Shared, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes out what is buffered, compares, prints the result.
+/// Flushes buffers, compares, and prints the result.
 fn finish(shared: &Shared, args: &Args) -> Result<(), Failure> {
     let stats = shared.stats();
     let mut inner = shared.inner();
@@ -550,7 +550,7 @@ fn finish(shared: &Shared, args: &Args) -> Result<(), Failure> {
     let mut comparisons = BTreeMap::new();
     if let Some(path) = &args.oracle {
         let manifest = read_manifest(path)?;
-        // A sink that received nothing is compared too: all is missing there.
+        // A sink that received nothing is compared too: it misses everything.
         for listen in &args.listen {
             inner
                 .observed

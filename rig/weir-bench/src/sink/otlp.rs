@@ -1,7 +1,7 @@
 //! OpenTelemetry: metrics, logs and traces as agents export them, over HTTP and gRPC.
 //!
-//! The messages are those of the `opentelemetry-proto` crate: another reading of the protocol, so that a mistake of
-//! ours about a field cannot hide here.
+//! The messages come from the crate `opentelemetry-proto`: an independent implementation, so that our own misreading of a field cannot hide
+//! here.
 
 use super::record::{Bucket, Data, Kind, Point, Record, Text};
 use super::{Reject, body_of};
@@ -76,7 +76,7 @@ fn host_of(attributes: Vec<KeyValue>) -> (String, BTreeMap<String, Value>) {
     (host, resource)
 }
 
-/// Points that hold data. One that ends its series says by a flag that it has no value.
+/// Points with data. A point that ends its series has a flag for a missing value.
 fn recorded<T>(points: &[T], flags: impl Fn(&T) -> u32) -> impl Iterator<Item = &T> {
     let no_recorded_value = DataPointFlags::NoRecordedValueMask as u32;
     points
@@ -84,7 +84,7 @@ fn recorded<T>(points: &[T], flags: impl Fn(&T) -> u32) -> impl Iterator<Item = 
         .filter(move |point| flags(point) & no_recorded_value == 0)
 }
 
-/// The points of one metric, all made from one base.
+/// The points of one metric, from one base.
 struct Points<'a> {
     base: Point,
     records: &'a mut Vec<Record>,
@@ -205,7 +205,7 @@ impl Points<'_> {
             buckets: Vec::new(),
             quantiles: quantiles.map(|q| (q.quantile, Text(q.value))).collect(),
         };
-        // A summary has no temporality; with a start time it covers what lies between.
+        // A summary has no temporality; with a start time it covers the time in between.
         let times = (point.start_time_unix_nano, point.time_unix_nano);
         self.push(Kind::Distribution, times, &point.attributes, data);
     }
@@ -273,7 +273,7 @@ fn exponential_buckets(point: &ExponentialHistogramDataPoint) -> Vec<Bucket> {
     negative.chain(zero).chain(positive).collect()
 }
 
-/// The buckets of one side that hold anything, by index.
+/// The non-empty buckets of one side, by index.
 fn held(buckets: &Option<Buckets>) -> Vec<(i64, f64)> {
     let Some(buckets) = buckets else { return Vec::new() };
     let first = i64::from(buckets.offset);
@@ -379,7 +379,7 @@ fn tag(key: &str, value: Option<&AnyValue>) -> String {
 
 fn text(value: Option<&AnyValue>) -> String {
     match value.and_then(|value| value.value.as_ref()) {
-        // References into a table of strings exist in profiles only.
+        // Only profiles have references into a string table.
         None | Some(Any::StringValueStrindex(_)) => String::new(),
         Some(Any::StringValue(text)) => text.clone(),
         Some(Any::BoolValue(value)) => value.to_string(),

@@ -1,5 +1,5 @@
-//! Protobuf messages of the formats the sinks decode, written from their public field numbers. Deliberately not the
-//! agent's types: an error there must not be repeated here.
+//! Protobuf messages of the formats that the sinks decode, written from their public field numbers. Deliberately not the agent's types, so
+//! that an error there is not repeated here.
 
 use prost::{Enumeration, Message, Oneof};
 

@@ -1,4 +1,4 @@
-//! What a sink makes of what it received: one record per point, event, check, log line or span, whatever the wire format was.
+//! Decoded data: one record per point, event, check, log line or span, for every wire format.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,12 +40,12 @@ pub struct Point {
     pub tags: Vec<String>,
     #[serde(flatten)]
     pub data: Data,
-    /// What only one format has: resources, origin, unit, source type.
+    /// Fields that only one format has: resources, origin, unit, source type.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, serde_json::Value>,
 }
 
-/// What the number of a point means.
+/// The meaning of a point's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -65,7 +65,7 @@ pub enum Kind {
     CumulativeDistribution,
     /// Raw StatsD samples, as relayed.
     Sample,
-    /// A number whose meaning the format does not tell.
+    /// A number of unknown meaning.
     Untyped,
 }
 
@@ -88,7 +88,7 @@ pub enum Data {
     },
     Distribution {
         count: f64,
-        /// Absent where the format allows that.
+        /// Absent if the format allows that.
         #[serde(with = "number_or_none")]
         sum: Option<f64>,
         #[serde(with = "number_or_none")]
@@ -118,7 +118,7 @@ impl Default for Data {
     }
 }
 
-/// A number that may be NaN or infinite, which JSON has no number for.
+/// A number that may be NaN or infinite, which JSON numbers cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Text(#[serde(with = "number")] pub f64);
 

@@ -23,7 +23,7 @@ impl FromStr for Target {
     }
 }
 
-/// Which exposition is asked for.
+/// The requested exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     Text,

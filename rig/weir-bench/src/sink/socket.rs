@@ -7,12 +7,12 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpListener, UdpSocket, UnixDatagram, UnixListener};
 use weir_rig_base::address::{Address, SocketFile, bound, clear_stale_socket};
 
-/// What is made of the bytes.
+/// The treatment of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     Graphite,
     Statsd,
-    /// Lines, noted as they are.
+    /// Lines, recorded unchanged.
     Lines,
     /// Counted only.
     Null,
@@ -26,7 +26,7 @@ pub enum Socket {
     Unix(UnixListener, SocketFile),
 }
 
-/// Binds, and says where: port 0 has become a port.
+/// Binds, and returns the address with the actual port.
 pub async fn bind(address: &Address) -> io::Result<(Socket, Address)> {
     Ok(match address {
         Address::Udp { host, port } => {
@@ -88,7 +88,7 @@ fn received<T>(sink: &str, result: io::Result<T>) -> Option<T> {
         .ok()
 }
 
-/// The largest frame or line.
+/// Maximum size of a frame or line.
 const UNIT_BYTES_MAX: usize = 1 << 20;
 
 async fn stream_of(

@@ -252,6 +252,27 @@ fn reports_are_byte_for_byte_what_they_were() {
         from_json.trim_end(),
         fs::read_to_string(golden.join("report.md")).unwrap().trim_end()
     );
+    // With the sign turned where less is better, the order of rows too; only pages for readers have it.
+    let signed = |format: &str| {
+        let mut command = Command::new(PROGRAM);
+        command
+            .arg("report")
+            .arg(dir.path())
+            .args(["--format", format, "--positive", "better"]);
+        output(command)
+    };
+    let (_, page) = signed("md");
+    let at = |row: &str| {
+        page.find(row)
+            .unwrap_or_else(|| panic!("{row} is missing: {page}"))
+    };
+    let better = "| ✅ | faster | cpu per message | +25.00 | [+24.80, +25.20] | >99.99% | 7 |";
+    let worse = "| ❌ | slower | cpu per message | -12.00 | [-12.29, -11.71] | >99.99% | 7 |";
+    assert!(at(better) < at(worse));
+    at("| ❌ | overload | loss | -10.000 pp | [-10.000 pp, -10.000 pp] |");
+    at("| ❌ | overload | ingress throughput | 391 KiB/s | 342 KiB/s | -12.50 | [-12.50, -12.50] |");
+    at("positive values that the comparison is");
+    assert_eq!(signed("json").0, 2);
     // The invalid row decides the exit code.
     let mut command = Command::new(PROGRAM);
     command.arg("analyze").arg(dir.path());

@@ -3,4 +3,5 @@
 mod bad_input;
 mod golden;
 mod runs;
+mod strangers;
 mod support;

@@ -1,6 +1,7 @@
 //! The flags of statsd_exporter.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use weir_config::show_text;
 
@@ -132,7 +133,31 @@ impl Flags {
         self.settings.push((key, value));
     }
 
-    pub fn tag_styles(&self) -> Vec<&'static str> {
+    /// How messages are read. Where flags name listeners, it is said of these alone: one that is added later, for clients of another
+    /// kind, reads as weir does.
+    pub fn write_reading(&self, out: &mut String) {
+        let styles = self.tag_styles().join(", ");
+        if self.settings.is_empty() {
+            let _ = writeln!(out, "tag_styles: [{styles}]\nstatsd_gauge_deltas: true");
+            return;
+        }
+        let listeners = self
+            .settings
+            .iter()
+            .filter_map(|(key, value)| listener(key, value));
+        for (at, listener) in listeners.enumerate() {
+            if at == 0 {
+                out.push_str("per_listener:\n");
+            }
+            let _ = writeln!(
+                out,
+                "- listener: {}\n  gauge_deltas: true\n  tag_styles: [{styles}]",
+                show_text(&listener)
+            );
+        }
+    }
+
+    fn tag_styles(&self) -> Vec<&'static str> {
         let styles = [
             (self.librato, "librato"),
             (self.influx, "influx"),
@@ -159,6 +184,20 @@ impl Flags {
                 let _ = writeln!(out, "    {key}: {value}");
             }
         }
+    }
+}
+
+/// The listener of a setting by its address, or by its transport where the address has a name that is to be looked up.
+fn listener(key: &str, value: &str) -> Option<String> {
+    let address = |scheme: &str| match value.parse::<SocketAddr>() {
+        Ok(address) => format!("{scheme}://{address}"),
+        Err(_) => key.to_owned(),
+    };
+    match key {
+        _ if value.is_empty() => None,
+        "udp" | "tcp" => Some(address(key)),
+        "uds" => Some(format!("unixgram://{value}")),
+        _ => None,
     }
 }
 
@@ -191,7 +230,8 @@ mod tests {
         let mut out = String::new();
         flags.write(&mut out);
         flags.write_relay(&mut out);
-        (out + &flags.tag_styles().join(" "), left)
+        flags.write_reading(&mut out);
+        (out, left)
     }
 
     #[test]
@@ -213,11 +253,25 @@ mod tests {
             "admin: 0.0.0.0:9102\n",
             "socket_mode: 0755\n",
             "targets: ['udp://old.example:8125']\n    udp_bytes_max: 1000\n",
-            "librato signalfx",
+            "per_listener:\n- listener: udp://0.0.0.0:8125\n  gauge_deltas: true\n  tag_styles: [librato, signalfx]\n",
         ] {
             assert!(out.contains(part), "{part}: {out}");
         }
-        assert_eq!(read(&[]).0, "librato influx signalfx");
+        assert_eq!(out.matches("- listener:").count(), 1, "{out}");
+        let (out, _) = read(&[
+            "--statsd.listen-udp=localhost:1",
+            "--statsd.listen-unixgram=/run/x",
+        ]);
+        for listener in ["udp", "tcp://0.0.0.0:9125", "unixgram:///run/x"] {
+            assert!(
+                out.contains(&format!("- listener: {listener}\n")),
+                "{listener}: {out}"
+            );
+        }
+        assert_eq!(
+            read(&[]).0,
+            "tag_styles: [librato, influx, signalfx]\nstatsd_gauge_deltas: true\n"
+        );
         let (_, left) = read(&["--statsd.cache-size=3", "--what", "--web.telemetry-path=/x"]);
         assert_eq!(left.len(), 3, "{left:?}");
     }

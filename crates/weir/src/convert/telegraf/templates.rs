@@ -1,4 +1,4 @@
-//! Telegraf's templates: `filter template tags`, where the template says what each part of a name between dots is.
+//! Telegraf's templates: `filter template tags`. The template gives the meaning of each part of a name between dots.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use weir_config::show_text;
 /// One template as a mapping.
 #[derive(Debug, PartialEq)]
 pub struct Mapping {
-    /// By part of the filter: it is any. The more specific filters apply first.
+    /// For each part of the filter, whether it matches any text. More specific filters apply first.
     stars: Vec<bool>,
     /// An expression that spans the name.
     pattern: String,
@@ -68,7 +68,7 @@ impl Mapping {
         }
         let mut name = parts.measurement.join(separator);
         for field in &parts.field {
-            // A field is a separate metric here.
+            // weir turns a field into a separate metric.
             let _ = write!(name, "{separator}{field}");
         }
         let mut tags: Vec<(String, String)> = Vec::new();
@@ -93,7 +93,7 @@ impl Mapping {
     }
 }
 
-/// What a template's parts say.
+/// The meaning of a template's parts.
 #[derive(Default)]
 struct Parts {
     pattern: String,
@@ -106,7 +106,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// `filter`: what the filter has for this part and those behind it.
+    /// `filter`: the filter's parts from this one on.
     fn part(&mut self, part: &str, filter: &[&str], is_last: bool) -> Result<(), NoTemplate> {
         if !self.pattern.is_empty() {
             self.pattern.push_str("\\.");
@@ -143,7 +143,7 @@ impl Parts {
     }
 }
 
-/// One part of a name, as its filter has it.
+/// The filter's expression for one part of a name.
 fn one(filter: Option<&str>) -> String {
     match filter {
         None | Some("*") => "[^.]+".to_owned(),
@@ -169,9 +169,9 @@ pub fn profile(mut mappings: Vec<Mapping>) -> String {
     if mappings.is_empty() {
         return String::new();
     }
-    // Without a filter a template is for what no other one is.
+    // A template without a filter applies to all names that no other template matches.
     mappings.sort_by_key(|mapping| (mapping.stars.is_empty(), mapping.stars.clone()));
-    let mut text = "\n  - name: telegraf\n    prefix: '*'\n    mappings:\n".to_owned();
+    let mut text = "  - name: telegraf\n    prefix: '*'\n    mappings:\n".to_owned();
     for mapping in mappings {
         let _ = writeln!(text, "      - match: {}", show_text(&mapping.pattern));
         let _ = writeln!(
@@ -185,6 +185,25 @@ pub fn profile(mut mappings: Vec<Mapping>) -> String {
         for (key, value) in &mapping.tags {
             let _ = writeln!(text, "          {}: {}", show_text(key), show_text(value));
         }
+    }
+    text
+}
+
+/// The most parts of a name that are joined.
+const PARTS_MAX: usize = 12;
+
+/// A profile for names that no template is for: their parts are joined by the separator.
+pub fn separated(separator: &str) -> String {
+    let mut text = "  - name: telegraf-separator\n    prefix: '*'\n    mappings:\n".to_owned();
+    for parts in 2..=PARTS_MAX {
+        let pattern = vec!["([^.]*)"; parts].join("\\.");
+        let groups: Vec<String> = (1..=parts).map(|group| format!("${{{group}}}")).collect();
+        let name = groups.join(&separator.replace('$', "$$"));
+        let (pattern, name) = (show_text(&pattern), show_text(&name));
+        let _ = writeln!(
+            text,
+            "      - match: {pattern}\n        match_type: regex\n        name: {name}"
+        );
     }
     text
 }

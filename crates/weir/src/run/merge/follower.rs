@@ -1,7 +1,8 @@
-//! One output and the results: it is given bucket after bucket, each when the one before has arrived, and its position is written down.
+//! Gives the results to one output, bucket after bucket. The next bucket follows when the output has delivered the one before; then its
+//! position is stored.
 //!
-//! So a slow output holds up its own reading and nothing else: results wait in the log. And what is written down is what the
-//! backend has, so a process after a kill gives at most one bucket again.
+//! A slow output delays only its own reading: results wait in the log. The stored position never exceeds the backend's, so after a kill the
+//! next process repeats at most one bucket.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,13 +21,13 @@ use super::taking::{Correction, Taker};
 use super::{FleetLog, unix_ms};
 use crate::run::outputs::Output;
 
-/// Bytes of results that are asked for at a time.
+/// Bytes of results per read.
 const READ_BYTES: usize = 1 << 20;
 
-/// How often is looked whether an output has room, or has delivered.
+/// Interval of checks whether an output has room or has delivered.
 const PACE: Duration = Duration::from_millis(10);
 
-/// How long to wait before something that failed is tried again.
+/// Wait before a retry after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
 pub struct Follower {
@@ -37,18 +38,18 @@ pub struct Follower {
     pub rounds: Rounds,
     pub place: Place,
     pub written: Written,
-    /// Which points are made of histograms.
+    /// The points that histograms become.
     pub suffix_mask: u32,
     pub handle: Handle,
     pub sent: Arc<Sent>,
     pub shared: Arc<Shared>,
-    /// How long the end may take.
+    /// Time limit of the stop.
     pub grace: Duration,
     pub sequence: u64,
 }
 
 impl Follower {
-    /// Until the process ends, or another one sends.
+    /// Runs until the process ends or another process sends.
     pub fn run(mut self) {
         if self.place.was_begun() {
             self.sent.repeated.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +72,7 @@ impl Follower {
             match self.rounds.next() {
                 Some(round) => {
                     self.give(round);
-                    // What was held back may be wanted now.
+                    // Points that were held back may be due now.
                     seen = u64::MAX;
                 }
                 None if self.shared.wait(seen, RETRY) => {}
@@ -102,7 +103,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Gives a bucket and waits until it has arrived. At the end of the process it is waited for as long as that may take.
+    /// Gives a bucket to the output and waits for its delivery; when the process stops, at most until the time limit.
     fn give(&mut self, mut round: Round) {
         if let Err(error) = self.place.begin() {
             self.shared.failed(&format!("state_path: {error}"));
@@ -120,7 +121,7 @@ impl Follower {
         }
     }
 
-    /// What late records add goes out with its own time, on top of the next bucket, or not at all, as the output can take it.
+    /// Sends the effect of late records with its own time, on top of the next bucket, or not at all, depending on the output.
     fn correct(&mut self, late: Late, next: &mut Table) {
         let mut at_its_time = Table::new(Bounds::NONE);
         for (identity, facts, state) in late.table.into_series() {
@@ -203,7 +204,7 @@ impl Follower {
         self.tell();
     }
 
-    /// What the output has summed up by now.
+    /// The output's sums so far.
     fn sums(&self) -> Option<Saved> {
         match &self.output {
             Output::Scrape(scrape) => Some(scrape.save()),
@@ -230,7 +231,7 @@ fn bucket(start: i64, width: u32) -> Bucket {
     }
 }
 
-/// A bucket as outputs take it; the last batch ends the flush.
+/// A bucket in the form that outputs take; the last batch ends the flush.
 fn batches(bucket: Bucket, table: Table, suffix_mask: u32, sequence: &mut u64) -> Vec<Batch> {
     let mut new = || {
         *sequence += 1;

@@ -39,13 +39,13 @@ use view::View;
 /// The log of a merge.
 type FleetLog = weir_log::AnyLog;
 
-/// Where it is written down what outputs have, in a log that is a directory.
+/// Directory of the outputs' positions, in a log that is a directory.
 const SENT: &str = "sent";
 
-/// How long one call waits for brokers.
+/// Time limit of one call to brokers.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The owner has a turn at least this often, unless it is stuck.
+/// The owner has a turn at least this often; otherwise it is stuck.
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 fn open(reader: &LogReader) -> Result<FleetLog, Failure> {
@@ -57,7 +57,7 @@ fn unix_ms() -> i64 {
     weir_log::unix_milliseconds()
 }
 
-/// Runs until a signal ends it.
+/// Runs until a signal stops it.
 pub fn run(loaded: Loaded, inputs: &Inputs) -> Result<(), Failure> {
     let mut logging = Logging::new(loaded.config.running.log_level);
     for warning in &loaded.warnings {
@@ -101,7 +101,7 @@ fn control(
         .as_ref()
         .ok_or_else(|| Failure::usage("no merge is configured"))?;
     let log = open(&merge.log)?;
-    // While this is the only thread, and after the last thing that needs what it gives up.
+    // Runs while this is the only thread, after the last step that needs the dropped rights.
     let sandbox = sandbox::enter(loaded, crate::config::file(inputs).as_deref());
     logging
         .write()
@@ -123,12 +123,12 @@ fn control(
     let reading = Reading::new(log, settings(config, &budget), sender, shared.clone());
     let view = View::new(shared.clone(), budget, config.names.hostname.clone(), sandbox);
     let served = runtime.block_on(serve(config, admin, signals, notify, Arc::new(view), reading));
-    // Not dropped in the ordinary way: that would wait for look-ups of names that never get an answer.
+    // Not dropped normally: that would wait for unanswered look-ups of names.
     outputs.shutdown_background();
     served
 }
 
-/// Positions and sums of outputs: in the state directory, or beside a log that is a directory, where each process that takes a turn
+/// Stores positions and sums of outputs in the state directory, or beside a log that is a directory, where each process that takes over
 /// finds them.
 fn directory_of_sent(config: &Config) -> Result<PathBuf, Failure> {
     let of_log = config
@@ -147,7 +147,7 @@ fn directory_of_sent(config: &Config) -> Result<PathBuf, Failure> {
 fn settings(config: &Config, budget: &Budget) -> Settings {
     let mut settings = Settings {
         plan: Plan::new(1),
-        // The rest is for results on their way to outputs.
+        // The rest is for results that wait for outputs.
         memory: (budget.share(Share::Contexts) / 4 * 3) as usize,
         hash_seed: std::hash::RandomState::new().hash_one(0),
         ..Settings::default()
@@ -205,7 +205,7 @@ async fn serve(
     result
 }
 
-/// Until the process is to end. SIGHUP lets outputs reopen their files.
+/// Waits until the process has to stop. SIGHUP makes outputs reopen their files.
 async fn stop_signal(signals: &mut Signals, view: &View) -> &'static str {
     loop {
         match signals.next().await {
@@ -223,7 +223,7 @@ async fn stop_signal(signals: &mut Signals, view: &View) -> &'static str {
     }
 }
 
-/// What runs, and where to look.
+/// The log line at the start.
 fn banner(config: &Config, address: std::net::SocketAddr) -> String {
     let outputs: Vec<&str> = config.outputs.iter().map(|output| output.name.as_str()).collect();
     let outputs = match outputs.as_slice() {
@@ -237,7 +237,7 @@ fn banner(config: &Config, address: std::net::SocketAddr) -> String {
     )
 }
 
-/// Tells the service manager, while the merge runs.
+/// Reports to the service manager while the merge runs.
 async fn tell(notify: Arc<Notify>, view: Arc<View>) {
     let is_ready = || view.readiness().is_ok();
     let is_alive = || {
@@ -247,7 +247,7 @@ async fn tell(notify: Arc<Notify>, view: Arc<View>) {
     told::tell(notify, is_ready, is_alive, || line(&view)).await;
 }
 
-/// How it stands in a line.
+/// The state in one line.
 fn line(view: &View) -> String {
     use crate::admin::fleet::FleetCounter;
     let fleet = view.shared.report();

@@ -1,4 +1,4 @@
-//! Where it is written down what an output has: its position in the results, and what it has summed up by then, together.
+//! Stores an output's position in the results together with its sums at that position.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,10 +10,10 @@ use weir_output::delivery::Saved;
 
 use super::rounds::Position;
 
-/// The first byte of a file.
+/// The version: first byte of a file.
 const VERSION: u8 = 1;
 
-/// Of one output.
+/// The file of one output.
 #[derive(Clone, Debug)]
 pub struct Place {
     path: PathBuf,
@@ -24,17 +24,17 @@ pub struct Written {
     /// Unix milliseconds.
     pub at_ms: i64,
     pub position: Position,
-    /// Buckets that it was given since the beginning.
+    /// Buckets given to the output since the beginning.
     pub buckets: u64,
     pub sums: Option<Saved>,
 }
 
 impl Written {
-    /// Where to continue with these partitions, given how far the log says they were sent. The sums hold for these partitions
-    /// and this place alone.
+    /// The position at which to continue with these partitions; the log says how far they were sent. The sums hold only for these
+    /// partitions and this position.
     pub fn at(mut self, noted: &BTreeMap<u32, u64>) -> Written {
         let next = &mut self.position.next;
-        // A partition of which nothing was sent yet changes no sum.
+        // A partition without sent results changes no sum.
         let holds = |(partition, before): (&u32, &u64)| {
             next.get(partition).map_or(*before == 0, |next| next >= before)
         };
@@ -76,7 +76,7 @@ impl Place {
         written.ok_or_else(unreadable).map(Some)
     }
 
-    /// Whole or not at all.
+    /// Writes the file atomically.
     pub fn write(&self, written: &Written) -> io::Result<()> {
         let bytes = postcard::to_extend(written, vec![VERSION]).map_err(io::Error::other)?;
         let new = self.path.with_extension("new");
@@ -87,14 +87,14 @@ impl Place {
     }
 }
 
-/// A mark that stands while a bucket is given: after a kill it says that the next process gives one again.
+/// A mark that exists while a bucket is being given: after a kill it shows the next process that this bucket is repeated.
 impl Place {
     pub fn begin(&self) -> io::Result<()> {
         File::create(self.mark()).map(drop)
     }
 
     pub fn end(&self) {
-        // Where it stays, a bucket counts as given again that was not.
+        // If the mark stays, a bucket is counted as repeated that was not.
         let _ = std::fs::remove_file(self.mark());
     }
 
@@ -107,7 +107,7 @@ impl Place {
     }
 }
 
-/// The directory of all of them, made where there is none.
+/// The directory of all files, created if it is missing.
 pub fn directory(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new()

@@ -12,17 +12,17 @@ use super::shared::Shared;
 use super::{FleetLog, unix_ms};
 use crate::failure::Failure;
 
-/// How long to wait when there was nothing to read.
+/// Wait after a read without records.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// How long to wait after a failure.
+/// Wait after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How often the status is written without a request, and the share of time that it may take at most.
+/// Interval of the status without a request, and its largest share of time.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 const REPORT_PART: u32 = 20;
 
-/// How often files that are no longer needed are removed.
+/// Interval of removing files that are no longer needed.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 
 pub struct Reading {
@@ -46,8 +46,8 @@ impl Reading {
         }
     }
 
-    /// Until the process is to end. Then what has arrived is read and what is due is closed; what is open is in the log, for the
-    /// next owner. An error: an output could not be started.
+    /// Runs until the process has to stop. Then it reads the records that have arrived and closes due buckets; open buckets are in the log
+    /// for the next owner. Fails if an output cannot be started.
     pub fn run(mut self) -> Result<(), Failure> {
         while !self.shared.is_stopping() {
             let pause = self.turn()?;
@@ -62,7 +62,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Returns how long to wait for the next one.
+    /// Returns the wait before the next turn.
     fn turn(&mut self) -> Result<Duration, Failure> {
         let turned = self.owner.turn();
         self.shared.turned_at.store(unix_ms(), Ordering::Relaxed);
@@ -113,11 +113,11 @@ impl Reading {
         self.next_report = Instant::now() + REPORT_INTERVAL.max(took * REPORT_PART);
     }
 
-    /// Notes in the log what all outputs have, for the next owner of a partition.
+    /// Stores the common position of all outputs in the log, for the next owner of a partition.
     fn note_sent(&mut self) {
         for (partition, before) in self.sender.news() {
             match self.owner.note_results_sent(partition, before) {
-                // Another process owns it, and continues from what was noted last.
+                // Another process owns the partition, and continues at the last stored position.
                 Ok(()) | Err(CommitError::Fenced) => {}
                 Err(CommitError::Log(error)) => self.shared.failed(&format!("log: {error}")),
             }

@@ -1,4 +1,4 @@
-//! How a fleet stands, from what the owner of its partitions knows.
+//! The state of a fleet, as known to the owner of its partitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use weir_state::AgentId;
 use super::{FleetLog, unix_ms};
 use crate::admin::fleet::{AgentRow, FleetCounter, FleetStatus, PartitionRow, QuarantineRow, REASONS};
 
-/// Agents that are listed.
+/// Listed agents.
 const AGENTS_MAX: usize = 1000;
 
-/// Quarantined records that are listed.
+/// Listed quarantined records.
 const QUARANTINE_MAX: usize = 32;
 
-/// What was done since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     commits: u64,
@@ -70,7 +70,7 @@ pub fn report(owner: &Owner<FleetLog>, totals: &Totals, log_errors: u64) -> Flee
     report
 }
 
-/// Who was expected, in the buckets that closed last.
+/// The expected agents of the last closed buckets.
 #[derive(Default)]
 struct Membership {
     expected: u64,
@@ -187,7 +187,7 @@ fn quarantine(partition: u32, merge: &Merge) -> impl Iterator<Item = QuarantineR
     })
 }
 
-/// Those first that something is wrong with.
+/// Agents with problems come first.
 fn listed(agents: BTreeMap<AgentId, AgentRow>) -> Vec<AgentRow> {
     let rows = agents.into_iter().map(|(id, row)| AgentRow {
         agent: id.to_string(),

@@ -1,8 +1,8 @@
-//! From the results in the log to what an output takes: bucket by bucket, all partitions of a bucket together.
+//! Turns the results in the log into rounds for an output: bucket by bucket, all partitions of a bucket together.
 //!
-//! Outputs that add up write every series once per bucket, so the parts of a bucket that lie in several partitions go out as one. A
-//! partition that is behind is waited for until others are further than any of theirs can be; what it has then comes on top, as what late
-//! records add does.
+//! Outputs that add up write every series once per bucket, so the parts of a bucket in several partitions are sent as one. Other partitions
+//! wait for one that is behind, until they are so far ahead that it cannot belong to the same bucket; its data is then added to a later
+//! bucket, like late records.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 use weir_merge::{Closed, Occasion, ResultError};
 use weir_state::{Bounds, Identity, Record, Table};
 
-/// What an output has: the next result of each partition, and of each width the end of the newest bucket.
+/// An output's position: the next result of each partition, and for each width the end of the newest bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     pub next: BTreeMap<u32, u64>,
     pub ends: BTreeMap<u32, i64>,
 }
 
-/// A bucket as an output is to have it.
+/// A bucket for an output.
 #[derive(Debug)]
 pub struct Round {
     pub start: i64,
     pub width: u32,
     pub table: Table,
-    /// What comes on top of buckets that were given before.
+    /// Additions to earlier buckets.
     pub late: Vec<Late>,
-    /// Behind all of it.
+    /// The position behind this round.
     pub position: Position,
 }
 
@@ -36,7 +36,7 @@ pub struct Late {
     pub table: Table,
 }
 
-/// A result, all parts of it.
+/// A complete result.
 struct Piece {
     start: i64,
     width: u32,
@@ -48,16 +48,16 @@ struct Piece {
 
 #[derive(Default)]
 struct Partition {
-    /// Where to read on.
+    /// The next number to read.
     read: u64,
-    /// The first parts of a result whose last was not read.
+    /// The parts of an incomplete result.
     begun: Option<Piece>,
     waiting: VecDeque<Piece>,
 }
 
-/// Collects results, and gives rounds.
+/// Collects results into rounds.
 pub struct Rounds {
-    /// Seconds by which other partitions must be ahead of one that is not waited for any more.
+    /// Seconds by which other partitions must be ahead of one before they stop waiting for it.
     patience: i64,
     position: Position,
     partitions: BTreeMap<u32, Partition>,
@@ -82,7 +82,7 @@ impl Rounds {
         self.partitions.keys().copied().collect()
     }
 
-    /// From which result on a partition is to be read; `None`: others have to come first.
+    /// The next result of a partition to read; `None`: others come first.
     pub fn wanted(&self, partition: u32) -> Option<u64> {
         let of = self.partitions.get(&partition)?;
         let ends = of.waiting.front().zip(of.waiting.back());
@@ -121,7 +121,7 @@ impl Rounds {
         self.is_complete(start, width).then(|| self.give(start, width))
     }
 
-    /// The oldest bucket that some partition has.
+    /// The oldest bucket of all partitions.
     fn due(&self) -> Option<(i64, u32)> {
         let fronts = self.partitions.values().filter_map(Partition::first_bucket);
         fronts.min()
@@ -177,7 +177,7 @@ impl Partition {
         buckets.next().map(|piece| (piece.start, piece.width))
     }
 
-    /// What belongs to this bucket, or on top of earlier ones and before it.
+    /// Takes the pieces of this bucket, and additions to earlier ones that precede it.
     fn pop_until(&mut self, start: i64, width: u32) -> Option<Piece> {
         let front = self.waiting.front()?;
         let is_due = front.is_correction || (front.start, front.width) == (start, width);

@@ -1,4 +1,4 @@
-//! The outputs of a merge, while this process is the one that sends: started with what is written down of them, and ended with it.
+//! The outputs of a merge while this process sends: started at their stored positions, and stopped together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,21 +27,21 @@ use crate::run::rules::Fixed;
 pub struct Sender {
     pub config: Config,
     pub budget: Budget,
-    /// Where it is written down what outputs have.
+    /// Directory of the outputs' positions.
     pub directory: PathBuf,
     pub handle: Handle,
     pub shared: Arc<Shared>,
     pub held: BTreeSet<u32>,
     pub running: Option<(Sending, Vec<JoinHandle<()>>)>,
-    /// Of outputs that have ended, until it is noted.
+    /// Progress of stopped outputs, until it is stored.
     pub ended: Vec<Arc<Sent>>,
-    /// What the log knows.
+    /// The progress that the log has.
     pub noted: BTreeMap<u32, u64>,
 }
 
 impl Sender {
-    /// Sends the results of these partitions. Sums belong to partitions: with others, outputs that add up start from zero, which their
-    /// receivers see as a restart. An error: an output cannot be started.
+    /// Sends the results of these partitions. Sums belong to partitions: with other partitions, outputs that add up start from zero, which
+    /// their receivers see as a restart. Fails if an output cannot be started.
     pub fn follow(&mut self, held: BTreeSet<u32>, log: &mut FleetLog) -> Result<(), Failure> {
         if self.held == held {
             return Ok(());
@@ -54,7 +54,7 @@ impl Sender {
         for partition in &held {
             match log.results_sent(*partition) {
                 Ok(before) => drop(noted.insert(*partition, before)),
-                // It is tried again with the next turn.
+                // The next turn tries again.
                 Err(error) => {
                     self.shared.failed(&format!("log: {error}"));
                     return Ok(());
@@ -68,7 +68,7 @@ impl Sender {
         Ok(())
     }
 
-    /// `noted`: where the last process has got to with each partition, or a little less.
+    /// `noted`: the last process's position in each partition, or slightly less.
     fn start(&mut self, noted: &BTreeMap<u32, u64>) -> Result<(), Failure> {
         let at = |path: &Path| {
             let path = path.display().to_string();
@@ -102,7 +102,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Each continues with its sums at its position.
+    /// Each output continues with its sums at its position.
     fn outputs(&self, written: &mut BTreeMap<String, Written>) -> Result<Arc<Outputs>, Failure> {
         let newest = written.values().map(|written| written.at_ms).max().unwrap_or(0);
         let away = Duration::from_millis((unix_ms() - newest).max(0) as u64);
@@ -159,7 +159,7 @@ impl Sender {
         })
     }
 
-    /// Every output ends with the bucket that it has; what it does not have the next process gives it.
+    /// Every output finishes its current bucket; the next process gives it the others.
     pub fn stop(&mut self) {
         let Some((sending, threads)) = self.running.take() else {
             return;
@@ -183,7 +183,7 @@ impl Sender {
         self.ended = sending.sent;
     }
 
-    /// Of each partition, the result before which every output has all, where that has changed.
+    /// For each partition, the result up to which every output has delivered, if that has changed.
     pub fn news(&mut self) -> Vec<(u32, u64)> {
         let sent = match &self.running {
             Some((sending, _)) => sending.sent.clone(),
@@ -200,7 +200,7 @@ impl Sender {
         news
     }
 
-    /// The result up to which every output has read a partition; `None`: some output is not known, or there is none.
+    /// The result up to which every output has read a partition; `None`: an output's position is unknown, or there are no outputs.
     pub fn read_by_all(&self, partition: u32) -> Option<u64> {
         let (sending, _) = self.running.as_ref()?;
         sending.sent.iter().map(|sent| sent.next(partition)).min()

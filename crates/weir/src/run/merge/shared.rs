@@ -1,4 +1,4 @@
-//! What the threads of a merge tell each other, and the status.
+//! The state that the threads of a merge share, and the status.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::admin::NotReady;
 use crate::admin::fleet::{FleetStatus, SentRow};
 use crate::run::outputs::Outputs;
 
-/// How often the same fault is logged.
+/// Interval of log lines about the same error.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub struct Shared {
     stopping: AtomicBool,
     /// Unix milliseconds of the owner's last turn.
     pub turned_at: AtomicI64,
-    /// The owner is to say how it stands.
+    /// Asks the owner for a report.
     asked: AtomicBool,
     log_errors: AtomicU64,
 }
@@ -41,13 +41,13 @@ pub struct Sending {
     pub sent: Vec<Arc<Sent>>,
 }
 
-/// How far an output is.
+/// The progress of an output.
 #[derive(Default)]
 pub struct Sent {
     pub output: String,
     pub repeats_are: &'static str,
     pub buckets: AtomicU64,
-    /// The end of the newest bucket, Unix seconds; zero: there is none.
+    /// The end of the newest bucket, Unix seconds; zero: none yet.
     pub newest: AtomicI64,
     pub repeated: AtomicU64,
     pub corrected: AtomicU64,
@@ -66,13 +66,13 @@ impl Shared {
         lock(&self.state).commits
     }
 
-    /// There are new results.
+    /// Announces new results.
     pub fn committed(&self, commits: u64) {
         lock(&self.state).commits += commits;
         self.changed.notify_all();
     }
 
-    /// Waits for another number of commits, for the end, and at most so long. `false`: that long.
+    /// Waits until the number of commits changes or the process stops, for at most this long. `false`: the time is over.
     pub fn wait(&self, commits: u64, at_most: Duration) -> bool {
         let is_same = |state: &mut State| state.commits == commits && !self.is_stopping();
         let state = lock(&self.state);
@@ -90,7 +90,7 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The log could be read and written.
+    /// Records that the log can be read and written.
     pub fn succeeded(&self) {
         let mut state = lock(&self.state);
         state.has_begun = true;
@@ -99,7 +99,7 @@ impl Shared {
         }
     }
 
-    /// Something failed that is tried again.
+    /// Records a failure that is retried.
     pub fn failed(&self, reason: &str) {
         self.log_errors.fetch_add(1, Ordering::Relaxed);
         let mut state = lock(&self.state);
@@ -118,7 +118,7 @@ impl Shared {
         self.log_errors.load(Ordering::Relaxed)
     }
 
-    /// Why it does not work, if it does not.
+    /// The current error, if any.
     pub fn readiness(&self) -> Result<(), NotReady> {
         let state = lock(&self.state);
         match (&state.fault, state.has_begun) {
@@ -136,7 +136,7 @@ impl Shared {
         self.asked.swap(false, Ordering::AcqRel)
     }
 
-    /// How the fleet stands, as of a moment ago.
+    /// The last report about the fleet.
     pub fn report(&self) -> FleetStatus {
         self.asked.store(true, Ordering::Release);
         let state = lock(&self.state);

@@ -1,17 +1,17 @@
-//! What each kind of output makes of corrections, and of buckets that come twice.
+//! How each type of output treats corrections and repeated buckets.
 
 use weir_protocol::Kind;
 
 use crate::run::outputs::Output;
 
-/// What an output does with what late records add to a bucket that it has.
+/// How an output takes the effect of late records on a bucket that it already has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correction {
-    /// It shows sums: they rise with the next bucket.
+    /// It shows sums: they rise in the next bucket.
     InNextBucket,
-    /// Its receivers add up points of equal times, so the difference goes out with the time of its bucket.
+    /// Its receivers add up points of equal times: the difference is sent with the time of its bucket.
     AtItsTime,
-    /// Its receivers replace points of equal times: a difference would take the place of the whole.
+    /// Its receivers replace points of equal times: a difference would replace the full value.
     None,
 }
 
@@ -40,7 +40,7 @@ impl Taker {
             _ if self.adds_up && (is_sum || is_distribution || is_histogram) => Correction::InNextBucket,
             _ if self.adds_up => Correction::None,
             "otlp" if is_sum || is_distribution || is_histogram => Correction::AtItsTime,
-            // Of a histogram they show maximum and percentiles, which cannot be added.
+            // They show maximum and percentiles of a histogram, which cannot be added.
             "stdout" | "file" if is_sum || is_distribution => Correction::AtItsTime,
             "datadog" if is_distribution => Correction::AtItsTime,
             _ => Correction::None,

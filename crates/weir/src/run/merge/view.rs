@@ -1,4 +1,4 @@
-//! A running merge as the admin address sees it.
+//! The admin address's view of a running merge.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ pub struct View {
     pub started: u64,
     pub sandbox: SandboxStatus,
     pub stopping: AtomicBool,
-    /// Shows the numbers of the merge itself where this process has no metrics of the fleet.
+    /// Shows the merge's own numbers if this process has no metrics of the fleet.
     own: ScrapeOutput,
 }
 
@@ -73,7 +73,7 @@ impl View {
     }
 }
 
-/// What a full memory has led to.
+/// Effects of a full memory budget.
 fn overflows(status: &mut Status) {
     let Some(fleet) = &status.fleet else { return };
     let of = |counter| fleet.numbers.of(counter);

@@ -1,4 +1,4 @@
-//! One goal of one group of pairs: estimate, verdict, and what a row of the report says of it.
+//! One goal of one group of pairs: estimate, verdict, and its row in the report.
 
 use super::{Arm, Change, Pair, PairValues, Row, sig};
 use crate::detect::capture::{self, Capture};
@@ -10,7 +10,7 @@ use weir_regress::estimate::{self, Estimate};
 use weir_regress::verdict::{self, Spread};
 use weir_regress::{Direction, Rule, Scale, Verdict};
 
-/// More signs than this take too long to flip one by one.
+/// With more signs, flipping each combination takes too long.
 const FLIPS_MAX: usize = 12;
 
 pub struct Comparison<'a> {
@@ -23,7 +23,7 @@ pub struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// `None` where some runs could not measure the goal: comparing the rest would be a choice after the fact.
+    /// `None` if some runs could not measure the goal: comparing the others would be a choice after the fact.
     pub fn of(e: &ExperimentInfo, goal: Goal, pairs: &[Pair], rule: &'a Rule) -> Option<Comparison<'a>> {
         let values = pairs.iter().map(|p| {
             let value = |arm: usize| p.arms[arm].values.get(&goal).map(|v| sig(*v));
@@ -37,11 +37,7 @@ impl<'a> Comparison<'a> {
         let values: Vec<PairValues> = values.collect::<Option<_>>()?;
         (!values.is_empty()).then(|| Comparison {
             goal,
-            direction: if goal == e.goal {
-                direction(&e.better)
-            } else {
-                goal.direction()
-            },
+            direction: e.direction_of(goal),
             rule,
             baseline: values.iter().map(|v| v.baseline).collect(),
             comparison: values.iter().map(|v| v.comparison).collect(),
@@ -72,7 +68,7 @@ impl<'a> Comparison<'a> {
             ..Row::empty(e, self.goal, Verdict::Inconclusive.name(), "")
         };
         match estimated {
-            // All zero on both sides is a perfectly good answer for a headline that counts something.
+            // All zeros on both sides is a valid answer for a headline that counts something.
             Err(why) => row.reason = Some(why.to_string()),
             Ok(estimate) => self.judge(&mut row, &estimate, &spread),
         }
@@ -119,7 +115,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// What is between the arms of each pair.
+    /// The difference between the arms of each pair.
     fn flips(&self) -> Vec<f64> {
         let between = |(b, c): (&f64, &f64)| match self.goal.is_difference() {
             true => c - b,
@@ -134,14 +130,6 @@ fn arm(values: &[f64], v: Option<Variation>) -> Arm {
         mean: Some(sig(describe::mean(values))),
         cv: v.map(|v| [v.cv, v.low, v.high].map(sig)),
         within: None,
-    }
-}
-
-fn direction(word: &str) -> Direction {
-    match word {
-        "up" => Direction::HigherIsBetter,
-        "down" => Direction::LowerIsBetter,
-        _ => Direction::Undeclared,
     }
 }
 

@@ -1,6 +1,6 @@
 //! `weir-bench budget`: weir's CPU per message against the floor's, for every row of the project's budget.
 //!
-//! The suite `budget` with the floor as baseline, run as every comparison is; only the table is its own.
+//! Runs the suite `budget` with the floor as baseline like every comparison; only the table is specific.
 
 use super::{Code, reported, stopped};
 use crate::detect::analysis::{Report, Row};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use weir_regress::describe::quantile;
 
-/// The suite, the row in it that has a rate, and the entry of targets.yaml that says how weir is started.
+/// The suite, its row with a rate, and the entry of targets.yaml that starts weir.
 const SUITE: &str = "budget";
 const PACED: &str = "budget-paced";
 const LIKE: &str = "weir-receiving";
@@ -49,9 +49,9 @@ pub struct Args {
     /// Of the payload and of the order of runs; a fresh one by default.
     #[arg(long)]
     seed: Option<u64>,
-    /// Folder with the experiments.
-    #[arg(long, default_value = "experiments", value_name = "FOLDER")]
-    library: PathBuf,
+    /// Folder with the experiments [default: experiments/ here if there is one, else what this program has].
+    #[arg(long, value_name = "FOLDER")]
+    library: Option<PathBuf>,
     /// Where runs are stored.
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     results: PathBuf,
@@ -114,7 +114,7 @@ fn measure(args: &Args, options: &Options) -> Code {
 impl Args {
     /// The rows asked for, in the order of the suite.
     fn rows(&self) -> Result<Vec<String>, Refusal> {
-        let mut rows = Library::open(&self.library)?.suite(SUITE)?;
+        let mut rows = Library::open(self.library.as_deref())?.suite(SUITE)?;
         if let Some(unknown) = self.row.iter().find(|row| !rows.contains(row)) {
             let known = rows.join(", ");
             return Err(Refusal::Config(format!("--row {unknown}: known are {known}")));
@@ -132,7 +132,9 @@ impl Args {
         ];
         let mut flag = |name: &str, value: String| flags.extend([format!("--{name}"), value]);
         flag("as", LIKE.to_owned());
-        flag("library", self.library.display().to_string());
+        if let Some(library) = &self.library {
+            flag("library", library.display().to_string());
+        }
         flag("results", self.results.display().to_string());
         flag("pairs", self.runs.to_string());
         flag("set", format!("target.cpus=[{}]", self.target_cpu));
@@ -176,7 +178,7 @@ struct Line<'a> {
     measured: Result<Figures, String>,
 }
 
-/// Of both programs, the floor first.
+/// Both programs, the floor first.
 struct Figures {
     ratio: Spread,
     ns_per_message: [Spread; 2],

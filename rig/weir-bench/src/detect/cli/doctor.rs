@@ -1,4 +1,4 @@
-//! Can this machine measure? Says what is missing and what it costs.
+//! Checks whether this machine can measure, and reports what is missing and the consequence.
 
 use super::out;
 use crate::detect::run::{self, Refusal};
@@ -46,7 +46,7 @@ fn say(ok: bool, what: &str, detail: impl std::fmt::Display) {
     out(&format!("{mark} {what:<28} {detail}\n"));
 }
 
-/// The detail, and what follows from it when it is not as it should be.
+/// The detail, and the consequence if it is not as it should be.
 fn say_with(ok: bool, what: &str, detail: String, otherwise: &str) {
     say(ok, what, detail + if ok { "" } else { otherwise });
 }
@@ -109,7 +109,7 @@ fn say_limits() {
     say(true, "net.unix.max_dgram_qlen", &host["unix_max_dgram_qlen"]);
 }
 
-/// Who else uses the machine, over a second.
+/// CPU use of other programs, over a second.
 fn say_neighbours() {
     let (before, start) = (procfs::machine(), std::time::Instant::now());
     std::thread::sleep(std::time::Duration::from_secs(1));

@@ -7,6 +7,7 @@ use super::analysis::{self, Report};
 use super::layer::ConfigError;
 use super::library::{Library, resolved_layer};
 use super::record;
+use super::report::Positive;
 use super::run::{self, Finished, Options, Refusal, Wanted};
 use super::targets::Targets;
 use super::{history, practice, profile, report, smp};
@@ -70,18 +71,41 @@ struct Arms {
     /// `bin:PATH`, `git:REVISION` or `target:NAME`.
     #[arg(long)]
     comparison: String,
+    /// Arguments that the baseline's command ends with, quoted as in a shell. Give files by absolute paths: programs run in folders
+    /// of their own.
+    #[arg(long, value_name = "ARGUMENTS", value_parser = words, allow_hyphen_values = true, default_value = "")]
+    baseline_args: Words,
+    /// The same for the comparison.
+    #[arg(long, value_name = "ARGUMENTS", value_parser = words, allow_hyphen_values = true, default_value = "")]
+    comparison_args: Words,
 }
 
 impl Arms {
-    fn specs(&self) -> [&str; 2] {
-        [&self.baseline, &self.comparison]
+    fn options(&self, wanted: &Wanted, argv: &[String]) -> Result<Options, Refusal> {
+        Ok(Options {
+            args: [&self.baseline_args, &self.comparison_args].map(|words| words.0.clone()),
+            ..Options::new(wanted, [&self.baseline, &self.comparison], argv)?
+        })
     }
+}
+
+/// Arguments in one text.
+#[derive(Clone)]
+struct Words(Vec<String>);
+
+fn words(text: &str) -> Result<Words, String> {
+    shlex::split(text)
+        .map(Words)
+        .ok_or_else(|| "a quote is not closed".to_owned())
 }
 
 #[derive(Args)]
 pub struct CompareArgs {
     #[command(flatten)]
     arms: Arms,
+    /// Rows over all experiments; each is a comparison of its own with its own pairs.
+    #[arg(long)]
+    rows: Option<usize>,
     #[command(flatten)]
     wanted: Wanted,
     #[command(flatten)]
@@ -128,7 +152,7 @@ pub struct AnalyzeArgs {
     gate: Gate,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     Md,
     Json,
@@ -146,17 +170,22 @@ pub struct ReportArgs {
     /// Terminal: all other dimensions too, not only those that changed.
     #[arg(long)]
     all: bool,
+    /// Markdown: what a positive change means.
+    #[arg(long, value_enum, default_value = "higher")]
+    positive: Positive,
 }
 
 #[derive(Args)]
 pub struct ShowArgs {
     /// An experiment; without one, everything is listed.
     experiment: Option<String>,
-    /// Resolve it for this entry of targets.yaml.
+    /// Resolve it for this target.
     #[arg(long = "as", value_name = "TARGET")]
     like: Option<String>,
-    #[arg(long, default_value = "experiments", value_name = "FOLDER")]
-    library: PathBuf,
+    /// Folder with cases, templates, suites and presets [default: experiments/ here if there is one, else what this program has].
+    #[arg(long, value_name = "FOLDER")]
+    library: Option<PathBuf>,
+    /// File that describes further programs, as the library's targets.yaml does.
     #[arg(long, value_name = "FILE")]
     targets: Option<PathBuf>,
 }
@@ -177,6 +206,7 @@ pub struct HistoryArgs {
 pub struct ImportArgs {
     /// A case folder with experiment.yaml and lading/lading.yaml.
     from: PathBuf,
+    /// Where to put it.
     #[arg(long, default_value = "experiments", value_name = "FOLDER")]
     library: PathBuf,
 }
@@ -223,13 +253,19 @@ struct Measuring {
 
 impl Measuring {
     fn of(command: Command, argv: &[String]) -> Result<Measuring, Refusal> {
-        let (wanted, specs, rows, gate) = match &command {
-            Command::Compare(a) => (&a.wanted, a.arms.specs(), None, &a.gate),
-            Command::Aa(a) => (&a.wanted, [a.target.as_str(); 2], Some(a.rows), &a.gate),
+        let (options, rows, gate) = match &command {
+            Command::Compare(a) => (a.arms.options(&a.wanted, argv)?, a.rows, &a.gate),
+            Command::Aa(a) => {
+                let options = Options {
+                    calibrates: true,
+                    ..Options::new(&a.wanted, [&a.target; 2], argv)?
+                };
+                (options, Some(a.rows), &a.gate)
+            }
             _ => return Err(Refusal::config("not a comparison")),
         };
         Ok(Measuring {
-            options: Options::new(wanted, specs, argv)?,
+            options,
             rows,
             gate: gate.clone(),
         })
@@ -239,7 +275,7 @@ impl Measuring {
 fn measure(m: &Measuring) -> Code {
     let mut options = m.options.clone();
     if let Some(rows) = m.rows {
-        // Rows are spread over the experiments; the count of experiments is known once they are loaded.
+        // Rows are distributed over the experiments, whose number is known after loading.
         let experiments = run::prepare(&options)?.0.len();
         if rows == 0 || !rows.is_multiple_of(experiments) {
             let what = format!("--rows {rows} must be a multiple of the {experiments} experiments");
@@ -276,7 +312,7 @@ fn resume(folder: &Path) -> Code {
     measure(&measuring)
 }
 
-/// The report of a run that is over, written and printed.
+/// Writes and prints the report of a finished run.
 fn reported(finished: &Finished) -> Result<Report, Refusal> {
     let folder = &finished.folder;
     let report = analysis::analyze(folder).map_err(Refusal::failed)?;
@@ -285,7 +321,7 @@ fn reported(finished: &Finished) -> Result<Report, Refusal> {
     Ok(report)
 }
 
-/// The exit code of a run that did not reach the end of its plan.
+/// The exit code of a run that ended before its plan was complete.
 fn stopped(finished: &Finished) -> Result<Option<u8>, Refusal> {
     if let Some(why) = &finished.aborted {
         return Err(Refusal::Failed(why.clone()));
@@ -321,7 +357,7 @@ fn out(text: &str) {
 }
 
 fn print_profile(a: &ProfileArgs, argv: &[String]) -> Code {
-    let options = Options::new(&a.wanted, a.arms.specs(), argv)?;
+    let options = a.arms.options(&a.wanted, argv)?;
     let (folder, text) = profile::run(&options, a.replicates.max(1))?;
     out(&text);
     eprintln!("written to {}", folder.display());
@@ -336,6 +372,11 @@ fn analyze(a: &AnalyzeArgs) -> Code {
 }
 
 fn print_report(a: &ReportArgs) -> Code {
+    if a.positive != Positive::Higher && a.format != Format::Md {
+        return Err(Refusal::config(
+            "--positive is for --format md; other formats say what the measured value did",
+        ));
+    }
     let (report, folder) = match a.from.is_dir() {
         true => (
             analysis::analyze(&a.from).map_err(Refusal::config)?,
@@ -344,7 +385,7 @@ fn print_report(a: &ReportArgs) -> Code {
         false => (read_report(&a.from)?, None),
     };
     out(&match a.format {
-        Format::Md => report::markdown(&report),
+        Format::Md => report::markdown(&report, a.positive),
         Format::Json => report::json(&report).map_err(Refusal::failed)?,
         Format::Html => report::html(&report, folder),
         Format::Term => report::terminal(&report, io::stdout().is_terminal(), a.all),
@@ -365,9 +406,8 @@ fn read_report(path: &Path) -> Result<Report, Refusal> {
 }
 
 fn show(a: &ShowArgs) -> Code {
-    let library = Library::open(&a.library)?;
-    let targets_file = a.targets.clone();
-    let targets = Targets::read_or_none(&targets_file.unwrap_or_else(|| a.library.join("targets.yaml")))?;
+    let library = Library::open(a.library.as_deref())?;
+    let targets = Targets::of(&library, a.targets.as_deref())?;
     let Some(name) = &a.experiment else {
         out(&listing(&library, &targets)?);
         return Ok(0);
@@ -383,14 +423,14 @@ fn show(a: &ShowArgs) -> Code {
 }
 
 fn listing(library: &Library, targets: &Targets) -> Result<String, Refusal> {
-    let mut text = String::from("experiments\n");
+    let mut text = format!("experiments of {}\n", library.name);
     for case in library.cases()? {
         let description = case.layer.description.text().unwrap_or_default();
         text.push_str(&format!("  {:<44} {description}\n", case.name));
     }
     text.push_str("\nsuites\n");
-    for suite in library.suites()? {
-        let experiments = library.suite(&suite)?.join(" ");
+    for suite in library.suites() {
+        let experiments = library.suite(suite)?.join(" ");
         text.push_str(&format!("  {suite:<44} {experiments}\n"));
     }
     text.push_str("\ntargets\n");

@@ -1,4 +1,4 @@
-//! What the files of an experiment may say, and what that means for one arm.
+//! The keys of experiment files, and their meaning for one arm.
 
 use super::*;
 use crate::detect::layer::{ConfigError, Lay, List, Patch, Result, Slot, layer, suggestion};
@@ -100,7 +100,7 @@ layer!(ValidLayer at "valid" {
     max_foreign_cpu: Slot<String>,
 });
 
-/// Where a load goes: an address, or the first transport of a list on which the target listens.
+/// Destination of a load: an address, or the first transport of a list on which the target listens.
 #[derive(Debug, Clone, Default, serde::Deserialize, serde::Serialize)]
 #[serde(untagged)]
 pub enum Destination {
@@ -230,7 +230,7 @@ fn texts(map: &BTreeMap<String, Slot<String>>) -> BTreeMap<String, String> {
     present.collect()
 }
 
-/// The one of several keys that is there.
+/// The single one of several alternative keys.
 fn exactly_one<T>(found: impl IntoIterator<Item = Option<T>>) -> Option<T> {
     let mut found = found.into_iter().flatten();
     let one = found.next()?;
@@ -238,7 +238,7 @@ fn exactly_one<T>(found: impl IntoIterator<Item = Option<T>>) -> Option<T> {
 }
 
 impl Layer {
-    /// What the layers say, for one arm.
+    /// The experiment that results from the layers, for one arm.
     pub fn experiment(&self) -> Result<Experiment> {
         let goal_of = |text: &str| Goal::from_key(text).ok_or_else(|| not_allowed(text, &Goal::keys()));
         self.goal.required("goal")?;

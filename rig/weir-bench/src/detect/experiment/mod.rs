@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_regress::Direction;
 
-/// One experiment for one arm, everything resolved except what only a run knows (`{work}`, `{port:...}`).
+/// One experiment for one arm, completely resolved except for values that only a run knows (`{work}`, `{port:...}`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
     pub description: String,
@@ -26,7 +26,7 @@ pub struct Experiment {
     pub load: Vec<Load>,
     pub sinks: Vec<Sink>,
     pub measure: Measure,
-    /// Both arms of a pair run at the same time, on the same core: whatever the machine does then happens to both.
+    /// Both arms of a pair run concurrently on the same core, so that disturbances affect both.
     pub together: bool,
     pub checks: Vec<CheckRule>,
     pub valid: Valid,
@@ -34,7 +34,7 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// Something is found again by the load's table of contexts, so the load must write it.
+    /// Whether a check needs the load's table of contexts.
     pub fn needs_contexts(&self) -> bool {
         let by_points = self
             .sinks
@@ -62,9 +62,9 @@ pub struct Target {
     /// Where it listens, by transport; addresses as everywhere (`udp://...`, `unixgram://...`).
     pub listen: BTreeMap<String, String>,
     pub supports: Vec<String>,
-    /// How often it hands on what it aggregated.
+    /// Its flush interval.
     pub flush: Duration,
-    /// It delivers what it holds when told to stop, so no waiting for the last flush is needed.
+    /// It flushes when it stops, so no wait for the last flush is needed.
     pub flushes_at_stop: bool,
     /// Go targets: base of `/debug/pprof/`. Ours have it too.
     pub pprof: Option<String>,
@@ -104,11 +104,11 @@ pub enum Load {
     /// `weir-bench load run`.
     Profile {
         profile: String,
-        /// Extra flags, passed on as they are.
+        /// Extra flags, passed unchanged.
         args: Vec<String>,
         to: String,
         cpus: Option<Vec<usize>>,
-        /// The profile sends as much as the target takes; otherwise it follows a schedule.
+        /// The profile sends as much as the target accepts; otherwise it follows a schedule.
         all_out: bool,
     },
     /// Any program. It must write a manifest to `{manifest}` before it exits.
@@ -120,7 +120,7 @@ pub enum Load {
 }
 
 impl Load {
-    /// The load sends as much as the target takes.
+    /// Whether the load sends as much as the target accepts.
     pub fn all_out(&self) -> bool {
         match self {
             Load::Profile { all_out, .. } | Load::Command { all_out, .. } => *all_out,
@@ -133,7 +133,7 @@ impl Load {
         }
     }
 
-    /// What is sent, wherever it goes.
+    /// The payload, regardless of its destination.
     pub fn payload(&self) -> (&str, &[String]) {
         match self {
             Load::Profile { profile, args, .. } => (profile, args),
@@ -154,7 +154,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// There is nothing to start: the target itself says what it delivered.
+    /// Whether nothing must be started: the target itself reports what it delivered.
     pub fn is_target(&self) -> bool {
         self.kind.starts_with("target-")
     }
@@ -166,13 +166,13 @@ pub struct Measure {
     pub replicates: usize,
     /// Adaptive runs continue up to this many pairs; equal to `replicates` when not adaptive.
     pub replicates_max: usize,
-    /// Loads end with the packet that reaches so many messages, if they do before their time is over.
+    /// Loads end with the packet that reaches this many messages, if that is before their time is over.
     pub messages: Option<usize>,
     pub warmup: Duration,
     pub duration: Duration,
     pub sample_period: Duration,
     pub smaps_period: Duration,
-    /// Both arms of a pair at the same time; `None` leaves it to goal and load.
+    /// Both arms of a pair concurrently; `None`: decided by goal and load.
     pub together: Option<bool>,
     /// `None`: two flush intervals and two seconds, or less for a target that flushes when stopped.
     pub drain: Option<Duration>,
@@ -182,10 +182,9 @@ pub struct Measure {
 pub struct Valid {
     /// Delivered / sent; `None` for experiments without a countable delivery.
     pub min_target_share: Option<f64>,
-    /// How many times its rate the generator must be able to send. 0: it may be what sets the rate, because the goal is work
-    /// per message.
+    /// By which factor the generator must be able to exceed its rate. 0: it may determine the rate, because the goal is work per message.
     pub generator_headroom: f64,
-    /// Deliberate overload: loss is the subject, so the share is not judged, but the target must have worked.
+    /// Deliberate overload: loss is expected, so the share is not judged, but the target must have worked.
     pub overload: bool,
     /// No load at all (idle): nothing to deliver.
     pub idle: bool,

@@ -1,6 +1,6 @@
-//! The loads of one run: started when the target is ready, waited for while it is watched.
+//! The loads of one run: started when the target is ready, and waited for while the target is watched.
 
-use super::{Problem, Trial, invalid, tail, watch_for, watch_target};
+use super::{Problem, Profiled, Trial, invalid, tail, watch_for, watch_target};
 use crate::detect::experiment::Load;
 use crate::detect::observe::Observer;
 use crate::detect::process::{self, POLL, Process};
@@ -11,19 +11,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_rig_base::{clock, signal};
 
-/// How long a failed load waits for its target to be seen as the cause.
+/// After a load failed, how long to wait for the end of its target as the possible cause.
 const TARGET_END_WAIT: Duration = Duration::from_secs(2);
 /// Building a large payload takes a while before the first packet leaves.
 const BUILD_WAIT: Duration = Duration::from_secs(120);
 
-/// A load that runs.
+/// A running load.
 struct Running {
     process: Process,
     manifest: PathBuf,
 }
 
 impl Trial<'_> {
-    /// Starts the loads, waits for them while watching the target, and says when which phase was.
+    /// Starts the loads, waits for them while watching the target, and returns the times of the phases.
     pub fn load(&mut self, target: &mut Process, observer: &Observer) -> Result<Phases, Problem> {
         let e = self.r.experiment;
         let spawned = self.now();
@@ -37,7 +37,7 @@ impl Trial<'_> {
             self.events.add("note", &note)?;
         }
         let ended = self.now();
-        // The manifest knows when the first packet left; commands that do not say are taken at their start.
+        // The manifest has the time of the first packet; for commands without it, their start counts.
         let first_packets = loads.iter().filter_map(|load| self.first_packet(&load.manifest));
         let load_start = first_packets.min().unwrap_or(spawned).clamp(spawned, ended);
         Ok(Phases {
@@ -47,7 +47,7 @@ impl Trial<'_> {
         })
     }
 
-    /// Warm-up and window.
+    /// Warm-up and window together.
     fn whole(&self) -> Duration {
         let measure = &self.r.experiment.measure;
         measure.warmup + measure.duration
@@ -79,7 +79,7 @@ impl Trial<'_> {
         Ok(Running { process, manifest })
     }
 
-    /// The load with its words filled in.
+    /// The load with its words in braces replaced.
     fn filled(&mut self, load: &Load) -> Result<Load, Problem> {
         let mut load = load.clone();
         match &mut load {
@@ -95,7 +95,7 @@ impl Trial<'_> {
         Ok(load)
     }
 
-    /// A generator aimed at the sink measures the sink. Everything would arrive, so delivery alone cannot show it.
+    /// Refuses a generator that is aimed at the sink: everything would arrive, so delivery alone cannot show the mistake.
     fn refuse_sink_as_destination(&mut self, load: &Load) -> Result<(), Problem> {
         let words = match load {
             Load::Profile { to, .. } => std::slice::from_ref(to),
@@ -112,19 +112,23 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Waits for the loads, and takes profiles meanwhile where they are wanted; what the profiler noted.
+    /// Waits for the loads, and takes profiles meanwhile if requested. Returns the profiler's notes.
     fn attend(&mut self, loads: &mut [Running], target: &mut Process) -> Result<Vec<String>, Problem> {
-        let (folder, measure) = (self.r.folder, &self.r.experiment.measure);
-        let profile = match self.r.profile.zip(self.r.experiment.target.pprof.as_ref()) {
-            Some((take, base)) => Some((take, self.names.fill(base)?)),
-            None => None,
-        };
+        let (folder, measure, pid) = (self.r.folder, &self.r.experiment.measure, target.pid);
+        let pprof = self.r.experiment.target.pprof.as_ref();
+        let pprof = pprof.map(|base| self.names.fill(base)).transpose()?;
+        let pprof = pprof.as_deref();
         thread::scope(|scope| {
-            let job = profile.map(|(take, base)| {
+            let job = self.r.profile.map(|take| {
                 scope.spawn(move || {
-                    // The profile covers the measured window, so it begins when the warm-up is over.
+                    // The profile covers the measured window, so it begins after the warm-up.
                     pause(measure.warmup);
-                    take(&base, folder, measure.duration)
+                    take(&Profiled {
+                        pid,
+                        pprof,
+                        folder,
+                        window: measure.duration,
+                    })
                 })
             });
             self.wait_for(loads, target)?;
@@ -149,13 +153,13 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Whether a load has ended, and well.
+    /// Whether a load has ended successfully.
     fn has_ended(&self, load: &mut Running, target: &mut Process) -> Result<bool, Problem> {
         let Some(status) = load.process.ended() else {
             return Ok(false);
         };
         if !status.success() {
-            // A target that dies takes the load with it, and the load may be seen to end first.
+            // A dying target ends the load too, and the load's end may be seen first.
             watch_for(target, TARGET_END_WAIT)?;
             let log = tail(&self.r.folder.join(format!("{}.stderr", load.process.name())));
             let what = format!("the load ended with {}{log}", process::describe(status));
@@ -167,7 +171,7 @@ impl Trial<'_> {
         }
     }
 
-    /// When a load's first packet left, on the clock of this run.
+    /// Time of a load's first packet, on the clock of this run.
     fn first_packet(&self, manifest: &Path) -> Option<u64> {
         let text = fs::read_to_string(manifest).ok()?;
         let manifest: serde_json::Value = serde_json::from_str(&text).ok()?;
@@ -177,7 +181,7 @@ impl Trial<'_> {
     }
 }
 
-/// Host and port of what follows a scheme.
+/// Host and port after a scheme.
 fn host(address: &str) -> Option<&str> {
     address.split('/').next().filter(|host| !host.is_empty())
 }

@@ -1,4 +1,4 @@
-//! Where two arms that run at the same time wait for each other: before their load, and before they are stopped.
+//! Synchronises two concurrent arms: before their load, and before their stop.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ pub struct Meeting {
 #[derive(Debug, Default)]
 struct Met {
     arrivals: usize,
-    /// One of the two has ended, with success or not; the other continues alone.
+    /// One of the two has ended, successfully or not; the other continues alone.
     left: bool,
 }
 
@@ -20,7 +20,7 @@ impl Meeting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the other arm is here too, `time` being the first or the second.
+    /// Waits until the other arm has arrived too; `time`: first or second meeting.
     pub(super) fn wait(&self, time: usize) {
         let mut state = self.lock();
         state.arrivals += 1;
@@ -31,7 +31,7 @@ impl Meeting {
     }
 }
 
-/// However an arm ends, the other must not wait for it.
+/// When an arm ends in any way, the other must not wait for it.
 pub(super) struct Leave<'a>(pub &'a Meeting);
 
 impl Drop for Leave<'_> {

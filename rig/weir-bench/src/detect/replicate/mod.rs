@@ -1,4 +1,4 @@
-//! One run of one arm: a fresh process, a fresh folder, fresh sockets; measured, ended, and judged.
+//! One run of one arm: a fresh process, directory and sockets; measured, ended, and judged.
 
 mod load;
 mod meeting;
@@ -26,17 +26,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_rig_base::{clock, signal};
 
-/// Takes extra records while the load runs: base address, folder for files, length of the window; returns notes.
-pub type Profiler<'a> = &'a (dyn Fn(&str, &Path, Duration) -> Vec<String> + Sync);
+/// Takes extra records while the load runs; returns notes.
+pub type Profiler<'a> = &'a (dyn Fn(&Profiled) -> Vec<String> + Sync);
+
+/// A target whose window has begun.
+pub struct Profiled<'a> {
+    pub pid: i32,
+    /// Base address of its profiles, if it has any.
+    pub pprof: Option<&'a str>,
+    /// Where files go.
+    pub folder: &'a Path,
+    pub window: Duration,
+}
 
 /// Everything that defines one run.
 pub struct Replicate<'a> {
     pub header: Header,
-    /// Where its files go.
+    /// Directory of its files.
     pub folder: &'a Path,
     pub experiment: &'a Experiment,
     pub bin: &'a Path,
-    /// Files of the case that are copied into the work folder.
+    /// Files of the case, copied into the work directory.
     pub files: Option<&'a Path>,
     pub seed: u64,
     /// Bytes of padding in the environment.
@@ -46,11 +56,11 @@ pub struct Replicate<'a> {
     pub rig_cpus: Option<&'a [usize]>,
     pub rules: &'a Rules,
     pub profile: Option<Profiler<'a>>,
-    /// Of a pair whose arms run at the same time.
+    /// Set for a pair with concurrent arms.
     pub meeting: Option<&'a Meeting>,
 }
 
-/// Something outside the run went wrong; trying again is pointless or the user wants to stop.
+/// An error outside the run: trying again is pointless, or the user wants to stop.
 #[derive(Debug)]
 pub enum Abort {
     Interrupted,
@@ -117,8 +127,7 @@ impl Events {
     }
 }
 
-/// Runs it and stores capture, events, manifest and verdict. A target that misbehaves gives an invalid result, not an
-/// error.
+/// Runs it and stores capture, events, manifest and verdict. A misbehaving target gives an invalid result, not an error.
 pub fn run(r: &Replicate) -> Result<Measured, Abort> {
     let _leave = r.meeting.map(Leave);
     fs::create_dir_all(r.folder)?;
@@ -127,7 +136,7 @@ pub fn run(r: &Replicate) -> Result<Measured, Abort> {
     header.started_unix_ns = clock::unix_ns();
     let file = fs::File::create(r.folder.join("events.jsonl"))?;
     let mut events = Events { start_ns, file };
-    // In the usual place for such folders: socket paths must stay below 108 bytes.
+    // In the usual place for temporary directories, because socket paths must stay below 108 bytes.
     let work = tempfile::Builder::new().prefix("wb").tempdir()?;
     match measured(r, &mut events, work.path()) {
         Ok((seen, phases)) => store(r.folder, &header, &seen, &phases)?,
@@ -149,8 +158,8 @@ fn store(folder: &Path, header: &Header, seen: &[Seen], phases: &Phases) -> io::
     writer.finish()
 }
 
-/// The per-context table of a manifest has done its work once the sink was compared with it; a run of a hundred
-/// thousand contexts would otherwise store it dozens of times. It follows from profile and seed whenever it is needed.
+/// Removes the per-context table of a manifest after the sink was compared with it; otherwise a run of a hundred thousand contexts would
+/// store it dozens of times. Profile and seed can reproduce it.
 fn slim_manifests(folder: &Path) -> io::Result<()> {
     for i in 0.. {
         let path = rig::numbered(folder, "manifest", i, "json");
@@ -164,7 +173,7 @@ fn slim_manifests(folder: &Path) -> io::Result<()> {
             fs::write(&path, manifest.to_string())?;
         }
     }
-    // The points a target printed are in the sink's report by now.
+    // The sink's report already has the points that a target printed.
     let stdout = folder.join("target.stdout");
     if fs::metadata(&stdout).is_ok_and(|m| m.len() > 1 << 20) {
         fs::write(&stdout, "more than 1 MiB, counted in sink.json and not kept\n")?;
@@ -189,7 +198,7 @@ fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Seen
         work,
         names,
     };
-    // Sinks first: a target may look for its intake when it starts.
+    // Sinks first: a target may connect to its intake when it starts.
     let mut sinks = Sinks::start(&mut trial)?;
     let cgroup = trial.limit_memory()?;
     let mut target = trial.start_target(cgroup.as_ref())?;
@@ -225,7 +234,7 @@ impl Trial<'_> {
         clock::monotonic_ns() - self.events.start_ns
     }
 
-    /// A control group, or a note that there is none.
+    /// A control group, or a note why there is none.
     fn limit_memory(&mut self) -> Result<Option<Cgroup>, Problem> {
         match self
             .r
@@ -258,7 +267,7 @@ impl Trial<'_> {
         self.start("target", &argv, &env, cpus, cgroup)
     }
 
-    /// One of the rig's own programs.
+    /// Starts one of the rig's own programs.
     fn start_helper(&self, name: &str, argv: &[String], cpus: Option<&[usize]>) -> Result<Process, Problem> {
         self.start(name, argv, &BTreeMap::new(), cpus.or(self.r.rig_cpus), None)
     }
@@ -313,7 +322,7 @@ impl Trial<'_> {
         Ok(outcome.seen)
     }
 
-    /// CPU time of the target's whole life up to now: once when it is ready, once when it has ended.
+    /// CPU time of the target's life until now: recorded once when it is ready, once after its end.
     fn life(&self, target: &Process) -> Vec<Seen> {
         let seen = target.cpu_ns().map(|ns| Seen {
             t: self.now(),
@@ -325,17 +334,17 @@ impl Trial<'_> {
         seen.into_iter().collect()
     }
 
-    /// Waits so that what the target aggregated last reaches the sink.
+    /// Waits until the last aggregated data has reached the sink.
     fn drain(&self, target: &mut Process) -> Result<(), Problem> {
         let e = self.r.experiment;
         let wait = e.measure.drain.unwrap_or_else(|| {
             if e.sinks.is_empty() {
                 Duration::ZERO
             } else if e.target.flushes_at_stop {
-                // It delivers the open bucket when it stops; only what is on its way needs a moment.
+                // It flushes when it stops, so only data in flight needs a moment.
                 Duration::from_millis(200)
             } else {
-                // The bucket that is open now closes within one interval and leaves with the flush after that.
+                // The open bucket closes within one interval and is delivered with the flush after that.
                 2 * e.target.flush + Duration::from_secs(2)
             }
         });
@@ -367,7 +376,7 @@ fn interrupted() -> Result<(), Problem> {
     }
 }
 
-/// A look at the target while something else is waited for.
+/// Checks the target while waiting for something else.
 fn watch_target(target: &mut Process) -> Result<(), Problem> {
     interrupted()?;
     match target.ended() {
@@ -388,7 +397,7 @@ fn watch_for(target: &mut Process, time: Duration) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The last words of a program, for messages.
+/// The last output of a program, for messages.
 fn tail(path: &Path) -> String {
     let text = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -399,7 +408,7 @@ fn tail(path: &Path) -> String {
     })
 }
 
-/// The folder of the next attempt of an arm.
+/// The directory of the next attempt of an arm.
 pub fn next_folder(arm: &Path) -> io::Result<(usize, PathBuf)> {
     let folders = capture::replicate_folders(arm)?;
     let last = folders.last().and_then(|p| capture::replicate_number(p));

@@ -1,4 +1,4 @@
-//! What the words in braces of an experiment's files stand for in one run, and the files that they are filled into.
+//! The meaning of the words in braces in an experiment's files, for one run.
 
 use super::{Problem, Replicate};
 use crate::detect::experiment::Ready;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// What `{...}` stands for in this run.
+/// The values of `{...}` in this run.
 pub struct Names {
     fixed: BTreeMap<String, String>,
     ports: BTreeMap<String, u16>,
@@ -27,7 +27,7 @@ impl Names {
         let flush = r.experiment.target.flush;
         names.set("flush", format!("{}ms", flush.as_millis()));
         names.set("flush_s", flush.as_secs().max(1).to_string());
-        // Addresses of sinks are known to the target's configuration.
+        // The target's configuration can contain the addresses of sinks.
         for (i, sink) in r.experiment.sinks.iter().enumerate() {
             let address = names.fill(&sink.listen)?;
             let plain = address
@@ -58,8 +58,8 @@ impl Names {
         })
     }
 
-    /// Replaces `{work}`, `{bin}`, `{port:name}` (a free port, the same for the same name) and so on. Other text in
-    /// braces stays as it is: configuration files are full of them.
+    /// Replaces `{work}`, `{bin}`, `{port:name}` (a free port, the same for the same name) and so on. Other text in braces stays, because
+    /// configuration files contain many of them.
     pub fn fill(&mut self, text: &str) -> Result<String, ConfigError> {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;

@@ -1,4 +1,4 @@
-//! When a program may be used: conditions that experiments name, and sinks that listen.
+//! Readiness of programs: conditions in experiments, and listening sinks.
 
 use super::{Problem, Trial, interrupted, invalid, tail};
 use crate::detect::experiment::Ready;
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use weir_rig_base::http;
 
-/// How long a sink may take to listen.
+/// Timeout for a sink to listen.
 const SINK_WAIT: Duration = Duration::from_secs(20);
 
 impl Trial<'_> {
@@ -93,7 +93,7 @@ fn is_ready(condition: &Ready, folder: &Path) -> Result<bool, Problem> {
     })
 }
 
-/// Whether the target has printed such a line.
+/// Whether the target has printed a matching line.
 fn has_line(pattern: &str, folder: &Path) -> Result<bool, ConfigError> {
     let regex = regex_lite::Regex::new(pattern).map_err(|e| ConfigError(format!("log_line: {e}")))?;
     let logs = ["target.stdout", "target.stderr"].map(|file| fs::read(folder.join(file)).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! The sinks of one run: started before the target, asked or ended after it.
+//! The sinks of one run: started before the target, queried or ended after it.
 
 use super::ready::wait_for_sink;
 use super::{Problem, Trial};
@@ -9,7 +9,7 @@ use crate::detect::rig;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a sink may take to write what it received.
+/// Timeout for a sink to write its report.
 const REPORT_WAIT: Duration = Duration::from_secs(20);
 
 /// Each with its process, if it has one.
@@ -33,7 +33,7 @@ impl Sinks {
             sinks.push((argv.map(start).transpose()?, sink));
         }
         for (process, sink) in &mut sinks {
-            // A scraper waits for the target by itself.
+            // A scraper waits for the target itself.
             if let Some(process) = process
                 && sink.kind != "scrape"
             {
@@ -49,7 +49,7 @@ impl Sinks {
             .filter_map(|(process, _)| Some(process.as_ref()?.pid))
     }
 
-    /// Asks targets for their books while they still run.
+    /// Queries targets for their books while they still run.
     pub fn ask(&self, folder: &Path, target: &mut Process) -> Result<(), Problem> {
         for (i, (_, sink)) in self.0.iter().enumerate() {
             if sink.kind == rig::TARGET_BOOKS {
@@ -61,7 +61,7 @@ impl Sinks {
         Ok(())
     }
 
-    /// Ends the sinks and writes what they received.
+    /// Ends the sinks and writes their reports.
     pub fn report(&mut self, trial: &mut Trial) -> Result<(), Problem> {
         let folder = trial.r.folder;
         for (i, (process, sink)) in self.0.iter_mut().enumerate() {

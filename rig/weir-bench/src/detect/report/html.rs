@@ -1,4 +1,4 @@
-//! One file that opens anywhere: tables and plots, no script, nothing fetched.
+//! A self-contained HTML file: tables and plots, without scripts or external resources.
 
 use super::junit::escape;
 use super::{Cells, Words, date, goal_title, limit_text, mark, series_value, svg, traces};
@@ -17,7 +17,7 @@ td.wrap{white-space:normal}.scroll{overflow-x:auto}h1{font-size:1.5rem}h2{font-s
 .warn{background:#fffbeb;border-left:4px solid #b45309;padding:.4rem .8rem}code{background:#f3f4f6;padding:.1rem .3rem}\
 @media(prefers-color-scheme:dark){body{background:#111;color:#e5e7eb}th,td{border-color:#374151}.worse{background:#3f1d1d}.better{background:#14321f}.warn{background:#3b2f12}code{background:#1f2937}}";
 
-/// `folder` holds the captures for the traces; without it the page has everything else.
+/// `folder` has the captures for the traces; without it the page contains everything else.
 pub fn html(r: &Report, folder: Option<&Path>) -> String {
     let mut o = String::new();
     let title = if r.run.kind == "aa" {
@@ -146,7 +146,7 @@ fn row_html(o: &mut String, row: &Row) {
     );
 }
 
-/// An A/A run has one plot per row of an experiment; a comparison has one row. More than this is not useful.
+/// An A/A run has one plot per row of an experiment; a comparison has one row. More than this are not useful.
 const PLOTS_MAX: usize = 12;
 
 fn experiment(o: &mut String, r: &Report, e: &ExperimentInfo, folder: Option<&Path>) {
@@ -180,7 +180,7 @@ fn experiment(o: &mut String, r: &Report, e: &ExperimentInfo, folder: Option<&Pa
     o.push('\n');
 }
 
-/// What happened inside the last runs.
+/// Plots of the last runs over time.
 fn over_time(o: &mut String, e: &ExperimentInfo, folder: &Path) {
     let records = record::read_pairs(folder).unwrap_or_default();
     let mine = records.iter().filter(|p| p.experiment == e.name);

@@ -1,25 +1,26 @@
-//! The report as a comment on a change: same order and same middle columns as the report this grew from.
+//! The report as a comment on a change, with the order and middle columns of SMP's report.
 
-use super::{Cells, Words, date, goal_title, is_interesting, limit_text, mark, series_value};
+use super::{Cells, Positive, Words, date, goal_title, is_interesting, limit_text, mark, series_value};
 use crate::detect::analysis::{Report, Row};
 use std::fmt::Write as _;
 
 /// Forges cut comments at 65 536 characters.
 const SIZE_MAX: usize = 60_000;
 
-pub fn markdown(r: &Report) -> String {
-    let full = render(r, true);
+pub fn markdown(r: &Report, positive: Positive) -> String {
+    let r = &positive.applied(r);
+    let full = render(r, positive, true);
     if full.len() <= SIZE_MAX {
         full
     } else {
-        render(r, false)
+        render(r, positive, false)
     }
 }
 
-fn render(r: &Report, dimensions: bool) -> String {
+fn render(r: &Report, positive: Positive, dimensions: bool) -> String {
     let mut o = String::new();
     head(&mut o, r);
-    explanation(&mut o, r);
+    explanation(&mut o, r, positive);
     interesting(&mut o, r);
     details(&mut o, r);
     checks(&mut o, r);
@@ -81,7 +82,7 @@ fn head(o: &mut String, r: &Report) {
     }
 }
 
-fn explanation(o: &mut String, r: &Report) {
+fn explanation(o: &mut String, r: &Report, positive: Positive) {
     let w = Words::of(r);
     let _ = write!(
         o,
@@ -97,13 +98,13 @@ fn explanation(o: &mut String, r: &Report) {
         that shows neither is *inconclusive*; that is not the same as no change. Changes above {d} would very likely have been \
         flagged; a change of exactly {e} is flagged half of the time. MDE is the smallest change that this row's spread and \
         number of pairs would have told from zero in 80% of all cases.\n\n\
-        Positive values mean that the measured value went up. Whether that is good depends on the goal, so the first column \
-        says it: ✅ better, ❌ worse, ➖ no change of this size, ❔ unknown. An experiment is erratic when the standard \
+        {sign}: ✅ better, ❌ worse, ➖ no change of this size, ❔ unknown. An experiment is erratic when the standard \
         deviation of its runs exceeds 0.1 of their mean.\n\n",
         c = w.confidence,
         e = w.effect,
         a = w.accident,
-        d = w.double
+        d = w.double,
+        sign = positive.sentence()
     );
 }
 

@@ -3,6 +3,7 @@
 mod html;
 mod junit;
 mod markdown;
+mod sign;
 mod svg;
 mod terminal;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub use html::html;
 pub use junit::{escape, junit};
 pub use markdown::markdown;
+pub use sign::Positive;
 pub use terminal::terminal;
 
 /// `20261121T093000` from seconds since 1970.
@@ -86,7 +88,7 @@ pub fn is_interesting(row: &Row) -> bool {
 
 pub fn goal_title(row: &Row) -> String {
     match row.saturated {
-        // The experiment asks for throughput, but at a fixed rate that is a constant of the generator.
+        // The experiment's goal is throughput, but at a fixed rate that is a constant of the generator.
         Some(_) => format!("{} (saturated-goal)", row.goal.title()),
         None => row.goal.title().to_owned(),
     }
@@ -105,7 +107,7 @@ pub fn verdict_title(row: &Row) -> String {
     text
 }
 
-/// A row as every format prints it; what was not estimated is empty.
+/// A row in the form for all formats; missing estimates are empty.
 #[derive(Default)]
 struct Cells {
     baseline: String,
@@ -115,7 +117,7 @@ struct Cells {
     confidence: String,
     q: String,
     mde: String,
-    /// With the reason where there is one.
+    /// With its reason, if any.
     verdict: String,
 }
 
@@ -177,7 +179,7 @@ pub fn signed(v: f64) -> String {
     }
 }
 
-/// Whole shares of 100 % would hide that a p-value is never zero.
+/// Rounding to 100 % would hide that a p-value is never zero.
 fn confidence(c: &Change) -> String {
     if c.confidence > 99.995 {
         ">99.99%".to_owned()
@@ -214,7 +216,7 @@ fn value(row: &Row, v: Option<f64>) -> String {
     v.map_or("n/a".to_owned(), |v| row.goal.unit().show(v))
 }
 
-/// Everything the explanation says in words, in one place for all formats.
+/// The explanatory texts, shared by all formats.
 struct Words {
     confidence: String,
     effect: String,
@@ -235,7 +237,7 @@ impl Words {
 
 /// Writes report.md, report.json, report.html and plots/*.svg into the run's folder.
 pub fn write_all(folder: &Path, report: &Report) -> io::Result<()> {
-    fs::write(folder.join("report.md"), markdown(report))?;
+    fs::write(folder.join("report.md"), markdown(report, Positive::Higher))?;
     fs::write(folder.join("report.json"), json(report)?)?;
     fs::write(folder.join("report.html"), html(report, Some(folder)))?;
     let plots = folder.join("plots");
@@ -248,7 +250,7 @@ pub fn write_all(folder: &Path, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-/// A name with nothing in it that a file system might take for something else.
+/// A name without characters that are special to a file system.
 pub fn file_name(name: &str) -> String {
     name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_', "_")
 }
@@ -284,7 +286,7 @@ fn trace(points: &[Point], rate: bool) -> svg::Trace {
     pairs.map(between).collect()
 }
 
-/// Whole seconds without a unit sign are unambiguous in our own output.
+/// Whole seconds without a unit are unambiguous in our own output.
 pub fn show_duration(d: Duration) -> String {
     let s = d.as_secs_f64();
     if s < 1.0 {

@@ -92,7 +92,7 @@ impl Axis {
     }
 }
 
-/// All headline changes with their intervals and the band in which a change does not matter.
+/// All headline changes with their intervals, and the band of changes that do not matter.
 pub fn forest(r: &Report) -> Svg {
     let rows: Vec<(&Row, &crate::detect::analysis::Change)> = r
         .rows
@@ -158,8 +158,7 @@ pub fn forest(r: &Report) -> Svg {
     }
 }
 
-/// Every pair in the order in which it ran: drift shows as both dots moving together, a change as all lines leaning the
-/// same way.
+/// Every pair in the order of the runs: drift shows as both dots moving together, a change as all lines leaning the same way.
 pub fn pairs(row: &Row) -> Svg {
     let (left, right, top, bottom) = (70.0, 440.0, 24.0, 190.0);
     let y = Axis::over(

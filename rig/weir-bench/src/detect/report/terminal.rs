@@ -120,7 +120,7 @@ fn dimensions(o: &mut String, r: &Report, colour: bool, all: bool) {
     table.write(o, colour);
 }
 
-/// Rows of one width per column, each with what it means for the reader: better, worse, none or unknown.
+/// Rows with one width per column, each with its meaning: better, worse, none or unknown.
 struct Table<const N: usize> {
     head: [String; N],
     rows: Vec<([String; N], String)>,

@@ -1,4 +1,4 @@
-//! A whole run: plan, pairs in random order, retries, interruption and resumption.
+//! A complete run: plan, pairs in random order, retries, interruption and resumption.
 
 mod prepare;
 mod progress;
@@ -9,6 +9,7 @@ pub use prepare::{Prepared, prepare};
 pub use rig::Rig;
 
 use super::layer::ConfigError;
+use super::library::Library;
 use super::procfs;
 use super::record::{self, ArmInfo, CalibrationNote, RUN_VERSION, RunInfo};
 use super::replicate::Abort;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use weir_regress::plan::{PlannedPair, plan};
 use weir_rig_base::{clock, process, signal};
 
-/// Results need room; a run that cannot store them is refused before it costs anybody an hour.
+/// Minimum free space: a run that cannot store its results is refused before it costs an hour.
 const FREE_MIN: u64 = 200 << 20;
 
 /// What to run and how, as every command that measures takes it.
@@ -32,13 +33,13 @@ pub struct Wanted {
     /// Also the experiments of this suite.
     #[arg(long)]
     pub suite: Option<String>,
-    /// Folder with cases, templates, suites and presets.
-    #[arg(long, default_value = "experiments", value_name = "FOLDER")]
-    pub library: PathBuf,
-    /// File that describes programs; default: targets.yaml in the library.
+    /// Folder with cases, templates, suites and presets [default: experiments/ here if there is one, else what this program has].
+    #[arg(long, value_name = "FOLDER")]
+    pub library: Option<PathBuf>,
+    /// File that describes further programs, as the library's targets.yaml does.
     #[arg(long, value_name = "FILE")]
     pub targets: Option<PathBuf>,
-    /// Which entry of targets.yaml says how `bin:` and `git:` programs are started; `none` leaves it to the experiment.
+    /// Which target says how `bin:` and `git:` programs are started; `none` leaves it to the experiment.
     #[arg(long = "as", default_value = "weir", value_name = "TARGET")]
     pub like: String,
     /// `thorough` as the experiments say, or the name of a file in presets/ such as `quick`.
@@ -93,10 +94,8 @@ impl Wanted {
         self.cache.clone().unwrap_or_else(default_cache)
     }
 
-    fn targets_file(&self) -> PathBuf {
-        self.targets
-            .clone()
-            .unwrap_or_else(|| self.library.join("targets.yaml"))
+    pub fn library(&self) -> Result<Library, ConfigError> {
+        Library::open(self.library.as_deref())
     }
 
     fn check(&self) -> Result<(), Refusal> {
@@ -126,7 +125,11 @@ pub struct Options {
     pub wanted: Wanted,
     /// `bin:PATH`, `git:REVISION` or `target:NAME` of each arm.
     pub specs: [String; 2],
-    /// A program against itself: rows per experiment.
+    /// What each arm's command ends with.
+    pub args: [Vec<String>; 2],
+    /// A program against itself, to judge the detector.
+    pub calibrates: bool,
+    /// Rows per experiment, each a comparison of its own.
     pub rows: Option<usize>,
     pub seed: u64,
     /// Folder of a run that is resumed.
@@ -138,10 +141,12 @@ impl Options {
     pub fn new(wanted: &Wanted, specs: [&str; 2], argv: &[String]) -> Result<Options, Refusal> {
         wanted.check()?;
         Ok(Options {
-            // Nanoseconds are as good a draw as any; the report prints it.
+            // Nanoseconds are random enough; the report prints the seed.
             seed: wanted.seed.unwrap_or_else(|| clock::unix_ns() & 0xffff_ffff),
             wanted: wanted.clone(),
             specs: specs.map(str::to_owned),
+            args: Default::default(),
+            calibrates: false,
             rows: None,
             resume: None,
             argv: argv.to_vec(),
@@ -169,12 +174,12 @@ impl Refusal {
         Refusal::Failed(why.to_string())
     }
 
-    /// Something about a file that cannot be used.
+    /// An error about an invalid file.
     pub fn unusable(path: &Path, why: impl std::fmt::Display) -> Refusal {
         Refusal::Config(format!("{}: {why}", path.display()))
     }
 
-    /// Something about a file that went wrong.
+    /// An error of a file operation.
     pub fn failed_at(path: &Path, why: impl std::fmt::Display) -> Refusal {
         Refusal::Failed(format!("{}: {why}", path.display()))
     }
@@ -189,18 +194,17 @@ impl From<ConfigError> for Refusal {
 #[derive(Debug)]
 pub struct Finished {
     pub folder: PathBuf,
-    /// Under which a calibration of this kind is remembered.
+    /// The key of the calibration for this kind of run.
     pub calibration_key: String,
     pub interrupted: bool,
-    /// Storing failed or the configuration turned out wrong on the way.
+    /// Storing failed, or the configuration turned out to be invalid.
     pub aborted: Option<String>,
 }
 
-/// Runs (or continues) the plan. `None` when it was only to be printed. Whatever happens after the folder exists, what was
-/// measured stays.
+/// Runs or continues the plan. `None` if it was only printed. After the directory exists, measurements are never lost.
 pub fn execute(o: &Options) -> Result<Option<Finished>, Refusal> {
     let (prepared, arms) = prepare(o)?;
-    let ways = ways(&prepared, o.rows.is_some())?;
+    let ways = ways(&prepared, o.calibrates)?;
     let calibration = weakest(&ways, &o.wanted.cache());
     if o.wanted.require_calibration {
         require(calibration.as_ref())?;
@@ -211,9 +215,10 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, Refusal> {
         print_plan(&prepared, &schedule, o.seed);
         return Ok(None);
     }
-    let info = run_info(o, &prepared, &arms, calibration);
+    let library = o.wanted.library()?.name;
+    let info = run_info(o, &prepared, &arms, calibration, library);
     let folder = open_folder(o, &info)?;
-    // Children run in folders of their own, so every path they get must be absolute.
+    // Children run in other directories, so every path that they get must be absolute.
     let folder = fs::canonicalize(&folder).map_err(|e| Refusal::failed_at(&folder, e))?;
     let mut runner = Runner::new(o, &prepared, &arms, info.id, folder.clone())?;
     signal::catch_interrupts();
@@ -254,12 +259,12 @@ fn print_plan(prepared: &[Prepared], schedule: &[Vec<PlannedPair>], seed: u64) {
     }
 }
 
-/// Experiments that both targets can take part in.
+/// Experiments that both targets support.
 pub fn runnable(prepared: &[Prepared]) -> impl Iterator<Item = &Prepared> {
     prepared.iter().filter(|p| p.info.unsupported.is_none())
 }
 
-/// The values of `together` among the experiments that will run. A calibration is of one of the two.
+/// The values of `together` among the experiments that will run. A calibration covers one of the two.
 fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
     let mut ways: Vec<bool> = runnable(prepared).map(|p| p.arms[0].together).collect();
     ways.sort_unstable();
@@ -279,7 +284,7 @@ fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
     )))
 }
 
-/// The calibration that says least for a run of these ways: none if one of them has none, a failed one before an accepted one.
+/// The weakest calibration for these modes: none if one is missing, a failed one before an accepted one.
 fn weakest(ways: &[bool], cache: &Path) -> Option<CalibrationNote> {
     let stored = |together: &bool| super::history::stored_calibration(cache, &calibration_key(*together));
     let notes: Vec<CalibrationNote> = ways.iter().map(stored).collect::<Option<_>>()?;
@@ -287,12 +292,12 @@ fn weakest(ways: &[bool], cache: &Path) -> Option<CalibrationNote> {
     failed.or(notes.first()).cloned()
 }
 
-/// What calibration depends on: the machine and whether the arms of a pair run together, not the program.
+/// A calibration depends on the machine and on whether the arms are concurrent, not on the program.
 pub fn calibration_key(together: bool) -> String {
     host_key() + if together { "; arms together" } else { "" }
 }
 
-/// The machine as far as it decides how well it measures.
+/// The properties of the machine that affect measurements.
 pub fn host_key() -> String {
     let host = procfs::describe_host();
     ["cpu", "cpus", "kernel"]
@@ -305,6 +310,7 @@ fn run_info(
     prepared: &[Prepared],
     arms: &[ArmProgram; 2],
     calibration: Option<CalibrationNote>,
+    library: String,
 ) -> RunInfo {
     let created = clock::unix_ns() / 1_000_000_000;
     let target_cpus = runnable(prepared).next().map(|p| match &p.arms[0].target.cpus {
@@ -316,7 +322,7 @@ fn run_info(
     RunInfo {
         version: RUN_VERSION,
         id: format!("{}-{:04x}", super::report::stamp(created), o.seed & 0xffff),
-        kind: if o.rows.is_some() { "aa" } else { "compare" }.to_owned(),
+        kind: if o.calibrates { "aa" } else { "compare" }.to_owned(),
         created_unix: created,
         argv: o.argv.clone(),
         seed: format!("{:#x}", o.seed),
@@ -332,7 +338,7 @@ fn run_info(
         confidence: o.wanted.confidence / 100.0,
         row_pairs: o.rows.map(|_| o.wanted.pairs.unwrap_or(usual_pairs)),
         calibration,
-        folder_of_experiments: o.wanted.library.display().to_string(),
+        folder_of_experiments: library,
         working_folder: std::env::current_dir().ok(),
     }
 }
@@ -344,10 +350,10 @@ fn open_folder(o: &Options, info: &RunInfo) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// Half a run of one thing and half of another are evidence of nothing.
+/// Refuses to resume with other programs or settings: half a run of each is no evidence.
 fn check_unchanged(folder: &Path, info: &RunInfo) -> Result<(), Refusal> {
     let old = record::read_run(folder).map_err(Refusal::config)?;
-    let same = |a: &ArmInfo, b: &ArmInfo| a.sha256 == b.sha256 && a.spec == b.spec;
+    let same = |a: &ArmInfo, b: &ArmInfo| (&a.sha256, &a.spec, &a.args) == (&b.sha256, &b.spec, &b.args);
     let what = if !same(&old.baseline, &info.baseline) || !same(&old.comparison, &info.comparison) {
         "programs"
     } else if old.experiments != info.experiments {

@@ -1,4 +1,4 @@
-//! Everything that can be loaded, resolved and refused before anything runs.
+//! Everything that can be loaded, resolved and refused before a run.
 
 use super::{Options, Refusal};
 use crate::detect::experiment::{Experiment, Load};
@@ -10,10 +10,10 @@ use crate::detect::values::Rules;
 use weir_regress::Direction;
 use weir_rig_base::cpu;
 
-/// What the host may take away of a core.
+/// Maximum steal time, as a share of a core.
 const STEAL: f64 = 0.02;
-/// The same for concurrent arms, which lose it together: the ratios of pairs that lost up to this vary by 4 to 8 % where those of
-/// undisturbed pairs do by 3 to 7 %; beyond it, by 4 to 9 % (rig/docs/benchmarking.md).
+/// The same for concurrent arms, which lose it equally: the ratios of pairs below this limit vary by 4 to 8 %, against 3 to 7 % for
+/// undisturbed pairs; above it, by 4 to 9 % (rig/docs/benchmarking.md).
 const STEAL_TOGETHER: f64 = 0.1;
 /// Stands for "no limit" in stored rules.
 const BUSY_ACCEPTED: f64 = 1e6;
@@ -25,9 +25,9 @@ pub struct Prepared {
     pub info: ExperimentInfo,
 }
 
-/// Loads, resolves and checks everything that can be checked without running anything.
+/// Loads, resolves and checks everything that needs no run.
 pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal> {
-    let library = Library::open(&o.wanted.library)?;
+    let library = o.wanted.library()?;
     let mut patterns = o.wanted.experiments.clone();
     if let Some(suite) = &o.wanted.suite {
         patterns.extend(library.suite(suite)?);
@@ -38,7 +38,7 @@ pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal>
     }
     let preset = library.preset(&o.wanted.preset)?;
     let cases = library.select(&patterns)?;
-    let arms = programs(o)?;
+    let arms = programs(o, &library)?;
     let prepared = cases.into_iter().map(|mut case| {
         case.layer.lay(preset.clone());
         prepare_case(case, &arms, o)
@@ -46,10 +46,14 @@ pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal>
     Ok((prepared.collect::<Result<_, _>>()?, arms))
 }
 
-fn programs(o: &Options) -> Result<[ArmProgram; 2], Refusal> {
-    let targets = Targets::read_or_none(&o.wanted.targets_file())?;
-    let program = |spec: &str| targets::arm(spec, &o.wanted.like, &targets, &o.wanted.cache());
-    let arms = [program(&o.specs[0])?, program(&o.specs[1])?];
+fn programs(o: &Options, library: &Library) -> Result<[ArmProgram; 2], Refusal> {
+    let targets = Targets::of(library, o.wanted.targets.as_deref())?;
+    let program = |arm: usize| -> Result<ArmProgram, Refusal> {
+        let mut program = targets::arm(&o.specs[arm], &o.wanted.like, &targets, &o.wanted.cache())?;
+        program.info.args.clone_from(&o.args[arm]);
+        Ok(program)
+    };
+    let arms = [program(0)?, program(1)?];
     let [b, c] = [&arms[0], &arms[1]].map(|arm| arm.info.build_profile.as_str());
     if !o.wanted.allow_profile_mismatch && !b.is_empty() && !c.is_empty() && b != c {
         return Err(Refusal::Config(format!(
@@ -69,7 +73,7 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
     for (arm, name) in arms.iter().zip(ARMS) {
         match resolve(&case, arm, name) {
             Ok(e) => resolved.push(e),
-            // A target without the experiment's transport cannot take part; everything else is a mistake in a file.
+            // A target without the experiment's transport cannot run it; every other error is a mistake in a file.
             Err(e) if e.0.contains("listens on none of") => {
                 unsupported.get_or_insert(format!("{}: {}", arm.info.target, e.0));
             }
@@ -87,7 +91,7 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
             (resolved, notes)
         }
         Err(_) => {
-            // The row still appears in the report, so something must be known about it.
+            // The row still appears in the report, so it needs a description.
             let mut placeholder = case.clone();
             placeholder.layer.load = List::default();
             let e = resolve(&placeholder, &arms[0], ARMS[0])?;
@@ -105,7 +109,9 @@ fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<P
 fn resolve(case: &Case, arm: &ArmProgram, name: &str) -> crate::detect::layer::Result<Experiment> {
     let mut overlay = arm.overlay.clone();
     overlay.names.push(name.to_owned());
-    library::resolve(case, &overlay)
+    let mut experiment = library::resolve(case, &overlay)?;
+    experiment.target.command.extend_from_slice(&arm.info.args);
+    Ok(experiment)
 }
 
 fn apply_flags(e: &mut Experiment, o: &Options) {
@@ -152,7 +158,7 @@ fn check_same_load(name: &str, [b, c]: &[Experiment; 2]) -> Result<(), Refusal> 
     )))
 }
 
-/// What a reader of the result must know of how the arms were run.
+/// Notes about how the arms were run, for readers of the result.
 fn notes(resolved: &[Experiment; 2], arms: &[ArmProgram; 2]) -> Vec<String> {
     let mut notes = Vec::new();
     let scheme = |e: &Experiment| match e.load.first()? {
@@ -212,7 +218,7 @@ fn rules(e: &Experiment, o: &Options) -> Rules {
         Load::Profile { to, .. } => Some(to.as_str()),
         Load::Command { command, .. } => command.iter().find(|a| a.contains("udp://")).map(String::as_str),
     });
-    // The user said that the machine may be busy; a limit that nothing reaches keeps the figures in the record.
+    // If the user accepts a busy machine, a limit that nothing reaches keeps the figures in the record.
     let unless_busy = |limit: f64| match o.wanted.accept_busy {
         true => BUSY_ACCEPTED,
         false => limit,

@@ -1,4 +1,4 @@
-//! Progress and time left, on a terminal as one line that changes, elsewhere as plain lines.
+//! Progress and remaining time: on a terminal one changing line, elsewhere plain lines.
 
 use crate::detect::report::show_duration;
 use std::io::{self, IsTerminal, Write};

@@ -1,4 +1,4 @@
-//! What all replicates of a run have in common.
+//! Common to all replicates of a run.
 
 use super::{Prepared, Refusal};
 use crate::detect::capture::{self, Header};
@@ -27,14 +27,14 @@ impl<'a> Rig<'a> {
         })
     }
 
-    /// What this program itself does must not land on the target's core.
+    /// Keeps this program off the target's core.
     pub fn pin(&self) {
         if let Some(cpus) = &self.cpus {
             let _ = cpu::pin(cpus);
         }
     }
 
-    /// One arm of a pair, by the number and the folder of the attempt.
+    /// One arm of a pair, by number and directory of the attempt.
     pub fn replicate<'r>(
         &'r self,
         p: &'r Prepared,
@@ -73,7 +73,7 @@ impl<'a> Rig<'a> {
     }
 }
 
-/// The CPUs that no target has. With one CPU there is nothing to split.
+/// The CPUs without a target. One CPU cannot be divided.
 fn cpus_of_the_rig(prepared: &[Prepared]) -> Option<Vec<usize>> {
     let experiments = prepared.iter().flat_map(|p| &p.arms);
     let of_targets: Vec<usize> = experiments

@@ -1,4 +1,4 @@
-//! The pairs of a plan in sequence: which needs another attempt, and what is stored of each.
+//! Runs the pairs of a plan in sequence, decides about further attempts, and stores each pair.
 
 use super::progress::Progress;
 use super::rig::Rig;
@@ -20,24 +20,24 @@ use std::time::{Duration, Instant};
 use weir_regress::plan::{Order, PlannedPair};
 use weir_rig_base::{clock, signal};
 
-/// Attempts per pair: the first and two more at once. What the machine disturbed each time gets as many again at the end, since a
-/// host that is short of CPU time stays so for minutes, and as many again whenever the run is resumed.
+/// Attempts per pair: the first and two more at once. A pair that the machine disturbed each time gets as many again at the end, because a
+/// shortage of CPU time lasts for minutes, and as many again whenever the run is resumed.
 const ATTEMPTS: usize = 3;
 /// An adaptive run has seen enough when the interval is this narrow (percent, half width).
 const NARROW: f64 = 1.5;
-/// What everything else on the machine may use of a core when a pair begins.
+/// Maximum CPU use of everything else on the machine when a pair begins, as a share of a core.
 const CALM: f64 = 0.05;
 
-/// Number and folder of a replicate and what it measured; or why the run cannot resume, and what to remove.
+/// Number, directory and measurement of a replicate; or why the run must stop, and what to remove.
 type Outcome = Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)>;
 
-/// What came of a pair so far.
+/// The state of a pair.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tries {
     attempts: usize,
-    /// Those of them that were made before the run was resumed.
+    /// Attempts before the run was resumed.
     earlier: usize,
-    /// Attempts that were invalid for reasons of their own, which waiting does not cure.
+    /// Attempts that were invalid for reasons that waiting does not change.
     own_fault: usize,
     valid: bool,
 }
@@ -49,7 +49,7 @@ impl Tries {
         self.valid |= arms.iter().all(Measured::is_valid);
     }
 
-    /// How many there may be in all, by the end of a round.
+    /// Maximum attempts by the end of a round.
     fn attempts_max(&self, round: Round) -> usize {
         match round {
             Round::First => ATTEMPTS,
@@ -62,7 +62,7 @@ impl Tries {
     }
 }
 
-/// Every pair has its turn before any that was disturbed has another.
+/// Every pair has its turn before a disturbed one gets another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Round {
     First,
@@ -76,7 +76,7 @@ pub(super) struct Runner<'a> {
     folder: PathBuf,
     /// By experiment and pair.
     tries: BTreeMap<(String, usize), Tries>,
-    /// Experiments that cannot succeed: every attempt of a pair was invalid for reasons of its own.
+    /// Experiments that cannot succeed: every attempt of a pair was invalid for its own reasons.
     hopeless: BTreeMap<usize, String>,
     progress: Progress,
 }
@@ -107,7 +107,7 @@ impl<'a> Runner<'a> {
         Ok(runner)
     }
 
-    /// What an earlier part of this run came to.
+    /// Takes over the pairs of an interrupted run.
     fn take_up(&mut self, done: &[PairRecord]) {
         self.progress.done = 2 * done.len();
         self.progress.total += 2 * done.iter().filter(|r| r.attempt > 0).count();
@@ -139,8 +139,8 @@ impl<'a> Runner<'a> {
         self.tries.get(&key).copied().unwrap_or_default()
     }
 
-    /// This pair needs another attempt, unless the interval is narrow enough (an adaptive run). Significance never stops a
-    /// run: looking until it appears would make it appear.
+    /// Whether this pair needs another attempt, unless the interval is narrow enough (an adaptive run). Significance never stops a run:
+    /// looking until it appears would make it appear.
     fn is_wanted(&self, planned: &PlannedPair, round: Round) -> bool {
         let info = &self.prepared[planned.experiment].info;
         let tries = self.tries(planned);
@@ -149,7 +149,7 @@ impl<'a> Runner<'a> {
             return false;
         }
         if round == Round::Again {
-            // The end is for what was tried before, not for pairs that an adaptive run did not need.
+            // The last round is for failed pairs, not for pairs that an adaptive run did not need.
             return tries.attempts > 0;
         }
         planned.pair < info.pairs_min || info.pairs_max == info.pairs_min || !self.is_narrow(&info.name)
@@ -169,7 +169,7 @@ impl<'a> Runner<'a> {
         let tries = self.tries(planned);
         let (before, attempts_max) = (tries.attempts, tries.attempts_max(round));
         if before > 0 {
-            // What the plan counted for this pair went into the attempts that failed.
+            // The planned steps of this pair went into failed attempts.
             self.progress.total += 2;
         }
         for attempt in before..attempts_max {
@@ -182,7 +182,7 @@ impl<'a> Runner<'a> {
             }
         }
         if self.tries(planned).own_fault >= ATTEMPTS {
-            // Three honest attempts failed for reasons that waiting does not cure: the other rounds would only repeat it.
+            // Three attempts failed for reasons that waiting does not change; other rounds would only repeat it.
             self.hopeless.insert(planned.experiment, name.clone());
             let what = format!("{name}: given up after {ATTEMPTS} invalid attempts");
             self.progress.say(&what);
@@ -190,7 +190,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Runs both arms and stores what came of them; true when the pair is valid.
+    /// Runs both arms and stores the results. Returns true if the pair is valid.
     fn attempt(&mut self, planned: &PlannedPair, attempt: usize) -> Result<bool, Abort> {
         let p = &self.prepared[planned.experiment];
         let (numbers, results) = self.arms_of(planned)?;
@@ -211,7 +211,7 @@ impl<'a> Runner<'a> {
         Ok(valid)
     }
 
-    /// Numbers and results of both arms, or nothing of either: half a pair is not evidence.
+    /// Numbers and results of both arms, or nothing of either: half a pair is no evidence.
     fn arms_of(&mut self, planned: &PlannedPair) -> Result<([usize; 2], [Measured; 2]), Abort> {
         let mut numbers = [0; 2];
         let mut results: [Measured; 2] = Default::default();
@@ -298,7 +298,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Waits until everything else on the machine uses little of a core, for a limited time.
+    /// Waits, for a limited time, until everything else on the machine uses little CPU.
     fn wait_for_calm(&self, name: &str) -> Result<(), Abort> {
         if self.o.wanted.accept_busy {
             return Ok(());
@@ -318,7 +318,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// A resumed run may hold folders of a pair that was not finished; its numbers must not be taken for another's.
+/// Removes the directories of an unfinished pair, so that its numbers are not taken for another's.
 fn remove_unfinished(run: &Path, experiment: &str, done: &[PairRecord]) {
     for (arm, name) in ARMS.iter().enumerate() {
         let mine = done.iter().filter(|r| r.experiment == experiment);
@@ -332,7 +332,7 @@ fn remove_unfinished(run: &Path, experiment: &str, done: &[PairRecord]) {
     }
 }
 
-/// What everything but this program uses of a core, looked at for half a second; `None` where that cannot be seen.
+/// CPU use of everything but this program over half a second, as a share of a core; `None` if it is invisible.
 fn used_by_others() -> Result<Option<f64>, Abort> {
     const LOOK: Duration = Duration::from_millis(500);
     let Some(before) = procfs::machine() else {

@@ -23,7 +23,7 @@ pub fn add(out: &mut Measured, run: &Run) {
 type Goals = Vec<(Goal, Option<f64>)>;
 
 impl Run<'_> {
-    /// Readings of the generator over the window; a generator without readings is taken at its average.
+    /// Readings of the generator over the window; without readings, its average.
     fn sent_rate(&self, series: &str, total: f64) -> Option<f64> {
         self.capture
             .rate("generator", series)
@@ -38,10 +38,28 @@ impl Run<'_> {
         self.sent_rate("sent_messages", self.sent.messages)
     }
 
+    /// The same over the time between the target's own readings. Where a host holds a target up, the rates of two intervals that
+    /// overlap by three quarters differ by percents; CPU time and messages must be of one interval.
+    fn messages_per_second_of_target(&self) -> Option<f64> {
+        let (first, last) = self.capture.ends("target", "cpu_ns")?;
+        let sent = |t| match self.capture.at("generator", "sent_messages", t) {
+            // What it reads last, it reads when everything is sent.
+            None => Some(self.sent.messages).filter(|_| self.is_sent_by(t)),
+            sent => sent,
+        };
+        let sent = sent(last.t)? - sent(first.t)?;
+        Some(sent / (last.seconds() - first.seconds()))
+    }
+
+    fn is_sent_by(&self, t: u64) -> bool {
+        let last = self.capture.series("generator", "sent_messages").last();
+        last.is_some_and(|p| p.t < t && p.v == self.sent.messages)
+    }
+
     fn traffic(&self, share: Option<f64>) -> Goals {
         let mut goals = Goals::new();
         if !self.rules.idle {
-            // Only what pushes back proves by being written that it was taken.
+            // Only on a transport that pushes back does a completed write prove acceptance.
             let taken = if self.rules.udp { share } else { Some(1.0) };
             let bytes = self.sent_rate("sent_bytes", self.sent.bytes).zip(taken);
             let messages = self.messages_per_second().zip(share.or(taken));
@@ -65,7 +83,9 @@ impl Run<'_> {
 
     fn cost(&self, share: Option<f64>) -> Goals {
         let rate = |name: &str| self.capture.rate("target", name);
-        let delivered = self.messages_per_second().map(|m| m * share.unwrap_or(1.0));
+        let messages = self.messages_per_second_of_target();
+        let messages = messages.or_else(|| self.messages_per_second());
+        let delivered = messages.map(|m| m * share.unwrap_or(1.0));
         let delivered = delivered.filter(|m| *m > 0.0 && !self.rules.idle);
         let switches = ["ctx_voluntary", "ctx_involuntary"].into_iter().filter_map(rate);
         let switches: f64 = switches.sum();
@@ -78,7 +98,7 @@ impl Run<'_> {
         ]
     }
 
-    /// From the moment the target was ready to its end, the last flush included.
+    /// From the target's readiness to its end, including the last flush.
     fn life_cpu_per_message(&self) -> Option<f64> {
         let life = self.capture.series("target", "life_cpu_ns");
         let used = life.last()?.v - life.first()?.v;

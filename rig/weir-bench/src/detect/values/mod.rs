@@ -1,6 +1,6 @@
-//! From the record of one run to one number per goal, and to the proof that the numbers mean anything.
+//! Computes one number per goal from the record of one run, and checks that the numbers are valid.
 //!
-//! Everything here is recomputed from stored files, so that `analyze` can be repeated with other rules.
+//! Everything is recomputed from stored files, so `analyze` can be repeated with other rules.
 
 mod goals;
 mod proofs;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use weir_regress::describe;
 
-/// What the analysis must know about an experiment; stored in `run.json`.
+/// The facts about an experiment for the analysis; stored in `run.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
     pub min_target_share: Option<f64>,
@@ -28,7 +28,7 @@ pub struct Rules {
     /// The load arrives over UDP, which never pushes back.
     pub udp: bool,
     pub all_out: bool,
-    /// Both arms of a pair ran at the same time.
+    /// Both arms of a pair were concurrent.
     pub together: bool,
     pub checks: Vec<CheckRule>,
 }
@@ -43,7 +43,7 @@ pub struct CheckRule {
     pub lower: Option<f64>,
 }
 
-/// What of a series is held against a bound.
+/// The statistic of a series that a bound limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stat {
@@ -75,7 +75,7 @@ pub struct Books {
     pub kernel_dropped_packets: Option<f64>,
     pub target_dropped: Option<f64>,
     pub target_parsed: Option<f64>,
-    /// Messages whose loss neither the kernel nor the target accounts for.
+    /// Lost messages for which neither the kernel nor the target accounts.
     pub unexplained: Option<f64>,
 }
 
@@ -85,13 +85,13 @@ pub struct Measured {
     pub values: BTreeMap<Goal, f64>,
     /// Why the numbers of this run must not be used; empty for a valid run.
     pub invalid: Vec<String>,
-    /// The machine was not quiet: another attempt may succeed.
+    /// Disturbances by the machine: another attempt may succeed.
     pub disturbed: Vec<String>,
-    /// Worth knowing, no reason to throw the run away.
+    /// Remarks that do not invalidate the run.
     pub notes: Vec<String>,
     pub books: Books,
     pub checks: Vec<CheckOutcome>,
-    /// Share of sending time the target pushed back.
+    /// Share of the sending time in which the target pushed back.
     pub blocked_share: Option<f64>,
     pub generator_verdict: String,
     pub payload_digest: String,
@@ -118,7 +118,7 @@ pub struct CheckOutcome {
     pub passed: bool,
 }
 
-/// Series recorded of the target, as the observer names them.
+/// Series recorded of the target, under the observer's names.
 pub const TARGET_SERIES: [&str; 18] = [
     "cpu_ns",
     "run_delay_ns",
@@ -140,7 +140,7 @@ pub const TARGET_SERIES: [&str; 18] = [
     "udp_drops",
 ];
 
-/// Names that a bounds check may use.
+/// Series that a bounds check may use.
 pub fn check_series() -> Vec<&'static str> {
     let mut names = TARGET_SERIES.to_vec();
     names.extend(["cpu_millicores", "lost_messages", "delivered_share"]);
@@ -188,10 +188,10 @@ pub fn measure(folder: &Path, rules: &Rules) -> Measured {
     out
 }
 
-/// What is wrong with the record itself.
+/// Errors of the record itself.
 fn faults(folder: &Path, capture: &Capture) -> Vec<String> {
     let mut faults = Vec::new();
-    // A folder that was copied or renamed by hand must not become evidence for something else.
+    // A directory that was copied or renamed by hand must not become evidence for something else.
     let arm = folder.parent().and_then(|p| p.file_name());
     if arm.is_some_and(|arm| arm != capture.header.arm.as_str()) {
         let of = &capture.header.arm;
@@ -203,7 +203,7 @@ fn faults(folder: &Path, capture: &Capture) -> Vec<String> {
     faults
 }
 
-/// What was recorded of a run, and what is asked of it.
+/// The record of a run, and its rules.
 struct Run<'a> {
     capture: Capture,
     sent: Sent,
@@ -228,7 +228,7 @@ impl Run<'_> {
             ..Books::default()
         };
         if let Some(delivered) = books.delivered {
-            // What was refused never left the generator and is not part of what it counts as sent.
+            // Refused messages never left the generator and are not counted as sent.
             let lost = sent.messages - delivered;
             let per_packet = if sent.packets > 0.0 {
                 sent.messages / sent.packets
@@ -250,7 +250,7 @@ impl Run<'_> {
             }
             "lost_messages" => out.books.lost,
             "delivered_share" => self.delivered_share(out),
-            // Bounds hold from the first moment: a customer's memory limit does not wait for a warm-up.
+            // Bounds hold from the first moment: a memory limit does not wait for a warm-up.
             name => rule.stat.of(&self.capture.values("target", name, &Phase::ALL)),
         };
         let keeps = |v: f64| rule.upper.is_none_or(|u| v <= u) && rule.lower.is_none_or(|l| v >= l);
@@ -272,7 +272,7 @@ impl Run<'_> {
     }
 }
 
-/// Was the machine quiet enough? Both arms are judged by the same rule, before anybody looks at the goal.
+/// Checks that the machine was quiet enough. Both arms are judged by the same rule, independently of the goal.
 fn guard(out: &mut Measured, run: &Run) {
     let share = |name: &str| run.capture.rate("host", name).map(|v| v / 1e9);
     out.foreign_cpu = share("foreign_cpu_ns").map(|v| v.max(0.0));

@@ -1,14 +1,14 @@
-//! The proof that the numbers of a run mean anything: did the load cross the target, could the generator have sent more, did
-//! the sink keep up, and is what arrived what was sent?
+//! Checks that the numbers of a run are valid: the load went through the target, the generator could have sent more, the sink kept up, and
+//! the received data matches the sent data.
 
 use super::{Measured, Run};
 use crate::detect::capture::Phase;
 use crate::detect::goal::Goal;
 
-/// How old what a target says of itself may be, in nanoseconds: a publication every second, and some delay.
+/// Maximum age of the target's own counters, in nanoseconds: a publication every second, and some delay.
 const TELEMETRY_AGE: u64 = 1_200_000_000;
 
-/// What a sink may use of its core.
+/// Maximum share of its core that a sink may use.
 const SINK_MAX: f64 = 0.7;
 
 pub fn check(out: &mut Measured, run: &Run) {
@@ -22,7 +22,7 @@ pub fn check(out: &mut Measured, run: &Run) {
         out.blocked_share = run.blocked_share();
         out.invalid.extend(run.delivery(out));
         out.invalid.extend(run.own_counters());
-        // A target that sleeps through the load never saw it, whatever arrived at the sink.
+        // A target that used no CPU never received the load, even if data arrived at the sink.
         if cpu(out) <= 0.0 {
             let what = "the target used no CPU while the load was sent";
             out.invalid.push(what.to_owned());
@@ -39,7 +39,7 @@ fn cpu(out: &Measured) -> f64 {
 }
 
 impl Run<'_> {
-    /// What is wrong with how much was delivered.
+    /// Errors of the delivered amount.
     fn delivery(&self, out: &Measured) -> Vec<String> {
         let rules = self.rules;
         let share = self.delivered_share(out);
@@ -70,7 +70,7 @@ impl Run<'_> {
             }
             _ => {}
         }
-        // What may be missing may also be too much: agents round sampled counts, each in its own way.
+        // The tolerated deficit is also the tolerated surplus: agents round sampled counts differently.
         let most = 1.0 + (1.0 - rules.min_target_share.unwrap_or(1.0)).max(0.001);
         if let Some(share) = share.filter(|s| *s > most) {
             let percent = 100.0 * share;
@@ -81,7 +81,7 @@ impl Run<'_> {
         wrong
     }
 
-    /// The target's own counters are never evidence that all is well, but they can show that nothing arrived.
+    /// The target's own counters never prove that all is well, but they can show that nothing arrived.
     fn own_counters(&self) -> Option<String> {
         let counters = [
             ("parsed_messages", self.sent.messages),
@@ -101,9 +101,9 @@ impl Run<'_> {
         })
     }
 
-    /// How much of the sending lies between two readings of the target's counters. They may be a second old, and nothing is
-    /// read after the target was stopped: what was sent later than that is not expected; nor is what was sent before the first
-    /// reading, which is late where the target was not ready for it at once.
+    /// The share of the sending time between two readings of the target's counters. Readings may be a second old, and end when the target
+    /// is stopped: messages sent later are not expected, nor those sent before the first reading, which is late if the target was not ready
+    /// for it at once.
     fn known_share(&self, first: u64, last: u64) -> f64 {
         let readings = self.capture.series("target", "cpu_ns").iter();
         let mut sending = readings.filter(|p| matches!(p.phase, Phase::Warmup | Phase::Measure));
@@ -121,7 +121,7 @@ impl Run<'_> {
         blocked.map(|b| b / self.sent.elapsed)
     }
 
-    /// Who set the rate: the target, or a generator that could do no more?
+    /// Decides whether the target or the generator limited the rate.
     fn generator(&self, out: &mut Measured) {
         let sent = &self.sent;
         if self.rules.generator_headroom == 0.0 {

@@ -1,11 +1,11 @@
-//! What generator and sinks wrote of a run; fields they did not write are absent.
+//! The reports of generator and sinks; missing fields are absent.
 
 use crate::detect::rig;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What the generator reported, from its manifest.
+/// The generator's report, from its manifest.
 #[derive(Debug, Default)]
 pub struct Sent {
     pub messages: f64,
@@ -20,7 +20,7 @@ pub struct Sent {
     pub digest: String,
 }
 
-/// What the sinks reported.
+/// The sinks' reports.
 #[derive(Debug, Default)]
 pub struct Received {
     pub messages: Option<f64>,
@@ -79,7 +79,7 @@ impl Sent {
             all.scheduled += number("/sending/scheduled");
             all.achieved += number("/sending/achieved");
             let verdict = text(m, "/sending/verdict");
-            // With several loads the least trustworthy one speaks for all.
+            // With several loads the least trustworthy verdict counts.
             if all.verdict.is_empty() || verdict == "generator-limited" {
                 all.verdict = verdict;
             }

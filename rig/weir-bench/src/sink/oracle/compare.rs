@@ -1,4 +1,4 @@
-//! What arrived against the truth, one context after the other.
+//! Compares received data with the truth, context by context.
 
 use super::{Comparison, Difference, Distribution, Gauge, Key, Observed, Rules, Series, add_type};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_load::manifest::{ContextTruth, Manifest};
 
 impl Observed {
-    /// Compares with the truth. Fails when the manifest has no table of contexts.
+    /// Compares with the truth. Fails if the manifest has no table of contexts.
     pub fn compare(&self, rules: &Rules, manifest: &Manifest, list: usize) -> Result<Comparison, String> {
         let Some(contexts) = &manifest.contexts else {
             return Err("the manifest has no table of contexts; the load writes it with --contexts".into());
@@ -54,8 +54,8 @@ impl Observed {
         })
     }
 
-    /// The truth by context and type. Contexts that an agent cannot or need not distinguish are one: same name, tags and type,
-    /// another container.
+    /// The truth by context and type. Contexts that an agent cannot or need not distinguish are joined: same name, tags and type, another
+    /// container.
     fn truths<'a>(
         &self,
         rules: &Rules,
@@ -77,7 +77,7 @@ impl Observed {
     }
 }
 
-/// The size of the numbers a sum was made of, to which its rounding is relative.
+/// The magnitude of the summed numbers, to which the rounding is relative.
 fn scale_of(truth: &ContextTruth) -> f64 {
     let largest = [truth.min, truth.max]
         .into_iter()
@@ -145,7 +145,7 @@ impl<'a> Check<'a> {
         series
     }
 
-    /// The context's key with something behind its name.
+    /// The context's key with a suffix after its name.
     fn named(&self, suffix: &str) -> Key {
         (format!("{}{suffix}", self.key.0), self.key.1.clone())
     }
@@ -218,7 +218,7 @@ impl<'a> Check<'a> {
     }
 
     fn distribution(&mut self, truth: &ContextTruth, got: &Distribution) {
-        // Weights are whole numbers; adding them up in floating point may still round.
+        // Weights are integers; their floating-point sum may still round.
         self.near("count", truth.weight as f64, Some(got.count), 0.0);
         if got.sum.is_some() {
             self.near("sum", truth.weighted_sum.to_f64(), got.sum, scale_of(truth));
@@ -230,7 +230,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A histogram that arrives as series of its own: `.count` and `.max` at least, others where they are sent.
+    /// A histogram that arrives as separate series: at least `.count` and `.max`, others if they are sent.
     fn aggregates(&mut self, truth: &ContextTruth) {
         self.expect_aggregates();
         let observed = self.observed;
@@ -303,7 +303,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// The sum that averages stand for, bucket by bucket.
+/// The sum that results from the averages, bucket by bucket.
 fn averages_times_counts(averages: &Series, counts: &Series) -> f64 {
     let counts = counts.points.iter();
     let counts: HashMap<u64, f64> = counts

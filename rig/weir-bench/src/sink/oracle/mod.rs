@@ -1,4 +1,4 @@
-//! The comparison of what arrived with what a load sent, context by context.
+//! Compares received data with a load, context by context.
 
 mod compare;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// What is left out of a comparison, and how exact sums must be.
+/// Exclusions of a comparison, and the precision of sums.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// Metrics the agent sends about itself.
@@ -20,7 +20,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Whether a metric or a check is what the agent says of itself.
+    /// Whether a metric or check is the agent's own.
     fn ignores(&self, name: &str) -> bool {
         self.ignore_prefixes.iter().any(|prefix| name.starts_with(prefix))
     }
@@ -29,17 +29,17 @@ impl Rules {
 /// Metric and sorted tags.
 type Key = (String, Vec<String>);
 
-/// What arrived, folded by context as it came.
+/// Received data, aggregated by context on arrival.
 #[derive(Default)]
 pub struct Observed {
     series: HashMap<Key, Series>,
     events: BTreeMap<String, u64>,
     checks: BTreeMap<String, u64>,
-    /// The format folds names and labels to what Prometheus allows.
+    /// The format restricts names and labels to Prometheus's characters.
     folded: bool,
     /// The format has no events and checks.
     plain: bool,
-    /// Messages passed on as they were: each says its type.
+    /// Messages are relayed unchanged, so each has its type.
     relayed: bool,
 }
 
@@ -85,7 +85,7 @@ impl Distribution {
     }
 }
 
-/// One thing that is not as it should be.
+/// One difference.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     pub metric: String,
@@ -106,8 +106,7 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
 }
 
-/// Characters Prometheus does not allow become underscores; `fold` is what two names have in common when both may be
-/// written alike.
+/// Replaces characters that Prometheus does not allow with underscores; names that may be written alike have equal results.
 fn fold(name: &str) -> String {
     let mut folded: String = name
         .chars()
@@ -125,7 +124,7 @@ fn fold(name: &str) -> String {
     folded
 }
 
-/// A relayed message says its type, so contexts that differ in nothing else stay apart.
+/// A relayed message has its type, so contexts that differ only in type stay separate.
 fn add_type(key: &mut Key, statsd_type: &str) {
     key.0.push('|');
     key.0.push_str(statsd_type);
@@ -141,7 +140,7 @@ impl Observed {
         }
     }
 
-    /// Whether a kind of sink yields points this comparison understands.
+    /// Whether the comparison supports the points of this kind of sink.
     pub fn understands(sink: &str) -> bool {
         matches!(
             sink,
@@ -205,7 +204,7 @@ impl Observed {
 fn fold_tag(tag: &str) -> String {
     let (key, value) = tag.split_once(':').unwrap_or((tag, "true"));
     let key = fold(key);
-    // Names that Prometheus keeps for itself lose an underscore.
+    // Names that Prometheus reserves lose an underscore.
     let key = match key.strip_prefix("__") {
         Some(rest) => format!("_{}", rest.trim_start_matches('_')),
         None => key,
@@ -299,7 +298,7 @@ impl Series {
         for value in values.iter().filter_map(|value| value.parse::<f64>().ok()) {
             match statsd_type {
                 "c" | "m" => *self.total.get_or_insert(0.0) += value * weight,
-                // Samples have no time: the last to arrive is the last.
+                // Samples have no time: the last to arrive counts.
                 "g" => self.gauge(point.received_ns as f64, value),
                 _ => self.distribution(Distribution {
                     count: weight,
@@ -311,7 +310,7 @@ impl Series {
         }
     }
 
-    /// All that was observed as distributions, of all hosts.
+    /// All observed distributions, of all hosts.
     fn whole(&self) -> Option<Distribution> {
         let latest = self.cumulative_distribution.values().map(|(_, latest)| latest);
         let mut all = self.distribution.iter().chain(latest);

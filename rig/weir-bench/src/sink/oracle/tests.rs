@@ -1,4 +1,4 @@
-//! What a faithful agent sends, and every way of not being one.
+//! The data of a correct agent, and every deviation from it.
 
 use super::*;
 use weir_load::manifest::{ContextTruth, Manifest};
@@ -102,7 +102,7 @@ fn compare(sink: &str, manifest: &Manifest, points: &[Point]) -> Comparison {
         &rules(),
         &Record::Event(BTreeMap::from([("msg_title".into(), "up".into())])),
     );
-    // Of the agent itself: left out.
+    // The agent's own metrics, which are ignored.
     for name in ["db", "agent.up"] {
         let check = BTreeMap::from([("check".into(), name.into()), ("status".into(), 0.into())]);
         observed.add(&rules(), &Record::Check(check));
@@ -115,7 +115,7 @@ fn a_faithful_agent_is_equal_and_every_single_change_is_seen() {
     let manifest = manifest(&["c", "g", "s", "d", "h"]);
     let comparison = compare("datadog", &manifest, &faithful());
     assert!(comparison.equal, "{comparison:#?}");
-    // Take away, in turn, each point that carries something no other says.
+    // Removes, in turn, each point that is not redundant.
     let redundant = ["m.h.avg", "m.h.95percentile", "agent.self"];
     for index in 0..faithful().len() {
         let mut points = faithful();
@@ -129,7 +129,7 @@ fn a_faithful_agent_is_equal_and_every_single_change_is_seen() {
             assert!(!comparison.equal, "{removed:?} was not missed");
         }
     }
-    // Change each number.
+    // Changes each number.
     for index in 0..faithful().len() - 1 {
         let mut points = faithful();
         match &mut points[index].data {

@@ -47,13 +47,13 @@ pub fn text(body: &[u8]) -> Result<Vec<Record>, Reject> {
     Ok(exposition.records)
 }
 
-/// An exposition as far as it has been read.
+/// The parsed part of an exposition.
 #[derive(Default)]
 struct Exposition<'a> {
     kinds: HashMap<&'a str, &'a str>,
     seen: HashSet<(&'a str, Labels)>,
     records: Vec<Record>,
-    /// Summaries and histograms come as several lines; they are collected by family and labels, in order of appearance.
+    /// Summaries and histograms have several lines, which are collected by family and labels, in order of appearance.
     groups: Vec<Group>,
     group_of: HashMap<(&'a str, Labels), usize>,
 }
@@ -91,7 +91,7 @@ impl<'a> Exposition<'a> {
         }
     }
 
-    /// The summary or histogram that a line belongs to, and which part of it the line is.
+    /// The summary or histogram of a line, and which part of it the line is.
     fn family(&self, name: &'a str) -> Option<(&'a str, &'static str)> {
         let part_of = |suffix: &'static str| {
             let base = name.strip_suffix(suffix)?;
@@ -209,7 +209,7 @@ fn differences(bounds: &[(f64, f64)]) -> Result<Vec<Bucket>, &'static str> {
     Ok(buckets)
 }
 
-/// Prometheus knows no extremes.
+/// Prometheus has no extremes.
 fn distribution(count: f64, sum: Option<f64>, buckets: Vec<Bucket>, quantiles: Vec<(f64, Text)>) -> Data {
     Data::Distribution {
         count,

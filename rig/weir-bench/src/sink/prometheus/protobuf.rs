@@ -1,4 +1,4 @@
-//! What Prometheus carries as protobuf: the delimited exposition, and remote write 1.0 and 2.0.
+//! Prometheus's protobuf formats: the delimited exposition, and remote write 1.0 and 2.0.
 
 use super::native::{self, Native, Side};
 use super::{differences, distribution, point};
@@ -29,7 +29,7 @@ pub fn delimited(mut body: &[u8]) -> Result<Vec<Record>, Reject> {
     Ok(records)
 }
 
-/// What a metric of a family of this kind holds.
+/// The data of a metric of a family of this kind.
 fn of_family(kind: pb::FamilyKind, metric: &pb::Metric) -> Result<(Kind, Data), String> {
     let number = |value: Option<pb::Number>| match value {
         Some(number) => Ok(Data::Number { value: number.value }),
@@ -53,7 +53,7 @@ fn of_family(kind: pb::FamilyKind, metric: &pb::Metric) -> Result<(Kind, Data), 
     })
 }
 
-/// The two sides of a native histogram, whichever message carries it.
+/// The two sides of a native histogram, for either message type.
 macro_rules! sides {
     ($histogram:expr) => {
         (
@@ -72,7 +72,7 @@ macro_rules! sides {
 }
 
 fn scraped(histogram: &pb::ScrapeHistogram) -> Result<Data, String> {
-    // Of two fields for one number, a float counts where it is there.
+    // Of two fields for one number, the float counts if it is set.
     let either = |float: f64, int: u64| if float > 0.0 { float } else { int as f64 };
     let count = either(histogram.count_float, histogram.count);
     let zero = either(histogram.zero_count_float, histogram.zero_count);
@@ -120,14 +120,14 @@ fn written(histogram: &pb::WriteHistogram) -> Result<Data, String> {
     Ok(distribution(count, Some(histogram.sum), buckets, Vec::new()))
 }
 
-/// What a remote write held, counted as version 2.0 wants it told.
+/// The contents of a remote write, counted as version 2.0 reports them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Written {
     pub samples: usize,
     pub histograms: usize,
 }
 
-/// Decodes a remote write body, already uncompressed; `version_2` as the content type says.
+/// Decodes an uncompressed remote write body; `version_2`: according to the content type.
 pub fn remote_write(body: &[u8], version_2: bool) -> Result<(Vec<Record>, Written), Reject> {
     let series = if version_2 {
         version_two(body)?
@@ -223,7 +223,7 @@ impl Series {
         Ok(records)
     }
 
-    /// Takes the name out of labels that are as a receiver may want them.
+    /// Removes the name from the labels, and checks them as a receiver does.
     fn checked_name(&mut self) -> Result<String, &'static str> {
         let labels = &self.labels;
         let ascend = |times: &[i64]| times.is_sorted_by(|a, b| a < b);

@@ -1,4 +1,4 @@
-//! What Prometheus itself would refuse, and every kind it takes.
+//! Input that Prometheus would refuse, and every kind that it accepts.
 
 use super::protobuf::Written;
 use super::*;

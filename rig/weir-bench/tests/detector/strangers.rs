@@ -1,0 +1,372 @@
+//! What people without a checkout of weir do: they have this program and one of their own. The page that tells them how, the workflow
+//! that it offers, and what they are told when something is missing.
+
+use crate::support::{Library, PROGRAM, output};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder with nothing of weir's but this program, in `bin`.
+struct Elsewhere {
+    dir: tempfile::TempDir,
+}
+
+impl Elsewhere {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("elsewhere").tempdir().unwrap();
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        symlink(PROGRAM, dir.path().join("bin/weir-bench")).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn executable(&self, name: &str, text: &str) {
+        self.write(name, text);
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        let path = std::env::var("PATH").unwrap();
+        command
+            .current_dir(self.dir.path())
+            .env("PATH", format!("{}:{path}", self.path("bin").display()))
+            .env("XDG_CACHE_HOME", self.path("cache"));
+        command
+    }
+
+    fn bench(&self, args: &[&str]) -> (i32, String) {
+        let mut command = self.command("weir-bench");
+        command.args(args);
+        output(command)
+    }
+
+    fn shell(&self, script: &str) -> (i32, String) {
+        let mut command = self.command("bash");
+        command.args(["-euc", script]);
+        output(command)
+    }
+}
+
+const SHORT: &str = "--pairs 3 --accept-busy --set measure.warmup=200ms --set measure.duration=1s --set measure.sample_period=200ms";
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+#[test]
+fn the_program_has_its_experiments_with_it() {
+    let elsewhere = Elsewhere::new();
+    let (code, text) = elsewhere.bench(&["show"]);
+    assert_eq!(code, 0, "{text}");
+    for expected in [
+        "the library in weir-bench",
+        "string-interner-100KiB-1k",
+        "statsd-exporter",
+        "calibration",
+    ] {
+        assert!(text.contains(expected), "{expected} is missing: {text}");
+    }
+    let plan = [
+        "compare",
+        "--baseline",
+        "target:practice",
+        "--comparison",
+        "target:practice",
+        "--plan",
+    ];
+    let (code, text) = elsewhere.bench(&[&plan[..], &["--preset", "quick", "practice-slower-*"]].concat());
+    assert_eq!(
+        (code, text.matches("practice-slower-10 ").count()),
+        (0, 14),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_missing_is_named_with_the_flag_that_helps() {
+    let elsewhere = Elsewhere::new();
+    elsewhere.write("library/cases/own/experiment.yaml", "goal: cpu\n");
+    let told = |args: &[&str], expected: &[&str]| {
+        let (code, text) = elsewhere.bench(args);
+        assert_eq!(code, 2, "{text}");
+        for expected in expected {
+            assert!(text.contains(expected), "expected {expected:?} in: {text}");
+        }
+    };
+    let compare = |more: &[&'static str]| {
+        let arms = [
+            "compare",
+            "--baseline",
+            "target:practice",
+            "--comparison",
+            "target:practice",
+        ];
+        [&arms[..], more].concat()
+    };
+    told(
+        &compare(&["practise"]),
+        &[
+            "\"practise\" in the library in weir-bench",
+            "did you mean \"practice\"?",
+            "--library",
+        ],
+    );
+    told(
+        &compare(&["--suite", "dds"]),
+        &["no suite \"dds\"", "did you mean \"dsd\"?", "--library"],
+    );
+    told(
+        &compare(&["--preset", "quik", "practice"]),
+        &["no preset \"quik\"", "did you mean \"quick\"?", "--library"],
+    );
+    told(
+        &compare(&["--library", "nowhere", "practice"]),
+        &["nowhere: no folder \"cases\"", "--library"],
+    );
+    told(
+        &compare(&["--library", "library", "own"]),
+        &["no target \"practice\"", "--targets"],
+    );
+    told(
+        &compare(&["--targets", "mine.yaml", "practice"]),
+        &["mine.yaml: No such file"],
+    );
+    told(
+        &compare(&["--baseline-args", "--a 'b", "practice"]),
+        &["--baseline-args", "a quote is not closed"],
+    );
+    let arms = [
+        "compare",
+        "--baseline",
+        "bin:/bin/true",
+        "--comparison",
+        "bin:/bin/true",
+        "--as",
+        "mine",
+        "practice",
+    ];
+    told(&arms, &["no target \"mine\"", "--targets"]);
+}
+
+#[test]
+fn a_case_that_is_not_for_a_target_says_so_instead_of_failing() {
+    let elsewhere = Elsewhere::new();
+    elsewhere.executable("bin/weir", "#!/bin/sh\n");
+    let (_, text) = elsewhere.bench(&[
+        "compare",
+        "--baseline",
+        "target:weir",
+        "--comparison",
+        "target:weir",
+        "practice",
+    ]);
+    assert!(text.contains("weir does not support practice"), "{text}");
+}
+
+#[test]
+fn two_configurations_of_one_program_are_compared() {
+    let library = Library::new("measure: {replicates: 5}\n");
+    let (code, text) = output(library.compare(&["--accept-busy", "--comparison-args", "--slowdown '100'"]));
+    assert_eq!(code, 1, "{text}");
+    let report = library.report();
+    assert_eq!(report["rows"][0]["verdict"], "regression", "{report:#}");
+    assert_eq!(
+        report["run"]["comparison"]["args"],
+        serde_json::json!(["--slowdown", "100"])
+    );
+    assert!(text.contains("with --slowdown 100"), "{text}");
+    // The arguments belong to what is resumed.
+    let folder = library.run_folder().display().to_string();
+    let (code, text) = output(library.command(&["run", "--resume", &folder]));
+    assert_eq!(code, 1, "{text}");
+    library.assert_clean();
+}
+
+#[test]
+fn several_comparisons_of_one_pair_of_programs_are_rows_of_one_run() {
+    let library = Library::new("measure: {replicates: 5}\n");
+    let flags = [
+        "--rows",
+        "2",
+        "--pairs",
+        "2",
+        "--accept-busy",
+        "--comparison-args",
+        "--slowdown 400",
+    ];
+    let (code, text) = output(library.compare(&flags));
+    assert_eq!(code, 1, "{text}");
+    let report = library.report();
+    let rows = report["rows"].as_array().unwrap();
+    let mut names: Vec<&str> = rows.iter().filter_map(|r| r["experiment"].as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["case#1", "case#2"]);
+    assert!(report["calibration"].is_null(), "{report:#}");
+}
+
+/// A program that tells nothing of itself has a row all the same, with the time that the kernel sees it wait for mutexes.
+#[test]
+fn a_profile_of_a_program_without_profiles_has_what_can_be_seen_from_outside() {
+    let elsewhere = Elsewhere::new();
+    let arms = [
+        "profile",
+        "--baseline",
+        "target:practice",
+        "--comparison",
+        "target:practice",
+        "--replicates",
+        "1",
+    ];
+    let flags: Vec<&str> = SHORT.split(' ').collect();
+    let (code, text) = elsewhere.bench(&[&arms[..], &flags, &["practice"]].concat());
+    assert_eq!(code, 0, "{text}");
+    let row = text
+        .lines()
+        .find(|line| line.starts_with("| practice |"))
+        .unwrap_or_else(|| panic!("{text}"));
+    let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+    assert!(cells[2].contains(" s ±") && cells[3] == "n/a", "{row}");
+    let waits = std::path::Path::new("/proc/self/syscall").exists();
+    assert!(!waits || cells[5].contains("0.00 s ±"), "{row}");
+}
+
+/// The blocks of the page, in order, in one shell; they are shortened, and their results are held to what the page says.
+#[test]
+fn the_page_compares_two_builds_of_a_strangers_program() {
+    let page = fs::read_to_string(root().join("docs/howto/compare-builds.md")).unwrap();
+    let blocks = page
+        .split("```sh\n")
+        .skip(1)
+        .map(|rest| rest.split("```\n").next().unwrap());
+    let script = blocks.collect::<String>().replace("--preset quick", SHORT);
+    assert_eq!(script.matches(SHORT).count(), 2, "{script}");
+    let elsewhere = Elsewhere::new();
+    // Each comparison ends with the code of a regression.
+    let script = script.replace(
+        " string-interner-100KiB-1k\n",
+        " string-interner-100KiB-1k || echo \"code $?\"\n",
+    );
+    let (code, text) = elsewhere.shell(&script);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(text.matches("code 1\n").count(), 2, "{text}");
+    assert_eq!(text.matches("regression").count(), 2, "{text}");
+    assert!(text.contains("with 3000"), "{text}");
+}
+
+#[derive(Deserialize)]
+struct Workflow {
+    jobs: BTreeMap<String, Job>,
+}
+
+#[derive(Deserialize)]
+struct Job {
+    env: BTreeMap<String, String>,
+    steps: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+struct Step {
+    name: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    run: Option<String>,
+}
+
+/// What the forge fills in.
+fn filled(text: &str) -> String {
+    let known = [
+        ("github.token", "secret"),
+        ("github.repository", "someone/program"),
+        ("github.event.pull_request.number", "12"),
+        ("steps.compare.outputs.code", "0"),
+    ];
+    let filled = known.iter().fold(text.to_owned(), |text, (name, value)| {
+        text.replace(&format!("${{{{ {name} }}}}"), value)
+    });
+    assert!(!filled.contains("${{"), "{filled}");
+    filled
+}
+
+/// Keeps what it was called with, and says which comment there is.
+const FORGE: &str = "#!/bin/sh\necho \"$@\" >> calls\ncase \"$*\" in *--paginate*) cat comments ;; *) cp report.md posted ;; esac\n";
+
+/// The steps that are not the user's own, as the forge would run them.
+#[test]
+fn the_workflow_posts_the_report_and_replaces_it_later() {
+    let text = fs::read_to_string(root().join("examples/github/regression-detector.yml")).unwrap();
+    let workflow: Workflow = serde_saphyr::from_str(&text).unwrap();
+    let job = &workflow.jobs["compare"];
+    let elsewhere = Elsewhere::new();
+    elsewhere.executable("bin/gh", FORGE);
+    for build in ["old", "new"] {
+        fs::copy(PROGRAM, elsewhere.path(build)).unwrap();
+    }
+    elsewhere.write(
+        "ci/weir-bench.yaml",
+        "targets:\n  mine:\n    supports: [practice]\n    target:\n      command: ['{bin}', practice, target, --listen, 'unixgram://{work}/practice.sock', --forward, '{sink.0}']\n",
+    );
+    let step = |name: &str| {
+        let step = job
+            .steps
+            .iter()
+            .find(|step| step.name.as_deref() == Some(name))
+            .unwrap();
+        let mut command = elsewhere.command("bash");
+        command.args(["-e", "-c", step.run.as_ref().unwrap()]);
+        command
+            .envs(&job.env)
+            .env("CASES", "practice")
+            .env("FLAGS", SHORT);
+        command.envs(step.env.iter().map(|(name, text)| (name, filled(text))));
+        for file in ["GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"] {
+            command.env(file, elsewhere.path(file));
+        }
+        let (code, text) = output(command);
+        assert_eq!(code, 0, "{name}: {text}");
+    };
+    let read = |name: &str| fs::read_to_string(elsewhere.path(name)).unwrap();
+    elsewhere.write("comments", "");
+    ["Compare", "Report", "Post", "Verdict"]
+        .into_iter()
+        .for_each(step);
+    assert!(
+        ["code=0\n", "code=1\n"].contains(&read("GITHUB_OUTPUT").as_str()),
+        "{}",
+        read("GITHUB_OUTPUT")
+    );
+    let posted = read("posted");
+    assert!(
+        posted.starts_with("<!-- regression-detector -->\n## Regression Detector Results\n"),
+        "{posted}"
+    );
+    assert!(
+        posted.contains("Positive values mean that the measured value rose")
+            && posted.contains("| practice |"),
+        "{posted}"
+    );
+    assert_eq!(posted, read("GITHUB_STEP_SUMMARY"));
+    let calls = read("calls");
+    assert!(
+        calls.ends_with("api --method POST repos/someone/program/issues/12/comments -F body=@report.md\n"),
+        "{calls}"
+    );
+    elsewhere.write("comments", "77\n99\n");
+    step("Post");
+    let calls = read("calls");
+    assert!(
+        calls.ends_with("api --method PATCH repos/someone/program/issues/comments/77 -F body=@report.md\n"),
+        "{calls}"
+    );
+}
