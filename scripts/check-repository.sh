@@ -17,4 +17,5 @@ while IFS='|' read -r _ _ file symbol _; do
   file=$(tr -d ' `' <<<"$file"); symbol=$(sed 's/^ *`//; s/` *$//' <<<"$symbol")
   grep -qF -- "$symbol" "$file" 2>/dev/null || { echo "ARCHITECTURE.md: there is no $symbol in $file"; bad=1; }
 done < <(grep -E '^\|[^|]+\| `[a-z][^|]*/[^|]*` \| `' ARCHITECTURE.md)
+scripts/check-shape.py || bad=1
 exit $bad

@@ -1,7 +1,10 @@
 //! Facts about the machine that the configuration needs. They come from outside: this crate reads nothing itself.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+
+use thiserror::Error;
 
 use crate::text::Secret;
 
@@ -19,15 +22,15 @@ pub trait Host {
     fn exists(&self, path: &Path) -> bool;
 
     /// The id of a user or group.
-    fn account(&self, name: &str, of: Accounts) -> Result<u32, String>;
+    fn account(&self, name: &str, of: Accounts) -> Result<u32, HostFault>;
 
     /// The address of a name.
-    fn resolve(&self, name: &str, port: u16) -> Result<SocketAddr, String>;
+    fn resolve(&self, name: &str, port: u16) -> Result<SocketAddr, HostFault>;
 
     fn has_ipv6(&self) -> bool;
 
     /// The content of a key or token file. An error reveals nothing of the content.
-    fn secret(&self, path: &Path) -> Result<Secret, String>;
+    fn secret(&self, path: &Path) -> Result<Secret, SecretFault>;
 
     /// Looks whether the files fit together.
     fn tls(&self, files: &TlsPaths) -> Result<TlsContent, TlsFault>;
@@ -37,6 +40,46 @@ pub trait Host {
 pub enum Accounts {
     Users,
     Groups,
+}
+
+/// Why the machine has no answer.
+#[derive(Debug, Error)]
+pub enum HostFault {
+    #[error("{file} cannot be read: {error}")]
+    Accounts {
+        file: &'static str,
+        #[source]
+        error: io::Error,
+    },
+    #[error("{name:?} is not in {file}; write a name from there, or a number")]
+    NoAccount { name: String, file: &'static str },
+    #[error("host {0:?} is not a number, and names are not resolved here")]
+    NamesNotResolved(String),
+    #[error("host {name:?} cannot be resolved: {error}")]
+    NotResolved {
+        name: String,
+        #[source]
+        error: io::Error,
+    },
+    #[error("host {0:?} has no address")]
+    NoAddress(String),
+}
+
+/// Why a setting has not the secret of a file. It says nothing of what is in the file.
+#[derive(Debug, Error)]
+pub enum SecretFault {
+    #[error("{}: {error}", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("{}: {wrong}", path.display())]
+    Wrong { path: PathBuf, wrong: &'static str },
+    #[error("the setting without _file is set too; only one of them can be")]
+    SetTwice,
+    #[error("{0:?} is set without a file too; only one of them can be")]
+    EntrySetTwice(String),
 }
 
 /// Files of a TLS listener.

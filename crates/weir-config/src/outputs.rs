@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::host::SecretFault;
 use crate::node::{Content, Key, Node};
 use crate::reader::{Reader, Section};
 use crate::setting::{Gone, Setting, leaves};
@@ -421,8 +422,8 @@ impl Files<'_, '_, '_> {
             contents.push(secret.clone());
             Ok(secret)
         });
-        if let Err(message) = merged {
-            reader.blame(&key, message);
+        if let Err(fault) = merged {
+            reader.blame(&key, fault.to_string());
         } else if let Some(shown) = reader.find_shown(&key).filter(|_| !contents.is_empty()) {
             let redacted: Vec<String> = contents.iter().map(Secret::redacted).collect();
             shown.content = Some(redacted.join(", "));
@@ -441,8 +442,8 @@ pub trait FromFiles {
     fn merge(
         &mut self,
         paths: &Self::Paths,
-        read: &mut dyn FnMut(&str) -> Result<Secret, String>,
-    ) -> Result<(), String>;
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
+    ) -> Result<(), SecretFault>;
 
     /// Whether it can hold those of files besides what is written.
     const IS_LIST: bool = false;
@@ -454,14 +455,14 @@ impl FromFiles for Secret {
     fn merge(
         &mut self,
         path: &String,
-        read: &mut dyn FnMut(&str) -> Result<Secret, String>,
-    ) -> Result<(), String> {
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
+    ) -> Result<(), SecretFault> {
         if path.is_empty() {
             return Ok(());
         }
         let secret = read(path)?;
         if !self.is_empty() {
-            return Err("the setting without _file is set too; only one of them can be".to_owned());
+            return Err(SecretFault::SetTwice);
         }
         *self = secret;
         Ok(())
@@ -474,8 +475,8 @@ impl FromFiles for Vec<Secret> {
     fn merge(
         &mut self,
         paths: &Vec<String>,
-        read: &mut dyn FnMut(&str) -> Result<Secret, String>,
-    ) -> Result<(), String> {
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
+    ) -> Result<(), SecretFault> {
         for path in paths {
             self.push(read(path)?);
         }
@@ -491,14 +492,12 @@ impl<T: FromFiles + Default> FromFiles for BTreeMap<String, T> {
     fn merge(
         &mut self,
         paths: &Self::Paths,
-        read: &mut dyn FnMut(&str) -> Result<Secret, String>,
-    ) -> Result<(), String> {
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
+    ) -> Result<(), SecretFault> {
         for (key, paths) in paths {
             let known = self.keys().find(|known| known.eq_ignore_ascii_case(key)).cloned();
             if known.is_some() && !T::IS_LIST {
-                return Err(format!(
-                    "{key:?} is set without a file too; only one of them can be"
-                ));
+                return Err(SecretFault::EntrySetTwice(key.clone()));
             }
             let into = self.entry(known.unwrap_or_else(|| key.clone())).or_default();
             into.merge(paths, read)?;
@@ -524,9 +523,12 @@ mod tests {
     use super::*;
 
     /// Every file holds its own name.
-    fn merge<T: FromFiles>(into: &mut T, paths: &T::Paths) -> Result<(), String> {
+    fn merge<T: FromFiles>(into: &mut T, paths: &T::Paths) -> Result<(), SecretFault> {
         into.merge(paths, &mut |path| match path {
-            "none" => Err("none: does not exist".into()),
+            "none" => Err(SecretFault::Wrong {
+                path: path.into(),
+                wrong: "is not there",
+            }),
             _ => Ok(Secret::new(path)),
         })
     }
@@ -567,7 +569,7 @@ mod tests {
         let mut headers = secrets(&[("A", "1")]);
         merge(&mut headers, &map(&[("b", "2")])).unwrap();
         assert_eq!(headers, secrets(&[("A", "1"), ("b", "2")]));
-        let error = merge(&mut headers, &map(&[("a", "2")])).unwrap_err();
+        let error = merge(&mut headers, &map(&[("a", "2")])).unwrap_err().to_string();
         assert!(error.contains("\"a\" is set without a file too"), "{error}");
 
         let mut lists = BTreeMap::from([("u".to_owned(), vec![Secret::new("1")])]);

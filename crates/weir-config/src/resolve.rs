@@ -1,5 +1,6 @@
 //! From checked values to what the agent uses: derived sizes, addresses, ids.
 
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -186,9 +187,9 @@ impl Resolver<'_, '_> {
         self.0.blame(key, message);
     }
 
-    fn ok<T: Default>(&mut self, key: &str, result: Result<T, String>) -> T {
-        result.unwrap_or_else(|message| {
-            self.problem(key, message);
+    fn ok<T: Default>(&mut self, key: &str, result: Result<T, impl Display>) -> T {
+        result.unwrap_or_else(|fault| {
+            self.problem(key, fault.to_string());
             T::default()
         })
     }
@@ -550,15 +551,17 @@ impl Resolver<'_, '_> {
     }
 }
 
-fn kubelet_url(text: &str) -> Result<String, String> {
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is neither a host nor a URL; write 10.0.0.1 or https://10.0.0.1:10250")]
+struct NoKubelet(String);
+
+fn kubelet_url(text: &str) -> Result<String, NoKubelet> {
     if text.is_empty() {
         Ok(String::new())
     } else if text.starts_with("https://") || text.starts_with("http://") {
         Ok(text.trim_end_matches('/').to_owned())
     } else if text.contains("://") || text.contains(['/', '@', ' ']) {
-        Err(format!(
-            "{text:?} is neither a host nor a URL; write 10.0.0.1 or https://10.0.0.1:10250"
-        ))
+        Err(NoKubelet(text.to_owned()))
     } else if text.parse::<std::net::Ipv6Addr>().is_ok() {
         Ok(format!("https://[{text}]:10250"))
     } else if text.contains(':') {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use weir_rules::OriginPattern;
 
 use crate::choices;
-use crate::host::Host;
+use crate::host::{Host, HostFault};
 use crate::setting::Kind;
 use crate::value::Scalar;
 
@@ -147,7 +147,7 @@ impl Listen {
         bind_host: &str,
         everywhere: bool,
         machine: &dyn Host,
-    ) -> Result<Option<SocketAddr>, String> {
+    ) -> Result<Option<SocketAddr>, HostFault> {
         let port = self.port;
         let host = match self.host.as_str() {
             "" if port == 0 => return Ok(None),

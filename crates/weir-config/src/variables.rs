@@ -14,16 +14,25 @@ use crate::text::nearest;
 pub(crate) const FORWARD_HOST: &str = "DD_STATSD_FORWARD_HOST";
 const FORWARD_PORT: &str = "DD_STATSD_FORWARD_PORT";
 
+/// What is wrong with the value of a variable of the Datadog Agent.
+#[derive(Debug, thiserror::Error)]
+pub enum VariableFault {
+    #[error("the port to forward to is {0:?}; must be from 1 to 65535")]
+    Port(String),
+    #[error("is {0:?}; must be a number of days")]
+    Days(String),
+    #[error("is {0:?}; must be true or false")]
+    Bool(String),
+}
+
 /// The relay's target that a host and a port are.
-pub fn forward_target(host: &str, port: &str) -> Result<String, String> {
+pub fn forward_target(host: &str, port: &str) -> Result<String, VariableFault> {
     match port.trim().parse::<u16>() {
         Ok(port) if port > 0 && host.contains(':') && !host.starts_with('[') => {
             Ok(format!("udp://[{host}]:{port}"))
         }
         Ok(port) if port > 0 => Ok(format!("udp://{host}:{port}")),
-        _ => Err(format!(
-            "the port to forward to is {port:?}; must be from 1 to 65535"
-        )),
+        _ => Err(VariableFault::Port(port.to_owned())),
     }
 }
 
@@ -33,7 +42,7 @@ pub(crate) fn forward_port<'i>(inputs: &'i Inputs<'_>) -> Option<&'i str> {
 }
 
 /// Translates a value of the Datadog Agent's variable where weir's values differ.
-pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
+pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, VariableFault> {
     Ok(match (variable, text.trim()) {
         // The Datadog Agent removes files of the last process at once with this value.
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", "0") => "1s".into(),
@@ -41,12 +50,12 @@ pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, S
             format!("{days}d").into()
         }
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", other) => {
-            return Err(format!("is {other:?}; must be a number of days"));
+            return Err(VariableFault::Days(other.to_owned()));
         }
         ("DD_USE_V2_API_SERIES", "true" | "True" | "TRUE" | "t" | "1") => "v2".into(),
         ("DD_USE_V2_API_SERIES", "false" | "False" | "FALSE" | "f" | "0") => "v1".into(),
         ("DD_USE_V2_API_SERIES", other) => {
-            return Err(format!("is {other:?}; must be true or false"));
+            return Err(VariableFault::Bool(other.to_owned()));
         }
         _ => text.into(),
     })

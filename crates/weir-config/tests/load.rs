@@ -135,7 +135,7 @@ fn addresses_are_completed() {
         config("bind_host: '*'\n").addresses.udp,
         ["0.0.0.0:8125".parse().unwrap()]
     );
-    assert!(refused("udp: ['there:1']\n", &[], &[]).contains("there is nowhere"));
+    assert!(refused("udp: ['there:1']\n", &[], &[]).contains("host \"there\" has no address"));
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn faults_of_several_settings_are_found_together() {
     );
     for part in [
         "c.yaml:2: tcp_tls_key: is no key",
-        "c.yaml:3: socket_owner: there is no user \"me\"",
+        "c.yaml:3: socket_owner: \"me\" is not in /etc/passwd; write a name from there, or a number",
     ] {
         assert!(error.contains(part), "{error}");
     }

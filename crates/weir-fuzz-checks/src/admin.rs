@@ -5,13 +5,10 @@ use std::sync::{Arc, LazyLock};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use weir::admin::caller::Hosts;
-use weir::admin::contexts::ContextReport;
 use weir::admin::explain::{ExplainRequest, Explanation, Unexplained};
 use weir::admin::status::Status;
-use weir::admin::{AdminSource, Answer, ConnectionLimits, Exposition, ScrapeRequest, answer_on};
-use weir::history::Recent;
+use weir::admin::{AdminSource, Answer, ConnectionLimits, NotReady, answer_on};
 use weir::signals::Reloaded;
-use weir::tap::Taps;
 
 /// A source without data that refuses nothing, and records whether it was asked to change something.
 #[derive(Default)]
@@ -20,7 +17,7 @@ struct Silent {
 }
 
 impl AdminSource for Silent {
-    fn readiness(&self) -> Result<(), String> {
+    fn readiness(&self) -> Result<(), NotReady> {
         Ok(())
     }
 
@@ -33,18 +30,6 @@ impl AdminSource for Silent {
         Box::pin(async { Some(Reloaded::default()) })
     }
 
-    fn contexts(&self, _: usize) -> Answer<'_, Option<ContextReport>> {
-        Box::pin(async { None })
-    }
-
-    fn recent(&self) -> Option<Arc<Recent>> {
-        None
-    }
-
-    fn taps(&self) -> Option<Arc<Taps>> {
-        None
-    }
-
     fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
         Box::pin(async move {
             Ok(Explanation {
@@ -52,10 +37,6 @@ impl AdminSource for Silent {
                 ..Explanation::default()
             })
         })
-    }
-
-    fn scrape(&self, _: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
-        Box::pin(async { None })
     }
 }
 

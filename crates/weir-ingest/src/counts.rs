@@ -115,6 +115,9 @@ counters! {
         /// Batches of a closed bucket that waited because the pipeline had not accepted the previous ones.
         HandOverWaits = Series::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
             Sign("Merging and encoding are too slow: give weir more CPU, or disable outputs.");
+        /// Times the state that is saved against a kill waited because the disk had not accepted the previous part.
+        CheckpointWaits = Series::counter("weir_checkpoint_waits_total", "state.checkpoint_waits", "times"),
+            Work("A kill loses more than the last second: give `state_path` a faster disk.");
         /// Times the kernel's tables and its sockets disagreed about drops.
         DropDisagreements = Series::counter("weir_drop_disagreements_total", "drop_disagreements", "comparisons"),
             Sign("The number of kernel drops is not reliable: report it as a bug.");

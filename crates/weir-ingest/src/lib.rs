@@ -28,7 +28,7 @@ pub use origin::{Ask, Asked, OriginAnswer, OriginLink, OriginStats, ProcessFound
 pub use origin_rates::LimitedOrigin;
 pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
-pub use saved::{Restored, SavedBucket, SavedSeries};
+pub use saved::{Pieces, PutPiece, Restored, SavedBucket, SavedSeries};
 pub use tap::{Fate, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
     CheckpointLink, Command, CommandSender, Freeze, ListenerSnapshot, Piece, RelayChange, RelayLink,

@@ -1,5 +1,7 @@
 //! A bucket that another process continues ends as it would have without the change: messages, buckets and moments at random.
 
+use std::sync::Mutex;
+
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Bucket, Carried, Value};
 use weir_context::{ContextLimits, HashSecret, Rules};
@@ -119,9 +121,27 @@ fn carried(saved: SavedBucket) -> SavedBucket {
     }
 }
 
-fn entries(encoded: &[u8]) -> u64 {
-    let mut reader = StreamReader::new(CARRIED.agent, encoded);
-    std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64
+/// What an ingest has as bytes, and how many contexts are in them.
+fn encoded(ingest: &mut Ingest) -> (SavedBucket, u64) {
+    let pieces = Mutex::new(Vec::new());
+    let saved = ingest.save_encoded(CARRIED, &|piece| {
+        pieces.lock().unwrap().push(piece.to_vec());
+        Ok(())
+    });
+    let pieces = pieces.into_inner().unwrap();
+    let entries = |piece: &Vec<u8>| {
+        let mut reader = StreamReader::new(CARRIED.agent, piece);
+        std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64
+    };
+    let contexts = pieces.iter().map(entries).sum();
+    let encoded = pieces.into();
+    (
+        SavedBucket {
+            encoded,
+            ..saved.unwrap()
+        },
+        contexts,
+    )
 }
 
 /// Takes the messages; before each message number in `changes`, another process takes over.
@@ -134,12 +154,15 @@ fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<S
         if changes.contains(&number) {
             drain(&mut current, &mut rows);
             // The one way and the other.
-            let saved = match number % 2 {
-                0 => carried(current.save(CARRIED)),
-                _ => current.save_encoded(CARRIED),
+            let (saved, contexts) = match number % 2 {
+                0 => {
+                    let saved = carried(current.save(CARRIED));
+                    let contexts = saved.series.len() as u64;
+                    (saved, contexts)
+                }
+                _ => encoded(&mut current),
             };
             samples += current.counts()[0].counts[IngestCounter::Samples];
-            let contexts = saved.series.len() as u64 + entries(&saved.encoded);
             current = ingest(now, number as u64 + 2, gauge_deltas);
             let restored = current.resume(saved, now, CARRIED);
             assert_eq!((restored.contexts, restored.refused), (contexts, 0));

@@ -33,6 +33,17 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
+impl Answer {
+    /// Its status, what that means, and its own words.
+    pub fn text(&self, what: &str) -> String {
+        let status = self.status;
+        match self.message.as_str() {
+            "" => format!("{status} {what}"),
+            message => format!("{status} {what}: {message}"),
+        }
+    }
+}
+
 /// Why there is no client. The text names the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {

@@ -56,11 +56,7 @@ impl Encode for LinesEncoder {
             Value::Histogram(_) => u64::from((series.suffix_mask() & suffixes).count_ones()),
             _ => 1,
         };
-        Box::new(move |batch| Items {
-            points: batch.series().map(lines).sum(),
-            events: batch.events.len() as u64,
-            checks: batch.checks.len() as u64,
-        })
+        Box::new(move |batch| Items::of_batch(batch, batch.series().map(lines).sum()))
     }
 
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {

@@ -128,16 +128,30 @@ impl Reached {
     }
 }
 
-/// Connects once. The error is one line for users.
-pub async fn probe(destination: &Destination) -> Result<Reached, String> {
+/// Why it is not reached, in one line for people.
+#[derive(Debug, thiserror::Error)]
+pub enum NotReached {
+    #[error("nothing answered within {} s", PATIENCE.as_secs())]
+    Late,
+    #[error("the name has no address")]
+    NoAddress,
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Client(#[from] http::ClientError),
+    #[error(transparent)]
+    Request(#[from] http::RequestError),
+}
+
+/// Reaches it once.
+pub async fn probe(destination: &Destination) -> Result<Reached, NotReached> {
     match tokio::time::timeout(PATIENCE, reach(&destination.way)).await {
         Ok(reached) => reached,
-        Err(_) => Err(format!("nothing answered within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(NotReached::Late),
     }
 }
 
-async fn reach(way: &Way) -> Result<Reached, String> {
-    let text = |error: std::io::Error| error.to_string();
+async fn reach(way: &Way) -> Result<Reached, NotReached> {
     match way {
         Way::Http {
             url,
@@ -146,27 +160,25 @@ async fn reach(way: &Way) -> Result<Reached, String> {
             is_http2,
         } => ask(url, headers.clone(), delivery, *is_http2).await,
         Way::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(text)?;
-            let peer = stream.peer_addr().map_err(text)?;
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            let peer = stream.peer_addr()?;
             Ok(Reached::found(format!("{peer} accepts connections")))
         }
         Way::Udp { host, port } => {
-            let mut found = tokio::net::lookup_host((host.as_str(), *port))
-                .await
-                .map_err(text)?;
-            let target = found.next().ok_or("the name has no address")?;
+            let mut found = tokio::net::lookup_host((host.as_str(), *port)).await?;
+            let target = found.next().ok_or(NotReached::NoAddress)?;
             let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-            let socket = UdpSocket::bind(any).await.map_err(text)?;
-            socket.connect(target).await.map_err(text)?;
+            let socket = UdpSocket::bind(any).await?;
+            socket.connect(target).await?;
             Ok(Reached::found("there is a route; UDP does not confirm delivery"))
         }
         Way::UnixDatagram(path) => {
-            let socket = UnixDatagram::unbound().map_err(text)?;
-            socket.connect(path).map_err(text)?;
+            let socket = UnixDatagram::unbound()?;
+            socket.connect(path)?;
             Ok(Reached::found("a process receives there"))
         }
         Way::UnixStream(path) => {
-            UnixStream::connect(path).await.map_err(text)?;
+            UnixStream::connect(path).await?;
             Ok(Reached::found("a process accepts connections there"))
         }
         Way::Brokers(brokers) => look_at((**brokers).clone()).await,
@@ -223,20 +235,18 @@ async fn ask(
     headers: HeaderMap,
     delivery: &DeliverySettings,
     is_http2: bool,
-) -> Result<Reached, String> {
+) -> Result<Reached, NotReached> {
     let agent = concat!("weir/", env!("CARGO_PKG_VERSION"));
     let body = bytes::Bytes::new();
     let answer = if is_http2 {
-        let http2 = Http2::new(delivery, agent).map_err(|error| error.to_string())?;
-        let call = http2.call().map_err(|error| error.to_string())?;
+        let http2 = Http2::new(delivery, agent)?;
+        let call = http2.call()?;
         http::send(&call.client, Method::GET, url, headers, body, 0).await
     } else {
-        let client = http::client(delivery, agent).map_err(|error| error.to_string())?;
+        let client = http::client(delivery, agent)?;
         http::send(&client, Method::GET, url, headers, body, 0).await
     };
-    answer
-        .map(|answer| judged(&answer))
-        .map_err(|error| error.to_string())
+    Ok(judged(&answer?))
 }
 
 fn judged(answer: &Answer) -> Reached {

@@ -62,11 +62,6 @@ impl StreamWriter {
         }
     }
 
-    /// Reserves room for about this many series with their names.
-    pub fn expect(&mut self, series: usize) {
-        self.writer.bytes.reserve(series * SERIES_BYTES);
-    }
-
     pub fn add(&mut self, entry: &Entry<'_>) {
         let writer = &mut self.writer;
         writer.byte(entry.kind as u8);
@@ -93,17 +88,17 @@ impl StreamWriter {
         entry.state.write(self.agent, writer);
     }
 
-    pub fn len(&self) -> usize {
-        self.writer.bytes.len()
+    pub fn written(&self) -> &[u8] {
+        &self.writer.bytes
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.writer.bytes.is_empty()
+    /// What is written next begins again.
+    pub fn clear(&mut self) {
+        self.writer.bytes.clear();
     }
 
-    /// Takes the bytes written so far.
-    pub fn take(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.writer.bytes)
+    pub fn finish(self) -> Vec<u8> {
+        self.writer.bytes
     }
 }
 

@@ -40,7 +40,7 @@ proptest! {
         let entries = [entry(number, Some(named), value, seen), entry(number, None, value, seen)];
         let mut writer = StreamWriter::new(AGENT);
         entries.iter().for_each(|entry| writer.add(entry));
-        let bytes = writer.take();
+        let bytes = writer.finish();
         prop_assert_eq!(read(&bytes).unwrap(), entries);
         prop_assert!(read(&bytes[..bytes.len() - 1]).is_err());
     }
@@ -61,9 +61,9 @@ fn tags_are_sorted_when_they_are_read() {
         tags: vec!["b", "a", "b"],
     };
     let mut writer = StreamWriter::new(AGENT);
-    assert!(writer.is_empty());
+    assert!(writer.written().is_empty());
     writer.add(&entry(1, Some(named), 1.0, 2));
-    let bytes = writer.take();
+    let bytes = writer.finish();
     let named = read(&bytes).unwrap().remove(0).named.unwrap();
     assert_eq!(
         (named.tags.clone(), named.integration),

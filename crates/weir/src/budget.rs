@@ -17,6 +17,7 @@ pub enum Share {
     Cumulative,
     History,
     Taps,
+    OpenBucket,
 }
 
 /// One line of the ledger.
@@ -33,7 +34,7 @@ struct Line {
 const WHOLE: u64 = 64;
 
 /// A new share is one more line here.
-const TABLE: [Line; 9] = [
+const TABLE: [Line; 10] = [
     Line {
         share: Share::Contexts,
         name: "contexts",
@@ -97,6 +98,13 @@ const TABLE: [Line; 9] = [
         parts: &["taps"],
         when_full: "packets are missing in a capture or a tail, and counted; ingest is not affected",
     },
+    Line {
+        share: Share::OpenBucket,
+        name: "open_bucket",
+        sixty_fourths: 1,
+        parts: &["open_bucket"],
+        when_full: "a checkpoint takes longer: its next part waits until the disk has accepted the previous ones",
+    },
 ];
 
 /// The first share's meaning in a merge.
@@ -159,6 +167,7 @@ impl Budget {
                 Share::Contexts | Share::Batches | Share::Queues | Share::Cumulative => u64::MAX,
                 Share::History if is_merge => 0,
                 Share::History => config.resources.history,
+                Share::OpenBucket => if_used(!is_merge && config.running.state_path.is_some()),
                 Share::Taps => {
                     if_used(!is_merge && config.addresses.admin.is_some() && config.running.admin_payloads)
                 }
@@ -247,7 +256,7 @@ mod tests {
     #[test]
     fn what_is_not_used_goes_to_contexts() {
         let all = Budget::of(64 * MIB, 2, |_| u64::MAX);
-        assert_eq!(all.share(Share::Contexts), 17 * MIB);
+        assert_eq!(all.share(Share::Contexts), 16 * MIB);
         assert_eq!(all.of_worker(Share::Frames), (2 * MIB) as usize);
         let few = Budget::of(64 * MIB, 1, |share| {
             if_used(matches!(share, Share::Queues | Share::Cumulative))

@@ -35,6 +35,10 @@ impl Failure {
         }
     }
 
+    pub fn thread(error: &std::io::Error) -> Self {
+        Self::runtime(format!("a thread cannot be started: {error}"))
+    }
+
     pub fn usage(message: impl Into<String>) -> Self {
         Self {
             kind: FailureKind::Usage,

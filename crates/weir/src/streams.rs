@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Of all kinds together.
@@ -9,6 +10,11 @@ const STREAMS_MAX: usize = 16;
 
 /// Held while a stream is open.
 pub type Permit = OwnedSemaphorePermit;
+
+/// There are as many as there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{STREAMS_MAX} streams are open; close one")]
+pub struct TooManyStreams;
 
 #[derive(Clone, Debug)]
 pub struct Streams(Arc<Semaphore>);
@@ -21,8 +27,8 @@ impl Default for Streams {
 
 impl Streams {
     /// Permission for one more stream, or the reason for refusing it.
-    pub fn open(&self) -> Result<Permit, String> {
+    pub fn open(&self) -> Result<Permit, TooManyStreams> {
         let permit = self.0.clone().try_acquire_owned();
-        permit.map_err(|_| format!("{STREAMS_MAX} streams are open; close one"))
+        permit.map_err(|_| TooManyStreams)
     }
 }

@@ -13,21 +13,19 @@ use weir::admin::contexts::{ContextReport, MetricRow};
 use weir::admin::explain::{ExplainRequest, Explanation, Unexplained};
 use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{
-    AdminServer, AdminSource, Answer, ConnectionLimits, Exposition, ExpositionBody, ScrapeRequest,
+    AdminServer, AdminSource, Answer, ConnectionLimits, Exposition, ExpositionBody, NotReady, ScrapeRequest,
 };
-use weir::history::Recent;
 use weir::signals::Reloaded;
-use weir::tap::Taps;
 
 struct Double {
-    ready: Result<(), String>,
+    ready: Result<(), NotReady>,
     scrape: bool,
     /// Pieces of an exposition.
     pieces: usize,
 }
 
 impl AdminSource for Double {
-    fn readiness(&self) -> Result<(), String> {
+    fn readiness(&self) -> Result<(), NotReady> {
         self.ready.clone()
     }
 
@@ -65,14 +63,6 @@ impl AdminSource for Double {
                 ..ContextReport::default()
             })
         })
-    }
-
-    fn recent(&self) -> Option<Arc<Recent>> {
-        None
-    }
-
-    fn taps(&self) -> Option<Arc<Taps>> {
-        None
     }
 
     fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
@@ -264,7 +254,7 @@ fn wrong_requests_are_refused_with_a_reason() {
 #[test]
 fn what_is_off_or_not_ready_says_so() {
     let server = Server::start(Double {
-        ready: Err("worker 0 has not started".to_owned()),
+        ready: Err(NotReady::Fault("worker 0 has not started".to_owned())),
         scrape: false,
         pieces: 3,
     });

@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -130,9 +131,7 @@ impl Rig {
     }
 
     fn kilobytes(&self, name: &str) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.agent.id())).unwrap();
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
-        line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+        kilobytes(self.agent.id(), name).unwrap()
     }
 
     fn share(&self, name: &str) -> Value {
@@ -220,6 +219,13 @@ impl Rig {
         }
         std::fs::remove_dir_all(self.path).unwrap();
     }
+}
+
+/// `None`: the process has ended.
+fn kilobytes(process: u32, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 fn share(status: &Value, name: &str) -> Value {
@@ -489,6 +495,66 @@ fn series_that_stay() {
     }
 }
 
+/// The open bucket goes to another process in pieces: neither process needs memory for a copy of it.
+#[test]
+fn the_open_bucket_on_its_way_to_another_process() {
+    for budget in BUDGETS {
+        let state = tempfile::tempdir().unwrap();
+        let config = format!("bucket_width: 1h\nstate_path: {}\n", state.path().display());
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("dsd.socket");
+        let config = configured(budget, &socket, &config);
+        let mut agent = Agent::start(&config, &[]);
+        let admin = agent.wait_for("admin on http://");
+        // A quarter of what contexts and their state have: nothing is folded or squeezed.
+        let contexts = share(&status(&admin), "contexts")["bytes"].as_u64().unwrap();
+        let series = contexts / 4 / (9 * 200);
+        let sender = UnixDatagram::unbound().unwrap();
+        sender.connect(&socket).unwrap();
+        for pack in 0..2 {
+            let values: String = (0..100).map(|value| format!(":{}", pack * 100 + value)).collect();
+            for at in 0..series {
+                let line = format!("flood{values}|h|#id:{at},env:production,region:somewhere");
+                sender.send(line.as_bytes()).unwrap();
+            }
+        }
+        let samples = |admin: &str| status(admin)["total"]["samples"]["received"].as_u64().unwrap();
+        until("everything is received", || samples(&admin) == 200 * series);
+        let before = kilobytes(agent.id(), "VmHWM").unwrap();
+        let mut bash = Command::new("bash");
+        bash.args(["-c", "exec \"$0\" \"$@\" --take-over", env!("CARGO_BIN_EXE_weir")])
+            .env_clear();
+        let mut next = Agent::start_by(bash, &config);
+        let mut most = before;
+        while let Some(now) = kilobytes(agent.id(), "VmHWM") {
+            most = now;
+        }
+        next.wait_for("hand-over: took over from weir ");
+        let admin = next.wait_for("admin on http://");
+        until("the next process has everything", || {
+            samples(&admin) == 200 * series
+        });
+        let of_next = |name| kilobytes(next.id(), name).unwrap();
+        let (settled, most_of_next) = (of_next("VmRSS"), of_next("VmHWM"));
+        println!(
+            "{budget} MiB, {series} series: {before} KiB, {most} KiB at most while handing over; then {settled} KiB, {most_of_next} KiB at most"
+        );
+        // Pieces, the books, what a moment needs. The bucket is a quarter of the budget's larger part.
+        let margin = (budget / 16 + 4) * 1024;
+        assert!(most <= before + margin, "{before} KiB, then {most} KiB");
+        assert!(
+            most_of_next <= settled + margin,
+            "{settled} KiB, before that {most_of_next} KiB"
+        );
+        assert!(most.max(most_of_next) <= most_resident(budget));
+        let (_, page) = weir(&["status", "--admin", &admin]);
+        assert!(page.contains("\n  open_bucket "), "{page}");
+        assert!(page.contains("The books balance"), "{page}");
+        drop(agent);
+        next.stop();
+    }
+}
+
 /// One output is nearly full when a reload brings another: what is held stays, the new one gets what is left, and together they keep
 /// within the share.
 #[test]
@@ -544,4 +610,16 @@ fn the_shares_are_printed_before_a_start() {
         assert!(page.contains(line), "{line:?} is not in\n{page}");
     }
     assert!(!page.contains("tls_sessions"), "{page}");
+    assert!(!page.contains("open_bucket"), "{page}");
+    let (_, page) = weir(&[
+        "check",
+        "--memory",
+        "64MiB",
+        "--state-path",
+        "/tmp/weir-check-state",
+    ]);
+    assert!(
+        page.contains("#   open_bucket        1.0 MiB  when full: "),
+        "{page}"
+    );
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use weir_config::{Accounts, Host, Secret, TlsContent, TlsFault, TlsPaths};
+use weir_config::{Accounts, Host, HostFault, Secret, SecretFault, TlsContent, TlsFault, TlsPaths};
 
 /// A machine with four cores, a gibibyte, and a file of a token.
 pub struct Machine;
@@ -25,22 +25,28 @@ impl Host for Machine {
         false
     }
 
-    fn account(&self, name: &str, _: Accounts) -> Result<u32, String> {
-        Err(format!("there is no user {name:?}"))
+    fn account(&self, name: &str, _: Accounts) -> Result<u32, HostFault> {
+        Err(HostFault::NoAccount {
+            name: name.to_owned(),
+            file: "/etc/passwd",
+        })
     }
 
-    fn resolve(&self, name: &str, _: u16) -> Result<SocketAddr, String> {
-        Err(format!("{name} is nowhere"))
+    fn resolve(&self, name: &str, _: u16) -> Result<SocketAddr, HostFault> {
+        Err(HostFault::NoAddress(name.to_owned()))
     }
 
     fn has_ipv6(&self) -> bool {
         false
     }
 
-    fn secret(&self, path: &Path) -> Result<Secret, String> {
+    fn secret(&self, path: &Path) -> Result<Secret, SecretFault> {
         match path.to_str() {
             Some("/token") => Ok(Secret::new("0123456789abcdef")),
-            _ => Err(format!("{}: does not exist", path.display())),
+            _ => Err(SecretFault::Wrong {
+                path: path.to_owned(),
+                wrong: "is not there",
+            }),
         }
     }
 

@@ -66,7 +66,7 @@ impl Ingest {
     pub(super) fn lines(&mut self, packet: Received<'_>) {
         let listener = &self.settings.listeners[packet.listener];
         self.sender = self.sender.read(listener.names);
-        self.gauge_deltas = listener.gauge_deltas;
+        self.reading.gauge_deltas = listener.gauge_deltas;
         if !self.relays.all.is_empty() {
             self.relay_lines(&packet);
             if self.relays.only {
@@ -263,7 +263,7 @@ impl Ingest {
             }
             Kind::Distribution => self.aggregator.distribution_values(id, numbers, fast.weight),
             Kind::Gauge => {
-                if self.gauge_deltas {
+                if self.reading.gauge_deltas {
                     return false;
                 }
                 for &value in numbers {

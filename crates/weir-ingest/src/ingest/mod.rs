@@ -103,8 +103,6 @@ pub struct Ingest {
     gate: Gate,
     /// The origin of the process that sent the packet at hand.
     sender: OriginId,
-    /// Of the current packet's listener.
-    gauge_deltas: bool,
     reading: Reading,
     relays: Relays,
     passing: Passing,
@@ -118,8 +116,10 @@ pub struct Ingest {
     now: i64,
 }
 
-/// Memory to read a packet in, kept from packet to packet.
+/// How the packet at hand is read, and memory for that, kept from packet to packet.
 struct Reading {
+    /// As its listener says.
+    gauge_deltas: bool,
     scan: Scan,
     group: Vec<Pending>,
     values: Vec<f64>,
@@ -142,8 +142,8 @@ impl Ingest {
             hand_over: HandOver::default(),
             gate: Gate::new(),
             sender: OriginId::NONE,
-            gauge_deltas: false,
             reading: Reading {
+                gauge_deltas: false,
                 scan: Scan::new(),
                 group: Vec::with_capacity(GROUP_LINES),
                 values: Vec::new(),

@@ -1,5 +1,6 @@
 //! The open bucket leaves for another process, or comes from one.
 
+use std::io;
 use std::ops::Range;
 use std::sync::mpsc::sync_channel;
 use std::thread::{Scope, ScopedJoinHandle};
@@ -11,7 +12,11 @@ use weir_state::{Entry, Facts, Identity, Named, SERIES_BYTES, State, StreamReade
 
 use super::{Hurry, Ingest};
 use crate::hand_over::ROWS_AHEAD;
-use crate::saved::{Restored, SavedBucket};
+use crate::saved::{PutPiece, Restored, SavedBucket};
+
+/// About how large a piece of an encoded bucket is, and how many of them are decoded together.
+const PIECE_BYTES: usize = 64 << 10;
+const PIECES_TOGETHER: usize = 16;
 
 /// Series that are decoded together, and how many such groups may wait to be restored.
 const DECODED_TOGETHER: usize = 256;
@@ -45,23 +50,18 @@ impl Ingest {
         }
     }
 
-    /// The same for a process that takes over at once: in memory order, and as bytes. Nobody receives meanwhile, so a second
-    /// thread takes half of it.
-    pub fn save_encoded(&mut self, carried: Carried) -> SavedBucket {
+    /// The same for a process that takes over at once: in memory order, and as bytes, which go to `put` in pieces. Nobody receives
+    /// meanwhile, so a second thread takes half of it.
+    pub fn save_encoded(&mut self, carried: Carried, put: PutPiece<'_>) -> io::Result<SavedBucket> {
         self.feed_parked(0, Hurry::End);
         let (contexts, aggregator) = (&self.contexts, &self.aggregator);
-        let encode = |partitions: Range<usize>| encode(contexts, aggregator, carried, partitions);
+        let encode = |partitions: Range<usize>| encode(contexts, aggregator, carried, partitions, put);
         let half = PARTITIONS / 2;
-        let encoded = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let second = spawn(scope, "save", || encode(half..PARTITIONS));
-            let mut encoded = encode(0..half);
-            encoded.extend(second.map_or_else(|| encode(half..PARTITIONS), joined));
-            encoded
-        });
-        SavedBucket {
-            encoded,
-            ..self.saved()
-        }
+            encode(0..half).and(second.map_or_else(|| encode(half..PARTITIONS), joined))
+        })?;
+        Ok(self.saved())
     }
 
     pub fn contexts_in(&self, partition: usize) -> usize {
@@ -92,7 +92,7 @@ impl Ingest {
                 }
             }
         }
-        writer.take()
+        writer.finish()
     }
 
     /// Continues a bucket that another process started. Before the first packet; `now`: Unix seconds.
@@ -115,7 +115,27 @@ impl Ingest {
             };
             count(self.restore(identity.kind, &named, facts, state, carried));
         }
-        self.contexts.expect(saved.encoded.len() / SERIES_BYTES);
+        self.contexts.expect(saved.encoded.bytes / SERIES_BYTES);
+        let mut pieces = saved.encoded.each.into_iter().flatten();
+        loop {
+            // Their checksum was verified on arrival: a piece that cannot be read is a bug, or a disk that fails.
+            let together = pieces.by_ref().take(PIECES_TOGETHER);
+            let together: Vec<Vec<u8>> = together
+                .filter_map(|piece| piece.inspect_err(|_| count(false)).ok())
+                .collect();
+            if together.is_empty() {
+                break;
+            }
+            if !self.restore_pieces(&together, carried, &mut count) {
+                count(false);
+            }
+        }
+        self.contexts.set_state_bytes(self.aggregator.expected_bytes());
+        restored
+    }
+
+    /// A second thread decodes. False: something cannot be read.
+    fn restore_pieces(&mut self, pieces: &[Vec<u8>], carried: Carried, count: &mut impl FnMut(bool)) -> bool {
         let mut take =
             |entries: Vec<Entry<'_>>| {
                 for entry in entries {
@@ -125,14 +145,13 @@ impl Ingest {
                     }));
                 }
             };
-        let reader = StreamReader::new(carried.agent, &saved.encoded);
-        let is_whole = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let (send, decoded) = sync_channel(DECODED_AHEAD);
             let decoder = spawn(scope, "decode", move || {
-                decode(reader, |entries| send.send(entries).is_ok())
+                decode(pieces, carried, |entries| send.send(entries).is_ok())
             });
             match decoder {
-                None => decode(reader, |entries| {
+                None => decode(pieces, carried, |entries| {
                     take(entries);
                     true
                 }),
@@ -141,13 +160,7 @@ impl Ingest {
                     joined(decoder)
                 }
             }
-        });
-        // Checked on arrival: this is a bug, and the rest cannot be read.
-        if !is_whole {
-            restored.refused += 1;
-        }
-        self.contexts.set_state_bytes(self.aggregator.expected_bytes());
-        restored
+        })
     }
 
     fn restore(
@@ -179,14 +192,9 @@ fn encode(
     aggregator: &Aggregator,
     carried: Carried,
     partitions: Range<usize>,
-) -> Vec<u8> {
+    put: PutPiece<'_>,
+) -> io::Result<()> {
     let mut writer = StreamWriter::new(carried.agent);
-    writer.expect(
-        partitions
-            .clone()
-            .map(|partition| contexts.live(partition).len())
-            .sum(),
-    );
     for partition in partitions {
         for group in contexts.live(partition).chunks(ROWS_AHEAD) {
             contexts.look_ahead_rows(group);
@@ -196,9 +204,16 @@ fn encode(
                     .iter()
                     .for_each(|entry| writer.add(entry));
             }
+            if writer.written().len() >= PIECE_BYTES {
+                put(writer.written())?;
+                writer.clear();
+            }
         }
     }
-    writer.take()
+    match writer.written() {
+        [] => Ok(()),
+        rest => put(rest),
+    }
 }
 
 /// The state of one context; `is_named`: with its name.
@@ -228,27 +243,29 @@ fn entry<'a>(
     })
 }
 
-/// Passes on all that the reader has, in groups, until nobody wants more. False: the rest cannot be read.
-fn decode<'a>(mut reader: StreamReader<'a>, mut take: impl FnMut(Vec<Entry<'a>>) -> bool) -> bool {
-    loop {
-        let mut entries = Vec::with_capacity(DECODED_TOGETHER);
-        while entries.len() < DECODED_TOGETHER {
-            match reader.next_entry() {
-                Ok(Some(entry)) => entries.push(entry),
-                Ok(None) => {
-                    take(entries);
-                    return true;
-                }
-                Err(_) => {
-                    take(entries);
-                    return false;
-                }
+/// Passes on all series of the pieces, in groups, until nobody wants more. False: the rest of a piece cannot be read.
+fn decode<'a>(pieces: &'a [Vec<u8>], carried: Carried, mut take: impl FnMut(Vec<Entry<'a>>) -> bool) -> bool {
+    let mut is_whole = true;
+    for piece in pieces {
+        let mut reader = StreamReader::new(carried.agent, piece);
+        let mut entries = std::iter::from_fn(|| match reader.next_entry() {
+            Ok(entry) => entry,
+            Err(_) => {
+                is_whole = false;
+                None
+            }
+        });
+        loop {
+            let group: Vec<Entry<'_>> = entries.by_ref().take(DECODED_TOGETHER).collect();
+            if group.is_empty() {
+                break;
+            }
+            if !take(group) {
+                return true;
             }
         }
-        if !take(entries) {
-            return true;
-        }
     }
+    is_whole
 }
 
 /// A thread beside this one, or none if the system has no more.

@@ -1,6 +1,9 @@
 //! Writes the open bucket to a file every second, in case the process is killed: in slices between receive turns, and only changed series.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use weir_aggregate::{Bucket, Carried};
 use weir_context::PARTITIONS;
@@ -10,6 +13,9 @@ use crate::ingest::Ingest;
 
 /// Contexts looked at between two receive turns, and a partition more: less than a millisecond's worth.
 const SLICE_CONTEXTS: usize = 256;
+
+/// How long the next slice waits when too much is on its way to the disk.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A part of a checkpoint, in the order in which they are made.
 #[derive(Debug)]
@@ -25,6 +31,9 @@ pub enum Piece {
 /// Where a worker's checkpoints go.
 pub struct CheckpointLink {
     pub pieces: SyncSender<Piece>,
+    /// Bytes of series on their way, which their receiver takes off again; and when the next piece waits.
+    pub on_their_way: Arc<AtomicUsize>,
+    pub bytes_max: usize,
     /// Called after each turn, so it must be cheap: the start of the bucket, samples in it, Unix milliseconds.
     pub tally: Box<dyn Fn(i64, u64, i64) + Send>,
 }
@@ -39,6 +48,8 @@ pub(super) struct Checkpoints {
     /// The file contains all changes before this second.
     since: i64,
     round: Option<Round>,
+    waits: u64,
+    is_waiting: bool,
 }
 
 /// One walk over all contexts.
@@ -58,11 +69,25 @@ impl Checkpoints {
             named: Default::default(),
             since: i64::MIN,
             round: None,
+            waits: 0,
+            is_waiting: false,
         }
     }
 
-    pub(super) fn is_under_way(&self) -> bool {
-        self.round.is_some()
+    /// How soon the next slice is due; `None`: nothing is under way.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        let pause = if self.is_waiting { PAUSE } else { Duration::ZERO };
+        self.round.as_ref().map(|_| pause)
+    }
+
+    /// Bytes that wait for the disk.
+    pub(super) fn bytes(&self) -> usize {
+        self.link.on_their_way.load(Ordering::Relaxed)
+    }
+
+    /// Times that the next piece had to wait for the disk.
+    pub(super) fn waits(&self) -> u64 {
+        self.waits
     }
 
     pub(super) fn turned(&self, ingest: &Ingest, now_ms: i64) {
@@ -103,6 +128,12 @@ impl Checkpoints {
         if ingest.is_draining() || self.bucket != Some(aggregator.open_bucket()) {
             self.round = None;
         }
+        let waits = self.round.is_some() && self.bytes() >= self.link.bytes_max;
+        self.waits += u64::from(waits && !self.is_waiting);
+        self.is_waiting = waits;
+        if waits {
+            return;
+        }
         let mut looked = 0;
         while looked < SLICE_CONTEXTS
             && let Some(round) = &mut self.round
@@ -114,19 +145,22 @@ impl Checkpoints {
             round.partition += 1;
             looked += ingest.contexts_in(partition);
             let bytes = ingest.changes(partition, self.since, carried, &mut self.named);
-            let worker = self.worker;
-            if !bytes.is_empty()
-                && self
-                    .link
-                    .pieces
-                    .try_send(Piece::Series { worker, bytes })
-                    .is_err()
-            {
+            if !bytes.is_empty() && !self.send(bytes) {
                 self.give_up();
             } else if partition + 1 == PARTITIONS {
                 self.end(aggregator.open_samples(), now_ms);
             }
         }
+    }
+
+    fn send(&self, bytes: Vec<u8>) -> bool {
+        let (worker, length) = (self.worker, bytes.len());
+        self.link.on_their_way.fetch_add(length, Ordering::Relaxed);
+        let sent = self.link.pieces.try_send(Piece::Series { worker, bytes });
+        if sent.is_err() {
+            self.link.on_their_way.fetch_sub(length, Ordering::Relaxed);
+        }
+        sent.is_ok()
     }
 
     /// Everything that had changed is on its way.

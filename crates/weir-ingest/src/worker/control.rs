@@ -15,7 +15,7 @@ use super::clock::Clock;
 use super::freeze::Freeze;
 use super::gaps::Gaps;
 use super::outbox::Outbox;
-use super::{Report, Worker};
+use super::{Report, Succession, Worker};
 use crate::admission::AdmissionList;
 use crate::ingest::{Ingest, IngestSettings};
 use crate::origin::{OriginAnswer, OriginLink};
@@ -197,13 +197,15 @@ pub fn spawn(
             give_back: GiveBack::new(around.give_back),
             taps: Taps::default(),
             ticks: Ticks::new(Monotonic::now().0),
-            flush_open_bucket: around.flush_open_bucket,
-            agent: around.agent,
             stop: worker_stop,
-            keep: worker_keep,
-            restored,
-            freeze: None,
-            checkpoints,
+            succession: Succession {
+                agent: around.agent,
+                restored,
+                checkpoints,
+                freeze: None,
+                keep: worker_keep,
+                flush_open_bucket: around.flush_open_bucket,
+            },
             ingest,
             origins,
             event_loop,

@@ -6,17 +6,26 @@ use std::sync::mpsc::Receiver;
 use weir_listener::{EventLoop, Monotonic};
 
 use super::{Report, Worker};
+use crate::saved::SavedBucket;
+
+/// Takes a piece of what the open bucket has.
+pub type Put = Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 
 /// Looks at the sockets and connections of a worker.
 pub type Lend = Box<dyn FnOnce(&EventLoop) -> io::Result<()> + Send>;
 
+/// Is told the result of a freeze, and since when nothing is received.
+pub type Frozen = Box<dyn FnOnce(io::Result<()>, Monotonic) + Send>;
+
 /// A worker's part in a hand-over to another process. It begins once no bucket is being handed over.
 pub struct Freeze {
+    /// Is given the series of the open bucket, piece by piece, before anything else is called.
+    pub put: Put,
     /// Receives the sockets and connections while they are not read.
     pub lend: Lend,
     /// Called with the result, once everything the worker had is on its way to the pipeline; and with the time since which
     /// nothing is received.
-    pub frozen: Box<dyn FnOnce(io::Result<()>, Monotonic) + Send>,
+    pub frozen: Frozen,
     /// The process ends when a message arrives here. The worker continues when the sender is dropped.
     pub thaw: Receiver<()>,
 }
@@ -25,7 +34,7 @@ impl Worker {
     /// Stops reading, if it was asked to and no bucket is being handed over.
     pub(super) fn freeze_if_asked(&mut self) {
         let can = !self.ingest.is_draining() && !self.outbox.has_batch();
-        if let Some(freeze) = self.freeze.take_if(|_| can) {
+        if let Some(freeze) = self.succession.freeze.take_if(|_| can) {
             self.stand_still(freeze);
         }
     }
@@ -33,7 +42,19 @@ impl Worker {
     #[cold]
     fn stand_still(&mut self, freeze: Freeze) {
         let since = Monotonic::now();
-        let mut saved = self.ingest.save_encoded(self.clock.carried(self.agent));
+        let carried = self.clock.carried(self.succession.agent);
+        match self.ingest.save_encoded(carried, &freeze.put) {
+            Ok(saved) => self.lend(saved, since, freeze.lend, freeze.frozen),
+            Err(error) => (freeze.frozen)(Err(error), since),
+        }
+        while freeze.thaw.recv().is_ok() {
+            self.event_loop.reset_encrypted();
+        }
+        self.alive.turned(Monotonic::now().0);
+    }
+
+    /// Gives everything else that goes with the bucket.
+    fn lend(&mut self, mut saved: SavedBucket, since: Monotonic, lend: Lend, frozen: Frozen) {
         let _ = self.event_loop.refresh_drops();
         saved.drops = self.event_loop.drops_seen().collect();
         for relay in self.ingest.relays_mut() {
@@ -44,11 +65,6 @@ impl Worker {
         }
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.outbox.send(Report::Saved(Box::new(saved)));
-        let lent = (freeze.lend)(&self.event_loop);
-        (freeze.frozen)(lent, since);
-        while freeze.thaw.recv().is_ok() {
-            self.event_loop.reset_encrypted();
-        }
-        self.alive.turned(Monotonic::now().0);
+        frozen(lend(&self.event_loop), since);
     }
 }

@@ -133,14 +133,19 @@ struct Worker {
     drops: DropWatch,
     give_back: GiveBack,
     stop: Arc<AtomicBool>,
-    /// Another process continues the open bucket.
-    keep: Arc<AtomicBool>,
+    succession: Succession,
+}
+
+/// What joins this process to the one before it and the one after it.
+struct Succession {
+    agent: AgentId,
     restored: Restored,
+    checkpoints: Option<Checkpoints>,
     /// Another process asks to take over.
     freeze: Option<Freeze>,
-    checkpoints: Option<Checkpoints>,
-    agent: AgentId,
-    /// Hand over the open bucket at the end.
+    /// Another process continues the open bucket.
+    keep: Arc<AtomicBool>,
+    /// Without one, whether the open bucket is handed over at the end.
     flush_open_bucket: bool,
 }
 
@@ -148,7 +153,7 @@ impl Worker {
     fn run(mut self) {
         // So that others need not wait for the first tick to see that it runs.
         self.publish();
-        if let Some(checkpoints) = &mut self.checkpoints {
+        if let Some(checkpoints) = &mut self.succession.checkpoints {
             // The state that it continues is nowhere else from now on.
             checkpoints.begin(&self.ingest, self.clock.seconds());
         }
@@ -177,7 +182,7 @@ impl Worker {
         if self.clock.read(after) {
             self.set_back();
         }
-        if let Some(checkpoints) = &self.checkpoints {
+        if let Some(checkpoints) = &self.succession.checkpoints {
             checkpoints.turned(&self.ingest, self.clock.milliseconds());
         }
         let Ok(turn) = turn else { return false };
@@ -197,10 +202,10 @@ impl Worker {
 
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        let keeps = self.checkpoints.as_ref().is_some_and(Checkpoints::is_under_way);
+        let checkpoint = self.succession.checkpoints.as_ref().and_then(Checkpoints::pause);
         if self.chores.any()
-            || self.freeze.is_some()
-            || keeps
+            || self.succession.freeze.is_some()
+            || checkpoint == Some(Duration::ZERO)
             || (self.ingest.is_draining() && !self.outbox.is_full())
         {
             return Duration::ZERO;
@@ -221,6 +226,7 @@ impl Worker {
         let tick_ns = next_ns.saturating_sub(Monotonic::now().0);
         Duration::from_millis(bucket_ms.max(0) as u64)
             .min(Duration::from_nanos(tick_ns))
+            .min(checkpoint.unwrap_or(TICK))
             .min(TICK)
     }
 
@@ -245,11 +251,14 @@ impl Worker {
             self.tap(monotonic);
         }
         self.commands(monotonic);
-        if self.freeze.is_some() {
+        if self.succession.freeze.is_some() {
             self.freeze_if_asked();
         }
-        if let Some(checkpoints) = &mut self.checkpoints {
-            let (carried, now_ms) = (self.clock.carried(self.agent), self.clock.milliseconds());
+        if let Some(checkpoints) = &mut self.succession.checkpoints {
+            let (carried, now_ms) = (
+                self.clock.carried(self.succession.agent),
+                self.clock.milliseconds(),
+            );
             checkpoints.proceed(&self.ingest, carried, now_ms);
         }
     }
@@ -295,7 +304,7 @@ impl Worker {
                 self.event_loop.tell_sources(true);
             }
             Command::Lend(look) => look(&self.event_loop),
-            Command::Freeze(freeze) => self.freeze = Some(*freeze),
+            Command::Freeze(freeze) => self.succession.freeze = Some(*freeze),
         }
     }
 
@@ -399,7 +408,7 @@ impl Worker {
         self.ingest.tick_origins(monotonic);
         self.ingest.tick_sampler();
         self.drops.tick(&mut self.event_loop);
-        if let Some(checkpoints) = &mut self.checkpoints {
+        if let Some(checkpoints) = &mut self.succession.checkpoints {
             checkpoints.begin(&self.ingest, self.clock.seconds());
         }
         self.publish();
@@ -432,11 +441,11 @@ impl Worker {
         // Nothing is received any more, so this snapshot is final.
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
-        if self.keep.load(Ordering::Acquire) {
-            let mut saved = self.ingest.save(self.clock.carried(self.agent));
+        if self.succession.keep.load(Ordering::Acquire) {
+            let mut saved = self.ingest.save(self.clock.carried(self.succession.agent));
             saved.drops = self.event_loop.drops_seen().collect();
             self.outbox.send(Report::Saved(Box::new(saved)));
-        } else if self.flush_open_bucket && self.ingest.close_now() {
+        } else if self.succession.flush_open_bucket && self.ingest.close_now() {
             self.hand_over_all();
         }
         while let Some(batch) = self.ingest.take_passed_on() {

@@ -10,6 +10,7 @@ use weir_counters::Counts;
 use weir_listener::{ListenerCounter, ListenerCounters, ListenerId, LoopCounters};
 
 use super::Worker;
+use super::checkpoint::Checkpoints;
 use crate::admission::RefusedSender;
 use crate::counts::{IngestCounter, IngestCounts, WorkerCounter};
 use crate::ingest::BadInput;
@@ -55,6 +56,8 @@ pub struct WorkerSnapshot {
     pub origin_bytes: usize,
     /// Bytes of batches that were handed over and not merged yet.
     pub batch_bytes: usize,
+    /// Of the open bucket, on their way to the disk.
+    pub checkpoint_bytes: usize,
     pub origin: OriginStats,
     /// Origins that have sent more than they may.
     pub limited_origins: Vec<LimitedOrigin>,
@@ -117,6 +120,8 @@ impl Worker {
     fn counts(&self) -> Counts<WorkerCounter> {
         let mut counts = Counts::default();
         counts[WorkerCounter::HandOverWaits] = self.outbox.waits();
+        counts[WorkerCounter::CheckpointWaits] =
+            self.succession.checkpoints.as_ref().map_or(0, Checkpoints::waits);
         counts[WorkerCounter::DropDisagreements] = self.drops.disagreements();
         counts[WorkerCounter::ClockSetBack] = self.clock.times_set_back();
         counts[WorkerCounter::ClockAheadMs] = self.clock.ahead_ms().max(0) as u64;
@@ -150,11 +155,12 @@ impl Worker {
             tls_bytes: self.event_loop.tls_bytes_held(),
             origin_bytes: contexts.origin_bytes(),
             batch_bytes: self.outbox.bytes(),
+            checkpoint_bytes: self.succession.checkpoints.as_ref().map_or(0, Checkpoints::bytes),
             origin: self.ingest.origin_stats(),
             limited_origins: self.ingest.limited_origins(),
             refused_senders: self.ingest.refused_senders(),
             rules: self.rule_snapshot(),
-            restored: self.restored,
+            restored: self.succession.restored,
             open_samples: self.ingest.aggregator().open_samples(),
         }
     }

@@ -411,11 +411,7 @@ impl Encode for DatadogEncoder {
             Value::Histogram(_) => u64::from((series.suffix_mask() & suffixes).count_ones()),
             Value::Distribution(sketch) => u64::from(!sketch.is_empty()),
         };
-        Box::new(move |batch| Items {
-            points: batch.series().map(points).sum(),
-            events: batch.events.len() as u64,
-            checks: batch.checks.len() as u64,
-        })
+        Box::new(move |batch| Items::of_batch(batch, batch.series().map(points).sum()))
     }
 
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {

@@ -259,20 +259,8 @@ impl Transport for Intake {
 }
 
 fn outcome(kind: RequestKind, answer: Answer) -> Outcome {
-    let Answer {
-        status,
-        retry_after,
-        message,
-        ..
-    } = answer;
-    let path = kind.path();
-    let text = |what: &str| {
-        if message.is_empty() {
-            format!("{path}: {status} {what}")
-        } else {
-            format!("{path}: {status} {what}: {message}")
-        }
-    };
+    let (status, retry_after, path) = (answer.status, answer.retry_after, kind.path());
+    let text = |what: &str| format!("{path}: {}", answer.text(what));
     match status {
         200..300 => Outcome::Delivered,
         400 => Outcome::Invalid {

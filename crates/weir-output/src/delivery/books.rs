@@ -5,6 +5,7 @@ use std::ops::{AddAssign, SubAssign};
 use std::time::Duration;
 
 use serde::Serialize;
+use weir_aggregate::Batch;
 use weir_counters::Moves::{Sign, Work};
 use weir_counters::{Counts, counters};
 
@@ -38,6 +39,15 @@ impl Items {
         let mut items = Self::default();
         *items.field(class) = n;
         items
+    }
+
+    /// Of a batch whose series become so many points.
+    pub fn of_batch(batch: &Batch, points: u64) -> Self {
+        Items {
+            points,
+            events: batch.events.len() as u64,
+            checks: batch.checks.len() as u64,
+        }
     }
 
     pub fn is_zero(&self) -> bool {

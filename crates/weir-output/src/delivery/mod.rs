@@ -95,6 +95,16 @@ struct Place {
     disk: Option<PathBuf>,
 }
 
+impl Place {
+    fn of(endpoint: &Endpoint, disk: Option<&Path>) -> Self {
+        Place {
+            directory: endpoint.directory.clone(),
+            family: endpoint.family.clone(),
+            disk: disk.map(|path| path.join(&endpoint.directory)),
+        }
+    }
+}
+
 /// Whether an endpoint's queue goes to another output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Release {
@@ -161,6 +171,7 @@ struct Limits {
     inbox: AtomicU64,
 }
 
+#[derive(Default)]
 struct Books {
     received: Items,
     /// In the inbox, the batch being encoded included.
@@ -171,6 +182,31 @@ struct Books {
     encoder_failed: bool,
 }
 
+/// Waits until something is so, and looks whenever there is progress.
+pub(crate) async fn wait_for(progress: &Notify, mut is_so: impl FnMut() -> bool) {
+    loop {
+        let progress = progress.notified();
+        tokio::pin!(progress);
+        // Registered before looking, so that no progress slips between.
+        progress.as_mut().enable();
+        if is_so() {
+            return;
+        }
+        progress.await;
+    }
+}
+
+impl EndpointBooks {
+    /// What a disk queue held when it was opened.
+    fn note_found(&mut self, found: &Found, output: &str, endpoint: &str) {
+        if *found != Found::default() {
+            tracing::info!(output, endpoint, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");
+        }
+        self.restored = found.restored;
+        self.counts[OutputCounter::DiskDamagedBytes] = found.damaged_bytes;
+    }
+}
+
 impl Delivery {
     /// Opens the disk queues and starts the tasks on the current tokio runtime; those of an output that replaces another start when
     /// it takes over, and until then it only collects.
@@ -178,26 +214,21 @@ impl Delivery {
         name: &str,
         settings: &DeliverySettings,
         order: Order,
-        encoder: Box<dyn Encode>,
+        mut encoder: Box<dyn Encode>,
         endpoints: Vec<Endpoint>,
         surroundings: &Surroundings,
     ) -> io::Result<Self> {
         let clock = surroundings.clock.clone();
-        let mut encoder = encoder;
         surroundings.saved.restore(name, encoder.as_mut());
         let reserved = encoder.reserved_bytes();
         let of_endpoints = surroundings.memory_bytes_max.saturating_sub(reserved);
         let memory_max = of_endpoints / endpoints.len().max(1) as u64;
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
-        let disk = |endpoint: &Endpoint| Path::new(&settings.disk_path).join(&endpoint.directory);
+        let disk_path = on_disk.then(|| Path::new(&settings.disk_path));
         let places: Vec<Place> = endpoints
             .iter()
-            .map(|endpoint| Place {
-                directory: endpoint.directory.clone(),
-                family: endpoint.family.clone(),
-                disk: on_disk.then(|| disk(endpoint)),
-            })
+            .map(|endpoint| Place::of(endpoint, disk_path))
             .collect();
         let replaces = surroundings.replaces.as_ref();
         let is_held = |path: &PathBuf| replaces.is_some_and(|old| old.holds(path));
@@ -205,31 +236,21 @@ impl Delivery {
         if on_disk && replaces.is_none_or(|old| old.shared.settings.disk_path != settings.disk_path) {
             strangers::settle(name, Path::new(&settings.disk_path), &endpoints);
         }
-        let mut queues = Vec::new();
-        let mut books = Books {
-            received: Items::default(),
-            inbox: Items::default(),
-            open: Items::default(),
-            dropped: Dropped::new(),
-            endpoints: Vec::new(),
-            encoder_failed: false,
-        };
+        let (mut queues, mut books) = (Vec::new(), Books::default());
         for (endpoint, place) in endpoints.iter().zip(&places) {
-            let mut disk = None;
             let mut of_endpoint = EndpointBooks {
                 since: clock.unix(),
                 ..EndpointBooks::default()
             };
-            if let Some(directory) = place.disk.as_ref().filter(|path| !is_held(path)) {
-                let (queue, found) =
-                    DiskQueue::open(directory, disk_max, settings.disk_age_max.as_secs() as i64)?;
-                if found != Found::default() {
-                    tracing::info!(output = name, endpoint = endpoint.label, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");
+            let disk = match place.disk.as_ref().filter(|path| !is_held(path)) {
+                Some(directory) => {
+                    let age_max = settings.disk_age_max.as_secs() as i64;
+                    let (queue, found) = DiskQueue::open(directory, disk_max, age_max)?;
+                    of_endpoint.note_found(&found, name, &endpoint.label);
+                    Some(queue)
                 }
-                of_endpoint.restored = found.restored;
-                of_endpoint.counts[OutputCounter::DiskDamagedBytes] = found.damaged_bytes;
-                disk = Some(queue);
-            }
+                None => None,
+            };
             let mut queue = Queue::new(order, memory_max, disk);
             for payload in surroundings.saved.take_queue(name, &place.directory) {
                 of_endpoint.restored += payload.items();
@@ -241,7 +262,7 @@ impl Delivery {
         }
         let shared = Arc::new(Shared {
             name: name.to_owned(),
-            clock: clock.clone(),
+            clock,
             settings: settings.clone(),
             limits: Limits {
                 queued: surroundings.memory_bytes_max.into(),
@@ -424,16 +445,7 @@ impl Delivery {
 
     /// Waits until the status satisfies `done`.
     pub async fn wait_for(&self, mut done: impl FnMut(&OutputStatus) -> bool) {
-        loop {
-            let progress = self.shared.progress.notified();
-            tokio::pin!(progress);
-            // Registered before looking, so that no progress slips between.
-            progress.as_mut().enable();
-            if done(&self.status()) {
-                return;
-            }
-            progress.await;
-        }
+        wait_for(&self.shared.progress, || done(&self.status())).await;
     }
 
     /// Encodes the batches handed over, delivers for at most `grace`, then stops. It does not wait for payloads in a disk queue
@@ -602,19 +614,10 @@ impl Shared {
     async fn pace(&self, patience: Duration) -> Duration {
         let on_disk = self.has_disk();
         let begun = std::time::Instant::now();
-        let wait = async {
-            loop {
-                let progress = self.progress.notified();
-                tokio::pin!(progress);
-                progress.as_mut().enable();
-                let fills_up =
-                    |of: &EndpointBooks| !of.failing && of.lying.memory_bytes > self.memory_max() / 2;
-                if on_disk || !lock(&self.books).endpoints.iter().all(fills_up) {
-                    return;
-                }
-                progress.await;
-            }
-        };
+        let fills_up = |of: &EndpointBooks| !of.failing && of.lying.memory_bytes > self.memory_max() / 2;
+        let wait = wait_for(&self.progress, || {
+            on_disk || !lock(&self.books).endpoints.iter().all(fills_up)
+        });
         drop(tokio::time::timeout(patience, wait).await);
         begun.elapsed()
     }

@@ -1,6 +1,7 @@
 //! The state of encoders on its way to the next process.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -77,30 +78,28 @@ impl SavedStates {
 
     pub(super) fn restore(&self, name: &str, encoder: &mut dyn Encode) {
         let lineage = encoder.lineage();
-        self.restore_with(name, &lineage, |saved, away| {
-            encoder.restore(saved, away).map_err(|fault| fault.to_string())
-        });
+        self.restore_with(name, &lineage, |saved, away| encoder.restore(saved, away));
     }
 
     /// Lets an output take what was saved under its name, if that is of its lineage. `restore` returns how many series found no
     /// room.
-    pub fn restore_with(
+    pub fn restore_with<E: Display>(
         &self,
         name: &str,
         lineage: &str,
-        restore: impl FnOnce(&[u8], Duration) -> Result<u64, String>,
+        restore: impl FnOnce(&[u8], Duration) -> Result<u64, E>,
     ) {
         let Some(saved) = lock(&self.waiting).remove(name) else {
             return;
         };
-        let restored = match saved.lineage == digest(lineage) {
-            true => restore(&saved.bytes, self.away),
-            false => Err("its settings changed, so the sums do not fit".into()),
-        };
-        let reason = match restored {
-            Ok(0) => return,
-            Ok(refused) => format!("{refused} series do not fit into memory"),
-            Err(reason) => reason,
+        let reason = if saved.lineage != digest(lineage) {
+            "its settings changed, so the sums do not fit".to_owned()
+        } else {
+            match restore(&saved.bytes, self.away) {
+                Ok(0) => return,
+                Ok(refused) => format!("{refused} series do not fit into memory"),
+                Err(fault) => fault.to_string(),
+            }
         };
         lock(&self.faults).push(RestoreFault {
             output: name.to_owned(),

@@ -254,11 +254,7 @@ impl Encode for GraphiteEncoder {
             Value::Distribution(sketch) if sketch.is_empty() => 0,
             Value::Histogram(_) | Value::Distribution(_) => parts,
         };
-        Box::new(move |batch| Items {
-            points: batch.series().map(lines).sum(),
-            events: batch.events.len() as u64,
-            checks: batch.checks.len() as u64,
-        })
+        Box::new(move |batch| Items::of_batch(batch, batch.series().map(lines).sum()))
     }
 
     fn reserved_bytes(&self) -> u64 {

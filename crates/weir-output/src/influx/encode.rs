@@ -112,13 +112,9 @@ impl InfluxCompression {
 impl Encode for InfluxEncoder {
     fn counter(&self) -> Counter {
         let has_parts = self.writer.has_parts();
-        Box::new(move |batch| Items {
-            points: batch
-                .series()
-                .filter(|series| has_line(series, has_parts))
-                .count() as u64,
-            events: batch.events.len() as u64,
-            checks: batch.checks.len() as u64,
+        Box::new(move |batch| {
+            let lines = batch.series().filter(|series| has_line(series, has_parts));
+            Items::of_batch(batch, lines.count() as u64)
         })
     }
 

@@ -63,13 +63,7 @@ impl Transport for Receiver {
 
 fn outcome(payload: &Payload, answer: &Answer) -> Outcome {
     let status = answer.status;
-    let text = |what: &str| {
-        if answer.message.is_empty() {
-            format!("{status} {what}")
-        } else {
-            format!("{status} {what}: {}", answer.message)
-        }
-    };
+    let text = |what: &str| answer.text(what);
     let retry = |what: &str| Outcome::Retry {
         error: text(what),
         after: answer.retry_after,

@@ -245,11 +245,7 @@ impl FleetEncoder {
 
 impl Encode for FleetEncoder {
     fn counter(&self) -> Counter {
-        Box::new(|batch| Items {
-            points: batch.len() as u64,
-            events: batch.events.len() as u64,
-            checks: batch.checks.len() as u64,
-        })
+        Box::new(|batch| Items::of_batch(batch, batch.len() as u64))
     }
 
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {

@@ -166,13 +166,7 @@ impl Transport for Collector {
 /// OTLP says which answers may be repeated: these, and no others.
 fn outcome(payload: &Payload, answer: &Answer) -> Outcome {
     let status = answer.status;
-    let text = |what: &str| {
-        if answer.message.is_empty() {
-            format!("{status} {what}")
-        } else {
-            format!("{status} {what}: {}", answer.message)
-        }
-    };
+    let text = |what: &str| answer.text(what);
     match status {
         200..300 => taken(payload, &answer.body),
         429 => Outcome::Retry {

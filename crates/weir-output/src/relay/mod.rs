@@ -11,6 +11,7 @@ use weir_counters::Moves::{Sign, Work};
 use weir_counters::{Counts, counters};
 
 use crate::counters::{DROPPED, OutputCounter};
+use crate::delivery::wait_for;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -258,15 +259,7 @@ impl Relay {
 
     /// Waits until the status satisfies `done`.
     pub async fn wait_for(&self, mut done: impl FnMut(&[TargetStatus]) -> bool) {
-        loop {
-            let progress = self.shared.progress.notified();
-            tokio::pin!(progress);
-            progress.as_mut().enable();
-            if done(&self.status()) {
-                return;
-            }
-            progress.await;
-        }
+        wait_for(&self.shared.progress, || done(&self.status())).await;
     }
 
     /// Delivers for at most `grace`, then drops and counts the rest. Call it when every port was dropped.

@@ -163,13 +163,7 @@ impl Transport for Receiver {
 
 fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Answer) -> Outcome {
     let status = answer.status;
-    let text = |what: &str| {
-        if answer.message.is_empty() {
-            format!("{status} {what}")
-        } else {
-            format!("{status} {what}: {}", answer.message)
-        }
-    };
+    let text = |what: &str| answer.text(what);
     let after = answer.retry_after;
     match status {
         200..300 if version == RemoteWriteVersion::V1 => Outcome::Delivered,

@@ -132,6 +132,15 @@ pub struct Connection {
     all: Connections,
 }
 
+/// Why a request gets no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoSlot {
+    #[error("{requests} requests of {peer} are under way")]
+    OfPeer { requests: usize, peer: IpAddr },
+    #[error("{requests} requests are under way")]
+    OfAll { requests: usize },
+}
+
 impl Connection {
     /// Completes when the connection is evicted.
     pub async fn turned_out(&self) {
@@ -139,20 +148,18 @@ impl Connection {
     }
 
     /// Takes a slot for a request, held until the guard is dropped and the answer was sent.
-    ///
-    /// # Errors
-    ///
-    /// The reason why there is none.
-    pub fn begin(self: &Arc<Self>) -> Result<Slot, String> {
+    pub fn begin(self: &Arc<Self>) -> Result<Slot, NoSlot> {
         let limits = &self.all.limits;
         let mut held = lock(&self.all.held);
         if !self.has_slot.load(Ordering::Relaxed) {
             let of_peer = held.requests_of.get(&self.peer).copied().unwrap_or(0);
             if of_peer >= limits.requests_per_peer {
-                return Err(format!("{of_peer} requests of {} are under way", self.peer));
+                let (requests, peer) = (of_peer, self.peer);
+                return Err(NoSlot::OfPeer { requests, peer });
             }
             if held.requests >= limits.requests {
-                return Err(format!("{} requests are under way", held.requests));
+                let requests = held.requests;
+                return Err(NoSlot::OfAll { requests });
             }
             held.requests += 1;
             *held.requests_of.entry(self.peer).or_default() += 1;
@@ -351,13 +358,13 @@ mod tests {
         assert!(
             peers[2]
                 .begin()
-                .is_err_and(|text| text.contains("2 requests of 10.0.0.1"))
+                .is_err_and(|reason| reason.to_string().contains("2 requests of 10.0.0.1"))
         );
         let _third = peers[3].begin().unwrap();
         assert!(
             peers[4]
                 .begin()
-                .is_err_and(|text| text.starts_with("3 requests are"))
+                .is_err_and(|reason| reason.to_string().starts_with("3 requests are"))
         );
         drop(first);
         assert!(peers[4].begin().is_err(), "the answer is not with the kernel yet");

@@ -42,10 +42,24 @@ use crate::tap::Taps;
 /// An answer that may take a while.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// Why a process is not ready.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    #[error("it is stopping")]
+    Stopping,
+    #[error("not every worker has reported yet")]
+    Workers,
+    #[error("the log has not been read yet")]
+    Log,
+    /// Something that worked before.
+    #[error("{0}")]
+    Fault(String),
+}
+
 /// The agent's state for the admin server.
 pub trait AdminSource: Send + Sync + 'static {
     /// Whether packets are received and outputs are up. `Err`: the reason if not.
-    fn readiness(&self) -> Result<(), String>;
+    fn readiness(&self) -> Result<(), NotReady>;
 
     /// A consistent snapshot.
     fn status(&self) -> Answer<'_, status::Status>;
@@ -54,22 +68,32 @@ pub trait AdminSource: Send + Sync + 'static {
     fn reload(&self) -> Answer<'_, Option<Reloaded>>;
 
     /// Usage: the first `top` entries of each list. `None` before the first flush.
-    fn contexts(&self, top: usize) -> Answer<'_, Option<contexts::ContextReport>>;
+    fn contexts(&self, _top: usize) -> Answer<'_, Option<contexts::ContextReport>> {
+        Box::pin(async { None })
+    }
 
     /// The last minutes. `None` if they are disabled.
-    fn recent(&self) -> Option<Arc<Recent>>;
+    fn recent(&self) -> Option<Arc<Recent>> {
+        None
+    }
 
     /// Access to packets. `None` if `admin_payloads` forbids it.
-    fn taps(&self) -> Option<Arc<Taps>>;
+    fn taps(&self) -> Option<Arc<Taps>> {
+        None
+    }
 
     /// Explains one message.
     fn explain(
         &self,
-        request: explain::ExplainRequest,
-    ) -> Answer<'_, Result<explain::Explanation, explain::Unexplained>>;
+        _request: explain::ExplainRequest,
+    ) -> Answer<'_, Result<explain::Explanation, explain::Unexplained>> {
+        Box::pin(async { Err(explain::Unexplained::ReceivesNone) })
+    }
 
     /// The exposition for a scraper. `None` without the Prometheus output.
-    fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>>;
+    fn scrape(&self, _request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
+        Box::pin(async { None })
+    }
 }
 
 /// The options of a scrape.

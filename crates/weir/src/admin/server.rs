@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::api;
 use super::caller::{self, Hosts};
-use super::connections::{Connection, ConnectionLimits, Connections, Slot, Timed};
+use super::connections::{Connection, ConnectionLimits, Connections, NoSlot, Slot, Timed};
 use super::explain::{ExplainRequest, Unexplained};
 use super::page;
 use super::query::Query;
@@ -247,7 +247,7 @@ async fn answer(
                 answer.body_mut().slot = (!is_stream).then_some(slot);
                 answer
             }
-            Err(reason) => busy(&reason),
+            Err(reason) => busy(reason),
         },
     }
 }
@@ -290,7 +290,7 @@ fn ready(source: &dyn AdminSource) -> Answer {
     }
 }
 
-fn busy(reason: &str) -> Answer {
+fn busy(reason: NoSlot) -> Answer {
     let message = format!("{reason}; try again\n");
     let mut answer = text(StatusCode::SERVICE_UNAVAILABLE, message);
     answer
@@ -389,7 +389,7 @@ fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<Answer, Refused> {
     let permit = recent
         .streams()
         .open()
-        .map_err(|reason| Refused(StatusCode::SERVICE_UNAVAILABLE, reason))?;
+        .map_err(|reason| Refused(StatusCode::SERVICE_UNAVAILABLE, reason.to_string()))?;
     Ok(events(api::live(live, recent, permit)))
 }
 

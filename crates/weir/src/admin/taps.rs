@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::query::{Query, bad};
 use super::server::Refused;
-use crate::streams::Permit;
+use crate::streams::{Permit, TooManyStreams};
 use crate::tap::Taps;
 use crate::tap::capture::{self, BYTES_DEFAULT, CaptureRequest};
 use crate::tap::message::Wanted;
@@ -60,7 +60,7 @@ fn allowed(taps: Option<Arc<Taps>>) -> Result<Arc<Taps>, Refused> {
 }
 
 fn permit(taps: &Taps) -> Result<Permit, Refused> {
-    let refused = |reason| Refused(StatusCode::SERVICE_UNAVAILABLE, reason);
+    let refused = |reason: TooManyStreams| Refused(StatusCode::SERVICE_UNAVAILABLE, reason.to_string());
     taps.streams.open().map_err(refused)
 }
 

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
 use super::reference;
+use super::switch;
 use crate::failure::Failure;
 use crate::version::About;
 
@@ -48,13 +49,7 @@ pub fn manual_command() -> Command {
                 .value_parser(value_parser!(PathBuf))
                 .help("An existing directory to write them to"),
         )
-        .arg(
-            Arg::new("documentation")
-                .long("documentation")
-                .action(ArgAction::SetTrue)
-                .conflicts_with("directory")
-                .help("Print docs/command-line.md instead"),
-        )
+        .arg(switch("documentation", "Print docs/command-line.md instead").conflicts_with("directory"))
 }
 
 pub fn manual(arguments: &ArgMatches) -> Result<(), Failure> {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::agent::{self, admin_address};
 use super::stream::{self, Body};
+use super::switch;
 use super::table::grouped;
 use crate::capture_file::{
     CaptureError, CaptureReader, CaptureWriter, State, header, write_packet, write_state,
@@ -51,12 +52,7 @@ pub fn command() -> Command {
                 .default_value("1GiB")
                 .help("The most bytes to record, before compression"),
         )
-        .arg(
-            Arg::new("plain")
-                .long("plain")
-                .action(ArgAction::SetTrue)
-                .help("Do not compress the file with zstd"),
-        )
+        .arg(switch("plain", "Do not compress the file with zstd"))
 }
 
 pub fn capture(arguments: &ArgMatches) -> Result<(), Failure> {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 
+use super::switch;
 use crate::config;
 use crate::doctor::{Finding, Verdict, examine};
 use crate::failure::{Failure, FailureKind};
@@ -19,16 +20,10 @@ pub fn command() -> Command {
             ),
     )
     .arg(
-        Arg::new("json")
-            .long("json")
-            .action(ArgAction::SetTrue)
-            .help("Print the findings as JSON"),
+        switch("json", "Print the findings as JSON"),
     )
     .arg(
-        Arg::new("no-send")
-            .long("no-send")
-            .action(ArgAction::SetTrue)
-            .help("Do not send the metric weir.doctor to the agent's Unix sockets"),
+        switch("no-send", "Do not send the metric weir.doctor to the agent's Unix sockets"),
     )
 }
 

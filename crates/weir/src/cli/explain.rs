@@ -1,9 +1,10 @@
 //! `weir explain`: the effect of one message at the running agent, with the reasons.
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::agent::{self, admin_address, fetch, read};
 use super::recent::path;
+use super::switch;
 use crate::admin::explain::Explanation;
 use crate::failure::Failure;
 
@@ -28,12 +29,7 @@ pub fn command() -> Command {
             "The listener that receives it: udp, uds, uds_stream, tcp, or an address as the log shows it",
         ))
         .args(agent::arguments())
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print the agent's JSON instead"),
-        )
+        .arg(switch("json", "Print the agent's JSON instead"))
 }
 
 pub fn explain(arguments: &ArgMatches) -> Result<(), Failure> {

@@ -10,6 +10,7 @@ use super::agent::{self, Answer, admin_address, ask, fetch, read};
 use super::chart;
 use super::recent::{Metrics, Points, path};
 use super::style::Style;
+use super::switch;
 use super::table::shown;
 use crate::failure::Failure;
 
@@ -55,19 +56,8 @@ pub fn command() -> Command {
                 .value_name("TIME")
                 .help("How far to look back, such as 15m [default: as far as the agent remembers]"),
         )
-        .arg(
-            Arg::new("csv")
-                .long("csv")
-                .action(ArgAction::SetTrue)
-                .conflicts_with("json")
-                .help("Print CSV: Unix seconds, and a column for each line"),
-        )
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print the agent's JSON instead"),
-        )
+        .arg(switch("csv", "Print CSV: Unix seconds, and a column for each line").conflicts_with("json"))
+        .arg(switch("json", "Print the agent's JSON instead"))
         .args(agent::arguments())
 }
 

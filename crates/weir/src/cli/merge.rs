@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use weir_config::Role;
 
 use super::agent::{admin_address_of, show_at};
 use super::style::Style;
+use super::switch;
 use super::table::{Table, duration, grouped};
 use crate::admin::fleet::{AgentRow, FleetCounter, FleetStatus};
 use crate::admin::status::Status;
@@ -27,10 +28,7 @@ pub fn command() -> Command {
     )
     .args_conflicts_with_subcommands(true)
     .arg(
-        Arg::new("check")
-            .long("check")
-            .action(ArgAction::SetTrue)
-            .help("Check the configuration and print every value with where it came from, and end"),
+        switch("check", "Check the configuration and print every value with where it came from, and end"),
     )
     .subcommand(status_command())
     .subcommand(super::partitions::command());
@@ -43,14 +41,11 @@ pub fn command() -> Command {
 }
 
 fn status_command() -> Command {
-    let flag = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
-    };
     Command::new("status")
         .about("Show how the merge that runs here stands: lag, agents, ledger, quarantine, outputs")
         .args(super::agent::arguments_of(Role::Merge))
-        .arg(flag("watch", "Show it again every second"))
-        .arg(flag("json", "Print the JSON instead"))
+        .arg(switch("watch", "Show it again every second"))
+        .arg(switch("json", "Print the JSON instead"))
 }
 
 pub fn merge(arguments: &ArgMatches) -> Result<(), Failure> {

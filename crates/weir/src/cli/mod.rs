@@ -101,6 +101,11 @@ fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// A flag without a value.
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
 /// All commands.
 pub fn command() -> Command {
     let run = with_settings(Command::new("run").about("Run the agent").long_about(
@@ -108,38 +113,18 @@ pub fn command() -> Command {
                  127.0.0.1:8127.",
     ))
     .arg(
-        Arg::new("take-over")
-            .long("take-over")
-            .action(ArgAction::SetTrue)
-            .help("Take over from the weir that uses the same state_path, without loss; start normally if there is none"),
+        switch("take-over", "Take over from the weir that uses the same state_path, without loss; start normally if there is none"),
     );
     let check = with_settings(
         Command::new("check").about("Check the configuration and print every value and its source"),
     )
-    .arg(
-        Arg::new("documentation")
-            .long("documentation")
-            .action(ArgAction::SetTrue)
-            .help("Print docs/configuration.md instead"),
-    );
+    .arg(switch("documentation", "Print docs/configuration.md instead"));
     Command::new("weir")
         .about("Receives application metrics, aggregates them and delivers them")
         .version(VERSION)
         .disable_version_flag(true)
-        .arg(
-            Arg::new("version")
-                .long("version")
-                .short('V')
-                .action(ArgAction::SetTrue)
-                .help("Print the version, its commit and its features"),
-        )
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .requires("version")
-                .action(ArgAction::SetTrue)
-                .help("Print the version as JSON"),
-        )
+        .arg(switch("version", "Print the version, its commit and its features").short('V'))
+        .arg(switch("json", "Print the version as JSON").requires("version"))
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommand(run)

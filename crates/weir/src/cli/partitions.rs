@@ -51,7 +51,7 @@ pub fn partitions(arguments: &ArgMatches) -> Result<(), Failure> {
         )));
     }
     let failed = |error: weir_log::Error| Failure::runtime(format!("log: {error}"));
-    let mut log = open_log(reader).map_err(Failure::runtime)?;
+    let mut log = open_log(reader)?;
     let mut plan = log.plan().map_err(failed)?;
     let now = super::status::unix_now() as i64;
     if let Some(number) = arguments.get_one::<u32>("number").copied() {

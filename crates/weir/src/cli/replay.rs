@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::send::{Sender, destination};
+use super::switch;
 use super::table::grouped;
 use crate::capture_file::{CaptureError, CaptureReader};
 use crate::failure::Failure;
@@ -30,18 +31,11 @@ pub fn command() -> Command {
                 .default_value("1x")
                 .help("Speed relative to the original, such as 2x or 0.5x; max: without waiting"),
         )
-        .arg(
-            Arg::new("loop")
-                .long("loop")
-                .action(ArgAction::SetTrue)
-                .help("Start again at the end, until stopped"),
-        )
-        .arg(
-            Arg::new("partial")
-                .long("partial")
-                .action(ArgAction::SetTrue)
-                .help("If the file is truncated, send its whole packets"),
-        )
+        .arg(switch("loop", "Start again at the end, until stopped"))
+        .arg(switch(
+            "partial",
+            "If the file is truncated, send its whole packets",
+        ))
 }
 
 pub fn replay(arguments: &ArgMatches) -> Result<(), Failure> {

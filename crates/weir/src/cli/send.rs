@@ -5,10 +5,11 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use weir_listener::Address;
 use weir_protocol::{ParseOptions, parse_packet};
 
+use super::switch;
 use crate::failure::Failure;
 
 /// Timeout, for an agent that stops reading.
@@ -31,12 +32,7 @@ pub fn command() -> Command {
         )
         .arg(to_argument())
         .arg(framing_argument())
-        .arg(
-            Arg::new("raw")
-                .long("raw")
-                .action(ArgAction::SetTrue)
-                .help("Send malformed messages too"),
-        )
+        .arg(switch("raw", "Send malformed messages too"))
 }
 
 pub fn to_argument() -> Arg {

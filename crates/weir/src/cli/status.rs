@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{ArgMatches, Command};
 use weir_aggregate::AggregateCounter;
 use weir_context::ContextCounter;
 use weir_counters::Counter as _;
@@ -14,6 +14,7 @@ use weir_output::OutputCounter;
 use super::agent::{self, admin_address, fetch, show};
 use super::clients;
 use super::style::Style;
+use super::switch;
 use super::table::{Table, bytes, duration, grouped, rate, shown};
 use crate::admin::contexts::LimitedRow;
 use crate::admin::counters::{PipelineCounter, SocketCounter};
@@ -31,38 +32,21 @@ pub fn command() -> Command {
     Command::new("status")
         .about("Show what the running agent received, lost and delivered")
         .args(agent::arguments())
+        .arg(switch("watch", "Show it again every second"))
+        .arg(switch("json", "Print the agent's JSON instead"))
         .arg(
-            Arg::new("watch")
-                .long("watch")
-                .action(ArgAction::SetTrue)
-                .help("Show it again every second"),
+            switch(
+                "quiet",
+                "For health checks: exit with 0 if the agent is ready, otherwise print why and exit with 1",
+            )
+            .short('q')
+            .conflicts_with_all(["watch", "json"]),
         )
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print the agent's JSON instead"),
-        )
-        .arg(
-            Arg::new("quiet")
-                .long("quiet")
-                .short('q')
-                .action(ArgAction::SetTrue)
-                .conflicts_with_all(["watch", "json"])
-                .help("For health checks: exit with 0 if the agent is ready, otherwise print why and exit with 1"),
-        )
-        .arg(
-            Arg::new("dashboard")
-                .long("dashboard")
-                .action(ArgAction::SetTrue)
-                .help("Print a Grafana dashboard of weir's own metrics"),
-        )
-        .arg(
-            Arg::new("documentation")
-                .long("documentation")
-                .action(ArgAction::SetTrue)
-                .help("Print docs/metrics.md instead"),
-        )
+        .arg(switch(
+            "dashboard",
+            "Print a Grafana dashboard of weir's own metrics",
+        ))
+        .arg(switch("documentation", "Print docs/metrics.md instead"))
 }
 
 pub fn status(arguments: &ArgMatches) -> Result<(), Failure> {

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::agent::{self, admin_address};
 use super::stream::{self, Body};
+use super::switch;
 use super::table::grouped;
 use crate::failure::Failure;
 use crate::tap::message::{BadBytes, Seen, Verdict};
@@ -44,18 +45,8 @@ pub fn command() -> Command {
                 .default_value("100")
                 .help("The most messages to show per second"),
         )
-        .arg(
-            Arg::new("rejected")
-                .long("rejected")
-                .action(ArgAction::SetTrue)
-                .help("Only rejected messages"),
-        )
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print the agent's events as JSON lines"),
-        )
+        .arg(switch("rejected", "Only rejected messages"))
+        .arg(switch("json", "Print the agent's events as JSON lines"))
 }
 
 pub fn tail(arguments: &ArgMatches) -> Result<(), Failure> {

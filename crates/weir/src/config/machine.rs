@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use weir_config::{Accounts, Host, Secret, TlsContent, TlsFault, TlsPaths};
+use weir_config::{Accounts, Host, HostFault, Secret, SecretFault, TlsContent, TlsFault, TlsPaths};
 use weir_listener::{TlsFiles, TlsServer};
 
 use super::secrets::{self, SecretFile};
@@ -61,7 +61,7 @@ impl Host for Machine {
     }
 
     /// By number, or by the name in the system's file.
-    fn account(&self, name: &str, of: Accounts) -> Result<u32, String> {
+    fn account(&self, name: &str, of: Accounts) -> Result<u32, HostFault> {
         if let Ok(id) = name.parse() {
             return Ok(id);
         }
@@ -69,39 +69,41 @@ impl Host for Machine {
             Accounts::Users => "/etc/passwd",
             Accounts::Groups => "/etc/group",
         };
-        let listed =
-            std::fs::read_to_string(file).map_err(|error| format!("{file} cannot be read: {error}"))?;
+        let listed = std::fs::read_to_string(file).map_err(|error| HostFault::Accounts { file, error })?;
         let id = listed.lines().find_map(|line| {
             let mut fields = line.split(':');
             fields.next().filter(|first| *first == name)?;
             fields.nth(1)?.parse().ok()
         });
-        id.ok_or_else(|| format!("{name:?} is not in {file}; write a name from there, or a number"))
+        id.ok_or_else(|| HostFault::NoAccount {
+            name: name.to_owned(),
+            file,
+        })
     }
 
-    fn resolve(&self, name: &str, port: u16) -> Result<SocketAddr, String> {
+    fn resolve(&self, name: &str, port: u16) -> Result<SocketAddr, HostFault> {
         if !self.resolve_names {
-            return Err(format!(
-                "host {name:?} is not a number, and names are not resolved here"
-            ));
+            return Err(HostFault::NamesNotResolved(name.to_owned()));
         }
         let found = (name, port)
             .to_socket_addrs()
-            .map_err(|error| format!("host {name:?} cannot be resolved: {error}"))?;
+            .map_err(|error| HostFault::NotResolved {
+                name: name.to_owned(),
+                error,
+            })?;
         let found: Vec<SocketAddr> = found.collect();
         let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
         first
             .copied()
-            .ok_or_else(|| format!("host {name:?} has no address"))
+            .ok_or_else(|| HostFault::NoAddress(name.to_owned()))
     }
 
     fn has_ipv6(&self) -> bool {
         Path::new("/proc/net/if_inet6").exists()
     }
 
-    fn secret(&self, path: &Path) -> Result<Secret, String> {
-        let (secret, stamp) =
-            secrets::read_secret(path).map_err(|why| format!("{}: {why}", path.display()))?;
+    fn secret(&self, path: &Path) -> Result<Secret, SecretFault> {
+        let (secret, stamp) = secrets::read_secret(path)?;
         self.secret_files.borrow_mut().push(SecretFile {
             path: path.to_owned(),
             stamp: Some(stamp),

@@ -104,11 +104,13 @@ pub fn load_content(content: &[u8]) -> Result<Loaded, Problems> {
 fn load_from(
     inputs: &Inputs,
     path: Option<&Path>,
-    text: Option<Result<FileText, String>>,
+    text: Option<Result<FileText, Unreadable>>,
 ) -> Result<Loaded, Problems> {
-    let content = text.as_ref().map(|text| match text {
-        Ok(text) => Ok(text.0.as_slice()),
-        Err(message) => Err(message.as_str()),
+    let unreadable = text.as_ref().and_then(|text| text.as_ref().err());
+    let unreadable = unreadable.map(ToString::to_string);
+    let content = text.as_ref().map(|text| match (text, &unreadable) {
+        (Ok(text), _) => Ok(text.0.as_slice()),
+        (Err(_), reason) => Err(reason.as_deref().unwrap_or_default()),
     });
     let sources = weir_config::Inputs {
         file: path.zip(content).map(|(path, content)| File { path, content }),
@@ -163,13 +165,15 @@ fn warnings(own: Option<(&Path, bool)>, secret_files: &[SecretFile], config: &Co
     found
 }
 
-fn read_file(path: &Path) -> Result<FileText, String> {
-    let failed = |error: std::io::Error| format!("the configuration file cannot be read: {error}");
-    let file = std::fs::File::open(path).map_err(failed)?;
+#[derive(Debug, thiserror::Error)]
+#[error("the configuration file cannot be read: {0}")]
+struct Unreadable(#[from] std::io::Error);
+
+fn read_file(path: &Path) -> Result<FileText, Unreadable> {
+    let file = std::fs::File::open(path)?;
     let mut bytes = Vec::new();
     file.take(weir_config::node::FILE_BYTES_MAX as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
+        .read_to_end(&mut bytes)?;
     Ok(FileText(bytes))
 }
 

@@ -5,6 +5,8 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use weir_config::SecretFault;
+
 /// Maximum size of a secret file.
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
 
@@ -44,27 +46,35 @@ fn stamp_of(found: &Metadata) -> (u64, u64, u64, i64, i64, i64, i64) {
 pub type Stamped = (String, (u64, u64, u64, i64, i64, i64, i64));
 
 /// Reads one key or token, and the stamp of its file.
-pub fn read_secret(path: &Path) -> Result<Stamped, String> {
+pub fn read_secret(path: &Path) -> Result<Stamped, SecretFault> {
+    let unreadable = |error| SecretFault::Unreadable {
+        path: path.to_owned(),
+        error,
+    };
+    let wrong = |wrong| SecretFault::Wrong {
+        path: path.to_owned(),
+        wrong,
+    };
     // Opening a pipe would block, so check first.
-    let found = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    let found = std::fs::metadata(path).map_err(unreadable)?;
     if !found.is_file() || found.len() > SECRET_BYTES_MAX {
-        return Err("is not a file of at most 64 KiB".to_owned());
+        return Err(wrong("is not a file of at most 64 KiB"));
     }
-    let file = File::open(path).map_err(|error| error.to_string())?;
+    let file = File::open(path).map_err(unreadable)?;
     // Taken before the content, so that a concurrent write shows as another stamp.
-    let stamp = stamp_of(&file.metadata().map_err(|error| error.to_string())?);
+    let stamp = stamp_of(&file.metadata().map_err(unreadable)?);
     let mut bytes = Vec::new();
     let read = file.take(SECRET_BYTES_MAX + 1).read_to_end(&mut bytes);
-    read.map_err(|error| error.to_string())?;
-    let text = String::from_utf8(bytes).map_err(|_| "is not UTF-8 text".to_owned())?;
+    read.map_err(unreadable)?;
+    let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8 text"))?;
     let secret = text.trim();
     if secret.is_empty() {
-        return Err("is empty; it must hold a key or token".to_owned());
+        return Err(wrong("is empty; it must hold a key or token"));
     }
     if secret.contains(char::is_control) {
-        return Err(
-            "has more than one line, or a control character; it must hold one key or token".to_owned(),
-        );
+        return Err(wrong(
+            "has more than one line, or a control character; it must hold one key or token",
+        ));
     }
     Ok((secret.to_owned(), stamp))
 }
@@ -124,10 +134,11 @@ mod tests {
             ("lines", b"secret-a\nsecret-b\n", "more than one line"),
             ("bytes", b"secret\xff", "not UTF-8 text"),
         ] {
-            let error = read(&path(name, content)).unwrap_err();
+            let error = read(&path(name, content)).unwrap_err().to_string();
             assert!(error.contains(why) && !error.contains("secret"), "{error}");
         }
-        assert!(read(directory.path()).unwrap_err().contains("is not a file"));
+        let error = read(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("is not a file"), "{error}");
         assert!(read(&directory.path().join("none")).is_err());
     }
 

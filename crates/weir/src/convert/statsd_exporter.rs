@@ -178,6 +178,15 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
+/// Why a mapping is left out.
+#[derive(Debug, thiserror::Error)]
+enum LeftOut {
+    #[error("this mapping has no match")]
+    NoMatch,
+    #[error("{0}: {1:?} is not known; the mapping is left out")]
+    Unknown(&'static str, String),
+}
+
 impl Converter {
     fn leave(&mut self, line: usize, message: impl Into<String>) {
         self.left.push(Left {
@@ -247,7 +256,7 @@ impl Converter {
         );
         let (is_regex, drop, types) = match choices {
             Ok(choices) => choices,
-            Err(message) => return self.leave(node.line, message),
+            Err(reason) => return self.leave(node.line, reason.to_string()),
         };
         let mut written = String::new();
         let whole = if is_regex {
@@ -296,12 +305,11 @@ impl Converter {
         &self,
         pattern: &str,
         [match_type, action, kind]: [&str; 3],
-    ) -> Result<(bool, bool, &'static str), String> {
+    ) -> Result<(bool, bool, &'static str), LeftOut> {
         if pattern.is_empty() {
-            return Err("this mapping has no match".to_owned());
+            return Err(LeftOut::NoMatch);
         }
-        let unknown =
-            |key: &str, text: &str| format!("{key}: {text:?} is not known; the mapping is left out");
+        let unknown = |key, text: &str| LeftOut::Unknown(key, text.to_owned());
         let is_regex = match match_type {
             "" => self.default_is_regex,
             "regex" => true,

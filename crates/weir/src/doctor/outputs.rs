@@ -141,7 +141,8 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
         Err(error) => {
             let remedy =
                 "check the address in the configuration, firewalls in between, and whether the receiver runs";
-            return (Finding::error("endpoint", subject, error).remedy(remedy), None);
+            let finding = Finding::error("endpoint", subject, error.to_string());
+            return (finding.remedy(remedy), None);
         }
     };
     let date = reached.date.map(|date| (destination.label.clone(), date));

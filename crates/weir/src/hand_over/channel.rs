@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{
@@ -25,6 +26,8 @@ pub struct Channel {
     stream: UnixStream,
     /// Maximum size of a body.
     bytes_max: u64,
+    /// Held while a message is written: several threads send.
+    sending: Mutex<()>,
 }
 
 /// A received message.
@@ -37,7 +40,11 @@ pub struct Message {
 
 impl Channel {
     pub fn new(stream: UnixStream, patience: Duration, bytes_max: u64) -> io::Result<Channel> {
-        let channel = Channel { stream, bytes_max };
+        let channel = Channel {
+            stream,
+            bytes_max,
+            sending: Mutex::default(),
+        };
         channel.set_patience(patience)?;
         Ok(channel)
     }
@@ -65,6 +72,7 @@ impl Channel {
         if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(io::Error::other("too many descriptors for one message"));
         }
+        let _alone = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = rustix::net::sendmsg(
             &self.stream,
             &[IoSlice::new(&head)],
@@ -146,5 +154,32 @@ impl Peer {
 impl Message {
     pub fn json<T: DeserializeOwned>(&self) -> io::Result<T> {
         serde_json::from_slice(&self.body).map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Workers send their connections at the same time.
+    #[test]
+    fn messages_of_several_threads_do_not_mix() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let new = |stream| Channel::new(stream, Duration::from_secs(60), 1 << 20).unwrap();
+        let (from, to) = (new(one), new(other));
+        std::thread::scope(|scope| {
+            for tag in 1..=4u8 {
+                let from = &from;
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        from.send(tag, &[tag; 5000], &[]).unwrap();
+                    }
+                });
+            }
+            for _ in 0..800 {
+                let message = to.receive().unwrap();
+                assert_eq!(message.body, [message.tag; 5000]);
+            }
+        });
     }
 }

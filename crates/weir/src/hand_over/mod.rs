@@ -16,7 +16,7 @@ pub fn socket_path(directory: &Path) -> PathBuf {
 }
 
 /// The version of the protocol.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Default time limit of a step.
 pub const STEP_MAX: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ pub const BEGIN: u8 = 7;
 pub const AGAIN: u8 = 8;
 /// Open connections.
 pub const CONNECTIONS: u8 = 9;
-/// The contents of a state file.
+/// With a file that has what a file of state has.
 pub const STATE: u8 = 10;
 /// End of the state, with the lock of the directory.
 pub const END: u8 = 11;

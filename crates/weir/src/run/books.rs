@@ -69,6 +69,7 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
         tls_bytes,
         origin_bytes,
         batch_bytes,
+        checkpoint_bytes,
         origin,
         limited_origins: _,
         refused_senders: _,
@@ -99,6 +100,7 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
         ("tls_sessions", *tls_bytes),
         ("origins", *origin_bytes),
         ("batches", *batch_bytes),
+        ("open_bucket", *checkpoint_bytes),
         ("awaiting_origin", origin.parked_bytes as usize),
         ("rate_limits", origin.rate_bytes as usize),
     ] {

@@ -7,17 +7,18 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weir_ingest::{Command, Freeze, SavedBucket};
 use weir_listener::{EventLoop, Framing, ListenerId, Monotonic};
 
-use super::Agent;
+use super::agent::Agent;
 use crate::admin::Gate;
 use crate::hand_over::starter::Starter;
 use crate::hand_over::{self, Account, Asks, Channel, ConnectionOf, Greeting, Hello, SocketsOf};
 use crate::notify::Notify;
+use crate::state::Passing;
 
 /// How long to wait for open requests. After that the new process repeats them.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
@@ -48,6 +49,42 @@ pub struct Giver {
 struct Given {
     account: Account,
     wants_history: bool,
+}
+
+/// What the next process continues, and the buckets in it as far as they are not written there.
+struct State {
+    passing: Arc<Mutex<Passing>>,
+    workers: Vec<SavedBucket>,
+}
+
+/// Why this process continues instead.
+#[derive(Debug, thiserror::Error)]
+enum NotGiven {
+    #[error("this process is stopping")]
+    Stopping,
+    #[error(
+        "weir {} speaks version {} of the hand-over and reads state up to version {}; this is weir {}, which speaks {} and \
+         writes {}: stop this one and start that one",
+        .0.weir,
+        .0.protocol,
+        .0.state,
+        env!("CARGO_PKG_VERSION"),
+        hand_over::PROTOCOL,
+        crate::state::VERSION
+    )]
+    OtherVersion(Hello),
+    #[error("{what}: {error}")]
+    Step {
+        what: &'static str,
+        #[source]
+        error: io::Error,
+    },
+    #[error("ended buckets are not delivered in time")]
+    BucketsLate,
+    #[error("the workers are in different buckets")]
+    DifferentBuckets,
+    #[error("a worker does not stop in time")]
+    WorkerLate,
 }
 
 /// Workers that are stopped until this is dropped.
@@ -118,10 +155,7 @@ impl Giver {
             Some(starter) => starter.go(),
             None => Err(io::Error::other("no process can start it")),
         };
-        self.asked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(asked);
+        lock(&self.asked).extend(asked);
         match started {
             Ok(()) => tracing::info!("upgrade: the program on disk is started and takes over"),
             Err(error) => self.failed(&format!("the program on disk cannot be started: {error}")),
@@ -136,7 +170,7 @@ impl Giver {
     }
 
     fn answer(&self, tag: u8, text: &str) {
-        let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        let asked = std::mem::take(&mut *lock(&self.asked));
         for channel in asked {
             // The requester may have ended.
             let _ = channel.send(tag, text.as_bytes(), &[]);
@@ -145,7 +179,7 @@ impl Giver {
 
     fn give(&self, channel: Channel, hello: &Hello) {
         // A stop and a hand-over exclude each other.
-        let _alone = self.agent.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.agent.leaving);
         let pid = channel.peer().map_or(0, |peer| peer.pid);
         tracing::info!(
             "hand-over: weir {} (process {pid}) wants to take over from this process",
@@ -165,6 +199,7 @@ impl Giver {
                 self.end(pid);
             }
             Err(reason) => {
+                let reason = reason.to_string();
                 // The requester gets the reason.
                 let _ = channel.send(hand_over::REFUSED, reason.as_bytes(), &[]);
                 drop(standing);
@@ -174,28 +209,19 @@ impl Giver {
         }
     }
 
-    fn check(&self, hello: &Hello) -> Result<(), String> {
+    fn check(&self, hello: &Hello) -> Result<(), NotGiven> {
         if self.agent.view.stopping.load(Ordering::Acquire) {
-            return Err("this process is stopping".into());
+            return Err(NotGiven::Stopping);
         }
         if hello.protocol != hand_over::PROTOCOL || hello.state < crate::state::VERSION {
-            return Err(format!(
-                "weir {} speaks version {} of the hand-over and reads state up to version {}; this is weir {}, which speaks {} and \
-                 writes {}: stop this one and start that one",
-                hello.weir,
-                hello.protocol,
-                hello.state,
-                env!("CARGO_PKG_VERSION"),
-                hand_over::PROTOCOL,
-                crate::state::VERSION
-            ));
+            return Err(NotGiven::OtherVersion(hello.clone()));
         }
         Ok(())
     }
 
     /// All steps until the new process reads the sockets. `Err`: why it does not.
-    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Given, String> {
-        let step = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Given, NotGiven> {
+        let step = |what: &'static str| move |error: io::Error| NotGiven::Step { what, error };
         self.greet(channel).map_err(step("sockets could not be sent"))?;
         let patience = |time| channel.set_patience(time).map_err(step("the connection"));
         patience(hand_over::PREPARATION_MAX)?;
@@ -205,11 +231,12 @@ impl Giver {
         patience(hand_over::STEP_MAX)?;
         let outputs = &self.agent.view.outputs;
         outputs.hold(UNDER_WAY_MAX);
-        let (account, saved) = self.freeze(channel, standing)?;
-        self.send_state(channel, saved)
+        let (account, state) = self.freeze(channel, standing)?;
+        self.send_state(channel, state)
             .map_err(step("the state could not be sent"))?;
         let lock = self.agent.keeper.lock();
-        let body = serde_json::to_vec(&account).map_err(|error| error.to_string())?;
+        let body = serde_json::to_vec(&account).map_err(io::Error::other);
+        let body = body.map_err(step("the state could not be sent"))?;
         channel
             .send(hand_over::END, &body, &lock.into_iter().collect::<Vec<_>>())
             .map_err(step("the state could not be sent"))?;
@@ -238,7 +265,7 @@ impl Giver {
                     wants_history: false,
                 })
             }
-            Err(error) => Err(format!("the new process could not start: {error}")),
+            Err(error) => Err(step("the new process could not start")(error)),
         }
     }
 
@@ -269,7 +296,7 @@ impl Giver {
     /// The sockets that the workers read.
     fn sockets(&self) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
         let (tell, told) = channel();
-        let workers = self.agent.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = lock(&self.agent.workers);
         for worker in workers.iter() {
             let tell = tell.clone();
             worker.send(Command::Lend(Box::new(move |event_loop: &EventLoop| {
@@ -287,46 +314,57 @@ impl Giver {
     }
 
     /// Stops every worker in the same bucket, and sends its connections.
-    fn freeze(
-        &self,
-        channel: &Arc<Channel>,
-        standing: &mut Standing,
-    ) -> Result<(Account, Vec<SavedBucket>), String> {
+    fn freeze(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<(Account, State), NotGiven> {
         for _ in 0..ATTEMPTS_MAX {
             channel
                 .send(hand_over::AGAIN, &[], &[])
-                .map_err(|error| format!("the new process has ended: {error}"))?;
-            let account = self.freeze_once(channel, standing)?;
+                .map_err(|error| NotGiven::Step {
+                    what: "the new process has ended",
+                    error,
+                })?;
+            let passing = self.agent.keeper.passing().map_err(|error| NotGiven::Step {
+                what: "the state could not be written",
+                error,
+            })?;
+            let passing = Arc::new(Mutex::new(passing));
+            let account = self.freeze_once(channel, &passing, standing)?;
             let shared = &self.agent.view.shared;
-            let saved = shared
+            let workers = shared
                 .take_saved(standing.ends.len(), hand_over::STEP_MAX)
-                .ok_or("ended buckets are not delivered in time")?;
-            let first = saved.first().and_then(|saved| saved.bucket);
-            if saved.iter().all(|saved| saved.bucket == first) {
-                return Ok((account, saved));
+                .ok_or(NotGiven::BucketsLate)?;
+            let first = workers.first().and_then(|saved| saved.bucket);
+            if workers.iter().all(|saved| saved.bucket == first) {
+                return Ok((account, State { passing, workers }));
             }
             standing.ends.clear();
         }
-        Err("the workers are in different buckets".into())
+        Err(NotGiven::DifferentBuckets)
     }
 
-    fn freeze_once(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Account, String> {
+    fn freeze_once(
+        &self,
+        channel: &Arc<Channel>,
+        passing: &Arc<Mutex<Passing>>,
+        standing: &mut Standing,
+    ) -> Result<Account, NotGiven> {
         let (tell, told) = std::sync::mpsc::channel();
-        let workers = self.agent.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        for worker in workers.iter() {
+        let workers = lock(&self.agent.workers);
+        for (number, worker) in workers.iter().enumerate() {
+            let passing = passing.clone();
             let (end, thaw) = std::sync::mpsc::channel();
             standing.ends.push(end);
             let (tell, channel, sources) = (tell.clone(), channel.clone(), self.agent.sources.clone());
             let counted = Arc::new(Mutex::new(Account::default()));
             let noted = counted.clone();
             worker.send(Command::Freeze(Box::new(Freeze {
+                put: Box::new(move |piece| lock(&passing).piece(number as u16, piece)),
                 lend: Box::new(move |event_loop| {
                     let account = send_connections(&channel, event_loop, &sources)?;
-                    *noted.lock().unwrap_or_else(PoisonError::into_inner) = account;
+                    *lock(&noted) = account;
                     Ok(())
                 }),
                 frozen: Box::new(move |sent, since: Monotonic| {
-                    let account = *counted.lock().unwrap_or_else(PoisonError::into_inner);
+                    let account = *lock(&counted);
                     let account = Account {
                         since: since.0,
                         ..account
@@ -342,8 +380,11 @@ impl Giver {
         };
         for _ in workers.iter() {
             let of_worker = told.recv_timeout(hand_over::STEP_MAX);
-            let of_worker = of_worker.map_err(|_| "a worker does not stop in time".to_owned())?;
-            let of_worker = of_worker.map_err(|error| format!("connections could not be sent: {error}"))?;
+            let of_worker = of_worker.map_err(|_| NotGiven::WorkerLate)?;
+            let of_worker = of_worker.map_err(|error| NotGiven::Step {
+                what: "connections could not be sent",
+                error,
+            })?;
             sum.since = sum.since.min(of_worker.since);
             sum.connections += of_worker.connections;
             sum.encrypted += of_worker.encrypted;
@@ -351,9 +392,10 @@ impl Giver {
         Ok(sum)
     }
 
-    fn send_state(&self, channel: &Channel, saved: Vec<SavedBucket>) -> io::Result<()> {
+    fn send_state(&self, channel: &Channel, state: State) -> io::Result<()> {
         let view = &self.agent.view;
-        let (outputs, queues) = view.outputs.leave(RELAYS_MAX);
+        let mut passing = lock(&state.passing);
+        view.outputs.leave(&mut passing, RELAYS_MAX)?;
         let mut books = view.snapshot();
         for output in &mut books.outputs {
             // Lines that a relay has not sent by now are lost with this process.
@@ -361,8 +403,8 @@ impl Giver {
                 *output = output.killed();
             }
         }
-        let bytes = self.agent.keeper.encoded(saved, outputs, queues, books);
-        channel.send(hand_over::STATE, &bytes, &[])
+        self.agent.keeper.pass(&mut passing, &state.workers, &books)?;
+        channel.send(hand_over::STATE, &[], &[passing.to().get_ref().as_fd()])
     }
 
     /// Undoes the preparations.
@@ -419,6 +461,10 @@ impl Giver {
 }
 
 /// Sends the connections of a worker.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn send_connections(channel: &Channel, event_loop: &EventLoop, sources: &[SocketsOf]) -> io::Result<Account> {
     let connections: Vec<_> = event_loop.connections().collect();
     for some in connections.chunks(hand_over::DESCRIPTORS_MAX) {

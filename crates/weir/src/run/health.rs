@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use weir_counters::Counts;
 use weir_ingest::{Command, CommandSender, Progress, WorkerCounter, WorkerHandle};
-use weir_listener::{BoundSocket, FileId, ListenerConfig, ListenerId, Monotonic};
+use weir_listener::{BindError, BoundSocket, FileId, ListenerConfig, ListenerId, Monotonic};
 
 use crate::admin::counters::SocketCounter;
 use crate::admin::status::Status;
@@ -86,9 +86,10 @@ impl Watch {
             pipeline,
             files,
         };
+        let started = Instant::now();
         let thread = std::thread::Builder::new()
             .name("watch".into())
-            .spawn(move || looks.run())?;
+            .spawn(move || looks.run(started))?;
         Ok(Watch {
             health,
             thread: Mutex::new(Some(thread)),
@@ -169,12 +170,14 @@ struct Looks {
 }
 
 impl Looks {
-    fn run(mut self) {
+    /// `before`: when the thread was started, which may be long before it runs.
+    fn run(mut self, mut before: Instant) {
         let mut pulses = 0;
         while !self.health.ended.load(Ordering::Acquire) {
-            let before = Instant::now();
             std::thread::park_timeout(PULSE);
-            self.health.paused(before.elapsed().saturating_sub(PULSE));
+            let now = Instant::now();
+            self.health.paused((now - before).saturating_sub(PULSE));
+            before = now;
             pulses += 1;
             if pulses % PULSES_PER_LOOK == 0 && !self.health.ended.load(Ordering::Acquire) {
                 let faults = self.look(Monotonic::now());
@@ -201,7 +204,7 @@ impl Looks {
                     self.health.remade[usize::from(file.id.0)].fetch_add(1, Ordering::Relaxed);
                     self.commands[file.worker].send(Command::Socket(file.id, Box::new(socket)));
                 }
-                Err(fault) => faults.push(fault),
+                Err(fault) => faults.push(fault.to_string()),
             }
         }
         faults
@@ -220,9 +223,19 @@ fn worker_fault(number: usize, worker: &Progress, now: Monotonic) -> Option<Stri
     })
 }
 
+/// A socket file cannot be created again.
+#[derive(Debug, thiserror::Error)]
+#[error("the socket file of {address} {what} and cannot be created again: {error}")]
+struct NotRemade {
+    address: String,
+    what: &'static str,
+    #[source]
+    error: BindError,
+}
+
 impl SocketFile {
     /// Creates the socket again if its file is missing. `Err`: why this failed.
-    fn look(&mut self) -> Result<Option<BoundSocket>, String> {
+    fn look(&mut self) -> Result<Option<BoundSocket>, NotRemade> {
         let Some(path) = self.config.address.path() else {
             return Ok(None);
         };
@@ -236,8 +249,10 @@ impl SocketFile {
             "was replaced"
         };
         let address = &self.config.address;
-        let socket = weir_listener::bind(&self.config).map_err(|error| {
-            format!("the socket file of {address} {what} and cannot be created again: {error}")
+        let socket = weir_listener::bind(&self.config).map_err(|error| NotRemade {
+            address: address.to_string(),
+            what,
+            error,
         })?;
         if let Some(file) = socket.file_id() {
             self.file = file;

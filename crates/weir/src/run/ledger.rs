@@ -54,6 +54,7 @@ fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMa
         Share::Cumulative => vec![("points_refused", dropped(&status.outputs, "memory"))],
         Share::History => vec![("points_refused", status.of(HistoryCounter::Refused))],
         Share::Taps => vec![("packets_lost", status.of(TapCounter::PacketsLost))],
+        Share::OpenBucket => vec![("waits", status.of(WorkerCounter::CheckpointWaits))],
     };
     counted
         .into_iter()

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use weir_context::ContextCounter;
+use weir_context::{ContextCounter, UsageSummary};
 use weir_ingest::{IngestCounter, TLS_FAULT, WorkerCounter};
 use weir_listener::ListenerCounter;
 use weir_protocol::ErrorClass;
@@ -11,6 +11,8 @@ use weir_protocol::ErrorClass;
 use super::access::Access;
 use super::books::BoundListener;
 use super::pipeline::{Flushed, Shared, State};
+use super::unix_now;
+use super::usage::Usage;
 use crate::admin::status::{Rates, Reasons, Status, sum_of};
 use crate::config::Config;
 use crate::logging::BadInput;
@@ -47,6 +49,15 @@ pub fn bad_input(
         }
         let total = refused(&shared, bad.listener, bad.class);
         if let Some(line) = log.line(address, bad.class, total, &bad.example, Instant::now()) {
+            tracing::warn!("{line}");
+        }
+    })
+}
+
+/// Takes who used how much, and warns of what stands out.
+pub fn usage(usage: Arc<Usage>) -> Box<dyn FnMut(u16, UsageSummary) + Send> {
+    Box::new(move |worker, summary| {
+        for line in usage.take(worker, summary, unix_now()) {
             tracing::warn!("{line}");
         }
     })

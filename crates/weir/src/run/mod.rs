@@ -1,30 +1,24 @@
 //! `weir run`: combines sockets, workers, pipeline, outputs and signals.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-use weir_ingest::{Command, ListenerSettings, Sources, WorkerHandle};
-use weir_listener::ListenerConfig;
 
 use crate::admin::caller::Hosts;
 use crate::admin::counters::PipelineCounter;
-use crate::admin::status::HandOverStatus;
 use crate::admin::{AdminServer, ConnectionLimits};
-use crate::budget::{Budget, Share};
+use crate::budget::Budget;
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::hand_over::starter::Starter;
-use crate::hand_over::{self, SocketsOf};
-use crate::history::Recent;
 use crate::logging::Logging;
 use crate::notify::Notify;
-use crate::sandbox::{self, SandboxStatus};
-use crate::signals::{Asked, Reloaded, Reloader, Request, Reread, Signals};
-use crate::streams::Streams;
+use crate::sandbox;
+use crate::signals::{Asked, Reloader, Request, Reread, Signals};
 
 mod access;
+mod agent;
 mod books;
 mod clients;
 mod delivery;
@@ -53,20 +47,10 @@ mod view;
 mod workers;
 
 use access::Access;
-use clients::Clients;
+use agent::Agent;
 use giving::Giver;
-use health::Watch;
-use log::LastFlush;
-use outputs::{Feed, Outputs};
-use pipeline::{Pipeline, Shared};
-use resume::{Keeper, Resumed};
-use rules::Fixed;
-use taking::{Taken, Taking};
-use usage::Usage;
-use view::View;
-
-/// Maximum reports that wait for the pipeline. A batch has at most a few megabytes; workers delay flushes when this is full.
-const REPORTS_MAX: usize = 16;
+use resume::Resumed;
+use taking::Taking;
 
 /// Maximum requests for a reload that wait.
 const RELOADS_MAX: usize = 4;
@@ -299,7 +283,7 @@ async fn keep_books(agent: Arc<Agent>) {
             // The cumulative state changes with each flush.
             let now = keeping.view.shared.lock().counts[PipelineCounter::FlushedAt];
             if now != flushed_at {
-                keeping.keeper.keep_sums(keeping.view.outputs.sums())?;
+                keeping.keeper.keep_sums(&keeping.view.outputs)?;
             }
             keeping.keeper.keep_books(keeping.view.snapshot())?;
             Ok::<_, std::io::Error>(now)
@@ -345,316 +329,6 @@ async fn second_stop(signals: &mut Signals) -> &'static str {
             Request::Reload | Request::Upgrade => {}
         }
     }
-}
-
-/// Result of a reload.
-struct Done {
-    /// `None`: there was no need for one.
-    reloaded: Option<Reloaded>,
-    level: weir_config::LogLevel,
-    /// Whether files must be checked periodically.
-    watches: bool,
-}
-
-/// The running agent.
-struct Agent {
-    workers: Mutex<Vec<WorkerHandle>>,
-    /// The listeners in the form for another process.
-    sources: Arc<[SocketsOf]>,
-    /// Held while the process ends, or another one takes over.
-    leaving: Mutex<()>,
-    watch: Watch,
-    fixed: Fixed,
-    pipeline: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// The runtime of outputs.
-    runtime: Mutex<Option<tokio::runtime::Runtime>>,
-    view: Arc<View>,
-    keeper: Keeper,
-}
-
-impl Agent {
-    fn start(
-        config: &Config,
-        budget: Budget,
-        access: Access,
-        planned: Vec<(ListenerConfig, ListenerSettings)>,
-        bound: listeners::Bound,
-        sandbox: SandboxStatus,
-        mut resumed: Resumed,
-        mut taken: Option<Taken>,
-    ) -> Result<Agent, Failure> {
-        let fixed = Fixed::new(config);
-        let rules = fixed
-            .rules(config)
-            .map_err(|faults| Failure::usage(faults.join("\n")))?;
-        let runtime = outputs_runtime()?;
-        let summed_up = resumed.outputs();
-        let outputs = Arc::new(Outputs::start(
-            config,
-            &budget,
-            &fixed.expansion,
-            runtime.handle().clone(),
-            summed_up.clone(),
-            resumed.publisher().map_err(Failure::runtime)?,
-        )?);
-
-        let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
-        let shared = Arc::new(Shared::default());
-        let last_flush = Arc::new(Mutex::new(LastFlush::default()));
-        let clients = Arc::new(Clients::default());
-        let usage = Arc::new(Usage::new(usage::Settings {
-            workers: config.resources.workers,
-            bucket_seconds: config.aggregation.bucket_seconds(),
-            tag_values_alert: config.resources.tag_values_alert,
-        }));
-        let streams = Streams::default();
-        let recent = recent(&budget, streams.clone());
-        let (history_feed, history_batches) = recent.as_ref().map(history::feed).unzip();
-        let pipeline = Pipeline::new(
-            inbox,
-            config.resources.workers,
-            Feed::new(outputs.clone(), history_feed, clients.clone()),
-            shared.clone(),
-            log::bad_input(shared.clone(), &bound.listeners),
-            log::flushes(
-                config,
-                access.clone(),
-                bound.listeners.clone(),
-                last_flush.clone(),
-            ),
-            Box::new({
-                let usage = usage.clone();
-                move |worker, summary| {
-                    for line in usage.take(worker, summary, unix_now()) {
-                        tracing::warn!("{line}");
-                    }
-                }
-            }),
-        );
-        let running = Arc::new(());
-        let pipeline_runs = Arc::downgrade(&running);
-        let pipeline = std::thread::Builder::new()
-            .name("pipeline".into())
-            .spawn(move || {
-                let _running = running;
-                pipeline.run();
-            })
-            .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
-
-        let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
-        let resolver = origins::resolver(config);
-        let connections = taken
-            .as_mut()
-            .map(|taken| taken.connections(&planned, &bound.of_workers));
-        let mut connections = connections.unwrap_or_default().into_iter();
-        let mut checkpoints = resumed.checkpoints(&fixed, config.resources.workers).into_iter();
-        let sources = bound.of_workers.into_iter().map(|sockets| Sources {
-            sockets,
-            connections: connections.next().unwrap_or_default(),
-            checkpoints: checkpoints.next(),
-        });
-        let workers = workers::Start {
-            config,
-            budget: &budget,
-            listeners: &planned,
-            rules: &rules,
-            resolver: resolver.as_ref(),
-            outputs: &outputs,
-            reports,
-            agent: resumed.agent(),
-            saved: resumed.buckets(&fixed, config),
-        }
-        .workers(sources.collect())?;
-        if taken.is_some() && !shared.wait_for_workers(hand_over::STEP_MAX) {
-            return Err(Failure::runtime("--take-over: the workers did not start in time"));
-        }
-        let (told, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
-        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
-            .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
-        let origins = match resolver {
-            Some(resolver) => Some(origins::start(resolver, &workers, runtime.handle())?),
-            None => None,
-        };
-        let rules = Arc::new(Mutex::new(rules));
-        let heard = listeners::heard(&planned, &bound.listeners);
-        let taps = taps::taps(
-            &budget,
-            streams,
-            &workers,
-            heard.clone(),
-            origins.clone(),
-            rules.clone(),
-        );
-        let (keeper, state, earlier) = resumed.started(&fixed, &summed_up);
-        let view = View {
-            state,
-            earlier,
-            origins,
-            usage,
-            clients,
-            access,
-            sandbox,
-            heard,
-            rules,
-            taps,
-            shared,
-            last_flush,
-            workers: workers.len(),
-            health: watch.health(),
-            listeners: bound.listeners,
-            outputs,
-            recent: recent.clone(),
-            hostname: config.names.hostname.clone(),
-            budget,
-            bucket_seconds: config.aggregation.bucket_seconds(),
-            started_at: unix_now(),
-            stopping: AtomicBool::new(false),
-            reloads: OnceLock::new(),
-            reload: Mutex::default(),
-            hand_over: Mutex::new(told.map(HandOverStatus::from).unwrap_or_default()),
-        };
-        let view = Arc::new(view);
-        if let (Some(recent), Some(batches)) = (recent, history_batches) {
-            let expansion = Arc::new(fixed.expansion.clone());
-            history::start(recent, batches, expansion, view.clone(), before.flatten())
-                .map_err(|error| Failure::runtime(format!("a thread cannot be started: {error}")))?;
-        }
-        Ok(Agent {
-            workers: Mutex::new(workers),
-            sources: bound.sources.into(),
-            leaving: Mutex::default(),
-            watch,
-            fixed,
-            pipeline: Mutex::new(Some(pipeline)),
-            runtime: Mutex::new(Some(runtime)),
-            view,
-            keeper,
-        })
-    }
-
-    /// The workers' progress, readable without their help.
-    fn progress(&self) -> Vec<Arc<weir_ingest::Progress>> {
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.iter().map(WorkerHandle::progress).collect()
-    }
-
-    /// Reloads the configuration, or only changed keys and tokens. Blocks.
-    fn reload(&self, reloader: &Mutex<Reloader>, what: Reread) -> Done {
-        let mut reloader = reloader.lock().unwrap_or_else(PoisonError::into_inner);
-        if what == Reread::Everything {
-            self.view.outputs.reopen();
-        }
-        let reloaded = (what == Reread::Everything || reloader.secrets_changed())
-            .then(|| reloader.reload_and_log(what, |loaded| self.apply(&loaded.config)));
-        *self.view.reload.lock().unwrap_or_else(PoisonError::into_inner) = reloader.outcome();
-        Done {
-            reloaded,
-            level: reloader.current().config.running.log_level,
-            watches: reloader.has_secret_files(),
-        }
-    }
-
-    /// Applies everything that a reload may change: outputs, names, tags, filters and rules, allowed senders, keys and certificates.
-    /// Contexts, open buckets and open connections stay. `Err`: the errors or the reasons for a restart; then nothing has changed.
-    fn apply(&self, config: &Config) -> Result<(), Vec<String>> {
-        let rules = self.fixed.rules(config)?;
-        let renewal = self.view.access.read_again(config)?;
-        let outputs = self.view.outputs.prepare(config)?;
-        self.view.access.renew(renewal);
-        if let Some(origins) = &self.view.origins {
-            // The resolver decides about containers.
-            origins.allow(config.listeners.allowed_origins());
-        }
-        let list = Access::admission_list(config);
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        for worker in workers.iter() {
-            worker.send(Command::Admission(list));
-        }
-        for worker in workers.iter() {
-            worker.send(Command::Rules(Box::new(rules.clone())));
-        }
-        if let Some(outputs) = outputs {
-            self.view.outputs.apply(outputs, &workers);
-        }
-        *self.view.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules;
-        Ok(())
-    }
-
-    /// Another process takes over: nothing here may end normally.
-    fn abandon(&self) {
-        if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            runtime.shutdown_background();
-        }
-    }
-
-    /// Lets outputs deliver while packets still arrive; then reads the kernel's queues, flushes and delivers. Fails if an output lost data.
-    fn stop(&self) -> Result<(), Failure> {
-        let _alone = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        let begun = Instant::now();
-        let settled = self.view.outputs.settle();
-        // Before the socket files are removed; otherwise it would create them again.
-        self.watch.end();
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        let leaving = self.keeper.begin();
-        for worker in workers.iter() {
-            match leaving {
-                Some(_) => worker.stop_and_keep(),
-                None => worker.stop(),
-            }
-        }
-        if leaving.is_some() {
-            self.view.outputs.keep_state();
-        }
-        let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
-        if let Some(taps) = &self.view.taps {
-            taps.finish();
-        }
-        let panicked = ended.iter().filter(|ended| ended.is_err()).count();
-        let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
-        let merged_all = pipeline.take().is_none_or(|pipeline| pipeline.join().is_ok());
-        self.view.outputs.finish(settled, begun.elapsed());
-        let status = self.view.snapshot();
-        for line in log::final_books(&status) {
-            tracing::info!("{line}");
-        }
-        for imbalance in status.imbalances() {
-            tracing::error!("the books do not balance: {imbalance}");
-        }
-        // A normal drop would wait for name look-ups that never return.
-        if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            runtime.shutdown_background();
-        }
-        let mut lost = books::lost_at_the_end(&self.view.own());
-        if let Some(leaving) = leaving {
-            let saved = self.view.shared.forget_saved();
-            let left = self
-                .keeper
-                .leave(leaving, saved, self.view.outputs.take_state(), status);
-            lost.extend(left.err());
-        }
-        self.keeper.end();
-        if panicked > 0 {
-            lost.push(format!(
-                "the unflushed data of {panicked} ingest workers that panicked"
-            ));
-        }
-        if !merged_all {
-            lost.push("everything after the thread that merges buckets panicked".into());
-        }
-        if !lost.is_empty() {
-            let lost = lost.join(", ");
-            return Err(Failure::runtime(format!(
-                "lost at the end, because it could not be delivered: {lost}"
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// The last minutes, within their share of the memory.
-fn recent(budget: &Budget, streams: Streams) -> Option<Arc<Recent>> {
-    let bytes = budget.share(Share::History);
-    (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize, streams)))
 }
 
 /// One thread: outputs wait more than they work.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
-use weir_output::delivery::{Agent, Clock, Delivery, Saved, SavedQueue, SavedStates, Surroundings};
+use weir_output::StartError;
+use weir_output::delivery::{Agent, Clock, Delivery, Saved, SavedStates, Surroundings};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -21,6 +23,7 @@ use crate::admin::status::{OutputStatus, Status};
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::state::{Passing, PutSums};
 
 /// How long a reload waits for the end of the current hand-over of a bucket.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
@@ -76,6 +79,15 @@ pub(super) struct Replaced {
     ended: OutputStatus,
 }
 
+/// An output that cannot be started, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("output {output}: {error}")]
+struct NotStarted {
+    output: String,
+    #[source]
+    error: StartError,
+}
+
 /// A new list, not active yet.
 pub struct Prepared {
     list: Vec<Running>,
@@ -122,7 +134,7 @@ impl Outputs {
         for wanted in &config.outputs {
             let output = outputs
                 .start_one(wanted, &config.outputs, None)
-                .map_err(Failure::runtime)?;
+                .map_err(|error| Failure::runtime(error.to_string()))?;
             list.push(Running {
                 config: wanted.clone(),
                 output,
@@ -139,7 +151,7 @@ impl Outputs {
         wanted: &OutputConfig,
         all: &[OutputConfig],
         replaces: Option<Arc<Delivery>>,
-    ) -> Result<Output, String> {
+    ) -> Result<Output, NotStarted> {
         let _entered = self.handle.enter();
         let name = &wanted.name;
         Ok(match &wanted.settings {
@@ -156,9 +168,13 @@ impl Outputs {
                     memory_bytes_max: self.budget.of_one(Share::Queues, with_queues(all)),
                     ..self.surroundings.clone()
                 };
-                let delivery = settings
-                    .start(name, &self.expansion, &around)
-                    .map_err(|error| format!("output {name}: {error}"))?;
+                let delivery =
+                    settings
+                        .start(name, &self.expansion, &around)
+                        .map_err(|error| NotStarted {
+                            output: name.clone(),
+                            error,
+                        })?;
                 Output::Delivered(wanted.output_type, Arc::new(delivery))
             }
             OutputSettings::Relay(settings) => {
@@ -215,7 +231,7 @@ impl Outputs {
                         output,
                     });
                 }
-                Err(fault) => faults.push(fault),
+                Err(fault) => faults.push(fault.to_string()),
             }
         }
         if !faults.is_empty() {
@@ -410,41 +426,37 @@ impl Outputs {
 
     /// During a hold: the cumulative state of each output, and its payloads that are only in memory, by name. Relays get `patience` to send
     /// their lines.
-    pub fn leave(&self, patience: Duration) -> (BTreeMap<String, Saved>, BTreeMap<String, Vec<SavedQueue>>) {
-        let list = self.list();
-        self.handle.block_on(async {
-            let (mut states, mut queues) = (BTreeMap::new(), BTreeMap::new());
-            for Running { config, output } in list.iter() {
-                let name = config.name.clone();
-                match output {
-                    Output::Scrape(scrape) => drop(states.insert(name, scrape.save())),
-                    Output::Delivered(_, delivery) => {
-                        let (state, queue) = delivery.leave().await;
-                        states.extend(state.map(|state| (name.clone(), state)));
-                        queues.insert(name, queue);
+    pub fn leave(&self, passing: &mut Passing, patience: Duration) -> io::Result<()> {
+        for Running { config, output } in self.list().iter() {
+            let name = &config.name;
+            match output {
+                Output::Scrape(scrape) => passing.output(name, &scrape.save())?,
+                Output::Delivered(_, delivery) => {
+                    let (state, queue) = self.handle.block_on(delivery.leave());
+                    if let Some(state) = state {
+                        passing.output(name, &state)?;
                     }
-                    Output::Relay(relay) => drop(relay::settle(relay, patience).await),
+                    passing.queues(name, &queue)?;
                 }
+                Output::Relay(relay) => drop(self.handle.block_on(relay::settle(relay, patience))),
             }
-            (states, queues)
-        })
+        }
+        Ok(())
     }
 
-    /// The current cumulative state of each output, by name.
-    pub fn sums(&self) -> BTreeMap<String, Saved> {
-        let list = self.list();
-        self.handle.block_on(async {
-            let mut sums = BTreeMap::new();
-            for Running { config, output } in list.iter() {
-                let saved = match output {
-                    Output::Scrape(scrape) => Some(scrape.save()),
-                    Output::Delivered(_, delivery) => delivery.sums().await,
-                    Output::Relay(_) => None,
-                };
-                sums.extend(saved.map(|saved| (config.name.clone(), saved)));
+    /// The current cumulative state of each output, one at a time.
+    pub fn each_sum(&self, put: PutSums<'_>) -> io::Result<()> {
+        for Running { config, output } in self.list().iter() {
+            let saved = match output {
+                Output::Scrape(scrape) => Some(scrape.save()),
+                Output::Delivered(_, delivery) => self.handle.block_on(delivery.sums()),
+                Output::Relay(_) => None,
+            };
+            if let Some(saved) = saved {
+                put(&config.name, &saved)?;
             }
-            sums
-        })
+        }
+        Ok(())
     }
 
     /// After the end: the cumulative state of each output, by name.

@@ -1,7 +1,9 @@
 //! From the workers' reports to the outputs: merging, summaries, the current status.
 
+use std::io;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use weir_aggregate::{Batch, Merger};
@@ -108,8 +110,20 @@ impl Pipeline {
         }
     }
 
+    /// Starts its thread. While that runs, the other end is alive.
+    pub fn start(self) -> io::Result<(JoinHandle<()>, Weak<()>)> {
+        let running = Arc::new(());
+        let runs = Arc::downgrade(&running);
+        let thread = std::thread::Builder::new().name("pipeline".into());
+        let thread = thread.spawn(move || {
+            let _running = running;
+            self.run();
+        })?;
+        Ok((thread, runs))
+    }
+
     /// Runs until every worker has ended and everything is handed over.
-    pub fn run(mut self) {
+    fn run(mut self) {
         let mut running = self.workers;
         while running > 0 {
             let Ok(report) = self.reports.recv() else { break };

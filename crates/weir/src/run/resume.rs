@@ -1,20 +1,28 @@
 //! The state of the previous process, and the state that this one saves.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Seek as _};
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_ingest::{CheckpointLink, SavedBucket};
 use weir_listener::Monotonic;
-use weir_output::delivery::{Agent as Publisher, Saved, SavedQueue, SavedStates};
+use weir_output::delivery::{Agent as Publisher, Saved, SavedStates};
 use weir_state::{AgentId, Table};
 
+use super::outputs::Outputs;
 use super::rules::Fixed;
 use crate::admin::status::{StateStatus, Status};
+use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::state::{Content, LastBooks, Leaving, Left, Meta, StateDir, checkpoints, merged};
+use crate::state::{
+    Content, Encoded, LastBooks, Leaving, Left, Meta, Passing, Refusal, StateDir, StateWriter, checkpoints,
+    merged, newest,
+};
 
 /// The state directory, if there is one, and the state found in it.
 #[derive(Default)]
@@ -34,6 +42,19 @@ pub struct Keeper {
     histogram_points: String,
     /// Set when nothing more is saved.
     ended: Mutex<bool>,
+}
+
+/// What is lost because the next process finds no state.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{samples} samples of the open bucket and the sums of outputs, because the state could not be written to {}: {error}",
+    directory.display()
+)]
+pub struct NotLeft {
+    samples: u64,
+    directory: PathBuf,
+    #[source]
+    error: io::Error,
 }
 
 impl Resumed {
@@ -65,10 +86,14 @@ impl Resumed {
     }
 
     /// Continues the state that another process has sent. `Err`: why this is impossible.
-    pub fn passed(config: &Config, directory: StateDir, state: &[u8]) -> Result<Resumed, String> {
-        let content = crate::state::parse(state).map_err(|refusal| refusal.to_string())?;
+    pub fn passed(config: &Config, directory: StateDir, mut state: File) -> Result<Resumed, Refusal> {
+        // The other process wrote up to its end.
+        state
+            .rewind()
+            .map_err(|error| Refusal::Unreadable(error.to_string()))?;
+        let content = crate::state::read_from(state, config.resources.memory)?;
         if content.meta.agent != directory.agent().0 {
-            return Err("it belongs to another agent".into());
+            return Err(Refusal::Invalid("it belongs to another agent".into()));
         }
         let mut resumed = Resumed {
             status: StateStatus::of(&directory),
@@ -117,9 +142,10 @@ impl Resumed {
                 samples: rest.samples,
                 histogram_points: rest.histogram_points,
                 drops: Vec::new(),
+                workers: 0,
             },
             table: rest.table,
-            encoded: Vec::new(),
+            encoded: Encoded::default(),
             outputs: directory.sums(bytes_max),
             queues: BTreeMap::new(),
             books,
@@ -149,7 +175,7 @@ impl Resumed {
             self.status.samples_lost += lost;
             meta.bucket = None;
             content.table = Table::default();
-            content.encoded.clear();
+            content.encoded = Encoded::default();
         }
         self.status.samples_restored = content.meta.samples;
         self.content = Some(content);
@@ -171,7 +197,7 @@ impl Resumed {
     pub fn buckets(&mut self, fixed: &Fixed, config: &Config) -> Vec<SavedBucket> {
         let workers = config.resources.workers;
         match &mut self.content {
-            None => vec![SavedBucket::default(); workers],
+            None => (0..workers).map(|_| SavedBucket::default()).collect(),
             Some(content) => {
                 if content.meta.histogram_points != fixed.histogram_points() {
                     // The bits have another meaning now.
@@ -188,12 +214,13 @@ impl Resumed {
     }
 
     /// Where each worker saves its bucket in case of a kill. Removes files of a previous process.
-    pub fn checkpoints(&self, fixed: &Fixed, workers: usize) -> Vec<CheckpointLink> {
+    pub fn checkpoints(&self, fixed: &Fixed, workers: usize, budget: &Budget) -> Vec<CheckpointLink> {
         let Some(directory) = &self.directory else {
             return Vec::new();
         };
         let points = fixed.histogram_points();
-        let started = checkpoints::start(directory.path(), directory.agent(), points, workers);
+        let bytes_max = budget.of_worker(Share::OpenBucket);
+        let started = checkpoints::start(directory.path(), directory.agent(), points, workers, bytes_max);
         started.unwrap_or_else(|error| {
             tracing::warn!("state_path: the open bucket cannot be saved against a kill: {error}");
             Vec::new()
@@ -205,7 +232,7 @@ impl Resumed {
     }
 
     /// The process's identity as a publisher. Without a state directory each start has a new one.
-    pub fn publisher(&self) -> Result<Publisher, String> {
+    pub fn publisher(&self) -> Result<Publisher, Failure> {
         let monotonic_zero = || {
             let now = now_ms() as i128 * 1_000_000;
             (now - i128::from(Monotonic::now().0)) as i64
@@ -218,7 +245,7 @@ impl Resumed {
                 monotonic_zero,
             },
             None => Publisher {
-                id: crate::state::random().map_err(|error| error.to_string())?,
+                id: crate::state::random().map_err(|error| Failure::runtime(error.to_string()))?,
                 epoch: now_ms().max(0) as u64 / 1000,
                 is_kept: false,
                 monotonic_zero,
@@ -272,7 +299,7 @@ impl Keeper {
     }
 
     /// Saves the books in case the process is killed.
-    pub fn keep_books(&self, mut books: Status) -> std::io::Result<()> {
+    pub fn keep_books(&self, mut books: Status) -> io::Result<()> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
@@ -291,7 +318,7 @@ impl Keeper {
     }
 
     /// Saves the cumulative state of outputs in case the process is killed.
-    pub fn keep_sums(&self, outputs: BTreeMap<String, Saved>) -> std::io::Result<()> {
+    pub fn keep_sums(&self, outputs: &Outputs) -> io::Result<()> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
@@ -299,7 +326,7 @@ impl Keeper {
         if *ended {
             return Ok(());
         }
-        directory.keep_sums(&self.content(directory, Vec::new(), outputs, Status::default()))
+        directory.keep_sums(&self.meta(directory, &[]), |put| outputs.each_sum(put))
     }
 
     /// The process ends normally.
@@ -333,54 +360,36 @@ impl Keeper {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// The state for a hand-over.
-    pub fn encoded(
-        &self,
-        mut workers: Vec<SavedBucket>,
-        outputs: BTreeMap<String, Saved>,
-        queues: BTreeMap<String, Vec<SavedQueue>>,
-        books: Status,
-    ) -> Vec<u8> {
-        let encoded = workers
-            .iter_mut()
-            .map(|worker| std::mem::take(&mut worker.encoded))
-            .collect();
-        let content = self.directory.as_ref().map(|directory| Content {
-            encoded,
-            queues,
-            ..self.content(directory, workers, outputs, books)
-        });
-        content.map_or_else(Vec::new, |content| crate::state::write(&content))
+    /// Where the state goes that another process continues.
+    pub fn passing(&self) -> io::Result<Passing> {
+        let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        StateWriter::new(BufWriter::new(directory.passing()?))
     }
 
-    fn content(
-        &self,
-        directory: &StateDir,
-        workers: Vec<SavedBucket>,
-        outputs: BTreeMap<String, Saved>,
-        books: Status,
-    ) -> Content {
-        let drops = workers
-            .iter()
-            .flat_map(|worker| worker.drops.iter().copied())
-            .collect();
-        let (bucket, samples, table) = merged(workers);
-        Content {
-            meta: Meta {
-                version: crate::version::VERSION.into(),
-                agent: directory.agent().0,
-                epoch: directory.epoch(),
-                saved_at_ms: now_ms(),
-                bucket: bucket.map(Into::into),
-                samples,
-                histogram_points: self.histogram_points.clone(),
-                drops,
-            },
-            table,
-            encoded: Vec::new(),
-            outputs,
-            queues: BTreeMap::new(),
-            books: Box::new(books),
+    /// Adds to it what there is besides pieces of the workers' buckets, and outputs.
+    pub fn pass(&self, passing: &mut Passing, workers: &[SavedBucket], books: &Status) -> io::Result<()> {
+        if let Some(directory) = &self.directory {
+            passing.meta(&self.meta(directory, workers))?;
+        }
+        passing.books(books)?;
+        passing.finish().map(drop)
+    }
+
+    /// What is known of the open bucket of these workers.
+    fn meta(&self, directory: &StateDir, workers: &[SavedBucket]) -> Meta {
+        Meta {
+            version: crate::version::VERSION.into(),
+            agent: directory.agent().0,
+            epoch: directory.epoch(),
+            saved_at_ms: now_ms(),
+            bucket: newest(workers).map(Into::into),
+            samples: workers.iter().map(|worker| worker.samples).sum(),
+            histogram_points: self.histogram_points.clone(),
+            drops: workers
+                .iter()
+                .flat_map(|worker| worker.drops.iter().copied())
+                .collect(),
+            workers: workers.len(),
         }
     }
 
@@ -391,11 +400,18 @@ impl Keeper {
         workers: Vec<SavedBucket>,
         outputs: BTreeMap<String, Saved>,
         books: Status,
-    ) -> Result<(), String> {
+    ) -> Result<(), NotLeft> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
-        let content = self.content(directory, workers, outputs, books);
+        let content = Content {
+            meta: self.meta(directory, &workers),
+            table: merged(workers),
+            encoded: Encoded::default(),
+            outputs,
+            queues: BTreeMap::new(),
+            books: Box::new(books),
+        };
         let (series, samples) = (content.table.len(), content.meta.samples);
         match leaving.finish(&content) {
             Ok(bytes) => {
@@ -404,10 +420,11 @@ impl Keeper {
                 );
                 Ok(())
             }
-            Err(error) => Err(format!(
-                "{samples} samples of the open bucket and the sums of outputs, because the state could not be written to {}: {error}",
-                directory.path().display()
-            )),
+            Err(error) => Err(NotLeft {
+                samples,
+                directory: directory.path().to_owned(),
+                error,
+            }),
         }
     }
 }

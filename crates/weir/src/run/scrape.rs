@@ -46,8 +46,7 @@ impl ScrapeOutput {
     pub fn restore(&self, states: &SavedStates) {
         states.restore_with(&self.name, &self.scrape.lineage(), |saved, away| {
             let away = Seconds::try_from(away.as_secs()).unwrap_or(Seconds::MAX);
-            let restored = self.scrape.restore(saved, away, self.now());
-            restored.map_err(|fault| fault.to_string())
+            self.scrape.restore(saved, away, self.now())
         });
     }
 

@@ -132,14 +132,11 @@ impl Taking {
         let mut given = Given::default();
         self.receive_state(&mut given)
             .map_err(|error| fault("its state was not received", &error))?;
-        let lock = given.lock.ok_or_else(|| {
-            fault(
-                "its state was not received",
-                &"the lock of the directory is missing",
-            )
-        })?;
+        let missing = |what: &str| fault("its state was not received", &format!("{what} is missing"));
+        let lock = given.lock.ok_or_else(|| missing("the lock of the directory"))?;
+        let state = given.state.ok_or_else(|| missing("its file"))?;
         let directory = StateDir::taken_over(&self.path, agent, File::from(lock));
-        let resumed = Resumed::passed(config, directory, &given.state)
+        let resumed = Resumed::passed(config, directory, File::from(state))
             .map_err(|reason| fault("its state cannot be continued", &reason))?;
         let taken = Taken {
             channel: self.channel,
@@ -169,7 +166,7 @@ impl Taking {
                         .connections
                         .extend(heads.into_iter().zip(message.descriptors));
                 }
-                hand_over::STATE => given.state = message.body,
+                hand_over::STATE => given.state = message.descriptors.into_iter().next(),
                 hand_over::END => {
                     given.account = message.json()?;
                     given.lock = message.descriptors.into_iter().next();
@@ -189,7 +186,7 @@ impl Taking {
 #[derive(Default)]
 struct Given {
     connections: Vec<(ConnectionOf, OwnedFd)>,
-    state: Vec<u8>,
+    state: Option<OwnedFd>,
     account: Account,
     lock: Option<OwnedFd>,
 }

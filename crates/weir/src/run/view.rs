@@ -20,7 +20,7 @@ use crate::admin::contexts::ContextReport;
 use crate::admin::counters::PipelineCounter;
 use crate::admin::explain::{ExplainRequest, Explanation, Unexplained};
 use crate::admin::status::{HandOverStatus, OriginReport, ReloadStatus, StateStatus, Status};
-use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
+use crate::admin::{AdminSource, Answer, Exposition, NotReady, ScrapeRequest};
 use crate::budget::Budget;
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
@@ -88,7 +88,7 @@ impl View {
             pid: std::process::id(),
             hostname: self.hostname.clone(),
             started: self.started_at,
-            not_ready: self.readiness().err(),
+            not_ready: self.readiness().err().map(|reason| reason.to_string()),
             rates: flush.rates,
             sandbox: self.sandbox.clone(),
             state: StateStatus {
@@ -140,15 +140,18 @@ impl View {
 }
 
 impl AdminSource for View {
-    fn readiness(&self) -> Result<(), String> {
+    fn readiness(&self) -> Result<(), NotReady> {
         if self.stopping.load(Ordering::Acquire) {
-            return Err("it is stopping".into());
+            return Err(NotReady::Stopping);
         }
         let running = self.shared.lock().workers.iter().flatten().count();
         if running < self.workers {
-            return Err("not every worker has reported yet".into());
+            return Err(NotReady::Workers);
         }
-        self.health.fault().map_or(Ok(()), Err)
+        match self.health.fault() {
+            None => Ok(()),
+            Some(fault) => Err(NotReady::Fault(fault)),
+        }
     }
 
     fn status(&self) -> Answer<'_, Status> {

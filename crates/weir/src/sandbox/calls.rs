@@ -70,18 +70,27 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_modify_ldt,
 ];
 
+/// Why system calls are not refused.
+#[derive(Debug, thiserror::Error)]
+pub enum NoFilter {
+    #[error("no filter for {}", std::env::consts::ARCH)]
+    Architecture,
+    #[error(transparent)]
+    Compiling(#[from] seccompiler::BackendError),
+    #[error(transparent)]
+    Applying(#[from] seccompiler::Error),
+}
+
 /// Returns the number of refused calls.
-pub fn refuse() -> Result<usize, String> {
+pub fn refuse() -> Result<usize, NoFilter> {
     let architecture = std::env::consts::ARCH
         .try_into()
-        .map_err(|_| format!("no filter for {}", std::env::consts::ARCH))?;
+        .map_err(|_| NoFilter::Architecture)?;
     let rules: BTreeMap<i64, Vec<_>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     let number = rules.len();
     let refused = SeccompAction::Errno(libc::EPERM as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, architecture);
-    let program: BpfProgram = filter
-        .and_then(TryInto::try_into)
-        .map_err(|error| error.to_string())?;
-    seccompiler::apply_filter_all_threads(&program).map_err(|error| error.to_string())?;
+    let program: BpfProgram = filter.and_then(TryInto::try_into)?;
+    seccompiler::apply_filter_all_threads(&program)?;
     Ok(number)
 }

@@ -12,31 +12,34 @@ use super::plan::Plan;
 /// The newest tested version. On older kernels the crate omits what they do not support.
 const KNOWN: ABI = ABI::V7;
 
-/// # Errors
-///
 /// Why files are not restricted.
-pub fn restrict(plan: &Plan) -> Result<(), String> {
+#[derive(Debug, thiserror::Error)]
+pub enum NotRestricted {
+    #[error("{0} is mounted with hidepid, and origin detection has to look at other processes")]
+    HiddenProcesses(String),
+    #[error("this kernel does not offer it")]
+    NotOffered,
+    #[error(transparent)]
+    Refused(#[from] landlock::RulesetError),
+}
+
+pub fn restrict(plan: &Plan) -> Result<(), NotRestricted> {
     if let Some(mount) = &plan.hidden_processes {
-        return Err(format!(
-            "{mount} is mounted with hidepid, and origin detection has to look at other processes"
-        ));
+        return Err(NotRestricted::HiddenProcesses(mount.to_string()));
     }
     let everything = AccessFs::from_all(KNOWN);
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let write =
         everything & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
-    let status = (|| {
-        Ruleset::default()
-            .handle_access(everything)?
-            .scope(Scope::Signal)?
-            .create()?
-            .add_rules(beneath(&plan.readable, read))?
-            .add_rules(beneath(&plan.writable, write))?
-            .restrict_self()
-    })()
-    .map_err(|error| error.to_string())?;
+    let status = Ruleset::default()
+        .handle_access(everything)?
+        .scope(Scope::Signal)?
+        .create()?
+        .add_rules(beneath(&plan.readable, read))?
+        .add_rules(beneath(&plan.writable, write))?
+        .restrict_self()?;
     match status.ruleset {
-        RulesetStatus::NotEnforced => Err("this kernel does not offer it".to_owned()),
+        RulesetStatus::NotEnforced => Err(NotRestricted::NotOffered),
         _ => Ok(()),
     }
 }

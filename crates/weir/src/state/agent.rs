@@ -1,6 +1,6 @@
 //! The identity of the agent, across processes.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use ring::rand::SecureRandom as _;
@@ -46,7 +46,10 @@ impl Agent {
             },
         };
         let bytes = serde_json::to_vec(&agent).map_err(io::Error::other)?;
-        Leaving::new(directory, AGENT)?.put(&bytes)?;
+        Leaving::new(directory, AGENT)?.put(|mut to| {
+            to.write_all(&bytes)?;
+            to.flush()
+        })?;
         Ok(agent)
     }
 

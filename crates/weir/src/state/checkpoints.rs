@@ -4,11 +4,13 @@
 //! that the kernel preserves after a kill: after each turn a worker stores the size of its bucket there. Nothing is synced: this covers the
 //! death of the process, not of the machine.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use serde::{Deserialize, Serialize};
@@ -70,12 +72,13 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Starts the writing thread, and connects each worker to it.
+/// Starts the thread that writes, and gives each worker its way to it, with `bytes_max` of memory each.
 pub fn start(
     directory: &Path,
     agent: AgentId,
     histogram_points: String,
     workers: usize,
+    bytes_max: usize,
 ) -> io::Result<Vec<CheckpointLink>> {
     let tally = unfinished(&directory.join(TALLY));
     let mut file = super::private().create(true).truncate(true).open(tally)?;
@@ -91,7 +94,9 @@ pub fn start(
         begun: HashSet::new(),
         awaited: (0..workers as u16).collect(),
         failed: false,
+        on_their_way: (0..workers).map(|_| Arc::default()).collect(),
     };
+    let on_their_way = writer.on_their_way.clone();
     std::thread::Builder::new()
         .name("checkpoints".into())
         .spawn(move || writer.run(&inbox))?;
@@ -99,6 +104,8 @@ pub fn start(
     let started_ms = since.map_or(0, |since| since.as_millis() as u64);
     let link = |worker: usize| CheckpointLink {
         pieces: pieces.clone(),
+        on_their_way: on_their_way[worker].clone(),
+        bytes_max,
         tally: {
             let words = words.clone();
             words.store(worker * WORDS + 3, started_ms);
@@ -122,6 +129,8 @@ struct Writer {
     /// Workers without a complete checkpoint since the start: until then the files of the previous process count.
     awaited: HashSet<u16>,
     failed: bool,
+    /// Bytes of each worker that are not written yet.
+    on_their_way: Vec<Arc<AtomicUsize>>,
 }
 
 impl Writer {
@@ -131,6 +140,9 @@ impl Writer {
                 && !std::mem::replace(&mut self.failed, true)
             {
                 tracing::warn!("state_path: the open bucket cannot be saved against a kill: {error}");
+            }
+            if let Piece::Series { worker, bytes } = &piece {
+                self.on_their_way[usize::from(*worker)].fetch_sub(bytes.len(), Ordering::Relaxed);
             }
         }
     }
@@ -147,26 +159,31 @@ impl Writer {
                     histogram_points: self.histogram_points.clone(),
                     bucket: (*bucket).into(),
                 };
-                (worker, BEGIN, serde_json::to_vec(&begin)?)
+                (worker, BEGIN, Cow::Owned(serde_json::to_vec(&begin)?))
             }
-            Piece::Series { worker, bytes } => (worker, SERIES, bytes.clone()),
+            Piece::Series { worker, bytes } => (worker, SERIES, Cow::Borrowed(bytes)),
             Piece::Mark {
                 worker,
                 samples,
                 at_ms,
             } => {
                 let (samples, at_ms) = (*samples, *at_ms);
-                (worker, MARK, serde_json::to_vec(&Mark { samples, at_ms })?)
+                (
+                    worker,
+                    MARK,
+                    Cow::Owned(serde_json::to_vec(&Mark { samples, at_ms })?),
+                )
             }
         };
         let Some(file) = self.files.get_mut(worker) else {
             return Ok(());
         };
-        let mut frame = vec![tag];
-        frame.extend((body.len() as u32).to_le_bytes());
-        frame.extend(crc32fast::hash(&body).to_le_bytes());
-        frame.extend(body);
-        file.write_all(&frame)?;
+        let mut head = [tag; FRAME_HEAD];
+        head[1..5].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        head[5..].copy_from_slice(&crc32fast::hash(&body).to_le_bytes());
+        // A kill between the two leaves a frame that is not whole, which is not read.
+        file.write_all(&head)?;
+        file.write_all(&body)?;
         if tag == MARK && self.begun.remove(worker) {
             self.finish(*worker)?;
         }

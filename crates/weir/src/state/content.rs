@@ -1,10 +1,14 @@
 //! The state that a process saves.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use weir_aggregate::Bucket;
-use weir_ingest::SavedBucket;
+use weir_ingest::{Pieces, SavedBucket};
 use weir_output::delivery::{Saved, SavedQueue};
 use weir_state::{AgentId, Bounds, Facts, Header, Record, StreamReader, Table};
 
@@ -21,8 +25,8 @@ pub struct Content {
     pub meta: Meta,
     /// The open bucket of all workers.
     pub table: Table,
-    /// Or, for an immediate hand-over, the bucket of each worker, as written by [`weir_state::StreamWriter`].
-    pub encoded: Vec<Vec<u8>>,
+    /// Or, for a process that takes over at once, the bucket of each worker.
+    pub encoded: Encoded,
     pub outputs: BTreeMap<String, Saved>,
     /// Payloads of outputs that are only in memory, by name.
     pub queues: BTreeMap<String, Vec<SavedQueue>>,
@@ -48,6 +52,40 @@ pub struct Meta {
     /// The last drop counter of each UDP socket, by its number in the kernel's tables.
     #[serde(default)]
     pub drops: Vec<(u64, u32)>,
+    /// Whose buckets are there in pieces.
+    #[serde(default)]
+    pub workers: usize,
+}
+
+/// Series as [`weir_state::StreamWriter`] writes them. They are in a file, and read piece by piece.
+#[derive(Clone, Debug, Default)]
+pub struct Encoded {
+    pub file: Option<Arc<File>>,
+    pub pieces: Vec<EncodedPiece>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncodedPiece {
+    pub worker: u16,
+    /// In the file.
+    pub at: u64,
+    pub bytes: u64,
+}
+
+impl Encoded {
+    /// Those that are wanted; none is left in the end.
+    fn take(&mut self, is_wanted: impl Fn(&EncodedPiece) -> bool) -> Pieces {
+        let taken: Vec<EncodedPiece> = self.pieces.extract_if(.., |piece| is_wanted(piece)).collect();
+        let bytes = taken.iter().map(|piece| piece.bytes as usize).sum();
+        let each = self.file.clone().map(|file| {
+            let read = taken.into_iter().map(move |piece| {
+                let mut bytes = vec![0; piece.bytes as usize];
+                file.read_exact_at(&mut bytes, piece.at).map(|()| bytes)
+            });
+            Box::new(read) as Box<dyn Iterator<Item = io::Result<Vec<u8>>> + Send>
+        });
+        Pieces { bytes, each }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -89,12 +127,10 @@ impl From<OpenBucket> for Bucket {
 
 /// Merges the open buckets of all workers. They see the clock at different moments: if one is in the next bucket already, the samples of
 /// the others count in that one.
-pub fn merged(saved: Vec<SavedBucket>) -> (Option<Bucket>, u64, Table) {
-    let bucket = saved.iter().filter_map(|saved| saved.bucket).max();
+pub fn merged(saved: Vec<SavedBucket>) -> Table {
+    let bucket = newest(&saved);
     let mut table = Table::new(Bounds::NONE);
-    let mut samples = 0;
     for saved in saved {
-        samples += saved.samples;
         let own_start = saved.bucket.map(|bucket| bucket.start);
         let start = bucket.map(|bucket| bucket.start);
         for (identity, mut facts, state) in saved.series {
@@ -104,23 +140,27 @@ pub fn merged(saved: Vec<SavedBucket>) -> (Option<Bucket>, u64, Table) {
             table.add(identity, facts, state);
         }
     }
-    (bucket, samples, table)
+    table
+}
+
+/// The newest bucket that is open.
+pub fn newest(saved: &[SavedBucket]) -> Option<Bucket> {
+    saved.iter().filter_map(|saved| saved.bucket).max()
 }
 
 impl Content {
     /// Divides the series among `workers`.
     pub fn buckets(&mut self, workers: usize) -> Vec<SavedBucket> {
-        if self.encoded.len() != workers {
+        if self.meta.workers != workers {
             self.decode();
         }
         let bucket = self.meta.bucket.map(Bucket::from);
-        let mut buckets = vec![
-            SavedBucket {
-                bucket,
-                ..SavedBucket::default()
-            };
-            workers
-        ];
+        let one = |worker| SavedBucket {
+            bucket,
+            encoded: self.encoded.take(|piece| usize::from(piece.worker) == worker),
+            ..SavedBucket::default()
+        };
+        let mut buckets: Vec<SavedBucket> = (0..workers).map(one).collect();
         if let Some(first) = buckets.first_mut() {
             first.samples = self.meta.samples;
         }
@@ -128,17 +168,21 @@ impl Content {
         for (number, series) in table.into_series().enumerate() {
             buckets[number % workers].series.push(series);
         }
-        for (bucket, encoded) in buckets.iter_mut().zip(std::mem::take(&mut self.encoded)) {
-            bucket.encoded = encoded;
-        }
         buckets
     }
 
     /// Merges the encoded buckets of workers.
     fn decode(&mut self) {
-        for encoded in std::mem::take(&mut self.encoded) {
-            let mut reader = StreamReader::new(AgentId(self.meta.agent), &encoded);
-            // The receiver of the bytes has verified their checksum.
+        for piece in self.encoded.take(|_| true).each.into_iter().flatten() {
+            let piece = match piece {
+                Ok(piece) => piece,
+                Err(error) => {
+                    tracing::error!("a part of the previous process's bucket cannot be read: {error}");
+                    continue;
+                }
+            };
+            let mut reader = StreamReader::new(AgentId(self.meta.agent), &piece);
+            // The checksum was compared before.
             while let Ok(Some(entry)) = reader.next_entry() {
                 if let Some(named) = &entry.named {
                     self.table

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 
+use crc32fast::Hasher;
 use serde::de::DeserializeOwned;
+use weir_output::delivery::{Saved, SavedQueue};
 use weir_state::{Bounds, Record, Table};
 
-use super::content::{Content, Meta, SavedOutput, SavedQueues};
+use super::content::{Content, Encoded, EncodedPiece, Meta, SavedOutput, SavedQueues};
+use crate::admin::status::Status;
 
 const MARK: &[u8] = b"weir state\n";
 
@@ -23,20 +27,37 @@ const RECORD: u8 = 2;
 const OUTPUT: u8 = 3;
 const BOOKS: u8 = 4;
 const QUEUES: u8 = 5;
-const ENCODED: u8 = 6;
+/// 6 was one of a version that hand-overs do not speak any more.
+const PIECE: u8 = 7;
+
+/// What a piece begins with.
+const WORKER_BYTES: usize = 2;
+
+/// Read at a time of what is not kept.
+const SKIP_BYTES: u64 = 64 << 10;
 
 /// Why state is unusable. `samples`: the samples in its open bucket, which are lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    #[error("it cannot be read: {0}")]
     Unreadable(String),
+    #[error("it is not a state file of weir")]
     NotState,
+    #[error("it is truncated")]
     Truncated,
+    #[error("it is damaged: its checksum does not match")]
     Damaged,
+    #[error("it has {bytes} bytes; `memory` allows {bytes_max}")]
     TooLarge { bytes: u64, bytes_max: u64 },
+    #[error("it has version {found}; this weir reads {OLDEST_VERSION} to {VERSION}")]
     Version { found: u8 },
+    #[error("{0}")]
     Invalid(String),
+    #[error("it belongs to another agent or machine")]
     Foreign { samples: u64 },
+    #[error("it is {seconds} s old, and every context in it would have expired")]
     Stale { seconds: i64, samples: u64 },
+    #[error("it was written {seconds} s in the future")]
     Future { seconds: i64, samples: u64 },
 }
 
@@ -52,143 +73,243 @@ impl Refusal {
     }
 }
 
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Refusal::Unreadable(error) => write!(f, "it cannot be read: {error}"),
-            Refusal::NotState => f.write_str("it is not a state file of weir"),
-            Refusal::Truncated => f.write_str("it is truncated"),
-            Refusal::Damaged => f.write_str("it is damaged: its checksum does not match"),
-            Refusal::TooLarge { bytes, bytes_max } => {
-                write!(f, "it has {bytes} bytes; `memory` allows {bytes_max}")
-            }
-            Refusal::Version { found } => write!(
-                f,
-                "it has version {found}; this weir reads {OLDEST_VERSION} to {VERSION}"
-            ),
-            Refusal::Invalid(what) => f.write_str(what),
-            Refusal::Foreign { .. } => f.write_str("it belongs to another agent or machine"),
-            Refusal::Stale { seconds, .. } => write!(
-                f,
-                "it is {seconds} s old, and every context in it would have expired"
-            ),
-            Refusal::Future { seconds, .. } => write!(f, "it was written {seconds} s in the future"),
-        }
+/// Writes state section by section, so that no more than one of them is in memory.
+pub struct StateWriter<W> {
+    to: W,
+    checksum: Hasher,
+    bytes: u64,
+}
+
+impl<W: Write> StateWriter<W> {
+    pub fn new(to: W) -> io::Result<Self> {
+        let mut writer = StateWriter {
+            to,
+            checksum: Hasher::new(),
+            bytes: 0,
+        };
+        writer.put(MARK)?;
+        writer.put(&[VERSION])?;
+        Ok(writer)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.checksum.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.to.write_all(bytes)
+    }
+
+    fn section(&mut self, tag: u8, body: &[u8]) -> io::Result<()> {
+        self.head(tag, body.len())?;
+        self.put(body)
+    }
+
+    fn head(&mut self, tag: u8, bytes: usize) -> io::Result<()> {
+        self.put(&[tag])?;
+        self.put(&(bytes as u64).to_le_bytes())
+    }
+
+    pub fn meta(&mut self, meta: &Meta) -> io::Result<()> {
+        self.section(META, &serde_json::to_vec(meta)?)
+    }
+
+    pub fn table(&mut self, content: &Content) -> io::Result<()> {
+        let records = content.records();
+        records.iter().try_for_each(|record| self.section(RECORD, record))
+    }
+
+    /// A part of the bucket of this worker.
+    pub fn piece(&mut self, worker: u16, piece: &[u8]) -> io::Result<()> {
+        self.head(PIECE, WORKER_BYTES + piece.len())?;
+        self.put(&worker.to_le_bytes())?;
+        self.put(piece)
+    }
+
+    pub fn output(&mut self, name: &str, saved: &Saved) -> io::Result<()> {
+        self.section(OUTPUT, &postcard_of(&(name, saved))?)
+    }
+
+    pub fn queues(&mut self, name: &str, queues: &[SavedQueue]) -> io::Result<()> {
+        self.section(QUEUES, &postcard_of(&(name, queues))?)
+    }
+
+    pub fn books(&mut self, books: &Status) -> io::Result<()> {
+        self.section(BOOKS, &serde_json::to_vec(books)?)
+    }
+
+    /// Returns how many bytes it has become.
+    pub fn finish(&mut self) -> io::Result<u64> {
+        self.section(END, &[])?;
+        let checksum = self.checksum.clone().finalize();
+        self.to.write_all(&checksum.to_le_bytes())?;
+        self.to.flush()?;
+        Ok(self.bytes + 4)
+    }
+
+    pub fn to(&self) -> &W {
+        &self.to
     }
 }
 
-pub fn write(content: &Content) -> Vec<u8> {
-    let mut bytes = [MARK, &[VERSION]].concat();
-    let mut section = |tag: u8, body: &[u8]| {
-        bytes.push(tag);
-        bytes.extend((body.len() as u64).to_le_bytes());
-        bytes.extend(body);
-    };
-    // Writing into memory does not fail.
-    section(META, &serde_json::to_vec(&content.meta).unwrap_or_default());
-    content
-        .records()
-        .iter()
-        .for_each(|record| section(RECORD, record));
-    content
-        .encoded
-        .iter()
-        .for_each(|encoded| section(ENCODED, encoded));
-    for output in &content.outputs {
-        section(
-            OUTPUT,
-            &postcard::to_extend(&output, Vec::new()).unwrap_or_default(),
-        );
-    }
-    for queues in &content.queues {
-        section(
-            QUEUES,
-            &postcard::to_extend(&queues, Vec::new()).unwrap_or_default(),
-        );
-    }
-    section(BOOKS, &serde_json::to_vec(&content.books).unwrap_or_default());
-    section(END, &[]);
-    let checksum = crc32fast::hash(&bytes);
-    bytes.extend(checksum.to_le_bytes());
-    bytes
+fn postcard_of(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
+    postcard::to_extend(value, Vec::new()).map_err(io::Error::other)
 }
 
 /// `None`: the file is missing.
 pub fn read(path: &Path, bytes_max: u64) -> Result<Option<Content>, Refusal> {
-    let unreadable = |error: io::Error| Refusal::Unreadable(error.to_string());
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unreadable(error)),
-    };
-    let mut bytes = Vec::new();
-    // One byte more than allowed shows that the file is too large.
-    file.take(bytes_max.saturating_add(1))
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
-    if bytes.len() as u64 > bytes_max {
-        let bytes = std::fs::metadata(path).map_or(bytes.len() as u64, |metadata| metadata.len());
-        return Err(Refusal::TooLarge { bytes, bytes_max });
+    match File::open(path) {
+        Ok(file) => read_from(file, bytes_max).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unreadable(error)),
     }
-    parse(&bytes).map(Some)
 }
 
-pub fn parse(bytes: &[u8]) -> Result<Content, Refusal> {
-    let rest = bytes.strip_prefix(MARK).ok_or(match MARK.starts_with(bytes) {
-        true => Refusal::Truncated,
-        false => Refusal::NotState,
-    })?;
-    let (&version, mut rest) = rest.split_first().ok_or(Refusal::Truncated)?;
-    if !(OLDEST_VERSION..=VERSION).contains(&version) {
-        return Err(Refusal::Version { found: version });
+/// Pieces of buckets stay in the file.
+pub fn read_from(file: File, bytes_max: u64) -> Result<Content, Refusal> {
+    let bytes = file.metadata().map_err(unreadable)?.len();
+    if bytes > bytes_max {
+        return Err(Refusal::TooLarge { bytes, bytes_max });
     }
+    let file = Arc::new(file);
+    let mut content = parse(BufReader::new((&*file).take(bytes_max)))?;
+    content.encoded.file = Some(file);
+    Ok(content)
+}
+
+fn unreadable(error: io::Error) -> Refusal {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => Refusal::Truncated,
+        _ => Refusal::Unreadable(error.to_string()),
+    }
+}
+
+pub fn parse(from: impl Read) -> Result<Content, Refusal> {
+    let mut sections = Sections {
+        from,
+        checksum: Hasher::new(),
+        at: 0,
+    };
+    sections.begin()?;
     let mut meta: Option<Meta> = None;
     let mut content = Content {
         meta: Meta::default(),
         table: Table::new(Bounds::NONE),
-        encoded: Vec::new(),
+        encoded: Encoded::default(),
         outputs: BTreeMap::new(),
         queues: BTreeMap::new(),
         books: Box::default(),
     };
     loop {
-        let (tag, body, behind) = section(rest).ok_or(Refusal::Truncated)?;
-        rest = behind;
+        let (tag, bytes) = sections.head()?;
         match tag {
             END => break,
-            META => meta = Some(json(body, "its header")?),
+            META => meta = Some(json(&sections.body(bytes)?, "its header")?),
             RECORD => {
-                let record = Record::decode(body).map_err(|error| Refusal::Invalid(error.to_string()))?;
-                content.add_record(&record);
+                let record = Record::decode(&sections.body(bytes)?);
+                content.add_record(&record.map_err(|error| Refusal::Invalid(error.to_string()))?);
             }
             OUTPUT => {
-                let output = postcard::from_bytes::<SavedOutput>(body);
+                let output = postcard::from_bytes::<SavedOutput>(&sections.body(bytes)?);
                 let (name, saved) = output.map_err(|_| invalid("the sums of an output"))?;
                 content.outputs.insert(name, saved);
             }
-            ENCODED => content.encoded.push(body.to_vec()),
+            PIECE => content.encoded.pieces.push(sections.piece(bytes)?),
             QUEUES => {
-                let queues = postcard::from_bytes::<SavedQueues>(body);
+                let queues = postcard::from_bytes::<SavedQueues>(&sections.body(bytes)?);
                 let (name, queues) = queues.map_err(|_| invalid("the payloads of an output"))?;
                 content.queues.insert(name, queues);
             }
-            BOOKS => content.books = Box::new(json(body, "the books")?),
-            _ => {}
+            BOOKS => content.books = Box::new(json(&sections.body(bytes)?, "the books")?),
+            _ => sections.skip(bytes)?,
         }
     }
-    let checksum: [u8; 4] = rest.try_into().map_err(|_| Refusal::Truncated)?;
-    if crc32fast::hash(&bytes[..bytes.len() - 4]) != u32::from_le_bytes(checksum) {
-        return Err(Refusal::Damaged);
-    }
+    sections.end()?;
     content.meta = meta.ok_or_else(|| invalid("its header"))?;
     Ok(content)
 }
 
-fn section(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&tag, rest) = bytes.split_first()?;
-    let (len, rest) = rest.split_first_chunk::<8>()?;
-    let (body, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?;
-    Some((tag, body, rest))
+/// Reads what [`StateWriter`] writes.
+struct Sections<R> {
+    from: R,
+    checksum: Hasher,
+    at: u64,
+}
+
+impl<R: Read> Sections<R> {
+    fn begin(&mut self) -> Result<(), Refusal> {
+        let found = self.up_to(MARK.len() as u64)?;
+        if found != MARK {
+            return Err(match MARK.starts_with(&found) {
+                true => Refusal::Truncated,
+                false => Refusal::NotState,
+            });
+        }
+        let [version] = self.array()?;
+        match (OLDEST_VERSION..=VERSION).contains(&version) {
+            true => Ok(()),
+            false => Err(Refusal::Version { found: version }),
+        }
+    }
+
+    /// As many bytes as there are, up to a number.
+    fn up_to(&mut self, bytes: u64) -> Result<Vec<u8>, Refusal> {
+        let mut found = Vec::new();
+        let mut from = (&mut self.from).take(bytes);
+        from.read_to_end(&mut found).map_err(unreadable)?;
+        self.checksum.update(&found);
+        self.at += found.len() as u64;
+        Ok(found)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refusal> {
+        let mut bytes = [0; N];
+        self.from.read_exact(&mut bytes).map_err(unreadable)?;
+        self.checksum.update(&bytes);
+        self.at += N as u64;
+        Ok(bytes)
+    }
+
+    /// What the next section holds, and its length.
+    fn head(&mut self) -> Result<(u8, u64), Refusal> {
+        let [tag] = self.array()?;
+        Ok((tag, u64::from_le_bytes(self.array()?)))
+    }
+
+    fn body(&mut self, bytes: u64) -> Result<Vec<u8>, Refusal> {
+        let body = self.up_to(bytes)?;
+        match body.len() as u64 == bytes {
+            true => Ok(body),
+            false => Err(Refusal::Truncated),
+        }
+    }
+
+    fn skip(&mut self, bytes: u64) -> Result<(), Refusal> {
+        let mut left = bytes;
+        while left > 0 {
+            left -= self.body(left.min(SKIP_BYTES))?.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Where it is, for later.
+    fn piece(&mut self, bytes: u64) -> Result<EncodedPiece, Refusal> {
+        let worker = u16::from_le_bytes(self.array()?);
+        let bytes = bytes.checked_sub(WORKER_BYTES as u64).ok_or(Refusal::Truncated)?;
+        let at = self.at;
+        self.skip(bytes)?;
+        Ok(EncodedPiece { worker, at, bytes })
+    }
+
+    fn end(&mut self) -> Result<(), Refusal> {
+        let found = self.checksum.clone().finalize();
+        let expected = u32::from_le_bytes(self.array()?);
+        if !self.up_to(1)?.is_empty() {
+            return Err(Refusal::Truncated);
+        }
+        match found == expected {
+            true => Ok(()),
+            false => Err(Refusal::Damaged),
+        }
+    }
 }
 
 fn json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, Refusal> {

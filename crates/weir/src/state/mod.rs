@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -23,10 +23,13 @@ pub mod checkpoints;
 mod content;
 mod file;
 
-pub use content::{Content, Meta, merged};
-pub use file::{Refusal, VERSION, parse, write};
+pub use content::{Content, Encoded, Meta, merged, newest};
+pub use file::{Refusal, StateWriter, VERSION, read_from};
 
 pub use agent::{Agent, random};
+
+/// Takes what one output has summed up, with its name.
+pub type PutSums<'a> = &'a mut dyn FnMut(&str, &Saved) -> io::Result<()>;
 
 /// The names of files in the directory.
 const LOCK: &str = "lock";
@@ -34,6 +37,7 @@ const STATE: &str = "state";
 const SET_ASIDE: &str = "state.set-aside";
 const BOOKS: &str = "books";
 const SUMS: &str = "sums";
+const PASSING: &str = "passing";
 
 /// Directory and files are private.
 const DIRECTORY_MODE: u32 = 0o700;
@@ -170,8 +174,29 @@ impl StateDir {
     }
 
     /// Saves the cumulative state of outputs, as [`StateDir::keep_books`] saves books.
-    pub fn keep_sums(&self, content: &Content) -> io::Result<()> {
-        self.put_beside(SUMS, &file::write(content))
+    pub fn keep_sums(
+        &self,
+        meta: &Meta,
+        outputs: impl FnOnce(PutSums<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let from = self.unfinished(SUMS);
+        let mut sums = StateWriter::new(BufWriter::new(new_file(&from)?))?;
+        sums.meta(meta)?;
+        outputs(&mut |name, saved| sums.output(name, saved))?;
+        sums.finish()?;
+        std::fs::rename(from, self.path.join(SUMS))
+    }
+
+    /// A file without a name, for state on its way to another process.
+    pub fn passing(&self) -> io::Result<File> {
+        let path = self.unfinished(PASSING);
+        let file = new_file(&path)?;
+        std::fs::remove_file(path)?;
+        Ok(file)
+    }
+
+    fn unfinished(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}.new"))
     }
 
     /// The cumulative state of a killed process's outputs.
@@ -187,9 +212,8 @@ impl StateDir {
     }
 
     fn put_beside(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let from = self.path.join(format!("{name}.new"));
-        let mut file = private().create(true).truncate(true).open(&from)?;
-        file.write_all(bytes)?;
+        let from = self.unfinished(name);
+        new_file(&from)?.write_all(bytes)?;
         std::fs::rename(&from, self.path.join(name))
     }
 
@@ -250,6 +274,13 @@ fn private() -> OpenOptions {
     options
 }
 
+fn new_file(path: &Path) -> io::Result<File> {
+    private().create(true).truncate(true).open(path)
+}
+
+/// State on its way to another process.
+pub type Passing = StateWriter<BufWriter<File>>;
+
 /// A file that replaces another one once it is complete and synced.
 pub struct Leaving {
     file: File,
@@ -261,28 +292,43 @@ impl Leaving {
     fn new(directory: &Path, name: &str) -> io::Result<Leaving> {
         let from = directory.join(format!("{name}.new"));
         Ok(Leaving {
-            file: private().create(true).truncate(true).open(&from)?,
+            file: new_file(&from)?,
             from,
             to: directory.join(name),
         })
     }
 
-    fn put(mut self, bytes: &[u8]) -> io::Result<()> {
-        let written = self.file.write_all(bytes).and_then(|()| self.file.sync_all());
-        if let Err(error) = written {
+    /// Lets it be written, and lets it take its place then.
+    fn put<T>(self, write: impl FnOnce(BufWriter<&File>) -> io::Result<T>) -> io::Result<T> {
+        let written = write(BufWriter::new(&self.file)).and_then(|written| {
+            self.file.sync_all()?;
+            Ok(written)
+        });
+        if written.is_err() {
             // Removes an incomplete file.
             let _ = std::fs::remove_file(&self.from);
-            return Err(error);
+            return written;
         }
         std::fs::rename(&self.from, &self.to)?;
         let directory = self.to.parent().unwrap_or(Path::new("."));
-        File::open(directory)?.sync_all()
+        File::open(directory)?.sync_all()?;
+        written
     }
 
-    /// Writes the state and replaces the old file.
+    /// Writes state. Returns how many bytes it has.
     pub fn finish(self, content: &Content) -> io::Result<u64> {
-        let bytes = file::write(content);
-        self.put(&bytes)?;
-        Ok(bytes.len() as u64)
+        self.put(|to| write(content, to))
     }
+}
+
+/// All of it but pieces and what waits for outputs.
+pub fn write(content: &Content, to: impl Write) -> io::Result<u64> {
+    let mut writer = StateWriter::new(to)?;
+    writer.meta(&content.meta)?;
+    writer.table(content)?;
+    for (name, saved) in &content.outputs {
+        writer.output(name, saved)?;
+    }
+    writer.books(&content.books)?;
+    writer.finish()
 }

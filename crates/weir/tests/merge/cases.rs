@@ -332,7 +332,7 @@ fn cases_11_and_15_what_is_quarantined_is_shown_with_its_reason() {
     assert_eq!(series(&metrics, "requests_total"), Some(2.0));
     let page = merge.page();
     assert!(
-        page.contains(&wrong.id.to_string()) && page.contains("no record"),
+        page.contains(&wrong.id.to_string()) && page.contains("not a record"),
         "{page}"
     );
 }

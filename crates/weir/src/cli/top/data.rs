@@ -45,6 +45,10 @@ pub struct WantedChart {
     pub from: Option<&'static str>,
 }
 
+/// Why the agent has no answer, in its own words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused(pub String);
+
 /// The agent's answers in one second.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -56,7 +60,7 @@ pub struct Snapshot {
     pub metrics: Option<Metrics>,
     pub details: HashMap<String, Metric>,
     /// Or the error.
-    pub points: Option<Result<Points, String>>,
+    pub points: Option<Result<Points, Refused>>,
 }
 
 /// Sends requests every second, and at once when the requests change. Ends with the screen.
@@ -64,7 +68,7 @@ pub fn keep_asking(address: SocketAddr, wants: Receiver<Wanted>, happenings: Sen
     let mut wanted = Wanted::default();
     loop {
         let begun = Instant::now();
-        let answered = snapshot(address, &wanted).map_err(|failure| failure.message);
+        let answered = snapshot(address, &wanted);
         if happenings.send(Happening::Answered(Box::new(answered))).is_err() {
             return;
         }
@@ -144,7 +148,7 @@ fn details(address: SocketAddr, names: &[&str]) -> Result<HashMap<String, Metric
     Ok(by_name.collect())
 }
 
-fn points(address: SocketAddr, chart: &WantedChart) -> Result<Result<Points, String>, Failure> {
+fn points(address: SocketAddr, chart: &WantedChart) -> Result<Result<Points, Refused>, Failure> {
     let mut parameters = vec![("metric", chart.metric.as_str())];
     let optional = [
         ("kind", Some(chart.kind.as_str()).filter(|kind| !kind.is_empty())),
@@ -159,6 +163,6 @@ fn points(address: SocketAddr, chart: &WantedChart) -> Result<Result<Points, Str
     );
     match ask(address, &path("/api/v1/query", &parameters))? {
         Answer::Body(body) => read(address, &body).map(Ok),
-        Answer::Refused { reason, .. } => Ok(Err(reason)),
+        Answer::Refused { reason, .. } => Ok(Err(Refused(reason))),
     }
 }

@@ -8,6 +8,7 @@ use super::super::state::tests::{press, snapshot, state, write};
 use super::*;
 use crate::cli::chart::tests::points;
 use crate::cli::recent::BookSeries;
+use crate::failure::Failure;
 
 /// The screen as lines.
 fn drawn(state: &mut State, columns: u16, rows: u16) -> String {
@@ -138,17 +139,17 @@ fn a_metric_is_drawn_in_braille_with_a_legend() {
         screen.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)),
         "{screen}"
     );
-    state.snapshot.as_mut().unwrap().points = Some(Err("a gauge has no rate".to_owned()));
+    state.snapshot.as_mut().unwrap().points = Some(Err(Refused("a gauge has no rate".to_owned())));
     shows(&drawn(&mut state, 100, 30), &["✗ a gauge has no rate"]);
 }
 
 #[test]
 fn an_agent_that_is_away_is_said_to_be_and_its_numbers_stay() {
     let mut state = State::default();
-    state.take(Err("no agent at http://127.0.0.1:1".to_owned()));
+    state.take(Err(Failure::runtime("no agent at http://127.0.0.1:1")));
     shows(&drawn(&mut state, 80, 10), &["✗ no agent at http://127.0.0.1:1"]);
     let mut state = super::super::state::tests::state();
-    state.take(Err("no agent at http://127.0.0.1:1".to_owned()));
+    state.take(Err(Failure::runtime("no agent at http://127.0.0.1:1")));
     shows(
         &drawn(&mut state, 160, 40),
         &["the agent does not answer", "Datagrams the kernel dropped"],

@@ -5,10 +5,11 @@
 
 use std::io::{self, IsTerminal as _};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use ratatui::crossterm::event::KeyEvent;
 
 use super::agent::{self, admin_address};
+use super::switch;
 use crate::failure::Failure;
 
 mod data;
@@ -22,7 +23,7 @@ enum Happening {
     Typed(KeyEvent),
     Resized,
     /// The agent's answer, or the error.
-    Answered(Box<Result<data::Snapshot, String>>),
+    Answered(Box<Result<data::Snapshot, Failure>>),
     End,
 }
 
@@ -31,12 +32,7 @@ pub fn command() -> Command {
         .about(
             "Show traffic, losses, and the metrics, tag keys and origins with the most contexts and samples",
         )
-        .arg(
-            Arg::new("once")
-                .long("once")
-                .action(ArgAction::SetTrue)
-                .help("Print a table and exit, even on a terminal"),
-        )
+        .arg(switch("once", "Print a table and exit, even on a terminal"))
         .arg(
             Arg::new("top")
                 .long("top")
@@ -47,18 +43,8 @@ pub fn command() -> Command {
                 .help("Rows of each table"),
         )
         .args(agent::arguments())
-        .arg(
-            Arg::new("watch")
-                .long("watch")
-                .action(ArgAction::SetTrue)
-                .help("Print the table again every second"),
-        )
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print the agent's JSON instead"),
-        )
+        .arg(switch("watch", "Print the table again every second"))
+        .arg(switch("json", "Print the agent's JSON instead"))
 }
 
 pub fn top(arguments: &ArgMatches) -> Result<(), Failure> {

@@ -8,7 +8,8 @@ use super::data::{Snapshot, Wanted, WantedChart, WantedMetrics};
 use crate::admin::contexts::MetricRow;
 use crate::admin::series::signs;
 use crate::admin::status::{OutputStatus, sum_of};
-use crate::cli::recent::last;
+use crate::cli::recent::{Points, last};
+use crate::failure::Failure;
 use weir_history::matches;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,9 +149,9 @@ pub struct State {
 
 impl State {
     /// Takes the agent's answer or the error. Known data stays.
-    pub fn take(&mut self, answered: Result<Snapshot, String>) {
+    pub fn take(&mut self, answered: Result<Snapshot, Failure>) {
         match answered {
-            Err(reason) => self.away = Some(reason),
+            Err(failure) => self.away = Some(failure.message),
             Ok(mut snapshot) => {
                 self.away = None;
                 let before = self.snapshot.is_some().then_some(self.losses.as_slice());
@@ -169,7 +170,7 @@ impl State {
         }
     }
 
-    fn is_of_chart(&self, points: &Result<crate::cli::recent::Points, String>) -> bool {
+    fn is_of_chart<E>(&self, points: &Result<Points, E>) -> bool {
         match (&self.chart, points) {
             (Some(chart), Ok(points)) => chart.metric == points.metric,
             (chart, _) => chart.is_some(),

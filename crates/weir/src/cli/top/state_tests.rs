@@ -181,7 +181,7 @@ fn a_metric_opens_as_a_chart_whose_function_group_and_window_change() {
 #[test]
 fn an_agent_that_goes_away_leaves_what_it_said() {
     let mut state = state();
-    state.take(Err("connection refused".to_owned()));
+    state.take(Err(Failure::runtime("connection refused")));
     assert_eq!(state.away.as_deref(), Some("connection refused"));
     assert_eq!(state.origins().len(), 1);
     state.take(Ok(snapshot()));

@@ -15,8 +15,21 @@ pub struct Mapping {
     tags: Vec<(String, String)>,
 }
 
+/// Why a text is no template.
+#[derive(Debug, thiserror::Error)]
+pub enum NoTemplate {
+    #[error("must be a template, with a filter before it and tags behind it or without")]
+    Form,
+    #[error("has no part that is the measurement")]
+    NoMeasurement,
+    #[error("has a tag without a value")]
+    TagWithoutValue,
+    #[error("{0:?} takes the rest of the name, and more follows it")]
+    RestNotLast(String),
+}
+
 impl Mapping {
-    pub fn of(text: &str, separator: &str) -> Result<Mapping, String> {
+    pub fn of(text: &str, separator: &str) -> Result<Mapping, NoTemplate> {
         let mut words: Vec<&str> = text.split_whitespace().collect();
         let constants = match words.last() {
             Some(last) if words.len() > 1 && last.contains('=') => words.pop(),
@@ -26,9 +39,7 @@ impl Mapping {
             [template] => ("", template),
             [filter, template] => (filter, template),
             _ => {
-                return Err(
-                    "must be a template, with a filter before it and tags behind it or without".to_owned(),
-                );
+                return Err(NoTemplate::Form);
             }
         };
         let filter: Vec<&str> = if filter.is_empty() {
@@ -53,7 +64,7 @@ impl Mapping {
             parts.pattern.push_str("(?:\\..*)?");
         }
         if parts.measurement.is_empty() {
-            return Err("has no part that is the measurement".to_owned());
+            return Err(NoTemplate::NoMeasurement);
         }
         let mut name = parts.measurement.join(separator);
         for field in &parts.field {
@@ -70,7 +81,7 @@ impl Mapping {
             }
         }
         for constant in constants.into_iter().flat_map(|constants| constants.split(',')) {
-            let (key, value) = constant.split_once('=').ok_or("has a tag without a value")?;
+            let (key, value) = constant.split_once('=').ok_or(NoTemplate::TagWithoutValue)?;
             tags.push((key.to_owned(), value.replace('$', "$$")));
         }
         Ok(Mapping {
@@ -96,7 +107,7 @@ struct Parts {
 
 impl Parts {
     /// `filter`: the filter's parts from this one on.
-    fn part(&mut self, part: &str, filter: &[&str], is_last: bool) -> Result<(), String> {
+    fn part(&mut self, part: &str, filter: &[&str], is_last: bool) -> Result<(), NoTemplate> {
         if !self.pattern.is_empty() {
             self.pattern.push_str("\\.");
         }
@@ -105,9 +116,7 @@ impl Parts {
             None => (part, false),
         };
         if rest && !is_last {
-            return Err(format!(
-                "{part:?} takes the rest of the name, and more follows it"
-            ));
+            return Err(NoTemplate::RestNotLast(part.to_owned()));
         }
         self.spans |= rest;
         if what.is_empty() {

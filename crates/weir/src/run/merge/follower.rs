@@ -85,13 +85,12 @@ impl Follower {
         self.shared.is_stopping() || self.sent.is_stopping()
     }
 
-    fn read(&mut self) -> Result<(), String> {
-        let plan = self.log.plan().map_err(|error| error.to_string())?;
+    fn read(&mut self) -> Result<(), weir_log::Error> {
+        let plan = self.log.plan()?;
         self.rounds.follow(plan);
         for partition in self.rounds.partitions() {
             while let Some(from) = self.rounds.wanted(partition) {
-                let results = self.log.results(partition, from, READ_BYTES);
-                let results = results.map_err(|error| error.to_string())?;
+                let results = self.log.results(partition, from, READ_BYTES)?;
                 if results.is_empty() {
                     break;
                 }

@@ -49,9 +49,9 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 /// Opens the log that a merge reads.
-pub fn open(reader: &LogReader) -> Result<FleetLog, String> {
+pub fn open(reader: &LogReader) -> Result<FleetLog, Failure> {
     let connection = weir_output::kafka::connection(&reader.log, &reader.group, LOG_TIMEOUT);
-    FleetLog::open(&connection).map_err(|error| format!("log: {error}"))
+    FleetLog::open(&connection).map_err(|error| Failure::runtime(format!("log: {error}")))
 }
 
 fn unix_ms() -> i64 {
@@ -101,7 +101,7 @@ fn control(
         .merge
         .as_ref()
         .ok_or_else(|| Failure::usage("no merge is configured"))?;
-    let log = open(&merge.log).map_err(Failure::runtime)?;
+    let log = open(&merge.log)?;
     // Runs while this is the only thread, after the last step that needs the dropped rights.
     let sandbox = sandbox::enter(loaded, crate::config::file(inputs).as_deref());
     logging
@@ -177,8 +177,8 @@ async fn serve(
     }
     let telling = tokio::spawn(tell(notify.clone(), view.clone()));
     let mut reading = tokio::task::spawn_blocking(move || reading.run());
-    let ended = |ended: Result<Result<(), String>, tokio::task::JoinError>| match ended {
-        Ok(result) => result.map_err(Failure::runtime),
+    let ended = |ended: Result<Result<(), Failure>, tokio::task::JoinError>| match ended {
+        Ok(result) => result,
         Err(error) => Err(Failure::runtime(format!(
             "the thread that merges has ended: {error}"
         ))),

@@ -10,6 +10,7 @@ use super::report::{self, Totals};
 use super::sending::Sender;
 use super::shared::Shared;
 use super::{FleetLog, unix_ms};
+use crate::failure::Failure;
 
 /// Wait after a read without records.
 const IDLE: Duration = Duration::from_millis(100);
@@ -47,7 +48,7 @@ impl Reading {
 
     /// Runs until the process has to stop. Then it reads the records that have arrived and closes due buckets; open buckets are in the log
     /// for the next owner. Fails if an output cannot be started.
-    pub fn run(mut self) -> Result<(), String> {
+    pub fn run(mut self) -> Result<(), Failure> {
         while !self.shared.is_stopping() {
             let pause = self.turn()?;
             if !pause.is_zero() {
@@ -62,7 +63,7 @@ impl Reading {
     }
 
     /// Returns the wait before the next turn.
-    fn turn(&mut self) -> Result<Duration, String> {
+    fn turn(&mut self) -> Result<Duration, Failure> {
         let turned = self.owner.turn();
         self.shared.turned_at.store(unix_ms(), Ordering::Relaxed);
         let pause = match turned {

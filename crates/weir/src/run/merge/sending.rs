@@ -1,7 +1,8 @@
 //! The outputs of a merge while this process sends: started at their stored positions, and stopped together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use super::taking::Taker;
 use super::{FleetLog, open, unix_ms};
 use crate::budget::Budget;
 use crate::config::Config;
+use crate::failure::Failure;
 use crate::run::outputs::{Output, Outputs};
 use crate::run::resume::Resumed;
 use crate::run::rules::Fixed;
@@ -40,7 +42,7 @@ pub struct Sender {
 impl Sender {
     /// Sends the results of these partitions. Sums belong to partitions: with other partitions, outputs that add up start from zero, which
     /// their receivers see as a restart. Fails if an output cannot be started.
-    pub fn follow(&mut self, held: BTreeSet<u32>, log: &mut FleetLog) -> Result<(), String> {
+    pub fn follow(&mut self, held: BTreeSet<u32>, log: &mut FleetLog) -> Result<(), Failure> {
         if self.held == held {
             return Ok(());
         }
@@ -50,14 +52,11 @@ impl Sender {
         }
         let mut noted = BTreeMap::new();
         for partition in &held {
-            let sent = log
-                .results_sent(*partition)
-                .map_err(|error| format!("log: {error}"));
-            match sent {
+            match log.results_sent(*partition) {
                 Ok(before) => drop(noted.insert(*partition, before)),
                 // The next turn tries again.
-                Err(reason) => {
-                    self.shared.failed(&reason);
+                Err(error) => {
+                    self.shared.failed(&format!("log: {error}"));
                     return Ok(());
                 }
             }
@@ -70,14 +69,16 @@ impl Sender {
     }
 
     /// `noted`: the last process's position in each partition, or slightly less.
-    fn start(&mut self, noted: &BTreeMap<u32, u64>) -> Result<(), String> {
-        let in_directory = |error| format!("{}: {error}", self.directory.display());
-        place::directory(&self.directory).map_err(in_directory)?;
+    fn start(&mut self, noted: &BTreeMap<u32, u64>) -> Result<(), Failure> {
+        let at = |path: &Path| {
+            let path = path.display().to_string();
+            move |error: io::Error| Failure::runtime(format!("{path}: {error}"))
+        };
+        place::directory(&self.directory).map_err(at(&self.directory))?;
         let mut written = BTreeMap::new();
         for output in &self.config.outputs {
             let found = Place::new(&self.directory, &output.name).read();
-            let found =
-                found.map_err(|error| format!("{}/{}: {error}", self.directory.display(), output.name))?;
+            let found = found.map_err(at(&self.directory.join(&output.name)))?;
             written.insert(output.name.clone(), found.unwrap_or_default().at(noted));
         }
         let outputs = self.outputs(&mut written)?;
@@ -94,7 +95,7 @@ impl Sender {
             let follower = self.follower(name.clone(), output, taker, written, sent, noted)?;
             let thread = std::thread::Builder::new().name(format!("to {name}"));
             let started = thread.spawn(move || follower.run());
-            threads.push(started.map_err(|error| format!("a thread cannot be started: {error}"))?);
+            threads.push(started.map_err(|error| Failure::thread(&error))?);
         }
         self.shared.set_sending(Some(sending.clone()));
         self.running = Some((sending, threads));
@@ -102,7 +103,7 @@ impl Sender {
     }
 
     /// Each output continues with its sums at its position.
-    fn outputs(&self, written: &mut BTreeMap<String, Written>) -> Result<Arc<Outputs>, String> {
+    fn outputs(&self, written: &mut BTreeMap<String, Written>) -> Result<Arc<Outputs>, Failure> {
         let newest = written.values().map(|written| written.at_ms).max().unwrap_or(0);
         let away = Duration::from_millis((unix_ms() - newest).max(0) as u64);
         let sums = written.iter_mut();
@@ -118,8 +119,7 @@ impl Sender {
             handle,
             saved.clone(),
             agent,
-        );
-        let outputs = outputs.map_err(|failure| failure.message)?;
+        )?;
         for fault in saved.finish() {
             let (output, reason) = (fault.output, fault.reason);
             tracing::warn!("output {output} begins without what it had summed up: {reason}");
@@ -135,8 +135,9 @@ impl Sender {
         written: Written,
         sent: Arc<Sent>,
         noted: &BTreeMap<u32, u64>,
-    ) -> Result<Follower, String> {
-        let merge = self.config.merge.as_ref().ok_or("no merge is configured")?;
+    ) -> Result<Follower, Failure> {
+        let merge = self.config.merge.as_ref();
+        let merge = merge.ok_or_else(|| Failure::runtime("no merge is configured"))?;
         Ok(Follower {
             log: open(&merge.log)?,
             rounds: Rounds::new(

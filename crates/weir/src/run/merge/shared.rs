@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::rounds::Position;
+use crate::admin::NotReady;
 use crate::admin::fleet::{FleetStatus, SentRow};
 use crate::run::outputs::Outputs;
 
@@ -118,11 +119,11 @@ impl Shared {
     }
 
     /// The current error, if any.
-    pub fn readiness(&self) -> Result<(), String> {
+    pub fn readiness(&self) -> Result<(), NotReady> {
         let state = lock(&self.state);
         match (&state.fault, state.has_begun) {
-            (Some(fault), _) => Err(fault.clone()),
-            (None, false) => Err("the log has not been read yet".into()),
+            (Some(fault), _) => Err(NotReady::Fault(fault.clone())),
+            (None, false) => Err(NotReady::Log),
             (None, true) => Ok(()),
         }
     }

@@ -6,19 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use weir_output::settings::PrometheusSettings;
 
 use super::shared::Shared;
-use crate::admin::contexts::ContextReport;
-use crate::admin::explain::{ExplainRequest, Explanation, Unexplained};
 use crate::admin::fleet::FleetCounter;
 use crate::admin::status::{MemoryShare, ReloadStatus, Status};
-use crate::admin::{AdminSource, Answer, Exposition, ScrapeRequest};
+use crate::admin::{AdminSource, Answer, Exposition, NotReady, ScrapeRequest};
 use crate::budget::{Budget, Share};
-use crate::history::Recent;
 use crate::run::ledger;
 use crate::run::pipeline::State;
 use crate::run::scrape::ScrapeOutput;
 use crate::sandbox::SandboxStatus;
 use crate::signals::Reloaded;
-use crate::tap::Taps;
 
 pub struct View {
     pub shared: Arc<Shared>,
@@ -55,7 +51,7 @@ impl View {
             hostname: self.hostname.clone(),
             started: self.started,
             as_of: crate::run::unix_now(),
-            not_ready: self.readiness().err(),
+            not_ready: self.readiness().err().map(|reason| reason.to_string()),
             sandbox: self.sandbox.clone(),
             reload: ReloadStatus::default(),
             fleet: Some(fleet),
@@ -92,9 +88,9 @@ fn overflows(status: &mut Status) {
 }
 
 impl AdminSource for View {
-    fn readiness(&self) -> Result<(), String> {
+    fn readiness(&self) -> Result<(), NotReady> {
         if self.stopping.load(Ordering::Acquire) {
-            return Err("it is stopping".into());
+            return Err(NotReady::Stopping);
         }
         self.shared.readiness()
     }
@@ -113,22 +109,6 @@ impl AdminSource for View {
                 ..Reloaded::default()
             })
         })
-    }
-
-    fn contexts(&self, _top: usize) -> Answer<'_, Option<ContextReport>> {
-        Box::pin(async { None })
-    }
-
-    fn recent(&self) -> Option<Arc<Recent>> {
-        None
-    }
-
-    fn taps(&self) -> Option<Arc<Taps>> {
-        None
-    }
-
-    fn explain(&self, _request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
-        Box::pin(async { Err(Unexplained::ReceivesNone) })
     }
 
     fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {

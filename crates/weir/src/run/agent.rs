@@ -1,0 +1,392 @@
+//! The running agent: what it is made of, how it starts, changes and ends.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use tokio::runtime::Runtime;
+use weir_aggregate::Batch;
+use weir_context::Rules;
+use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
+use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
+use weir_output::delivery::{Agent as Publisher, SavedStates};
+
+use super::access::Access;
+use super::books::{self, BoundListener};
+use super::clients::Clients;
+use super::health::{self, Watch};
+use super::log::{self, LastFlush};
+use super::outputs::{Feed, Outputs};
+use super::pipeline::{Pipeline, Shared};
+use super::resume::{Keeper, Resumed};
+use super::rules::Fixed;
+use super::taking::Taken;
+use super::usage::{self, Usage};
+use super::view::View;
+use super::{history, listeners, origins, outputs_runtime, taps, unix_now, workers};
+use crate::admin::status::HandOverStatus;
+use crate::budget::{Budget, Share};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::hand_over::{self, Channel, SocketsOf};
+use crate::history::Recent;
+use crate::sandbox::SandboxStatus;
+use crate::signals::{Reloaded, Reloader, Reread};
+use crate::streams::Streams;
+
+/// Maximum reports that wait for the pipeline. A batch has at most a few megabytes; workers delay flushes when this is full.
+const REPORTS_MAX: usize = 16;
+
+/// Result of a reload.
+pub(super) struct Done {
+    /// `None`: there was no need for one.
+    pub reloaded: Option<Reloaded>,
+    pub level: weir_config::LogLevel,
+    /// Whether files must be checked periodically.
+    pub watches: bool,
+}
+
+/// The running agent.
+pub(super) struct Agent {
+    pub workers: Mutex<Vec<WorkerHandle>>,
+    /// The listeners in the form for another process.
+    pub sources: Arc<[SocketsOf]>,
+    /// Held while the process ends, or another one takes over.
+    pub leaving: Mutex<()>,
+    pub watch: Watch,
+    fixed: Fixed,
+    pipeline: Mutex<Option<JoinHandle<()>>>,
+    /// The runtime of outputs.
+    runtime: Mutex<Option<Runtime>>,
+    pub view: Arc<View>,
+    pub keeper: Keeper,
+}
+
+impl Agent {
+    pub fn start(
+        config: &Config,
+        budget: Budget,
+        access: Access,
+        planned: Vec<(ListenerConfig, ListenerSettings)>,
+        bound: listeners::Bound,
+        sandbox: SandboxStatus,
+        mut resumed: Resumed,
+        mut taken: Option<Taken>,
+    ) -> Result<Agent, Failure> {
+        let fixed = Fixed::new(config);
+        let rules = rules(&fixed, config)?;
+        let runtime = outputs_runtime()?;
+        let summed_up = resumed.outputs();
+        let publisher = resumed.publisher()?;
+        let outputs = start_outputs(config, &budget, &fixed, &runtime, summed_up.clone(), publisher)?;
+        let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
+        let gathered = Gathered::new(config);
+        let streams = Streams::default();
+        let recent = recent(&budget, streams.clone());
+        let (history_feed, history_batches) = recent.as_ref().map(history::feed).unzip();
+        let feed = Feed::new(outputs.clone(), history_feed, gathered.clients.clone());
+        let pipeline = gathered.pipeline(inbox, feed, config, &access, &bound.listeners);
+        let (pipeline, pipeline_runs) = pipeline.start().map_err(|error| Failure::thread(&error))?;
+        let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
+        let resolver = origins::resolver(config);
+        let checkpoints = resumed.checkpoints(&fixed, config.resources.workers, &budget);
+        let sources = sources(taken.as_mut(), &planned, bound.of_workers, checkpoints);
+        let workers = workers::Start {
+            config,
+            budget: &budget,
+            listeners: &planned,
+            rules: &rules,
+            resolver: resolver.as_ref(),
+            outputs: &outputs,
+            reports,
+            agent: resumed.agent(),
+            saved: resumed.buckets(&fixed, config),
+        }
+        .workers(sources)?;
+        wait_for_workers(taken.as_ref(), &gathered.shared)?;
+        let (told, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
+        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
+            .map_err(|error| Failure::thread(&error))?;
+        let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
+        let origins = resolver.map(start_origins).transpose()?;
+        let rules = Arc::new(Mutex::new(rules));
+        let heard = listeners::heard(&planned, &bound.listeners);
+        let taps = taps::taps(
+            &budget,
+            streams,
+            &workers,
+            heard.clone(),
+            origins.clone(),
+            rules.clone(),
+        );
+        let (keeper, state, earlier) = resumed.started(&fixed, &summed_up);
+        let view = Arc::new(View {
+            state,
+            earlier,
+            origins,
+            usage: gathered.usage,
+            clients: gathered.clients,
+            access,
+            sandbox,
+            heard,
+            rules,
+            taps,
+            shared: gathered.shared,
+            last_flush: gathered.last_flush,
+            workers: workers.len(),
+            health: watch.health(),
+            listeners: bound.listeners,
+            outputs,
+            recent: recent.clone(),
+            hostname: config.names.hostname.clone(),
+            budget,
+            bucket_seconds: config.aggregation.bucket_seconds(),
+            started_at: unix_now(),
+            stopping: AtomicBool::new(false),
+            reloads: OnceLock::new(),
+            reload: Mutex::default(),
+            hand_over: Mutex::new(told.map(HandOverStatus::from).unwrap_or_default()),
+        });
+        if let Some(recent) = recent.zip(history_batches) {
+            start_history(recent, &fixed, &view, before.flatten())?;
+        }
+        Ok(Agent {
+            workers: Mutex::new(workers),
+            sources: bound.sources.into(),
+            leaving: Mutex::default(),
+            watch,
+            fixed,
+            pipeline: Mutex::new(Some(pipeline)),
+            runtime: Mutex::new(Some(runtime)),
+            view,
+            keeper,
+        })
+    }
+
+    /// The workers' progress, readable without their help.
+    pub fn progress(&self) -> Vec<Arc<weir_ingest::Progress>> {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.iter().map(WorkerHandle::progress).collect()
+    }
+
+    /// Reloads the configuration, or only changed keys and tokens. Blocks.
+    pub fn reload(&self, reloader: &Mutex<Reloader>, what: Reread) -> Done {
+        let mut reloader = reloader.lock().unwrap_or_else(PoisonError::into_inner);
+        if what == Reread::Everything {
+            self.view.outputs.reopen();
+        }
+        let reloaded = (what == Reread::Everything || reloader.secrets_changed())
+            .then(|| reloader.reload_and_log(what, |loaded| self.apply(&loaded.config)));
+        *self.view.reload.lock().unwrap_or_else(PoisonError::into_inner) = reloader.outcome();
+        Done {
+            reloaded,
+            level: reloader.current().config.running.log_level,
+            watches: reloader.has_secret_files(),
+        }
+    }
+
+    /// Applies everything that a reload may change: outputs, names, tags, filters and rules, allowed senders, keys and certificates.
+    /// Contexts, open buckets and open connections stay. `Err`: the errors or the reasons for a restart; then nothing has changed.
+    fn apply(&self, config: &Config) -> Result<(), Vec<String>> {
+        let rules = self.fixed.rules(config)?;
+        let renewal = self.view.access.read_again(config)?;
+        let outputs = self.view.outputs.prepare(config)?;
+        self.view.access.renew(renewal);
+        if let Some(origins) = &self.view.origins {
+            // The resolver decides about containers.
+            origins.allow(config.listeners.allowed_origins());
+        }
+        let list = Access::admission_list(config);
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        for worker in workers.iter() {
+            worker.send(Command::Admission(list));
+        }
+        for worker in workers.iter() {
+            worker.send(Command::Rules(Box::new(rules.clone())));
+        }
+        if let Some(outputs) = outputs {
+            self.view.outputs.apply(outputs, &workers);
+        }
+        *self.view.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+        Ok(())
+    }
+
+    /// Another process takes over: nothing here may end normally.
+    pub fn abandon(&self) {
+        if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    /// Lets outputs deliver while packets still arrive; then reads the kernel's queues, flushes and delivers. Fails if an output lost data.
+    pub fn stop(&self) -> Result<(), Failure> {
+        let _alone = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = Instant::now();
+        let settled = self.view.outputs.settle();
+        // Before the socket files are removed; otherwise it would create them again.
+        self.watch.end();
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let leaving = self.keeper.begin();
+        for worker in workers.iter() {
+            match leaving {
+                Some(_) => worker.stop_and_keep(),
+                None => worker.stop(),
+            }
+        }
+        if leaving.is_some() {
+            self.view.outputs.keep_state();
+        }
+        let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
+        if let Some(taps) = &self.view.taps {
+            taps.finish();
+        }
+        let panicked = ended.iter().filter(|ended| ended.is_err()).count();
+        let mut pipeline = self.pipeline.lock().unwrap_or_else(PoisonError::into_inner);
+        let merged_all = pipeline.take().is_none_or(|pipeline| pipeline.join().is_ok());
+        self.view.outputs.finish(settled, begun.elapsed());
+        let status = self.view.snapshot();
+        for line in log::final_books(&status) {
+            tracing::info!("{line}");
+        }
+        for imbalance in status.imbalances() {
+            tracing::error!("the books do not balance: {imbalance}");
+        }
+        // A normal drop would wait for name look-ups that never return.
+        if let Some(runtime) = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            runtime.shutdown_background();
+        }
+        let mut lost = books::lost_at_the_end(&self.view.own());
+        if let Some(leaving) = leaving {
+            let saved = self.view.shared.forget_saved();
+            let left = self
+                .keeper
+                .leave(leaving, saved, self.view.outputs.take_state(), status);
+            lost.extend(left.err().map(|left| left.to_string()));
+        }
+        self.keeper.end();
+        if panicked > 0 {
+            lost.push(format!(
+                "the unflushed data of {panicked} ingest workers that panicked"
+            ));
+        }
+        if !merged_all {
+            lost.push("everything after the thread that merges buckets panicked".into());
+        }
+        if !lost.is_empty() {
+            let lost = lost.join(", ");
+            return Err(Failure::runtime(format!(
+                "lost at the end, because it could not be delivered: {lost}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn rules(fixed: &Fixed, config: &Config) -> Result<Rules, Failure> {
+    let rules = fixed.rules(config);
+    rules.map_err(|faults| Failure::usage(faults.join("\n")))
+}
+
+/// Those that continue the state of another process.
+fn wait_for_workers(taken: Option<&Taken>, shared: &Shared) -> Result<(), Failure> {
+    match taken.is_none() || shared.wait_for_workers(hand_over::STEP_MAX) {
+        true => Ok(()),
+        false => Err(Failure::runtime("--take-over: the workers did not start in time")),
+    }
+}
+
+fn start_outputs(
+    config: &Config,
+    budget: &Budget,
+    fixed: &Fixed,
+    runtime: &Runtime,
+    saved: Arc<SavedStates>,
+    publisher: Publisher,
+) -> Result<Arc<Outputs>, Failure> {
+    let handle = runtime.handle().clone();
+    Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher).map(Arc::new)
+}
+
+/// `before`: where the history of the previous process comes from.
+fn start_history(
+    (recent, batches): (Arc<Recent>, Receiver<Arc<Batch>>),
+    fixed: &Fixed,
+    view: &Arc<View>,
+    before: Option<Channel>,
+) -> Result<(), Failure> {
+    let expansion = Arc::new(fixed.expansion.clone());
+    history::start(recent, batches, expansion, view.clone(), before).map_err(|error| Failure::thread(&error))
+}
+
+/// What comes out of the pipeline for the status.
+struct Gathered {
+    shared: Arc<Shared>,
+    last_flush: Arc<Mutex<LastFlush>>,
+    clients: Arc<Clients>,
+    usage: Arc<Usage>,
+}
+
+impl Gathered {
+    fn new(config: &Config) -> Self {
+        Gathered {
+            shared: Arc::default(),
+            last_flush: Arc::default(),
+            clients: Arc::default(),
+            usage: Arc::new(Usage::new(usage::Settings {
+                workers: config.resources.workers,
+                bucket_seconds: config.aggregation.bucket_seconds(),
+                tag_values_alert: config.resources.tag_values_alert,
+            })),
+        }
+    }
+
+    fn pipeline(
+        &self,
+        reports: Receiver<Report>,
+        feed: Feed,
+        config: &Config,
+        access: &Access,
+        listeners: &[BoundListener],
+    ) -> Pipeline {
+        Pipeline::new(
+            reports,
+            config.resources.workers,
+            feed,
+            self.shared.clone(),
+            log::bad_input(self.shared.clone(), listeners),
+            log::flushes(
+                config,
+                access.clone(),
+                listeners.to_vec(),
+                self.last_flush.clone(),
+            ),
+            log::usage(self.usage.clone()),
+        )
+    }
+}
+
+/// What each worker reads, and where it writes down what it has.
+fn sources(
+    taken: Option<&mut Taken>,
+    planned: &[(ListenerConfig, ListenerSettings)],
+    sockets: Vec<Vec<(BoundSocket, ListenerId)>>,
+    checkpoints: Vec<CheckpointLink>,
+) -> Vec<Sources> {
+    let connections = taken.map(|taken| taken.connections(planned, &sockets));
+    let mut connections = connections.unwrap_or_default().into_iter();
+    let mut checkpoints = checkpoints.into_iter();
+    let of_worker = |sockets| Sources {
+        sockets,
+        connections: connections.next().unwrap_or_default(),
+        checkpoints: checkpoints.next(),
+    };
+    sockets.into_iter().map(of_worker).collect()
+}
+
+/// The last minutes, within their share of the memory.
+fn recent(budget: &Budget, streams: Streams) -> Option<Arc<Recent>> {
+    let bytes = budget.share(Share::History);
+    (bytes > 0).then(|| Arc::new(Recent::new(bytes as usize, streams)))
+}

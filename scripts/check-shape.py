@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Rules about the shape of the Rust code that no compiler checks.
+
+Only production code counts: neither tests, nor items under `#[cfg(test)]`.
+
+* No file has more than 700 lines, no function more than 100.
+* No struct on the way of a packet has more than 15 fields: so many values have more than one owner's.
+* Results say what failed: no `Result<_, String>` in the crates of the agent.
+* Inside the crate `weir`, a module does not import one that is above it.
+"""
+import os
+import re
+import subprocess
+import sys
+
+FILE_LINES_MAX = 700
+FUNCTION_LINES_MAX = 100
+FIELDS_MAX = 15
+PACKET_PATH = ["listener", "protocol", "ingest", "context", "aggregate"]
+# From the bottom to the top: each may import those before it, and those of its own line.
+LAYERS = [
+    "failure logging process sys streams notify capture_file",
+    "version admin config history profile sandbox signals state tap budget",
+    "convert hand_over",
+    "run",
+    "cli doctor",
+]
+
+RAW = re.compile(r'b?r(#*)"')
+CHARACTER = re.compile(r"'(\\x..|\\u\{[^}]*\}|\\.|[^\\'])'", re.S)
+TEST_ITEM = re.compile(r"#\[cfg\((test|all\(test[^\]]*)\)\]")
+TEST_MODULE = re.compile(r"\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
+FUNCTION = re.compile(r"\bfn\s+(\w+)")
+STRUCT = re.compile(r"\bstruct\s+(\w+)[^;{(]*\{")
+FIELD = re.compile(r"^\s+(?:pub(?:\([^)]*\))?\s+)?[a-z_]\w*\s*:", re.M)
+RESULT = re.compile(r"\bResult<")
+IMPORT = re.compile(r"\bcrate::(\w+)")
+
+
+def blanked(text):
+    """The text with strings and comments blank, and every line where it was."""
+    out, at = list(text), 0
+
+    def blank(start, end):
+        out[start:end] = [c if c == "\n" else " " for c in text[start:end]]
+
+    while at < len(text):
+        if text.startswith("//", at):
+            end = text.find("\n", at)
+            end = len(text) if end < 0 else end
+        elif text.startswith("/*", at):
+            end = text.find("*/", at + 2) + 2
+        elif (raw := RAW.match(text, at)) and not (at and (text[at - 1].isalnum() or text[at - 1] == "_")):
+            end = text.find('"' + raw.group(1), raw.end()) + 1 + len(raw.group(1))
+        elif text[at] == '"':
+            end = at + 1
+            while text[end] != '"':
+                end += 2 if text[end] == "\\" else 1
+            end += 1
+        elif text[at] == "'" and (character := CHARACTER.match(text, at)):
+            end = character.end()
+        else:
+            at += 1
+            continue
+        blank(at, end)
+        at = end
+    return "".join(out)
+
+
+def closing(text, at):
+    """The place behind the brace that closes the one before `at`."""
+    depth = 1
+    while depth:
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        at += 1
+    return at
+
+
+def item_end(text, at):
+    """The place behind the item that begins at `at`."""
+    depth = 0
+    while at < len(text):
+        c = text[at]
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(c, 0)
+        at += 1
+        if c == "{":
+            at = closing(text, at)
+            if depth == 0:
+                return at
+        elif depth == 0 and c in ";,":
+            return at
+    return at
+
+
+def body(text, at):
+    """The place behind the brace that opens the body of the function whose name ends at `at`, if it has one."""
+    depth = 0
+    for place in range(at, len(text)):
+        c = text[place]
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(c, 0)
+        if depth == 0 and c in "{;":
+            return place + 1 if c == "{" else None
+    return None
+
+
+class Source:
+    def __init__(self, path):
+        self.path = path
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        code = blanked(text)
+        self.lines, self.test_modules = text.count("\n"), []
+        for test in reversed(list(TEST_ITEM.finditer(code))):
+            end = item_end(code, test.end())
+            if module := TEST_MODULE.match(code[test.end() : end]):
+                self.test_modules.append(self.beside(module.group(1)))
+            item = code[test.start() : end]
+            self.lines -= item.count("\n") + 1
+            code = code[: test.start()] + re.sub(r"[^\n]", " ", item) + code[end:]
+        self.code = code
+
+    def beside(self, module):
+        folder, name = os.path.split(self.path)
+        stem = name[:-3]
+        return f"{folder}/{module}" if stem in ("mod", "lib", "main") else f"{folder}/{stem}/{module}"
+
+    def line(self, at):
+        return self.code.count("\n", 0, at) + 1
+
+    def faults(self):
+        if self.lines > FILE_LINES_MAX:
+            yield f"{self.path}: {self.lines} lines; {FILE_LINES_MAX} are allowed"
+        yield from self.long_functions()
+        if any(self.path.startswith(f"crates/weir-{crate}/") for crate in PACKET_PATH):
+            yield from self.wide_structs()
+        if self.path.startswith("crates/"):
+            yield from self.string_errors()
+        yield from self.upward_imports()
+
+    def string_errors(self):
+        for result in RESULT.finditer(self.code):
+            depth, at, comma = 1, result.end(), result.end()
+            while depth:
+                c = self.code[at]
+                # Not the head of an arrow.
+                depth += {"<": 1, "(": 1, ")": -1}.get(c, -1 if c == ">" and self.code[at - 1] not in "-=" else 0)
+                comma = at if c == "," and depth == 1 else comma
+                at += 1
+            if self.code[comma : at - 1].strip(", \n") == "String" and comma > result.end():
+                yield f"{self.path}:{self.line(result.start())}: an error that is a String; give it a type"
+
+    def long_functions(self):
+        for function in FUNCTION.finditer(self.code):
+            start = body(self.code, function.end())
+            if start is None:
+                continue
+            lines = self.line(closing(self.code, start) - 1) - self.line(function.start()) + 1
+            if lines > FUNCTION_LINES_MAX:
+                where = f"{self.path}:{self.line(function.start())}"
+                yield f"{where}: {function.group(1)} has {lines} lines; {FUNCTION_LINES_MAX} are allowed"
+
+    def wide_structs(self):
+        for struct in STRUCT.finditer(self.code):
+            fields = FIELD.findall(self.code[struct.end() : closing(self.code, struct.end())])
+            name = struct.group(1)
+            # A snapshot goes to the control plane; a batch goes to outputs.
+            if len(fields) > FIELDS_MAX and name not in ("WorkerSnapshot", "Batch"):
+                where = f"{self.path}:{self.line(struct.start())}"
+                yield f"{where}: {name} has {len(fields)} fields; {FIELDS_MAX} are allowed"
+
+    def upward_imports(self):
+        layer = {module: number for number, line in enumerate(LAYERS) for module in line.split()}
+        root = "crates/weir/src/"
+        if not self.path.startswith(root):
+            return
+        module = self.path[len(root) :].split("/")[0].removesuffix(".rs")
+        for found in IMPORT.finditer(self.code):
+            imported = found.group(1)
+            if layer.get(imported, -1) > layer.get(module, len(LAYERS)):
+                yield f"{self.path}:{self.line(found.start())}: {module} imports {imported}, which is above it"
+
+
+def main():
+    listed = subprocess.run(["git", "ls-files", "crates/*.rs", "rig/*.rs"], capture_output=True, text=True, check=True)
+    paths = [path for path in listed.stdout.split() if "/src/" in path and os.path.exists(path)]
+    sources = [Source(path) for path in paths]
+    tests = tuple(module for source in sources for module in source.test_modules)
+    is_test = lambda path: path.removesuffix(".rs") in tests or path.startswith(tuple(f"{test}/" for test in tests))
+    faults = [fault for source in sources if not is_test(source.path) for fault in source.faults()]
+    print("\n".join(faults)) if faults else None
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
