@@ -141,6 +141,8 @@ pub enum NotReached {
     Client(#[from] http::ClientError),
     #[error(transparent)]
     Request(#[from] http::RequestError),
+    #[error("{0}")]
+    Brokers(String),
 }
 
 /// Reaches it once.
@@ -186,10 +188,10 @@ async fn reach(way: &Way) -> Result<Reached, NotReached> {
 }
 
 /// Asks brokers for themselves and the topic. Their client waits on a thread of its own.
-async fn look_at(brokers: Brokers) -> Result<Reached, String> {
+async fn look_at(brokers: Brokers) -> Result<Reached, NotReached> {
     let topic = brokers.topic.clone();
     let look = tokio::task::spawn_blocking(move || weir_log::examine(&Connection::Kafka(brokers)));
-    let looked = look.await.map_err(|error| error.to_string())?;
+    let looked = look.await.map_err(std::io::Error::from)?;
     let fault = match looked {
         Ok(seen) => return Ok(judged_topic(&topic, &seen)),
         Err(error) => (Obstacle::of(&error), error.to_string()),
@@ -202,7 +204,7 @@ async fn look_at(brokers: Brokers) -> Result<Reached, String> {
         })
     };
     match fault {
-        (Obstacle::Address, error) => Err(error),
+        (Obstacle::Address, error) => Err(NotReached::Brokers(error)),
         (Obstacle::Tls, error) => fault_of(Fault::NoTls, error),
         (Obstacle::Login, error) => fault_of(Fault::KeyRefused, error),
         (Obstacle::Rights, error) => fault_of(Fault::NotAllowed, error),
