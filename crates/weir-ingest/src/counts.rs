@@ -116,7 +116,7 @@ counters! {
         HandOverWaits = Series::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
             Sign("Merging and encoding are too slow: give weir more CPU, or disable outputs.");
         /// Times the state that is saved against a kill waited because the disk had not accepted the previous part.
-        CheckpointWaits = Series::counter("weir_checkpoint_waits_total", "state.checkpoint_waits", "times"),
+        CheckpointWaits = Series::counter("weir_checkpoint_waits_total", "checkpoints.waits", "times"),
             Work("A kill loses more than the last second: give `state_path` a faster disk.");
         /// Times the kernel's tables and its sockets disagreed about drops.
         DropDisagreements = Series::counter("weir_drop_disagreements_total", "drop_disagreements", "comparisons"),
