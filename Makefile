@@ -17,7 +17,7 @@ AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir
 run: page
 	$(CARGO) run --release --locked --bin weir -- run $(ARGS)
 
-## run-fleet: a fleet on this machine: three agents with load, their log, two merges, and the truth beside what is merged (Ctrl-C ends it)
+## run-fleet: a fleet on this machine: a broker (without Java: a directory), three agents with load, two merges, and the truth beside what is merged (Ctrl-C ends it)
 run-fleet: page
 	examples/fleet.py $(ARGS)
 

@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Starts a fleet on this machine: three agents with load, their log, two merges, and the truth beside what is merged.
 
-  examples/fleet.py [SECONDS] [--kill AFTER] [--kafka]
+  examples/fleet.py [SECONDS] [--kill AFTER] [--kafka | --directory]
 
 Without SECONDS it runs until Ctrl-C. With them it stops the load then, waits until everything is merged, and fails where the merged total is not what was sent.
---kill ends the merge that sends with SIGKILL, AFTER that many seconds: the other one goes on, and the total stays exact. Everything ends with the script.
+--kill ends a merge that sends with SIGKILL, AFTER that many seconds: the other one goes on, and the total stays exact. Everything ends with the script.
 
---kafka: the log is a real broker (needs Java and Maven) and both merges have a part of the partitions; else it is a directory, which one merge reads at a time.
+The log is a real broker of Apache Kafka, of which each merge has a part of the partitions. Where there can be none (no Java, no Maven that fetches the broker), the
+script says so, and the log is a directory, which one merge reads at a time. --kafka fails instead; --directory takes the directory without asking.
 
-WEIR_BIN, WEIR_BENCH_BIN and WEIR_BROKER_BIN name programs that are built; else they are built here. With --kafka, weir needs the feature `kafka`.
+WEIR_BIN, WEIR_BENCH_BIN and WEIR_BROKER_BIN name programs that are built; the others are built here. For a broker, weir needs the feature `kafka`.
 """
 import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import webbrowser
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 AGENTS = 3
@@ -30,6 +33,9 @@ MERGES = 2
 LOAD_SECONDS = 5
 # Agents spread what they publish over ten seconds, and a bucket waits for them.
 SETTLE_SECONDS = 120
+
+# What builds the client of Kafka, beside Rust.
+BUILDERS = ["cc", "make", "perl"]
 
 # Variables of weir are settings.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
@@ -139,6 +145,9 @@ class Fleet:
                 self.truth += sent
 
     def end(self):
+        # A second Ctrl-C leaves nothing behind either.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         self.stopping.set()
         for process in self.processes:
             if process.poll() is None and not process.stdin:
@@ -205,16 +214,53 @@ def line(fleet, merges):
     return f"{'; '.join(parts)}; counters: {fleet.truth:.0f} sent, {merged(fleet):.0f} merged"
 
 
+def variable(name):
+    return f"{name.upper().replace('-', '_')}_BIN"
+
+
+def no_broker():
+    """Why there can be no broker; None: there can."""
+    wanted = ["java"] + ([] if variable("weir") in os.environ else BUILDERS)
+    missing = [program for program in wanted if not shutil.which(program)]
+    if missing:
+        return f"{' and '.join(missing)} cannot be found (scripts/install-test-deps.sh installs what a broker needs)"
+    jars = subprocess.run([os.path.join(ROOT, "rig/weir-broker/jars.sh")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if jars.returncode != 0:
+        last = (jars.stderr.strip().splitlines() or ["no reason given"])[-1]
+        return f"Maven does not fetch Apache Kafka: {last}"
+    return without_client()
+
+
+def without_client():
+    """Whether the program that was named cannot reach brokers: its own words."""
+    program = os.environ.get(variable("weir"))
+    if not program:
+        return None
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+        config.write("log: {brokers: ['127.0.0.1:9092']}\n")
+        config.flush()
+        check = subprocess.run([program, "merge", "--check", "--config", config.name], env=ENVIRONMENT, capture_output=True, text=True)
+    return None if check.returncode == 0 else check.stderr.strip()
+
+
 def binaries(kafka):
+    """Paths of the programs. Those that no variable names are built."""
     names = ["weir", "weir-bench"] + (["weir-broker"] if kafka else [])
-    found = [os.environ.get(f"{name.upper().replace('-', '_')}_BIN") for name in names]
-    if all(found):
-        return found
-    features = ["--workspace", "--features", "weir/kafka"] if kafka else []
-    wanted = [argument for name in names for argument in ("--bin", name)]
-    subprocess.run(["cargo", "build", "--release", "--locked", *features, *wanted], cwd=ROOT, check=True)
-    target = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
-    return [os.path.join(target, "release", name) for name in names]
+    target = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release")
+    missing = [name for name in names if variable(name) not in os.environ]
+    if missing:
+        features = ["--workspace", "--features", "weir/kafka"] if kafka else []
+        wanted = [argument for name in missing for argument in ("--bin", name)]
+        if kafka:
+            print("the programs are built; the first time the client of Kafka takes some minutes", flush=True)
+        subprocess.run(["cargo", "build", "--release", "--locked", *features, *wanted], cwd=ROOT, check=True)
+    return [os.environ.get(variable(name), os.path.join(target, name)) for name in names]
+
+
+def show(address):
+    """Opens a page where a person would see it."""
+    if sys.stdout.isatty() and any(name in os.environ for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")):
+        webbrowser.open(address)
 
 
 def settle(fleet, merges):
@@ -238,7 +284,9 @@ def run(fleet, seconds, kill_after):
     merges = [fleet.start("merge", f"merge{number}", MERGE.format(number=number, directory=fleet.directory, log=fleet.log)) for number in range(1, MERGES + 1)]
     for number, (process, address) in enumerate(merges, 1):
         print(f"merge {number}: {address}/   kill -9 {process.pid}")
-    print("kill a merge that sends: the other one continues, and what is merged reaches what was sent, about half a minute later")
+    print("kill merge 1 with the command beside it, and look at the page of merge 2 (agents, lag, the ledger): it takes over within some ten seconds, and half a minute "
+          "later what is merged is again all that was sent half a minute before. Ctrl-C ends everything.", flush=True)
+    show(f"{merges[-1][1]}/")
     loads = [threading.Thread(target=fleet.load, args=(number,), daemon=True) for number in range(1, AGENTS + 1)]
     for thread in loads:
         thread.start()
@@ -265,12 +313,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seconds", nargs="?", type=int, help="how long to send; without it until Ctrl-C")
     parser.add_argument("--kill", type=int, metavar="AFTER", help="kill the merge that sends after so many seconds")
-    parser.add_argument("--kafka", action="store_true", help="with a real broker, and partitions for both merges")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--kafka", action="store_true", help="with a real broker, or not at all")
+    where.add_argument("--directory", action="store_true", help="without a broker: the log is a directory")
     arguments = parser.parse_args()
-    weir, bench, *broker = binaries(arguments.kafka)
+    reason = "--directory" if arguments.directory else no_broker()
+    if reason and arguments.kafka:
+        sys.exit(f"no broker: {reason}")
+    print("the log is Apache Kafka; each merge has a part of the partitions" if reason is None else
+          f"the log is a directory, which one merge reads at a time; no broker: {reason}", flush=True)
+    weir, bench, *broker = binaries(reason is None)
     with tempfile.TemporaryDirectory(prefix="weir-fleet-") as directory:
         fleet = Fleet(directory, weir, bench)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
         try:
             for program in broker:
                 fleet.start_broker(program)

@@ -1,6 +1,6 @@
 //! A bucket that another process continues ends as it would have without the change: messages, buckets and moments at random.
 
-use std::sync::Mutex;
+use std::sync::mpsc::channel;
 
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Bucket, Carried, Value};
@@ -123,12 +123,12 @@ fn carried(saved: SavedBucket) -> SavedBucket {
 
 /// What an ingest has as bytes, and how many contexts are in them.
 fn encoded(ingest: &mut Ingest) -> (SavedBucket, u64) {
-    let pieces = Mutex::new(Vec::new());
+    let (put, pieces) = channel();
     let saved = ingest.save_encoded(CARRIED, &|piece| {
-        pieces.lock().unwrap().push(piece.to_vec());
+        put.send(piece.to_vec()).unwrap();
         Ok(())
     });
-    let pieces = pieces.into_inner().unwrap();
+    let pieces: Vec<Vec<u8>> = pieces.try_iter().collect();
     let entries = |piece: &Vec<u8>| {
         let mut reader = StreamReader::new(CARRIED.agent, piece);
         std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64

@@ -34,6 +34,9 @@ pub enum Error {
         "this program was built without the client of Apache Kafka, which the package `weir-kafka` has; a log can be a directory"
     )]
     NoKafka,
+    /// The brokers refuse the record permanently: a retry changes nothing.
+    #[error("{doing}: {what}")]
+    Refused { doing: String, what: String },
     /// The brokers did not do what was requested.
     #[error("{doing}: {what}")]
     Kafka { doing: String, what: String },

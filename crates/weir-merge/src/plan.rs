@@ -52,6 +52,11 @@ impl Plan {
         self.steps.push((from, partitions.max(1)));
     }
 
+    /// What was announced: from which second on, and how many.
+    pub fn steps(&self) -> impl Iterator<Item = (i64, u32)> {
+        self.steps.iter().copied()
+    }
+
     /// The number for the bucket that starts at this second.
     pub fn at(&self, bucket_start: i64) -> u32 {
         let after = self.steps.partition_point(|(from, _)| *from <= bucket_start);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::Method;
 use reqwest::header::{DATE, HeaderMap};
 use tokio::net::{TcpStream, UdpSocket, UnixDatagram, UnixStream};
+use weir_log::{Brokers, Connection, Obstacle, Seen};
 use weir_units::Address;
 
 use crate::StartError;
@@ -15,6 +16,9 @@ use crate::settings::{DeliverySettings, OutputSettings};
 
 /// However slow the network: a person waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A client of brokers is asked before that: it says more than that nothing was answered.
+pub(crate) const BROKERS_PATIENCE: Duration = Duration::from_secs(4);
 
 /// Somewhere that an output delivers to.
 pub struct Destination {
@@ -41,6 +45,7 @@ pub enum Way {
     },
     UnixDatagram(PathBuf),
     UnixStream(PathBuf),
+    Brokers(Box<Brokers>),
 }
 
 impl Destination {
@@ -56,12 +61,12 @@ impl Destination {
         }
     }
 
-    /// The host whose name has to be known, with its port.
+    /// The host whose name has to be known, with its port. Each broker is a destination of its own as well.
     pub fn host(&self) -> Option<(String, u16)> {
         match &self.way {
             Way::Http { url, .. } => host_of(url),
             Way::Tcp { host, port } | Way::Udp { host, port } => Some((host.clone(), *port)),
-            Way::UnixDatagram(_) | Way::UnixStream(_) => None,
+            Way::UnixDatagram(_) | Way::UnixStream(_) | Way::Brokers(_) => None,
         }
     }
 }
@@ -104,6 +109,13 @@ pub enum Fault {
     ProxyRefused,
     NoSuchPath,
     ServerFails,
+    /// Brokers answer, and TLS does not come about.
+    NoTls,
+    NotAllowed,
+    /// There is none, and it is not known whether it can be made.
+    NoTopic,
+    /// Records of the topic have the time of their senders.
+    SendersTime,
 }
 
 impl Reached {
@@ -129,6 +141,8 @@ pub enum NotReached {
     Client(#[from] http::ClientError),
     #[error(transparent)]
     Request(#[from] http::RequestError),
+    #[error("{0}")]
+    Brokers(String),
 }
 
 /// Reaches it once.
@@ -169,6 +183,51 @@ async fn reach(way: &Way) -> Result<Reached, NotReached> {
             UnixStream::connect(path).await?;
             Ok(Reached::found("a process accepts connections there"))
         }
+        Way::Brokers(brokers) => look_at((**brokers).clone()).await,
+    }
+}
+
+/// Asks brokers for themselves and the topic. Their client waits on a thread of its own.
+async fn look_at(brokers: Brokers) -> Result<Reached, NotReached> {
+    let topic = brokers.topic.clone();
+    let look = tokio::task::spawn_blocking(move || weir_log::examine(&Connection::Kafka(brokers)));
+    let looked = look.await.map_err(std::io::Error::from)?;
+    let fault = match looked {
+        Ok(seen) => return Ok(judged_topic(&topic, &seen)),
+        Err(error) => (Obstacle::of(&error), error.to_string()),
+    };
+    let fault_of = |fault, found| {
+        Ok(Reached {
+            found,
+            fault: Some(fault),
+            date: None,
+        })
+    };
+    match fault {
+        (Obstacle::Address, error) => Err(NotReached::Brokers(error)),
+        (Obstacle::Tls, error) => fault_of(Fault::NoTls, error),
+        (Obstacle::Login, error) => fault_of(Fault::KeyRefused, error),
+        (Obstacle::Rights, error) => fault_of(Fault::NotAllowed, error),
+    }
+}
+
+fn judged_topic(topic: &str, seen: &Seen) -> Reached {
+    let (topic_is, fault) = match (seen.partitions, seen.is_stamped) {
+        (None, _) => ("there is no topic".to_owned(), Some(Fault::NoTopic)),
+        (Some(_), Some(false)) => (
+            "without message.timestamp.type=LogAppendTime: the topic".to_owned(),
+            Some(Fault::SendersTime),
+        ),
+        (Some(partitions), _) => (format!("{partitions} partitions in topic"), None),
+    };
+    let brokers = match seen.brokers {
+        1 => "1 broker".to_owned(),
+        brokers => format!("{brokers} brokers"),
+    };
+    Reached {
+        found: format!("{brokers}; {topic_is} {topic}"),
+        fault,
+        date: None,
     }
 }
 

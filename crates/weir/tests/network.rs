@@ -210,7 +210,7 @@ fn a_socket_file_that_is_taken_away_is_made_again_or_the_agent_is_not_ready() {
     assert_eq!((remade(), get(&admin, "/ready").0), (3, 200));
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(
-        page.contains("Times the socket file was missing or replaced, and made again: 3\n")
+        page.contains("How often the socket file was missing or replaced, and was created again: 3\n")
             && page.contains("The books balance"),
         "{page}"
     );
@@ -366,7 +366,7 @@ fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_go_on() {
     let (status, stdout, log) = agent.end();
     assert_eq!(status.code(), Some(1), "{log}");
     assert!(
-        log.contains("lost at the end") && log.contains("1 of the ingest workers"),
+        log.contains("lost at the end") && log.contains("1 ingest workers that panicked"),
         "{log}"
     );
     assert!(!log.contains("created it again"), "{log}");

@@ -1,4 +1,5 @@
-//! A real Apache Kafka broker for tests: broker and controller in one process, on free ports of the loopback address.
+//! Real Apache Kafka brokers for tests: each is broker and controller in one process, on free ports of the loopback address. Several
+//! replicate each other's topics.
 //!
 //! It ends with its [`Broker`], and when the process that started it is killed.
 
@@ -13,7 +14,10 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tempfile::TempDir;
 
 /// How long a broker may take until it answers.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(180);
+
+/// How soon other brokers take over from a dead one.
+const FAILOVER: &str = "broker.session.timeout.ms=4000\nbroker.heartbeat.interval.ms=1000\n";
 
 /// The directory of this crate.
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
@@ -26,6 +30,15 @@ pub struct Guard {
     pub key: String,
     /// Names and passwords. The broker's settings decide what each user may do.
     pub users: Vec<(String, String)>,
+}
+
+/// Where one of a cluster is.
+struct Place {
+    /// From one on; the controllers have the same numbers.
+    node: u32,
+    port: u16,
+    guarded: Option<u16>,
+    controllers: Vec<u16>,
 }
 
 /// A running broker. Dropping it ends the process.
@@ -46,16 +59,58 @@ impl Broker {
 
     /// The same with further settings and, with `guard`, a second address that requires TLS and a password (SCRAM-SHA-256, SCRAM-SHA-512).
     pub fn start_with(guard: Option<&Guard>, settings: &[(&str, &str)]) -> Broker {
-        let directory = TempDir::new().expect("a directory");
-        let [port, controller, guarded] = free_ports();
-        let mut broker = Broker {
-            jars: jars(),
-            port,
-            guarded: guard.map(|_| guarded),
-            runner: None,
-            directory,
+        let ports = free_ports(3);
+        let place = Place {
+            node: 1,
+            port: ports[0],
+            guarded: guard.map(|_| ports[2]),
+            controllers: vec![ports[1]],
         };
-        let mut text = properties(broker.directory.path(), port, controller, broker.guarded);
+        let mut broker = Broker::prepared(&place, guard, settings);
+        broker.run();
+        broker.await_ready();
+        broker
+    }
+
+    /// Starts several, and waits until all answer. Each message is on all of them, and acknowledged by two or more.
+    pub fn start_cluster(count: usize) -> Vec<Broker> {
+        let ports = free_ports(2 * count);
+        let (own, controllers) = ports.split_at(count);
+        let place = |(node, port): (u32, &u16)| Place {
+            node,
+            port: *port,
+            guarded: None,
+            controllers: controllers.to_vec(),
+        };
+        let places = (1..).zip(own).map(place);
+        let mut brokers: Vec<Broker> = places.map(|place| Broker::prepared(&place, None, &[])).collect();
+        Broker::restart_all(&mut brokers);
+        brokers
+    }
+
+    /// Starts all again that have ended. Most of a cluster must be there before one of it answers.
+    pub fn restart_all(brokers: &mut [Broker]) {
+        for broker in &mut *brokers {
+            if broker.runner.is_none() {
+                broker.run();
+            }
+        }
+        brokers.iter_mut().for_each(Broker::await_ready);
+    }
+
+    /// A directory with its settings.
+    fn prepared(place: &Place, guard: Option<&Guard>, settings: &[(&str, &str)]) -> Broker {
+        let broker = Broker {
+            jars: jars(),
+            directory: TempDir::new().expect("a directory"),
+            port: place.port,
+            guarded: place.guarded,
+            runner: None,
+        };
+        let mut text = properties(broker.directory.path(), place);
+        if place.controllers.len() > 1 {
+            text += FAILOVER;
+        }
         for (key, value) in settings {
             text += &format!("{key}={value}\n");
         }
@@ -75,7 +130,6 @@ impl Broker {
         }
         fs::write(broker.file("server.properties"), text).expect("settings");
         fs::write(broker.file("format"), format).expect("settings");
-        broker.run();
         broker
     }
 
@@ -136,6 +190,7 @@ impl Broker {
     pub fn restart(&mut self) {
         assert!(self.runner.is_none(), "it is running");
         self.run();
+        self.await_ready();
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -161,7 +216,6 @@ impl Broker {
             .stdin(Stdio::piped())
             .spawn();
         self.runner = Some(runner.expect("a shell"));
-        self.await_ready();
     }
 
     fn await_ready(&mut self) {
@@ -189,9 +243,13 @@ impl Drop for Broker {
 }
 
 /// Ports that were free a moment ago.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let held: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    held.map(|held| held.local_addr().expect("an address").port())
+fn free_ports(count: usize) -> Vec<u16> {
+    let hold = |_| TcpListener::bind("127.0.0.1:0").expect("a port");
+    let held: Vec<TcpListener> = (0..count).map(hold).collect();
+    let ports = held
+        .iter()
+        .map(|held| held.local_addr().expect("an address").port());
+    ports.collect()
 }
 
 /// The directory with the jars; fetches them if missing.
@@ -207,15 +265,26 @@ fn jars() -> PathBuf {
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }
 
-fn properties(directory: &Path, port: u16, controller: u16, guarded: Option<u16>) -> String {
-    let guarded = guarded.map(|port| format!(",GUARDED://localhost:{port}"));
-    let guarded = guarded.unwrap_or_default();
+fn properties(directory: &Path, place: &Place) -> String {
+    let Place { node, port, .. } = place;
+    let guarded = place
+        .guarded
+        .map(|port| format!(",GUARDED://localhost:{port}"))
+        .unwrap_or_default();
+    let controller = place.controllers[*node as usize - 1];
+    let voters = (1..).zip(&place.controllers);
+    let voters: Vec<String> = voters
+        .map(|(node, port): (u32, _)| format!("{node}@127.0.0.1:{port}"))
+        .collect();
+    let voters = voters.join(",");
+    let copies = place.controllers.len();
+    let in_sync = copies.div_ceil(2);
     let data = directory.join("data");
     let data = data.display();
     format!(
         "process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={node}
+controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{guarded}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}{guarded}
@@ -226,10 +295,12 @@ listener.name.guarded.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.sec
 listener.name.guarded.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 log.dirs={data}
 auto.create.topics.enable=false
-offsets.topic.replication.factor=1
+default.replication.factor={copies}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={copies}
 offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000

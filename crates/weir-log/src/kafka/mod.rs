@@ -9,6 +9,7 @@
 mod client;
 mod clock;
 mod control;
+mod look;
 mod member;
 mod reader;
 mod topics;
@@ -107,16 +108,8 @@ impl KafkaLog {
     pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
         self.plan()?;
         self.has(Has::All)?;
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
-        let maker = Maker {
-            brokers: &self.brokers,
-            topics: &self.topics,
-            asking: reader.client(),
-            heard: &self.heard,
-        };
-        maker.raise(partitions)?;
-        self.control
-            .follow(reader, &self.topics.control, self.brokers.timeout)?;
+        self.maker()?.raise(partitions)?;
+        self.follow_control()?;
         let text = plan::announced(self.control.text().unwrap_or_default(), from, partitions);
         self.write_plan(&text)
     }
@@ -156,14 +149,18 @@ impl KafkaLog {
         }
     }
 
-    fn make(&mut self, has: Has) -> Result<(), Error> {
+    fn maker(&mut self) -> Result<Maker<'_, Heard>, Error> {
         let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
-        let maker = Maker {
+        Ok(Maker {
             brokers: &self.brokers,
             topics: &self.topics,
             asking: reader.client(),
             heard: &self.heard,
-        };
+        })
+    }
+
+    fn make(&mut self, has: Has) -> Result<(), Error> {
+        let maker = self.maker()?;
         let partitions = match has {
             Has::All => maker.for_owners()?,
             _ => maker.for_agents()?,

@@ -25,7 +25,7 @@ struct Wanted<'a> {
 }
 
 /// The brokers set the timestamps, so there is one clock.
-const STAMPED: (&str, &str) = ("message.timestamp.type", "LogAppendTime");
+pub(crate) const STAMPED: (&str, &str) = ("message.timestamp.type", "LogAppendTime");
 const DAY: (&str, &str) = ("retention.ms", "86400000");
 const RECORDS: &[(&str, &str)] = &[STAMPED, DAY, ("max.message.bytes", "2097152")];
 const QUARANTINE: &[(&str, &str)] = &[
@@ -198,12 +198,12 @@ impl<C: ConsumerContext> Maker<'_, C> {
         Ok(())
     }
 
-    fn admin(&self) -> Result<AdminClient<Heard>, Error> {
+    pub fn admin(&self) -> Result<AdminClient<Heard>, Error> {
         let admin = client::config(self.brokers).create_with_context(self.heard.clone());
         admin.map_err(|error| self.heard.explain("connecting", error))
     }
 
-    fn options(&self) -> AdminOptions {
+    pub fn options(&self) -> AdminOptions {
         let timeout = Some(self.brokers.timeout);
         AdminOptions::new()
             .request_timeout(timeout)

@@ -87,6 +87,12 @@ pub(crate) fn writing(brokers: &Brokers) -> ClientConfig {
     config
 }
 
+/// Whether the brokers refuse this record whenever it comes.
+fn is_for_good(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    matches!(code, Some(Code::MessageSizeTooLarge | Code::InvalidRecord))
+}
+
 impl Writer {
     /// For agents.
     pub fn open(brokers: &Brokers, heard: &Heard) -> Result<Self, Error> {
@@ -157,6 +163,10 @@ impl Writer {
     /// An error of a write.
     pub fn explain(&self, topic: &str, partition: u32, error: KafkaError) -> Error {
         let doing = format!("writing to partition {partition} of topic {topic}");
+        if is_for_good(&error) {
+            let what = error.to_string();
+            return Error::Refused { doing, what };
+        }
         match self.client.client().fatal_error() {
             Some((code, reason)) => self.heard.explain(doing, format!("{code}: {reason}")),
             None => self.heard.explain(doing, error),

@@ -1,11 +1,9 @@
 //! The numbered cases with a real broker.
 
-use std::io::{BufRead, BufReader};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::Write as _;
 use std::time::Duration;
 
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Signal, kill_process};
 use weir_broker::Broker;
 use weir_log::{Error, KafkaLog};
 use weir_merge::{Append, Assignment, Commit, CommitError, Fetched, Log, Owner, Plan};
@@ -106,6 +104,49 @@ fn case_03_the_broker_is_killed_and_restarted() {
     assert_eq!(quarantined, 0);
 }
 
+/// Waits until so many more records are in the log.
+fn goes_on_by(fleet: &mut Fleet, records: usize) {
+    let enough = fleet.sent.len() + records;
+    until("records get into the log", || {
+        fleet.go_on();
+        fleet.sent.len() >= enough
+    });
+}
+
+/// Two of three brokers have every record, so one may be down. After a kill of all three no acknowledged record is missing.
+#[test]
+fn case_03_one_and_all_of_three_brokers_are_killed() {
+    let mut cluster = Broker::start_cluster(3);
+    let addresses = cluster.iter().map(Broker::address).collect();
+    let brokers = weir_log::Brokers {
+        addresses,
+        timeout: Duration::from_secs(3),
+        ..brokers(String::new(), "three", 3)
+    };
+    let mut fleet = Fleet::new(brokers, 2);
+    goes_on_by(&mut fleet, 12);
+    let owner = own(open(&fleet.brokers));
+    for killed in 0..2 {
+        cluster[killed].kill();
+        // All three partitions, so that of each broker as well.
+        goes_on_by(&mut fleet, 24);
+        Broker::restart_all(&mut cluster);
+        goes_on_by(&mut fleet, 6);
+    }
+    let failures = fleet.failures;
+    cluster.iter_mut().for_each(Broker::kill);
+    until("the agents' queue is used", || {
+        fleet.go_on();
+        fleet.failures > failures && fleet.waiting() >= 6
+    });
+    Broker::restart_all(&mut cluster);
+    goes_on_by(&mut fleet, 6);
+    owner.stop();
+    let (known, _) = ends_well(&mut fleet, 2);
+    let quarantined: u64 = known.values().flat_map(|(counts, ..)| counts.quarantined).sum();
+    assert_eq!(quarantined, 0);
+}
+
 /// The broker's files may not grow, which looks like a full disk to it, so it ends. Its acknowledged records are there when there is room
 /// again; agents resend the others.
 #[test]
@@ -166,29 +207,20 @@ fn case_05_an_owner_is_killed_in_the_middle_of_a_bucket() {
     let mut fleet = Fleet::new(brokers(address(), "owner-killed", 2), 3);
     for _ in 0..3 {
         let mut process = Process::start("cases::child_owns", &fleet.brokers);
-        let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
-        let is_merging = Arc::new(AtomicBool::new(false));
-        let seen = is_merging.clone();
-        let reading = std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                if line.starts_with("merged") {
-                    seen.store(true, Ordering::Relaxed);
-                }
-            }
-        });
+        let said = process.lines();
         until("the owner merges", || {
             fleet.go_on();
-            is_merging.load(Ordering::Relaxed)
+            said.try_iter().any(|line| line.starts_with("merged"))
         });
         fleet.go_on_for(3);
         process.0.kill().unwrap();
         process.0.wait().unwrap();
-        reading.join().unwrap();
     }
     ends_well(&mut fleet, 3);
 }
 
-/// Stops its own process before a commit, once one is due.
+/// Reports that it is before its third commit, and waits for the parent. The process does not stop itself: another thread may take the
+/// signal, and by then the commit may have begun or ended.
 struct Stopping {
     log: KafkaLog,
     commits: u32,
@@ -204,13 +236,16 @@ impl Log for Stopping {
     fn commit(&mut self, partition: u32, generation: u64, commit: &Commit) -> Result<(), CommitError<Error>> {
         self.commits += 1;
         if self.commits == 3 {
-            kill_process(getpid(), Signal::STOP).unwrap();
+            println!("\n{BEFORE_COMMIT}");
+            std::io::stdin().read_line(&mut String::new()).unwrap();
         }
         self.log.commit(partition, generation, commit)
     }
 }
 
-/// The process that [`case_06_a_stale_owner_is_fenced`] resumes too late.
+const BEFORE_COMMIT: &str = "before a commit";
+
+/// The process that [`case_06_a_stale_owner_is_fenced`] stops before a commit and resumes too late.
 #[test]
 fn child_stops_before_a_commit() {
     let Some(brokers) = Process::asked_for() else {
@@ -237,12 +272,20 @@ fn case_06_a_stale_owner_is_fenced() {
     let mut fleet = Fleet::new(brokers(address(), "stale", 1), 2);
     fleet.go_on();
     let mut process = Process::start("cases::child_stops_before_a_commit", &fleet.brokers);
-    until("the owner stops", || {
+    let said = process.lines();
+    until("the owner is before a commit", || {
         fleet.go_on();
+        said.try_iter().any(|line| line == BEFORE_COMMIT)
+    });
+    kill_process(process.pid(), Signal::STOP).unwrap();
+    until("the owner stops", || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.0.id())).unwrap();
         stat.rsplit_once(") ")
             .is_some_and(|(_, rest)| rest.starts_with('T'))
     });
+    // It is read when the process goes on.
+    let mut stdin = process.0.stdin.take().unwrap();
+    stdin.write_all(b"go on\n").unwrap();
     let mut owner = Owner::new(open(&fleet.brokers), settings());
     let mut commits = 0;
     turn_until(&mut owner, "another owner continues", |turn, _| {
@@ -251,12 +294,6 @@ fn case_06_a_stale_owner_is_fenced() {
         commits > 3
     });
     kill_process(process.pid(), Signal::CONT).unwrap();
-    let stdout = BufReader::new(process.0.stdout.take().unwrap());
-    let (say, said) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
-        let mut lines = stdout.lines().map_while(Result::ok);
-        lines.try_for_each(|line| say.send(line))
-    });
     let mut heard = Vec::new();
     until("the stale owner is fenced", || {
         heard.extend(said.try_iter());

@@ -1,8 +1,10 @@
 //! A fleet in real time: the broker's clock counts, so buckets are seconds.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -266,16 +268,19 @@ impl Running {
     }
 }
 
+/// An owner that follows a killed one may have to wait for this, for at most 20 s.
+const LEFT_OPEN: &str = "a transaction of an earlier owner is still open";
+
 /// Runs turns until the condition holds.
 pub fn turn_until<L: Log<Error = Error>>(
     owner: &mut Owner<L>,
     what: &str,
     mut is_so: impl FnMut(&Turn, Known) -> bool,
 ) {
-    until(what, || {
-        let turn = owner.turn();
-        let turn = turn.unwrap_or_else(|error| panic!("{what}: {error}"));
-        is_so(&turn, known(owner.merges()))
+    until(what, || match owner.turn() {
+        Ok(turn) => is_so(&turn, known(owner.merges())),
+        Err(error) if error.to_string().contains(LEFT_OPEN) => false,
+        Err(error) => panic!("{what}: {error}"),
     });
 }
 
@@ -294,9 +299,21 @@ impl Process {
             .env(TOPIC, &brokers.topic)
             .env(ADDRESS, &brokers.addresses[0])
             .env(PARTITIONS, brokers.partitions.to_string())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
         Process(child.unwrap())
+    }
+
+    /// The lines that it writes from now on, as they come.
+    pub fn lines(&mut self) -> Receiver<String> {
+        let stdout = BufReader::new(self.0.stdout.take().unwrap());
+        let (say, said) = channel();
+        std::thread::spawn(move || {
+            let mut lines = stdout.lines().map_while(Result::ok);
+            lines.try_for_each(|line| say.send(line))
+        });
+        said
     }
 
     /// In the child process: its brokers.

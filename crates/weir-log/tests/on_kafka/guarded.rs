@@ -6,7 +6,7 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use weir_broker::{Broker, Guard};
-use weir_log::{Brokers, Mechanism, Sasl, Tls};
+use weir_log::{Brokers, Connection, Mechanism, Obstacle, Sasl, Tls, examine};
 use weir_merge::Log;
 
 use crate::fleet::{brokers, open};
@@ -69,6 +69,10 @@ fn tls_passwords_and_rights() {
         timeout: Duration::from_secs(3),
         ..brokers
     };
+    let obstacle = |brokers: Brokers, expected: Obstacle| {
+        let error = examine(&Connection::Kafka(impatient(brokers))).unwrap_err();
+        assert_eq!(Obstacle::of(&error), expected, "{error}");
+    };
     let expect = |brokers: Brokers, what: &str| {
         let error = open(&impatient(brokers))
             .append(1, 1, b"x")
@@ -79,7 +83,9 @@ fn tls_passwords_and_rights() {
     };
     let mut wrong = settings("owner", Mechanism::ScramSha256);
     wrong.sasl.as_mut().unwrap().password = "wrong".to_owned();
+    obstacle(wrong.clone(), Obstacle::Login);
     expect(wrong, "Authentication failed");
+    obstacle(settings("stranger", Mechanism::ScramSha256), Obstacle::Rights);
     expect(
         settings("stranger", Mechanism::ScramSha256),
         "uthorization failed",
@@ -87,9 +93,11 @@ fn tls_passwords_and_rights() {
     // The system does not know the authority of the certificate.
     let mut unknown = settings("owner", Mechanism::ScramSha256);
     unknown.tls = Some(Tls::default());
+    obstacle(unknown.clone(), Obstacle::Tls);
     expect(unknown, "certificate");
     let mut plain = settings("owner", Mechanism::ScramSha256);
     plain.tls = None;
+    obstacle(plain.clone(), Obstacle::Tls);
     expect(plain, "last failure of a connection");
     assert!(!format!("{:?}", settings("owner", Mechanism::Plain)).contains("password\""));
 }

@@ -94,6 +94,24 @@ fn a_record_that_is_refused_is_an_error_until_the_rights_are_there() {
     until("it is allowed", || log.append(0, 1, b"second").is_ok());
 }
 
+/// A topic may take less than a record has: to send that one again would hold up all behind it.
+#[test]
+fn a_record_that_is_too_large_for_the_topic_is_refused_for_good() {
+    let (mock, brokers) = mock("narrow");
+    let mut log = open(&brokers);
+    log.append(0, 1, b"first").unwrap();
+    mock.request_errors(Api::Produce, &[Answer::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]);
+    let error = log.append(0, 1, b"second").unwrap_err();
+    assert!(matches!(error, weir_log::Error::Refused { .. }), "{error:?}");
+    assert!(
+        error
+            .to_string()
+            .contains("writing to partition 0 of topic narrow"),
+        "{error}"
+    );
+    assert_eq!(log.append(0, 1, b"third").unwrap(), 1);
+}
+
 /// The group is in another generation: it refuses the proof and reports that another owner has the partition.
 #[test]
 fn a_refused_generation_is_no_commit() {

@@ -58,6 +58,11 @@ fn a_log_of_topics_that_do_not_exist_makes_them() {
         assert_eq!(message.bytes, [sent as u8; 100]);
         assert!((before..=unix_milliseconds()).contains(&message.appended));
     }
+    let seen = weir_log::examine(&Connection::Kafka(brokers.clone())).unwrap();
+    assert_eq!(
+        (seen.brokers, seen.partitions, seen.is_stamped),
+        (1, Some(3), Some(true))
+    );
     // Another number of partitions in the settings changes nothing.
     let mut other = open(&Brokers {
         partitions: 9,
@@ -68,6 +73,16 @@ fn a_log_of_topics_that_do_not_exist_makes_them() {
     assert!(error.contains("partition 3 of topic new"), "{error}");
     let error = other.fetch(0, 5, 1).unwrap_err().to_string();
     assert!(error.contains("it ends at 1, before 5"), "{error}");
+}
+
+/// A look makes nothing.
+#[test]
+fn a_look_at_a_log_that_is_not_there_leaves_it_so() {
+    let brokers = Connection::Kafka(brokers(address(), "nowhere", 1));
+    for _ in 0..2 {
+        let seen = weir_log::examine(&brokers).unwrap();
+        assert_eq!((seen.brokers, seen.partitions, seen.is_stamped), (1, None, None));
+    }
 }
 
 /// The broker's timestamps count, so a topic with the senders' timestamps is refused.
@@ -86,6 +101,8 @@ fn a_topic_without_the_brokers_time_is_an_error() {
     };
     until("the topic is there", || log.append(0, 1, b"x").is_ok());
     expect(log.fetch(0, 0, 1).unwrap_err());
+    let seen = weir_log::examine(&Connection::Kafka(brokers(address(), "unstamped", 1))).unwrap();
+    assert_eq!((seen.partitions, seen.is_stamped), (Some(1), Some(false)));
 }
 
 #[test]

@@ -146,6 +146,16 @@ impl Agent {
         }
     }
 
+    /// What waits, in the format of a later program: to an owner of today it is no record. Returns how many there are.
+    pub fn send_in_a_later_format(&self, world: &mut World) -> u64 {
+        for Waiting { key, bytes } in &self.queue {
+            let later = [&[weir_state::VERSION + 1], &bytes[1..]].concat();
+            let sent = world.now + self.clock;
+            world.append(key.2, sent, &later);
+        }
+        self.queue.len() as u64
+    }
+
     /// Ends without notice. The queue survives if it is on disk.
     pub fn crash(&mut self, keeps_queue: bool) {
         self.is_running = false;

@@ -405,6 +405,48 @@ fn case_16_the_log_forgets_before_anybody_reads() {
     }
 }
 
+/// There is one format so far. What a later program sends is kept whole and holds up nobody, and is merged once it comes in a format
+/// that owners read: from the agent before its upgrade is taken back, or from the quarantine after theirs.
+#[test]
+fn case_18_records_of_a_later_format_are_kept_until_they_can_be_read() {
+    let (oldest, newest) = (weir_state::OLDEST_VERSION, weir_state::VERSION);
+    assert_eq!(
+        oldest, newest,
+        "there are several formats now: they are to be mixed here"
+    );
+    let mut fleet = Fleet::new(18, 2, 1, 1);
+    fleet.seconds(30);
+    fleet.agents[1].is_connected = false;
+    fleet.seconds(40);
+    let sent = fleet.agents[1].send_in_a_later_format(&mut fleet.world.borrow_mut());
+    assert!(sent >= 3, "{sent}");
+    fleet.seconds(100);
+    let found = counts(&fleet, 0);
+    assert_eq!(
+        (found.quarantined[0], found.quarantined.iter().sum::<u64>()),
+        (sent, sent)
+    );
+    {
+        let world = fleet.world.borrow();
+        let commits = world.partitions[0].commits.iter();
+        let kept: Vec<_> = commits.flat_map(|commit| &commit.quarantined).collect();
+        assert_eq!(kept.len() as u64, sent);
+        for one in kept {
+            let reason = format!("version {}", newest + 1);
+            assert!(
+                one.reason.contains(&reason) && one.bytes[0] == newest + 1,
+                "{}",
+                one.reason
+            );
+        }
+    }
+    // The other agent's buckets closed without this one's.
+    assert_eq!(seen(&fleet, 0, START + 40), (1, 2));
+    fleet.agents[1].is_connected = true;
+    let fleet = ends_well(fleet);
+    assert!(counts(&fleet, 0).late >= sent, "{:?}", counts(&fleet, 0));
+}
+
 #[test]
 fn case_20_an_owner_changes_after_a_close_and_a_record_is_resent() {
     let mut fleet = Fleet::new(10, 2, 1, 2);

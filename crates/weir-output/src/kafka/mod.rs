@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 use weir_aggregate::Expansion;
 use weir_config::LogConnection;
-use weir_log::AnyLog;
+use weir_log::{AnyLog, Connection};
 use weir_merge::{Log as _, Plan};
 use weir_state::AgentId;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
@@ -26,7 +26,7 @@ pub use settings::{CLIENT, Format, KafkaSettings, connection};
 use crate::StartError;
 use crate::delivery::{Agent, Delivery, Encode, Endpoint, Order, Surroundings};
 use crate::json_lines::LinesEncoder;
-use crate::probe::Destination;
+use crate::probe::{BROKERS_PATIENCE, Destination, Way};
 use crate::settings::{DeliverySettings, Start};
 
 use encode::Settings;
@@ -84,12 +84,19 @@ impl Start for KafkaSettings {
         Ok(started?)
     }
 
-    /// Each broker, although one that answers is enough; whom it lets in and what topics it has is not asked.
+    /// The cluster with the topic, and each broker. A directory is on this machine.
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
-        let brokers = self.log.brokers.iter();
-        brokers
-            .map(|broker| Ok(Destination::at(format!("tcp://{broker}").parse()?)))
-            .collect()
+        let Connection::Kafka(brokers) = connection(&self.log, "", BROKERS_PATIENCE) else {
+            return Ok(Vec::new());
+        };
+        let mut destinations = vec![Destination {
+            label: label(&self.log),
+            way: Way::Brokers(Box::new(brokers)),
+        }];
+        for broker in &self.log.brokers {
+            destinations.push(Destination::at(format!("tcp://{broker}").parse()?));
+        }
+        Ok(destinations)
     }
 }
 

@@ -39,7 +39,9 @@ impl Producer {
         let work = move || work(&mut log.lock().unwrap_or_else(PoisonError::into_inner));
         match tokio::task::spawn_blocking(work).await {
             Ok(Ok(done)) => Ok(done),
-            Ok(Err(error @ Error::TooLarge { .. })) => Err(Failed::ForGood(error.to_string())),
+            Ok(Err(error @ (Error::TooLarge { .. } | Error::Refused { .. }))) => {
+                Err(Failed::ForGood(error.to_string()))
+            }
             Ok(Err(error)) => Err(Failed::ForNow(error.to_string())),
             Err(error) => Err(Failed::ForNow(error.to_string())),
         }

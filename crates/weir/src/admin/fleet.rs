@@ -144,7 +144,7 @@ pub const REASONS: [FleetCounter; 9] = [
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FleetStatus {
-    /// Whether this process delivers to the outputs: the one with the first partition does.
+    /// Whether this process delivers to the outputs: every process with partitions does.
     pub sends: bool,
     /// The error of the last access to the log; absent after a success.
     pub log_error: Option<String>,

@@ -30,7 +30,8 @@ pub fn command() -> Command {
     .arg(
         switch("check", "Check the configuration and print every value with where it came from, and end"),
     )
-    .subcommand(status_command());
+    .subcommand(status_command())
+    .subcommand(super::partitions::command());
     for setting in super::flags_of(Role::Merge) {
         let setting = Role::Merge.version_of(setting);
         let arg = super::setting_flag(&setting).help(weir_config::help(&setting));
@@ -48,8 +49,10 @@ fn status_command() -> Command {
 }
 
 pub fn merge(arguments: &ArgMatches) -> Result<(), Failure> {
-    if let Some(("status", arguments)) = arguments.subcommand() {
-        return status(arguments);
+    match arguments.subcommand() {
+        Some(("status", arguments)) => return status(arguments),
+        Some(("partitions", arguments)) => return super::partitions::partitions(arguments),
+        _ => {}
     }
     let inputs = super::inputs_of(Role::Merge, arguments)?;
     let loaded = config::load(&inputs)?;
@@ -72,8 +75,8 @@ pub fn render(page: &mut String, fleet: &FleetStatus, now: u64, style: Style) {
     let of = |counter| fleet.numbers.of(counter);
     let count = |counter| grouped(of(counter));
     let sends = match fleet.sends {
-        true => "this process sends to the outputs",
-        false => "the process that has partition 0 sends to the outputs",
+        true => "this process sends their results to the outputs",
+        false => "this process has none, and waits",
     };
     let _ = writeln!(
         page,

@@ -26,6 +26,7 @@ mod explain;
 mod graph;
 mod merge;
 mod parse;
+mod partitions;
 mod recent;
 mod reference;
 mod replay;
@@ -252,10 +253,9 @@ fn inputs(matches: &ArgMatches) -> Result<Inputs, Failure> {
 fn inputs_of(role: Role, matches: &ArgMatches) -> Result<Inputs, Failure> {
     let mut flags = Vec::new();
     let texts = |id: &str| -> Vec<String> {
-        matches
-            .get_many::<String>(id)
-            .map(|values| values.cloned().collect())
-            .unwrap_or_default()
+        // A command need not have all of them.
+        let values = matches.try_get_many::<String>(id).ok().flatten();
+        values.map(|values| values.cloned().collect()).unwrap_or_default()
     };
     let gone = weir_config::gone().map(|gone| gone.key);
     let gone = gone.filter(|_| role == Role::Agent);

@@ -1,20 +1,20 @@
-//! A configuration while it is written.
+//! The draft of a configuration.
 
 use std::fmt::Write as _;
 
 use weir_config::show_text;
 
-/// Settings, each with the text behind its key's colon, line end included.
+/// Settings with the text that follows their key's colon, line end included.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// Of the agent itself, in the order in which they came.
+    /// The agent's settings, in the order of insertion.
     own: Vec<(String, String)>,
-    /// Of outputs: name of the output, path in it.
+    /// Settings of outputs: the output's name, the path in it, and the text.
     outputs: Vec<(&'static str, String, String)>,
 }
 
 impl Draft {
-    /// A setting of the agent itself; the last one of a key stays.
+    /// Sets a setting of the agent; the last value of a key applies.
     pub fn set(&mut self, key: &str, value: &str) {
         self.own(key, format!(" {}\n", show_text(value)));
     }
@@ -23,7 +23,7 @@ impl Draft {
         self.own(key, in_one_line(values));
     }
 
-    /// A setting whose text is in block style already.
+    /// Sets a setting to text in block style.
     pub fn own(&mut self, key: &str, text: String) {
         self.own.retain(|(other, _)| other != key);
         self.own.push((key.to_owned(), text));
@@ -45,7 +45,7 @@ impl Draft {
         self.outputs.iter().any(|(other, _, _)| *other == output)
     }
 
-    /// What an output's setting is.
+    /// The text of an output's setting.
     pub fn of_output(&self, path: &str) -> Option<&str> {
         let found = self.outputs.iter().find(|(_, other, _)| other == path);
         found.map(|(_, _, text)| text.trim())

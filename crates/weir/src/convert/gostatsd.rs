@@ -91,7 +91,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 
 /// Converts the text of a configuration.
 pub fn convert(text: &str) -> Result<Converted, Refused> {
-    // TOML is not a mapping in YAML, and the other way round.
+    // A TOML file is not a YAML mapping, and a YAML file is not valid TOML.
     let entries = match top_level(text) {
         Ok(entries) => entries,
         Err(_) => toml::parse(text)?,
@@ -355,7 +355,7 @@ impl Converter {
         }
     }
 
-    /// One filter: a rule for each of its patterns.
+    /// Converts one filter into a rule per pattern.
     fn filter(&mut self, key: &Key, node: &Node, rules: &mut String) {
         let field = |name: &str| map(node).iter().find(|(key, _)| key.text == name);
         let is_on = |name: &str| field(name).and_then(|(_, node)| scalar(node)) == Some("true");
@@ -464,7 +464,7 @@ fn reason(key: &str) -> Option<&'static str> {
     found.map(|(_, why)| *why)
 }
 
-/// A list, or one text with spaces between its words.
+/// A list, or one text whose words are separated by spaces.
 fn words(node: &Node) -> Vec<String> {
     match scalar(node) {
         Some(text) => text.split_whitespace().map(str::to_owned).collect(),
@@ -472,7 +472,7 @@ fn words(node: &Node) -> Vec<String> {
     }
 }
 
-/// As Go has it: without a host it is every interface.
+/// An address in Go's form: without a host it means every interface.
 fn everywhere(text: &str) -> String {
     match text.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),

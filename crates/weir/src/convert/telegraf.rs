@@ -1,4 +1,4 @@
-//! Telegraf's `[[inputs.statsd]]`, and what of the rest of its configuration is about the same metrics.
+//! Telegraf's `[[inputs.statsd]]`, and other parts of its configuration that affect its metrics.
 
 use weir_config::node::{Content, Key, Node};
 
@@ -7,7 +7,7 @@ use super::{Converted, Left, Refused, finish, list, map, scalar, toml};
 
 mod templates;
 
-/// Options of the input that weir needs nothing for, and why.
+/// Options of the input that weir does not need, and why.
 const NOT_NEEDED: &[(&str, &str)] = &[
     (
         "allowed_pending_messages",
@@ -102,7 +102,7 @@ impl Converter {
         for (key, value) in map(node) {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
-                // There the statsd input flushes when it is gathered.
+                // Telegraf's statsd input flushes when it is gathered.
                 "interval" => match super::statsd_exporter::go_seconds(text) {
                     Some(seconds) if seconds >= 1.0 && seconds.fract() == 0.0 => {
                         self.draft.set("bucket_width", &format!("{seconds}s"));
@@ -325,7 +325,7 @@ impl Converter {
                 other => self.leave(key.line, format!("outputs.influxdb.{other}: weir has no such setting")),
             }
         }
-        // As Telegraf writes them.
+        // Telegraf's form.
         self.draft.set_output("influx", "integers", "true");
     }
 
@@ -349,7 +349,7 @@ impl Converter {
             self.draft.set_list("tcp", &self.tcp);
             self.draft.set("tcp_framing", "newline");
         }
-        // What that program does without being asked.
+        // Telegraf's default.
         self.draft.set_list("tag_styles", &["influx"]);
         self.draft.set("statsd_gauge_deltas", "true");
         self.draft.set_list(
@@ -393,7 +393,7 @@ fn of_output(name: &str) -> &'static str {
     }
 }
 
-/// As Go has it: without a host it is every interface; a scheme in front is not needed.
+/// An address in Go's form: without a host it means every interface; the scheme is optional.
 fn everywhere(text: &str) -> String {
     let text = text.split_once("://").map_or(text, |(_, rest)| rest);
     match text.strip_prefix(':') {

@@ -156,6 +156,16 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
             .remedy("check the path of the URL, and whether the receiver is enabled there"),
         Some(Fault::ServerFails) => Finding::warning("endpoint", subject, reached.found)
             .remedy("the receiver has an error, or its gateway cannot reach it: see its log"),
+        Some(Fault::NoTls) => Finding::error("endpoint", subject, reached.found).remedy(
+            "set `tls.enabled` where the port of the brokers speaks TLS and switch it off where it does not; `tls.ca_file` names an authority of one's own",
+        ),
+        Some(Fault::NotAllowed) => Finding::error("endpoint", subject, reached.found)
+            .remedy("give this user WRITE and DESCRIBE on the topic and the other rights that docs/fleet.md lists"),
+        Some(Fault::NoTopic) => Finding::warning("endpoint", subject, reached.found).remedy(
+            "nothing, where this user may create topics: the agent makes it; else make it as docs/fleet.md says",
+        ),
+        Some(Fault::SendersTime) => Finding::error("endpoint", subject, reached.found)
+            .remedy("set message.timestamp.type=LogAppendTime for the topic: the time that brokers stamp is the clock of the log"),
     };
     (finding, date)
 }

@@ -86,9 +86,10 @@ impl Watch {
             pipeline,
             files,
         };
+        let started = Instant::now();
         let thread = std::thread::Builder::new()
             .name("watch".into())
-            .spawn(move || looks.run())?;
+            .spawn(move || looks.run(started))?;
         Ok(Watch {
             health,
             thread: Mutex::new(Some(thread)),
@@ -169,12 +170,14 @@ struct Looks {
 }
 
 impl Looks {
-    fn run(mut self) {
+    /// `before`: when the thread was started, which may be long before it runs.
+    fn run(mut self, mut before: Instant) {
         let mut pulses = 0;
         while !self.health.ended.load(Ordering::Acquire) {
-            let before = Instant::now();
             std::thread::park_timeout(PULSE);
-            self.health.paused(before.elapsed().saturating_sub(PULSE));
+            let now = Instant::now();
+            self.health.paused((now - before).saturating_sub(PULSE));
+            before = now;
             pulses += 1;
             if pulses % PULSES_PER_LOOK == 0 && !self.health.ended.load(Ordering::Acquire) {
                 let faults = self.look(Monotonic::now());

@@ -55,7 +55,7 @@ use taking::Taking;
 /// Maximum requests for a reload that wait.
 const RELOADS_MAX: usize = 4;
 
-pub use merge::run as merge;
+pub use merge::{open as open_log, run as merge};
 pub use taking::upgrade;
 
 /// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads. With `take_over` it replaces the process that

@@ -332,7 +332,7 @@ fn cases_11_and_15_what_is_quarantined_is_shown_with_its_reason() {
     assert_eq!(series(&metrics, "requests_total"), Some(2.0));
     let page = merge.page();
     assert!(
-        page.contains(&wrong.id.to_string()) && page.contains("no record"),
+        page.contains(&wrong.id.to_string()) && page.contains("not a record"),
         "{page}"
     );
 }
@@ -389,6 +389,107 @@ fn case_17_more_series_than_memory_keep_their_sums() {
         "what to do about it is said"
     );
     assert!(merge.stop().0.success());
+}
+
+/// Ten times as many series as there is room for: the process stays within its budget, beside what it takes without any.
+#[test]
+fn case_17_a_flood_of_series_stays_within_the_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
+    let mut agent = Agent::new(1, 1);
+    let outputs = "memory: 64MiB\noutputs: {prometheus: {enabled: false}}\n";
+    let idle = Merge::start(directory.path(), &config(&fleet.directory, outputs));
+    let before = idle.peak_memory();
+    assert!(idle.stop().0.success());
+    let (buckets, series) = (10, 60_000);
+    for bucket in 0..buckets {
+        let all = (0..series).map(|number| counter("requests", &[&format!("user:{number}-{bucket}")], 1.0));
+        fleet.publish(&mut agent, bucket, all.collect());
+    }
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, outputs));
+    until("all buckets closed", || {
+        merge.fleet()["closed_buckets"] == buckets
+    });
+    let status = merge.fleet();
+    assert_eq!(status["states"]["merged"], buckets * series, "{status}");
+    assert!(status["overflowed_states"].as_u64() > Some(1000), "{status}");
+    let grown = (merge.peak_memory() - before) >> 20;
+    // A quarter more: what the allocator keeps, and a megabyte of the log that is being read.
+    assert!(grown < 64 * 5 / 4, "{grown} MiB more than without series");
+    assert!(merge.stop().0.success());
+}
+
+/// A number of partitions that is announced while agents publish: each series is in one of them in each bucket, sums go on, and until
+/// the announced bucket nothing waits for partitions that have nothing.
+#[test]
+fn case_14_partitions_are_added_by_a_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 0);
+    let mut agents: Vec<Agent> = (1..=2).map(|number| Agent::new(number, 1)).collect();
+    let paths: Vec<String> = (0..20).map(|number| format!("path:/{number}")).collect();
+    let mut publish = |fleet: &mut Fleet, buckets: std::ops::Range<i64>| {
+        for bucket in buckets {
+            for agent in &mut agents {
+                let series = paths.iter().map(|path| counter("requests", &[path], 1.0));
+                fleet.publish(agent, bucket, series.collect());
+            }
+        }
+    };
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, ""));
+    publish(&mut fleet, 0..5);
+    let path = directory.path().join("merge.yaml");
+    let partitions = |arguments: &[&str]| {
+        let all = ["merge", "partitions", "--config", path.to_str().unwrap()];
+        crate::support::weir(&[&all[..], arguments].concat())
+    };
+    assert_eq!(partitions(&[]), (true, "1 partitions\n".to_owned()));
+    for (arguments, expected) in [
+        (&["1"][..], "can only be raised"),
+        (&["3", "--after", "10s"][..], "too soon: agents need up to 60 s"),
+        (&["3", "--after", "soon"][..], "\"soon\" is not a duration"),
+        (&["0"][..], "0 is not in 1..=10000"),
+    ] {
+        let (is_done, text) = partitions(arguments);
+        assert!(!is_done && text.contains(expected), "{text}");
+    }
+    let (is_done, text) = partitions(&["3"]);
+    assert!(is_done, "{text}");
+    let from = text
+        .split("begins at ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next());
+    let from: i64 = from
+        .and_then(|from| from.parse().ok())
+        .unwrap_or_else(|| panic!("{text}"));
+    // Further than an output waits for a partition that is behind.
+    publish(&mut fleet, 5..25);
+    merge.until_sent(fleet.bucket(24));
+    publish(&mut fleet, 25..60);
+    merge.until_sent(fleet.bucket(59));
+    let metrics = merge.metrics();
+    for path in &paths {
+        let (key, value) = path.split_once(':').unwrap();
+        let found = series(&metrics, &format!("requests_total{{{key}=\"{value}\"}}"));
+        assert_eq!(found, Some(2.0 * 59.0), "{path}");
+    }
+    let mut places = std::collections::BTreeMap::new();
+    for partition in 0..3 {
+        for (closed, record) in fleet.closed(partition) {
+            assert!(
+                partition == 0 || closed.bucket_start >= from,
+                "{} before {from}",
+                closed.bucket_start
+            );
+            for series in record.series() {
+                let tags: String = series.tags.collect();
+                let earlier = places.insert((closed.bucket_start, tags.clone()), partition);
+                assert_eq!(earlier, None, "{tags} is in two partitions");
+            }
+        }
+    }
+    assert!(places.values().any(|partition| *partition == 2), "nothing moved");
+    let [_, merged, late, quarantined, ..] = states(&merge.fleet());
+    assert_eq!((late, quarantined), (0, 0), "{merged}");
 }
 
 #[test]

@@ -52,6 +52,14 @@ impl Merge {
         support::get(&self.admin, "/metrics").1
     }
 
+    /// The most memory that it has had, bytes.
+    pub fn peak_memory(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+        kibibytes << 10
+    }
+
     /// What `weir merge status` prints.
     pub fn page(&self) -> String {
         let (ended_well, text) = support::weir(&["merge", "status", "--admin", &self.admin]);

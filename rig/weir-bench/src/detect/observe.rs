@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use weir_rig_base::{clock, cpu, process};
 
-/// A scrape that costs more than this is made only every fifth second, so that it does not become part of the load.
+/// A scrape that costs more than this is made only every fifth second, so that it does not load the target.
 const SCRAPE_CHEAP: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub struct Plan {
     pub memory_limit: Option<u64>,
 }
 
-/// One value that was seen; phases are added when the run is over and its times are known.
+/// One observed value. Phases are added after the run, when its times are known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
     pub t: u64,
@@ -54,7 +54,7 @@ pub struct Outcome {
 }
 
 impl Observer {
-    /// Begins with the target alone.
+    /// Starts with the target alone.
     pub fn start(plan: Plan, target: i32) -> Self {
         let (to, from) = mpsc::channel();
         let thread = thread::spawn(move || {
@@ -67,7 +67,7 @@ impl Observer {
             loop {
                 state.tick();
                 next += state.plan.period;
-                // After a stall the missed readings stay missing: invented ones would look like measurements.
+                // After a stall the missed readings stay missing: interpolated ones would look like measurements.
                 let now = Instant::now();
                 while next < now {
                     next += state.plan.period;
@@ -87,7 +87,7 @@ impl Observer {
         Self { to, thread }
     }
 
-    /// Also accounts for this process, as `generator` or `sink`.
+    /// Also observes this process, as `generator` or `sink`.
     pub fn watch(&self, src: &'static str, pid: i32) {
         let _ = self.to.send(Message::Watch(src, pid));
     }
@@ -108,7 +108,7 @@ struct Watched {
     last: u64,
 }
 
-/// What is remembered of each process of the target, so that sums do not fall when one ends.
+/// The last values of each process of the target, so that sums do not fall when one ends.
 #[derive(Default, Clone, Copy)]
 struct Totals {
     cpu_ns: u64,
@@ -121,12 +121,12 @@ struct Totals {
     system: u64,
 }
 
-/// How asking one source of telemetry goes.
+/// State of one source of telemetry.
 #[derive(Debug, Default, Clone)]
 struct Scrape {
     due: u64,
     answered: bool,
-    /// What the first of several failures in a row said.
+    /// The first of several errors in a row.
     failure: Option<String>,
 }
 
@@ -192,7 +192,7 @@ impl State {
         for p in &alive {
             let totals = self.processes.entry(p.pid).or_default();
             if let Some((voluntary, involuntary, delay)) = procfs::threads(p.pid) {
-                // Threads that ended take their counts with them; the sum must not fall for that.
+                // The counts of ended threads disappear; the sum must not fall.
                 totals.voluntary = totals.voluntary.max(voluntary);
                 totals.involuntary = totals.involuntary.max(involuntary);
                 totals.run_delay = totals.run_delay.max(delay);
@@ -285,7 +285,7 @@ impl State {
                 + self.watched.iter().map(|w| w.last).sum::<u64>()
                 + clock::own_cpu_ns();
             let went_by = now.since(start);
-            // Time that belongs neither to others nor to us is interrupts, unless others cannot be seen.
+            // Time that belongs neither to others nor to us is interrupts, unless other processes are invisible.
             let foreign = match foreign_ticks {
                 Some(ticks) => (ticks * (1_000_000_000 / clock::ticks_per_second())) as f64,
                 None => went_by.busy_ns as f64 - ours as f64,
@@ -314,7 +314,7 @@ impl State {
             match telemetry::scrape(&source, Duration::from_secs(2)) {
                 Ok(scrape) => {
                     let state = &mut self.scrapes[i];
-                    // Refused while it was starting: that is how a target starts.
+                    // Refused while the target was starting, which is normal.
                     let outage = state.failure.take().filter(|_| state.answered);
                     state.answered = true;
                     self.out.problems.extend(outage);
@@ -340,7 +340,7 @@ impl State {
         }
     }
 
-    /// A source that answered and then no more was stopped with its target; one that never did is worth a word.
+    /// A source that answered and then stopped was stopped with its target; one that never answered is noted.
     fn end(mut self) -> Outcome {
         let silent = self.scrapes.into_iter().filter(|s| !s.answered);
         self.out.problems.extend(silent.filter_map(|s| s.failure));

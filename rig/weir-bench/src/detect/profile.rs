@@ -1,7 +1,7 @@
-//! Comparing profiles: where do two programs spend CPU time, what do they allocate, what lives, who waits for locks?
+//! Compares profiles: where two programs spend CPU time, allocate, hold memory and wait for locks.
 //!
-//! Reads the pprof format that Go programs and weir serve. Every column degrades to n/a: a program without an endpoint is
-//! still compared by the CPU time that the kernel charges.
+//! Reads the pprof format that Go programs and weir serve. Every column degrades to n/a: a program without an endpoint is still compared by
+//! the CPU time that the kernel charges.
 
 use super::capture::Capture;
 use super::record::{ARMS, replicate_folder};
@@ -76,7 +76,7 @@ struct Function {
     name: i64,
 }
 
-/// A decoded profile: for each kind of value its total, and stacks (outermost function first) of the last kind asked for.
+/// A decoded profile: totals by kind of value, and stacks (outermost function first) of the last requested kind.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Profile {
     /// `cpu` in nanoseconds, `alloc_objects`, `inuse_space`, `delay`, ...
@@ -165,7 +165,7 @@ impl Profile {
             .collect()
     }
 
-    /// Value of each function itself, without what it calls.
+    /// The value of each function without its callees.
     pub fn own(&self, kind: &str) -> HashMap<String, f64> {
         let mut own = HashMap::new();
         for (stack, v) in self.folded(kind) {
@@ -218,7 +218,7 @@ fn fetch(base: &str, folder: &Path, window: Duration) -> Vec<String> {
             notes.push(format!("profile {file}: {e}"));
         }
     };
-    // A second less than the window, so that the end of the load is not in it.
+    // A second less than the window, so that it excludes the end of the load.
     let seconds = window.as_secs().saturating_sub(1).max(1);
     get(
         &format!("profile?seconds={seconds}"),
@@ -250,10 +250,10 @@ fn taken(folder: &Path) -> Taken {
             .as_ref()
             .and_then(|c| c.increase("target", "cpu_ns"))
             .map(|(v, _)| v / 1e9),
-        // Go serves lifetime allocations as a profile of its own, others as part of the heap profile.
+        // Go serves lifetime allocations as a separate profile, others as part of the heap profile.
         allocations: total("allocs.pb.gz", "alloc_objects").or_else(|| total("heap.pb.gz", "alloc_objects")),
         heap_bytes: total("heap.pb.gz", "inuse_space").or_else(|| {
-            // Private dirty memory is what is left when a program tells nothing about its heap.
+            // Private dirty memory is the fallback for a program without a heap profile.
             let dirty = capture.as_ref()?.window("target", "private_dirty_bytes");
             Some(dirty.last()?.v)
         }),
@@ -357,7 +357,7 @@ fn column(b: &[Taken], c: &[Taken], pick: fn(&Taken) -> Option<f64>, scale: f64,
     )
 }
 
-/// The value of CPU profiles that stands for time; Go calls it `cpu`, others count samples.
+/// The time value of CPU profiles; Go calls it `cpu`, others count samples.
 fn time_kind(p: &Profile) -> &str {
     ["cpu", "wall", "samples"]
         .into_iter()
@@ -432,7 +432,7 @@ fn tree(baseline: &[Profile], comparison: &[Profile]) -> Node {
     root
 }
 
-/// A flame graph of both programs: width is the larger share of the two, red is more in the comparison, blue is less.
+/// A flame graph of both programs: width is the larger of the two shares, red is more in the comparison, blue is less.
 fn flame(name: &str, baseline: &[Profile], comparison: &[Profile]) -> String {
     let root = tree(baseline, comparison);
     let mut boxes = String::new();

@@ -1,4 +1,4 @@
-//! The two programs of a comparison: which file, how it is started, what it supports.
+//! The two programs of a comparison: file, start, and supported features.
 
 use super::experiment::{SinkLayer, TargetLayer};
 use super::layer::{self, ConfigError, Entries, Lay, List, Result, Slot, layer, suggestion};
@@ -122,7 +122,7 @@ impl DefinitionLayer {
 }
 
 impl Definition {
-    /// The program on this machine, or a message that says where it was looked for.
+    /// The program on this machine, or an error with the places that were searched.
     pub fn locate(&self) -> Result<PathBuf> {
         if let Some(variable) = &self.variable
             && let Some(path) = std::env::var_os(variable)
@@ -168,8 +168,7 @@ impl Definition {
     }
 }
 
-/// Resolves `bin:PATH`, `git:REVISION` or `target:NAME`. `like` names the definition that says how a plain binary or a
-/// revision is started.
+/// Resolves `bin:PATH`, `git:REVISION` or `target:NAME`. `like`: the definition that starts a plain binary or a revision.
 pub fn arm(spec: &str, like: &str, targets: &Targets, cache: &Path) -> Result<ArmProgram> {
     let (kind, rest) = spec.split_once(':').ok_or_else(|| {
         ConfigError(format!(
@@ -287,7 +286,7 @@ fn build_id(path: &Path) -> Option<String> {
     )
 }
 
-/// Cargo's folders tell; other programs do not.
+/// Cargo's directories show it; for other programs it is unknown.
 fn build_profile(path: &Path) -> String {
     let folders: Vec<String> = path
         .components()
@@ -337,7 +336,7 @@ pub fn git(args: &[&str], folder: Option<&Path>) -> std::result::Result<String, 
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Builds a revision once, in a worktree of its own, and keeps the binary by commit.
+/// Builds a revision once, in a separate worktree, and keeps the binary by commit.
 fn build(revision: &str, d: &Definition, cache: &Path) -> Result<(PathBuf, String, bool)> {
     let fail = |e: String| ConfigError(format!("git:{revision}: {e}"));
     let package = d
@@ -375,7 +374,7 @@ fn build(revision: &str, d: &Definition, cache: &Path) -> Result<(PathBuf, Strin
         Ok(status) => Err(fail(format!("cargo build ended with {status}"))),
         Err(e) => Err(fail(format!("cargo: {e}"))),
     };
-    // The worktree is registered in the user's repository; it goes whatever happened.
+    // The worktree is registered in the user's repository, so it is always removed.
     let _ = git(
         &["worktree", "remove", "--force", &source.display().to_string()],
         None,
@@ -383,10 +382,10 @@ fn build(revision: &str, d: &Definition, cache: &Path) -> Result<(PathBuf, Strin
     result.map(|_| (bin, commit, false))
 }
 
-/// What an experiment needs and one of the arms lacks.
+/// A feature that an experiment needs and one of the arms lacks.
 pub fn lacking(needs: &[String], arms: [&ArmProgram; 2]) -> Option<String> {
     for arm in arms {
-        // A plain binary makes no statement; it is taken at the experiment's word.
+        // A plain binary declares nothing, so the experiment's word counts.
         if arm.supports.is_empty() {
             continue;
         }

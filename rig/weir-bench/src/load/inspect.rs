@@ -68,7 +68,7 @@ impl Shape {
         }
     }
 
-    /// What there is of each, by name.
+    /// The rows of the table, by name.
     fn rows(&self) -> impl Iterator<Item = (&'static str, &[f64])> {
         [
             ("message_bytes", self.message_bytes.as_slice()),
@@ -89,7 +89,7 @@ struct Rates {
     bytes: f64,
 }
 
-/// What the profile's rate comes to; `None` when the load sends as much as the target takes.
+/// The rates that result from the profile's rate; `None` if the load sends as much as the target accepts.
 fn rates(load: &Load, totals: &Totals) -> Option<Rates> {
     load.profile.rate_unit()?;
     let rate = load.profile.rate?;
@@ -107,7 +107,7 @@ fn rates(load: &Load, totals: &Totals) -> Option<Rates> {
     })
 }
 
-/// Looks at the bytes themselves, not at what the model meant to write.
+/// Examines the bytes themselves, not the model's intent.
 pub fn run(args: Args) -> Result<(), Failure> {
     let load = args.profile.load(None)?;
     let (mut source, cycle) = load.source(0);

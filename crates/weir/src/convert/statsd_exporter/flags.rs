@@ -18,7 +18,7 @@ pub struct Flags {
     relay: Vec<(&'static str, String)>,
 }
 
-/// Flags that weir needs nothing for, and why.
+/// Flags that weir does not need, and why.
 const NOT_NEEDED: &[(&str, &str)] = &[
     (
         "statsd.cache-size",
@@ -60,7 +60,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 ];
 
 impl Flags {
-    /// Those that cannot be said in settings are left.
+    /// Flags without a counterpart are reported.
     pub fn read(arguments: &[String], left: &mut Vec<Left>) -> Flags {
         let mut flags = Flags {
             settings: Vec::new(),
@@ -70,7 +70,7 @@ impl Flags {
             relay: Vec::new(),
         };
         if !arguments.is_empty() {
-            // Where it listens unless told otherwise.
+            // statsd_exporter's default addresses.
             flags.settings = vec![
                 ("udp", "0.0.0.0:9125".to_owned()),
                 ("tcp", "0.0.0.0:9125".to_owned()),
@@ -201,7 +201,7 @@ fn listener(key: &str, value: &str) -> Option<String> {
     }
 }
 
-/// Whether a flag stands alone.
+/// Whether a flag takes no value.
 fn is_switch(name: &str) -> bool {
     name.starts_with("no-")
         || name.starts_with("statsd.parse-")
@@ -211,7 +211,7 @@ fn is_switch(name: &str) -> bool {
         )
 }
 
-/// An address as Go has it: without a host it is every interface.
+/// An address in Go's form: without a host it means every interface.
 fn address(text: &str) -> String {
     match text.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),

@@ -86,6 +86,8 @@ impl Follower {
     }
 
     fn read(&mut self) -> Result<(), weir_log::Error> {
+        let plan = self.log.plan()?;
+        self.rounds.follow(plan);
         for partition in self.rounds.partitions() {
             while let Some(from) = self.rounds.wanted(partition) {
                 let results = self.log.results(partition, from, READ_BYTES)?;

@@ -37,7 +37,7 @@ use shared::Shared;
 use view::View;
 
 /// The log of a merge.
-type FleetLog = weir_log::AnyLog;
+pub type FleetLog = weir_log::AnyLog;
 
 /// Directory of the outputs' positions, in a log that is a directory.
 const SENT: &str = "sent";
@@ -48,7 +48,8 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 /// The owner has a turn at least this often; otherwise it is stuck.
 const TURN_MAX: Duration = Duration::from_secs(10);
 
-fn open(reader: &LogReader) -> Result<FleetLog, Failure> {
+/// Opens the log that a merge reads.
+pub fn open(reader: &LogReader) -> Result<FleetLog, Failure> {
     let connection = weir_output::kafka::connection(&reader.log, &reader.group, LOG_TIMEOUT);
     FleetLog::open(&connection).map_err(|error| Failure::runtime(format!("log: {error}")))
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use weir_merge::{Closed, Occasion, ResultError};
+use weir_merge::{Closed, Occasion, Plan, ResultError};
 use weir_state::{Bounds, Identity, Record, Table};
 
 /// An output's position: the next result of each partition, and for each width the end of the newest bucket.
@@ -59,6 +59,8 @@ struct Partition {
 pub struct Rounds {
     /// Seconds by which other partitions must be ahead of one before they stop waiting for it.
     patience: i64,
+    /// Partitions that are announced for a later bucket have nothing of this one.
+    plan: Option<Plan>,
     position: Position,
     partitions: BTreeMap<u32, Partition>,
 }
@@ -71,6 +73,7 @@ impl Rounds {
         };
         Rounds {
             patience: grace,
+            plan: None,
             partitions: partitions
                 .map(|partition| (partition, begin(partition)))
                 .collect(),
@@ -80,6 +83,11 @@ impl Rounds {
 
     pub fn partitions(&self) -> Vec<u32> {
         self.partitions.keys().copied().collect()
+    }
+
+    /// How series are divided, as it was last announced.
+    pub fn follow(&mut self, plan: Plan) {
+        self.plan = Some(plan);
     }
 
     /// The next result of a partition to read; `None`: others come first.
@@ -137,7 +145,8 @@ impl Rounds {
             let mut buckets = of.waiting.iter().filter(|piece| !piece.is_correction);
             buckets.any(|piece| piece.start >= start)
         };
-        self.partitions.values().all(has_it)
+        let count = self.plan.as_ref().map_or(u32::MAX, |plan| plan.at(start));
+        self.partitions.range(..count).all(|(_, of)| has_it(of))
             || newest.is_some_and(|newest| newest - start > self.patience + 2 * i64::from(width))
     }
 

@@ -1,0 +1,47 @@
+//! What the brokers show to somebody who changes nothing.
+
+use rdkafka::admin::ResourceSpecifier;
+use rdkafka::consumer::{Consumer, ConsumerContext};
+
+use super::KafkaLog;
+use super::topics::{Maker, STAMPED};
+use crate::Error;
+use crate::examine::Seen;
+
+impl KafkaLog {
+    /// Which brokers there are, and the topic of records.
+    pub fn look(&mut self) -> Result<Seen, Error> {
+        let looked = self.look_once();
+        looked.map_err(|error| self.with_reason(error))
+    }
+
+    fn look_once(&mut self) -> Result<Seen, Error> {
+        let maker = self.maker()?;
+        let partitions = maker.partitions(&maker.topics.records)?;
+        Ok(Seen {
+            brokers: maker.known_brokers()?,
+            partitions,
+            is_stamped: partitions.and_then(|_| maker.is_stamped()),
+        })
+    }
+}
+
+impl<C: ConsumerContext> Maker<'_, C> {
+    fn known_brokers(&self) -> Result<usize, Error> {
+        let found = self.asking.fetch_metadata(None, self.brokers.timeout);
+        let found = found.map_err(|error| self.heard.explain("asking for brokers", error))?;
+        Ok(found.brokers().len())
+    }
+
+    /// Whether the brokers stamp the records. `None`: this user may not ask.
+    fn is_stamped(&self) -> Option<bool> {
+        let admin = self.admin().ok()?;
+        let topic = [ResourceSpecifier::Topic(&self.topics.records)];
+        let options = self.options();
+        let described = futures_executor::block_on(admin.describe_configs(&topic, &options)).ok()?;
+        let settings = described.into_iter().next()?.ok()?;
+        let (key, value) = STAMPED;
+        let stamp = settings.get(key)?.value.as_deref()?;
+        Some(stamp == value)
+    }
+}

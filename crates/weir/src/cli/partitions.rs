@@ -1,0 +1,100 @@
+//! `weir merge partitions`: among how many partitions the series of a fleet are divided, and an announcement of more.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+use weir_config::Role;
+use weir_merge::{Log as _, Plan};
+
+use super::table::duration;
+use crate::config;
+use crate::failure::Failure;
+use crate::run::open_log;
+
+/// Agents ask every 10 s, and hear within half a minute of partitions that a topic has got.
+const AFTER_MIN: Duration = Duration::from_secs(60);
+
+pub fn command() -> Command {
+    let number = Arg::new("number")
+        .value_name("NUMBER")
+        .value_parser(value_parser!(u32).range(1..=10_000))
+        .help("More partitions than there are; without it nothing is changed");
+    let after = Arg::new("after")
+        .long("after")
+        .value_name("TIME")
+        .default_value("5m")
+        .help("From which bucket on: an agent that does not reach the log until then divides as before, and its records are quarantined");
+    super::with_sources(
+        Command::new("partitions")
+            .about("Show among how many partitions series are divided, or announce more")
+            .long_about(
+                "Show among how many partitions the series of the fleet are divided, or announce more of them. The topics get them at once; series \
+                 move with a bucket that begins later, so that every agent knows it and no series is split. Give it the configuration of the merge.",
+            ),
+    )
+    .arg(number)
+    .arg(after)
+}
+
+pub fn partitions(arguments: &ArgMatches) -> Result<(), Failure> {
+    let after = after(arguments)?;
+    let loaded = config::load(&super::inputs_of(Role::Merge, arguments)?)?;
+    let reader = loaded.config.merge.as_ref().map(|merge| &merge.log);
+    let reader = reader.ok_or_else(|| Failure::usage("no merge is configured"))?;
+    if let Some(directory) = &reader.log.directory
+        && !directory.is_dir()
+    {
+        let shown = directory.display();
+        return Err(Failure::runtime(format!(
+            "log.directory: {shown}: there is no log"
+        )));
+    }
+    let failed = |error: weir_log::Error| Failure::runtime(format!("log: {error}"));
+    let mut log = open_log(reader)?;
+    let mut plan = log.plan().map_err(failed)?;
+    let now = super::status::unix_now() as i64;
+    if let Some(number) = arguments.get_one::<u32>("number").copied() {
+        may_become(&plan, number)?;
+        let from = now + after.as_secs() as i64;
+        log.announce(from, number).map_err(failed)?;
+        plan.announce(from, number);
+    }
+    super::print(&shown(&plan, now))
+}
+
+fn after(arguments: &ArgMatches) -> Result<Duration, Failure> {
+    let text = arguments.get_one::<String>("after").map_or("5m", String::as_str);
+    let wrong = |why: String| Failure::usage(format!("flag --after: {why}"));
+    let after = weir_units::parse_duration(text).map_err(|error| wrong(error.to_string()))?;
+    match after >= AFTER_MIN {
+        true => Ok(after),
+        false => Err(wrong(format!(
+            "{text} is too soon: agents need up to {} s to hear of it",
+            AFTER_MIN.as_secs()
+        ))),
+    }
+}
+
+/// Partitions that are gone would take what is in them along.
+fn may_become(plan: &Plan, number: u32) -> Result<(), Failure> {
+    let last = plan.at(i64::MAX);
+    match number > last {
+        true => Ok(()),
+        false => Err(Failure::usage(format!(
+            "{number} partitions: there are or will be {last}, and their number can only be raised"
+        ))),
+    }
+}
+
+fn shown(plan: &Plan, now: i64) -> String {
+    let mut text = format!("{} partitions\n", plan.at(now));
+    for (from, partitions) in plan.steps().filter(|(from, _)| *from > now) {
+        let left = duration((from - now) as u64);
+        let _ = writeln!(
+            text,
+            "{partitions} from the bucket on that begins at {from} (Unix seconds, in {left})"
+        );
+    }
+    text
+}

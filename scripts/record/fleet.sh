@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# What fleets cost: publishing and merging in one thread, lag and recovery with 1,000 agents, a real broker and two owners, and one centre
+# beside gostatsd's on the same samples where GOSTATSD_BIN names one (`go build ./cmd/gostatsd` in a checkout of it). About 5 minutes
+# once it is built. SERIES (of each agent on the broker: 1000), BUCKETS (11, 10 or more), SECONDS_OF_LOAD (20).
+source "$(dirname "$0")/common.sh"
+if [ -z "${FLEET_EXAMPLES:-}" ]; then
+  cargo build --release --locked -q --workspace --features weir/kafka --example merge_speed --example fleet_on_kafka
+fi
+examples=${FLEET_EXAMPLES:-$PWD/${CARGO_TARGET_DIR:-target}/release/examples}
+gostatsd=${GOSTATSD_BIN:-$(command -v gostatsd || true)}
+load() { cut -d' ' -f1-3 /proc/loadavg; }
+page=$pages/fleet.md
+{
+  header "A fleet" "scripts/record/fleet.sh"
+  echo "CPU time is what the scheduler counted for threads, so other programs on the machine disturb it less than they disturb lag and recovery. Load at the start: $(load)."
+  echo
+  echo "## Publishing and merging, one thread"
+  echo
+  for shape in "100 5000 4" "1000 1000 4"; do
+    echo '```text'
+    read -ra words <<<"$shape"
+    "$examples/merge_speed" "${words[@]}"
+    echo '```'
+  done
+  echo
+  echo "## 1,000 agents, one broker, two owners"
+  echo
+  echo "\`cargo run --release -p weir-log --features kafka --example fleet_on_kafka -- 1000 ${SERIES:-1000} 8 2 ${BUCKETS:-11}\`, load $(load). One process publishes what 1,000 agents would, each at its moment of the 10 s; the broker and the owners are processes of their own."
+  echo
+  echo '```text'
+  "$examples/fleet_on_kafka" 1000 "${SERIES:-1000}" 8 2 "${BUCKETS:-11}"
+  echo '```'
+  echo
+  echo "## One centre, three agents"
+  echo
+  if [ -n "$gostatsd" ]; then
+    echo "The same samples to three agents of each, which send on to one centre: \`scripts/record/fleet-peer.py\`. Load $(load)."
+    echo
+    echo "| centre | CPU per series state | idle, of a core | memory at most | counters sent | counters that came out | p99 series |"
+    echo "| --- | --- | --- | --- | --- | --- | --- |"
+    for kind in weir gostatsd; do
+      program=$WEIR_BIN
+      [ "$kind" = weir ] || program=$gostatsd
+      scripts/record/fleet-peer.py "$kind" "$bench" "$program" "${SECONDS_OF_LOAD:-20}" | tee "$results/fleet-$kind.json" |
+        jq -r '"| \(.program) | \(.cpu_us_per_state) us | \(.idle_cpu_percent) % | \(.memory_mib) MiB | \(.sent) | \(.counted) | \(.p99_series) |"'
+    done
+  else
+    echo "Not recorded: there is no gostatsd."
+  fi
+} >"$page.new"
+mv "$page.new" "$page"
+echo "written: $page"
