@@ -527,7 +527,7 @@ mod tests {
         into.merge(paths, &mut |path| match path {
             "none" => Err(SecretFault::Wrong {
                 path: path.into(),
-                wrong: "is not there",
+                wrong: "does not exist",
             }),
             _ => Ok(Secret::new(path)),
         })

@@ -610,7 +610,7 @@ fn the_shares_are_printed_before_a_start() {
         assert!(page.contains(line), "{line:?} is not in\n{page}");
     }
     assert!(!page.contains("tls_sessions"), "{page}");
-    assert!(!page.contains("open_bucket"), "{page}");
+    assert!(!page.contains("#   open_bucket "), "{page}");
     let (_, page) = weir(&[
         "check",
         "--memory",

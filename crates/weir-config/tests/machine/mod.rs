@@ -45,7 +45,7 @@ impl Host for Machine {
             Some("/token") => Ok(Secret::new("0123456789abcdef")),
             _ => Err(SecretFault::Wrong {
                 path: path.to_owned(),
-                wrong: "is not there",
+                wrong: "does not exist",
             }),
         }
     }
