@@ -202,7 +202,7 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
     ];
     for (number, step) in steps.iter().enumerate() {
         let mut new = Impostor::connect(&place.state());
-        new.hello(1, 1);
+        new.hello(2, 1);
         step(&mut new);
         drop(new);
         failures(number as u64 + 1);
@@ -217,7 +217,7 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
     );
     failures(5);
     let mut old = Impostor::connect(&place.state());
-    old.hello(1, 0);
+    old.hello(2, 0);
     assert!(old.until(REFUSED).contains("reads state up to version 0"));
     failures(6);
     // One that cannot bind what is new in its configuration.
