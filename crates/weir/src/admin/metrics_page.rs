@@ -20,7 +20,10 @@ with their timestamp, or dropped; `weir status` says whether these books balance
 
 /// Sections of the page: a title, and the prefixes of the fields in it.
 const GROUPS: [(&str, &[&str]); 14] = [
-    ("The process", &["version", "started", "reload", "state", "checkpoints"]),
+    (
+        "The process",
+        &["version", "started", "reload", "state", "checkpoints"],
+    ),
     ("Listeners", &["listeners"]),
     ("Clients", &["clients"]),
     ("Event loops", &["event_loop"]),
