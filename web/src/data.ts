@@ -8,6 +8,8 @@ export interface Loaded<T> {
   error: string | undefined;
 }
 
+const RETRY_SECONDS = 2;
+
 /** Fetches again every `seconds`, and whenever what is asked for changes. Old data stays until new data is there. */
 export function usePolled<T>(path: string | undefined, params: Params, seconds: number): Loaded<T> {
   const [state, setState] = useState<Loaded<T>>({ data: undefined, error: undefined });
@@ -17,14 +19,17 @@ export function usePolled<T>(path: string | undefined, params: Params, seconds: 
     const abort = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
     const load = async () => {
+      let again = seconds;
       try {
         const data = await get<T>(path, params, abort.signal);
         setState({ data, error: undefined });
       } catch (error) {
         if (abort.signal.aborted) return;
         setState((old) => ({ data: old.data, error: String((error as Error).message ?? error) }));
+        // What is loaded once is asked for until it is there.
+        again = Math.max(seconds, RETRY_SECONDS);
       }
-      if (!abort.signal.aborted && seconds > 0) timer = setTimeout(load, seconds * 1000);
+      if (!abort.signal.aborted && again > 0) timer = setTimeout(load, again * 1000);
     };
     load();
     return () => {

@@ -582,8 +582,8 @@ fn a_reload_divides_anew_and_loses_nothing() {
     rig.reload(&second, "second");
     assert_eq!(rig.events("queues", "queue_full"), 0, "{}", rig.share("queues"));
     assert!(part(&rig) > 0.7, "{}", part(&rig));
-    // Both are fed until both are full.
-    rig.until("queues", "queue_full", |rig, _| pass_on(rig, 500));
+    // Both are fed until both are full, little at a time, so that it is not overshot.
+    rig.until("queues", "queue_full", |rig, _| pass_on(rig, 300));
     assert!(part(&rig) < 1.2, "{}", part(&rig));
     rig.check("a reload", "queues", &["queue_full"]);
 }
