@@ -47,6 +47,34 @@ fn the_number_of_workers_may_change() {
     assert_eq!(total(&stdout, "c"), sent as f64);
 }
 
+/// The kernel would give datagrams to further sockets of an address at once, and nobody would read them.
+#[test]
+fn a_process_with_more_workers_that_fails_loses_nothing() {
+    // A request without an answer delays the hand-over: meanwhile the new process has its sockets.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1/metrics", deaf.local_addr().unwrap());
+    let place = Place::new();
+    let config = |workers: usize| {
+        let deaf = format!("  deaf: {{type: otlp, url: '{url}'}}\n");
+        place.configuration(&format!("workers: {workers}\n{STDOUT}{deaf}"))
+    };
+    let mut agent = place.start(&config(2));
+    let admin = agent.wait_for("admin on http://");
+    let senders = (0..8).map(|_| over_udp(agent.address())).collect();
+    let senders = Senders::start(senders, Duration::from_millis(2));
+    let _request = deaf.accept().unwrap();
+    let mut next = place.begin_to_take_over(&config(4));
+    next.wait_for("2 of 4 workers receive");
+    senders.wait_for_more();
+    next.signal("-KILL");
+    next.end();
+    agent.wait_for("hand-over failed; this process continues");
+    let sent = senders.end();
+    until("everything is received", || received(&admin) >= sent);
+    assert_eq!(received(&admin), sent);
+    agent.signal("-KILL");
+}
+
 /// Buckets of so many series that one is being closed most of the time.
 #[test]
 fn a_flush_under_way_ends_first() {

@@ -104,6 +104,12 @@ impl Passed {
         self.add(&stored_name(&of.address), descriptor, from);
     }
 
+    /// Whether another process passed them, which may have to continue with them.
+    pub fn are_of_process(&self) -> bool {
+        let is_of_process = |named: &Named| matches!(named.from, From::Process { .. });
+        self.sockets.iter().any(is_of_process)
+    }
+
     /// Closes other descriptors at once; duplicates are dropped.
     fn add(&mut self, name: &str, descriptor: OwnedFd, from: From) {
         match PassedSocket::new(descriptor) {

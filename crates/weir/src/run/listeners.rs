@@ -57,6 +57,8 @@ pub fn bind(
             "no listener is configured: set udp, uds, uds_stream or tcp",
         ));
     }
+    // The kernel would give datagrams to further sockets at once, and they would be lost if the previous process had to continue.
+    let may_add = !passed.are_of_process();
     let mut of_workers: Vec<Vec<(BoundSocket, ListenerId)>> = (0..workers).map(|_| Vec::new()).collect();
     let mut listeners: Vec<BoundListener> = Vec::new();
     let mut sockets: Vec<Vec<Adopted>> = Vec::new();
@@ -69,12 +71,19 @@ pub fn bind(
         let missing = match bound.first() {
             None if spread => weir_listener::bind_group(listener, workers),
             None => weir_listener::bind(listener).map(|socket| vec![socket]),
-            Some(first) if spread => {
+            Some(first) if spread && may_add => {
                 weir_listener::bind_beside(listener, &first.socket, workers.saturating_sub(kept))
             }
             Some(_) => Ok(Vec::new()),
         };
         let missing = missing.map_err(|error| Failure::runtime(error.to_string()))?;
+        if spread && !may_add && (1..workers).contains(&kept) {
+            tracing::warn!(
+                "{}: {kept} of {workers} workers receive, as many as the previous process had sockets; all of them after a start \
+                 that is no hand-over",
+                listener.address
+            );
+        }
         bound.extend(missing.into_iter().map(Adopted::own));
         let first = &bound[0].socket;
         let address = first.address().to_string();

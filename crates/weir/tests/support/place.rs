@@ -34,13 +34,18 @@ impl Place {
 
     /// The next process, which takes over from the one that runs.
     pub fn take_over(&self, config: &str) -> Agent {
+        let mut agent = self.begin_to_take_over(config);
+        agent.wait_for("hand-over: took over from weir ");
+        agent
+    }
+
+    /// A process that asks the one that runs to hand over.
+    pub fn begin_to_take_over(&self, config: &str) -> Agent {
         let mut bash = Command::new("bash");
         bash.args(["-c", "exec \"$0\" \"$@\" --take-over", env!("CARGO_BIN_EXE_weir")])
             .env_clear()
             .env("WEIR_STATE_PATH", self.state());
-        let mut agent = Agent::start_by(bash, config);
-        agent.wait_for("hand-over: took over from weir ");
-        agent
+        Agent::start_by(bash, config)
     }
 
     pub fn configuration(&self, more: &str) -> String {
