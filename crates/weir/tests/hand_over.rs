@@ -276,6 +276,13 @@ fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
     );
     assert_eq!(pid(), first);
 
+    // One that fails when it has begun to take over counts once, too.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = config.replace("127.0.0.1:0", &taken.local_addr().unwrap().to_string());
+    agent.rewrite(&taken);
+    let (succeeded, said) = upgrade(&place.state());
+    assert!(!succeeded && said.contains("could not prepare itself"), "{said}");
+
     agent.rewrite(&config);
     let (succeeded, said) = upgrade(&place.state());
     assert!(succeeded, "{said}");
@@ -284,6 +291,7 @@ fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
     assert_ne!(first, second);
     assert_eq!(received(&admin), 1);
     assert_eq!(status(&admin)["state"]["samples_open"], 1);
+    assert_eq!(status(&admin)["state"]["hand_over"]["failed"], 2);
 
     let signalled = Command::new("kill").args(["-USR2", &second.to_string()]).status();
     assert!(signalled.unwrap().success());

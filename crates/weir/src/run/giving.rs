@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -41,6 +41,8 @@ pub struct Giver {
     pub starter: Option<Starter>,
     /// The requester of the new process, which waits for the result.
     pub asked: Mutex<Vec<Channel>>,
+    /// A process was started, and neither took over nor failed yet.
+    pub is_awaited: AtomicBool,
     /// Signalled when another process has taken over.
     pub taken_over: tokio::sync::mpsc::Sender<()>,
 }
@@ -124,7 +126,11 @@ impl Giver {
     /// Notices that a started process has ended before it took over.
     fn watch_starter(&self) {
         while let Some(ended) = self.starter.as_ref().and_then(|starter| starter.wait().ok()) {
-            self.failed(&format!("the new process: {ended}"));
+            // If it had begun to take over, that has a reason of its own.
+            let _alone = lock(&self.agent.leaving);
+            if self.is_awaited.load(Ordering::Acquire) {
+                self.failed(&format!("the new process: {ended}"));
+            }
         }
     }
 
@@ -151,6 +157,7 @@ impl Giver {
 
     /// Starts the program on disk, which then takes over. `asked`: the requester, which gets the result.
     pub fn upgrade(&self, asked: Option<Channel>) {
+        self.is_awaited.store(true, Ordering::Release);
         let started = match &self.starter {
             Some(starter) => starter.go(),
             None => Err(io::Error::other("no process can start it")),
@@ -164,6 +171,7 @@ impl Giver {
 
     /// Reports in log and status that this process continues, and answers the requester.
     fn failed(&self, reason: &str) {
+        self.is_awaited.store(false, Ordering::Release);
         tracing::error!("hand-over failed; this process continues: {reason}");
         self.agent.view.hand_over().note_failure(reason);
         self.answer(hand_over::REFUSED, reason);
@@ -357,7 +365,10 @@ impl Giver {
             let counted = Arc::new(Mutex::new(Account::default()));
             let noted = counted.clone();
             worker.send(Command::Freeze(Box::new(Freeze {
-                put: Box::new(move |piece| lock(&passing).piece(number as u16, piece)),
+                put: Box::new(move |piece| {
+                    let written = lock(&passing).piece(number as u16, piece);
+                    written.map_err(|error| io::Error::new(error.kind(), format!("state_path: {error}")))
+                }),
                 lend: Box::new(move |event_loop| {
                     let account = send_connections(&channel, event_loop, &sources)?;
                     *lock(&noted) = account;
@@ -382,7 +393,7 @@ impl Giver {
             let of_worker = told.recv_timeout(hand_over::STEP_MAX);
             let of_worker = of_worker.map_err(|_| NotGiven::WorkerLate)?;
             let of_worker = of_worker.map_err(|error| NotGiven::Step {
-                what: "connections could not be sent",
+                what: "a worker could not give what it has",
                 error,
             })?;
             sum.since = sum.since.min(of_worker.since);

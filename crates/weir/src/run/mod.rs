@@ -1,7 +1,7 @@
 //! `weir run`: combines sockets, workers, pipeline, outputs and signals.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -157,6 +157,7 @@ fn control(
         admin: shared.map_err(|error| Failure::runtime(format!("admin: {error}")))?,
         starter,
         asked: Mutex::default(),
+        is_awaited: AtomicBool::default(),
         taken_over,
     });
     if let Some(path) = &config.running.state_path
