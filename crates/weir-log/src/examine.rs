@@ -30,7 +30,8 @@ impl Obstacle {
     /// By the client library's words, which are all that there is.
     pub fn of(error: &Error) -> Obstacle {
         // The name of a connection begins with its protocol.
-        let text = error.to_string().to_ascii_lowercase().replace("sasl_ssl://", "");
+        let text = error.to_string().to_ascii_lowercase();
+        let text = text.replace("sasl_ssl://", "").replace("sasl_plaintext://", "");
         let names = |words: &[&str]| words.iter().any(|word| text.contains(word));
         if names(&["authorization"]) {
             return Obstacle::Rights;
@@ -43,7 +44,8 @@ impl Obstacle {
             "ssl",
             "certificate",
             "tls",
-            "disconnected while requesting apiversion",
+            "requesting apiversion",
+            "in state apiversion_query",
         ]) {
             return Obstacle::Tls;
         }
@@ -90,8 +92,16 @@ mod tests {
                 Obstacle::Tls,
             ),
             (
-                "a:9093/bootstrap: Disconnected while requesting ApiVersion: might be caused by incorrect security.protocol configuration",
+                "a:9093/bootstrap: Disconnected: requesting ApiVersion: might be caused by incorrect security.protocol configuration",
                 Obstacle::Tls,
+            ),
+            (
+                "sasl_plaintext://a:9093/bootstrap: Disconnected: connection closed by peer: receive 0 after POLLIN (after 1ms in state APIVERSION_QUERY)",
+                Obstacle::Tls,
+            ),
+            (
+                "sasl_plaintext://a:9093/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT)",
+                Obstacle::Address,
             ),
             (
                 "sasl_ssl://a:9093/bootstrap: SASL authentication error: Authentication failed during authentication due to invalid credentials",

@@ -13,6 +13,9 @@ use crate::{Brokers, Error};
 /// How long a line of the client library can explain errors.
 const EXPLAINS: Duration = Duration::from_secs(60);
 
+/// The client library's mark on lines about a connection that failed. A broker that hangs up is only information to it.
+const FAILED_CONNECTION: &str = "FAIL";
+
 /// Text before the reason in an error.
 pub(crate) const REASON: &str = "; last failure of a connection: ";
 
@@ -47,15 +50,16 @@ impl Heard {
 }
 
 impl ClientContext for Heard {
-    fn log(&self, level: RDKafkaLogLevel, _facility: &str, line: &str) {
-        if (level as i32) <= RDKafkaLogLevel::Error as i32 {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        if (level as i32) <= RDKafkaLogLevel::Error as i32 || facility == FAILED_CONNECTION {
             self.note(line);
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // The end of a partition is not an error.
-        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::PartitionEOF) {
+        let code = error.rdkafka_error_code();
+        // The end of a partition is not an error, and that all connections failed is no reason: each has its own.
+        if code != Some(RDKafkaErrorCode::PartitionEOF) && code != Some(RDKafkaErrorCode::AllBrokersDown) {
             self.note(&format!("{error}: {reason}"));
         }
     }
@@ -71,7 +75,7 @@ pub(crate) fn config(brokers: &Brokers) -> ClientConfig {
         .set("reconnect.backoff.max.ms", "2000")
         // How late partitions that were added are seen.
         .set("topic.metadata.refresh.interval.ms", "30000")
-        .set_log_level(RDKafkaLogLevel::Error);
+        .set_log_level(RDKafkaLogLevel::Info);
     secure(&mut config, brokers);
     config
 }

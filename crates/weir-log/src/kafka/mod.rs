@@ -39,6 +39,9 @@ const KNOWN_IDLE: Duration = Duration::from_millis(200);
 /// Sleep between two attempts in the loops below.
 const STEP: Duration = Duration::from_millis(20);
 
+/// How long the client library's queued events are read for a reason. A shorter time may end before the reason's turn.
+const EVENTS: Duration = Duration::from_millis(200);
+
 /// The offsets of a partition at a moment.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
@@ -142,7 +145,7 @@ impl KafkaLog {
     fn with_reason(&self, error: Error) -> Error {
         match (error, &self.writer) {
             (Error::Kafka { doing, what }, Some(writer)) if !what.contains(client::REASON) => {
-                writer.client().poll(Duration::ZERO);
+                writer.client().poll(EVENTS);
                 self.heard.explain(doing, what)
             }
             (error, _) => error,

@@ -93,10 +93,12 @@ fn tls_passwords_and_rights() {
     // The system does not know the authority of the certificate.
     let mut unknown = settings("owner", Mechanism::ScramSha256);
     unknown.tls = Some(Tls::default());
+    obstacle(unknown.clone(), Obstacle::Tls);
     expect(unknown, "certificate");
     let mut plain = settings("owner", Mechanism::ScramSha256);
     plain.tls = None;
-    expect(plain, "last failure of a connection");
+    obstacle(plain.clone(), Obstacle::Tls);
+    expect(plain, "Disconnected");
     assert!(!format!("{:?}", settings("owner", Mechanism::Plain)).contains("password\""));
 }
 
