@@ -32,7 +32,7 @@ program() { # NAME BYTES_MAX
   echo "$name: $size bytes"
 }
 agent() { # NAME FEATURES
-  local name=$1 root=$work/root left
+  local name=$1 root=$work/tree left
   "$dist/$name" --version --json >"$work/about" || fail "$name --version --json"
   jq -e '.is_static and .is_optimised and .has_page and (.commit | length >= 40)' "$work/about" >/dev/null || fail "$name: $(cat "$work/about")"
   [ "$(jq -r '.features | join(",")' "$work/about")" = "$2" ] || fail "the features of $name: $(jq -c .features "$work/about")"

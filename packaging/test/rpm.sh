@@ -8,15 +8,15 @@ trap 'rm -rf "$work"' EXIT
 check() { # RPM
   local rpm=$1 name
   name=$(rpm -qp --nosignature --queryformat '%{NAME}' "$rpm")
-  rm -rf "$work/root"
+  rm -rf "$work/tree"
   rpm --checksig --nosignature "$rpm" | grep 'digests OK' >/dev/null || fail "it is damaged"
-  mkdir "$work/root"
-  rpm --root "$work/root" --initdb
-  rpm --root "$work/root" --nodeps --noscripts --nosignature -i "$rpm"
-  "$work/root/usr/bin/weir" --version >/dev/null || fail "the binary does not run"
-  [ "$(rpm --root "$work/root" -V --nodeps "$name")" = "" ] || fail "what was installed differs"
+  mkdir "$work/tree"
+  rpm --root "$work/tree" --initdb
+  rpm --root "$work/tree" --nodeps --noscripts --nosignature -i "$rpm"
+  "$work/tree/usr/bin/weir" --version >/dev/null || fail "the binary does not run"
+  [ "$(rpm --root "$work/tree" -V --nodeps "$name")" = "" ] || fail "what was installed differs"
   dpkg-deb --fsys-tarfile "$dist/${name}"_*_amd64.deb | tar -t | sed 's#^\.##; /\/$/d' | grep -v 'lintian\|changelog.Debian' | sort >"$work/deb"
-  (cd "$work/root" && find etc/weir usr -type f -printf '/%p\n' | grep -v '/var/lib/rpm\|/sysimage/' | sort) >"$work/rpm"
+  (cd "$work/tree" && find etc/weir usr -type f -printf '/%p\n' | grep -v '/var/lib/rpm\|/sysimage/' | sort) >"$work/rpm"
   diff "$work/deb" "$work/rpm" || fail "the packages have other files"
   rpm -qp --nosignature --configfiles "$rpm" | grep -x /etc/weir/weir.yaml >/dev/null || fail "weir.yaml is no configuration file"
   echo "rpm.sh: $name: passed"
@@ -25,6 +25,6 @@ rpms=("$dist"/weir*.x86_64.rpm)
 for one in "${rpms[@]}"; do check "$one"; done
 # Both have the program under the same name, so that not both can be there.
 if [ "${#rpms[@]}" = 2 ]; then
-  ! rpm --root "$work/root" --nosignature --test -i "${rpms[@]}" >"$work/log" 2>&1 || fail "both can be installed"
+  ! rpm --root "$work/tree" --nosignature --test -i "${rpms[@]}" >"$work/log" 2>&1 || fail "both can be installed"
   grep conflicts "$work/log" >/dev/null || { cat "$work/log"; fail "the refusal names no conflict"; }
 fi

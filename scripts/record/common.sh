@@ -14,6 +14,8 @@ if [ -z "${WEIR_BENCH:-}" ] || [ -z "${WEIR_BIN:-}" ]; then
   cargo build --release --locked -q -p weir -p weir-bench
 fi
 bench=${WEIR_BENCH:-$PWD/${CARGO_TARGET_DIR:-target}/release/weir-bench}
+# weir would take it for a setting.
+export -n WEIR_BENCH
 export WEIR_BIN=${WEIR_BIN:-$PWD/${CARGO_TARGET_DIR:-target}/release/weir}
 pages=${RECORD_DIR:-docs/benchmarks}
 results=${RESULTS:-results}
