@@ -3,7 +3,7 @@
 NAME is that of the binary's file. An agent tells its features.
 
 Both come from what cargo resolved, with nothing to install, and give the same bytes for the same lock files. ARCHITECTURE.md says how
-they compare with those of cargo-cyclonedx and cargo-about."""
+the components compare with those of cargo-cyclonedx."""
 
 import json
 import os
