@@ -44,17 +44,23 @@ field() { python3 -c 'import json,sys; v=json.load(sys.stdin)
 for key in sys.argv[1].split("."): v=v[int(key)] if key.isdigit() else v[key]
 print(v)' "$1"; }
 
+# The budget is about contexts: no output, no history. Beside it the same with both, as an agent without configuration runs.
 memory() {
-  start
+  printf 'outputs: {prometheus: {enabled: false}}\nhistory: 0\n' >"$work/alone.yaml"
+  start --config "$work/alone.yaml"
   pause 2
   echo "| resident memory, idle | $(resident) MiB | 10 MiB |"
   stop
-  local row
+  local row alone
   for row in 3000:20 10000:30 100000:90 250000:160; do
     contexts "${row%:*}"
+    start --config "$work/alone.yaml" --bucket-width 2s
+    load --profile "$work/${row%:*}.yaml" --rate '100k msg/s' --duration 12s >/dev/null
+    alone=$(resident)
+    stop
     start --bucket-width 2s
     load --profile "$work/${row%:*}.yaml" --rate '100k msg/s' --duration 12s >/dev/null
-    echo "| resident memory, ${row%:*} contexts | $(resident) MiB | ${row#*:} MiB |"
+    echo "| resident memory, ${row%:*} contexts; with history and scrape | $alone MiB; $(resident) MiB | ${row#*:} MiB |"
     stop
   done
 }
