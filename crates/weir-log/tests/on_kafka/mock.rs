@@ -1,5 +1,6 @@
 //! Rare answers of a broker, from the client library's mock.
 
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use rdkafka::mocking::MockCluster;
@@ -8,7 +9,9 @@ use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Answer};
 use weir_log::{Brokers, KafkaLog};
 use weir_merge::{Assignment, Commit, CommitError, Log};
 
-use crate::fleet::{brokers, until};
+use crate::fleet::{PATIENCE, brokers, until};
+
+const ROUNDS: usize = 3;
 
 type Mock = MockCluster<'static, DefaultProducerContext>;
 
@@ -43,6 +46,23 @@ fn owner(brokers: &Brokers) -> (KafkaLog, u64) {
         found.is_some()
     });
     (log, found.unwrap())
+}
+
+/// A client that closes must not be asked for the proof of ownership: the answer may never come.
+#[test]
+fn owners_leave_whenever_they_want() {
+    let (mock, brokers) = mock("leaving");
+    for _ in 0..ROUNDS {
+        mock.broker_up(1).unwrap();
+        let (log, _) = owner(&brokers);
+        mock.broker_down(1).unwrap();
+        let (left, leaving) = channel();
+        std::thread::spawn(move || {
+            drop(log);
+            left.send(())
+        });
+        leaving.recv_timeout(PATIENCE).expect("it has left");
+    }
 }
 
 fn commit() -> Commit {
