@@ -80,7 +80,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, String)>) -> io
             collect(root, &path, files)?;
         } else if let Ok(name) = path.strip_prefix(root) {
             let name = name.to_string_lossy().into_owned();
-            // What keeps the folder in the repository.
+            // The file that keeps the folder in the repository.
             if !name.starts_with('.') {
                 files.push((path, name));
             }

@@ -1,4 +1,4 @@
-//! How the log of a fleet is reached: the same words for publishing agents and for merges.
+//! Connection to the log of a fleet: the same keys for publishing agents and for merges.
 
 use std::path::PathBuf;
 

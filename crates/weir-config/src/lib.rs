@@ -25,7 +25,7 @@ mod variables;
 
 pub use agent::{is_section, why_not_taken};
 pub use fleet_log::{KafkaClient, LogConnection, LogReader, Mechanism, Sasl as LogSasl, Tls as LogTls};
-pub use host::{Accounts, Host, HostFault, SecretFault, TlsContent, TlsFault, TlsPaths};
+pub use host::{Accounts, Host, HostError, SecretError, TlsContent, TlsFileError, TlsPaths};
 pub use load::{Loaded, load, load_as};
 pub use merge::{Merge, Role};
 pub use outputs::{Files, FromFiles, Output, OutputConfig, OutputType, SettingProblem, output_setting};
@@ -51,4 +51,4 @@ pub use types::{
     LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,
 };
 pub use value::{Fields, Refusal, Scalar, Typed};
-pub use variables::{VariableFault, adds_up, forward_target, gone_variable, in_our_words};
+pub use variables::{VariableError, adds_up, forward_target, gone_variable, in_our_words};

@@ -40,13 +40,13 @@ pub fn load_as<S>(
     host: &dyn Host,
 ) -> Result<Loaded<S>, Problems> {
     let document = document(inputs);
-    let (file, fault) = match &document {
+    let (file, error) = match &document {
         Ok(entries) => (entries.as_slice(), None),
-        Err(fault) => (&[][..], Some(fault)),
+        Err(error) => (&[][..], Some(error)),
     };
     let mut reader = Reader::new(role, inputs, host);
-    if let Some(fault) = fault {
-        reader.problem(reader.in_file(fault.line), "", &*fault.message);
+    if let Some(error) = error {
+        reader.problem(reader.in_file(error.line), "", &*error.message);
     }
     let merge = merge_settings(&mut reader, client, file);
     let own = own_settings(&mut reader, file);
@@ -137,17 +137,17 @@ fn with_line(file: &[(Key, Node)], note: &mut String) {
 }
 
 /// The entries of the file's top level.
-fn document(inputs: &Inputs<'_>) -> Result<Vec<(Key, Node)>, node::Fault> {
+fn document(inputs: &Inputs<'_>) -> Result<Vec<(Key, Node)>, node::YamlError> {
     let Some(file) = inputs.file else {
         return Ok(Vec::new());
     };
-    let bytes = file.content.map_err(|message| node::Fault {
+    let bytes = file.content.map_err(|message| node::YamlError {
         line: 0,
         message: message.to_owned(),
     })?;
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let valid = &bytes[..error.valid_up_to()];
-        node::Fault {
+        node::YamlError {
             line: 1 + valid.iter().filter(|byte| **byte == b'\n').count(),
             message: "is not valid UTF-8".to_owned(),
         }
@@ -155,7 +155,7 @@ fn document(inputs: &Inputs<'_>) -> Result<Vec<(Key, Node)>, node::Fault> {
     top_level(text)
 }
 
-fn top_level(text: &str) -> Result<Vec<(Key, Node)>, node::Fault> {
+fn top_level(text: &str) -> Result<Vec<(Key, Node)>, node::YamlError> {
     match node::parse(text)? {
         None => Ok(Vec::new()),
         Some(node) if node.is_null() => Ok(Vec::new()),
@@ -163,7 +163,7 @@ fn top_level(text: &str) -> Result<Vec<(Key, Node)>, node::Fault> {
             content: Content::Map(entries),
             ..
         }) => Ok(entries),
-        Some(node) => Err(node::Fault {
+        Some(node) => Err(node::YamlError {
             line: node.line,
             message: format!(
                 "is {}; must be a mapping of settings, such as \"bucket_width: 10s\"",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::host::SecretFault;
+use crate::host::SecretError;
 use crate::node::{Content, Key, Node};
 use crate::reader::{Reader, Section};
 use crate::setting::{Gone, Setting, leaves};
@@ -422,8 +422,8 @@ impl Files<'_, '_, '_> {
             contents.push(secret.clone());
             Ok(secret)
         });
-        if let Err(fault) = merged {
-            reader.blame(&key, fault.to_string());
+        if let Err(error) = merged {
+            reader.blame(&key, error.to_string());
         } else if let Some(shown) = reader.find_shown(&key).filter(|_| !contents.is_empty()) {
             let redacted: Vec<String> = contents.iter().map(Secret::redacted).collect();
             shown.content = Some(redacted.join(", "));
@@ -442,8 +442,8 @@ pub trait FromFiles {
     fn merge(
         &mut self,
         paths: &Self::Paths,
-        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
-    ) -> Result<(), SecretFault>;
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretError>,
+    ) -> Result<(), SecretError>;
 
     /// Whether it can hold those of files besides what is written.
     const IS_LIST: bool = false;
@@ -455,14 +455,14 @@ impl FromFiles for Secret {
     fn merge(
         &mut self,
         path: &String,
-        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
-    ) -> Result<(), SecretFault> {
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretError>,
+    ) -> Result<(), SecretError> {
         if path.is_empty() {
             return Ok(());
         }
         let secret = read(path)?;
         if !self.is_empty() {
-            return Err(SecretFault::SetTwice);
+            return Err(SecretError::SetTwice);
         }
         *self = secret;
         Ok(())
@@ -475,8 +475,8 @@ impl FromFiles for Vec<Secret> {
     fn merge(
         &mut self,
         paths: &Vec<String>,
-        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
-    ) -> Result<(), SecretFault> {
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretError>,
+    ) -> Result<(), SecretError> {
         for path in paths {
             self.push(read(path)?);
         }
@@ -492,12 +492,12 @@ impl<T: FromFiles + Default> FromFiles for BTreeMap<String, T> {
     fn merge(
         &mut self,
         paths: &Self::Paths,
-        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
-    ) -> Result<(), SecretFault> {
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretError>,
+    ) -> Result<(), SecretError> {
         for (key, paths) in paths {
             let known = self.keys().find(|known| known.eq_ignore_ascii_case(key)).cloned();
             if known.is_some() && !T::IS_LIST {
-                return Err(SecretFault::EntrySetTwice(key.clone()));
+                return Err(SecretError::EntrySetTwice(key.clone()));
             }
             let into = self.entry(known.unwrap_or_else(|| key.clone())).or_default();
             into.merge(paths, read)?;
@@ -523,9 +523,9 @@ mod tests {
     use super::*;
 
     /// Every file holds its own name.
-    fn merge<T: FromFiles>(into: &mut T, paths: &T::Paths) -> Result<(), SecretFault> {
+    fn merge<T: FromFiles>(into: &mut T, paths: &T::Paths) -> Result<(), SecretError> {
         into.merge(paths, &mut |path| match path {
-            "none" => Err(SecretFault::Wrong {
+            "none" => Err(SecretError::Wrong {
                 path: path.into(),
                 wrong: "does not exist",
             }),

@@ -125,11 +125,11 @@ impl<'i> Reader<'i> {
             // Half of an address; without the other half nothing is forwarded.
             Some(host) if name == FORWARD_HOST => {
                 let target = variables::forward_target(host, variables::forward_port(self.inputs)?);
-                let target = target.map_err(|fault| Refusal::new(0, fault.to_string()));
+                let target = target.map_err(|error| Refusal::new(0, error.to_string()));
                 target.and_then(|target| node_of(kind, &target, Separator::Comma))
             }
             Some(text) => variables::in_our_words(name, text)
-                .map_err(|fault| Refusal::new(0, fault.to_string()))
+                .map_err(|error| Refusal::new(0, error.to_string()))
                 .and_then(|text| node_of(kind, &text, Separator::CommaOrSpace)),
         };
         Some(Candidate {

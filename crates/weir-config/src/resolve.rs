@@ -188,8 +188,8 @@ impl Resolver<'_, '_> {
     }
 
     fn ok<T: Default>(&mut self, key: &str, result: Result<T, impl Display>) -> T {
-        result.unwrap_or_else(|fault| {
-            self.problem(key, fault.to_string());
+        result.unwrap_or_else(|error| {
+            self.problem(key, error.to_string());
             T::default()
         })
     }
@@ -415,13 +415,13 @@ impl Resolver<'_, '_> {
                     self.holds("tcp_tls_client_ca", authorities);
                 }
             }
-            Err(fault) => {
-                let key = match &fault.path {
+            Err(error) => {
+                let key = match &error.path {
                     path if *path == files.certificate => "tcp_tls_certificate",
                     path if *path == files.key => "tcp_tls_key",
                     _ => "tcp_tls_client_ca",
                 };
-                self.problem(key, fault.message);
+                self.problem(key, error.message);
             }
         }
         if no_tcp {
@@ -507,9 +507,9 @@ impl Resolver<'_, '_> {
                 self.0.notes.extend(notes);
                 rules
             }
-            Err(faults) => {
-                for fault in faults {
-                    self.problem(&fault.path, fault.message);
+            Err(errors) => {
+                for error in errors {
+                    self.problem(&error.path, error.message);
                 }
                 RuleConfig::default()
             }

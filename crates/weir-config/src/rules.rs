@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_protocol::Kind as MetricKind;
 use weir_rules::{
-    Definitions, Effect, Fault, HistogramChoice, HostRule, Kinds, Mapping, Pattern, RuleLimits, RuleSet,
+    Definitions, Effect, HistogramChoice, HostRule, Kinds, Mapping, Pattern, RuleError, RuleLimits, RuleSet,
     TagStyles, ValueAction, ValueRule, lint,
 };
 
@@ -107,7 +107,7 @@ choices! {
 }
 
 choices! {
-    /// How names carry tags.
+    /// The format of tags in names.
     pub enum TagStyle {
         /// `name#key=value,key=value`
         Librato: "librato",
@@ -226,12 +226,12 @@ pub struct RuleConfig {
 pub(crate) fn resolve(
     written: &crate::table::Rules,
     around: &Around<'_>,
-) -> Result<(RuleConfig, Vec<String>), Vec<Fault>> {
-    let mut faults = Vec::new();
+) -> Result<(RuleConfig, Vec<String>), Vec<RuleError>> {
+    let mut errors = Vec::new();
     let filters = written.metric_tag_filterlist.len();
     let definitions = Definitions {
         profiles: written.mapper_profiles.iter().map(profile).collect(),
-        rules: rules(written, &mut faults),
+        rules: rules(written, &mut errors),
         tag_styles: tag_styles(&written.tag_styles),
     };
     let percentiles = percentiles(&written.rules);
@@ -240,20 +240,20 @@ pub(crate) fn resolve(
     if suffixes.len() > SUFFIXES_MAX {
         let aggregates = HistogramAggregate::ALL.len();
         let (found, allowed) = (suffixes.len() - aggregates, SUFFIXES_MAX - aggregates);
-        fault(
-            &mut faults,
+        add_error(
+            &mut errors,
             "rules",
             format!(
                 "histogram_percentiles and the percentiles of rules are {found} different ones; at most {allowed} are allowed"
             ),
         );
     }
-    let of_set = |more: Fault| Fault {
+    let of_set = |more: RuleError| RuleError {
         path: path_as_written(&more.path, filters),
         message: more.message,
     };
     match RuleSet::new(definitions, &suffixes, RuleLimits::default()) {
-        Ok(set) if faults.is_empty() => {
+        Ok(set) if errors.is_empty() => {
             let notes = lint::lint(&set, around.namespace, around.is_filtered)
                 .into_iter()
                 .map(|finding| format!("{}: {}", path_as_written(&finding.path, filters), finding.message))
@@ -261,16 +261,16 @@ pub(crate) fn resolve(
             let set = Arc::new(set);
             Ok((RuleConfig { set, percentiles }, notes))
         }
-        Ok(_) => Err(faults),
+        Ok(_) => Err(errors),
         Err(more) => {
-            faults.extend(more.into_iter().map(of_set));
-            Err(faults)
+            errors.extend(more.into_iter().map(of_set));
+            Err(errors)
         }
     }
 }
 
-fn fault(faults: &mut Vec<Fault>, path: impl Into<String>, message: impl Into<String>) {
-    faults.push(Fault {
+fn add_error(errors: &mut Vec<RuleError>, path: impl Into<String>, message: impl Into<String>) {
+    errors.push(RuleError {
         path: path.into(),
         message: message.into(),
     });
@@ -390,42 +390,42 @@ fn mapping(written: &ProfileMapping) -> Mapping {
 }
 
 /// Tag filters, then rules.
-fn rules(written: &crate::table::Rules, faults: &mut Vec<Fault>) -> Vec<weir_rules::Rule> {
+fn rules(written: &crate::table::Rules, errors: &mut Vec<RuleError>) -> Vec<weir_rules::Rule> {
     let filters = &written.metric_tag_filterlist;
-    let mut rules: Vec<_> = (0..filters.len()).map(|at| filter(filters, at, faults)).collect();
+    let mut rules: Vec<_> = (0..filters.len()).map(|at| filter(filters, at, errors)).collect();
     let own = written.rules.iter().enumerate();
-    rules.extend(own.map(|(at, written)| rule(written, at, faults)));
+    rules.extend(own.map(|(at, written)| rule(written, at, errors)));
     rules
 }
 
-fn rule(written: &Rule, at: usize, faults: &mut Vec<Fault>) -> weir_rules::Rule {
+fn rule(written: &Rule, at: usize, errors: &mut Vec<RuleError>) -> weir_rules::Rule {
     weir_rules::Rule {
         name: written.name.clone(),
         pattern: pattern(&written.pattern, written.match_type),
         kinds: kinds(&written.types),
-        effect: effect(written, &format!("rules[{at}]"), faults),
+        effect: effect(written, &format!("rules[{at}]"), errors),
         last: written.last,
         dry_run: written.dry_run,
     }
 }
 
 /// Rules of one output, for what the agent's rules have left. Problems are by key, such as `rules[2].match`.
-pub fn rules_of_output(written: &[Rule]) -> Result<RuleSet, Vec<Fault>> {
-    let mut faults = Vec::new();
+pub fn rules_of_output(written: &[Rule]) -> Result<RuleSet, Vec<RuleError>> {
+    let mut errors = Vec::new();
     let own = written.iter().enumerate();
-    let rules: Vec<weir_rules::Rule> = own.map(|(at, written)| rule(written, at, &mut faults)).collect();
+    let rules: Vec<weir_rules::Rule> = own.map(|(at, written)| rule(written, at, &mut errors)).collect();
     for (at, rule) in rules.iter().enumerate() {
         if rule.effect.histogram != HistogramChoice::default() {
             let message = "aggregates and percentiles are chosen where histograms become points, which this output does not do";
-            fault(&mut faults, format!("rules[{at}]"), message);
+            add_error(&mut errors, format!("rules[{at}]"), message);
         }
         if rule.dry_run {
             let message = "only the agent's own rules can be tried out";
-            fault(&mut faults, format!("rules[{at}].dry_run"), message);
+            add_error(&mut errors, format!("rules[{at}].dry_run"), message);
         }
     }
-    if !faults.is_empty() {
-        return Err(faults);
+    if !errors.is_empty() {
+        return Err(errors);
     }
     let definitions = Definitions {
         rules,
@@ -434,11 +434,11 @@ pub fn rules_of_output(written: &[Rule]) -> Result<RuleSet, Vec<Fault>> {
     RuleSet::new(definitions, &[], RuleLimits::default())
 }
 
-fn filter(filters: &[TagFilter], at: usize, faults: &mut Vec<Fault>) -> weir_rules::Rule {
+fn filter(filters: &[TagFilter], at: usize, errors: &mut Vec<RuleError>) -> weir_rules::Rule {
     let filter = &filters[at];
     if filter.metric_name.is_empty() {
         let path = format!("metric_tag_filterlist[{at}].metric_name");
-        fault(faults, path, "is missing; must be the name of a metric");
+        add_error(errors, path, "is missing; must be the name of a metric");
     }
     let same = filters[..at]
         .iter()
@@ -461,11 +461,11 @@ fn filter(filters: &[TagFilter], at: usize, faults: &mut Vec<Fault>) -> weir_rul
     }
 }
 
-fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
+fn effect(rule: &Rule, path: &str, errors: &mut Vec<RuleError>) -> Effect {
     let effect = Effect {
         drop: rule.drop,
-        tags: tags(rule, path, faults),
-        values: values(rule, path, faults),
+        tags: tags(rule, path, errors),
+        values: values(rule, path, errors),
         host: rule.host.clone(),
         add_tags: rule.add_tags.clone(),
         histogram: HistogramChoice {
@@ -477,11 +477,11 @@ fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
     if rule.add_tags.iter().any(is_no_tag) {
         let message =
             "has a tag that is empty or has a comma, a bar or a line end, which is not allowed in a tag";
-        fault(faults, format!("{path}.add_tags"), message);
+        add_error(errors, format!("{path}.add_tags"), message);
     }
     if effect == Effect::default() && rule.values.is_empty() && !rule.last {
         let message = "does nothing; must have one of drop, exclude_tags, include_tags, values, host, add_tags, aggregates, percentiles, last";
-        fault(faults, path, message);
+        add_error(errors, path, message);
     }
     let without_drop = Effect {
         drop: false,
@@ -489,32 +489,32 @@ fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
     };
     if effect.drop && without_drop != Effect::default() {
         let message = "cannot be combined with other effects: a dropped metric has none";
-        fault(faults, format!("{path}.drop"), message);
+        add_error(errors, format!("{path}.drop"), message);
     }
     effect
 }
 
-fn tags(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> weir_rules::TagFilter {
+fn tags(rule: &Rule, path: &str, errors: &mut Vec<RuleError>) -> weir_rules::TagFilter {
     match (rule.include_tags.as_slice(), rule.exclude_tags.as_slice()) {
         ([], []) => weir_rules::TagFilter::All,
         ([], excluded) => weir_rules::TagFilter::Exclude(excluded.to_vec()),
         (included, excluded) => {
             if !excluded.is_empty() {
                 let message = "cannot be combined with exclude_tags";
-                fault(faults, format!("{path}.include_tags"), message);
+                add_error(errors, format!("{path}.include_tags"), message);
             }
             weir_rules::TagFilter::Include(included.to_vec())
         }
     }
 }
 
-fn values(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Vec<ValueRule> {
+fn values(rule: &Rule, path: &str, errors: &mut Vec<RuleError>) -> Vec<ValueRule> {
     let mut values = Vec::new();
     for (number, value) in rule.values.iter().enumerate() {
         let path = format!("{path}.values[{number}]");
         if value.tag.is_empty() {
-            fault(
-                faults,
+            add_error(
+                errors,
                 format!("{path}.tag"),
                 "is missing; must be the key of a tag, or * for all",
             );
@@ -525,7 +525,7 @@ fn values(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Vec<ValueRule> {
                 only: value.only.clone(),
                 action,
             }),
-            Err((field, message)) => fault(faults, format!("{path}.{field}"), message),
+            Err((field, message)) => add_error(errors, format!("{path}.{field}"), message),
         }
     }
     values

@@ -19,7 +19,7 @@ pub struct Setting {
     pub effect: &'static str,
     /// The meaning of zero or empty; empty if neither is allowed or no explanation is needed.
     pub zero: &'static str,
-    /// Who would change it.
+    /// The users who would change it.
     pub who: &'static str,
     /// Variables of the Datadog Agent that mean the same, in order of preference.
     pub also: &'static [&'static str],
@@ -28,7 +28,7 @@ pub struct Setting {
     pub reload: Reload,
     /// An output is refused while this is empty, and setting it through the environment switches the output on.
     pub required: bool,
-    /// How the process uses the file that it names.
+    /// The process's use of the named file.
     pub path: Option<PathUse>,
     /// The setting whose secrets are in the files that this one names; empty text: none.
     pub file_of: &'static str,
@@ -76,7 +76,7 @@ pub enum Kind {
     Record(&'static [Setting]),
 }
 
-/// How the process uses a setting's path. The sandbox permits this use and no other.
+/// The process's use of the path in a setting. The sandbox permits this use and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathUse {
     /// This very file is read.
@@ -93,7 +93,7 @@ pub enum PathUse {
     Connect,
 }
 
-/// How a reload applies a changed setting of the agent itself. Changes of outputs are all applied.
+/// The effect of a reload on a changed setting of the agent itself. Changes of outputs are all applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
     /// Nothing: it needs a restart.
@@ -304,7 +304,7 @@ fn leaves_of(setting: &'static Setting) -> Vec<Leaf> {
     found
 }
 
-/// How many settings there are once records that are flat are taken apart.
+/// Number of settings, each field of a flat record counted separately.
 pub const fn count(declared: &[Setting]) -> usize {
     let (mut at, mut count) = (0, 0);
     while at < declared.len() {

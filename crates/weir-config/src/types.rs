@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use weir_rules::OriginPattern;
 
 use crate::choices;
-use crate::host::{Host, HostFault};
+use crate::host::{Host, HostError};
 use crate::setting::Kind;
 use crate::value::Scalar;
 
 choices! {
-    /// How TCP carries packets.
+    /// Framing of packets on TCP.
     pub enum Framing {
         /// Each packet follows its length in four bytes, the lowest first.
         Length: "length",
@@ -147,7 +147,7 @@ impl Listen {
         bind_host: &str,
         everywhere: bool,
         machine: &dyn Host,
-    ) -> Result<Option<SocketAddr>, HostFault> {
+    ) -> Result<Option<SocketAddr>, HostError> {
         let port = self.port;
         let host = match self.host.as_str() {
             "" if port == 0 => return Ok(None),

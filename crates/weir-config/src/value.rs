@@ -53,7 +53,7 @@ pub trait Scalar: Sized {
 
     fn parse(kind: &Kind, text: &str) -> Option<Self>;
 
-    /// How people are shown what was read from `text`.
+    /// The value read from `text`, formatted for users.
     fn show(&self, _kind: &Kind, text: &str) -> String {
         show_text(text)
     }
@@ -346,15 +346,15 @@ impl<'n> Fields<'n> {
 
 /// The default, as if it stood in the file.
 pub(crate) fn default_of(setting: &Setting) -> Result<Node, Refusal> {
-    let fault = |message: &str| Refusal::new(0, format!("default {:?}: {message}", setting.default));
+    let refusal = |message: &str| Refusal::new(0, format!("default {:?}: {message}", setting.default));
     match node::parse(setting.default) {
         Ok(Some(node)) => Ok(node),
-        Ok(None) => Err(fault("is empty")),
-        Err(error) => Err(fault(&error.message)),
+        Ok(None) => Err(refusal("is empty")),
+        Err(error) => Err(refusal(&error.message)),
     }
 }
 
-/// How a list is written in one text.
+/// A list, written as one text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Separator {
     /// Flags: commas.
@@ -377,7 +377,7 @@ pub(crate) fn node_of(kind: &Kind, text: &str, separator: Separator) -> Result<N
         Kind::List(_) | Kind::Map(_) | Kind::Record(_) => match node::parse(trimmed) {
             Ok(Some(node)) => Ok(node),
             Ok(None) => Err(Refusal::new(0, format!("is empty; must be {}", kind.allowed()))),
-            Err(fault) => Err(Refusal::new(0, fault.message)),
+            Err(error) => Err(Refusal::new(0, error.message)),
         },
         Kind::Text => Ok(scalar(text)),
         _ => Ok(scalar(trimmed)),

@@ -14,9 +14,9 @@ use crate::text::nearest;
 pub(crate) const FORWARD_HOST: &str = "DD_STATSD_FORWARD_HOST";
 const FORWARD_PORT: &str = "DD_STATSD_FORWARD_PORT";
 
-/// What is wrong with the value of a variable of the Datadog Agent.
+/// The error in the value of a variable of the Datadog Agent.
 #[derive(Debug, thiserror::Error)]
-pub enum VariableFault {
+pub enum VariableError {
     #[error("the port to forward to is {0:?}; must be from 1 to 65535")]
     Port(String),
     #[error("is {0:?}; must be a number of days")]
@@ -26,13 +26,13 @@ pub enum VariableFault {
 }
 
 /// The relay's target that a host and a port are.
-pub fn forward_target(host: &str, port: &str) -> Result<String, VariableFault> {
+pub fn forward_target(host: &str, port: &str) -> Result<String, VariableError> {
     match port.trim().parse::<u16>() {
         Ok(port) if port > 0 && host.contains(':') && !host.starts_with('[') => {
             Ok(format!("udp://[{host}]:{port}"))
         }
         Ok(port) if port > 0 => Ok(format!("udp://{host}:{port}")),
-        _ => Err(VariableFault::Port(port.to_owned())),
+        _ => Err(VariableError::Port(port.to_owned())),
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn forward_port<'i>(inputs: &'i Inputs<'_>) -> Option<&'i str> {
 }
 
 /// Translates a value of the Datadog Agent's variable where weir's values differ.
-pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, VariableFault> {
+pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, VariableError> {
     Ok(match (variable, text.trim()) {
         // The Datadog Agent removes files of the last process at once with this value.
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", "0") => "1s".into(),
@@ -50,12 +50,12 @@ pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, V
             format!("{days}d").into()
         }
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", other) => {
-            return Err(VariableFault::Days(other.to_owned()));
+            return Err(VariableError::Days(other.to_owned()));
         }
         ("DD_USE_V2_API_SERIES", "true" | "True" | "TRUE" | "t" | "1") => "v2".into(),
         ("DD_USE_V2_API_SERIES", "false" | "False" | "FALSE" | "f" | "0") => "v1".into(),
         ("DD_USE_V2_API_SERIES", other) => {
-            return Err(VariableFault::Bool(other.to_owned()));
+            return Err(VariableError::Bool(other.to_owned()));
         }
         _ => text.into(),
     })

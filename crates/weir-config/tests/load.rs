@@ -282,7 +282,7 @@ fn typing_slips_are_told_with_their_place_and_the_nearest_name() {
 }
 
 #[test]
-fn faults_of_several_settings_are_found_together() {
+fn errors_of_several_settings_are_found_together() {
     let error = refused(
         "tcp_tls_certificate: /c\ntcp_tls_key: /k\nsocket_owner: me\n",
         &[],

@@ -1,4 +1,4 @@
-//! What tables of contexts count.
+//! Counters of the context tables.
 
 use weir_counters::Moves::{Sign, Work};
 use weir_counters::{Series, counters};
@@ -32,7 +32,7 @@ counters! {
 }
 
 counters! {
-    /// What the raw-alias cache does.
+    /// Counters of the raw-alias cache.
     pub enum AliasCounter {
         /// Messages found by their bytes, without their values.
         Known = Series::gauge("weir_aliases", "contexts.aliases", "aliases"),

@@ -36,7 +36,7 @@ const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 
 const _: () = assert!(ORIGINS_MAX + SENDERS_BEYOND < NUMBER_MASK as usize);
 
-/// How a listener reads tags in names: with its own styles, or as the rules say.
+/// A listener's reading of tags in names: with its own styles, or as the rules say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameReading(u32);
 

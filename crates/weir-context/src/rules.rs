@@ -97,7 +97,7 @@ impl Default for Rules {
     }
 }
 
-/// What [`Rules::new`] takes.
+/// Arguments of [`Rules::new`].
 #[derive(Clone, Debug, Default)]
 pub struct RuleSettings {
     /// Mapper and rules.

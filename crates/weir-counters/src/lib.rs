@@ -33,7 +33,7 @@ pub enum Kind {
     Gauge,
 }
 
-/// How numbers of several workers become one.
+/// Combination of several workers' numbers into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Across {
     Sum,
@@ -59,7 +59,7 @@ pub struct Series {
     pub path: &'static str,
     /// Units of what is shown.
     pub unit: &'static str,
-    /// How much of what is counted makes one unit.
+    /// Counted steps per unit.
     pub per_unit: u64,
     pub kind: Kind,
     pub across: Across,
@@ -230,7 +230,7 @@ impl<C: Counter> PartialEq for Counts<C> {
 
 impl<C: Counter> Eq for Counts<C> {}
 
-/// Those that are not zero.
+/// The counters that are not zero.
 impl<C: Counter> fmt::Debug for Counts<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let moved = self.iter().filter(|(_, count)| *count > 0);

@@ -28,7 +28,7 @@ pub struct OpenBucket {
     sketches: Vec<u8>,
 }
 
-/// How two values of one series in one bucket are combined.
+/// Combination of two values of one series in one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     Add,

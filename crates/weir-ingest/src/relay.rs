@@ -48,7 +48,7 @@ pub struct RelaySettings {
     pub prefixes: Vec<String>,
     pub targets: Vec<RelayTarget>,
     pub routes: Arc<SharedRoutes>,
-    /// How long a line may wait for others.
+    /// Longest wait of a line for others.
     pub linger_ns: u64,
 }
 

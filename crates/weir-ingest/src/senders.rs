@@ -66,7 +66,7 @@ struct Process {
     idle_ticks: u8,
 }
 
-/// What is known of a packet's sender.
+/// Facts about a packet's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     Known(Identity),

@@ -1,4 +1,4 @@
-//! How much a source may send: token buckets by network and by address.
+//! Rate limits on sources: token buckets by network and by address.
 
 use std::collections::HashMap;
 use std::fmt;

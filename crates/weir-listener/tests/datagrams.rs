@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use support::{Harness, config};
-use weir_listener::{Address, BindFault, EventLoop, ListenerConfig, ListenerId, bind, bind_group};
+use weir_listener::{Address, BindErrorKind, EventLoop, ListenerConfig, ListenerId, bind, bind_group};
 use weir_listener::{ListenerCounter, LoopCounter};
 
 /// A socket that overflows soon, however much this machine gives one by default.
@@ -305,7 +305,7 @@ fn sockets_of_a_group_share_the_port_and_see_every_packet_once() {
     let address = harness.address(ids[0]).to_string();
     let error = bind_group(&config(&address), 2).err().unwrap();
     assert!(
-        matches!(error.fault, BindFault::PortInUse),
+        matches!(error.kind, BindErrorKind::PortInUse),
         "a second agent must not take part of it: {error}"
     );
 }

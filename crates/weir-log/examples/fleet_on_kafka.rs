@@ -81,7 +81,7 @@ fn main() {
     report(&arrivals, states, killed);
 }
 
-/// What owners spent on buckets, clients of Kafka included.
+/// CPU time that owners spent on buckets, clients of Kafka included.
 #[derive(Default)]
 struct Cost {
     spent: Duration,

@@ -2,10 +2,10 @@
 
 use crate::{Connection, Error};
 
-/// What a log shows.
+/// Facts about a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// How many brokers there are; a directory has none.
+    /// Number of brokers; a directory has none.
     pub brokers: usize,
     /// `None`: there is no topic yet.
     pub partitions: Option<u32>,
@@ -13,7 +13,7 @@ pub struct Seen {
     pub is_stamped: Option<bool>,
 }
 
-/// What keeps a client from the brokers.
+/// The obstacle between a client and the brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// Nobody answers there.

@@ -4,7 +4,7 @@
 //! closes buckets, and returns commits: results, marks of merged records, and the offset to continue with. Every owner that reads the same
 //! log from there produces the same bytes. An [`Owner`] does this for the partitions that a [`Log`] assigns to it.
 //!
-//! What this crate never does: I/O, read a clock, or infer from its arrival that a record is new.
+//! This crate never does I/O, reads a clock, or infers from its arrival that a record is new.
 
 mod agent;
 mod bucket;

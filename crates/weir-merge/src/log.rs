@@ -82,7 +82,7 @@ pub enum CommitError<E: std::error::Error + 'static> {
 pub trait Log {
     type Error: std::error::Error + 'static;
 
-    /// How series are divided among partitions.
+    /// Division of series among partitions.
     fn plan(&mut self) -> Result<Plan, Self::Error>;
 
     /// Appends a record to a partition and returns its offset. After an error the record may or may not be in the log.

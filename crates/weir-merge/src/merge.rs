@@ -28,7 +28,7 @@ const AGENT_BYTES: usize = 600;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub plan: Plan,
-    /// How long after its end a bucket waits for missing agents.
+    /// Time that a bucket waits for missing agents after its end.
     pub grace: i64,
     /// Maximum difference of an agent's clock from the log's.
     pub max_skew: i64,

@@ -233,7 +233,7 @@ impl Publisher {
     }
 }
 
-/// How many milliseconds after the end of a bucket an agent publishes it. Constant per agent, and spread over the bucket's width, so that
+/// Milliseconds from the end of a bucket until an agent publishes it. Constant per agent, and spread over the bucket's width, so that
 /// the agents of a fleet do not publish all at once.
 pub fn delay_ms(agent: AgentId, width: u32) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&agent.0) % (u64::from(width).max(1) * 1000)

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use weir_ingest::ProcessFound;
 
-use crate::cgroup::{Proc, ProcessFacts, ProcessFault};
+use crate::cgroup::{Proc, ProcessError, ProcessFacts};
 
-/// How long an answer is valid before the control group is read again.
+/// Validity of an answer; after it the control group is read again.
 const TTL: Duration = Duration::from_secs(60);
 
 /// Maximum processes. Beyond it the oldest look-ups are removed.
@@ -20,7 +20,7 @@ const PROCESSES_MAX: usize = 65_536;
 pub enum Looked {
     Container(Arc<str>),
     NoContainer,
-    Fault(ProcessFault),
+    Failed(ProcessError),
 }
 
 impl Looked {
@@ -36,7 +36,7 @@ impl Looked {
         match self {
             Looked::Container(id) => ProcessFound::Container(Box::from(&**id)),
             Looked::NoContainer => ProcessFound::NoContainer,
-            Looked::Fault(_) => ProcessFound::Unknown,
+            Looked::Failed(_) => ProcessFound::Unknown,
         }
     }
 
@@ -44,7 +44,7 @@ impl Looked {
         match self {
             Looked::Container(_) => "container",
             Looked::NoContainer => "no_container",
-            Looked::Fault(fault) => fault.as_str(),
+            Looked::Failed(error) => error.as_str(),
         }
     }
 }
@@ -54,18 +54,18 @@ impl fmt::Display for Looked {
         match self {
             Looked::Container(id) => write!(f, "its control group is that of container {id}"),
             Looked::NoContainer => f.write_str("its control group does not belong to a container"),
-            Looked::Fault(ProcessFault::Gone) => f.write_str("the process does not exist, or has ended"),
-            Looked::Fault(ProcessFault::Denied) => {
+            Looked::Failed(ProcessError::Gone) => f.write_str("the process does not exist, or has ended"),
+            Looked::Failed(ProcessError::Denied) => {
                 f.write_str("the kernel denies weir access to this process")
             }
-            Looked::Fault(ProcessFault::Unreadable) => {
+            Looked::Failed(ProcessError::Unreadable) => {
                 f.write_str("the kernel's answer about this process is invalid")
             }
         }
     }
 }
 
-/// How a process differs from the earlier look-up.
+/// Differences of a process from the earlier look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its number now belongs to another process.
@@ -105,14 +105,14 @@ impl Processes {
                 }
                 container.map_or(Looked::NoContainer, Looked::Container)
             }
-            Err(ProcessFault::Gone) => match self.known.get(&pid) {
+            Err(ProcessError::Gone) => match self.known.get(&pid) {
                 Some(known) if now - known.at < TTL => {
                     let container = known.facts.container.clone();
                     container.map_or(Looked::NoContainer, Looked::Container)
                 }
-                _ => Looked::Fault(ProcessFault::Gone),
+                _ => Looked::Failed(ProcessError::Gone),
             },
-            Err(fault) => Looked::Fault(fault),
+            Err(error) => Looked::Failed(error),
         }
     }
 
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(processes.look(7, now + TTL).container().as_deref(), Some(OTHER));
         assert_eq!(
             processes.look(7, now + 3 * TTL),
-            Looked::Fault(ProcessFault::Gone)
+            Looked::Failed(ProcessError::Gone)
         );
     }
 }

@@ -653,7 +653,7 @@ impl Running {
         let unknown = |who: &str| word(allowed.unknown(), "unknown", who);
         Some(match looked {
             Looked::NoContainer => word(allowed.no_container(), "no_container", "it is not in a container"),
-            Looked::Fault(_) => unknown("it is unknown"),
+            Looked::Failed(_) => unknown("it is unknown"),
             Looked::Container(id) => {
                 let tags = self.store.tags(&Entity::Container(id.clone()), Cardinality::High);
                 match allowed.container(id, tags.as_deref()) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::entity::{Cardinality, Entity, TagSet};
 
-/// How long an entity is kept after its source stops reporting it: messages of an ended container may still be on their way, and a
+/// Time for which an entity is kept after its source stops reporting it: messages of an ended container may still be on their way, and a
 /// restarted runtime reports nothing for a moment.
 const LINGER: Duration = Duration::from_secs(300);
 

@@ -27,7 +27,7 @@ pub struct Destination {
     pub way: Way,
 }
 
-/// How it is reached.
+/// The way to reach it.
 pub enum Way {
     Http {
         url: String,
@@ -97,14 +97,14 @@ pub fn destinations(settings: &OutputSettings) -> Result<Vec<Destination>, Start
 pub struct Reached {
     pub found: String,
     /// Further facts from an answer.
-    pub fault: Option<Fault>,
+    pub error: Option<AnswerError>,
     /// The clock of the other side, in Unix seconds.
     pub date: Option<i64>,
 }
 
 /// The error in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum AnswerError {
     KeyRefused,
     ProxyRefused,
     NoSuchPath,
@@ -122,7 +122,7 @@ impl Reached {
     fn found(found: impl Into<String>) -> Self {
         Reached {
             found: found.into(),
-            fault: None,
+            error: None,
             date: None,
         }
     }
@@ -192,31 +192,31 @@ async fn look_at(brokers: Brokers) -> Result<Reached, NotReached> {
     let topic = brokers.topic.clone();
     let look = tokio::task::spawn_blocking(move || weir_log::examine(&Connection::Kafka(brokers)));
     let looked = look.await.map_err(std::io::Error::from)?;
-    let fault = match looked {
+    let error = match looked {
         Ok(seen) => return Ok(judged_topic(&topic, &seen)),
         Err(error) => (Obstacle::of(&error), error.to_string()),
     };
-    let fault_of = |fault, found| {
+    let error_of = |error, found| {
         Ok(Reached {
             found,
-            fault: Some(fault),
+            error: Some(error),
             date: None,
         })
     };
-    match fault {
+    match error {
         (Obstacle::Address, error) => Err(NotReached::Brokers(error)),
-        (Obstacle::Tls, error) => fault_of(Fault::NoTls, error),
-        (Obstacle::Login, error) => fault_of(Fault::KeyRefused, error),
-        (Obstacle::Rights, error) => fault_of(Fault::NotAllowed, error),
+        (Obstacle::Tls, error) => error_of(AnswerError::NoTls, error),
+        (Obstacle::Login, error) => error_of(AnswerError::KeyRefused, error),
+        (Obstacle::Rights, error) => error_of(AnswerError::NotAllowed, error),
     }
 }
 
 fn judged_topic(topic: &str, seen: &Seen) -> Reached {
-    let (topic_is, fault) = match (seen.partitions, seen.is_stamped) {
-        (None, _) => ("there is no topic".to_owned(), Some(Fault::NoTopic)),
+    let (topic_is, error) = match (seen.partitions, seen.is_stamped) {
+        (None, _) => ("there is no topic".to_owned(), Some(AnswerError::NoTopic)),
         (Some(_), Some(false)) => (
             "without message.timestamp.type=LogAppendTime: the topic".to_owned(),
-            Some(Fault::SendersTime),
+            Some(AnswerError::SendersTime),
         ),
         (Some(partitions), _) => (format!("{partitions} partitions in topic"), None),
     };
@@ -226,7 +226,7 @@ fn judged_topic(topic: &str, seen: &Seen) -> Reached {
     };
     Reached {
         found: format!("{brokers}; {topic_is} {topic}"),
-        fault,
+        error,
         date: None,
     }
 }
@@ -252,11 +252,11 @@ async fn ask(
 }
 
 fn judged(answer: &Answer) -> Reached {
-    let fault = match answer.status {
-        401 | 403 => Some(Fault::KeyRefused),
-        407 => Some(Fault::ProxyRefused),
-        404 => Some(Fault::NoSuchPath),
-        500.. => Some(Fault::ServerFails),
+    let error = match answer.status {
+        401 | 403 => Some(AnswerError::KeyRefused),
+        407 => Some(AnswerError::ProxyRefused),
+        404 => Some(AnswerError::NoSuchPath),
+        500.. => Some(AnswerError::ServerFails),
         _ => None,
     };
     let date = answer.headers.get(DATE).and_then(|date| date.to_str().ok());
@@ -266,7 +266,7 @@ fn judged(answer: &Answer) -> Reached {
     };
     Reached {
         found: format!("it answers with {}{message}", answer.status),
-        fault,
+        error,
         date: date.and_then(http_date),
     }
 }

@@ -5,7 +5,7 @@ use weir_aggregate::Value;
 
 use crate::delivery::Reason;
 
-/// How an output exposes counters, for every series and as long as it runs: a name in Prometheus depends on it.
+/// An output's exposition of counters. It is the same for every series and never changes while the output runs: a name in Prometheus depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counters {
     /// A bucket that adds up to less than zero is refused.

@@ -108,10 +108,10 @@ async fn other_settings_begin_anew_and_say_so() {
     let check = |saved: Saved, name: &str, reason: &str| {
         let around = with(saved, &clock);
         let second = start(&settings(name), &around);
-        let faults = around.saved.finish();
+        let errors = around.saved.finish();
         assert!(
-            faults.len() == 1 && faults[0].reason.contains(reason),
-            "{faults:?}"
+            errors.len() == 1 && errors[0].reason.contains(reason),
+            "{errors:?}"
         );
         second
     };

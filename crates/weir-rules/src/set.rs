@@ -18,7 +18,7 @@ use crate::{
 
 mod compile;
 
-pub use compile::{Compiled, Fault};
+pub use compile::{Compiled, RuleError};
 
 /// Number of a mapping or rule in a set. Mappings come first, then rules, then the list of filtered names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

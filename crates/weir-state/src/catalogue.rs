@@ -64,7 +64,7 @@ pub struct Packed {
     pub bytes: Vec<u8>,
     /// Series states in it.
     pub states: u64,
-    /// How often [`Catalogue::put`] was called for them.
+    /// Number of calls of [`Catalogue::put`] for them.
     pub rows: u64,
 }
 
@@ -176,7 +176,7 @@ impl Catalogue {
         self.series.is_empty()
     }
 
-    /// How many series had no state in this many buckets.
+    /// Number of series without state in this many buckets.
     pub fn idle(&self, buckets: u32) -> usize {
         let oldest = self.bucket.saturating_sub(buckets);
         self.series.iter().filter(|known| known.seen < oldest).count()

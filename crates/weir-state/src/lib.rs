@@ -3,7 +3,7 @@
 //! Merging in any order and in any grouping gives the same bytes ([`Table`]). Any bytes decode to a [`Record`] or to a specific [`Error`],
 //! in memory bounded by [`BODY_BYTES_MAX`].
 //!
-//! What this crate never does: I/O, or read a clock.
+//! This crate never does I/O and never reads a clock.
 
 mod bins;
 mod catalogue;

@@ -11,7 +11,7 @@ const PRECISION: u8 = 14;
 /// The least that an estimate has: 2^4.
 const PRECISION_MIN: u8 = 4;
 
-/// How members are written: all of them, an estimate of [`PRECISION`], or one of a lower precision, which follows.
+/// Encoding of members: all of them, an estimate of [`PRECISION`], or one of a lower precision, which follows.
 const EXACT: u8 = 0;
 const ESTIMATE: u8 = 1;
 const COARSE: u8 = 2;

@@ -24,7 +24,7 @@ impl Bounds {
 }
 
 impl Default for Bounds {
-    /// Those of an agent, and a megabyte of members.
+    /// The limits of an agent, and a megabyte of members.
     fn default() -> Self {
         Bounds {
             members: 4096,

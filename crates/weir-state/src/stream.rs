@@ -92,7 +92,7 @@ impl StreamWriter {
         &self.writer.bytes
     }
 
-    /// What is written next begins again.
+    /// The next write starts over.
     pub fn clear(&mut self) {
         self.writer.bytes.clear();
     }

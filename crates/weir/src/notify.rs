@@ -58,7 +58,7 @@ impl Notify {
         self.watchdog
     }
 
-    /// How many descriptors the manager stores for the next process; zero if unknown (before systemd 254).
+    /// Number of descriptors that the manager stores for the next process; zero if unknown (before systemd 254).
     pub fn store_max(&self) -> usize {
         self.store_max
     }

@@ -254,7 +254,7 @@ fn wrong_requests_are_refused_with_a_reason() {
 #[test]
 fn what_is_off_or_not_ready_says_so() {
     let server = Server::start(Double {
-        ready: Err(NotReady::Fault("worker 0 has not started".to_owned())),
+        ready: Err(NotReady::Failed("worker 0 has not started".to_owned())),
         scrape: false,
         pieces: 3,
     });

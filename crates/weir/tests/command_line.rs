@@ -387,7 +387,7 @@ fn the_common_names_mean_what_they_mean_elsewhere() {
 }
 
 #[test]
-fn every_fault_in_a_file_names_line_key_and_what_is_allowed() {
+fn every_error_in_a_file_names_line_key_and_what_is_allowed() {
     let cases: &[(&str, &[&str])] = &[
         (
             "\nbucket_widht: 1s\n",
@@ -545,15 +545,15 @@ fn every_fault_in_a_file_names_line_key_and_what_is_allowed() {
 }
 
 /// Arguments, environment, what the message must contain.
-type FaultCase = (
+type ErrorCase = (
     &'static [&'static str],
     &'static [(&'static str, &'static str)],
     &'static [&'static str],
 );
 
 #[test]
-fn faults_of_other_sources_name_them() {
-    let cases: &[FaultCase] = &[
+fn errors_of_other_sources_name_them() {
+    let cases: &[ErrorCase] = &[
         (
             &["check", "--bucket-width", "x"],
             &[],

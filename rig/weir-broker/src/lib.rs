@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tempfile::TempDir;
 
-/// How long a broker may take until it answers.
+/// Time limit for a broker's first answer.
 const START: Duration = Duration::from_secs(180);
 
-/// How soon other brokers take over from a dead one.
+/// Time until other brokers take over from a dead one.
 const FAILOVER: &str = "broker.session.timeout.ms=4000\nbroker.heartbeat.interval.ms=1000\n";
 
 /// The directory of this crate.

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// Maximum entries of lists in a learned profile.
 const LIST_MAX: usize = 5000;
 
-/// What was read from the traffic.
+/// The profile read from the traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
     pub packets: u64,

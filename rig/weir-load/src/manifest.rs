@@ -182,7 +182,7 @@ pub struct Distinct {
     pub contexts: u64,
 }
 
-/// How sending went. Times are seconds.
+/// Result of sending. Times are in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sending {

@@ -14,7 +14,7 @@ use crate::{choices, settings};
 const RATE_MAX: u64 = 1 << 50;
 
 settings! {
-    /// How messages of some listeners are read. What is not set is as for all.
+    /// Reading of messages for selected listeners. Unset options are those of all listeners.
     pub struct ListenerReading {
         listener: String = "''";
         gauge_deltas: OwnGaugeDeltas = "default";
@@ -33,7 +33,7 @@ choices! {
 }
 
 choices! {
-    /// How names carry tags.
+    /// The format of tags in names.
     pub enum OwnTagStyle {
         /// As `tag_styles` says.
         Default: "default",

@@ -64,7 +64,7 @@ settings! {
 }
 
 settings! {
-    /// What metrics are called, and what is added to them.
+    /// Names of metrics, and additions to them.
     pub struct Names {
         hostname: String = "''"
             .effect("The host of messages that do not name one.")
@@ -124,7 +124,7 @@ settings! {
 }
 
 settings! {
-    /// What rules do to names and tags.
+    /// Effects of rules on names and tags.
     pub struct Rules {
         tag_styles: Vec<rules::TagStyle> = "[]"
             .effect("Styles of tags in names, besides tags after the type: `librato` for `name#a=b,c=d`, `influx` for `name,a=b,c=d`, `signalfx` for `name[a=b,c=d]`. weir takes them out of the name first. A tag without a value is dropped, and so is one without a key.")

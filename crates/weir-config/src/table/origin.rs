@@ -1,4 +1,4 @@
-//! Who sent a message, and which tags that brings.
+//! The sender of a message, and the sender's tags.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::settings;
 use crate::types::{Cardinality, SocketPath};
 
 settings! {
-    /// Who sent a message, and which tags that brings.
+    /// The sender of a message, and the sender's tags.
     pub struct Origin {
         origin_detection: bool = "false"
             .effect("Learn from the kernel which process sent a packet on a Unix socket.")

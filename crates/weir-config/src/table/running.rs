@@ -1,4 +1,4 @@
-//! What the process may use, and how it runs.
+//! Resources of the process and its execution.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -186,7 +186,7 @@ impl Ingest {
     }
 }
 
-/// What the contexts of some partitions have.
+/// State of the contexts of some partitions.
 fn encode(
     contexts: &Contexts,
     aggregator: &Aggregator,

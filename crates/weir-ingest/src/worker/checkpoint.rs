@@ -14,7 +14,7 @@ use crate::ingest::Ingest;
 /// Contexts looked at between two receive turns, and a partition more: less than a millisecond's worth.
 const SLICE_CONTEXTS: usize = 256;
 
-/// How long the next slice waits when too much is on its way to the disk.
+/// Wait before the next slice when too many bytes are on their way to the disk.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A part of a checkpoint, in the order in which they are made.
@@ -74,7 +74,7 @@ impl Checkpoints {
         }
     }
 
-    /// How soon the next slice is due; `None`: nothing is under way.
+    /// Time until the next slice is due; `None`: no checkpoint is in progress.
     pub(super) fn pause(&self) -> Option<Duration> {
         let pause = if self.is_waiting { PAUSE } else { Duration::ZERO };
         self.round.as_ref().map(|_| pause)

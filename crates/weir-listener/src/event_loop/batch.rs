@@ -53,7 +53,7 @@ pub(super) enum Sources<'a> {
 }
 
 impl<'a> PacketBatch<'a> {
-    /// How many packets.
+    /// Number of packets.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -79,7 +79,7 @@ impl Doze {
     }
 }
 
-/// How a listener asks for datagrams.
+/// A listener's request for datagrams.
 pub(super) struct Intake {
     /// The content of its socket.
     buffer_bytes: usize,
@@ -126,7 +126,7 @@ impl Intake {
 struct Received {
     /// Datagrams, those that were not let through included.
     count: usize,
-    /// How many were asked for.
+    /// Number requested.
     limit: usize,
     /// At the beginning of the ring.
     passed: usize,

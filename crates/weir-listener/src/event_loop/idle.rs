@@ -12,7 +12,7 @@ use crate::{ListenerCounter, LoopCounter};
 const IDLE_NANOS: u64 = 3600 * 1_000_000_000;
 /// If all places are taken, a newcomer evicts a connection after this much idle time. Clients flush every ten seconds or sooner.
 const IDLE_WHEN_FULL_NANOS: u64 = 60 * 1_000_000_000;
-/// How often all connections are looked at.
+/// Interval of the check of all connections.
 const LOOK_NANOS: u64 = 60 * 1_000_000_000;
 
 /// When connections are looked at next.

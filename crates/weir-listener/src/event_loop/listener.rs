@@ -12,7 +12,7 @@ use crate::socket_file::SocketFile;
 use crate::sys;
 use crate::{Address, BoundSocket, ListenerConfig, ListenerCounters, ListenerId};
 
-/// How long a descriptor is left alone after an error that would otherwise come back at once.
+/// Pause of a descriptor after an error that would otherwise recur at once.
 pub(super) const PAUSE_NANOS: u64 = 100_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -107,7 +107,7 @@ impl EventLoop {
         self.after_reading(slot, count >= EAGER_BYTES)
     }
 
-    /// What happens to a connection that was just read. A peer that had data may have more.
+    /// The fate of a connection that was just read. A peer that had data may have more.
     pub(super) fn after_reading(&mut self, slot: u32, eager: bool) -> Next {
         if !self.drain.is_on() {
             return if eager { Next::Again } else { Next::Wait };

@@ -10,7 +10,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::{Brokers, Error};
 
-/// How long a line of the client library can explain errors.
+/// Time for which a line of the client library can explain errors.
 const EXPLAINS: Duration = Duration::from_secs(60);
 
 /// The client library's mark on lines about a connection that failed. A broker that hangs up is only information to it.
@@ -73,7 +73,7 @@ pub(crate) fn config(brokers: &Brokers) -> ClientConfig {
         .set("client.id", "weir")
         .set("socket.keepalive.enable", "true")
         .set("reconnect.backoff.max.ms", "2000")
-        // How late partitions that were added are seen.
+        // Longest delay before added partitions are seen.
         .set("topic.metadata.refresh.interval.ms", "30000")
         .set_log_level(RDKafkaLogLevel::Info);
     secure(&mut config, brokers);

@@ -1,4 +1,4 @@
-//! What the brokers show to somebody who changes nothing.
+//! A read-only look at the brokers.
 
 use rdkafka::admin::ResourceSpecifier;
 use rdkafka::consumer::{Consumer, ConsumerContext};

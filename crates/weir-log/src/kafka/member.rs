@@ -167,7 +167,7 @@ impl Member {
         self.held.get(&partition) == Some(&generation)
     }
 
-    /// How often the proof changed.
+    /// Number of changes of the proof.
     pub fn proofs(&self) -> u64 {
         self.client.context().news().proofs
     }

@@ -39,7 +39,7 @@ const KNOWN_IDLE: Duration = Duration::from_millis(200);
 /// Sleep between two attempts in the loops below.
 const STEP: Duration = Duration::from_millis(20);
 
-/// How long the client library's queued events are read for a reason. A shorter time may end before the reason's turn.
+/// Time for which the client library's queued events are read for a reason. A shorter time may end before the reason's turn.
 const EVENTS: Duration = Duration::from_millis(200);
 
 /// The offsets of a partition at a moment.

@@ -21,7 +21,7 @@ const VERSION: u8 = 1;
 pub(crate) const REASON: &str = "weir-reason";
 pub(crate) const OFFSET: &str = "weir-offset";
 
-/// How long brokers keep the transaction of a dead owner open. Until then its partitions have no owner.
+/// Time for which brokers keep the transaction of a dead owner open. Until then its partitions have no owner.
 const OPEN_MILLISECONDS: &str = "20000";
 
 /// Maximum size of a snapshot, plus a margin.

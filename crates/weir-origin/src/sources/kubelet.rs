@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::http::{self, Identity, PATIENCE, Roots};
 use super::{
-    Feed, FileFault, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels, image,
+    Feed, FileError, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels, image,
     look_again_and_again,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
@@ -88,9 +88,9 @@ impl Look for Kubelet {
         // Read each time, because the token is rotated.
         match std::fs::read_to_string(&settings.token_file) {
             Ok(token) if token.len() <= TOKEN_BYTES_MAX => request = request.bearer_auth(token.trim()),
-            Ok(_) => return Err(FileFault::LongToken.of(&settings.token_file)),
+            Ok(_) => return Err(FileError::LongToken.of(&settings.token_file)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(FileFault::Read(error).of(&settings.token_file)),
+            Err(error) => return Err(FileError::Read(error).of(&settings.token_file)),
         }
         let answer = match tokio::time::timeout(PATIENCE, request.send()).await {
             Ok(Ok(answer)) => answer,

@@ -25,7 +25,7 @@ mod podinfo;
 pub use containerd::Containerd;
 pub use docker::Docker;
 pub use environment::Environment;
-pub use error::{CallFault, FileFault, LabelFault, LookError};
+pub use error::{CallError, FileError, LabelError, LookError};
 pub use file::{File, parse as parse_file};
 #[cfg(feature = "fuzzing")]
 pub(crate) use kubelet::described as kubelet_described;
@@ -101,7 +101,7 @@ trait Look: Send + 'static {
     fn look(&mut self) -> impl Future<Output = Result<Vec<Description>, LookError>> + Send;
 }
 
-/// How often a [`Look`] polls.
+/// Interval between the polls of a [`Look`].
 #[derive(Clone, Copy, Debug)]
 struct Rhythm {
     every: Duration,

@@ -31,7 +31,7 @@ const KEY: HeaderName = HeaderName::from_static("dd-api-key");
 const PAYLOAD_VERSION: &str = "5.0.215";
 /// Where a key is asked about.
 const VALIDATION_PATH: &str = "/api/v1/validate";
-/// How often a key is asked about.
+/// Interval between checks of a key.
 const VALIDATION_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Starts the output on the current tokio runtime. Fails with a sentence that names the setting or the path.

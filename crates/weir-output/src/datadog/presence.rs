@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use crate::delivery::Clock;
 use crate::settings::DatadogSettings;
 
-/// How often the agent reports that it runs; less often with wider buckets.
+/// Interval at which the agent reports that it runs; longer with wider buckets.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How often the host is described.
+/// Interval between descriptions of the host.
 const METADATA: Duration = Duration::from_secs(1800);
 
 /// The due reports.

@@ -6,7 +6,7 @@ use weir_sketch::Sketch;
 
 use crate::protobuf;
 
-/// How a point's value is to be read.
+/// The meaning of a point's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointKind {
     Rate,

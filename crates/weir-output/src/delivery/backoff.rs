@@ -1,4 +1,4 @@
-//! How long to leave a failing endpoint alone.
+//! The wait before the next attempt at a failing endpoint.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use super::endpoint::reached;
 use super::queue::Queue;
 use super::{Delivery, Encode, Items, Place, Release, Shared, Stage, lock};
 
-/// How long requests that are under way may take before they are given up, to be sent again by the new output.
+/// Time limit for open requests. After it they are cancelled, and the new output sends them again.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
 
 /// Longer than any task needs to end; a disk that hangs takes that long.

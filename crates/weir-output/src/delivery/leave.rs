@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::books::Class;
 use super::{Delivery, DiskQueue, Payload, Saved};
 
-/// How long an encoder may take to give its state.
+/// Time limit for an encoder to return its state.
 const ENCODER_MAX: Duration = Duration::from_secs(5);
 
 /// Payloads that wait for one endpoint, only in memory.

@@ -52,16 +52,16 @@ use inbox::Inbox;
 pub use leave::SavedQueue;
 pub use payload::Payload;
 pub use queue::{Lying, Order, Queue};
-pub use saved::{RestoreFault, Saved, SavedStates};
+pub use saved::{RestoreError, Saved, SavedStates};
 pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
 pub use surroundings::{Agent, Surroundings};
 pub use transport::{BoxFuture, Endpoint, Keep, Outcome, Parts, Transport};
 
-/// How long, per flush, encoding waits for queues that fill up although their endpoints take payloads.
+/// Time per flush that encoding waits for queues that fill up although their endpoints take payloads.
 const PACE_MAX: Duration = Duration::from_secs(1);
-/// How long a payload may stay open for more, when no flush ends it.
+/// Longest time that a payload stays open for more points when no flush ends it.
 const LINGER: Duration = Duration::from_secs(2);
-/// How long a stop waits for attempts at what a disk queue holds already: enough for an endpoint that takes it.
+/// Time that a stop waits for attempts at payloads that a disk queue holds already: enough for an endpoint that takes it.
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 /// A refused payload is logged at most this often per endpoint.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -197,7 +197,7 @@ pub(crate) async fn wait_for(progress: &Notify, mut is_so: impl FnMut() -> bool)
 }
 
 impl EndpointBooks {
-    /// What a disk queue held when it was opened.
+    /// Payloads found in a disk queue when it was opened.
     fn note_found(&mut self, found: &Found, output: &str, endpoint: &str) {
         if *found != Found::default() {
             tracing::info!(output, endpoint, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");

@@ -25,7 +25,7 @@ struct Entry {
     record: Option<RecordId>,
 }
 
-/// How much lies where.
+/// Sizes by place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lying {
     pub memory: Items,

@@ -22,7 +22,7 @@ pub struct Saved {
 #[derive(Debug, Default)]
 pub struct SavedStates {
     waiting: Mutex<BTreeMap<String, Saved>>,
-    faults: Mutex<Vec<RestoreFault>>,
+    errors: Mutex<Vec<RestoreError>>,
     queues: Mutex<BTreeMap<String, Vec<SavedQueue>>>,
     /// Since it was saved.
     away: Duration,
@@ -30,7 +30,7 @@ pub struct SavedStates {
 
 /// An output that starts without the state of the previous process, or without a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RestoreFault {
+pub struct RestoreError {
     pub output: String,
     pub reason: String,
 }
@@ -53,7 +53,7 @@ impl SavedStates {
     pub fn new(saved: BTreeMap<String, Saved>, away: Duration) -> Self {
         SavedStates {
             waiting: Mutex::new(saved),
-            faults: Mutex::default(),
+            errors: Mutex::default(),
             queues: Mutex::default(),
             away,
         }
@@ -98,30 +98,30 @@ impl SavedStates {
             match restore(&saved.bytes, self.away) {
                 Ok(0) => return,
                 Ok(refused) => format!("{refused} series do not fit into memory"),
-                Err(fault) => fault.to_string(),
+                Err(error) => error.to_string(),
             }
         };
-        lock(&self.faults).push(RestoreFault {
+        lock(&self.errors).push(RestoreError {
             output: name.to_owned(),
             reason,
         });
     }
 
     /// All outputs have started: state that none of them continues is dropped, and named.
-    pub fn finish(&self) -> Vec<RestoreFault> {
-        let mut faults = std::mem::take(&mut *lock(&self.faults));
+    pub fn finish(&self) -> Vec<RestoreError> {
+        let mut errors = std::mem::take(&mut *lock(&self.errors));
         let left = std::mem::take(&mut *lock(&self.waiting));
         let queues = std::mem::take(&mut *lock(&self.queues));
         let without_place = queues.into_iter().filter(|(_, queues)| !queues.is_empty());
-        faults.extend(without_place.map(|(output, queues)| RestoreFault {
+        errors.extend(without_place.map(|(output, queues)| RestoreError {
             output,
             reason: format!("{} waiting payloads have no endpoint any more", payloads(&queues)),
         }));
-        faults.extend(left.into_keys().map(|output| RestoreFault {
+        errors.extend(left.into_keys().map(|output| RestoreError {
             output,
             reason: "the output no longer exists".into(),
         }));
-        faults
+        errors
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::{Delivery, EndpointStatus, Items, OutputStatus, Stage};
 use crate::counters::OutputCounter;
 
-/// How long the last flush of an endpoint that fails, or whose disk queue holds everything, is waited for.
+/// Longest wait for the last flush of an endpoint that fails, or whose disk queue holds everything.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// How long before its end waiting is a last attempt made.
+/// Time before the end of that wait at which a last attempt is made.
 const LAST_ATTEMPT: Duration = Duration::from_millis(500);
 
 impl Delivery {

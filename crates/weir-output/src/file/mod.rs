@@ -60,7 +60,7 @@ settings! {
 }
 
 choices! {
-    /// How rotated files are compressed.
+    /// Compression of rotated files.
     pub enum Compression {
         Gzip: "gzip",
         Zstd: "zstd",
@@ -110,7 +110,7 @@ fn check(settings: &FileSettings) -> Result<(), SettingProblem> {
 const ROTATE_BYTES_MIN: u64 = 4 << 10;
 /// Bytes in one write, so that a file can end near its bound.
 const PAYLOAD_BYTES: usize = 256 << 10;
-/// How often a file's age is looked at, at least.
+/// Longest interval between checks of a file's age.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Start for FileSettings {

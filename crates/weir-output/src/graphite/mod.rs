@@ -182,7 +182,7 @@ const RESET_MARGIN: Duration = Duration::from_millis(20);
 
 /// Why a connection did not take a payload.
 #[derive(Debug, thiserror::Error)]
-enum SendFault {
+enum SendError {
     #[error("cannot connect: {0}")]
     Connect(#[source] std::io::Error),
     #[error("broke off: {0}")]
@@ -198,12 +198,12 @@ struct Tcp {
 impl Tcp {
     /// One connection per payload. The protocol has no answers, but a receiver sees the end of the stream only behind all
     /// that came before it: when it closes in turn, it has read everything.
-    async fn attempt(&self, body: &[u8]) -> Result<(), SendFault> {
+    async fn attempt(&self, body: &[u8]) -> Result<(), SendError> {
         let (host, port) = &self.host;
         let began = Instant::now();
         let mut stream = TcpStream::connect((host.as_str(), *port))
             .await
-            .map_err(SendFault::Connect)?;
+            .map_err(SendError::Connect)?;
         let round_trip = began.elapsed();
         // A process that dies here must not end a line early that the receiver then takes for a whole one.
         reset_on_close(&stream, true)?;

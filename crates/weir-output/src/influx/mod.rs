@@ -75,7 +75,7 @@ settings! {
 }
 
 choices! {
-    /// How requests are compressed. The numbers are in disk queues.
+    /// Compression of requests. The numbers are in disk queues.
     pub enum InfluxCompression {
         None = 0: "none",
         Gzip = 1: "gzip",

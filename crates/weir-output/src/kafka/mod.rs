@@ -41,7 +41,7 @@ const LINES_BYTES: usize = 800_000;
 /// Maximum encoders that a process may start, each with its own epoch.
 const ENCODERS_BITS: u32 = 20;
 
-/// How many encoders this process has begun.
+/// Number of encoders started by this process.
 static ENCODERS: AtomicU64 = AtomicU64::new(0);
 
 impl Start for KafkaSettings {

@@ -11,7 +11,7 @@ use weir_state::AgentId;
 use super::plan::Planned;
 use crate::delivery::{BoxFuture, Clock, Outcome, Payload, Transport};
 
-/// How often the log is asked among how many partitions series are divided. A change is announced for a later time than this.
+/// Interval between requests for the number of partitions. A change is announced for a later time than this.
 const PLAN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Agents spread what they publish over the width of a bucket, but over no more seconds than this: a merge waits longer for each.

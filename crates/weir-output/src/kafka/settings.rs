@@ -28,7 +28,7 @@ settings! {
 }
 
 choices! {
-    /// What records hold.
+    /// Content of the records.
     pub enum Format {
         /// Mergeable state.
         Merge: "merge",
@@ -72,11 +72,11 @@ fn check(settings: &KafkaSettings) -> Result<(), SettingProblem> {
     }
     match rules_of_output(&settings.rules) {
         Ok(_) => Ok(()),
-        Err(faults) => {
-            let faults = faults.into_iter().next();
-            Err(faults.map_or_else(
+        Err(errors) => {
+            let errors = errors.into_iter().next();
+            Err(errors.map_or_else(
                 || SettingProblem::new("rules", "cannot be used"),
-                |fault| SettingProblem::new(fault.path, fault.message),
+                |error| SettingProblem::new(error.path, error.message),
             ))
         }
     }

@@ -256,7 +256,7 @@ fn metric_of<'a>(
     }
 }
 
-/// How points are written.
+/// Encoding of points.
 struct Points {
     quantiles: Vec<f64>,
     buckets_max: usize,

@@ -83,7 +83,7 @@ choices! {
 }
 
 choices! {
-    /// What a sum or histogram covers: its bucket, or everything since it began.
+    /// Period of a sum or histogram: its bucket, or all time since its start.
     pub enum Temporality {
         Delta = 1: "delta",
         Cumulative = 2: "cumulative",
@@ -91,7 +91,7 @@ choices! {
 }
 
 choices! {
-    /// How `h` and `ms` metrics are exported.
+    /// Form of exported `h` and `ms` metrics.
     pub enum OtlpHistograms {
         Exponential: "exponential",
         Summary: "summary",

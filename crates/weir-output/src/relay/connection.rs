@@ -11,7 +11,7 @@ use super::{Block, RelaySettings, StreamFraming};
 use crate::datagrams::next_end;
 use crate::tcp::reset_on_close;
 
-/// How long a machine may take to refuse a port.
+/// Time a machine may take to refuse a port.
 const REFUSAL_WAIT: Duration = Duration::from_millis(250);
 
 /// The progress of one attempt before it ended, with success or not.
@@ -190,7 +190,7 @@ impl Connection {
 
 const EMSGSIZE: i32 = 90;
 
-/// How much of a packet needs no repetition.
+/// Bytes of a packet that need not be repeated.
 struct Written {
     bytes: usize,
     error: Option<io::Error>,

@@ -21,7 +21,7 @@ use crate::counters::OutputCounter;
 const BACKOFF: Duration = Duration::from_millis(100);
 /// A target without answers may have moved: its name is looked up again after this many check intervals.
 const CHECKS_PER_LOOK_UP: u32 = 12;
-/// How long lines wait for that.
+/// Longest wait of lines for that.
 const LOOK_UP_WAIT: Duration = Duration::from_secs(1);
 /// Bytes of a block of lines that were meant for another target.
 const REROUTED_BYTES: usize = 64 << 10;

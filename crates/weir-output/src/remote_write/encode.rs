@@ -22,7 +22,7 @@ use crate::prometheus::{Native, NoState, help};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::timeline::{Moments, Timeline};
 
-/// How often version 1.0 repeats the description of a metric.
+/// Interval at which version 1.0 repeats the description of a metric.
 const METADATA_SECONDS: Seconds = 60;
 
 /// Prometheus's names of the kinds, with their numbers in both versions.
@@ -401,7 +401,7 @@ struct Writer<'a> {
     out: Output<'a>,
 }
 
-/// How histograms and distributions are written.
+/// Encoding of histograms and distributions.
 #[derive(Clone, Copy)]
 struct Styles {
     histograms: HistogramStyle,

@@ -8,7 +8,7 @@ use weir_config::{DURATION_MAX, Gone, Kind, PathUse, settings};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// How long to wait after failures is worked out from `backoff_max`.
+/// The waits after failures follow from `backoff_max`.
 const GONE: &[Gone] = &[
     Gone {
         key: "backoff_base",

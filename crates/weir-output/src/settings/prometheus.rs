@@ -57,7 +57,7 @@ settings! {
 }
 
 settings! {
-    /// How some metrics are exposed. Missing options are those of the output.
+    /// Exposition of selected metrics. Missing options are those of the output.
     pub struct MetricForm {
         pattern: String = "''".named("match");
         match_type: MatchType = "wildcard";
@@ -82,7 +82,7 @@ impl MetricForm {
 }
 
 choices! {
-    /// How an entry of `metrics` exposes histograms, timings and distributions.
+    /// Exposition of histograms, timings and distributions in an entry of `metrics`.
     pub enum FormStyle {
         /// As the output does.
         Default: "default",
@@ -111,7 +111,7 @@ impl Default for PrometheusSettings {
 }
 
 choices! {
-    /// How a histogram, timing or distribution is exposed.
+    /// Exposition of a histogram, timing or distribution.
     pub enum HistogramStyle {
         /// Quantiles, `_sum` and `_count`.
         Summary: "summary",

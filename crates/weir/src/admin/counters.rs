@@ -17,7 +17,7 @@ use super::fleet::FleetCounter;
 counters! {
     /// The agent's facts about its listeners.
     pub enum SocketCounter {
-        /// How often the socket file was missing or replaced, and was created again.
+        /// Number of times the socket file was missing or replaced, and was created again.
         FilesRemade = Series::counter("weir_socket_files_remade_total", "listeners.socket_files_remade", "times"),
             Sign("A program removes socket files: clients have to reconnect each time.");
         /// Size of the receive buffer that the kernel granted, in bytes; 0 for sockets without one.

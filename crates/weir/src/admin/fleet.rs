@@ -22,7 +22,7 @@ counters! {
         /// Records of the log that were not read yet.
         LagRecords = Series::gauge("weir_fleet_lag_records", "fleet.lag_records", "records"),
             Work("It rises while less is read than agents publish: add a process or cores.");
-        /// How far the merged records lag behind the clock.
+        /// Lag of the merged records behind the clock.
         LagMs = Series::gauge("weir_fleet_lag_seconds", "fleet.lag_seconds", "seconds").per_unit(1000),
             Work("It is zero while everything is read.");
         /// Open buckets.
@@ -118,7 +118,7 @@ counters! {
         /// Commits that were refused because another process has the partition.
         Fenced = Series::counter("weir_fleet_fenced_commits_total", "fleet.fenced_commits", "commits"),
             Work("This process stalled for longer than the session timeout, and another one took over its partitions. Nothing is lost or doubled.");
-        /// How often reading or committing failed.
+        /// Number of failed reads and commits.
         LogErrors = Series::counter("weir_fleet_log_errors_total", "fleet.log_errors", "times"),
             Sign("The log cannot be reached or written: `weir merge status` says why. Everything is read again.");
         /// Partitions that are not merged, because their snapshot cannot be read.
@@ -257,7 +257,7 @@ pub struct SentRow {
     /// Corrected series that were delivered, and those that this output cannot correct.
     pub corrected: u64,
     pub not_corrected: u64,
-    /// What the output waits for; meanwhile it reads no results.
+    /// The event the output waits for; meanwhile it reads no results.
     pub waits: bool,
 }
 

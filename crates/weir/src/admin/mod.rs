@@ -53,7 +53,7 @@ pub enum NotReady {
     Log,
     /// Something that worked before.
     #[error("{0}")]
-    Fault(String),
+    Failed(String),
 }
 
 /// The agent's state for the admin server.

@@ -155,7 +155,7 @@ tables! {
         /// Contexts of the previous process that did not fit; their samples in the open bucket are lost.
         counter("weir_saved_state_refused_contexts_total", "state.contexts_refused", "contexts"),
             Sign("`memory` or `contexts_max` is smaller than it was."), |state| Some(state.contexts_refused as f64);
-        /// How often the state of the previous process could not be used.
+        /// Number of times the state of the previous process could not be used.
         counter("weir_saved_state_set_aside_total", "state.set_aside", "times"),
             Sign("`state.set_aside_because` in the status says why: `docs/restart.md`."), |state| Some(state.set_aside as f64);
         /// Samples in open buckets of earlier processes that could not be continued, as far as they are known.
@@ -296,7 +296,7 @@ tables! {
         /// Records of a partition that were not read yet.
         gauge("weir_fleet_partition_lag_records", "fleet.partitions[].lag_records", "records"),
             Work("It rises while less is read than agents publish."), |row| Some(row.lag_records as f64);
-        /// How far the merged records of a partition lag behind the clock.
+        /// Lag of a partition's merged records behind the clock.
         gauge("weir_fleet_partition_lag_seconds", "fleet.partitions[].lag_seconds", "seconds"),
             Work("It is zero while everything is read."), |row| Some(row.lag_seconds);
         /// Open buckets of a partition.

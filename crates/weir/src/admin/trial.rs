@@ -71,7 +71,7 @@ pub fn answer(text: &str, recent: &Recent) -> Result<Trial, Refused> {
 
 /// Parses only rules: other settings, for example a file name, have no effect here.
 fn rules(text: &str) -> Result<Rules, Refused> {
-    let node = node::parse(text).map_err(|fault| bad(format!("line {}: {}", fault.line, fault.message)))?;
+    let node = node::parse(text).map_err(|error| bad(format!("line {}: {}", error.line, error.message)))?;
     match node.map(|node| node.content) {
         Some(Content::Map(keys)) if keys.iter().all(|(key, _)| key.text == "rules") => {}
         _ => {

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// Timeout, for an agent that stops reading.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait for the refusal of a datagram: on this machine it usually arrives before `send` returns.
+/// Time to wait for the refusal of a datagram: on this machine it usually arrives before `send` returns.
 const REFUSAL_HERE: Duration = Duration::from_millis(10);
 const REFUSAL_ELSEWHERE: Duration = Duration::from_millis(200);
 

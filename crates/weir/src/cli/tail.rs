@@ -17,7 +17,7 @@ use crate::tap::tail::{RATE_MAX, Share};
 /// The agent sends something every second.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 
-/// How often the share of shown messages is printed.
+/// Interval at which the share of shown messages is printed.
 const SHARE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Characters shown around the error.

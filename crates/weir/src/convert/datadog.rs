@@ -1,7 +1,7 @@
 //! The DogStatsD settings of a `datadog.yaml`.
 
 use weir_config::{
-    Kind, Setting, VariableFault, adds_up, forward_target, gone_variable, hide_password, in_our_words,
+    Kind, Setting, VariableError, adds_up, forward_target, gone_variable, hide_password, in_our_words,
     is_section, output_setting, settings, show_text, why_not_taken,
 };
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
@@ -57,7 +57,7 @@ impl Converter {
         let variable = variable_of(&key.text);
         let node = &match in_our_words_too(&variable, node) {
             Ok(node) => node,
-            Err(fault) => return self.left.push(note(key, fault.to_string())),
+            Err(error) => return self.left.push(note(key, error.to_string())),
         };
         if let Some(setting) = settings().find(|setting| setting.also.contains(&variable.as_str())) {
             self.own_setting(setting, key, node);
@@ -143,7 +143,7 @@ impl Converter {
                         let value = format!("\n      - {}\n", show_text(&target));
                         self.draft.output("relay", "targets", value);
                     }
-                    Err(fault) => self.left.push(note(&key, fault.to_string())),
+                    Err(error) => self.left.push(note(&key, error.to_string())),
                 },
                 _ => self.left.push(note(&key, "is not a host with a port")),
             },
@@ -198,7 +198,7 @@ fn below(section: &Key, part: &Key) -> Key {
     }
 }
 
-fn in_our_words_too(variable: &str, node: &Node) -> Result<Node, VariableFault> {
+fn in_our_words_too(variable: &str, node: &Node) -> Result<Node, VariableError> {
     let mut node = node.clone();
     if let Content::Scalar { text, .. } = &mut node.content {
         *text = in_our_words(variable, text)?.into_owned();

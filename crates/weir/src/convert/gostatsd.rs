@@ -172,7 +172,7 @@ impl Converter {
         }
     }
 
-    /// What gostatsd expires never or at once has no like in weir.
+    /// weir has no equivalent of metrics that gostatsd never expires or expires at once.
     fn duration(&mut self, ours: &str, key: &Key, text: &str) {
         if text.starts_with('-') {
             return self.draft.set(ours, "0");
@@ -441,7 +441,7 @@ fn kind_prefixes(kinds: [(&str, &str); 4]) -> String {
     format!(" {{{}}}\n", shown.join(", "))
 }
 
-/// How a rule says the same of names.
+/// The equivalent condition on names in a rule.
 fn matching(pattern: &str) -> Option<(&'static str, String)> {
     if pattern.starts_with('!') {
         return None;

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use weir_config::node::{Content, Fault, Key, Node};
+use weir_config::node::{Content, Key, Node, YamlError};
 use weir_config::show_text;
 
 use crate::config::load_content;
@@ -44,11 +44,11 @@ pub struct Refused {
     pub message: String,
 }
 
-impl From<Fault> for Refused {
-    fn from(fault: Fault) -> Self {
+impl From<YamlError> for Refused {
+    fn from(error: YamlError) -> Self {
         Refused {
-            line: fault.line,
-            message: fault.message,
+            line: error.line,
+            message: error.message,
         }
     }
 }

@@ -38,7 +38,7 @@ pub fn convert(text: &str, flags: &[String]) -> Result<Converted, Refused> {
 /// A year is as long as any series lives.
 const FOR_EVER: &str = "365d";
 
-/// How long a metric without a sample is kept, because the other program never expires it: a gauge's value, to which deltas add.
+/// Time for which a metric without a sample is kept, because the other program never expires it: a gauge's value, to which deltas add.
 const CONTEXTS: &str = "1d";
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Observer {
     }
 }
 
-/// How the metrics of one mapping are exposed, if not in the default way.
+/// Exposition of the metrics of one mapping, if it differs from the default.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Form {
     line: usize,
@@ -331,7 +331,7 @@ impl Converter {
         Ok((is_regex, drop, types))
     }
 
-    /// How the metrics of a mapping are exposed.
+    /// Exposition of a mapping's metrics.
     fn form(&mut self, node: &Node, types: &'static str) -> Form {
         let mut form = Form {
             line: node.line,

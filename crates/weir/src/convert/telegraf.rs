@@ -82,7 +82,7 @@ struct Converter {
     udp: Vec<String>,
     tcp: Vec<String>,
     mappings: Vec<templates::Mapping>,
-    /// What joins the parts of names that no template matches.
+    /// The separator in names that no template matches.
     separators: Vec<String>,
     /// As fractions, each with its line.
     percentiles: Vec<(f64, usize)>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use weir_output::probe::{self, Destination, Fault, Way, host_of};
+use weir_output::probe::{self, AnswerError, Destination, Way, host_of};
 
 use super::{Finding, Patient};
 
@@ -146,25 +146,25 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
         }
     };
     let date = reached.date.map(|date| (destination.label.clone(), date));
-    let finding = match reached.fault {
+    let finding = match reached.error {
         None => Finding::fine("endpoint", subject, reached.found),
-        Some(Fault::KeyRefused) => Finding::error("endpoint", subject, reached.found)
+        Some(AnswerError::KeyRefused) => Finding::error("endpoint", subject, reached.found)
             .remedy("the receiver does not accept the key, token or password"),
-        Some(Fault::ProxyRefused) => Finding::error("endpoint", subject, reached.found)
+        Some(AnswerError::ProxyRefused) => Finding::error("endpoint", subject, reached.found)
             .remedy("write the proxy's user and password into its URL: http://user:password@proxy:3128"),
-        Some(Fault::NoSuchPath) => Finding::warning("endpoint", subject, reached.found)
+        Some(AnswerError::NoSuchPath) => Finding::warning("endpoint", subject, reached.found)
             .remedy("check the path of the URL, and whether the receiver is enabled there"),
-        Some(Fault::ServerFails) => Finding::warning("endpoint", subject, reached.found)
+        Some(AnswerError::ServerFails) => Finding::warning("endpoint", subject, reached.found)
             .remedy("the receiver has an error, or its gateway cannot reach it: see its log"),
-        Some(Fault::NoTls) => Finding::error("endpoint", subject, reached.found).remedy(
+        Some(AnswerError::NoTls) => Finding::error("endpoint", subject, reached.found).remedy(
             "set `tls.enabled` where the port of the brokers speaks TLS and switch it off where it does not; `tls.ca_file` names an authority of one's own",
         ),
-        Some(Fault::NotAllowed) => Finding::error("endpoint", subject, reached.found)
+        Some(AnswerError::NotAllowed) => Finding::error("endpoint", subject, reached.found)
             .remedy("give this user WRITE and DESCRIBE on the topic and the other rights that docs/fleet.md lists"),
-        Some(Fault::NoTopic) => Finding::warning("endpoint", subject, reached.found).remedy(
+        Some(AnswerError::NoTopic) => Finding::warning("endpoint", subject, reached.found).remedy(
             "nothing, where this user may create topics: the agent makes it; else make it as docs/fleet.md says",
         ),
-        Some(Fault::SendersTime) => Finding::error("endpoint", subject, reached.found)
+        Some(AnswerError::SendersTime) => Finding::error("endpoint", subject, reached.found)
             .remedy("set message.timestamp.type=LogAppendTime for the topic: the time that brokers stamp is the clock of the log"),
     };
     (finding, date)

@@ -64,7 +64,7 @@ impl Symbolizer {
         build_id(&self.mappings[mapping].readable_at).unwrap_or_default()
     }
 
-    /// What to show for an address without a name: the file it is in.
+    /// The text for an address without a name: its file.
     pub fn place(&self, address: usize) -> String {
         match self.mapping_of(address) {
             Some(index) => {

@@ -84,17 +84,17 @@ impl Access {
     /// The errors in the files; nothing has changed.
     pub fn read_again(&self, config: &Config) -> Result<Renewal, Vec<String>> {
         let mut renewal = Renewal::default();
-        let mut faults = Vec::new();
+        let mut errors = Vec::new();
         if let (Some(_), Some(files)) = (&self.tls, config.listeners.tls()) {
             match TlsServer::load(&tls_files(&files)) {
                 Ok(server) => renewal.tls = Some(server),
-                Err(error) => faults.push(format!("tcp_tls_certificate: {error}")),
+                Err(error) => errors.push(format!("tcp_tls_certificate: {error}")),
             }
         }
-        if faults.is_empty() {
+        if errors.is_empty() {
             Ok(renewal)
         } else {
-            Err(faults)
+            Err(errors)
         }
     }
 

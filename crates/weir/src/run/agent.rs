@@ -286,10 +286,10 @@ impl Agent {
 
 fn rules(fixed: &Fixed, config: &Config) -> Result<Rules, Failure> {
     let rules = fixed.rules(config);
-    rules.map_err(|faults| Failure::usage(faults.join("\n")))
+    rules.map_err(|errors| Failure::usage(errors.join("\n")))
 }
 
-/// Those that continue the state of another process.
+/// The settings of outputs that continue the state of another process.
 fn wait_for_workers(taken: Option<&Taken>, shared: &Shared) -> Result<(), Failure> {
     match taken.is_none() || shared.wait_for_workers(hand_over::STEP_MAX) {
         true => Ok(()),
@@ -320,7 +320,7 @@ fn start_history(
     history::start(recent, batches, expansion, view.clone(), before).map_err(|error| Failure::thread(&error))
 }
 
-/// What comes out of the pipeline for the status.
+/// The pipeline's results for the status.
 struct Gathered {
     shared: Arc<Shared>,
     last_flush: Arc<Mutex<LastFlush>>,
@@ -367,7 +367,7 @@ impl Gathered {
     }
 }
 
-/// What each worker reads, and where it writes down what it has.
+/// The inputs of each worker, and the destination of its checkpoints.
 fn sources(
     taken: Option<&mut Taken>,
     planned: &[(ListenerConfig, ListenerSettings)],

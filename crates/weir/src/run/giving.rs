@@ -20,13 +20,13 @@ use crate::hand_over::{self, Account, Asks, Channel, ConnectionOf, Greeting, Hel
 use crate::notify::Notify;
 use crate::state::Passing;
 
-/// How long to wait for open requests. After that the new process repeats them.
+/// Time to wait for open requests. After it the new process repeats them.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
 
-/// How long relays may take to send their lines.
+/// Time limit for relays to send their lines.
 const RELAYS_MAX: Duration = Duration::from_secs(1);
 
-/// How long requests to the admin address may take after the new process has started.
+/// Time limit for requests to the admin address after the new process has started.
 const REQUESTS_MAX: Duration = Duration::from_secs(2);
 
 /// Workers may stop in different buckets; then they continue for a moment and stop again.
@@ -53,7 +53,7 @@ struct Given {
     wants_history: bool,
 }
 
-/// What the next process continues, and the buckets in it as far as they are not written there.
+/// State that the next process continues, and its buckets that are not written there.
 struct State {
     passing: Arc<Mutex<Passing>>,
     workers: Vec<SavedBucket>,

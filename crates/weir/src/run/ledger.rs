@@ -34,7 +34,7 @@ pub fn fill(status: &mut Status, budget: &Budget, state: &State) {
         .collect();
 }
 
-/// How often the limit of a share was reached, by action.
+/// Number of times the limit of a share was reached, by action.
 fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMap<String, u64> {
     let counted: Vec<(&str, u64)> = match share {
         Share::Contexts => contexts(status, workers),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use weir_context::{ContextCounter, UsageSummary};
-use weir_ingest::{IngestCounter, TLS_FAULT, WorkerCounter};
+use weir_ingest::{IngestCounter, TLS_ERROR, WorkerCounter};
 use weir_listener::ListenerCounter;
 use weir_protocol::ErrorClass;
 
@@ -39,11 +39,11 @@ pub fn bad_input(
     let mut next_tls_line = Instant::now();
     Box::new(move |bad| {
         let address = &addresses[bad.listener];
-        if bad.class == TLS_FAULT {
+        if bad.class == TLS_ERROR {
             if Instant::now() >= next_tls_line {
                 next_tls_line = Instant::now() + BAD_INPUT_INTERVAL;
-                let fault = &bad.example;
-                tracing::warn!("{address}: a connection could not be encrypted: {fault}");
+                let error = &bad.example;
+                tracing::warn!("{address}: a connection could not be encrypted: {error}");
             }
             return;
         }

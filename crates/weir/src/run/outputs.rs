@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::state::{Passing, PutSums};
 
-/// How long a reload waits for the end of the current hand-over of a bucket.
+/// Time that a reload waits for the end of the current hand-over of a bucket.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Maximum part of the grace period reserved for the last flush.
@@ -209,7 +209,7 @@ impl Outputs {
             taking_over: Vec::new(),
             going: Vec::new(),
         };
-        let mut faults = Vec::new();
+        let mut errors = Vec::new();
         for wanted in &config.outputs {
             if let Some(kept) = current.iter().find(|running| running.config == *wanted) {
                 prepared.list.push(kept.clone());
@@ -231,11 +231,11 @@ impl Outputs {
                         output,
                     });
                 }
-                Err(fault) => faults.push(fault.to_string()),
+                Err(error) => errors.push(error.to_string()),
             }
         }
-        if !faults.is_empty() {
-            return Err(faults);
+        if !errors.is_empty() {
+            return Err(errors);
         }
         // A scrape has nothing to deliver at its end.
         let goes = |running: &&Running| {

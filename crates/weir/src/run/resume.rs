@@ -44,7 +44,7 @@ pub struct Keeper {
     ended: Mutex<bool>,
 }
 
-/// What is lost because the next process finds no state.
+/// The loss when the next process finds no state.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{samples} samples of the open bucket and the sums of outputs, because the state could not be written to {}: {error}",
@@ -259,11 +259,11 @@ impl Resumed {
         fixed: &Fixed,
         outputs: &SavedStates,
     ) -> (Keeper, StateStatus, Option<Box<Status>>) {
-        for fault in outputs.finish() {
+        for error in outputs.finish() {
             tracing::warn!(
                 "output {} starts its sums from zero: {}",
-                fault.output,
-                fault.reason
+                error.output,
+                error.reason
             );
             self.status.outputs_reset += 1;
         }
@@ -375,7 +375,7 @@ impl Keeper {
         passing.finish().map(drop)
     }
 
-    /// What is known of the open bucket of these workers.
+    /// Facts about the open bucket of these workers.
     fn meta(&self, directory: &StateDir, workers: &[SavedBucket]) -> Meta {
         Meta {
             version: crate::version::VERSION.into(),

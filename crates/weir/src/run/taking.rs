@@ -65,7 +65,7 @@ impl Taking {
                 );
                 return Ok(None);
             }
-            Err(error) => return Err(fault("the running process cannot be reached", &error)),
+            Err(error) => return Err(failed("the running process cannot be reached", &error)),
         };
         let bytes_max = config.resources.memory;
         let asked = (|| {
@@ -77,7 +77,7 @@ impl Taking {
             let before: Greeting = channel.expect(hand_over::GREETING)?.json()?;
             Ok((channel, before))
         })();
-        let (channel, before) = asked.map_err(|error| fault("the running process", &error))?;
+        let (channel, before) = asked.map_err(|error| failed("the running process", &error))?;
         let mut taking = Taking {
             channel,
             path: path.clone(),
@@ -87,7 +87,7 @@ impl Taking {
         };
         taking
             .receive_sockets()
-            .map_err(|error| fault("its sockets were not received", &error))?;
+            .map_err(|error| failed("its sockets were not received", &error))?;
         Ok(Some(taking))
     }
 
@@ -131,13 +131,13 @@ impl Taking {
         let agent = StateDir::next_agent(&self.path)?;
         let mut given = Given::default();
         self.receive_state(&mut given)
-            .map_err(|error| fault("its state was not received", &error))?;
-        let missing = |what: &str| fault("its state was not received", &format!("{what} is missing"));
+            .map_err(|error| failed("its state was not received", &error))?;
+        let missing = |what: &str| failed("its state was not received", &format!("{what} is missing"));
         let lock = given.lock.ok_or_else(|| missing("the lock of the directory"))?;
         let state = given.state.ok_or_else(|| missing("its file"))?;
         let directory = StateDir::taken_over(&self.path, agent, File::from(lock));
         let resumed = Resumed::passed(config, directory, File::from(state))
-            .map_err(|reason| fault("its state cannot be continued", &reason))?;
+            .map_err(|reason| failed("its state cannot be continued", &reason))?;
         let taken = Taken {
             channel: self.channel,
             before: self.before,
@@ -149,7 +149,7 @@ impl Taking {
             taken.channel.send(hand_over::COMMIT, &[], &[])?;
             taken.channel.expect(hand_over::GO)
         })();
-        committed.map_err(|error| fault("the running process refuses to hand over", &error))?;
+        committed.map_err(|error| failed("the running process refuses to hand over", &error))?;
         Ok(taken)
     }
 
@@ -274,7 +274,7 @@ impl From<Told> for HandOverStatus {
     }
 }
 
-fn fault(what: &str, error: &dyn std::fmt::Display) -> Failure {
+fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::runtime(format!("--take-over: {what}: {error}"))
 }
 

@@ -43,7 +43,7 @@ pub struct View {
     pub clients: Arc<Clients>,
     pub access: Access,
     pub sandbox: SandboxStatus,
-    /// How each listener reads messages, for explanations.
+    /// Each listener's reading of messages, for explanations.
     pub heard: Vec<Heard>,
     pub rules: Arc<Mutex<Rules>>,
     /// `None`: messages are confidential.
@@ -148,9 +148,9 @@ impl AdminSource for View {
         if running < self.workers {
             return Err(NotReady::Workers);
         }
-        match self.health.fault() {
+        match self.health.error() {
             None => Ok(()),
-            Some(fault) => Err(NotReady::Fault(fault)),
+            Some(error) => Err(NotReady::Failed(error)),
         }
     }
 

@@ -73,7 +73,7 @@ pub struct EncodedPiece {
 }
 
 impl Encoded {
-    /// Those that are wanted; none is left in the end.
+    /// The wanted sections; none is left in the end.
     fn take(&mut self, is_wanted: impl Fn(&EncodedPiece) -> bool) -> Pieces {
         let taken: Vec<EncodedPiece> = self.pieces.extract_if(.., |piece| is_wanted(piece)).collect();
         let bytes = taken.iter().map(|piece| piece.bytes as usize).sum();

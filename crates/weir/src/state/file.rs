@@ -30,7 +30,7 @@ const QUEUES: u8 = 5;
 /// 6 was one of a version that hand-overs do not speak any more.
 const PIECE: u8 = 7;
 
-/// What a piece begins with.
+/// The header of a piece.
 const WORKER_BYTES: usize = 2;
 
 /// Read at a time of what is not kept.
@@ -268,7 +268,7 @@ impl<R: Read> Sections<R> {
         Ok(bytes)
     }
 
-    /// What the next section holds, and its length.
+    /// Kind and length of the next section.
     fn head(&mut self) -> Result<(u8, u64), Refusal> {
         let [tag] = self.array()?;
         Ok((tag, u64::from_le_bytes(self.array()?)))

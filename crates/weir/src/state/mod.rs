@@ -71,25 +71,25 @@ pub enum Left {
 impl StateDir {
     /// Creates the directory if missing, and locks it for this process.
     pub fn open(path: &Path) -> Result<StateDir, Failure> {
-        let fault = |what: &str, error: &dyn std::fmt::Display| {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
             Failure::runtime(format!("state_path: {}: {what}: {error}", path.display()))
         };
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(DIRECTORY_MODE)
             .create(path)
-            .map_err(|error| fault("the directory cannot be made", &error))?;
+            .map_err(|error| failed("the directory cannot be made", &error))?;
         let lock = private()
             .create(true)
             .open(path.join(LOCK))
-            .map_err(|error| fault("its files cannot be written", &error))?;
+            .map_err(|error| failed("its files cannot be written", &error))?;
         if let Err(error) = lock.try_lock() {
             return Err(match error {
                 std::fs::TryLockError::WouldBlock => Failure::runtime(format!(
                     "state_path: {}: another weir uses it; each needs its own directory, and --take-over replaces the running one",
                     path.display()
                 )),
-                std::fs::TryLockError::Error(error) => fault("it cannot be locked", &error),
+                std::fs::TryLockError::Error(error) => failed("it cannot be locked", &error),
             });
         }
         let agent = Self::next_agent(path)?;

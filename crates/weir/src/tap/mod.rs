@@ -31,10 +31,10 @@ const BLOCKS_IN_ROOM: u64 = 8;
 /// Larger blocks would only arrive later.
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
 
-/// How long workers may take to start copying.
+/// Time limit for workers to start copying.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the end of the agent waits for streams.
+/// Time that the agent's end waits for streams.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// Tails share one half of the memory for copies, as if there were this many; a capture has the other half.
@@ -162,7 +162,7 @@ impl Room {
 /// Losses of one worker, counted as soon as they are known. A later block reports them again.
 struct Losses {
     of_all: Arc<AtomicU64>,
-    /// How many of the losses that the next block will report are counted already.
+    /// Number of losses of the next block's report that are counted already.
     counted: u64,
 }
 

@@ -26,7 +26,7 @@ const EVENTS_MAX: usize = 64;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How many senders are remembered, and for how long.
+/// Number of remembered senders, and the time each is remembered.
 const SENDERS_MAX: usize = 1024;
 const SENDER_SECONDS: Duration = Duration::from_secs(10);
 

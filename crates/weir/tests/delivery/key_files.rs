@@ -151,7 +151,7 @@ fn check(arguments: &[&str], environment: &[(&str, &str)]) -> (bool, String) {
 }
 
 #[test]
-fn a_key_file_switches_the_output_on_and_faults_name_the_file() {
+fn a_key_file_switches_the_output_on_and_errors_name_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let key = directory.path().join("key");
     let path = key.to_str().unwrap();

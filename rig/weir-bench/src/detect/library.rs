@@ -171,7 +171,7 @@ impl Library {
         Some(Source { file, text })
     }
 
-    /// What stands for the star in the paths of files, in order.
+    /// Replacements of the star in the paths of files, in order.
     fn names<'a>(&'a self, head: &'a str, tail: &'a str) -> impl Iterator<Item = &'a str> {
         let paths = self.texts.keys();
         paths.filter_map(move |path| path.strip_prefix(head)?.strip_suffix(tail))

@@ -240,7 +240,7 @@ fn sender(to: &str) -> io::Result<Send> {
     Ok(Box::new(move |b| s.send(b)))
 }
 
-/// What a load has sent so far.
+/// Messages that a load has sent so far.
 struct Sent {
     began: Instant,
     packets: u64,
@@ -372,7 +372,7 @@ struct Told {
     connected: usize,
 }
 
-/// How long a stopping sink waits for the last reports of ended targets, which only need to be read.
+/// Time that a stopping sink waits for the last reports of ended targets, which only need to be read.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn sink(a: &SinkArgs) -> io::Result<()> {

@@ -38,7 +38,7 @@ pub struct RunInfo {
     pub busy_accepted: bool,
     pub effect: f64,
     pub confidence: f64,
-    /// How many consecutive pairs make one row, where an experiment has several.
+    /// Number of consecutive pairs per row, where an experiment has several.
     #[serde(default)]
     pub row_pairs: Option<usize>,
     /// State of the calibration of this kind of machine when the run began.
@@ -57,7 +57,7 @@ pub struct ArmInfo {
     pub spec: String,
     pub target: String,
     pub bin: String,
-    /// What its command ended with.
+    /// Exit status of its command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     pub sha256: String,

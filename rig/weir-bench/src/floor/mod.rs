@@ -30,10 +30,10 @@ pub struct Args {
         conflicts_with = "memory"
     )]
     pub listen: Option<Address>,
-    /// How packets are taken from the kernel.
+    /// Method of receiving packets.
     #[arg(long, value_enum, default_value = "r2")]
     pub receive: Receive,
-    /// What is done to their bytes.
+    /// Work on the bytes of each packet.
     #[arg(long, value_enum, default_value = "l0")]
     pub pass: Depth,
     /// Datagrams per system call and slots of the ring (r2 to r5; r5 rounds up to a power of two).

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use weir_rig_base::address::{Address, SocketFile, bound, clear_stale_socket};
 use weir_rig_base::{clock, cpu, signal, socket};
 
-/// How packets are taken from the kernel.
+/// Method of receiving packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Receive {
     /// One blocking read per packet.

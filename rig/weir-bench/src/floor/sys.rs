@@ -117,7 +117,7 @@ impl Batch {
         None
     }
 
-    /// How many datagrams the kernel had dropped when it queued the one in this slot.
+    /// Number of datagrams that the kernel had dropped when it queued the one in this slot.
     #[inline]
     pub fn drops(&self, slot: usize) -> Option<u32> {
         self.control_value(slot, libc::SOL_SOCKET, libc::SO_RXQ_OVFL)

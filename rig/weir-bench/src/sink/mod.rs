@@ -62,7 +62,7 @@ pub struct Args {
     /// Write one JSON line per request to this file (keys shortened to their last four characters).
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
-    /// How many records and requests to keep in memory for /_sink/points and /_sink/requests.
+    /// Number of records and requests kept in memory for /_sink/points and /_sink/requests.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     keep: usize,
     /// The manifest of a load, read at the end; compare with it, exit 1 when something differs.
@@ -77,7 +77,7 @@ pub struct Args {
     /// Allowed relative error of sums.
     #[arg(long, value_name = "SHARE", default_value_t = 1e-9)]
     tolerance: f64,
-    /// How many differences to list.
+    /// Number of differences to list.
     #[arg(long, value_name = "N", default_value_t = 20)]
     differences: usize,
     /// Exit 1 when anything arrived that a real receiver would refuse.
@@ -183,7 +183,7 @@ struct Options {
     compare: bool,
 }
 
-/// What all listeners share.
+/// State shared by all listeners.
 pub struct Shared {
     options: Options,
     faults: Mutex<Faults>,

@@ -36,7 +36,7 @@ impl Churning {
         })
     }
 
-    /// How often the group was replaced.
+    /// Number of replacements of the group.
     pub fn generation(&self, group: u64) -> u32 {
         self.generations[group as usize]
     }

@@ -36,7 +36,7 @@ pub enum Drawn {
     Metric {
         context: u32,
         entry: u32,
-        /// How often the context was replaced; 0 without churn.
+        /// Number of replacements of the context; 0 without churn.
         generation: u32,
         /// Above zero for a context that occurs only in this message.
         fresh: u64,

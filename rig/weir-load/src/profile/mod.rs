@@ -87,7 +87,7 @@ impl Transport {
     }
 }
 
-/// How often each context is drawn.
+/// Distribution of draws over contexts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Popularity {

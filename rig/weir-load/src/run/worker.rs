@@ -20,7 +20,7 @@ use weir_rig_base::{clock, socket};
 /// Without an answer within this time the target counts as dead.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long after the end of a schedule a late sender may still send due packets.
+/// Time after the end of a schedule in which a late sender may still send due packets.
 const CATCH_UP: Duration = Duration::from_millis(100);
 
 /// State of one sending thread.

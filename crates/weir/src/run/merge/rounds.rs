@@ -85,7 +85,7 @@ impl Rounds {
         self.partitions.keys().copied().collect()
     }
 
-    /// How series are divided, as it was last announced.
+    /// Division of series, as last announced.
     pub fn follow(&mut self, plan: Plan) {
         self.plan = Some(plan);
     }

@@ -120,8 +120,8 @@ impl Sender {
             saved.clone(),
             agent,
         )?;
-        for fault in saved.finish() {
-            let (output, reason) = (fault.output, fault.reason);
+        for error in saved.finish() {
+            let (output, reason) = (error.output, error.reason);
             tracing::warn!("output {output} begins without what it had summed up: {reason}");
         }
         Ok(Arc::new(outputs))

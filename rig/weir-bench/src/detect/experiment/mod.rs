@@ -20,7 +20,7 @@ pub struct Experiment {
     pub direction: Direction,
     /// Run and print, but never fail a build.
     pub erratic: bool,
-    /// What the payload needs of a target: transports, message types.
+    /// Requirements of the payload on a target: transports, message types.
     pub needs: Vec<String>,
     pub target: Target,
     pub load: Vec<Load>,

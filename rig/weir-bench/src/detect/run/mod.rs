@@ -24,7 +24,7 @@ use weir_rig_base::{clock, process, signal};
 /// Minimum free space: a run that cannot store its results is refused before it costs an hour.
 const FREE_MIN: u64 = 200 << 20;
 
-/// What to run and how, as every command that measures takes it.
+/// Selection and settings of a run, shared by all measuring commands.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Wanted {
     /// Names or globs of experiments (`dsd-*`).
@@ -60,7 +60,7 @@ pub struct Wanted {
     /// Measure although other programs use the machine; the report says so.
     #[arg(long)]
     pub accept_busy: bool,
-    /// How long to wait before each pair for other programs to calm down.
+    /// Longest wait before each pair for other programs to calm down.
     #[arg(long, default_value = "60s", value_parser = weir_units::parse_duration)]
     pub calm_wait: Duration,
     /// Compare builds of different profiles.
@@ -125,7 +125,7 @@ pub struct Options {
     pub wanted: Wanted,
     /// `bin:PATH`, `git:REVISION` or `target:NAME` of each arm.
     pub specs: [String; 2],
-    /// What each arm's command ends with.
+    /// Exit status of each arm's command.
     pub args: [Vec<String>; 2],
     /// A program against itself, to judge the detector.
     pub calibrates: bool,

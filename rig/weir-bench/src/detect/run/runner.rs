@@ -38,14 +38,14 @@ struct Tries {
     /// Attempts before the run was resumed.
     earlier: usize,
     /// Attempts that were invalid for reasons that waiting does not change.
-    own_fault: usize,
+    invalid: usize,
     valid: bool,
 }
 
 impl Tries {
     fn add(&mut self, arms: &[Measured; 2]) {
         self.attempts += 1;
-        self.own_fault += usize::from(arms.iter().any(|m| !m.invalid.is_empty()));
+        self.invalid += usize::from(arms.iter().any(|m| !m.invalid.is_empty()));
         self.valid |= arms.iter().all(Measured::is_valid);
     }
 
@@ -58,7 +58,7 @@ impl Tries {
     }
 
     fn is_over(&self, round: Round) -> bool {
-        self.valid || self.attempts >= self.attempts_max(round) || self.own_fault >= ATTEMPTS
+        self.valid || self.attempts >= self.attempts_max(round) || self.invalid >= ATTEMPTS
     }
 }
 
@@ -181,7 +181,7 @@ impl<'a> Runner<'a> {
                 self.progress.total += 2;
             }
         }
-        if self.tries(planned).own_fault >= ATTEMPTS {
+        if self.tries(planned).invalid >= ATTEMPTS {
             // Three attempts failed for reasons that waiting does not change; other rounds would only repeat it.
             self.hopeless.insert(planned.experiment, name.clone());
             let what = format!("{name}: given up after {ATTEMPTS} invalid attempts");

@@ -166,7 +166,7 @@ pub fn measure(folder: &Path, rules: &Rules) -> Measured {
             return out;
         }
     };
-    out.invalid.extend(faults(folder, &capture));
+    out.invalid.extend(record_errors(folder, &capture));
     let manifests = reported::numbered(folder, "manifest");
     let run = Run {
         sent: Sent::of(&manifests),
@@ -189,18 +189,18 @@ pub fn measure(folder: &Path, rules: &Rules) -> Measured {
 }
 
 /// Errors of the record itself.
-fn faults(folder: &Path, capture: &Capture) -> Vec<String> {
-    let mut faults = Vec::new();
+fn record_errors(folder: &Path, capture: &Capture) -> Vec<String> {
+    let mut errors = Vec::new();
     // A directory that was copied or renamed by hand must not become evidence for something else.
     let arm = folder.parent().and_then(|p| p.file_name());
     if arm.is_some_and(|arm| arm != capture.header.arm.as_str()) {
         let of = &capture.header.arm;
-        faults.push(format!("the capture says that it is of the arm {of:?}"));
+        errors.push(format!("the capture says that it is of the arm {of:?}"));
     }
     if capture.truncated {
-        faults.push("the capture ends early".to_owned());
+        errors.push("the capture ends early".to_owned());
     }
-    faults
+    errors
 }
 
 /// The record of a run, and its rules.
