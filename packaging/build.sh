@@ -12,7 +12,7 @@ build=${CARGO_TARGET_DIR:-$root/target}/dist-build
 # C code that writes a date writes this one. That of the commit would have all of it compiled again for each.
 export WEIR_COMMIT SOURCE_DATE_EPOCH=0 TZ=UTC LC_ALL=C
 WEIR_COMMIT=$(git rev-parse HEAD)
-# What is built is not what the commit says: the name must not claim it.
+# The build differs from the commit, so the name must not claim the commit.
 [ -z "$(git status --porcelain)" ] || WEIR_COMMIT+="-changed"
 
 # The C library is linked in, so that the binary runs on every Linux and in an empty image. musl would do, where rustup has it,

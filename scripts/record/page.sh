@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the open page costs the agent: CPU per message with and without it, in pairs (PAIRS, SECONDS of a window).
+# The cost of the open page for the agent: CPU per message with and without it, in pairs (PAIRS, SECONDS of a window).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 [ -n "${WEIR_BIN:-}" ] || make build

@@ -1,4 +1,4 @@
-// What an open page costs the agent: CPU per message with the page open beside without it, in pairs of windows of one agent.
+// The cost of an open page for the agent: CPU per message with the page open and without it, in pairs of windows of one agent.
 //
 //   WEIR_BIN=../target/release/weir node test/cost.mjs [PAIRS] [SECONDS OF A WINDOW]
 

@@ -155,7 +155,7 @@ func TestTagsDoNotEscape(t *testing.T) {
 			t.Fatalf("the compiler's output has no %q; it may have changed its words", want)
 		}
 	}
-	// Where metrics are sent, neither the slice of tags nor any text in it may be kept.
+	// Code that sends metrics may keep neither the slice of tags nor any text in it.
 	escapes := regexp.MustCompile(`(?m)^\./` +
 		`(?:methods|client|core|inbox|format|direct|tags|context|handles|vec|hash|memory_unsafe)\.go:\d+:\d+: ` +
 		`(?:leaking param(?: content)?: ` +

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// What handles send goes to one place of memory that all processors share: a locked instruction for a counter and a
+// Handles write to one place of memory that all processors share: a locked instruction for a counter and a
 // gauge, a mutex for values that are packed. A series whose handles send much gets lanes: one for each processor of the
 // scheduler, which only the goroutine that runs there writes to, with plain instructions. The flush adds the lanes up.
 //

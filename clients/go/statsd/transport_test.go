@@ -211,7 +211,7 @@ func TestNameIsLookedUpInTheBackgroundAndFollowed(t *testing.T) {
 	for want := r.calls.Load() + 3; r.calls.Load() < want; {
 		time.Sleep(time.Millisecond)
 	}
-	// What is on its way would be counted below.
+	// Packets on their way would be counted below.
 	eventually(t, "all packets so far", func() bool {
 		return uint64(first.count()+second.count()) == c.GetTelemetry().TotalPayloadsSent
 	})

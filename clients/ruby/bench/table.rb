@@ -117,7 +117,7 @@ class Report
     (sorted[(sorted.size - 1) / 2] + sorted[sorted.size / 2]) / 2.0
   end
 
-  # How many times cheaper we are, one figure for each pair of neighbouring processes.
+  # The peer's cost divided by ours, one figure for each pair of neighbouring processes.
   def ratios(jit, ours, row)
     if row == "throughput, aggregated"
       runs = @measurements.throughput[jit]

@@ -5,7 +5,7 @@ require "optparse"
 require "socket"
 require_relative "implementations"
 
-# What several threads with one client get through: the peer's own throughput benchmark with its faults corrected. All
+# Throughput of several threads with one client: the peer's own benchmark, with its errors corrected. All
 # rounds are made that are counted, the final flush is inside the time, and the receiver is another process (this one)
 # and counts what arrives, because speed without delivery is void.
 #

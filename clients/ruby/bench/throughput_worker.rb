@@ -28,7 +28,7 @@ else
     environment["STATSD_ENABLE_AGGREGATION"] = "true"
   end
   client = StatsD::Instrument::Environment.new(environment).client
-  # What every implementation must do before it may stop the clock.
+  # The work that every implementation must finish before the clock stops.
   finish = lambda do
     client.force_flush
     client.sink.shutdown

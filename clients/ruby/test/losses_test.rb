@@ -190,7 +190,7 @@ class LossesTest < TestCase
     socket.addr[1]
   end
 
-  # What had been taken out of the other cells was lost with the one that raised.
+  # Samples already taken from the other cells used to be lost with the cell that raised.
   def test_a_context_that_fails_takes_no_other_along
     client, sink = list_client
     4.times { |index| client.increment("c#{index}", 7) }

@@ -82,7 +82,7 @@ class PackagingTest < TestCase
     end
   end
 
-  # What to type comes first.
+  # A README begins with the command to type.
   def test_readmes_begin_with_an_install_line
     assert_equal "gem install weir-statsd", first_code(File.join(ROOT, "README.md"))
     assert_match(%r{\Ago get \S+/clients/go@latest\z}, first_code(File.join(ROOT, "../go/README.md")))

@@ -3,7 +3,7 @@
 require_relative "test_helper"
 require_relative "agent"
 
-# What the protocol cases shared by all languages describe is sent through the client, and the agent and the client's
+# The client sends the protocol cases that all languages share, and the agent and the client's
 # own reader read it back.
 class VectorsTest < TestCase
   Wire = StatsD::Instrument::Wire

@@ -4,13 +4,13 @@
 //! Keys that *are* settings of weir are in the declarations of those settings ([`Setting::also`](crate::Setting)).
 
 /// One line of the table. A key that ends in `*` stands for all that begin so.
-struct NotTaken {
+struct UnsupportedKey {
     key: &'static str,
     why: &'static str,
 }
 
-const fn not_taken(key: &'static str, why: &'static str) -> NotTaken {
-    NotTaken { key, why }
+const fn not_taken(key: &'static str, why: &'static str) -> UnsupportedKey {
+    UnsupportedKey { key, why }
 }
 
 const ONE_BUDGET: &str = "there is one memory budget, `memory`; queues and caches share it";
@@ -34,7 +34,7 @@ const PRIORITIES: &str =
     "each output has one queue, newest first, which `memory` bounds; disk_bytes_max is its size on disk";
 
 /// In the order of the alphabet.
-const TABLE: &[NotTaken] = &[
+const TABLE: &[UnsupportedKey] = &[
     not_taken("aggregator_buffer_size", ONE_BUDGET),
     not_taken("aggregator_flush_metrics_and_serialize_in_parallel_*", ONE_BUDGET),
     not_taken(
@@ -260,14 +260,14 @@ pub(crate) fn why_variable_not_taken(variable: &str) -> Option<&'static str> {
 /// Whether some keys of the agent stand below this one.
 pub fn is_section(key: &str) -> bool {
     let is_below = |of: &str, key: &str| of.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
-    let within = |line: &NotTaken| {
+    let within = |line: &UnsupportedKey| {
         let whole = line.key.strip_suffix(".*");
         is_below(line.key, key) || whole.is_some_and(|whole| is_below(key, whole))
     };
     key == "use_v2_api" || TABLE.iter().any(within)
 }
 
-impl NotTaken {
+impl UnsupportedKey {
     fn is_about(&self, key: &str) -> bool {
         match self.key.strip_suffix('*') {
             Some(start) => key.starts_with(start),

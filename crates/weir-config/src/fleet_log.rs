@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::outputs::{Files, SettingProblem};
-use crate::setting::{Kind, PathUse};
+use crate::setting::{PathUse, SettingType};
 use crate::text::Secret;
 use crate::{choices, settings};
 
@@ -16,20 +16,20 @@ settings! {
             .zero("Empty: the log is at `brokers`.")
             .who("Operators who try a fleet on one machine, or whose agents all run there.");
         partitions: u32 = "1"
-            .takes(Kind::Integer { min: 1, max: 10_000 })
+            .takes(SettingType::Integer { min: 1, max: 10_000 })
             .effect("Number of partitions of a log in a directory that weir creates. A topic of Kafka has the number that it was created with.")
             .who("Operators who merge with several processes.");
         brokers: Vec<String> = "[]"
-            .takes(Kind::List(&BROKER))
+            .takes(SettingType::List(&BROKER))
             .effect("Brokers of Apache Kafka, such as `kafka1:9092`. One reachable broker is enough: it names the others.")
             .zero("An empty list: the log is in `directory`.")
             .who("Everyone whose fleet has more than one machine.");
         topic: String = "weir"
-            .takes(Kind::Checked { allowed: "a name of at most 249 letters, digits, dots, - and _", check: is_topic })
+            .takes(SettingType::Checked { allowed: "a name of at most 249 letters, digits, dots, - and _", check: is_topic })
             .effect("The topic that the records are in.")
             .who("Operators with several fleets in one cluster.");
         tenant: String = "''"
-            .takes(Kind::Checked { allowed: "a text of at most 255 bytes without control characters", check: is_tenant })
+            .takes(SettingType::Checked { allowed: "a text of at most 255 bytes without control characters", check: is_tenant })
             .effect("Whose series they are. Series of different tenants are never merged with each other.")
             .zero("Empty: there is one tenant, without a name.")
             .who("Operators of a log that several customers or teams share.");
@@ -43,7 +43,7 @@ settings! {
     pub struct LogReader {
         log: LogConnection = "{}".flat();
         group: String = "weir-merge"
-            .takes(Kind::Checked { allowed: "a text of 1 to 255 bytes without control characters", check: is_group })
+            .takes(SettingType::Checked { allowed: "a text of 1 to 255 bytes without control characters", check: is_group })
             .effect("The consumer group: processes of one group share the partitions.")
             .who("Operators of several merges of the same topic.");
     }
@@ -101,7 +101,7 @@ settings! {
     }
 }
 
-const BROKER: Kind = Kind::Checked {
+const BROKER: SettingType = SettingType::Checked {
     allowed: "a broker such as kafka1:9092, 192.0.2.7:9092 or [fd00::7]:9092",
     check: is_broker,
 };

@@ -36,11 +36,12 @@ pub use rules::{
     MatchType, MetricType, Rule, RuleConfig, SUFFIXES_MAX, all_percentiles, kinds, pattern, rules_of_output,
 };
 pub use setting::{
-    DURATION_MAX, Gone, Kind, Leaf, PathUse, Reload, Setting, chosen, count, flattened, leaves,
+    DURATION_MAX, Leaf, PathUse, Reload, RemovedSetting, Setting, SettingType, chosen, count, flattened,
+    leaves,
 };
 pub use source::{
-    Change, FILE_VARIABLE, File, Flag, Inputs, OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Problem, Problems, Shown,
-    Source, changes, variable_of,
+    Change, FILE_VARIABLE, File, Flag, Inputs, OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Problem, Problems,
+    ShownValue, ValueSource, changes, variable_of,
 };
 pub use table::{
     Aggregation, GROUPS, Group, ListenerReading, Listeners, Names, Origin, Resources, Running, gone, settings,
@@ -50,5 +51,5 @@ pub use types::{
     AdminAddress, Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, HostName, Listen,
     LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,
 };
-pub use value::{Fields, Refusal, Scalar, Typed};
+pub use value::{Fields, Scalar, SettingError, Typed};
 pub use variables::{VariableError, adds_up, forward_target, gone_variable, in_our_words};

@@ -7,7 +7,7 @@ use crate::node::{self, Content, Key, Node};
 use crate::outputs::OutputType;
 use crate::reader::{Reader, Section};
 use crate::resolve::{Config, Resolver};
-use crate::source::{Inputs, Problem, Problems, Shown, Source};
+use crate::source::{Inputs, Problem, Problems, ShownValue, ValueSource};
 use crate::table::{Settings, gone, settings};
 
 /// A complete, valid configuration.
@@ -15,7 +15,7 @@ use crate::table::{Settings, gone, settings};
 pub struct Loaded<S> {
     pub config: Config<S>,
     /// Every value in the order of the table, those of the outputs after the agent's own.
-    pub shown: Vec<Shown>,
+    pub shown: Vec<ShownValue>,
     /// Things that are allowed and probably not meant.
     pub notes: Vec<String>,
     /// The file has a secret in it.
@@ -77,7 +77,7 @@ pub fn load_as<S>(
 /// In the order of the file, what other sources brought after it.
 fn sorted(mut problems: Vec<Problem>) -> Problems {
     problems.sort_by_key(|problem| match &problem.source {
-        Source::File { line, .. } => *line,
+        ValueSource::File { line, .. } => *line,
         _ => usize::MAX,
     });
     Problems(problems)
@@ -119,7 +119,7 @@ fn own_settings<'i>(reader: &mut Reader<'i>, file: &'i [(Key, Node)]) -> Option<
 
 /// The line of the part that a problem inside of a list is about.
 fn at_line(file: &[(Key, Node)], problem: &mut Problem) {
-    if let Source::File { line, .. } = &mut problem.source
+    if let ValueSource::File { line, .. } = &mut problem.source
         && let Some(found) = node::line_of_part(file, &problem.key)
     {
         *line = found;

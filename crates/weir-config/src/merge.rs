@@ -6,7 +6,7 @@ use crate::fleet_log::{KafkaClient, LogReader};
 use crate::node::{Key, Node};
 use crate::outputs::SettingProblem;
 use crate::reader::{Reader, Section};
-use crate::setting::{Kind, Setting};
+use crate::setting::{Setting, SettingType};
 use crate::settings;
 use crate::table;
 use crate::value::Typed as _;
@@ -16,12 +16,12 @@ settings! {
     pub struct Merge {
         log: LogReader = "{}";
         grace: Duration = "60s"
-            .takes(Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(3600) })
+            .takes(SettingType::Duration { min: Duration::from_secs(1), max: Duration::from_secs(3600) })
             .effect("How long after its end a bucket waits for missing agents. Later records go into a correction.")
             .who("Operators whose agents are on slow networks, or who would rather have results sooner.")
             .common();
         max_skew: Duration = "10m"
-            .takes(Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(86_400) })
+            .takes(SettingType::Duration { min: Duration::from_secs(1), max: Duration::from_secs(86_400) })
             .effect("How far the clock of an agent may be from that of the log. Records beyond it are quarantined and counted by agent.")
             .who("Operators of machines without a time service.");
     }

@@ -6,8 +6,8 @@ use std::path::Path;
 use crate::host::SecretError;
 use crate::node::{Content, Key, Node};
 use crate::reader::{Reader, Section};
-use crate::setting::{Gone, Setting, leaves};
-use crate::source::{OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Source, variable_of};
+use crate::setting::{RemovedSetting, Setting, leaves};
+use crate::source::{OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, ValueSource, variable_of};
 use crate::text::{Secret, nearest, unknown_key};
 use crate::value::{Typed, entries, entry};
 use crate::variables::{FORWARD_HOST, forward_port, is_set};
@@ -22,7 +22,7 @@ pub struct OutputType<S: 'static> {
     pub on_by_default: bool,
     pub settings: &'static [Setting],
     /// Settings that there were: its own, then those of its records.
-    pub gone: &'static [&'static [Gone]],
+    pub gone: &'static [&'static [RemovedSetting]],
     /// Reads its settings, by [`Output::read`].
     pub read: fn(&mut Output<'_, '_>) -> Option<S>,
 }
@@ -62,7 +62,7 @@ struct Instance<'i, S: 'static> {
     entries: &'i [(Key, Node)],
     on: bool,
     /// The source that enabled it, unless it is on by default.
-    because: Option<Source>,
+    because: Option<ValueSource>,
 }
 
 /// Takes the settings of an output's files, each into the setting it is for.
@@ -116,7 +116,7 @@ impl<'i> Reader<'i> {
                 let shown = self.shown.iter().map(|shown| shown.key.as_str());
                 let all = self.role.settings().map(|setting| setting.key);
                 let message = unknown_key(&flag.key, shown.chain(all));
-                self.problem(Source::Flag(flag.shown.clone()), "", message);
+                self.problem(ValueSource::Flag(flag.shown.clone()), "", message);
             }
         }
     }
@@ -217,27 +217,29 @@ impl<'i> Reader<'i> {
         }
     }
 
-    fn named_outputs(&mut self) -> Vec<(String, Source)> {
+    fn named_outputs(&mut self) -> Vec<(String, ValueSource)> {
         let mut named = Vec::new();
         for (used, flag) in self.used_flags.iter_mut().zip(self.inputs.flags) {
             if flag.key == OUTPUT_FLAG_KEY {
                 *used = true;
                 let names = flag.values.iter().flat_map(|value| value.split(','));
-                named.extend(names.map(|name| (name.trim().to_owned(), Source::Flag(flag.shown.clone()))));
+                named.extend(
+                    names.map(|name| (name.trim().to_owned(), ValueSource::Flag(flag.shown.clone()))),
+                );
             }
         }
         if named.is_empty()
             && let Some(Some(text)) = self.inputs.environment.get(OUTPUT_VARIABLE)
         {
             let names = text.split([',', ' ']).filter(|name| !name.is_empty());
-            let source = Source::Environment(OUTPUT_VARIABLE.to_owned());
+            let source = ValueSource::Environment(OUTPUT_VARIABLE.to_owned());
             named.extend(names.map(|name| (name.to_owned(), source.clone())));
         }
         named
     }
 
     /// The variable or flag that sets what the output cannot be without, which switches it on.
-    fn required_elsewhere<S>(&self, output_type: &OutputType<S>) -> Option<Source> {
+    fn required_elsewhere<S>(&self, output_type: &OutputType<S>) -> Option<ValueSource> {
         let settings = output_type.settings;
         let is_required = |key: &str| {
             settings
@@ -252,9 +254,9 @@ impl<'i> Reader<'i> {
         })
     }
 
-    fn set_elsewhere(&self, key: &str, setting: &Setting) -> Option<Source> {
+    fn set_elsewhere(&self, key: &str, setting: &Setting) -> Option<ValueSource> {
         if let Some(flag) = self.inputs.flags.iter().find(|flag| flag.key == key) {
-            return Some(Source::Flag(flag.shown.clone()));
+            return Some(ValueSource::Flag(flag.shown.clone()));
         }
         let own = variable_of(key);
         let mut names = std::iter::once(own.as_str()).chain(setting.also.iter().copied());
@@ -263,7 +265,7 @@ impl<'i> Reader<'i> {
         };
         names
             .find(counts)
-            .map(|name| Source::Environment(name.to_owned()))
+            .map(|name| ValueSource::Environment(name.to_owned()))
     }
 
     fn output<S>(&mut self, instance: &Instance<'i, S>) -> Option<OutputConfig<S>> {
@@ -311,10 +313,10 @@ fn enabled_setting(on: bool) -> Setting {
 }
 
 impl Section<'_, '_> {
-    fn enabled(&mut self, on: bool, because: Option<&Source>) -> Option<bool> {
+    fn enabled(&mut self, on: bool, because: Option<&ValueSource>) -> Option<bool> {
         let enabled = self.choose(&enabled_setting(on))?;
         if let (Some(shown), Some(because)) = (self.reader.shown.last_mut(), because)
-            && shown.source == Source::Default
+            && shown.source == ValueSource::Default
         {
             shown.source = because.clone();
         }
@@ -383,7 +385,7 @@ impl<'r, 'i> Output<'r, 'i> {
             let message = format!("is missing; set it in the file or with {}", names.join(" or "));
             let source = match self.section.entries.first() {
                 Some((first, _)) => self.section.reader.in_file(first.line),
-                None => Source::Default,
+                None => ValueSource::Default,
             };
             self.section
                 .reader

@@ -13,7 +13,7 @@ use crate::merge::Merge;
 use crate::outputs::OutputConfig;
 use crate::reader::Reader;
 use crate::rules::{self, RuleConfig};
-use crate::source::Source;
+use crate::source::ValueSource;
 use crate::table::{Aggregation, ListenerReading, Listeners, Names, Origin, Resources, Running, Settings};
 use crate::text::show_text;
 use crate::types::{EolTransport, Listen, Ownership, SocketPath};
@@ -199,8 +199,8 @@ impl Resolver<'_, '_> {
         if let Some(shown) = self.0.find_shown(key) {
             shown.value = value;
             shown.source = match &shown.source {
-                Source::Default => Source::Computed(format!("default: {how}")),
-                source => Source::Computed(format!("{source}: {how}")),
+                ValueSource::Default => ValueSource::Computed(format!("default: {how}")),
+                source => ValueSource::Computed(format!("{source}: {how}")),
             };
         }
     }
@@ -221,7 +221,7 @@ impl Resolver<'_, '_> {
     fn is_default(&mut self, key: &str) -> bool {
         self.0
             .find_shown(key)
-            .is_some_and(|shown| shown.source == Source::Default)
+            .is_some_and(|shown| shown.source == ValueSource::Default)
     }
 
     /// Some outputs use a resource that exists only once.
@@ -497,7 +497,7 @@ impl Resolver<'_, '_> {
             name => format!("{name}."),
         };
         let filter = own.names.filter();
-        let around = rules::Around {
+        let around = rules::RuleSettings {
             percentiles: &own.aggregation.histogram_percentiles,
             namespace: &namespace,
             is_filtered: &|name| filter.matches(name),

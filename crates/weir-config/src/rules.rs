@@ -9,7 +9,7 @@ use weir_rules::{
     TagStyles, ValueAction, ValueRule, lint,
 };
 
-use crate::setting::Kind;
+use crate::setting::SettingType;
 use crate::types::{HistogramAggregate, Percentile};
 use crate::value::Scalar;
 use crate::{choices, settings};
@@ -25,7 +25,7 @@ settings! {
 settings! {
     pub struct ProfileMapping {
         pattern: String = "''".named("match");
-        match_type: MatchType = "wildcard".takes(Kind::Choice(&["wildcard", "regex"]));
+        match_type: MatchType = "wildcard".takes(SettingType::Choice(&["wildcard", "regex"]));
         name: String = "''";
         tags: BTreeMap<String, String> = "{}";
         same_tags: SameTags = "add";
@@ -68,10 +68,10 @@ settings! {
         tag: String = "''";
         only: Vec<String> = "[]";
         action: Action = "keep";
-        length: usize = "0".takes(Kind::Integer { min: 0, max: 65_536 });
+        length: usize = "0".takes(SettingType::Integer { min: 0, max: 65_536 });
         salt: crate::Secret = "''";
         bounds: Vec<f64> = "[]";
-        buckets: u32 = "0".takes(Kind::Integer { min: 0, max: 1_000_000 });
+        buckets: u32 = "0".takes(SettingType::Integer { min: 0, max: 1_000_000 });
         values: Vec<String> = "[]";
         patterns: Vec<String> = "[]";
         replacement: String = "''";
@@ -152,9 +152,10 @@ choices! {
 pub struct RuleAggregate(Option<HistogramAggregate>);
 
 impl Scalar for RuleAggregate {
-    const KIND: Kind = Kind::Choice(&["default", "max", "min", "median", "avg", "sum", "count"]);
+    const KIND: SettingType =
+        SettingType::Choice(&["default", "max", "min", "median", "avg", "sum", "count"]);
 
-    fn parse(_: &Kind, text: &str) -> Option<Self> {
+    fn parse(_: &SettingType, text: &str) -> Option<Self> {
         if text.eq_ignore_ascii_case("default") {
             return Some(Self(None));
         }
@@ -167,12 +168,12 @@ impl Scalar for RuleAggregate {
 pub struct RulePercentile(Option<Percentile>);
 
 impl Scalar for RulePercentile {
-    const KIND: Kind = Kind::Checked {
+    const KIND: SettingType = SettingType::Checked {
         allowed: "a number from 0 to 1 such as 0.95, or default",
         check: |text| text == "default" || Percentile::parse(text).is_some(),
     };
 
-    fn parse(_: &Kind, text: &str) -> Option<Self> {
+    fn parse(_: &SettingType, text: &str) -> Option<Self> {
         match text {
             "default" => Some(Self(None)),
             _ => Percentile::parse(text).map(|percentile| Self(Some(percentile))),
@@ -181,12 +182,12 @@ impl Scalar for RulePercentile {
 }
 
 impl Scalar for HostRule {
-    const KIND: Kind = Kind::Checked {
+    const KIND: SettingType = SettingType::Checked {
         allowed: "keep, agent, none, name:HOST or tag:KEY",
         check: |text| host(text).is_some(),
     };
 
-    fn parse(_: &Kind, text: &str) -> Option<Self> {
+    fn parse(_: &SettingType, text: &str) -> Option<Self> {
         host(text)
     }
 }
@@ -206,7 +207,7 @@ fn host(text: &str) -> Option<HostRule> {
 }
 
 /// The settings that rules depend on.
-pub(crate) struct Around<'a> {
+pub(crate) struct RuleSettings<'a> {
     /// Percentiles of all histograms, without rules.
     pub percentiles: &'a [Percentile],
     /// With its final dot.
@@ -225,7 +226,7 @@ pub struct RuleConfig {
 /// Problems are by key, such as `rules[2].match`; notes are sentences.
 pub(crate) fn resolve(
     written: &crate::table::Rules,
-    around: &Around<'_>,
+    around: &RuleSettings<'_>,
 ) -> Result<(RuleConfig, Vec<String>), Vec<RuleError>> {
     let mut errors = Vec::new();
     let filters = written.metric_tag_filterlist.len();

@@ -7,7 +7,7 @@ use weir_rules::OriginPattern;
 
 use crate::choices;
 use crate::host::{Host, HostError};
-use crate::setting::Kind;
+use crate::setting::SettingType;
 use crate::value::Scalar;
 
 choices! {
@@ -92,12 +92,12 @@ impl HistogramAggregate {
 macro_rules! formed {
     ($name:ident, $parse:expr, $allowed:literal) => {
         impl Scalar for $name {
-            const KIND: Kind = Kind::Checked {
+            const KIND: SettingType = SettingType::Checked {
                 allowed: $allowed,
                 check: |text| $parse(text).is_some(),
             };
 
-            fn parse(_: &Kind, text: &str) -> Option<Self> {
+            fn parse(_: &SettingType, text: &str) -> Option<Self> {
                 $parse(text)
             }
         }

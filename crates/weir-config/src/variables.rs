@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use crate::agent::why_variable_not_taken;
 use crate::outputs::{OutputConfig, OutputType};
 use crate::reader::Reader;
-use crate::setting::{Gone, leaves};
-use crate::source::{Inputs, Source};
+use crate::setting::{RemovedSetting, leaves};
+use crate::source::{Inputs, ValueSource};
 use crate::table::{gone, settings};
 use crate::text::nearest;
 
@@ -130,7 +130,7 @@ impl Reader<'_> {
     fn unknown_variable(&mut self, name: &str) {
         let near = nearest(name, self.known_variables.iter().map(String::as_str));
         let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
-        let source = Source::Environment(name.to_owned());
+        let source = ValueSource::Environment(name.to_owned());
         self.problem(source, "", format!("is not a variable of weir{hint}"));
     }
 }
@@ -189,7 +189,7 @@ fn why_ignored<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'stati
 }
 
 /// A removed setting that had this variable of the Datadog Agent.
-pub fn gone_variable<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static Gone> {
+pub fn gone_variable<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static RemovedSetting> {
     gone()
         .chain(
             types

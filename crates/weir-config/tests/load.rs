@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use weir_config::{
-    Config, File, Files, Flag, Gone, Inputs, Loaded, OutputType, Problems, Secret, changes, leaves, settings,
+    Config, File, Files, Flag, Inputs, Loaded, OutputType, Problems, RemovedSetting, Secret, changes, leaves,
+    settings,
 };
 
 mod machine;
@@ -19,7 +20,7 @@ settings! {
     gone GONE
 }
 
-const GONE: &[Gone] = &[Gone {
+const GONE: &[RemovedSetting] = &[RemovedSetting {
     key: "patience",
     why: "retries say it",
     also: &["DD_PATIENCE"],

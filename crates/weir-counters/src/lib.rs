@@ -28,7 +28,7 @@ use std::ops::{Index, IndexMut};
 
 /// Whether a number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NumberKind {
     Counter,
     Gauge,
 }
@@ -61,7 +61,7 @@ pub struct Series {
     pub unit: &'static str,
     /// Counted steps per unit.
     pub per_unit: u64,
-    pub kind: Kind,
+    pub kind: NumberKind,
     pub across: Across,
     /// Name and value of the label that distinguishes the counters of one series.
     pub label: Option<(&'static str, &'static str)>,
@@ -72,7 +72,7 @@ pub struct Series {
 }
 
 impl Series {
-    const fn new(kind: Kind, name: &'static str, path: &'static str, unit: &'static str) -> Self {
+    const fn new(kind: NumberKind, name: &'static str, path: &'static str, unit: &'static str) -> Self {
         Series {
             name,
             path,
@@ -87,11 +87,11 @@ impl Series {
     }
 
     pub const fn counter(name: &'static str, path: &'static str, unit: &'static str) -> Self {
-        Self::new(Kind::Counter, name, path, unit)
+        Self::new(NumberKind::Counter, name, path, unit)
     }
 
     pub const fn gauge(name: &'static str, path: &'static str, unit: &'static str) -> Self {
-        Self::new(Kind::Gauge, name, path, unit)
+        Self::new(NumberKind::Gauge, name, path, unit)
     }
 
     /// The meaning of the series, if its counters only document their differences.

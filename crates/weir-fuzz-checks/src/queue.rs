@@ -61,7 +61,7 @@ pub(crate) fn in_memory() -> tempfile::TempDir {
         .expect("a directory for the queue")
 }
 
-fn open(directory: &Path) -> (DiskQueue, weir_output::delivery::Found) {
+fn open(directory: &Path) -> (DiskQueue, weir_output::delivery::OpenedQueue) {
     DiskQueue::open(directory, BYTES_MAX, 0).expect("damage is no reason not to open")
 }
 

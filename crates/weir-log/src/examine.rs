@@ -4,7 +4,7 @@ use crate::{Connection, Error};
 
 /// Facts about a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct LogFacts {
     /// Number of brokers; a directory has none.
     pub brokers: usize,
     /// `None`: there is no topic yet.
@@ -54,9 +54,9 @@ impl Obstacle {
 }
 
 /// Looks at brokers and topics.
-pub fn examine(connection: &Connection) -> Result<Seen, Error> {
+pub fn examine(connection: &Connection) -> Result<LogFacts, Error> {
     match connection {
-        Connection::Directory { partitions, .. } => Ok(Seen {
+        Connection::Directory { partitions, .. } => Ok(LogFacts {
             brokers: 0,
             partitions: Some(*partitions),
             is_stamped: Some(true),

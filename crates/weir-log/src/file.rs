@@ -29,7 +29,7 @@ pub fn unix_milliseconds() -> i64 {
 
 /// A record in a file.
 #[derive(Serialize, Deserialize)]
-struct Kept<'a> {
+struct StoredRecord<'a> {
     appended: i64,
     sent: i64,
     bytes: &'a [u8],
@@ -178,7 +178,7 @@ impl Log for FileLog {
         let appended = (self.clock)();
         let partition = self.partition(partition)?;
         let _appending = lock(&partition.appending)?;
-        let kept = Kept {
+        let kept = StoredRecord {
             appended,
             sent,
             bytes,
@@ -303,7 +303,7 @@ impl Log for FileLog {
 }
 
 fn message(partition: u32, (offset, frame): &Numbered) -> Result<Message, Error> {
-    let kept: Kept = kept(partition, "record", *offset, frame)?;
+    let kept: StoredRecord = kept(partition, "record", *offset, frame)?;
     Ok(Message {
         offset: *offset,
         appended: kept.appended,

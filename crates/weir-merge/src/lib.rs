@@ -22,10 +22,10 @@ mod texts;
 
 pub use ledger::{Interval, Ledger, Missing};
 pub use log::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Quarantined};
-pub use merge::{Counts, Merge, Outcome, Reason, Refused, Settings};
-pub use owner::{Owner, Turn};
+pub use merge::{Counts, Merge, MergeOutcome, QuarantineReason, QuarantinedRecord, Settings};
+pub use owner::{Owner, OwnerTurn};
 pub use plan::{Plan, partition_of};
 pub use publisher::{Closing, Published, Publisher, SeriesPlace, delay_ms};
-pub use results::{Closed, Occasion, ResultError};
+pub use results::{BucketResult, Occasion, ResultError};
 pub use snapshot::SnapshotError;
 pub use stream::{LastClosed, StreamStatus};

@@ -60,7 +60,7 @@ pub struct Quarantined {
 /// A commit: all of it becomes visible at once, or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// Encoded [`crate::Closed`], in order.
+    /// Encoded [`crate::BucketResult`], in order.
     pub results: Vec<Vec<u8>>,
     pub quarantined: Vec<Quarantined>,
     /// Replaces the previous snapshot.

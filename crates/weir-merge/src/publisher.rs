@@ -1,7 +1,9 @@
 //! Encodes the series of an agent's bucket, divided among partitions, into records with gap-free numbers.
 
 use weir_protocol::Kind;
-use weir_state::{AgentId, Catalogue, Facts, Header, Identity, Named, Packer, Publication, State, TooLarge};
+use weir_state::{
+    AgentId, Catalogue, Facts, Header, Identity, Packer, Publication, SeriesName, State, TooLarge,
+};
 
 use crate::plan::{Plan, partition_of};
 
@@ -42,7 +44,7 @@ pub struct Publisher {
     tenant: String,
     agent: AgentId,
     epoch: u64,
-    sent: Vec<Sent>,
+    sent: Vec<PublishedTotals>,
     /// One per partition.
     catalogues: Vec<Catalogue>,
     packer: Packer,
@@ -52,7 +54,7 @@ pub struct Publisher {
 
 /// Totals of a partition.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sent {
+struct PublishedTotals {
     records: u64,
     states: u64,
 }
@@ -115,7 +117,7 @@ impl Publisher {
             self.catalogues.resize_with(partitions, || Catalogue::new(agent));
         }
         if self.sent.len() < partitions {
-            self.sent.resize(partitions, Sent::default());
+            self.sent.resize(partitions, PublishedTotals::default());
         }
         self.open = Some(Bucket { start, width });
     }
@@ -127,7 +129,7 @@ impl Publisher {
     }
 
     /// The place of a series. A bucket must be open.
-    pub fn find(&mut self, kind: Kind, named: &Named<'_>) -> SeriesPlace {
+    pub fn find(&mut self, kind: Kind, named: &SeriesName<'_>) -> SeriesPlace {
         let partition = partition_of(
             &self.tenant,
             kind,
@@ -152,7 +154,7 @@ impl Publisher {
         if self.open.is_none() {
             return;
         }
-        let named = Named {
+        let named = SeriesName {
             name: &identity.name,
             host: identity.host.as_deref(),
             integration: identity.integration.as_deref(),

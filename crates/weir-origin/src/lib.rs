@@ -23,4 +23,4 @@ pub use decide::{Decision, DecisionStep, Facts, Policy, decide};
 pub use entity::{Cardinality, Entity, TagSet};
 pub use resolver::{AnswerTo, Origins, Resolver, Settings};
 pub use status::{AccessExplanation, OriginExplanation, OriginStatus, OriginStep, SourceStatus};
-pub use store::{Description, Place};
+pub use store::{ContainerPlace, Description};

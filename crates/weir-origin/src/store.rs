@@ -19,27 +19,27 @@ pub struct Description {
     pub entity: Entity,
     pub tags: TagSet,
     /// For a container in a pod: the pod, its name in the pod, and whether it is an init container.
-    pub place: Option<Place>,
+    pub place: Option<ContainerPlace>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct ContainerPlace {
     pub pod: Arc<str>,
     pub name: Arc<str>,
     pub init: bool,
 }
 
-struct Known {
+struct StoredEntity {
     tags: TagSet,
-    place: Option<Place>,
+    place: Option<ContainerPlace>,
     gone: Option<Instant>,
 }
 
 /// The reports of all sources.
 #[derive(Default)]
 pub struct Store {
-    sources: Vec<HashMap<Entity, Known>>,
-    places: HashMap<Place, Arc<str>>,
+    sources: Vec<HashMap<Entity, StoredEntity>>,
+    places: HashMap<ContainerPlace, Arc<str>>,
 }
 
 impl Store {
@@ -71,7 +71,7 @@ impl Store {
                     }
                 }
                 None => {
-                    let entry = Known {
+                    let entry = StoredEntity {
                         tags: description.tags,
                         place: description.place,
                         gone: None,
@@ -119,7 +119,7 @@ impl Store {
     }
 
     pub fn container_in_pod(&self, pod: &str, name: &str, init: bool) -> Option<Arc<str>> {
-        let place = Place {
+        let place = ContainerPlace {
             pod: pod.into(),
             name: name.into(),
             init,

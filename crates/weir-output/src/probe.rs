@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::Method;
 use reqwest::header::{DATE, HeaderMap};
 use tokio::net::{TcpStream, UdpSocket, UnixDatagram, UnixStream};
-use weir_log::{Brokers, Connection, Obstacle, Seen};
+use weir_log::{Brokers, Connection, LogFacts, Obstacle};
 use weir_units::Address;
 
 use crate::StartError;
@@ -24,11 +24,11 @@ pub(crate) const BROKERS_PATIENCE: Duration = Duration::from_secs(4);
 pub struct Destination {
     /// Text for users, without secrets.
     pub label: String,
-    pub way: Way,
+    pub way: Route,
 }
 
 /// The way to reach it.
-pub enum Way {
+pub enum Route {
     Http {
         url: String,
         headers: HeaderMap,
@@ -53,10 +53,10 @@ impl Destination {
         Destination {
             label: address.to_string(),
             way: match address {
-                Address::Tcp { host, port } => Way::Tcp { host, port },
-                Address::Udp { host, port } => Way::Udp { host, port },
-                Address::UnixDatagram(path) => Way::UnixDatagram(path),
-                Address::UnixStream(path) => Way::UnixStream(path),
+                Address::Tcp { host, port } => Route::Tcp { host, port },
+                Address::Udp { host, port } => Route::Udp { host, port },
+                Address::UnixDatagram(path) => Route::UnixDatagram(path),
+                Address::UnixStream(path) => Route::UnixStream(path),
             },
         }
     }
@@ -64,9 +64,9 @@ impl Destination {
     /// The host whose name has to be known, with its port. Each broker is a destination of its own as well.
     pub fn host(&self) -> Option<(String, u16)> {
         match &self.way {
-            Way::Http { url, .. } => host_of(url),
-            Way::Tcp { host, port } | Way::Udp { host, port } => Some((host.clone(), *port)),
-            Way::UnixDatagram(_) | Way::UnixStream(_) | Way::Brokers(_) => None,
+            Route::Http { url, .. } => host_of(url),
+            Route::Tcp { host, port } | Route::Udp { host, port } => Some((host.clone(), *port)),
+            Route::UnixDatagram(_) | Route::UnixStream(_) | Route::Brokers(_) => None,
         }
     }
 }
@@ -94,7 +94,7 @@ pub fn destinations(settings: &OutputSettings) -> Result<Vec<Destination>, Start
 
 /// Facts about a reachable destination.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reached {
+pub struct ProbeResult {
     pub found: String,
     /// Further facts from an answer.
     pub error: Option<AnswerError>,
@@ -118,9 +118,9 @@ pub enum AnswerError {
     SendersTime,
 }
 
-impl Reached {
+impl ProbeResult {
     fn found(found: impl Into<String>) -> Self {
-        Reached {
+        ProbeResult {
             found: found.into(),
             error: None,
             date: None,
@@ -130,7 +130,7 @@ impl Reached {
 
 /// Why it is not reached, in one line for people.
 #[derive(Debug, thiserror::Error)]
-pub enum NotReached {
+pub enum ProbeError {
     #[error("nothing answered within {} s", PATIENCE.as_secs())]
     Late,
     #[error("the name has no address")]
@@ -146,49 +146,51 @@ pub enum NotReached {
 }
 
 /// Reaches it once.
-pub async fn probe(destination: &Destination) -> Result<Reached, NotReached> {
+pub async fn probe(destination: &Destination) -> Result<ProbeResult, ProbeError> {
     match tokio::time::timeout(PATIENCE, reach(&destination.way)).await {
         Ok(reached) => reached,
-        Err(_) => Err(NotReached::Late),
+        Err(_) => Err(ProbeError::Late),
     }
 }
 
-async fn reach(way: &Way) -> Result<Reached, NotReached> {
+async fn reach(way: &Route) -> Result<ProbeResult, ProbeError> {
     match way {
-        Way::Http {
+        Route::Http {
             url,
             headers,
             delivery,
             is_http2,
         } => ask(url, headers.clone(), delivery, *is_http2).await,
-        Way::Tcp { host, port } => {
+        Route::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             let peer = stream.peer_addr()?;
-            Ok(Reached::found(format!("{peer} accepts connections")))
+            Ok(ProbeResult::found(format!("{peer} accepts connections")))
         }
-        Way::Udp { host, port } => {
+        Route::Udp { host, port } => {
             let mut found = tokio::net::lookup_host((host.as_str(), *port)).await?;
-            let target = found.next().ok_or(NotReached::NoAddress)?;
+            let target = found.next().ok_or(ProbeError::NoAddress)?;
             let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any).await?;
             socket.connect(target).await?;
-            Ok(Reached::found("there is a route; UDP does not confirm delivery"))
+            Ok(ProbeResult::found(
+                "there is a route; UDP does not confirm delivery",
+            ))
         }
-        Way::UnixDatagram(path) => {
+        Route::UnixDatagram(path) => {
             let socket = UnixDatagram::unbound()?;
             socket.connect(path)?;
-            Ok(Reached::found("a process receives there"))
+            Ok(ProbeResult::found("a process receives there"))
         }
-        Way::UnixStream(path) => {
+        Route::UnixStream(path) => {
             UnixStream::connect(path).await?;
-            Ok(Reached::found("a process accepts connections there"))
+            Ok(ProbeResult::found("a process accepts connections there"))
         }
-        Way::Brokers(brokers) => look_at((**brokers).clone()).await,
+        Route::Brokers(brokers) => look_at((**brokers).clone()).await,
     }
 }
 
 /// Asks brokers for themselves and the topic. Their client waits on a thread of its own.
-async fn look_at(brokers: Brokers) -> Result<Reached, NotReached> {
+async fn look_at(brokers: Brokers) -> Result<ProbeResult, ProbeError> {
     let topic = brokers.topic.clone();
     let look = tokio::task::spawn_blocking(move || weir_log::examine(&Connection::Kafka(brokers)));
     let looked = look.await.map_err(std::io::Error::from)?;
@@ -197,21 +199,21 @@ async fn look_at(brokers: Brokers) -> Result<Reached, NotReached> {
         Err(error) => (Obstacle::of(&error), error.to_string()),
     };
     let error_of = |error, found| {
-        Ok(Reached {
+        Ok(ProbeResult {
             found,
             error: Some(error),
             date: None,
         })
     };
     match error {
-        (Obstacle::Address, error) => Err(NotReached::Brokers(error)),
+        (Obstacle::Address, error) => Err(ProbeError::Brokers(error)),
         (Obstacle::Tls, error) => error_of(AnswerError::NoTls, error),
         (Obstacle::Login, error) => error_of(AnswerError::KeyRefused, error),
         (Obstacle::Rights, error) => error_of(AnswerError::NotAllowed, error),
     }
 }
 
-fn judged_topic(topic: &str, seen: &Seen) -> Reached {
+fn judged_topic(topic: &str, seen: &LogFacts) -> ProbeResult {
     let (topic_is, error) = match (seen.partitions, seen.is_stamped) {
         (None, _) => ("there is no topic".to_owned(), Some(AnswerError::NoTopic)),
         (Some(_), Some(false)) => (
@@ -224,7 +226,7 @@ fn judged_topic(topic: &str, seen: &Seen) -> Reached {
         1 => "1 broker".to_owned(),
         brokers => format!("{brokers} brokers"),
     };
-    Reached {
+    ProbeResult {
         found: format!("{brokers}; {topic_is} {topic}"),
         error,
         date: None,
@@ -237,7 +239,7 @@ async fn ask(
     headers: HeaderMap,
     delivery: &DeliverySettings,
     is_http2: bool,
-) -> Result<Reached, NotReached> {
+) -> Result<ProbeResult, ProbeError> {
     let agent = concat!("weir/", env!("CARGO_PKG_VERSION"));
     let body = bytes::Bytes::new();
     let answer = if is_http2 {
@@ -251,7 +253,7 @@ async fn ask(
     Ok(judged(&answer?))
 }
 
-fn judged(answer: &Answer) -> Reached {
+fn judged(answer: &Answer) -> ProbeResult {
     let error = match answer.status {
         401 | 403 => Some(AnswerError::KeyRefused),
         407 => Some(AnswerError::ProxyRefused),
@@ -264,7 +266,7 @@ fn judged(answer: &Answer) -> Reached {
         "" => String::new(),
         message => format!(": {message}"),
     };
-    Reached {
+    ProbeResult {
         found: format!("it answers with {}{message}", answer.status),
         error,
         date: date.and_then(http_date),

@@ -9,7 +9,7 @@ use weir_config::settings;
 use crate::StartError;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
 use crate::json_lines::LinesEncoder;
-use crate::settings::{Delivered, DeliverySettings, OutputType, Start};
+use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
 
 settings! {
     /// There is nothing to set.
@@ -22,7 +22,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     on_by_default: false,
     settings: &[],
     gone: &[],
-    read: |output| Delivered::read::<StdoutSettings>(output, |_, _| {}, |_| Ok(())),
+    read: |output| BatchOutput::read::<StdoutSettings>(output, |_, _| {}, |_| Ok(())),
 };
 
 /// Bytes in one write.

@@ -10,7 +10,7 @@ use crate::division::{Piece, divided};
 use crate::interned::Interned;
 use crate::record::{ALL_SUFFIXES, BODY_BYTES_MAX, HAS_HOST, HAS_INTEGRATION, HAS_SUFFIXES, SeriesHead};
 use crate::wire::{Reader, Writer};
-use crate::{AgentId, Bounds, Facts, Header, Named, Packer, State};
+use crate::{AgentId, Bounds, Facts, Header, Packer, SeriesName, State};
 
 /// No host, or no integration.
 const NONE: u32 = u32::MAX;
@@ -29,7 +29,7 @@ pub struct Catalogue {
     texts: Interned,
     /// Each series has a range of numbers of texts: name, host, integration, tags.
     keys: Vec<u32>,
-    series: Vec<Known>,
+    series: Vec<CatalogueEntry>,
     index: HashTable<u32>,
     /// Numbers of series by ascending identity; behind `sorted` as they came.
     order: Vec<u32>,
@@ -40,7 +40,7 @@ pub struct Catalogue {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct CatalogueEntry {
     kind: Kind,
     /// Range in `keys`.
     key: (u32, u32),
@@ -95,7 +95,7 @@ impl Catalogue {
     }
 
     /// The number of a series; a new one if the series is unknown. Tags are sorted by bytes, without duplicates.
-    pub fn find(&mut self, kind: Kind, named: &Named<'_>) -> u32 {
+    pub fn find(&mut self, kind: Kind, named: &SeriesName<'_>) -> u32 {
         debug_assert!(named.tags.is_sorted(), "tags are sorted");
         let start = self.keys.len();
         self.keys.push(self.texts.number(named.name));
@@ -123,7 +123,7 @@ impl Catalogue {
 
     fn insert(&mut self, hash: u64, kind: Kind, key: (u32, u32)) -> u32 {
         let number = self.series.len() as u32;
-        self.series.push(Known {
+        self.series.push(CatalogueEntry {
             kind,
             key,
             facts: Facts { seen: 0, suffixes: 0 },
@@ -186,7 +186,7 @@ impl Catalogue {
     pub fn heap_bytes(&self) -> usize {
         self.texts.heap_bytes()
             + self.keys.capacity() * 4
-            + self.series.capacity() * (size_of::<Known>() + 4)
+            + self.series.capacity() * (size_of::<CatalogueEntry>() + 4)
             + self.index.allocation_size()
             + self.states.bytes.capacity()
     }
@@ -254,7 +254,7 @@ impl Catalogue {
     fn pieces(&mut self) -> Vec<Piece> {
         let mut pieces = Vec::with_capacity(self.series.len());
         for &number in &self.order {
-            let Known {
+            let CatalogueEntry {
                 kind, state, rows, ..
             } = self.series[number as usize];
             if state.0 == state.1 {
@@ -377,7 +377,7 @@ impl Catalogue {
     }
 }
 
-impl Known {
+impl CatalogueEntry {
     fn key<'k>(&self, keys: &'k [u32]) -> &'k [u32] {
         &keys[self.key.0 as usize..self.key.1 as usize]
     }

@@ -39,6 +39,6 @@ pub use record::{BODY_BYTES_MAX, Numbered, Record, decode_body};
 pub use samples::{Folded, Listed, Samples};
 pub use series::{Facts, Identity, SeriesRef};
 pub use state::{Bounds, State};
-pub use stream::{Entry, Named, SERIES_BYTES, StreamReader, StreamWriter};
+pub use stream::{Entry, SERIES_BYTES, SeriesName, StreamReader, StreamWriter};
 pub use sum::ExactSum;
 pub use table::{Table, TooLarge};

@@ -15,7 +15,7 @@ const HAS_INTEGRATION: u8 = 4;
 
 /// The name of a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named<'a> {
+pub struct SeriesName<'a> {
     pub name: &'a str,
     pub host: Option<&'a str>,
     pub integration: Option<&'a str>,
@@ -23,7 +23,7 @@ pub struct Named<'a> {
     pub tags: Vec<&'a str>,
 }
 
-impl Named<'_> {
+impl SeriesName<'_> {
     pub fn identity(&self, kind: Kind) -> Identity {
         Identity::new(
             kind,
@@ -42,7 +42,7 @@ pub struct Entry<'a> {
     pub number: u32,
     pub kind: Kind,
     /// `None`: it came before.
-    pub named: Option<Named<'a>>,
+    pub named: Option<SeriesName<'a>>,
     pub facts: Facts,
     pub state: State,
 }
@@ -142,7 +142,7 @@ impl<'a> StreamReader<'a> {
     }
 }
 
-fn read_named<'a>(reader: &mut Reader<'a>) -> Result<Option<Named<'a>>, Error> {
+fn read_named<'a>(reader: &mut Reader<'a>) -> Result<Option<SeriesName<'a>>, Error> {
     let form = reader.byte()?;
     if form == 0 {
         return Ok(None);
@@ -157,7 +157,7 @@ fn read_named<'a>(reader: &mut Reader<'a>) -> Result<Option<Named<'a>>, Error> {
     let mut tags = (0..count).map(|_| text(reader)).collect::<Result<Vec<_>, _>>()?;
     tags.sort_unstable();
     tags.dedup();
-    Ok(Some(Named {
+    Ok(Some(SeriesName {
         name,
         host,
         integration,

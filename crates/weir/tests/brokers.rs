@@ -13,7 +13,7 @@ use serde_json::Value;
 use support::{Agent, status, until, weir};
 use weir_broker::Broker;
 use weir_log::{Brokers, KafkaLog, unix_milliseconds};
-use weir_merge::{Closed, Ledger, Log as _, Owner, Plan, Settings};
+use weir_merge::{BucketResult, Ledger, Log as _, Owner, Plan, Settings};
 use weir_state::State;
 
 /// One broker for all tests that do it no harm. It ends with the process.
@@ -99,7 +99,7 @@ impl Published {
 }
 
 fn counted(result: &[u8]) -> f64 {
-    let (_, record) = Closed::decode(result).unwrap();
+    let (_, record) = BucketResult::decode(result).unwrap();
     let sums = record.series().filter(|series| series.name == "c");
     let sums = sums.map(|series| match series.state {
         State::Counter(sum) => sum.to_f64(),

@@ -10,7 +10,7 @@ use support::manager::Manager;
 use support::senders::{Senders, over_unixgram};
 use support::{Agent, configurations, status, until, weir};
 use weir_log::{FileLog, unix_milliseconds};
-use weir_merge::{Closed, Ledger, Log as _, Owner, Settings};
+use weir_merge::{BucketResult, Ledger, Log as _, Owner, Settings};
 use weir_state::State;
 
 const PARTITIONS: u32 = 2;
@@ -31,7 +31,7 @@ fn merged(log: &Path, partitions: u32) -> (Vec<(String, f64)>, Ledger) {
     let mut sums: Vec<(String, f64)> = Vec::new();
     for partition in 0..partitions {
         for (_, bytes) in owner.log().results(partition, 0, 1 << 30).unwrap() {
-            for series in Closed::decode(&bytes).unwrap().1.series() {
+            for series in BucketResult::decode(&bytes).unwrap().1.series() {
                 let State::Counter(sum) = series.state else {
                     continue;
                 };

@@ -28,7 +28,7 @@ fn peak_bytes(process: u32) -> u64 {
 
 /// Sends packets of a profile, and shows each message to `look` as it was sent.
 struct Sender {
-    source: Box<dyn weir_load::source::Source>,
+    source: Box<dyn weir_load::source::PacketSource>,
     buffer: Vec<u8>,
     socket: UnixDatagram,
 }

@@ -1,8 +1,8 @@
 //! Derives a profile from recorded traffic. Words are replaced by others of the same length, so that the profile can be shared.
 
 use crate::profile::{
-    Fit, Kinds, Names, PacketSize, Popularity, Profile, TagCount, TagKeys, TagValues, Throttle, Types, Value,
-    ValueKind,
+    Fit, MessageShares, Names, PacketSize, Popularity, Profile, TagCount, TagKeys, TagValues, Throttle,
+    Types, Value, ValueKind,
 };
 use crate::recorded::Recorded;
 use crate::rng::mix;
@@ -263,7 +263,7 @@ impl Shape {
             sample_p: self.sampled as f64 / self.rated.max(1) as f64,
             sample_rates: self.sample_rates(),
             value: self.value(),
-            kinds: Kinds {
+            kinds: MessageShares {
                 metric: self.kinds[0],
                 event: self.kinds[1],
                 service_check: self.kinds[2],

@@ -56,7 +56,7 @@ func receive(network string) error {
 		}
 	}()
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	// What the kernel holds is read: nothing new comes, so the sum stops changing.
+	// Wait until everything in the kernel's buffer is read: nothing new comes, so the sum stops changing.
 	for last := int64(-1); last != sum.Load(); {
 		last = sum.Load()
 		time.Sleep(50 * time.Millisecond)

@@ -199,7 +199,7 @@ func TestWireIsByteIdentical(t *testing.T) {
 		t.Run(o.name, func(t *testing.T) {
 			theirs, ours := run(t, o, everyCall, nil)
 			if o.aggregated {
-				// Which values share a message depends on what else is in the packet, and contexts are flushed in any
+				// The grouping of values into messages depends on the rest of the packet, and contexts are flushed in any
 				// order.
 				theirs.lines, ours.lines = unpack(theirs.lines), unpack(ours.lines)
 			}
@@ -313,7 +313,7 @@ func TestPackedLinesAcrossPackets(t *testing.T) {
 		_ = w.DistributionSamples("direct", values, []string{"a:1", "b"}, 0.25)
 		d.Close()
 		w.Close()
-		// How many values go into one line may differ: the pinned client reserves more room than it needs. The values
+		// The number of values per line may differ: the pinned client reserves more room than it needs. The values
 		// and all the rest of each line may not.
 		x, y := unpack(a.lines), unpack(b.lines)
 		if len(x) != len(values) || strings.Join(x, "\n") != strings.Join(y, "\n") {

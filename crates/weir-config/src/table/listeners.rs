@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use weir_rules::{OriginPattern, TagStyles};
 use weir_units::Network;
 
-use crate::setting::{Gone, Kind, PathUse, Reload};
+use crate::setting::{PathUse, Reload, RemovedSetting, SettingType};
 use crate::types::{EolTransport, Framing, Listen, Mode, SocketPath};
 use crate::{choices, settings};
 
@@ -129,17 +129,17 @@ settings! {
             .who("Operators who restrict which machines may send.")
             .on_reload(Reload::AppliedWhile("tcp_tls_certificate"));
         rate_limit_per_network: BTreeMap<String, u64> = "{}"
-            .takes(Kind::Map(&Kind::Bytes { min: 1, max: RATE_MAX }))
+            .takes(SettingType::Map(&SettingType::Bytes { min: 1, max: RATE_MAX }))
             .effect("Bytes per second that each of these networks may send in total over UDP and TCP, as in `10.0.0.0/8: 1MiB`; the smallest network that contains an address counts. A burst may hold ten seconds' worth, and a packet counts as 64 bytes more than its size. Packets above the rate are dropped and counted as `rate_limited`. 127.0.0.1 and ::1 are not limited.")
             .zero("Empty: none is limited.")
             .who("Operators who receive from networks that others run.");
         rate_limit_per_address: Option<u64> = "0"
-            .takes(Kind::Bytes { min: 0, max: RATE_MAX })
+            .takes(SettingType::Bytes { min: 0, max: RATE_MAX })
             .effect("Bytes per second that each address (of IPv6: each /64) may send over UDP and TCP, in the same way.")
             .zero("0: addresses are not limited.")
             .who("Operators who receive from many machines.");
         rate_limit_per_origin: Option<u64> = "0"
-            .takes(Kind::Bytes { min: 0, max: RATE_MAX })
+            .takes(SettingType::Bytes { min: 0, max: RATE_MAX })
             .effect("Bytes per second that each container may send over Unix sockets, in the same way, with `origin_detection`; processes outside of containers share one limit. Packets above the rate are dropped and counted as `origin_rate_limited`.")
             .zero("0: origins are not limited.")
             .who("Operators who run other people's containers.");
@@ -163,7 +163,7 @@ settings! {
             .who("Operators who run other people's containers.")
             .on_reload(Reload::Applied);
         receive_buffer: Option<u64> = "8MiB"
-            .takes(Kind::Bytes { min: 0, max: 1 << 30 })
+            .takes(SettingType::Bytes { min: 0, max: 1 << 30 })
             .effect("Receive buffer to ask the kernel for, per socket. At start weir logs the granted size and how to get more.")
             .zero("0: the system's default.")
             .who("Operators whose `weir status` shows kernel drops: their bursts need more. Operators with many sockets in a small container: theirs needs less.")
@@ -178,7 +178,7 @@ settings! {
             .zero("An empty list: all are read in the same way.")
             .who("Operators whose clients come from different programs, each on its own port.");
     }
-    gone &[Gone {
+    gone &[RemovedSetting {
         key: "packet_bytes_max",
         why: "packets may be up to 64KiB long; a shorter limit only truncated valid packets",
         also: &["DD_DOGSTATSD_BUFFER_SIZE"],

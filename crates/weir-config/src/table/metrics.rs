@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::setting::{DURATION_MAX, Kind, Reload};
+use crate::setting::{DURATION_MAX, Reload, SettingType};
 use crate::types::{HistogramAggregate, HistogramWeights, Percentile};
 use crate::{rules, settings};
 
@@ -12,18 +12,18 @@ settings! {
     /// Samples into buckets.
     pub struct Aggregation {
         bucket_width: Duration = "10s"
-            .takes(Kind::Duration { min: SECOND, max: Duration::from_secs(3600) })
+            .takes(SettingType::Duration { min: SECOND, max: Duration::from_secs(3600) })
             .effect("Width of a bucket in whole seconds; a bucket is flushed when it closes.")
             .who("Operators who want to see changes sooner, at the price of more points.")
             .common();
         counter_expiry: Duration = "300s"
-            .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
+            .takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("A counter that gets no samples sends zeros for this long.")
             .zero("0: no zeros.")
             .who("Operators whose alerts distinguish zero from no data.")
             .also(&["DD_DOGSTATSD_EXPIRY_SECONDS"]);
         context_expiry: Duration = "20s"
-            .takes(Kind::Duration { min: SECOND, max: DURATION_MAX })
+            .takes(SettingType::Duration { min: SECOND, max: DURATION_MAX })
             .effect("A context that gets no samples for this long is forgotten (a counter's: after `counter_expiry` as well). It affects memory only.")
             .who("Operators whose series send about once a minute: their contexts then stay in memory.")
             .also(&["DD_DOGSTATSD_CONTEXT_EXPIRY_SECONDS"]);
@@ -115,7 +115,7 @@ settings! {
             .also(&["DD_METRIC_FILTERLIST_MATCH_PREFIX", "DD_STATSD_METRIC_BLOCKLIST_MATCH_PREFIX"])
             .on_reload(Reload::Applied);
         max_tag_length: Option<usize> = "0"
-            .takes(Kind::Integer { min: 0, max: 65_536 })
+            .takes(SettingType::Integer { min: 0, max: 65_536 })
             .effect("Tags are cut to this many bytes, at the end of a character.")
             .zero("0: tags stay as they are.")
             .who("Operators whose backend refuses long tags.")

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::setting::{Kind, PathUse, Reload};
+use crate::setting::{PathUse, Reload, SettingType};
 use crate::settings;
 use crate::types::{AdminAddress, HostName, LogLevel, Sandbox};
 
@@ -11,43 +11,43 @@ settings! {
     /// Memory, cores, and limits on what they hold.
     pub struct Resources {
         memory: u64 = "0"
-            .takes(Kind::Bytes { min: 0, max: 1 << 40 })
+            .takes(SettingType::Bytes { min: 0, max: 1 << 40 })
             .effect("The budget for everything that grows: contexts, caches, samples, history, batches, frames, sessions, queues, sums. docs/limits.md has the shares, and `weir check` prints them.")
             .zero("0: a quarter of the cgroup's limit or of the machine, at least 64MiB and at most 2GiB.")
             .who("Operators with a million contexts, or very little memory. The minimum is 8MiB.")
             .common();
         history: u64 = "64MiB"
-            .takes(Kind::Bytes { min: 0, max: 1 << 40 })
+            .takes(SettingType::Bytes { min: 0, max: 1 << 40 })
             .effect("The most memory for the last minutes of every series, which the live page, `weir top` and `/api/v1` show. It never exceeds an eighth of `memory`; when it is full, the oldest minutes go.")
             .zero("0: no history is stored or shown.")
             .who("Operators who want to look back further, or not at all.");
         contexts_max: Option<usize> = "0"
-            .takes(Kind::Integer { min: 0, max: 1 << 32 })
+            .takes(SettingType::Integer { min: 0, max: 1 << 32 })
             .effect("A limit on the number of contexts, besides the memory budget.")
             .zero("0: memory alone decides.")
             .who("Operators whose backend charges per series.");
         contexts_per_metric_max: Option<usize> = "0"
-            .takes(Kind::Integer { min: 0, max: 1 << 32 })
+            .takes(SettingType::Integer { min: 0, max: 1 << 32 })
             .effect("A limit on the number of contexts of one metric name, besides its fair share of the memory budget and of `contexts_max`.")
             .zero("0: a metric may have four times as many contexts as fit into the remaining room.")
             .who("Operators whose backend charges per series.");
         contexts_per_origin_max: Option<usize> = "0"
-            .takes(Kind::Integer { min: 0, max: 1 << 32 })
+            .takes(SettingType::Integer { min: 0, max: 1 << 32 })
             .effect("The same for one container, or another origin that origin detection distinguishes. Different orders of the same tags count once.")
             .zero("0: an origin may have four times as many contexts as fit into the remaining room.")
             .who("Operators of machines that many teams share.");
         tag_values_alert: Option<u64> = "10000"
-            .takes(Kind::Integer { min: 0, max: 1 << 32 })
+            .takes(SettingType::Integer { min: 0, max: 1 << 32 })
             .effect("If a tag key has more distinct values in live contexts than this, weir logs it once and the series `weir_tag_key_values_alert` shows it, until it has fewer than half as many.")
             .zero("0: no alert.")
             .who("Operators whose keys need many values.");
         cpu: f64 = "0"
-            .takes(Kind::Number { min: 0.0, max: 1024.0 })
+            .takes(SettingType::Number { min: 0.0, max: 1024.0 })
             .effect("The number of cores that weir may use.")
             .zero("0: the cgroup's quota, or the machine's number.")
             .who("Operators who share a machine without cgroups.");
         workers: usize = "0"
-            .takes(Kind::Integer { min: 0, max: 64 })
+            .takes(SettingType::Integer { min: 0, max: 64 })
             .effect("Threads that receive and aggregate.")
             .zero("0: one below 8 cores, then one per 8 cores, at most 4.")
             .who("Operators who measured that one is not enough.");
@@ -75,7 +75,7 @@ settings! {
             .zero("`off`: nothing.")
             .who("Operators whose weir needs files that its configuration does not name.");
         grace_period: Duration = "10s"
-            .takes(Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) })
+            .takes(SettingType::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) })
             .effect("How long a shutdown may take to deliver waiting data. Data that is still waiting then is lost and counted. A shutdown does not wait for data in a disk queue.")
             .zero("0: one attempt, without waiting.")
             .who("Operators with a slow backend; stay below the service manager's own limit.");

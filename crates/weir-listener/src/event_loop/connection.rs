@@ -71,21 +71,21 @@ pub(super) struct Connection {
 
 /// The end of what was read last, inside a frame, for which the budget has no room.
 #[derive(Clone, Copy)]
-pub(super) struct Rest {
+pub(super) struct UnreadBytes {
     start: usize,
     end: usize,
 }
 
-impl Rest {
+impl UnreadBytes {
     pub(super) fn len(self) -> usize {
         self.end - self.start
     }
 }
 
 /// The result of reading bytes.
-pub(super) enum Taken {
+pub(super) enum ReadResult {
     All,
-    NoRoom(Rest),
+    NoRoom(UnreadBytes),
     /// A header announced more than the limit: the stream is lost.
     TooLong,
 }
@@ -118,7 +118,7 @@ impl Connection {
         memory: &mut StreamMemory,
         listener: &Listener,
         handle: &mut impl FnMut(PacketBatch<'_>),
-    ) -> (Taken, Found) {
+    ) -> (ReadResult, FramedPackets) {
         let end = READ_START + count;
         let before = self.partial_bytes();
         let mut counts = FramingCounts::default();
@@ -135,25 +135,29 @@ impl Connection {
         if counts.packets + counts.empty > 0 {
             self.heard = delivery.received.0;
         }
-        let found = Found {
+        let found = FramedPackets {
             counts,
             dropped: delivery.dropped,
             partial_before: before as u64,
             partial_after: self.partial_bytes() as u64,
         };
         let taken = match fed {
-            Fed::All => Taken::All,
-            Fed::NoRoom(bytes) => Taken::NoRoom(Rest {
+            Fed::All => ReadResult::All,
+            Fed::NoRoom(bytes) => ReadResult::NoRoom(UnreadBytes {
                 start: end - bytes,
                 end,
             }),
-            Fed::TooLong => Taken::TooLong,
+            Fed::TooLong => ReadResult::TooLong,
         };
         (taken, found)
     }
 
     /// Keeps what there was no room for.
-    pub(super) fn keep(&mut self, rest: Rest, memory: &mut StreamMemory) -> Result<(), BudgetExhausted> {
+    pub(super) fn keep(
+        &mut self,
+        rest: UnreadBytes,
+        memory: &mut StreamMemory,
+    ) -> Result<(), BudgetExhausted> {
         let bytes = &memory.buffer[rest.start..rest.end];
         self.framer.keep(bytes, &mut memory.pool)
     }
@@ -165,7 +169,7 @@ impl Connection {
         memory: &mut StreamMemory,
         listener: &Listener,
         handle: &mut impl FnMut(PacketBatch<'_>),
-    ) -> (End, Found) {
+    ) -> (End, FramedPackets) {
         let before = self.partial_bytes();
         let mut counts = FramingCounts::default();
         let mut delivery = Delivery::new(listener, self, &mut memory.passing);
@@ -174,7 +178,7 @@ impl Connection {
             .finish(orderly, &mut memory.pool, &mut counts, |memory, entries| {
                 delivery.deliver(memory, entries, handle);
             });
-        let found = Found {
+        let found = FramedPackets {
             counts,
             dropped: delivery.dropped,
             partial_before: before as u64,
@@ -214,15 +218,15 @@ impl Connection {
 }
 
 /// The packets in bytes of a connection.
-pub(super) struct Found {
+pub(super) struct FramedPackets {
     counts: FramingCounts,
-    dropped: Dropped,
+    dropped: DroppedPackets,
     /// Bytes of unfinished frames held before and after.
     partial_before: u64,
     partial_after: u64,
 }
 
-impl Found {
+impl FramedPackets {
     /// Packets handed over.
     pub(super) fn packets(&self) -> u64 {
         self.counts.packets - self.dropped.packets
@@ -249,12 +253,12 @@ struct Delivery<'a> {
     received: Monotonic,
     limits: Option<(IpAddr, &'a SourceRates)>,
     passing: &'a mut Vec<Entry>,
-    dropped: Dropped,
+    dropped: DroppedPackets,
 }
 
 /// Packets that were found and not handed over.
 #[derive(Clone, Copy, Default)]
-struct Dropped {
+struct DroppedPackets {
     packets: u64,
     bytes: u64,
 }
@@ -271,7 +275,7 @@ impl<'a> Delivery<'a> {
                 .map(|address| address.ip())
                 .zip(listener.config.rates.as_deref()),
             passing,
-            dropped: Dropped::default(),
+            dropped: DroppedPackets::default(),
         }
     }
 

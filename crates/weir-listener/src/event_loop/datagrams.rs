@@ -136,7 +136,7 @@ struct Received {
 }
 
 /// The reaction to a failed receive call.
-enum Failed {
+enum ReceiveError {
     /// There is nothing.
     Empty,
     /// The next call may work.
@@ -213,26 +213,26 @@ impl Listener {
     }
 
     #[cold]
-    fn note_receive_error(&mut self, error: &io::Error) -> Failed {
+    fn note_receive_error(&mut self, error: &io::Error) -> ReceiveError {
         let counters = &mut self.counters;
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
                 counters[ListenerCounter::ReceiveCallsEmpty] += 1;
-                return Failed::Empty;
+                return ReceiveError::Empty;
             }
             Some(libc::EINTR) => {
                 counters[ListenerCounter::ReceiveInterrupted] += 1;
-                return Failed::Retry;
+                return ReceiveError::Retry;
             }
             // Left over from a datagram we are said to have sent; the next call works.
             Some(libc::ECONNREFUSED | libc::ECONNRESET) => {
                 counters[ListenerCounter::ReceiveReset] += 1;
-                return Failed::Retry;
+                return ReceiveError::Retry;
             }
             Some(libc::ENOMEM | libc::ENOBUFS) => counters[ListenerCounter::ReceiveNoMemory] += 1,
             _ => counters[ListenerCounter::ReceiveOther] += 1,
         }
-        Failed::Persistent
+        ReceiveError::Persistent
     }
 }
 
@@ -288,14 +288,14 @@ impl EventLoop {
     }
 
     #[cold]
-    fn no_datagrams(&mut self, number: u32, failed: Failed) -> Next {
+    fn no_datagrams(&mut self, number: u32, failed: ReceiveError) -> Next {
         match failed {
-            Failed::Retry => return Next::Again,
-            Failed::Empty if !self.listeners.get(number).is_draining() => {}
+            ReceiveError::Retry => return Next::Again,
+            ReceiveError::Empty if !self.listeners.get(number).is_draining() => {}
             // Until then it is asked again at each turn, which waits a millisecond at most.
-            Failed::Empty if self.drain.has_settled() => self.close_listener(number),
-            Failed::Empty => {}
-            Failed::Persistent => self.pause(number),
+            ReceiveError::Empty if self.drain.has_settled() => self.close_listener(number),
+            ReceiveError::Empty => {}
+            ReceiveError::Persistent => self.pause(number),
         }
         Next::Wait
     }

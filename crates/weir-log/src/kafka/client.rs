@@ -21,9 +21,9 @@ pub(crate) const REASON: &str = "; last failure of a connection: ";
 
 /// The last failure in the client library's log. Errors of calls often say only "timed out".
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard(Arc<Mutex<Option<(Instant, String)>>>);
+pub(crate) struct LastFailure(Arc<Mutex<Option<(Instant, String)>>>);
 
-impl Heard {
+impl LastFailure {
     fn note(&self, line: &str) {
         // Lines begin with the name of a thread.
         let line = line.rsplit_once("]: ").map_or(line, |(_, line)| line);
@@ -49,7 +49,7 @@ impl Heard {
     }
 }
 
-impl ClientContext for Heard {
+impl ClientContext for LastFailure {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         if (level as i32) <= RDKafkaLogLevel::Error as i32 || facility == FAILED_CONNECTION {
             self.note(line);

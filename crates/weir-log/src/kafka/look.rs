@@ -6,19 +6,19 @@ use rdkafka::consumer::{Consumer, ConsumerContext};
 use super::KafkaLog;
 use super::topics::{Maker, STAMPED};
 use crate::Error;
-use crate::examine::Seen;
+use crate::examine::LogFacts;
 
 impl KafkaLog {
     /// Which brokers there are, and the topic of records.
-    pub fn look(&mut self) -> Result<Seen, Error> {
+    pub fn look(&mut self) -> Result<LogFacts, Error> {
         let looked = self.look_once();
         looked.map_err(|error| self.with_reason(error))
     }
 
-    fn look_once(&mut self) -> Result<Seen, Error> {
+    fn look_once(&mut self) -> Result<LogFacts, Error> {
         let maker = self.maker()?;
         let partitions = maker.partitions(&maker.topics.records)?;
-        Ok(Seen {
+        Ok(LogFacts {
             brokers: maker.known_brokers()?,
             partitions,
             is_stamped: partitions.and_then(|_| maker.is_stamped()),

@@ -13,7 +13,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use weir_merge::Assignment;
 
-use super::client::{self, Heard};
+use super::client::{self, LastFailure};
 use super::reader::one;
 use crate::{Brokers, Error};
 
@@ -27,7 +27,7 @@ struct News {
 }
 
 pub(crate) struct Listening {
-    heard: Heard,
+    heard: LastFailure,
     news: Mutex<News>,
 }
 
@@ -72,7 +72,7 @@ impl ConsumerContext for Listening {
 /// A member of the group.
 pub(crate) struct Member {
     client: BaseConsumer<Listening>,
-    heard: Heard,
+    heard: LastFailure,
     timeout: Duration,
     /// Our partitions, with the number of the assignment.
     held: BTreeMap<u32, u64>,
@@ -94,7 +94,7 @@ pub(crate) fn is_stale(code: Code) -> bool {
 }
 
 impl Member {
-    pub fn join(brokers: &Brokers, topic: &str, heard: &Heard) -> Result<Self, Error> {
+    pub fn join(brokers: &Brokers, topic: &str, heard: &LastFailure) -> Result<Self, Error> {
         let session = brokers.session_timeout;
         let mut config = client::reading(brokers, &brokers.group);
         config

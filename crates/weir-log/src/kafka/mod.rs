@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use rdkafka::Timestamp;
 use weir_merge::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Plan, Quarantined};
 
-use self::client::Heard;
+use self::client::LastFailure;
 use self::clock::BrokerClock;
 use self::control::{CLOCK, Control, PLAN};
 use self::member::Member;
-use self::reader::{Got, Read, Reader, SENT, ends};
+use self::reader::{FetchResult, FetchedMessage, Reader, SENT, ends};
 use self::topics::{Maker, Topics};
-use self::transactions::{Committer, Failed, OFFSET, REASON, name_for_transactions, snapshot_of};
+use self::transactions::{Committer, OFFSET, REASON, TransactionError, name_for_transactions, snapshot_of};
 use self::writer::{Outgoing, Writer};
 use crate::{Brokers, Error, plan};
 
@@ -56,13 +56,13 @@ struct Ends {
 pub struct KafkaLog {
     brokers: Brokers,
     topics: Topics,
-    heard: Heard,
+    heard: LastFailure,
     clock: BrokerClock,
     control: Control,
     ends: BTreeMap<(bool, u32), Ends>,
     transactions: String,
     /// Topics known to exist.
-    has: Has,
+    has: KnownTopics,
     writer: Option<Writer>,
     reader: Option<Reader>,
     member: Option<Member>,
@@ -71,7 +71,7 @@ pub struct KafkaLog {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Has {
+enum KnownTopics {
     Unknown,
     OfAgents,
     All,
@@ -80,7 +80,7 @@ enum Has {
 impl KafkaLog {
     /// Checks the settings. Does not connect yet.
     pub fn open(brokers: &Brokers) -> Result<Self, Error> {
-        let heard = Heard::default();
+        let heard = LastFailure::default();
         // This reads the TLS files, so an error in them is reported now.
         let writer = Writer::open(brokers, &heard)?;
         Ok(KafkaLog {
@@ -89,7 +89,7 @@ impl KafkaLog {
             control: Control::default(),
             ends: BTreeMap::new(),
             transactions: name_for_transactions(&brokers.group),
-            has: Has::Unknown,
+            has: KnownTopics::Unknown,
             writer: Some(writer),
             reader: None,
             member: None,
@@ -110,7 +110,7 @@ impl KafkaLog {
     /// Agents learn of it within a minute.
     pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
         self.plan()?;
-        self.has(Has::All)?;
+        self.has(KnownTopics::All)?;
         self.maker()?.raise(partitions)?;
         self.follow_control()?;
         let text = plan::announced(self.control.text().unwrap_or_default(), from, partitions);
@@ -119,7 +119,7 @@ impl KafkaLog {
 
     /// The quarantined records that are kept.
     pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
-        self.has(Has::All)?;
+        self.has(KnownTopics::All)?;
         let topic = self.topics.quarantine.clone();
         let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
         let (mut from, end) = reader.ends(&topic, partition)?;
@@ -134,7 +134,7 @@ impl KafkaLog {
     }
 
     /// Creates missing topics, once.
-    fn has(&mut self, has: Has) -> Result<(), Error> {
+    fn has(&mut self, has: KnownTopics) -> Result<(), Error> {
         match self.has >= has {
             true => Ok(()),
             false => self.make(has).map_err(|error| self.with_reason(error)),
@@ -152,7 +152,7 @@ impl KafkaLog {
         }
     }
 
-    fn maker(&mut self) -> Result<Maker<'_, Heard>, Error> {
+    fn maker(&mut self) -> Result<Maker<'_, LastFailure>, Error> {
         let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
         Ok(Maker {
             brokers: &self.brokers,
@@ -162,13 +162,13 @@ impl KafkaLog {
         })
     }
 
-    fn make(&mut self, has: Has) -> Result<(), Error> {
+    fn make(&mut self, has: KnownTopics) -> Result<(), Error> {
         let maker = self.maker()?;
         let partitions = match has {
-            Has::All => maker.for_owners()?,
+            KnownTopics::All => maker.for_owners()?,
             _ => maker.for_agents()?,
         };
-        if self.has == Has::Unknown {
+        if self.has == KnownTopics::Unknown {
             let (reader, control) = (
                 self::reader(&mut self.reader, &self.brokers, &self.heard)?,
                 &mut self.control,
@@ -235,7 +235,7 @@ impl KafkaLog {
         let member = match self.member.take() {
             Some(member) => member,
             None => {
-                self.has(Has::All)?;
+                self.has(KnownTopics::All)?;
                 Member::join(&self.brokers, &self.topics.records, &self.heard)?
             }
         };
@@ -292,7 +292,7 @@ impl KafkaLog {
         partition: u32,
         from: u64,
         bytes_max: usize,
-    ) -> Result<(Read, Ends), Error> {
+    ) -> Result<(FetchResult, Ends), Error> {
         let mut ends = self.ends(is_results, partition, KNOWN_BUSY)?;
         for age in [KNOWN_IDLE, Duration::ZERO] {
             let is_old = match age.is_zero() {
@@ -332,7 +332,7 @@ impl KafkaLog {
         Ok((read, ends))
     }
 
-    fn message(&mut self, got: Got) -> Result<Message, Error> {
+    fn message(&mut self, got: FetchedMessage) -> Result<Message, Error> {
         let sent = got.header(SENT).and_then(|sent| sent.try_into().ok());
         let appended = match got.stamp {
             Timestamp::LogAppendTime(stamp) => stamp,
@@ -374,7 +374,7 @@ impl KafkaLog {
     }
 
     /// The last message of a snapshot partition, searched backwards from the end.
-    fn last_snapshot(&mut self, partition: u32) -> Result<Option<Got>, Error> {
+    fn last_snapshot(&mut self, partition: u32) -> Result<Option<FetchedMessage>, Error> {
         let (start, end) = self.settled_snapshots(partition)?;
         let topic = &self.topics.snapshots;
         let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
@@ -391,16 +391,15 @@ impl KafkaLog {
         Ok(last)
     }
 
-    fn commit_once(&mut self, partition: u32, commit: &Commit) -> Result<(), Failed> {
+    fn commit_once(&mut self, partition: u32, commit: &Commit) -> Result<(), TransactionError> {
         let mut committer = match self.committer.take() {
             Some(committer) => committer,
-            None => {
-                Committer::open(&self.brokers, &self.transactions, &self.heard).map_err(Failed::Broken)?
-            }
+            None => Committer::open(&self.brokers, &self.transactions, &self.heard)
+                .map_err(TransactionError::Broken)?,
         };
-        let member = self.member.as_ref().ok_or(Failed::Stale)?;
+        let member = self.member.as_ref().ok_or(TransactionError::Stale)?;
         let done = committer.commit(&self.topics, partition, member, commit);
-        if !matches!(done, Err(Failed::Broken(_))) {
+        if !matches!(done, Err(TransactionError::Broken(_))) {
             self.committer = Some(committer);
         }
         done
@@ -441,7 +440,7 @@ impl KafkaLog {
 fn reader<'a>(
     reader: &'a mut Option<Reader>,
     brokers: &Brokers,
-    heard: &Heard,
+    heard: &LastFailure,
 ) -> Result<&'a mut Reader, Error> {
     let open = match reader.take() {
         Some(open) => open,
@@ -457,7 +456,7 @@ fn last_from(
     partition: u32,
     (mut from, end): (u64, u64),
     timeout: Duration,
-) -> Result<Option<Got>, Error> {
+) -> Result<Option<FetchedMessage>, Error> {
     let mut last = None;
     while from < end {
         let read = reader.read(topic, partition, from, 1 << 20, timeout)?;
@@ -470,7 +469,7 @@ fn last_from(
     Ok(last)
 }
 
-fn quarantined_of(got: Got) -> Quarantined {
+fn quarantined_of(got: FetchedMessage) -> Quarantined {
     let offset = got.header(OFFSET).and_then(|offset| offset.try_into().ok());
     let reason = got.header(REASON).unwrap_or_default();
     Quarantined {
@@ -485,9 +484,11 @@ impl Log for KafkaLog {
 
     /// The last known plan, used when the brokers are down.
     fn plan(&mut self) -> Result<Plan, Error> {
-        let followed = match self.control.is_fresh() && self.has > Has::Unknown {
+        let followed = match self.control.is_fresh() && self.has > KnownTopics::Unknown {
             true => Ok(()),
-            false => self.has(Has::OfAgents).and_then(|()| self.follow_control()),
+            false => self
+                .has(KnownTopics::OfAgents)
+                .and_then(|()| self.follow_control()),
         };
         match (self.control.known(), followed) {
             (Some(plan), _) => Ok(plan.clone()),
@@ -506,7 +507,7 @@ impl Log for KafkaLog {
     }
 
     fn append_all(&mut self, records: &[Append<'_>]) -> Vec<Result<u64, Error>> {
-        if let Err(error) = self.has(Has::OfAgents) {
+        if let Err(error) = self.has(KnownTopics::OfAgents) {
             let told = error.to_string();
             let failed = |_| Err(self.heard.explain("writing", &told));
             return records.iter().map(failed).collect();
@@ -597,12 +598,16 @@ impl Log for KafkaLog {
             }
             match self.commit_once(partition, commit) {
                 Ok(()) => return Ok(()),
-                Err(Failed::Aborted(_) | Failed::Broken(_)) if self.has_lost(partition, generation) => {
+                Err(TransactionError::Aborted(_) | TransactionError::Broken(_))
+                    if self.has_lost(partition, generation) =>
+                {
                     return Err(CommitError::Fenced);
                 }
-                Err(Failed::Aborted(error) | Failed::Broken(error)) => return Err(error.into()),
+                Err(TransactionError::Aborted(error) | TransactionError::Broken(error)) => {
+                    return Err(error.into());
+                }
                 // Another member joined or left. If we kept the partition, the new generation will be accepted.
-                Err(Failed::Stale) => {
+                Err(TransactionError::Stale) => {
                     if !self.hear_generation(partition, generation)? {
                         return Err(CommitError::Fenced);
                     }
@@ -612,7 +617,7 @@ impl Log for KafkaLog {
     }
 
     fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<(u64, Vec<u8>)>, Error> {
-        self.has(Has::All)?;
+        self.has(KnownTopics::All)?;
         let (read, _) = self.read(true, partition, from, bytes_max)?;
         let messages = read.messages.into_iter();
         Ok(messages.map(|got| (got.offset, got.bytes)).collect())

@@ -4,7 +4,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicRe
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::client::{self, Heard};
+use super::client::{self, LastFailure};
 use crate::{Brokers, Error};
 
 /// The names of the topics of one log.
@@ -18,7 +18,7 @@ pub(crate) struct Topics {
 }
 
 /// A topic that may have to be created.
-struct Wanted<'a> {
+struct TopicSettings<'a> {
     name: &'a str,
     partitions: u32,
     settings: &'static [(&'static str, &'static str)],
@@ -54,8 +54,8 @@ impl Topics {
         }
     }
 
-    fn for_agents(&self, partitions: u32) -> Vec<Wanted<'_>> {
-        let wanted = |name, partitions, settings| Wanted {
+    fn for_agents(&self, partitions: u32) -> Vec<TopicSettings<'_>> {
+        let wanted = |name, partitions, settings| TopicSettings {
             name,
             partitions,
             settings,
@@ -66,8 +66,8 @@ impl Topics {
         ]
     }
 
-    fn for_owners(&self, partitions: u32) -> Vec<Wanted<'_>> {
-        let wanted = |name, settings| Wanted {
+    fn for_owners(&self, partitions: u32) -> Vec<TopicSettings<'_>> {
+        let wanted = |name, settings| TopicSettings {
             name,
             partitions,
             settings,
@@ -85,7 +85,7 @@ pub(crate) struct Maker<'a, C: ConsumerContext> {
     pub brokers: &'a Brokers,
     pub topics: &'a Topics,
     pub asking: &'a BaseConsumer<C>,
-    pub heard: &'a Heard,
+    pub heard: &'a LastFailure,
 }
 
 impl<C: ConsumerContext> Maker<'_, C> {
@@ -101,7 +101,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         let partitions = self.for_agents()?;
         let wanted = self.topics.for_owners(partitions);
         self.make_absent(&wanted)?;
-        for Wanted { name, .. } in &wanted {
+        for TopicSettings { name, .. } in &wanted {
             let found = self.partitions(name)?.unwrap_or_default();
             if found < partitions {
                 let records = &self.topics.records;
@@ -116,7 +116,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
 
     /// Adds partitions to all topics that have fewer than this.
     pub fn raise(&self, partitions: u32) -> Result<(), Error> {
-        for Wanted { name, .. } in self
+        for TopicSettings { name, .. } in self
             .topics
             .for_owners(partitions)
             .into_iter()
@@ -144,7 +144,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         }
     }
 
-    fn make_absent(&self, wanted: &[Wanted<'_>]) -> Result<(), Error> {
+    fn make_absent(&self, wanted: &[TopicSettings<'_>]) -> Result<(), Error> {
         let mut absent = Vec::new();
         for topic in wanted {
             if self.partitions(topic.name)?.is_none() {
@@ -162,7 +162,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         Ok(())
     }
 
-    fn make(&self, absent: &[&Wanted<'_>]) -> Result<(), Error> {
+    fn make(&self, absent: &[&TopicSettings<'_>]) -> Result<(), Error> {
         let admin = self.admin()?;
         let replicas = self.brokers.replicas.map_or(-1, |replicas| replicas as i32);
         let new = absent.iter().map(|topic| {
@@ -198,7 +198,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         Ok(())
     }
 
-    pub fn admin(&self) -> Result<AdminClient<Heard>, Error> {
+    pub fn admin(&self) -> Result<AdminClient<LastFailure>, Error> {
         let admin = client::config(self.brokers).create_with_context(self.heard.clone());
         admin.map_err(|error| self.heard.explain("connecting", error))
     }
@@ -225,7 +225,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         self.heard.explain(format!("topic {topic}"), "there is none")
     }
 
-    fn not_made(&self, topic: &Wanted<'_>, code: Code) -> Error {
+    fn not_made(&self, topic: &TopicSettings<'_>, code: Code) -> Error {
         let settings: Vec<String> = topic
             .settings
             .iter()

@@ -7,7 +7,7 @@ use rdkafka::producer::Producer;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use weir_merge::Commit;
 
-use super::client::{self, Heard};
+use super::client::{self, LastFailure};
 use super::member::{Member, is_stale};
 use super::reader::one;
 use super::topics::Topics;
@@ -30,12 +30,12 @@ const MESSAGE_BYTES_MAX: &str = "67108864";
 /// A client that writes in transactions.
 pub(crate) struct Committer {
     writer: Writer,
-    heard: Heard,
+    heard: LastFailure,
     timeout: std::time::Duration,
 }
 
 /// Why a transaction failed or may have failed.
-pub(crate) enum Failed {
+pub(crate) enum TransactionError {
     /// The group is in another generation. Nothing was written.
     Stale,
     /// The client is still usable. Nothing was written.
@@ -52,7 +52,7 @@ pub(crate) fn name_for_transactions(group: &str) -> String {
 
 impl Committer {
     /// Opens the client and aborts any open transaction under this name.
-    pub fn open(brokers: &Brokers, name: &str, heard: &Heard) -> Result<Self, Error> {
+    pub fn open(brokers: &Brokers, name: &str, heard: &LastFailure) -> Result<Self, Error> {
         let mut config = writing(brokers);
         config
             .set("transactional.id", name)
@@ -78,9 +78,9 @@ impl Committer {
         partition: u32,
         member: &Member,
         commit: &Commit,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), TransactionError> {
         let begun = self.writer.client().begin_transaction();
-        begun.map_err(|error| Failed::Broken(self.explain(partition, &error)))?;
+        begun.map_err(|error| TransactionError::Broken(self.explain(partition, &error)))?;
         let done = self
             .write(topics, partition, commit)
             .and_then(|()| self.offsets(topics, partition, member, commit.offset))
@@ -139,18 +139,18 @@ impl Committer {
     }
 
     /// Ends a failed transaction.
-    fn end(&self, partition: u32, error: &KafkaError) -> Failed {
+    fn end(&self, partition: u32, error: &KafkaError) -> TransactionError {
         let explained = self.explain(partition, error);
         let is_over = match error {
             KafkaError::Transaction(error) => error.is_fatal(),
             _ => self.writer.is_broken(),
         };
         if is_over || self.writer.client().abort_transaction(self.timeout).is_err() {
-            return Failed::Broken(explained);
+            return TransactionError::Broken(explained);
         }
         match code(error) {
-            Some(code) if is_stale(code) => Failed::Stale,
-            _ => Failed::Aborted(explained),
+            Some(code) if is_stale(code) => TransactionError::Stale,
+            _ => TransactionError::Aborted(explained),
         }
     }
 

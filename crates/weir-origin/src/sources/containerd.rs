@@ -9,11 +9,11 @@ use reqwest::Client;
 
 use super::http::{self, PATIENCE};
 use super::{
-    CallError, Feed, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels, image,
+    CallError, Feed, LabelTags, LookError, PollingSource, Rhythm, TagSource, Work, add_labels, image,
     look_again_and_again,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
-use crate::store::{Description, Place};
+use crate::store::{ContainerPlace, Description};
 
 const BODY_MAX: usize = 64 * 1024 * 1024;
 
@@ -136,7 +136,7 @@ impl Containerd {
             label("io.kubernetes.pod.uid"),
             label("io.kubernetes.container.name"),
         );
-        let place = (!pod.is_empty() && !name.is_empty()).then(|| Place {
+        let place = (!pod.is_empty() && !name.is_empty()).then(|| ContainerPlace {
             pod: pod.into(),
             name: name.into(),
             init: false,
@@ -167,7 +167,7 @@ impl TagSource for Containerd {
     }
 }
 
-impl Look for Containerd {
+impl PollingSource for Containerd {
     async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         let client = match &self.client {
             Some(client) => client.clone(),

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 
-use super::{Feed, Look, LookError, Rhythm, TagSource, Work, look_again_and_again};
+use super::{Feed, LookError, PollingSource, Rhythm, TagSource, Work, look_again_and_again};
 use crate::entity::{Cardinality, Entity, TagSet};
-use crate::store::{Description, Place};
+use crate::store::{ContainerPlace, Description};
 
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
@@ -49,7 +49,7 @@ impl TagSource for File {
     }
 }
 
-impl Look for File {
+impl PollingSource for File {
     async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         let data = std::fs::metadata(&self.path)?;
         let stamp = (data.modified().ok(), data.len());
@@ -117,7 +117,7 @@ fn describe((entity, told): (Entity, Tags)) -> Description {
             tags.add_tag(level, tag);
         }
     }
-    let place = told.pod.zip(told.name).map(|(pod, name)| Place {
+    let place = told.pod.zip(told.name).map(|(pod, name)| ContainerPlace {
         pod: pod.into(),
         name: name.into(),
         init: told.init,

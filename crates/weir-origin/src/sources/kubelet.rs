@@ -10,11 +10,11 @@ use serde::Deserialize;
 
 use super::http::{self, Identity, PATIENCE, Roots};
 use super::{
-    Feed, FileError, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels, image,
+    Feed, FileError, LabelTags, LookError, PollingSource, Rhythm, TagSource, Work, add_labels, image,
     look_again_and_again,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
-use crate::store::{Description, Place};
+use crate::store::{ContainerPlace, Description};
 
 const BODY_MAX: usize = 128 * 1024 * 1024;
 
@@ -66,7 +66,7 @@ impl TagSource for Kubelet {
     }
 }
 
-impl Look for Kubelet {
+impl PollingSource for Kubelet {
     async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         let settings = &self.settings;
         let client = match &self.client {
@@ -250,7 +250,7 @@ fn describe(pod: Pod, pod_labels: &LabelTags, known: &mut Vec<Description>) {
             known.push(Description {
                 entity: Entity::Container(id.into()),
                 tags,
-                place: Some(Place {
+                place: Some(ContainerPlace {
                     pod: uid.clone(),
                     name: container.name.as_str().into(),
                     init,

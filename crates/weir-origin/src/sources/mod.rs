@@ -97,11 +97,11 @@ impl Feed {
 }
 
 /// A source that polls.
-trait Look: Send + 'static {
+trait PollingSource: Send + 'static {
     fn look(&mut self) -> impl Future<Output = Result<Vec<Description>, LookError>> + Send;
 }
 
-/// Interval between the polls of a [`Look`].
+/// Interval between the polls of a [`PollingSource`].
 #[derive(Clone, Copy, Debug)]
 struct Rhythm {
     every: Duration,
@@ -112,7 +112,7 @@ struct Rhythm {
 /// Maximum pause after repeated errors.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-async fn look_again_and_again(mut source: impl Look, rhythm: Rhythm, feed: Feed) {
+async fn look_again_and_again(mut source: impl PollingSource, rhythm: Rhythm, feed: Feed) {
     let mut failures = 0u32;
     loop {
         let event = match source.look().await {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    Feed, FileError, LabelError, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels,
+    Feed, FileError, LabelError, LabelTags, LookError, PollingSource, Rhythm, TagSource, Work, add_labels,
     look_again_and_again,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
@@ -50,7 +50,7 @@ impl TagSource for PodInfo {
     }
 }
 
-impl Look for PodInfo {
+impl PollingSource for PodInfo {
     async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         if !self.directory.is_dir() {
             return Err(LookError::NoDirectory);

@@ -22,7 +22,7 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer, HeaderError, RequestError};
-use crate::probe::{Destination, Way};
+use crate::probe::{Destination, Route};
 use crate::settings::{DatadogSettings, Secret, Start};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -111,7 +111,7 @@ impl Start for DatadogSettings {
             let value = http::secret_header(key.expose().trim()).map_err(|_| HeaderError::Key(setting))?;
             Ok(Destination {
                 label: format!("{} key {}", http::shown_url(base), key.redacted()),
-                way: Way::Http {
+                way: Route::Http {
                     url: format!("{base}{VALIDATION_PATH}"),
                     headers: HeaderMap::from_iter([(KEY, value)]),
                     delivery: Box::new(self.delivery.clone()),

@@ -46,15 +46,15 @@ pub use backoff::{Backoff, RETRY_AFTER_MAX, http_date, retry_after, seed};
 use books::EndpointBooks;
 pub use books::{Class, Dropped, Items, Reason};
 pub use clock::{Clock, Driver};
-pub use disk::{DiskQueue, Evicted, Found, Next, RecordId};
+pub use disk::{DiskQueue, Evicted, Next, OpenedQueue, RecordId};
 pub use encode::{Counter, Draft, Encode, Encoded};
 use inbox::Inbox;
 pub use leave::SavedQueue;
 pub use payload::Payload;
 pub use queue::{Lying, Order, Queue};
-pub use saved::{RestoreError, Saved, SavedStates};
+pub use saved::{OutputState, RestoreError, SavedStates};
 pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
-pub use surroundings::{Agent, Surroundings};
+pub use surroundings::{AgentIdentity, Surroundings};
 pub use transport::{BoxFuture, Endpoint, Keep, Outcome, Parts, Transport};
 
 /// Time per flush that encoding waits for queues that fill up although their endpoints take payloads.
@@ -88,16 +88,16 @@ impl fmt::Debug for Delivery {
 
 /// The identity of an endpoint, independent of its settings.
 #[derive(Clone, Debug)]
-struct Place {
+struct EndpointIdentity {
     directory: String,
     family: Option<String>,
     /// Where its disk queue is, if it has one.
     disk: Option<PathBuf>,
 }
 
-impl Place {
+impl EndpointIdentity {
     fn of(endpoint: &Endpoint, disk: Option<&Path>) -> Self {
-        Place {
+        EndpointIdentity {
             directory: endpoint.directory.clone(),
             family: endpoint.family.clone(),
             disk: disk.map(|path| path.join(&endpoint.directory)),
@@ -117,13 +117,13 @@ struct Shared {
     name: String,
     clock: Clock,
     settings: DeliverySettings,
-    limits: Limits,
+    limits: MemoryLimits,
     /// Bytes that the encoder may take of what is for payloads.
     reserved: u64,
     /// The size of its state.
     state_bytes: AtomicU64,
     labels: Vec<String>,
-    places: Vec<Place>,
+    places: Vec<EndpointIdentity>,
     inbox: Mutex<Inbox>,
     arrived: Notify,
     room: Condvar,
@@ -162,7 +162,7 @@ enum Stage {
 }
 
 /// An output's part of memory. It changes with the number of outputs.
-struct Limits {
+struct MemoryLimits {
     /// Bodies that wait, over all endpoints.
     queued: AtomicU64,
     /// The encoder's state.
@@ -198,8 +198,8 @@ pub(crate) async fn wait_for(progress: &Notify, mut is_so: impl FnMut() -> bool)
 
 impl EndpointBooks {
     /// Payloads found in a disk queue when it was opened.
-    fn note_found(&mut self, found: &Found, output: &str, endpoint: &str) {
-        if *found != Found::default() {
+    fn note_found(&mut self, found: &OpenedQueue, output: &str, endpoint: &str) {
+        if *found != OpenedQueue::default() {
             tracing::info!(output, endpoint, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");
         }
         self.restored = found.restored;
@@ -226,9 +226,9 @@ impl Delivery {
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
         let disk_path = on_disk.then(|| Path::new(&settings.disk_path));
-        let places: Vec<Place> = endpoints
+        let places: Vec<EndpointIdentity> = endpoints
             .iter()
-            .map(|endpoint| Place::of(endpoint, disk_path))
+            .map(|endpoint| EndpointIdentity::of(endpoint, disk_path))
             .collect();
         let replaces = surroundings.replaces.as_ref();
         let is_held = |path: &PathBuf| replaces.is_some_and(|old| old.holds(path));
@@ -264,7 +264,7 @@ impl Delivery {
             name: name.to_owned(),
             clock,
             settings: settings.clone(),
-            limits: Limits {
+            limits: MemoryLimits {
                 queued: surroundings.memory_bytes_max.into(),
                 state: surroundings.state_bytes_max.into(),
                 inbox: u64::MAX.into(),

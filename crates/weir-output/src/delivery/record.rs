@@ -17,7 +17,7 @@ pub const BODY_MAX: u32 = 64 << 20;
 const WINDOW: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum RecordState {
     /// Only on disk.
     Cold,
     /// Also in memory, where it is counted.
@@ -34,7 +34,7 @@ pub struct Record {
     pub count: u32,
     pub route: u16,
     pub class: Class,
-    pub state: State,
+    pub state: RecordState,
 }
 
 impl Record {
@@ -91,7 +91,7 @@ fn parse_head(segment: u64, offset: u64, bytes: &[u8]) -> Option<Record> {
         count: u32_at(12),
         class: class_of(u16_at(16))?,
         route: u16_at(18),
-        state: State::Cold,
+        state: RecordState::Cold,
     })
 }
 
@@ -233,7 +233,7 @@ pub fn apply_acks(scan: &mut Scan, segment: u64, acks: &[u8]) -> HashSet<u32> {
             }
         };
         if let Some(record) = record {
-            record.state = State::Done;
+            record.state = RecordState::Done;
         }
     }
     counted

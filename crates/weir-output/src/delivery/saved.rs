@@ -12,7 +12,7 @@ use super::{Delivery, Encode, Payload, SavedQueue, lock};
 
 /// The cumulative state of an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Saved {
+pub struct OutputState {
     /// Digest of the lineage, which may contain secrets: an output with the same one can continue the state.
     lineage: Vec<u8>,
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Saved {
 /// The sums of the previous process's outputs, by name, until those of this process take them.
 #[derive(Debug, Default)]
 pub struct SavedStates {
-    waiting: Mutex<BTreeMap<String, Saved>>,
+    waiting: Mutex<BTreeMap<String, OutputState>>,
     errors: Mutex<Vec<RestoreError>>,
     queues: Mutex<BTreeMap<String, Vec<SavedQueue>>>,
     /// Since it was saved.
@@ -35,9 +35,9 @@ pub struct RestoreError {
     pub reason: String,
 }
 
-impl Saved {
+impl OutputState {
     pub fn new(lineage: &str, bytes: Vec<u8>) -> Self {
-        Saved {
+        OutputState {
             lineage: digest(lineage),
             bytes,
         }
@@ -50,7 +50,7 @@ fn digest(lineage: &str) -> Vec<u8> {
 }
 
 impl SavedStates {
-    pub fn new(saved: BTreeMap<String, Saved>, away: Duration) -> Self {
+    pub fn new(saved: BTreeMap<String, OutputState>, away: Duration) -> Self {
         SavedStates {
             waiting: Mutex::new(saved),
             errors: Mutex::default(),
@@ -136,14 +136,14 @@ impl Delivery {
     }
 
     /// The last state from the encoder.
-    pub(super) fn kept_state(&self) -> Option<Saved> {
+    pub(super) fn kept_state(&self) -> Option<OutputState> {
         let bytes = lock(&self.shared.kept_state).clone()?;
-        Some(Saved::new(&self.lineage, bytes))
+        Some(OutputState::new(&self.lineage, bytes))
     }
 
     /// After the end: the encoder's cumulative state, if it has one.
-    pub fn take_state(&self) -> Option<Saved> {
+    pub fn take_state(&self) -> Option<OutputState> {
         let bytes = lock(&self.shared.kept_state).take()?;
-        Some(Saved::new(&self.lineage, bytes))
+        Some(OutputState::new(&self.lineage, bytes))
     }
 }

@@ -11,14 +11,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinError;
 use weir_aggregate::Expansion;
-use weir_config::{DURATION_MAX, Kind, PathUse, SettingProblem, choices, settings};
+use weir_config::{DURATION_MAX, PathUse, SettingProblem, SettingType, choices, settings};
 
 use crate::StartError;
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
 };
 use crate::json_lines::LinesEncoder;
-use crate::settings::{Delivered, DeliverySettings, OutputType, Start};
+use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
 
 use log_file::LogFile;
 
@@ -31,12 +31,12 @@ settings! {
             .who("Operators who want a file.")
             .required();
         rotate_bytes: u64 = "100MiB"
-            .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
+            .takes(SettingType::Bytes { min: 0, max: u64::MAX >> 1 })
             .effect("weir starts a new file before this one would become larger.")
             .zero("0: at any size.")
             .who("Operators who read the files with tools that want small or large ones.");
         rotate_age: Duration = "0"
-            .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
+            .takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("weir starts a new file when this one reaches this age and is not empty.")
             .zero("0: at any age.")
             .who("Operators who want a file per hour or day.");
@@ -44,12 +44,12 @@ settings! {
             .effect("How rotated files are compressed.")
             .who("Operators with much data: zstd is several times faster.");
         kept_files_max: usize = "10"
-            .takes(Kind::Integer { min: 0, max: 1_000_000 })
+            .takes(SettingType::Integer { min: 0, max: 1_000_000 })
             .effect("The most rotated files to keep; the oldest go first.")
             .zero("0: any number.")
             .who("Operators who need a longer history.");
         kept_bytes_max: u64 = "1GiB"
-            .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
+            .takes(SettingType::Bytes { min: 0, max: u64::MAX >> 1 })
             .effect("The most bytes of rotated files to keep; the oldest go first.")
             .zero("0: any number.")
             .who("Operators who have less disk, or need a longer history.");
@@ -86,7 +86,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     on_by_default: false,
     settings: FileSettings::SETTINGS,
     gone: &[],
-    read: |output| Delivered::read(output, |_, _| {}, check),
+    read: |output| BatchOutput::read(output, |_, _| {}, check),
 };
 
 fn check(settings: &FileSettings) -> Result<(), SettingProblem> {

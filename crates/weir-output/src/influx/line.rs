@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use weir_aggregate::{Series, Value};
-use weir_config::{Kind, choices, settings};
+use weir_config::{SettingType, choices, settings};
 
 use super::names;
 use crate::delivery::Reason;
@@ -33,7 +33,7 @@ settings! {
             .zero("With an empty list only percentiles.")
             .who("Operators who want fewer fields.");
         percentiles: Vec<f64> = "[0.5, 0.95, 0.99]"
-            .takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }))
+            .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Percentiles of histograms, timings and distributions: 0.5 is the field `50_percentile`, 0.999 is `99.9_percentile`.")
             .zero("With an empty list none.")
             .who("Dashboards that need another one.");

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderMap};
 use weir_aggregate::Expansion;
-use weir_config::{Kind, Secret, SettingProblem, choices, settings};
+use weir_config::{Secret, SettingProblem, SettingType, choices, settings};
 use weir_units::Address;
 
 pub use encode::InfluxEncoder;
@@ -21,14 +21,14 @@ use crate::claims::{self, Notes};
 use crate::datagrams::Udp;
 use crate::delivery::{Delivery, Endpoint, Order, Surroundings, Transport};
 use crate::http::{self, HeaderError};
-use crate::probe::{Destination, Way};
-use crate::settings::{Authorization, Delivered, DeliverySettings, OutputType, Start};
+use crate::probe::{Destination, Route};
+use crate::settings::{Authorization, BatchOutput, DeliverySettings, OutputType, Start};
 
 settings! {
     /// Where lines go, and what they are like.
     pub struct InfluxSettings {
         url: String = "''"
-            .takes(Kind::Checked { allowed: "http://host:port, https://host:port (a path may follow, no query) or udp://host:port, or nothing", check: is_url })
+            .takes(SettingType::Checked { allowed: "http://host:port, https://host:port (a path may follow, no query) or udp://host:port, or nothing", check: is_url })
             .effect("The receiver's base URL, such as `http://127.0.0.1:8086`, to which `/write` or `/api/v2/write` is appended; or `udp://host:port`.")
             .who("Everyone who delivers to InfluxDB or to what takes its line protocol; setting it in the environment switches the output on.")
             .required();
@@ -63,11 +63,11 @@ settings! {
             .effect("How requests are compressed. Datagrams never are.")
             .who("Operators with a receiver on the same machine, or one that does not accept gzip.");
         points_per_payload_max: u32 = "5000"
-            .takes(Kind::Integer { min: 1, max: 1_000_000 })
+            .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("Lines after which a request ends. One also ends before 4 MiB.")
             .who("Operators of a receiver that takes less at once.");
         datagram_bytes_max: usize = "1432"
-            .takes(Kind::Integer { min: 128, max: 65_507 })
+            .takes(SettingType::Integer { min: 128, max: 65_507 })
             .effect("Over UDP: the most bytes in one datagram.")
             .who("Operators of a network with larger packets.");
         delivery: DeliverySettings = "{}";
@@ -89,7 +89,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     settings: InfluxSettings::SETTINGS,
     gone: &[],
     read: |output| {
-        Delivered::read(
+        BatchOutput::read(
             output,
             |settings: &mut InfluxSettings, files| {
                 settings.authorization.read(files);
@@ -224,7 +224,7 @@ impl Start for InfluxSettings {
         let url = self.write_url();
         Ok(vec![Destination {
             label: http::shown_url(&url),
-            way: Way::Http {
+            way: Route::Http {
                 url,
                 headers: self.headers()?,
                 delivery: Box::new(self.delivery.clone()),

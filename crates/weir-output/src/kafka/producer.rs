@@ -34,16 +34,16 @@ impl Producer {
     async fn with_log<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut AnyLog) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, PublishError> {
         let log = self.log.clone();
         let work = move || work(&mut log.lock().unwrap_or_else(PoisonError::into_inner));
         match tokio::task::spawn_blocking(work).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error @ (Error::TooLarge { .. } | Error::Refused { .. }))) => {
-                Err(Failed::ForGood(error.to_string()))
+                Err(PublishError::ForGood(error.to_string()))
             }
-            Ok(Err(error)) => Err(Failed::ForNow(error.to_string())),
-            Err(error) => Err(Failed::ForNow(error.to_string())),
+            Ok(Err(error)) => Err(PublishError::ForNow(error.to_string())),
+            Err(error) => Err(PublishError::ForNow(error.to_string())),
         }
     }
 
@@ -55,7 +55,7 @@ impl Producer {
 }
 
 /// Why something was not done.
-enum Failed {
+enum PublishError {
     ForNow(String),
     ForGood(String),
 }
@@ -72,8 +72,8 @@ impl Transport for Producer {
             let appended = self.with_log(move |log| log.append(partition, clock.unix_ms(), &payload.body));
             match appended.await {
                 Ok(_) => Outcome::Delivered,
-                Err(Failed::ForGood(error)) => Outcome::Rejected { error },
-                Err(Failed::ForNow(error)) => Outcome::Retry { error, after: None },
+                Err(PublishError::ForGood(error)) => Outcome::Rejected { error },
+                Err(PublishError::ForNow(error)) => Outcome::Retry { error, after: None },
             }
         })
     }

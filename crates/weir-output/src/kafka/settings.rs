@@ -7,7 +7,7 @@ use weir_config::{
 };
 use weir_log::{Brokers, Connection};
 
-use crate::settings::{Delivered, OutputType, QueueSettings};
+use crate::settings::{BatchOutput, OutputType, QueueSettings};
 
 settings! {
     /// The log, and what goes into it.
@@ -53,7 +53,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     settings: KafkaSettings::SETTINGS,
     gone: &[QueueSettings::GONE],
     read: |output| {
-        Delivered::read(
+        BatchOutput::read(
             output,
             |settings: &mut KafkaSettings, files| settings.log.read(files),
             check,

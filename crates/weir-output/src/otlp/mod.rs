@@ -24,7 +24,7 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer, Http2};
-use crate::probe::{Destination, Way};
+use crate::probe::{Destination, Route};
 use crate::protobuf::{Content, for_each_field};
 use crate::settings::Start;
 
@@ -44,7 +44,7 @@ impl Start for OtlpSettings {
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(vec![Destination {
             label: http::shown_url(&self.url),
-            way: Way::Http {
+            way: Route::Http {
                 url: url(self),
                 headers: http::configured_headers(&self.authorization)?,
                 delivery: Box::new(self.delivery.clone()),

@@ -57,7 +57,7 @@ pub struct Series<S = ()> {
 }
 
 /// The result of a row: family and number of its series, or why it was refused.
-pub type Taken = Result<(usize, usize), Reason>;
+pub type RowResult = Result<(usize, usize), Reason>;
 
 #[derive(Debug)]
 pub enum Value {
@@ -177,7 +177,7 @@ impl<M: Default, S: Default> State<M, S> {
         tags: impl Iterator<Item = &'t str> + Clone,
         value: Aggregated<'_>,
         now: Seconds,
-    ) -> Taken {
+    ) -> RowResult {
         let host = row.host.filter(|_| self.settings.host_label);
         let mut writer = std::mem::take(&mut self.labels);
         let taken = self.add_to(row, writer.write(tags, host, is_compound(row.kind)), value, now);
@@ -186,7 +186,7 @@ impl<M: Default, S: Default> State<M, S> {
     }
 
     /// Adds a row to the series that these labels name.
-    pub fn add_to(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> Taken {
+    pub fn add_to(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> RowResult {
         self.counts.taken += 1;
         let now = now.saturating_add(self.past);
         let taken = self.try_add(row, labels, value, now);
@@ -197,7 +197,7 @@ impl<M: Default, S: Default> State<M, S> {
         taken
     }
 
-    fn try_add(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> Taken {
+    fn try_add(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> RowResult {
         // Before its series is made: a refused point starts no series.
         sums::check(value, self.counters)?;
         let (family, at, is_new) = self.place(row, labels, now).ok_or(Reason::Memory)?;

@@ -88,7 +88,7 @@ impl Port {
 
 counters! {
     /// Why a line was not delivered.
-    pub enum Lost {
+    pub enum RelayLoss {
         /// Its target takes lines more slowly than they come, or not at all; the oldest go.
         QueueFull = DROPPED.because("queue_full"),
             Sign("The target is down or slow: `weir status` shows its last error.");
@@ -115,7 +115,7 @@ pub struct TargetStatus {
     pub in_flight: u64,
     /// Bytes that wait or are under way.
     pub queued_bytes: u64,
-    pub dropped: BTreeMap<Lost, u64>,
+    pub dropped: BTreeMap<RelayLoss, u64>,
     pub healthy: bool,
     /// Its share goes to the others.
     pub ejected: bool,
@@ -274,7 +274,7 @@ impl Relay {
             while tasks.join_next().await.is_some() {}
         }
         for status in self.status() {
-            if let Some(lost) = status.dropped.get(&Lost::Shutdown) {
+            if let Some(lost) = status.dropped.get(&RelayLoss::Shutdown) {
                 let target = status.address;
                 tracing::warn!(output = shared.name, target, lost, "not everything was relayed");
             }

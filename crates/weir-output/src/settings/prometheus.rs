@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use weir_config::{DURATION_MAX, Kind, MatchType, MetricType, choices, kinds, pattern, settings};
+use weir_config::{DURATION_MAX, MatchType, MetricType, SettingType, choices, kinds, pattern, settings};
 use weir_rules::{Kinds, Pattern};
 
 use super::{OutputSettings, OutputType, SettingProblem};
 use crate::prometheus::Forms;
 
 /// Finite or not is looked at when they are used.
-const BOUND: Kind = Kind::Number {
+const BOUND: SettingType = SettingType::Number {
     min: f64::NEG_INFINITY,
     max: f64::INFINITY,
 };
@@ -18,7 +18,7 @@ settings! {
     /// `/metrics` on the admin address.
     pub struct PrometheusSettings {
         expiry: Duration = "300s"
-            .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
+            .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("A series without a sample for this long leaves the exposition; if it returns, a counter restarts from zero.")
             .who("Operators who scrape less often than every five minutes.");
         histograms: HistogramStyle = "summary"
@@ -28,12 +28,12 @@ settings! {
             .effect("How `d` metrics are exposed. A scraper that does not ask for the protobuf format gets a summary.")
             .who("Users whose Prometheus has native histograms on but whose dashboards want quantiles.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
-            .takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }))
+            .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its `_sum` and `_count` only.")
             .who("Dashboards that need another quantile.");
         buckets: Vec<f64> = "[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]"
-            .takes(Kind::List(&BOUND))
+            .takes(SettingType::List(&BOUND))
             .effect("Upper bounds of classic buckets, where the style is `classic`; one without a bound follows.")
             .zero("An empty list: the bucket without a bound alone.")
             .who("Operators whose values are not seconds, or lie close together.");
@@ -63,10 +63,10 @@ settings! {
         match_type: MatchType = "wildcard";
         types: Vec<MetricType> = "[]";
         style: FormStyle = "default";
-        buckets: Vec<f64> = "[]".takes(Kind::List(&BOUND));
-        quantiles: Vec<f64> = "[]".takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }));
+        buckets: Vec<f64> = "[]".takes(SettingType::List(&BOUND));
+        quantiles: Vec<f64> = "[]".takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }));
         help: String = "''";
-        expiry: Duration = "0".takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX });
+        expiry: Duration = "0".takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX });
         scale: f64 = "1".takes(BOUND);
     }
 }

@@ -21,7 +21,7 @@ use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_config::{LogConnection, LogSasl, LogTls, Mechanism};
 use weir_context::{ContextLimits, HashSecret, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
-use weir_output::delivery::{Agent, Clock, Delivery, Driver, OutputStatus, Surroundings};
+use weir_output::delivery::{AgentIdentity, Clock, Delivery, Driver, OutputStatus, Surroundings};
 use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
 use weir_output::influx::{InfluxCompression, InfluxSettings, LineSettings, Precision};
 use weir_output::kafka::{Format, KafkaSettings};
@@ -658,8 +658,8 @@ pub fn kafka(directory: &std::path::Path) -> KafkaSettings {
     }
 }
 
-pub fn agent(epoch: u64) -> Agent {
-    Agent {
+pub fn agent(epoch: u64) -> AgentIdentity {
+    AgentIdentity {
         id: AgentId([7; 16]),
         epoch,
         is_kept: true,

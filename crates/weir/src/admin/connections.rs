@@ -55,20 +55,20 @@ impl Default for ConnectionLimits {
 /// All connections of the server.
 #[derive(Clone)]
 pub struct Connections {
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<OpenConnections>>,
     pub limits: ConnectionLimits,
 }
 
 #[derive(Default)]
-struct Held {
+struct OpenConnections {
     next: u64,
     /// Ordered by age: numbers increase.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingConnection>,
     requests: usize,
     requests_of: HashMap<IpAddr, usize>,
 }
 
-struct Waiting {
+struct WaitingConnection {
     peer: IpAddr,
     turned_out: Arc<Notify>,
 }
@@ -104,7 +104,7 @@ impl Connections {
     }
 }
 
-impl Held {
+impl OpenConnections {
     /// Evicts the oldest connection of the peer with the most.
     fn turn_one_out(&mut self) {
         let mut by_peer: HashMap<IpAddr, (usize, u64)> = HashMap::new();
@@ -179,15 +179,15 @@ impl Connection {
         }
     }
 
-    fn wait(&self, held: &mut Held) {
-        let waiting = Waiting {
+    fn wait(&self, held: &mut OpenConnections) {
+        let waiting = WaitingConnection {
             peer: self.peer,
             turned_out: self.turned_out.clone(),
         };
         held.waiting.insert(self.id, waiting);
     }
 
-    fn give_slot_back(&self, held: &mut Held) {
+    fn give_slot_back(&self, held: &mut OpenConnections) {
         if !self.has_slot.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -218,7 +218,7 @@ impl Drop for Slot {
     }
 }
 
-fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+fn lock(held: &Mutex<OpenConnections>) -> MutexGuard<'_, OpenConnections> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

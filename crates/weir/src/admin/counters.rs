@@ -7,7 +7,7 @@ use weir_counters::{Counter, Info, Series, counters};
 use weir_ingest::{IngestCounter, ParkingCounter, Refusal, SampleDrop, SenderCounter, WorkerCounter};
 use weir_listener::{ListenerCounter, LoopCounter};
 use weir_output::delivery::Reason;
-use weir_output::relay::Lost;
+use weir_output::relay::RelayLoss;
 use weir_output::{OutputCounter, ScrapeCounter};
 use weir_protocol::ErrorClass;
 
@@ -142,6 +142,6 @@ tables![
     OriginCounter,
     OutputCounter,
     Reason,
-    Lost,
+    RelayLoss,
     ScrapeCounter,
 ];

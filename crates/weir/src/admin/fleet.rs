@@ -127,7 +127,7 @@ counters! {
     }
 }
 
-/// The counters of quarantined records, in the order of [`weir_merge::Reason::NAMES`].
+/// The counters of quarantined records, in the order of [`weir_merge::QuarantineReason::NAMES`].
 pub const REASONS: [FleetCounter; 9] = [
     FleetCounter::Unreadable,
     FleetCounter::Unpublished,

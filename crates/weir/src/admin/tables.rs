@@ -13,7 +13,7 @@ use super::status::{
 };
 
 /// A series computed from a part of the status.
-pub struct Shown<T: 'static> {
+pub struct ComputedSeries<T: 'static> {
     pub info: Info,
     pub read: fn(&T) -> Option<f64>,
 }
@@ -21,7 +21,7 @@ pub struct Shown<T: 'static> {
 /// Series of a list, with the labels that identify its entries.
 pub struct Table<T: 'static> {
     pub labels: &'static [&'static str],
-    pub shown: &'static [Shown<T>],
+    pub shown: &'static [ComputedSeries<T>],
 }
 
 /// Number and time of reloads with one result.
@@ -37,7 +37,7 @@ macro_rules! tables {
     })+) => {
         $(pub const $table: Table<$part> = Table {
             labels: &$labels,
-            shown: &[$(Shown {
+            shown: &[$(ComputedSeries {
                 info: Info { series: Series::$kind($name, $path, $unit), doc: $doc, moves: $moves },
                 read: $read,
             }),+],

@@ -11,7 +11,7 @@ use super::stream::{self, Body};
 use super::switch;
 use super::table::grouped;
 use crate::failure::Failure;
-use crate::tap::message::{BadBytes, Seen, Verdict};
+use crate::tap::message::{BadBytes, MessageOutcome, TailMessage};
 use crate::tap::tail::{RATE_MAX, Share};
 
 /// The agent sends something every second.
@@ -161,7 +161,7 @@ const MARK: &str = "\x1b[1;7;31m";
 const OFF: &str = "\x1b[0m";
 
 /// One message, with its error on a second line.
-fn message(seen: &Seen, colour: bool) -> String {
+fn message(seen: &TailMessage, colour: bool) -> String {
     let paint = |code: &str, text: &str| {
         if colour {
             format!("{code}{text}{OFF}")
@@ -172,7 +172,7 @@ fn message(seen: &Seen, colour: bool) -> String {
     let mut head = format!("{} {} ", clock(seen.time), sender(seen));
     let indent = head.chars().count();
     head = paint(DIM, &head);
-    let code = if seen.verdict == Verdict::Rejected {
+    let code = if seen.verdict == MessageOutcome::Rejected {
         RED
     } else {
         YELLOW
@@ -192,7 +192,7 @@ fn message(seen: &Seen, colour: bool) -> String {
             );
             text
         }
-        (None, Verdict::Accepted) => format!("{head}{}\n", seen.line),
+        (None, MessageOutcome::Accepted) => format!("{head}{}\n", seen.line),
         (None, verdict) => {
             let reason = seen.reason.as_deref().unwrap_or_default();
             let note = format!("{}: {reason}", verdict.as_str());
@@ -201,7 +201,7 @@ fn message(seen: &Seen, colour: bool) -> String {
     }
 }
 
-fn why(seen: &Seen, bad: &BadBytes) -> String {
+fn why(seen: &TailMessage, bad: &BadBytes) -> String {
     let reason = seen.reason.as_deref().unwrap_or_default();
     let bytes = match bad.length {
         1 => format!("byte {}", bad.offset),
@@ -210,7 +210,7 @@ fn why(seen: &Seen, bad: &BadBytes) -> String {
     format!("rejected: {reason}, {bytes} of {}", seen.bytes)
 }
 
-fn sender(seen: &Seen) -> String {
+fn sender(seen: &TailMessage) -> String {
     let listener = seen.listener.as_str();
     let from = match (&seen.address, seen.pid, &seen.container) {
         (_, Some(pid), Some(container)) => {
@@ -258,14 +258,14 @@ fn clock(time: f64) -> String {
 mod tests {
     use super::*;
 
-    fn rejected() -> Seen {
-        Seen {
+    fn rejected() -> TailMessage {
+        TailMessage {
             time: 1_795_392_741.25,
             listener: "udp://127.0.0.1:8125".to_owned(),
             address: Some("127.0.0.1:40000".to_owned()),
             line: "a:zwei|c".to_owned(),
             bytes: 8,
-            verdict: Verdict::Rejected,
+            verdict: MessageOutcome::Rejected,
             reason: Some("bad_value".to_owned()),
             bad: Some(BadBytes {
                 offset: 2,
@@ -274,7 +274,7 @@ mod tests {
                 bytes: "zwei".to_owned(),
                 after: "|c".to_owned(),
             }),
-            ..Seen::default()
+            ..TailMessage::default()
         }
     }
 
@@ -296,8 +296,8 @@ mod tests {
 
     #[test]
     fn other_verdicts_have_their_reason() {
-        let seen = Seen {
-            verdict: Verdict::Dropped,
+        let seen = TailMessage {
+            verdict: MessageOutcome::Dropped,
             reason: Some("rule: noisy".to_owned()),
             bad: None,
             pid: Some(7),

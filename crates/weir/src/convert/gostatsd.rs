@@ -3,7 +3,7 @@
 use weir_config::node::{Key, Node};
 
 use super::draft::Draft;
-use super::{Converted, Left, Refused, finish, list, map, scalar, toml, top_level};
+use super::{ConvertError, Converted, Unconverted, finish, list, map, scalar, toml, top_level};
 
 /// Keys that weir needs nothing for, and why. One that ends in `*` stands for all that begin so.
 const NOT_NEEDED: &[(&str, &str)] = &[
@@ -90,7 +90,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 ];
 
 /// Converts the text of a configuration.
-pub fn convert(text: &str) -> Result<Converted, Refused> {
+pub fn convert(text: &str) -> Result<Converted, ConvertError> {
     // A TOML file is not a YAML mapping, and a YAML file is not valid TOML.
     let entries = match top_level(text) {
         Ok(entries) => entries,
@@ -127,12 +127,12 @@ struct Converter {
     percentiles: Vec<String>,
     /// Messages say of which host they are, and nothing else does.
     ignores_host: bool,
-    left: Vec<Left>,
+    left: Vec<Unconverted>,
 }
 
 impl Converter {
     fn leave(&mut self, line: usize, message: impl Into<String>) {
-        self.left.push(Left {
+        self.left.push(Unconverted {
             line,
             message: message.into(),
         });

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Converted, Left, Refused, finish, list, map, scalar, top_level};
+use super::{ConvertError, Converted, Unconverted, finish, list, map, scalar, top_level};
 use weir_config::node::Node;
 use weir_config::show_text;
 
@@ -14,7 +14,7 @@ mod flags;
 use flags::Flags;
 
 /// Converts the text of a mapping file and the arguments of the command line.
-pub fn convert(text: &str, flags: &[String]) -> Result<Converted, Refused> {
+pub fn convert(text: &str, flags: &[String]) -> Result<Converted, ConvertError> {
     let entries = top_level(text)?;
     let mut converter = Converter::default();
     let flags = Flags::read(flags, &mut converter.left);
@@ -54,7 +54,7 @@ struct Converter {
     quantiles: Vec<String>,
     /// Names that mappings produce, and how they are exposed.
     forms: Vec<Form>,
-    left: Vec<Left>,
+    left: Vec<Unconverted>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -189,7 +189,7 @@ enum LeftOut {
 
 impl Converter {
     fn leave(&mut self, line: usize, message: impl Into<String>) {
-        self.left.push(Left {
+        self.left.push(Unconverted {
             line,
             message: message.into(),
         });

@@ -3,7 +3,7 @@
 use weir_config::node::{Content, Key, Node};
 
 use super::draft::Draft;
-use super::{Converted, Left, Refused, finish, list, map, scalar, toml};
+use super::{ConvertError, Converted, Unconverted, finish, list, map, scalar, toml};
 
 mod templates;
 
@@ -57,7 +57,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 ];
 
 /// Converts the text of a `telegraf.conf`.
-pub fn convert(text: &str) -> Result<Converted, Refused> {
+pub fn convert(text: &str) -> Result<Converted, ConvertError> {
     let entries = toml::parse(text)?;
     let mut converter = Converter::default();
     for (key, node) in &entries {
@@ -87,12 +87,12 @@ struct Converter {
     /// As fractions, each with its line.
     percentiles: Vec<(f64, usize)>,
     inputs: usize,
-    left: Vec<Left>,
+    left: Vec<Unconverted>,
 }
 
 impl Converter {
     fn leave(&mut self, line: usize, message: impl Into<String>) {
-        self.left.push(Left {
+        self.left.push(Unconverted {
             line,
             message: message.into(),
         });

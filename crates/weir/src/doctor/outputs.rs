@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use weir_output::probe::{self, AnswerError, Destination, Way, host_of};
+use weir_output::probe::{self, AnswerError, Destination, Route, host_of};
 
 use super::{Finding, Patient};
 
@@ -93,8 +93,8 @@ async fn name(host: &str, port: u16) -> Option<Finding> {
 }
 
 /// The proxy, and the setting or variable that names it.
-fn proxy_of(way: &Way) -> Option<(String, String)> {
-    let Way::Http { url, delivery, .. } = way else {
+fn proxy_of(way: &Route) -> Option<(String, String)> {
+    let Route::Http { url, delivery, .. } = way else {
         return None;
     };
     match delivery.proxy.as_str() {

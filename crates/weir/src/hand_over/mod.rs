@@ -104,7 +104,7 @@ pub struct Greeting {
 
 /// One listener; its sockets are attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SocketsOf {
+pub struct HandedListener {
     /// The address as configured.
     pub address: String,
     /// Opened by a service manager's socket unit.
@@ -113,7 +113,7 @@ pub struct SocketsOf {
 
 /// One of the attached connections, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConnectionOf {
+pub struct HandedConnection {
     /// The listener's address as configured.
     pub address: String,
     /// Length-prefixed frames if true, otherwise lines.

@@ -11,7 +11,7 @@ use weir_aggregate::Batch;
 use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
-use weir_output::delivery::{Agent as Publisher, SavedStates};
+use weir_output::delivery::{AgentIdentity, SavedStates};
 
 use super::access::Access;
 use super::books::{self, BoundListener};
@@ -22,7 +22,7 @@ use super::outputs::{Feed, Outputs};
 use super::pipeline::{Pipeline, Shared};
 use super::resume::{Keeper, Resumed};
 use super::rules::Fixed;
-use super::taking::Taken;
+use super::taking::TakenOver;
 use super::usage::{self, Usage};
 use super::view::View;
 use super::{history, listeners, origins, outputs_runtime, taps, unix_now, workers};
@@ -30,7 +30,7 @@ use crate::admin::status::HandOverStatus;
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::hand_over::{self, Channel, SocketsOf};
+use crate::hand_over::{self, Channel, HandedListener};
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{Reloaded, Reloader, Reread};
@@ -40,7 +40,7 @@ use crate::streams::Streams;
 const REPORTS_MAX: usize = 16;
 
 /// Result of a reload.
-pub(super) struct Done {
+pub(super) struct ReloadResult {
     /// `None`: there was no need for one.
     pub reloaded: Option<Reloaded>,
     pub level: weir_config::LogLevel,
@@ -52,7 +52,7 @@ pub(super) struct Done {
 pub(super) struct Agent {
     pub workers: Mutex<Vec<WorkerHandle>>,
     /// The listeners in the form for another process.
-    pub sources: Arc<[SocketsOf]>,
+    pub sources: Arc<[HandedListener]>,
     /// Held while the process ends, or another one takes over.
     pub leaving: Mutex<()>,
     pub watch: Watch,
@@ -73,7 +73,7 @@ impl Agent {
         bound: listeners::Bound,
         sandbox: SandboxStatus,
         mut resumed: Resumed,
-        mut taken: Option<Taken>,
+        mut taken: Option<TakenOver>,
     ) -> Result<Agent, Failure> {
         let fixed = Fixed::new(config);
         let rules = rules(&fixed, config)?;
@@ -172,7 +172,7 @@ impl Agent {
     }
 
     /// Reloads the configuration, or only changed keys and tokens. Blocks.
-    pub fn reload(&self, reloader: &Mutex<Reloader>, what: Reread) -> Done {
+    pub fn reload(&self, reloader: &Mutex<Reloader>, what: Reread) -> ReloadResult {
         let mut reloader = reloader.lock().unwrap_or_else(PoisonError::into_inner);
         if what == Reread::Everything {
             self.view.outputs.reopen();
@@ -180,7 +180,7 @@ impl Agent {
         let reloaded = (what == Reread::Everything || reloader.secrets_changed())
             .then(|| reloader.reload_and_log(what, |loaded| self.apply(&loaded.config)));
         *self.view.reload.lock().unwrap_or_else(PoisonError::into_inner) = reloader.outcome();
-        Done {
+        ReloadResult {
             reloaded,
             level: reloader.current().config.running.log_level,
             watches: reloader.has_secret_files(),
@@ -290,7 +290,7 @@ fn rules(fixed: &Fixed, config: &Config) -> Result<Rules, Failure> {
 }
 
 /// The settings of outputs that continue the state of another process.
-fn wait_for_workers(taken: Option<&Taken>, shared: &Shared) -> Result<(), Failure> {
+fn wait_for_workers(taken: Option<&TakenOver>, shared: &Shared) -> Result<(), Failure> {
     match taken.is_none() || shared.wait_for_workers(hand_over::STEP_MAX) {
         true => Ok(()),
         false => Err(Failure::runtime("--take-over: the workers did not start in time")),
@@ -303,7 +303,7 @@ fn start_outputs(
     fixed: &Fixed,
     runtime: &Runtime,
     saved: Arc<SavedStates>,
-    publisher: Publisher,
+    publisher: AgentIdentity,
 ) -> Result<Arc<Outputs>, Failure> {
     let handle = runtime.handle().clone();
     Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher).map(Arc::new)
@@ -369,7 +369,7 @@ impl Gathered {
 
 /// The inputs of each worker, and the destination of its checkpoints.
 fn sources(
-    taken: Option<&mut Taken>,
+    taken: Option<&mut TakenOver>,
     planned: &[(ListenerConfig, ListenerSettings)],
     sockets: Vec<Vec<(BoundSocket, ListenerId)>>,
     checkpoints: Vec<CheckpointLink>,

@@ -7,27 +7,27 @@ use weir_origin::{OriginExplanation, Origins};
 use weir_protocol::{Kind, Message, Tags, Values, parse_line};
 
 use crate::admin::explain::{ExplainRequest, ExplainedContext, ExplainedStep, Explanation, Unexplained};
-use crate::tap::Heard;
+use crate::tap::TapListener;
 
 /// The listener that an explanation is about.
 pub struct About {
-    listener: Heard,
+    listener: TapListener,
     /// Addresses of those that read messages in another way.
     others: Vec<String>,
 }
 
 impl About {
     /// The listener that was asked for, or the first that could have such a sender.
-    pub fn choose(heard: &[Heard], request: &ExplainRequest) -> Result<Self, Unexplained> {
-        let addresses = |heard: &[&Heard]| {
+    pub fn choose(heard: &[TapListener], request: &ExplainRequest) -> Result<Self, Unexplained> {
+        let addresses = |heard: &[&TapListener]| {
             let addresses: Vec<&str> = heard.iter().map(|heard| heard.address.as_str()).collect();
             addresses.join(", ")
         };
-        let all: Vec<&Heard> = heard.iter().collect();
+        let all: Vec<&TapListener> = heard.iter().collect();
         let found = match &request.listener {
             None => first_for(heard, request.pid.is_some()),
             Some(name) => {
-                let named: Vec<&Heard> = heard.iter().filter(|heard| is_named(heard, name)).collect();
+                let named: Vec<&TapListener> = heard.iter().filter(|heard| is_named(heard, name)).collect();
                 if named.iter().any(|other| !reads_alike(other, named[0])) {
                     let (name, allowed) = (name.clone(), addresses(&named));
                     return Err(Unexplained::ReadDifferently { name, allowed });
@@ -49,14 +49,14 @@ impl About {
 }
 
 /// The first listener; the sending process is known on Unix sockets alone.
-fn first_for(heard: &[Heard], has_process: bool) -> Option<&Heard> {
-    let is_unix = |heard: &&Heard| heard.address.starts_with("unix");
+fn first_for(heard: &[TapListener], has_process: bool) -> Option<&TapListener> {
+    let is_unix = |heard: &&TapListener| heard.address.starts_with("unix");
     let of_process = has_process.then(|| heard.iter().find(is_unix)).flatten();
     of_process.or(heard.first())
 }
 
 /// Whether a listener has this address, or this transport as `per_listener` calls it.
-fn is_named(heard: &Heard, name: &str) -> bool {
+fn is_named(heard: &TapListener, name: &str) -> bool {
     let transport = match heard.address.split("://").next() {
         Some("unixgram") => "uds",
         Some("unix") => "uds_stream",
@@ -67,8 +67,8 @@ fn is_named(heard: &Heard, name: &str) -> bool {
 }
 
 /// Whether two listeners make the same of every message.
-fn reads_alike(one: &Heard, other: &Heard) -> bool {
-    let of = |heard: &Heard| (heard.reading.gauge_deltas, heard.reading.names);
+fn reads_alike(one: &TapListener, other: &TapListener) -> bool {
+    let of = |heard: &TapListener| (heard.reading.gauge_deltas, heard.reading.names);
     of(one) == of(other)
 }
 

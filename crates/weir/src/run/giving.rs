@@ -16,7 +16,7 @@ use weir_listener::{EventLoop, Framing, ListenerId, Monotonic};
 use super::agent::Agent;
 use crate::admin::Gate;
 use crate::hand_over::starter::Starter;
-use crate::hand_over::{self, Account, Asks, Channel, ConnectionOf, Greeting, Hello, SocketsOf};
+use crate::hand_over::{self, Account, Asks, Channel, Greeting, HandedConnection, HandedListener, Hello};
 use crate::notify::Notify;
 use crate::state::Passing;
 
@@ -48,7 +48,7 @@ pub struct Giver {
 }
 
 /// The state handed over, and the further wishes of the new process.
-struct Given {
+struct StateTransfer {
     account: Account,
     wants_history: bool,
 }
@@ -228,7 +228,7 @@ impl Giver {
     }
 
     /// All steps until the new process reads the sockets. `Err`: why it does not.
-    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Given, NotGiven> {
+    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<StateTransfer, NotGiven> {
         let step = |what: &'static str| move |error: io::Error| NotGiven::Step { what, error };
         self.greet(channel).map_err(step("sockets could not be sent"))?;
         let patience = |time| channel.set_patience(time).map_err(step("the connection"));
@@ -259,7 +259,7 @@ impl Giver {
             .send(hand_over::GO, &[], &[])
             .map_err(step("the new process has ended"))?;
         match channel.expect(hand_over::RUNNING) {
-            Ok(message) => Ok(Given {
+            Ok(message) => Ok(StateTransfer {
                 account,
                 wants_history: message.body == hand_over::WANTS_HISTORY,
             }),
@@ -268,7 +268,7 @@ impl Giver {
                 tracing::error!(
                     "hand-over: the new process does not confirm that it runs; this one ends anyway"
                 );
-                Ok(Given {
+                Ok(StateTransfer {
                     account,
                     wants_history: false,
                 })
@@ -430,7 +430,7 @@ impl Giver {
     }
 
     /// The new process runs: this one ends.
-    fn leave(&self, given: &Given, standing: Standing, pid: i32) {
+    fn leave(&self, given: &StateTransfer, standing: Standing, pid: i32) {
         self.agent.keeper.leave_to_next();
         self.agent.watch.end();
         for end in &standing.ends {
@@ -476,10 +476,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn send_connections(channel: &Channel, event_loop: &EventLoop, sources: &[SocketsOf]) -> io::Result<Account> {
+fn send_connections(
+    channel: &Channel,
+    event_loop: &EventLoop,
+    sources: &[HandedListener],
+) -> io::Result<Account> {
     let connections: Vec<_> = event_loop.connections().collect();
     for some in connections.chunks(hand_over::DESCRIPTORS_MAX) {
-        let heads = some.iter().map(|connection| ConnectionOf {
+        let heads = some.iter().map(|connection| HandedConnection {
             address: sources[usize::from(connection.listener.0)].address.clone(),
             lengths: connection.framing == Framing::LengthPrefixed,
             partial: connection.partial.to_vec(),

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
 use weir_output::StartError;
-use weir_output::delivery::{Agent, Clock, Delivery, Saved, SavedStates, Surroundings};
+use weir_output::delivery::{AgentIdentity, Clock, Delivery, OutputState, SavedStates, Surroundings};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -104,7 +104,7 @@ impl Outputs {
         expansion: &Expansion,
         handle: Handle,
         saved: Arc<SavedStates>,
-        agent: Agent,
+        agent: AgentIdentity,
     ) -> Result<Outputs, Failure> {
         let outputs = Outputs {
             handle,
@@ -460,7 +460,7 @@ impl Outputs {
     }
 
     /// After the end: the cumulative state of each output, by name.
-    pub fn take_state(&self) -> BTreeMap<String, Saved> {
+    pub fn take_state(&self) -> BTreeMap<String, OutputState> {
         let list = self.list();
         let saved = list.iter().filter_map(|running| {
             let saved = match &running.output {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weir_ingest::{CheckpointLink, SavedBucket};
 use weir_listener::Monotonic;
-use weir_output::delivery::{Agent as Publisher, Saved, SavedStates};
+use weir_output::delivery::{AgentIdentity, OutputState, SavedStates};
 use weir_state::{AgentId, Table};
 
 use super::outputs::Outputs;
@@ -20,8 +20,8 @@ use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::state::{
-    Content, Encoded, LastBooks, Leaving, Left, Meta, Passing, Refusal, StateDir, StateWriter, checkpoints,
-    merged, newest,
+    Content, Encoded, LastBooks, Leaving, Meta, Passing, PreviousState, StateDir, StateError, StateWriter,
+    checkpoints, merged, newest,
 };
 
 /// The state directory, if there is one, and the state found in it.
@@ -73,27 +73,27 @@ impl Resumed {
             ..Resumed::default()
         };
         match directory.left(oldest, now, config.resources.memory) {
-            Left::Nothing => resumed.after_a_kill(&directory, config, oldest, now),
-            Left::SetAside(refusal) => {
+            PreviousState::Nothing => resumed.after_a_kill(&directory, config, oldest, now),
+            PreviousState::SetAside(refusal) => {
                 resumed.status.set_aside = 1;
                 resumed.status.samples_lost = refusal.samples();
                 resumed.status.set_aside_because = Some(refusal.to_string());
             }
-            Left::State(content) => resumed.take(content, config, now),
+            PreviousState::State(content) => resumed.take(content, config, now),
         }
         resumed.directory = Some(directory);
         Ok(resumed)
     }
 
     /// Continues the state that another process has sent. `Err`: why this is impossible.
-    pub fn passed(config: &Config, directory: StateDir, mut state: File) -> Result<Resumed, Refusal> {
+    pub fn passed(config: &Config, directory: StateDir, mut state: File) -> Result<Resumed, StateError> {
         // The other process wrote up to its end.
         state
             .rewind()
-            .map_err(|error| Refusal::Unreadable(error.to_string()))?;
+            .map_err(|error| StateError::Unreadable(error.to_string()))?;
         let content = crate::state::read_from(state, config.resources.memory)?;
         if content.meta.agent != directory.agent().0 {
-            return Err(Refusal::Invalid("it belongs to another agent".into()));
+            return Err(StateError::Invalid("it belongs to another agent".into()));
         }
         let mut resumed = Resumed {
             status: StateStatus::of(&directory),
@@ -232,19 +232,19 @@ impl Resumed {
     }
 
     /// The process's identity as a publisher. Without a state directory each start has a new one.
-    pub fn publisher(&self) -> Result<Publisher, Failure> {
+    pub fn publisher(&self) -> Result<AgentIdentity, Failure> {
         let monotonic_zero = || {
             let now = now_ms() as i128 * 1_000_000;
             (now - i128::from(Monotonic::now().0)) as i64
         };
         Ok(match &self.directory {
-            Some(directory) => Publisher {
+            Some(directory) => AgentIdentity {
                 id: directory.agent(),
                 epoch: directory.epoch(),
                 is_kept: true,
                 monotonic_zero,
             },
-            None => Publisher {
+            None => AgentIdentity {
                 id: crate::state::random().map_err(|error| Failure::runtime(error.to_string()))?,
                 epoch: now_ms().max(0) as u64 / 1000,
                 is_kept: false,
@@ -398,7 +398,7 @@ impl Keeper {
         &self,
         leaving: Leaving,
         workers: Vec<SavedBucket>,
-        outputs: BTreeMap<String, Saved>,
+        outputs: BTreeMap<String, OutputState>,
         books: Status,
     ) -> Result<(), NotLeft> {
         let Some(directory) = &self.directory else {

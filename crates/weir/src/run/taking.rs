@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use weir_ingest::ListenerSettings;
 use weir_listener::{BoundSocket, Framing, ListenerConfig, ListenerId, Monotonic, PassedConnection};
 
-use super::kept::Passed;
+use super::kept::PassedSockets;
 use super::resume::Resumed;
 use crate::admin::status::HandOverStatus;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::hand_over::{self, Account, Asks, Channel, ConnectionOf, Greeting, Hello, SocketsOf};
+use crate::hand_over::{self, Account, Asks, Channel, Greeting, HandedConnection, HandedListener, Hello};
 use crate::state::StateDir;
 
 /// The connection to the running process.
@@ -23,22 +23,22 @@ pub struct Taking {
     channel: Channel,
     path: PathBuf,
     before: Greeting,
-    sockets: Passed,
+    sockets: PassedSockets,
     admin: Option<OwnedFd>,
 }
 
 /// The state received from it.
-pub struct Taken {
+pub struct TakenOver {
     channel: Channel,
     before: Greeting,
     pub resumed: Resumed,
-    connections: Vec<(ConnectionOf, OwnedFd)>,
+    connections: Vec<(HandedConnection, OwnedFd)>,
     account: Account,
 }
 
 /// Summary for the log.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct TakeOverSummary {
     pub pause_seconds: f64,
     pub account: Account,
 }
@@ -82,7 +82,7 @@ impl Taking {
             channel,
             path: path.clone(),
             before,
-            sockets: Passed::default(),
+            sockets: PassedSockets::default(),
             admin: None,
         };
         taking
@@ -96,7 +96,7 @@ impl Taking {
             let message = self.channel.receive()?;
             match message.tag {
                 hand_over::SOCKETS => {
-                    let of: SocketsOf = message.json()?;
+                    let of: HandedListener = message.json()?;
                     for socket in message.descriptors {
                         self.sockets.add_of_process(&of, socket);
                     }
@@ -114,7 +114,7 @@ impl Taking {
     }
 
     /// The listening sockets.
-    pub fn sockets(&mut self) -> Passed {
+    pub fn sockets(&mut self) -> PassedSockets {
         std::mem::take(&mut self.sockets)
     }
 
@@ -126,10 +126,10 @@ impl Taking {
         is_same.then_some(listener)
     }
 
-    /// Everything is prepared: from now on no process receives, until [`Taken::running`].
-    pub fn receive(self, config: &Config) -> Result<Taken, Failure> {
+    /// Everything is prepared: from now on no process receives, until [`TakenOver::running`].
+    pub fn receive(self, config: &Config) -> Result<TakenOver, Failure> {
         let agent = StateDir::next_agent(&self.path)?;
-        let mut given = Given::default();
+        let mut given = ReceivedState::default();
         self.receive_state(&mut given)
             .map_err(|error| failed("its state was not received", &error))?;
         let missing = |what: &str| failed("its state was not received", &format!("{what} is missing"));
@@ -138,7 +138,7 @@ impl Taking {
         let directory = StateDir::taken_over(&self.path, agent, File::from(lock));
         let resumed = Resumed::passed(config, directory, File::from(state))
             .map_err(|reason| failed("its state cannot be continued", &reason))?;
-        let taken = Taken {
+        let taken = TakenOver {
             channel: self.channel,
             before: self.before,
             resumed,
@@ -153,14 +153,14 @@ impl Taking {
         Ok(taken)
     }
 
-    fn receive_state(&self, given: &mut Given) -> io::Result<()> {
+    fn receive_state(&self, given: &mut ReceivedState) -> io::Result<()> {
         self.channel.send(hand_over::BEGIN, &[], &[])?;
         loop {
             let message = self.channel.receive()?;
             match message.tag {
                 hand_over::AGAIN => given.connections.clear(),
                 hand_over::CONNECTIONS => {
-                    let heads: Vec<ConnectionOf> =
+                    let heads: Vec<HandedConnection> =
                         postcard::from_bytes(&message.body).map_err(io::Error::other)?;
                     given
                         .connections
@@ -184,14 +184,14 @@ impl Taking {
 }
 
 #[derive(Default)]
-struct Given {
-    connections: Vec<(ConnectionOf, OwnedFd)>,
+struct ReceivedState {
+    connections: Vec<(HandedConnection, OwnedFd)>,
     state: Option<OwnedFd>,
     account: Account,
     lock: Option<OwnedFd>,
 }
 
-impl Taken {
+impl TakenOver {
     /// Its connections, for each worker those of its listeners. The others end.
     pub fn connections(
         &mut self,
@@ -232,8 +232,8 @@ impl Taken {
     }
 
     /// The workers read, so the previous process ends. If it sends its history first, that arrives on the returned channel.
-    pub fn running(self, wants_history: bool) -> (Told, Option<Channel>) {
-        let told = Told {
+    pub fn running(self, wants_history: bool) -> (TakeOverSummary, Option<Channel>) {
+        let told = TakeOverSummary {
             pause_seconds: Monotonic::now().0.saturating_sub(self.account.since) as f64 / 1e9,
             account: self.account,
         };
@@ -262,8 +262,8 @@ impl Taken {
     }
 }
 
-impl From<Told> for HandOverStatus {
-    fn from(told: Told) -> Self {
+impl From<TakeOverSummary> for HandOverStatus {
+    fn from(told: TakeOverSummary) -> Self {
         HandOverStatus {
             completed: 1,
             pause_seconds: told.pause_seconds,

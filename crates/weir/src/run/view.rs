@@ -25,7 +25,7 @@ use crate::budget::Budget;
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
-use crate::tap::{Heard, Taps};
+use crate::tap::{TapListener, Taps};
 
 /// Access to the running agent.
 pub struct View {
@@ -44,7 +44,7 @@ pub struct View {
     pub access: Access,
     pub sandbox: SandboxStatus,
     /// Each listener's reading of messages, for explanations.
-    pub heard: Vec<Heard>,
+    pub heard: Vec<TapListener>,
     pub rules: Arc<Mutex<Rules>>,
     /// `None`: messages are confidential.
     pub taps: Option<Arc<Taps>>,

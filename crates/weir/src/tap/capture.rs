@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use weir_ingest::{TapBlock, TappedPacket};
 
-use super::message::{Wanted, lines};
-use super::{Heard, Next, Tapped, Taps, clock_offset};
+use super::message::{MessageFilter, lines};
+use super::{Next, TapListener, Tapped, Taps, clock_offset};
 use crate::capture_file::{
     Captured, Entity, EntityId, State, credentials, header, write_packet, write_state,
 };
@@ -33,7 +33,7 @@ const LINGER: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureRequest {
     /// Only packets with a matching message.
-    pub wanted: Wanted,
+    pub wanted: MessageFilter,
     pub duration: Duration,
     /// Size limit.
     pub bytes_max: u64,
@@ -139,7 +139,7 @@ impl Capture {
         }
     }
 
-    fn wants(&self, packet: &TappedPacket, bytes: &[u8], heard: &Heard) -> bool {
+    fn wants(&self, packet: &TappedPacket, bytes: &[u8], heard: &TapListener) -> bool {
         let wanted = &self.request.wanted;
         wanted.everything()
             || lines(bytes, packet.truncated, &heard.reading.parse).any(|line| wanted.wants(&line))
@@ -167,7 +167,7 @@ impl Capture {
     }
 }
 
-fn captured(packet: &TappedPacket, bytes: &[u8], heard: &Heard, offset: i128) -> Captured {
+fn captured(packet: &TappedPacket, bytes: &[u8], heard: &TapListener, offset: i128) -> Captured {
     let ancillary = packet
         .sender
         .map(|sender| credentials(sender.pid, sender.uid, sender.gid))

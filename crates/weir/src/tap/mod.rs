@@ -46,12 +46,17 @@ pub trait Knowledge: Send + Sync {
     fn sender(&self, pid: i32) -> OriginExplanation;
 
     /// The reason if a rule drops this message of this sender.
-    fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation, heard: &Heard) -> Option<String>;
+    fn dropped(
+        &self,
+        message: &Message<'_>,
+        sender: &OriginExplanation,
+        heard: &TapListener,
+    ) -> Option<String>;
 }
 
 /// A listener, as readers of its packets need it.
 #[derive(Clone, Debug)]
-pub struct Heard {
+pub struct TapListener {
     pub address: String,
     pub reading: ListenerSettings,
 }
@@ -59,7 +64,7 @@ pub struct Heard {
 /// Opens streams.
 pub struct Taps {
     pub workers: Vec<CommandSender>,
-    pub listeners: Vec<Heard>,
+    pub listeners: Vec<TapListener>,
     pub knowledge: Box<dyn Knowledge>,
     /// Bytes of copies of all streams.
     pub room: u64,
@@ -140,14 +145,18 @@ struct Room {
 }
 
 impl Room {
-    fn push(self: &Arc<Self>, sender: &SyncSender<Kept>, block: TapBlock) -> Result<(), Option<TapBlock>> {
+    fn push(
+        self: &Arc<Self>,
+        sender: &SyncSender<HeldBlock>,
+        block: TapBlock,
+    ) -> Result<(), Option<TapBlock>> {
         let bytes = block.heap_bytes() as u64;
         if bytes > 0 && self.held.load(Ordering::Relaxed) + bytes > self.max {
             return Err(Some(block));
         }
         self.held.fetch_add(bytes, Ordering::Relaxed);
         self.of_all.fetch_add(bytes, Ordering::Relaxed);
-        let kept = Kept {
+        let kept = HeldBlock {
             block,
             bytes,
             room: self.clone(),
@@ -189,13 +198,13 @@ impl Losses {
 }
 
 /// A block that occupies room until it is dropped.
-struct Kept {
+struct HeldBlock {
     block: TapBlock,
     bytes: u64,
     room: Arc<Room>,
 }
 
-impl Drop for Kept {
+impl Drop for HeldBlock {
     fn drop(&mut self) {
         self.room.held.fetch_sub(self.bytes, Ordering::Relaxed);
         self.room.of_all.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -205,7 +214,7 @@ impl Drop for Kept {
 /// The copies for one stream.
 struct Tapped {
     taps: Arc<Taps>,
-    blocks: Receiver<Kept>,
+    blocks: Receiver<HeldBlock>,
     _permit: Permit,
 }
 
@@ -248,7 +257,7 @@ impl Drop for Tapped {
 }
 
 enum Next {
-    Block(Kept),
+    Block(HeldBlock),
     Time,
     /// The workers have ended.
     Ended,

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use weir_config::{Kind, Setting};
+use weir_config::{Setting, SettingType};
 use weir_output::settings::OUTPUT_TYPES;
 
 use log::Log;
@@ -41,7 +41,7 @@ pub fn names_every_setting(text: &str, output: &str) {
                 "{} is missing",
                 setting.key
             );
-            if let Kind::Record(fields) = setting.kind {
+            if let SettingType::Record(fields) = setting.kind {
                 check(text, fields);
             }
         }

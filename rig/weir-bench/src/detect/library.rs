@@ -72,12 +72,12 @@ layer!(
 
 /// A file in which a matrix replaces words in braces before it is parsed.
 #[derive(Debug)]
-struct Source {
+struct TemplateFile {
     file: String,
     text: String,
 }
 
-impl Source {
+impl TemplateFile {
     fn layer(&self, choice: &[(&str, &str)]) -> Result<Layer> {
         let mut text = self.text.clone();
         for (axis, value) in choice {
@@ -162,13 +162,13 @@ impl Library {
     }
 
     /// A file of the library, by its path in it.
-    fn source(&self, path: &str) -> Option<Source> {
+    fn source(&self, path: &str) -> Option<TemplateFile> {
         let text = self.texts.get(path)?.clone();
         let file = match &self.root {
             Some(root) => root.join(path).display().to_string(),
             None => format!("{}: {path}", self.name),
         };
-        Some(Source { file, text })
+        Some(TemplateFile { file, text })
     }
 
     /// Replacements of the star in the paths of files, in order.
@@ -258,7 +258,7 @@ impl Library {
         ))
     }
 
-    fn expand(&self, folder_name: &str, source: &Source) -> Result<Vec<Case>> {
+    fn expand(&self, folder_name: &str, source: &TemplateFile) -> Result<Vec<Case>> {
         let raw = source.layer(&[])?;
         let files = self
             .root

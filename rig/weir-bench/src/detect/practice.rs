@@ -367,7 +367,7 @@ impl Sent {
 
 /// The newest message counts that connected targets reported.
 #[derive(Default)]
-struct Told {
+struct ReportedCounts {
     counts: Vec<u64>,
     connected: usize,
 }
@@ -380,7 +380,7 @@ fn sink(a: &SinkArgs) -> io::Result<()> {
     let listener = TcpListener::bind(plain(&a.listen))?;
     let udp = UdpSocket::bind(plain(&a.listen))?;
     udp.set_read_timeout(Some(Duration::from_millis(20)))?;
-    let shared: Arc<(Mutex<Told>, Condvar)> = Arc::default();
+    let shared: Arc<(Mutex<ReportedCounts>, Condvar)> = Arc::default();
     let of_streams = shared.clone();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -422,6 +422,6 @@ fn sink(a: &SinkArgs) -> io::Result<()> {
     fs::write(&a.report, report.to_string())
 }
 
-fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
+fn lock(told: &Mutex<ReportedCounts>) -> MutexGuard<'_, ReportedCounts> {
     told.lock().unwrap_or_else(PoisonError::into_inner)
 }

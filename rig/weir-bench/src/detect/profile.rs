@@ -233,7 +233,7 @@ fn fetch(base: &str, folder: &Path, window: Duration) -> Vec<String> {
 
 /// The numbers of one extra replicate.
 #[derive(Debug, Default, Clone)]
-struct Taken {
+struct ExtraRun {
     cpu_s: Option<f64>,
     allocations: Option<f64>,
     heap_bytes: Option<f64>,
@@ -241,11 +241,11 @@ struct Taken {
     cpu: Option<Profile>,
 }
 
-fn taken(folder: &Path) -> Taken {
+fn taken(folder: &Path) -> ExtraRun {
     let capture = Capture::read(folder).ok();
     let total =
         |file: &str, kind: &str| Profile::read(&folder.join(file)).and_then(|p| p.totals.get(kind).copied());
-    Taken {
+    ExtraRun {
         cpu_s: capture
             .as_ref()
             .and_then(|c| c.increase("target", "cpu_ns"))
@@ -308,7 +308,7 @@ fn compare(folder: &Path, prepared: &[Prepared], replicates: usize) -> std::io::
     for e in run::runnable(prepared) {
         let [b, c] = ARMS.map(|arm| {
             let folders = (0..replicates).map(|n| replicate_folder(folder, &e.name, arm, n));
-            folders.map(|folder| taken(&folder)).collect::<Vec<Taken>>()
+            folders.map(|folder| taken(&folder)).collect::<Vec<ExtraRun>>()
         });
         let _ = writeln!(
             table,
@@ -337,8 +337,14 @@ fn compare(folder: &Path, prepared: &[Prepared], replicates: usize) -> std::io::
     Ok(text)
 }
 
-fn column(b: &[Taken], c: &[Taken], pick: fn(&Taken) -> Option<f64>, scale: f64, unit: &str) -> String {
-    let values = |all: &[Taken]| {
+fn column(
+    b: &[ExtraRun],
+    c: &[ExtraRun],
+    pick: fn(&ExtraRun) -> Option<f64>,
+    scale: f64,
+    unit: &str,
+) -> String {
+    let values = |all: &[ExtraRun]| {
         all.iter()
             .filter_map(pick)
             .map(|v| v / scale)

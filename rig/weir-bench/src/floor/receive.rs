@@ -2,7 +2,7 @@
 
 use super::Args;
 use super::pass::{Depth, Pass};
-use super::sys::{self, Batch, Uring};
+use super::sys::{self, ReceiveBatch, Uring};
 use crate::failure::Failure;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -258,7 +258,7 @@ fn receive_datagrams(
             }
         }
         Receive::R2 | Receive::R3 | Receive::R4 => {
-            let mut batch = Batch::new(usize::from(args.batch), args.receive != Receive::R2);
+            let mut batch = ReceiveBatch::new(usize::from(args.batch), args.receive != Receive::R2);
             ready();
             let mut over = false;
             while !over && !grace.over(counters) {

@@ -4,7 +4,7 @@ use super::common::ProfileArgs;
 use crate::failure::Failure;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
-use weir_load::run::Sent;
+use weir_load::run::SentStream;
 use weir_load::truth::{self, Detail};
 
 #[derive(clap::Args)]
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             Err(error) => return Err(error.into()),
         }
     }
-    let sent = [Sent {
+    let sent = [SentStream {
         connection: args.connection,
         composed: packets,
         skipped: Vec::new(),

@@ -1,12 +1,12 @@
 //! One sending thread.
 
 use super::report::Tally;
-use super::{Framing, Lateness, Options, Progress, RunError, Sent};
+use super::{Framing, Lateness, Options, Progress, RunError, SentStream};
 use crate::manifest::Marker;
 use crate::profile::Transport;
 use crate::requests::{Answer, Requests};
 use crate::schedule::Schedule;
-use crate::source::{Load, SPARE, Source};
+use crate::source::{Load, PacketSource, SPARE};
 use crate::sys::{BATCH, SendBatch, Span};
 use crate::target::{Socket, Target};
 use crate::units::RateUnit;
@@ -49,8 +49,8 @@ pub struct Worker<'a> {
 pub struct Connection {
     pub socket: Socket,
     pub requests: Option<Box<dyn Requests>>,
-    pub source: Box<dyn Source>,
-    pub sent: Sent,
+    pub source: Box<dyn PacketSource>,
+    pub sent: SentStream,
 }
 
 /// Result of a batch.

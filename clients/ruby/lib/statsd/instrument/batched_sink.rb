@@ -55,7 +55,7 @@ module StatsD
         @dispatcher = Dispatcher.new(
           sink, buffer_capacity, thread_priority, @max_packet_size, statistics_interval, overflow, telemetry
         )
-        # Those of other Ractors would run in the main one, which must not touch what they need.
+        # Finalizers of other Ractors would run in the main one, which must not touch their objects.
         ObjectSpace.define_finalizer(self, self.class.finalize(@dispatcher)) if Ractors.main?
       end
 

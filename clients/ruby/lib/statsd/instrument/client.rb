@@ -335,7 +335,7 @@ module StatsD
         report = telemetry_report(shared) if @telemetry_enabled && shared
         aggregator = Aggregator.new(@own_sink, @datagram_builder_class, @prefix, @default_tags, **@aggregation_options,
                                     telemetry: shared, report: report)
-        # Where there is aggregation, the first sample starts the thread: a client that is never used costs none.
+        # With aggregation, the first sample starts the thread: an unused client has no thread.
         aggregator.core.ensure_running if report && !wants_aggregation?
         aggregator
       end

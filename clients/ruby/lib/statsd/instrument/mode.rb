@@ -2,7 +2,7 @@
 
 module StatsD
   module Instrument
-    # How a client handles calls for the time being: where messages go, and whether samples wait for the next flush.
+    # A client's current handling of calls: the destination of messages, and whether samples wait for the next flush.
     #
     # Capturing, a shutdown and a fork change all of it at once. So it is one frozen object: a call reads it once and
     # passes it on, and never sees a part of what was and a part of what is.

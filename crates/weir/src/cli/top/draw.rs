@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Widget as _, Wrap};
 
-use super::data::Refused;
+use super::data::AgentError;
 use super::state::{Charted, Loss, State, Tab, dropped};
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::cli::chart;
@@ -496,7 +496,9 @@ fn draw_chart(state: &State, charted: &Charted, area: Rect, buffer: &mut Buffer)
             return Line::styled(format!("{}: asking the agent", shown(&charted.metric)), QUIET)
                 .render(area, buffer);
         }
-        Some(Err(Refused(reason))) => return Line::styled(format!("✗ {reason}"), BAD).render(area, buffer),
+        Some(Err(AgentError(reason))) => {
+            return Line::styled(format!("✗ {reason}"), BAD).render(area, buffer);
+        }
         Some(Ok(points)) => points,
     };
     let legend = chart::legend(points);

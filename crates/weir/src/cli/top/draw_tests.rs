@@ -139,7 +139,7 @@ fn a_metric_is_drawn_in_braille_with_a_legend() {
         screen.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)),
         "{screen}"
     );
-    state.snapshot.as_mut().unwrap().points = Some(Err(Refused("a gauge has no rate".to_owned())));
+    state.snapshot.as_mut().unwrap().points = Some(Err(AgentError("a gauge has no rate".to_owned())));
     shows(&drawn(&mut state, 100, 30), &["✗ a gauge has no rate"]);
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use weir_config::show_text;
 
-use crate::convert::Left;
+use crate::convert::Unconverted;
 
 /// Settings that follow from flags.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 
 impl Flags {
     /// Flags without a counterpart are reported.
-    pub fn read(arguments: &[String], left: &mut Vec<Left>) -> Flags {
+    pub fn read(arguments: &[String], left: &mut Vec<Unconverted>) -> Flags {
         let mut flags = Flags {
             settings: Vec::new(),
             librato: true,
@@ -90,7 +90,7 @@ impl Flags {
                 ),
             };
             if let Err(message) = flags.take(name, value) {
-                left.push(Left {
+                left.push(Unconverted {
                     line: 0,
                     message: format!("--{name}: {message}"),
                 });
@@ -223,7 +223,7 @@ fn address(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(arguments: &[&str]) -> (String, Vec<Left>) {
+    fn read(arguments: &[&str]) -> (String, Vec<Unconverted>) {
         let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
         let mut left = Vec::new();
         let flags = Flags::read(&arguments, &mut left);

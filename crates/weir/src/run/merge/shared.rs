@@ -38,12 +38,12 @@ struct State {
 #[derive(Clone)]
 pub struct Sending {
     pub outputs: Arc<Outputs>,
-    pub sent: Vec<Arc<Sent>>,
+    pub sent: Vec<Arc<OutputProgress>>,
 }
 
 /// The progress of an output.
 #[derive(Default)]
-pub struct Sent {
+pub struct OutputProgress {
     pub output: String,
     pub repeats_are: &'static str,
     pub buckets: AtomicU64,
@@ -157,12 +157,12 @@ impl Shared {
     }
 }
 
-impl Sent {
+impl OutputProgress {
     pub fn new(output: &str, repeats_are: &'static str) -> Self {
-        Sent {
+        OutputProgress {
             output: output.to_owned(),
             repeats_are,
-            ..Sent::default()
+            ..OutputProgress::default()
         }
     }
 

@@ -8,7 +8,7 @@ use super::layer::ConfigError;
 use super::library::{Library, resolved_layer};
 use super::record;
 use super::report::Positive;
-use super::run::{self, Finished, Options, Refusal, Wanted};
+use super::run::{self, Finished, Options, Refusal, Selection};
 use super::targets::Targets;
 use super::{history, practice, profile, report, smp};
 use clap::{Args, Subcommand, ValueEnum};
@@ -81,7 +81,7 @@ struct Arms {
 }
 
 impl Arms {
-    fn options(&self, wanted: &Wanted, argv: &[String]) -> Result<Options, Refusal> {
+    fn options(&self, wanted: &Selection, argv: &[String]) -> Result<Options, Refusal> {
         Ok(Options {
             args: [&self.baseline_args, &self.comparison_args].map(|words| words.0.clone()),
             ..Options::new(wanted, [&self.baseline, &self.comparison], argv)?
@@ -107,7 +107,7 @@ pub struct CompareArgs {
     #[arg(long)]
     rows: Option<usize>,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: Selection,
     #[command(flatten)]
     gate: Gate,
 }
@@ -121,7 +121,7 @@ pub struct AaArgs {
     #[arg(long, default_value_t = 60)]
     rows: usize,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: Selection,
     #[command(flatten)]
     gate: Gate,
 }
@@ -141,7 +141,7 @@ pub struct ProfileArgs {
     #[arg(long, default_value_t = 2)]
     replicates: usize,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: Selection,
 }
 
 #[derive(Args)]
@@ -334,7 +334,7 @@ fn stopped(finished: &Finished) -> Result<Option<u8>, Refusal> {
     Ok(Some(130))
 }
 
-fn conclude(finished: &Finished, wanted: &Wanted, gate: &Gate) -> Code {
+fn conclude(finished: &Finished, wanted: &Selection, gate: &Gate) -> Code {
     let report = reported(finished)?;
     out(&report::terminal(&report, io::stdout().is_terminal(), false));
     eprintln!("report: {}", finished.folder.join("report.html").display());

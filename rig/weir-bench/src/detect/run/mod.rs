@@ -26,7 +26,7 @@ const FREE_MIN: u64 = 200 << 20;
 
 /// Selection and settings of a run, shared by all measuring commands.
 #[derive(clap::Args, Debug, Clone)]
-pub struct Wanted {
+pub struct Selection {
     /// Names or globs of experiments (`dsd-*`).
     #[arg(value_name = "EXPERIMENT")]
     pub experiments: Vec<String>,
@@ -89,7 +89,7 @@ pub struct Wanted {
     pub history: Option<PathBuf>,
 }
 
-impl Wanted {
+impl Selection {
     pub fn cache(&self) -> PathBuf {
         self.cache.clone().unwrap_or_else(default_cache)
     }
@@ -122,7 +122,7 @@ pub fn default_cache() -> PathBuf {
 /// One run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub wanted: Wanted,
+    pub wanted: Selection,
     /// `bin:PATH`, `git:REVISION` or `target:NAME` of each arm.
     pub specs: [String; 2],
     /// Exit status of each arm's command.
@@ -138,7 +138,7 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(wanted: &Wanted, specs: [&str; 2], argv: &[String]) -> Result<Options, Refusal> {
+    pub fn new(wanted: &Selection, specs: [&str; 2], argv: &[String]) -> Result<Options, Refusal> {
         wanted.check()?;
         Ok(Options {
             // Nanoseconds are random enough; the report prints the seed.

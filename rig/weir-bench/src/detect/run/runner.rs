@@ -33,7 +33,7 @@ type Outcome = Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)>;
 
 /// The state of a pair.
 #[derive(Debug, Clone, Copy, Default)]
-struct Tries {
+struct PairAttempts {
     attempts: usize,
     /// Attempts before the run was resumed.
     earlier: usize,
@@ -42,7 +42,7 @@ struct Tries {
     valid: bool,
 }
 
-impl Tries {
+impl PairAttempts {
     fn add(&mut self, arms: &[Measured; 2]) {
         self.attempts += 1;
         self.invalid += usize::from(arms.iter().any(|m| !m.invalid.is_empty()));
@@ -75,7 +75,7 @@ pub(super) struct Runner<'a> {
     rig: Rig<'a>,
     folder: PathBuf,
     /// By experiment and pair.
-    tries: BTreeMap<(String, usize), Tries>,
+    tries: BTreeMap<(String, usize), PairAttempts>,
     /// Experiments that cannot succeed: every attempt of a pair was invalid for its own reasons.
     hopeless: BTreeMap<usize, String>,
     progress: Progress,
@@ -134,7 +134,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    fn tries(&self, planned: &PlannedPair) -> Tries {
+    fn tries(&self, planned: &PlannedPair) -> PairAttempts {
         let key = (self.prepared[planned.experiment].name.clone(), planned.pair);
         self.tries.get(&key).copied().unwrap_or_default()
     }

@@ -10,7 +10,7 @@ pub use reported::latencies;
 
 use super::capture::{self, Capture, Phase, read_events};
 use super::goal::Goal;
-use reported::{Received, Sent};
+use reported::{GeneratorReport, Received};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -169,7 +169,7 @@ pub fn measure(folder: &Path, rules: &Rules) -> Measured {
     out.invalid.extend(record_errors(folder, &capture));
     let manifests = reported::numbered(folder, "manifest");
     let run = Run {
-        sent: Sent::of(&manifests),
+        sent: GeneratorReport::of(&manifests),
         received: Received::of(&reported::numbered(folder, "sink"), &manifests),
         capture,
         rules,
@@ -206,7 +206,7 @@ fn record_errors(folder: &Path, capture: &Capture) -> Vec<String> {
 /// The record of a run, and its rules.
 struct Run<'a> {
     capture: Capture,
-    sent: Sent,
+    sent: GeneratorReport,
     received: Received,
     rules: &'a Rules,
 }

@@ -9,7 +9,7 @@ module StatsD
       MIN_WORD = -MAX_WORD
       private_constant :MAX_WORD, :MIN_WORD
 
-      # Where samples wait for the next flush.
+      # Samples wait here for the next flush.
       #
       # A cell has exactly two parties. The *owner* is the one thread that records into it. The *reader*
       # is the holder of the flush lock of the {Aggregator}. Each instance variable is written by one of
