@@ -243,8 +243,8 @@ impl Resolver<'_, '_> {
         }
         for output in &config.outputs {
             let message = match output.output_type {
-                "relay" => "a relay passes messages on as they come, and `weir merge` receives none",
-                "kafka" => "agents publish there what `weir merge` reads",
+                "relay" => "a relay forwards messages as they arrive, and `weir merge` receives none",
+                "kafka" => "agents publish records with it, and `weir merge` reads them",
                 _ => continue,
             };
             self.problem(&format!("outputs.{}.enabled", output.name), message);

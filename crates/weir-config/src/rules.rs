@@ -417,11 +417,11 @@ pub fn rules_of_output(written: &[Rule]) -> Result<RuleSet, Vec<RuleError>> {
     let rules: Vec<weir_rules::Rule> = own.map(|(at, written)| rule(written, at, &mut errors)).collect();
     for (at, rule) in rules.iter().enumerate() {
         if rule.effect.histogram != HistogramChoice::default() {
-            let message = "aggregates and percentiles are chosen where histograms become points, which this output does not do";
+            let message = "aggregates and percentiles apply where histograms become points, and this output makes no points";
             add_error(&mut errors, format!("rules[{at}]"), message);
         }
         if rule.dry_run {
-            let message = "only the agent's own rules can be tried out";
+            let message = "only the agent's own rules can be a dry run";
             add_error(&mut errors, format!("rules[{at}].dry_run"), message);
         }
     }

@@ -456,7 +456,7 @@ macro_rules! choices {
     };
 }
 
-/// Which of the names that are allowed a text is.
+/// The allowed name that equals a text.
 #[doc(hidden)]
 pub fn chosen(kind: &SettingType, text: &str) -> Option<&'static str> {
     let SettingType::Choice(names) = kind else {

@@ -1,4 +1,4 @@
-//! Where values come from, what is wrong with them, and what differs between two readings.
+//! Sources of values, their errors, and the differences between two readings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use crate::setting::Reload;
 use crate::table::settings;
 use crate::text::is_invisible;
 
-/// Everything that configuration is made from.
+/// All inputs of a configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'i> {
     pub file: Option<File<'i>>,
@@ -48,7 +48,7 @@ pub fn variable_of(key: &str) -> String {
     format!("WEIR_{}", key.to_ascii_uppercase().replace(['.', '-'], "_"))
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueSource {
     Default,

@@ -50,7 +50,7 @@ choices! {
 
 choices! {
     pub enum Sandbox {
-        /// As far as the kernel offers it.
+        /// As far as the kernel supports it.
         Auto: "auto",
         Off: "off",
     }
@@ -104,7 +104,7 @@ macro_rules! formed {
     };
 }
 
-/// Where to listen: `host:port`, `[host]:port`, `:port` or `port`, with or without a scheme.
+/// Address to listen on: `host:port`, `[host]:port`, `:port` or `port`, with or without a scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// Empty: that of all addresses without one.
@@ -172,7 +172,7 @@ impl Listen {
     }
 }
 
-/// Where the admin server listens. `None`: it is off.
+/// Address of the admin server. `None`: it is off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminAddress(pub(crate) Option<Listen>);
 

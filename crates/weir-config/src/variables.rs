@@ -120,7 +120,7 @@ impl Reader<'_> {
             if !set.is_empty() {
                 let (name, set) = (output_type.name, set.join(", "));
                 self.notes.push(format!(
-                    "environment {set}: outputs.{name} reads it, and is off; name it in the file{}",
+                    "environment {set}: for outputs.{name}, which is off; name that output in the file{}",
                     switches(output_type)
                 ));
             }

@@ -72,6 +72,6 @@ counters! {
             Work("Tags of containers change.");
         /// Origins that found the table full, or were too long: their messages count as their sender's.
         Refused = Series::counter("weir_origins_refused_total", "origin.origins_refused", "origins"),
-            Sign("Clients make up origins (`e:` tags, Local Data): switch `origin_client` off, or find them.");
+            Sign("Clients invent origins (`e:` tags, Local Data): switch `origin_client` off, or find them.");
     }
 }

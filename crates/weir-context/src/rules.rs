@@ -120,7 +120,7 @@ pub struct RuleSettings {
 #[derive(Debug, Default)]
 pub struct Resolved {
     pub jmx_check: Option<String>,
-    /// Which rules applied.
+    /// The applied rules.
     pub applied: Applied,
     scratch: Scratch,
 }

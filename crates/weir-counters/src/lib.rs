@@ -49,7 +49,7 @@ pub enum Moves {
     Sign(&'static str),
 }
 
-/// Where a number is shown.
+/// The places that show a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Series {
     /// In the exposition, with its `weir_` prefix; counters end in `_total`.

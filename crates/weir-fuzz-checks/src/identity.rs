@@ -1,4 +1,4 @@
-//! Which messages of several packets are one series, against a twin that keeps trees of strings.
+//! Assignment of messages of several packets to series, compared with a twin that keeps trees of strings.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -166,7 +166,7 @@ counters! {
     }
 }
 
-/// All that is counted of one listener, at one worker.
+/// All counters of one listener at one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IngestCounts {
     pub counts: Counts<IngestCounter>,

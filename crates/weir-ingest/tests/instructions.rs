@@ -12,7 +12,7 @@ use weir_protocol::ParseOptions;
 #[path = "../benches/ingest/workload.rs"]
 mod workload;
 
-/// What the child does: contexts, mode, and which of its steps is counted.
+/// The child's work: contexts, mode, and the counted step.
 const WORK: &str = "WEIR_TEST_WORK";
 const MESSAGES: usize = 10_000;
 const START: i64 = 1_700_000_000;

@@ -35,7 +35,7 @@ fn settings() -> IngestSettings {
 struct Rig {
     ingest: Ingest,
     now: i64,
-    /// What was asked, by the text of its key.
+    /// Requests, by the text of their key.
     tickets: BTreeMap<String, OriginTicket>,
 }
 

@@ -121,7 +121,7 @@ fn carried(saved: SavedBucket) -> SavedBucket {
     }
 }
 
-/// What an ingest has as bytes, and how many contexts are in them.
+/// An ingest's encoded state, and the number of its contexts.
 fn encoded(ingest: &mut Ingest) -> (SavedBucket, u64) {
     let (put, pieces) = channel();
     let saved = ingest.save_encoded(CARRIED, &|piece| {

@@ -1,4 +1,4 @@
-//! What a context takes, by kind, as the ledger counts it: the table in `docs/limits.md` says so, and this test compares.
+//! Bytes per context, by kind, as the ledger counts them: the table in `docs/limits.md` says so, and this test compares.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

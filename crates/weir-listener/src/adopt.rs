@@ -45,7 +45,7 @@ impl PassedSocket {
         Ok(PassedSocket { fd, address, inode })
     }
 
-    /// Where it is bound.
+    /// Its bound address.
     pub fn address(&self) -> &Address {
         &self.address
     }

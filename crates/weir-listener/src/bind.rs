@@ -24,7 +24,7 @@ pub enum Framing {
 /// The address of a listener and its options.
 #[derive(Clone, Debug)]
 pub struct ListenerConfig {
-    /// Where to listen.
+    /// Address to listen on.
     pub address: Address,
     /// Framing. Must suit the address.
     pub framing: Framing,
@@ -247,8 +247,8 @@ impl BindErrorKind {
                 f,
                 "users other than root may write in {0} (mode {mode:04o}, owner {owner}) and could replace the socket of a \
                  process of root; `chown root {0}` and `chmod go-w {0}` (or `chmod +t {0}`, which keeps them from replacing \
-                 files of others; with `socket_directory_sticky: true` weir does that to a directory of root's, as an \
-                 emptyDir of Kubernetes is), run weir as another user, or choose another directory",
+                 files of others; with `socket_directory_sticky: true` weir does that for a directory that root owns, such as an \
+                 emptyDir of Kubernetes), run weir as another user, or choose another directory",
                 directory.display()
             ),
             BindErrorKind::Exhausted(error) => write!(
@@ -320,14 +320,14 @@ pub struct BoundSocket {
     pub(crate) warning: Option<String>,
     /// Another process keeps it open beyond this one.
     pub(crate) kept: bool,
-    /// That is another process, which ends once this one runs.
+    /// It belongs to another process, which ends once this one runs.
     pub(crate) shared: bool,
     /// The value of its drop counter at the last count.
     pub(crate) drops_before: u32,
 }
 
 impl BoundSocket {
-    /// Which file the socket has, if it has one.
+    /// The socket's file, if it has one.
     pub fn file_id(&self) -> Option<FileId> {
         self.file.as_ref().map(SocketFile::id)
     }

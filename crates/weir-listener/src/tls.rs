@@ -26,7 +26,7 @@ pub const TLS_SESSION_BYTES: usize = 48 * 1024;
 /// Longer files are something else.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Where certificates and key are, in PEM.
+/// Files of certificates and key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The certificate that clients are shown, those of intermediate authorities behind it.
@@ -37,7 +37,7 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Which of the files is not what it should be, and why.
+/// The invalid file, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFileError {
     pub path: PathBuf,

@@ -302,7 +302,7 @@ fn directories_that_others_may_write_in_are_refused_to_root_and_warned_of() {
         }
     }
     if root {
-        // What an emptyDir of Kubernetes is, without and with a group of its own.
+        // An emptyDir of Kubernetes, without and with a group of its own.
         for bits in [0o777, 0o2777, 0o775] {
             mode(bits);
             let mut sticky = unixgram(&path);

@@ -355,7 +355,7 @@ fn batches_of_long_datagrams_are_short() {
     let mut events = EventLoop::new(64).unwrap();
     let socket = bind(&config(&format!("unixgram://{}", path.display()))).unwrap();
     events.add(socket, ListenerId(0)).unwrap();
-    // What is queued counts against the sender's buffer, so one sender cannot fill the queue with long ones.
+    // Queued datagrams count against the sender's buffer, so one sender cannot fill the queue with long ones.
     let senders: Vec<UnixDatagram> = (0..12).map(|_| UnixDatagram::unbound().unwrap()).collect();
     let mut batches = |length: usize| {
         let mut sent = 0;

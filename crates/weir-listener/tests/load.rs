@@ -101,7 +101,7 @@ impl Counter {
     }
 }
 
-/// What a sender got rid of.
+/// Counts of a sender.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     /// Packets the kernel took completely.
@@ -252,7 +252,7 @@ fn drain_under_load(config: &ListenerConfig, length: usize) -> (Counter, Listene
             "no new connections"
         );
     }
-    // What is sent now is refused, and must neither be received nor be missing, even where there is room again.
+    // Datagrams sent now are refused. They must be neither received nor counted as lost, even if there is room again.
     counter.turn();
     let refused_since = Instant::now();
     while refused_since.elapsed() < Duration::from_millis(30) && senders.iter().any(|s| !s.is_finished()) {

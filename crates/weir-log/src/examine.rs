@@ -16,7 +16,7 @@ pub struct LogFacts {
 /// The obstacle between a client and the brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// Nobody answers there.
+    /// The address does not answer.
     Address,
     /// They answer, and TLS does not come about.
     Tls,

@@ -22,7 +22,7 @@ pub(crate) type Numbered = (u64, Vec<u8>);
 pub(crate) struct Frames {
     directory: PathBuf,
     file_bytes_max: u64,
-    /// Where the last read ended, and where the last frame ended: the next call often continues there.
+    /// End of the last read, and end of the last frame: the next call often continues there.
     reading: Option<FramePosition>,
     ending: Option<FramePosition>,
     /// Invalid bytes that were moved to files of their own.

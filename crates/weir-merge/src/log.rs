@@ -65,7 +65,7 @@ pub struct Commit {
     pub quarantined: Vec<Quarantined>,
     /// Replaces the previous snapshot.
     pub snapshot: Vec<u8>,
-    /// Where the next owner starts to read.
+    /// Start position of the next owner.
     pub offset: u64,
 }
 

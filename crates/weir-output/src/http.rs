@@ -68,7 +68,7 @@ pub enum CaError {
     Empty,
 }
 
-/// Which value no HTTP header can carry. The value is never shown.
+/// A value that no HTTP header can carry. The value is never shown.
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
     #[error("{0}: the key has a character that no HTTP header can carry")]

@@ -78,7 +78,7 @@ pub fn host_of(url: &str) -> Option<(String, u16)> {
     Some((host, url.port_or_known_default()?))
 }
 
-/// Where an output delivers to. Fails with a sentence that names the setting.
+/// Destination of an output. The error names the setting.
 pub fn destinations(settings: &OutputSettings) -> Result<Vec<Destination>, StartError> {
     match settings {
         OutputSettings::Prometheus(_) => Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! What an agent publishes to the log of a fleet, read by the merge: state of every kind, the books, faults of the log, restarts.
+//! Records that an agent publishes to the log of a fleet, read by the merge: state of every kind, the books, faults of the log, restarts.
 
 mod support;
 
@@ -24,7 +24,7 @@ struct Fleet {
     partitions: u32,
 }
 
-/// What the merge made of the log.
+/// The merge's results of the log.
 struct Merged {
     table: Table,
     ledger: Ledger,
@@ -384,7 +384,7 @@ async fn records_wait_while_the_log_is_away_and_come_once() {
     output.shutdown(DEADLINE).await;
 }
 
-/// What a disk queue holds is sent by the next process, under the number that it has.
+/// The next process sends the payloads of a disk queue, under their old numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_process_sends_what_the_disk_queue_holds() {
     let fleet = Fleet::new(2);

@@ -136,7 +136,7 @@ fn delivered(status: &[TargetStatus]) -> u64 {
     status.iter().map(|target| target.delivered).sum()
 }
 
-/// What one target received, line by line.
+/// Lines received by one target.
 type Taken = Arc<Mutex<Vec<String>>>;
 
 fn note(taken: &Taken, packet: &[u8], bytes_max: usize) {

@@ -93,7 +93,7 @@ async fn cumulative_otlp_goes_on_as_if_nothing_had_happened() {
     .await;
 }
 
-/// What was summed up for one receiver is nothing for another.
+/// Sums for one receiver are not used for another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_settings_begin_anew_and_say_so() {
     let intake = Intake::start(|_| taken()).await;

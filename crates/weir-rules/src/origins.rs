@@ -38,7 +38,7 @@ impl FromStr for OriginPattern {
         }
         let (key, value) = text
             .split_once(':')
-            .ok_or(OriginPatternError("is neither a tag nor one of the two words"))?;
+            .ok_or(OriginPatternError("is neither a tag nor no_container or unknown"))?;
         if key.is_empty() || value.is_empty() || key.contains('*') {
             return Err(OriginPatternError("needs a key without * and a value"));
         }

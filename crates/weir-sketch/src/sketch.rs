@@ -121,7 +121,7 @@ impl Sketch {
         self.pending.push(key(v));
     }
 
-    /// Where the next sample's key will be written, as something to prefetch.
+    /// Address of the next sample's key, for a prefetch.
     #[inline]
     pub fn next_key(&self) -> *const u8 {
         self.pending.as_ptr().wrapping_add(self.pending.len()).cast()

@@ -276,7 +276,7 @@ impl Catalogue {
         pieces
     }
 
-    /// Which pieces go into which record.
+    /// Assignment of pieces to records.
     fn parts<'p>(&self, pieces: &'p [Piece], packing: &mut Packing) -> Vec<Vec<&'p Piece>> {
         let mut stamps: Vec<u32> = vec![0; self.texts.len()];
         let mut parts: Vec<Vec<&Piece>> = vec![Vec::new()];

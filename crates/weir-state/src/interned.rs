@@ -64,7 +64,7 @@ impl Interned {
         (self.sorted, self.order) = (order.len(), order);
     }
 
-    /// Where a text is among all, once they are sorted.
+    /// Position of a text in the sorted list.
     pub fn place(&self, number: u32) -> u32 {
         self.places[number as usize]
     }

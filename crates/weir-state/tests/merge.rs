@@ -19,7 +19,7 @@ const BOUNDS: Bounds = Bounds {
 
 const START: i64 = 1_700_000_000;
 
-/// What one agent has of one series in one bucket.
+/// One agent's state of one series in one bucket.
 #[derive(Clone, Debug)]
 struct Part {
     identity: Identity,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The longest path the kernel takes in a Unix socket address; one byte is for the terminating zero.
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
 
-/// Where a listener listens: `udp://host:port`, `tcp://host:port`, `unixgram:///path` or `unix:///path` (stream).
+/// Address of a listener: `udp://host:port`, `tcp://host:port`, `unixgram:///path` or `unix:///path` (stream).
 ///
 /// Parsing accepts exactly the forms that printing produces: `address.to_string().parse()` gives the same address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -75,7 +75,7 @@ impl Recent {
         self.news.subscribe()
     }
 
-    /// Where streams are counted.
+    /// Counters of streams.
     pub fn streams(&self) -> &Streams {
         &self.streams
     }

@@ -179,7 +179,7 @@ fn no_fault_of_a_broker_loses_or_doubles_anything_or_holds_up_another_output() {
     assert_eq!(ledger.quarantined, 0);
 }
 
-/// What the doctor says of the output `kafka`: its verdict, what it found, and the remedy.
+/// The doctor's findings about the output `kafka`: severity, finding and remedy.
 fn doctor(directory: &Path, connection: &str) -> (String, String, String) {
     let config = directory.join("weir.yaml");
     let text = format!(
@@ -248,7 +248,7 @@ fn partitions_are_added_by_a_command() {
     let before = unix_milliseconds() / 1000;
     let (is_done, text) = partitions(&["5", "--after", "10m"]);
     assert!(
-        is_done && text.starts_with("2 partitions\n5 from the bucket on"),
+        is_done && text.starts_with("2 partitions\n5 from the bucket that begins at"),
         "{text}"
     );
     let mut log = KafkaLog::open(&brokers(address(), "grown")).unwrap();

@@ -177,7 +177,7 @@ fn connections_over_tls_end_and_are_counted() {
     assert_eq!(total(&stdout, "c"), 7.0);
 }
 
-/// What waited on disk for a backend that was away is delivered by the next process, once.
+/// The next process delivers payloads that waited on disk for a dead backend, once.
 #[test]
 fn a_disk_queue_changes_hands() {
     let place = Place::new();

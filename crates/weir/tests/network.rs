@@ -1,4 +1,4 @@
-//! What the network, its clients and the machine do to a running agent, with the real binary on real sockets: stops,
+//! Disturbances of a running agent by network, clients and machine, with the real binary on real sockets: stops,
 //! connections, descriptors, socket files, clocks.
 
 #[path = "support/preload.rs"]
@@ -540,7 +540,7 @@ fn a_clock_that_was_wrong_for_a_moment_does_not_move_later_timestamps() {
     }
 }
 
-/// What lay behind the cut of a datagram above 64 KiB once counted as one line.
+/// The cut part of a datagram above 64 KiB once counted as one line.
 #[test]
 fn what_is_cut_off_a_datagram_is_counted() {
     let directory = tempfile::tempdir().unwrap();

@@ -156,7 +156,7 @@ fn counters_of_a_scrape_and_of_the_books_go_on() {
         after["state"]["restored_from"].as_u64().map(|at| at > 0),
         Some(true)
     );
-    // What is shown balances, at the end of every process.
+    // The shown books balance at the end of every process.
     second.agent.stop();
     let third = place.start(config);
     assert_eq!(third.samples(), 6);
@@ -316,7 +316,7 @@ fn sums_go_on_after_a_kill() {
     next.agent.stop();
 }
 
-/// What a kill has left may be anything.
+/// Files after a kill may have any content.
 #[test]
 fn a_damaged_checkpoint_is_used_as_far_as_it_is_whole() {
     let place = Place::new();

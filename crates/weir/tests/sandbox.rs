@@ -1,4 +1,4 @@
-//! What the running binary has given up, and that it still does everything else.
+//! Rights that the running binary has dropped, and proof that everything else still works.
 
 mod support;
 

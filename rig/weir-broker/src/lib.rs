@@ -32,7 +32,7 @@ pub struct Guard {
     pub users: Vec<(String, String)>,
 }
 
-/// Where one of a cluster is.
+/// Ports of one broker of a cluster.
 struct BrokerNode {
     /// From one on; the controllers have the same numbers.
     node: u32,

@@ -131,7 +131,7 @@ fn received_share(load: &Load, report: &Report, null: &Null) -> Result<f64, RunE
         return Ok((got as f64 / wanted.max(1) as f64).min(1.0));
     }
     Err(RunError::Io(std::io::Error::other(format!(
-        "the null receiver counted {packets} packets and {bytes} bytes of {} and {}: nothing can be said",
+        "the null receiver counted {packets} packets and {bytes} bytes of {} and {}: the calibration is invalid",
         report.packets, report.bytes
     ))))
 }

@@ -169,7 +169,7 @@ pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), Stri
     learned.metrics = shape.kinds[0] as u64;
     learned.contexts = shape.contexts.len() as u64;
     if learned.metrics == 0 {
-        return Err("holds no metric that can be read".into());
+        return Err("contains no valid metric".into());
     }
     let largest = sizes.iter().copied().max().unwrap_or(1432).max(16);
     let seconds = packets.last().map_or(0.0, |p| p.at.as_secs_f64());

@@ -221,7 +221,7 @@ pub struct Marker {
     pub sent_unix_ns: u64,
 }
 
-/// Everything that an agent must report about one context at the end.
+/// The expected totals of one context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ContextTruth {

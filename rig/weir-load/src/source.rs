@@ -184,7 +184,7 @@ impl Load {
         if self.profile.payload.is_statsd() && self.transport != Transport::Http && most > target_buffer {
             return Err(ProfileError(format!(
                 "packet_size: packets of up to {most} bytes exceed the target's buffer of {target_buffer} bytes \
-                 (--target-buffer; --oversize-ok sends them all the same)"
+                 (--target-buffer; --oversize-ok sends them anyway)"
             )));
         }
         Ok(())

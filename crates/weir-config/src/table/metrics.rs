@@ -38,7 +38,7 @@ settings! {
             .who("Operators who use other percentiles.")
             .also(&["DD_HISTOGRAM_PERCENTILES"]);
         histogram_weights: HistogramWeights = "exact"
-            .effect("How a sampled histogram or timing counts: `exact` keeps fractions, `agent` cuts them off as the Datadog Agent does.")
+            .effect("The count of a sampled histogram or timing: `exact` keeps fractions, `agent` cuts them off as the Datadog Agent does.")
             .who("Operators who compare the numbers of both agents.");
         histogram_copy_to_distribution: bool = "false"
             .effect("Every sample of a histogram or timing also goes into a distribution.")

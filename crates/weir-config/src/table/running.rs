@@ -18,7 +18,7 @@ settings! {
             .common();
         history: u64 = "64MiB"
             .takes(SettingType::Bytes { min: 0, max: 1 << 40 })
-            .effect("The most memory for the last minutes of every series, which the live page, `weir top` and `/api/v1` show. It never exceeds an eighth of `memory`; when it is full, the oldest minutes go.")
+            .effect("The most memory for the last minutes of every series, which the live page, `weir top` and `/api/v1` show. It never exceeds an eighth of `memory`; when it is full, the oldest minutes are dropped.")
             .zero("0: no history is stored or shown.")
             .who("Operators who want to look back further, or not at all.");
         contexts_max: Option<usize> = "0"
@@ -68,7 +68,7 @@ settings! {
             .who("Operators whose Prometheus or reverse proxy asks by name.");
         admin_payloads: bool = "true"
             .effect("Whether the admin server shows messages: the tail (`weir tail`, the page) and captures (`weir capture`).")
-            .zero("false: both are off, and say so.")
+            .zero("false: both answer that they are off.")
             .who("Operators whose messages are confidential to some users of the admin address.");
         sandbox: Sandbox = "auto"
             .effect("The rights that the process drops after it has bound its sockets, as far as the kernel supports it: new privileges, capabilities, files that the configuration does not name, and system calls that it never makes (docs/sandbox.md). A file or directory that a reload names for the first time may be out of reach until a restart.")
@@ -76,7 +76,7 @@ settings! {
             .who("Operators whose weir needs files that its configuration does not name.");
         grace_period: Duration = "10s"
             .takes(SettingType::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) })
-            .effect("How long a shutdown may take to deliver waiting data. Data that is still waiting then is lost and counted. A shutdown does not wait for data in a disk queue.")
+            .effect("The time limit of a shutdown for delivering waiting data. Data that still waits then is lost and counted. A shutdown does not wait for data in a disk queue.")
             .zero("0: one attempt, without waiting.")
             .who("Operators with a slow backend; stay below the service manager's own limit.");
         state_path: Option<PathBuf> = "''"

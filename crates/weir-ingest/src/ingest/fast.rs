@@ -21,12 +21,12 @@ pub(super) struct Pending {
     pub(super) len: u32,
     pub(super) terminated: bool,
     pub(super) fast: Option<FastMetric>,
-    /// Where its numbers begin.
+    /// Start of its numbers.
     pub(super) first_value: u32,
     pub(super) hash: u64,
 }
 
-/// Where in a packet the next line begins, and how many are before it.
+/// Start of the next line in a packet, and the number of lines before it.
 #[derive(Default)]
 pub(super) struct Place {
     pub(super) start: usize,

@@ -23,7 +23,7 @@ const DECODED_TOGETHER: usize = 256;
 const DECODED_AHEAD: usize = 16;
 
 impl Ingest {
-    /// Everything that the open bucket has, and the contexts that are remembered. Nothing may wait to be handed over, and no
+    /// The open bucket's state, and the remembered contexts. Nothing may wait to be handed over, and no
     /// packet may come behind it.
     pub fn save(&mut self, carried: Carried) -> SavedBucket {
         self.feed_parked(0, Hurry::End);

@@ -28,7 +28,7 @@ pub enum Piece {
     Mark { worker: u16, samples: u64, at_ms: i64 },
 }
 
-/// Where a worker's checkpoints go.
+/// Destination of a worker's checkpoints.
 pub struct CheckpointLink {
     pub pieces: SyncSender<Piece>,
     /// Bytes of series on their way, which their receiver takes off again; and when the next piece waits.
@@ -163,7 +163,7 @@ impl Checkpoints {
         sent.is_ok()
     }
 
-    /// Everything that had changed is on its way.
+    /// All changes are on their way.
     fn end(&mut self, samples_now: u64, at_ms: i64) {
         let Some(round) = self.round.take() else { return };
         let mark = Piece::Mark {

@@ -21,7 +21,7 @@ impl Monotonic {
 pub struct Packet<'a> {
     /// The received bytes. Never more than [`crate::DATAGRAM_BYTES_MAX`].
     pub bytes: &'a [u8],
-    /// Which listener received it.
+    /// Number of its listener.
     pub listener: ListenerId,
     /// The end is missing, because the datagram was longer than the listener takes.
     pub truncated: bool,
@@ -43,7 +43,7 @@ pub struct PacketBatch<'a> {
     pub(super) sources: Sources<'a>,
 }
 
-/// Where packets of a batch came from.
+/// Senders of the packets of a batch.
 #[derive(Clone, Copy)]
 pub(super) enum Sources<'a> {
     /// All from the peer of one connection.
@@ -63,7 +63,7 @@ impl<'a> PacketBatch<'a> {
         self.entries.is_empty()
     }
 
-    /// Which listener received them.
+    /// Number of their listener.
     pub fn listener(&self) -> ListenerId {
         self.listener
     }

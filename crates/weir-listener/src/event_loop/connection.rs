@@ -19,7 +19,7 @@ use crate::{Credentials, ListenerCounters, ListenerId, SourceRates};
 
 /// Bytes asked for with one call on a stream.
 const READ_BYTES: usize = 64 * 1024;
-/// Where they are put: behind room for the longest partial frame, aligned to a page.
+/// Their place: behind room for the longest partial frame, aligned to a page.
 const READ_START: usize = MAX_PACKET_BYTES_LIMIT + 4096;
 /// The bytes of partial frames of all connections unless [`crate::EventLoop::set_partial_budget`] says otherwise.
 const PARTIAL_BUDGET_DEFAULT: usize = 16 * 1024 * 1024;
@@ -43,7 +43,7 @@ impl StreamMemory {
         })
     }
 
-    /// Where bytes that were read go.
+    /// Destination of read bytes.
     pub(super) fn read_buffer(&mut self) -> &mut [u8] {
         &mut self.buffer[READ_START..READ_START + READ_BYTES]
     }
@@ -57,7 +57,7 @@ pub(super) struct Connection {
     pub(super) fd: OwnedFd,
     pub(super) listener: u32,
     pub(super) origin: Option<Credentials>,
-    /// Where its peer is, unless that is on a Unix socket.
+    /// Address of its peer; none on a Unix socket.
     pub(super) address: Option<SocketAddr>,
     /// The peer that it is charged to.
     pub(super) peer: Peer,

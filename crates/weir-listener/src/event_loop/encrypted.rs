@@ -47,7 +47,7 @@ impl Handshakes {
         self.error.take()
     }
 
-    /// Where ciphertext that was read goes.
+    /// Destination of read ciphertext.
     fn read_buffer(&mut self) -> &mut [u8] {
         self.ciphertext.resize(TLS_READ_BYTES, 0);
         &mut self.ciphertext

@@ -47,7 +47,7 @@ pub(super) struct Socket {
     pub(super) place: SocketPlace,
 }
 
-/// Where a socket is found: among the loop's descriptors, and in the kernel's tables.
+/// Position of a socket: among the loop's descriptors, and in the kernel's tables.
 #[derive(Clone, Copy)]
 pub(super) struct SocketPlace {
     pub(super) slot: u32,

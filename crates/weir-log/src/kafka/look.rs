@@ -9,7 +9,7 @@ use crate::Error;
 use crate::examine::LogFacts;
 
 impl KafkaLog {
-    /// Which brokers there are, and the topic of records.
+    /// The brokers, and the topic of records.
     pub fn look(&mut self) -> Result<LogFacts, Error> {
         let looked = self.look_once();
         looked.map_err(|error| self.with_reason(error))

@@ -311,7 +311,7 @@ impl KafkaLog {
         if from > ends.end {
             let end = ends.end;
             let what = format!(
-                "it ends at {end}, before {from}, up to where it was read: the topic was deleted and made again"
+                "it ends at {end}, before the position {from} up to which it was read: the topic was deleted and created again"
             );
             return Err(self.heard.explain(doing(), what));
         }
@@ -430,7 +430,7 @@ impl KafkaLog {
             if Instant::now() > until {
                 return Err(self
                     .heard
-                    .explain("committing", "the group does not say who owns what"));
+                    .explain("committing", "the group does not report the owners of partitions"));
             }
         }
     }

@@ -187,7 +187,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
     }
 
     fn add_partitions(&self, topic: &str, partitions: u32) -> Result<(), Error> {
-        let doing = format!("giving topic {topic} {partitions} partitions");
+        let doing = format!("raising the partitions of topic {topic} to {partitions}");
         let admin = self.admin()?;
         let new = [NewPartitions::new(topic, partitions as usize)];
         let made = futures_executor::block_on(admin.create_partitions(&new, &self.options()));
@@ -233,8 +233,8 @@ impl<C: ConsumerContext> Maker<'_, C> {
             .collect();
         let (partitions, settings) = (topic.partitions, settings.join(","));
         self.heard.explain(
-            format!("topic {}: there is none, and it could not be made", topic.name),
-            format!("{code}; make it with {partitions} partitions and {settings}, or allow this user to create topics"),
+            format!("topic {}: it does not exist and could not be created", topic.name),
+            format!("{code}; create it with {partitions} partitions and {settings}, or allow this user to create topics"),
         )
     }
 }

@@ -64,7 +64,7 @@ impl Committer {
             );
         let writer = Writer::of(&config, brokers, heard)?;
         let ready = writer.client().init_transactions(brokers.timeout);
-        ready.map_err(|error| heard.explain("beginning to write in transactions", said(&error)))?;
+        ready.map_err(|error| heard.explain("starting transactions", said(&error)))?;
         Ok(Committer {
             writer,
             heard: heard.clone(),

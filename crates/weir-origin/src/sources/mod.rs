@@ -55,7 +55,7 @@ pub trait TagSource: Send {
 /// A report of a source.
 #[derive(Debug)]
 pub enum SourceEvent {
-    /// Everything that it knows now.
+    /// All its current entries.
     Knows(Vec<Description>),
     /// It could not look. Its last report stays valid.
     Failed(LookError),

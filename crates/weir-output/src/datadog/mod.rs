@@ -29,7 +29,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const KEY: HeaderName = HeaderName::from_static("dd-api-key");
 /// The version of the protobuf definitions that payloads follow.
 const PAYLOAD_VERSION: &str = "5.0.215";
-/// Where a key is asked about.
+/// URL that checks a key.
 const VALIDATION_PATH: &str = "/api/v1/validate";
 /// Interval between checks of a key.
 const VALIDATION_INTERVAL: Duration = Duration::from_secs(3600);

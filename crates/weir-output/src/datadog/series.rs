@@ -35,7 +35,7 @@ impl PointKind {
     }
 }
 
-/// Where a metric came from, in the intake's numbers.
+/// Origin of a metric, in the intake's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Aggregated by the agent.

@@ -19,7 +19,7 @@ use super::record::{self, ACK, Ack, BODY_MAX, RECORD_HEAD, Record, RecordState, 
 
 /// Segments are cut at this size; the queue's bound is kept by dropping whole segments.
 const SEGMENT_BYTES: u64 = 8 << 20;
-/// Where a payload lies on disk.
+/// Position of a payload on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordId {
     segment: u64,
@@ -37,7 +37,7 @@ struct Segment {
     cold: usize,
     not_done: usize,
     acks: Option<File>,
-    /// That a record is damaged has been said.
+    /// A damaged record was logged already.
     is_reported: bool,
 }
 

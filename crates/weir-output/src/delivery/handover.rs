@@ -159,7 +159,7 @@ impl Shared {
     }
 }
 
-/// Which new endpoint takes over which old one: the one of the same place, or, if one key of a URL was removed and one added, that.
+/// The assignment of old endpoints to new ones: the one of the same place, or, if one key of a URL was removed and one added, that.
 fn pairs(new: &[EndpointIdentity], old: &[EndpointIdentity]) -> Vec<(usize, usize)> {
     let same = |place: &EndpointIdentity, other: &EndpointIdentity| place.directory == other.directory;
     let mut found: Vec<(usize, usize)> = Vec::new();

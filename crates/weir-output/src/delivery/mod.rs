@@ -91,7 +91,7 @@ impl fmt::Debug for Delivery {
 struct EndpointIdentity {
     directory: String,
     family: Option<String>,
-    /// Where its disk queue is, if it has one.
+    /// Directory of its disk queue, if it has one.
     disk: Option<PathBuf>,
 }
 

@@ -10,7 +10,7 @@ use super::books::{Dropped, Items, Reason, add_dropped};
 use super::disk::{DiskQueue, Evicted, Next, RecordId};
 use super::payload::Payload;
 
-/// Which payload goes first.
+/// Order of payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// New data before retried data, the newest of the retried first: for backends that take points in any order.

@@ -116,9 +116,9 @@ fn class_of(number: u16) -> Option<Class> {
 #[derive(Debug, Default)]
 pub struct Scan {
     pub records: Vec<Record>,
-    /// Where bytes could not be read as records, and how many there are. The segment's head is the one at 0.
+    /// Positions and numbers of bytes that are no valid records. The segment's head is the one at 0.
     pub gaps: Vec<(u32, u64)>,
-    /// Where the last whole record ends.
+    /// End of the last whole record.
     pub end: u64,
     /// Whether what is behind the end was being written when the process died.
     pub is_torn: bool,

@@ -93,7 +93,7 @@ impl SavedStates {
             return;
         };
         let reason = if saved.lineage != digest(lineage) {
-            "its settings changed, so the sums do not fit".to_owned()
+            "its settings changed, so the old sums do not apply".to_owned()
         } else {
             match restore(&saved.bytes, self.away) {
                 Ok(0) => return,

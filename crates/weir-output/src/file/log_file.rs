@@ -139,7 +139,7 @@ impl LogFile {
                 directory
             })
         {
-            // Where a directory cannot be synchronised there is nothing better to be done.
+            // Some file systems cannot synchronise a directory; nothing more can be done there.
             let _ = directory.sync_all();
         }
         // Compression may be behind; the bound on what is kept is not.

@@ -23,11 +23,11 @@ use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
 use log_file::LogFile;
 
 settings! {
-    /// Where to write, when to start a new file, and what to keep of the old ones.
+    /// Path, rotation, and the number of kept files.
     pub struct FileSettings {
         path: String = "''"
             .path(PathUse::WriteBeside)
-            .effect("The file that is appended to. Its directory must exist; rotated files go beside it.")
+            .effect("The file to append to. Its directory must exist; rotated files go beside it.")
             .who("Operators who want a file.")
             .required();
         rotate_bytes: u64 = "100MiB"
@@ -41,16 +41,16 @@ settings! {
             .zero("0: at any age.")
             .who("Operators who want a file per hour or day.");
         compression: Compression = "gzip"
-            .effect("How rotated files are compressed.")
+            .effect("The compression of rotated files.")
             .who("Operators with much data: zstd is several times faster.");
         kept_files_max: usize = "10"
             .takes(SettingType::Integer { min: 0, max: 1_000_000 })
-            .effect("The most rotated files to keep; the oldest go first.")
+            .effect("The most rotated files to keep; the oldest are deleted first.")
             .zero("0: any number.")
             .who("Operators who need a longer history.");
         kept_bytes_max: u64 = "1GiB"
             .takes(SettingType::Bytes { min: 0, max: u64::MAX >> 1 })
-            .effect("The most bytes of rotated files to keep; the oldest go first.")
+            .effect("The most bytes of rotated files to keep; the oldest are deleted first.")
             .zero("0: any number.")
             .who("Operators who have less disk, or need a longer history.");
         fsync: Fsync = "rotation"

@@ -26,7 +26,7 @@ pub use crate::text_lines::{Aggregate, Host};
 pub use encode::GraphiteEncoder;
 
 settings! {
-    /// Where carbon listens, and how series are named there.
+    /// Carbon's address, and the names of series.
     pub struct GraphiteSettings {
         address: String = "''"
             .takes(SettingType::Checked { allowed: "tcp://host:port or udp://host:port, such as tcp://127.0.0.1:2003, or nothing", check: is_address })
@@ -47,7 +47,7 @@ settings! {
             .zero("Empty: no type has one.")
             .who("Operators whose dashboards have the names of another StatsD server, such as `stats.counters.`.");
         host: Host = "all"
-            .effect("Which series get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
+            .effect("The series that get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .who("Operators of a single agent. With several, series without their host overwrite each other.");
         counters: Vec<CounterForm> = "[count]"
             .effect("The series of a counter: `name.count` (the count of a bucket), `name.rate` (the count per second), or both.")
@@ -74,7 +74,7 @@ settings! {
 }
 
 choices! {
-    /// Where a series' tags go.
+    /// Place of a series' tags.
     pub enum Tags {
         /// `name;key=value`, as Graphite 1.1 and later store them.
         Tagged: "tagged",

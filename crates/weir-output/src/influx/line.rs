@@ -20,7 +20,7 @@ settings! {
     /// The form of lines.
     pub struct LineSettings {
         host: Host = "all"
-            .effect("Which series get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
+            .effect("The series that get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .who("Operators of a single agent. With several, series without their host overwrite each other.");
         metric_type: bool = "true"
             .effect("Adds the tag `metric_type`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as Telegraf's statsd input does. It keeps metrics of one name and several kinds apart.")

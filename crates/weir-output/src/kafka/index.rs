@@ -1,4 +1,4 @@
-//! Which series of the fleet a series of the agent is part of. Rules are applied when it comes for the first time.
+//! The fleet's series for each series of the agent. Rules apply when a series is seen for the first time.
 
 use hashbrown::HashTable;
 use weir_aggregate::Series;
@@ -29,7 +29,7 @@ struct IndexEntry {
     target: Target,
 }
 
-/// Where the state of a series goes.
+/// Destination of a series' state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Place(SeriesPlace),

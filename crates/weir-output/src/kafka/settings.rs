@@ -22,7 +22,7 @@ settings! {
         rules: Vec<Rule> = "[]"
             .effect("Rules for this output only, with the syntax of the agent's `rules` and applied after them: series that they make equal become one series of the fleet. `aggregates`, `percentiles` and `dry_run` are not available here.")
             .zero("An empty list: tags stay as they are.")
-            .who("Operators who take tags out before series of many machines are merged, such as the name of a pod.");
+            .who("Operators who remove tags before series of many machines are merged, such as the name of a pod.");
         delivery: QueueSettings = "{}";
     }
 }
@@ -67,7 +67,7 @@ fn check(settings: &KafkaSettings) -> Result<(), SettingProblem> {
         let key = if settings.keep_host { "keep_host" } else { "rules" };
         return Err(SettingProblem::new(
             key,
-            "needs `format: merge`: points are as other outputs have them",
+            "needs `format: merge`: the other formats carry the points that other outputs get",
         ));
     }
     match rules_of_output(&settings.rules) {

@@ -31,7 +31,7 @@ use crate::settings::Start;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const DENIED: &str = "refused: the key, token or password is not accepted; payloads wait for another one";
 
-/// Where requests go.
+/// Destination of requests.
 fn url(settings: &OtlpSettings) -> String {
     let path = match settings.protocol {
         Protocol::Http => "/v1/metrics",

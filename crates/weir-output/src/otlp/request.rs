@@ -44,7 +44,7 @@ pub enum Shape {
     Summary,
 }
 
-/// Which metric of which host a point belongs to. Points of one should be adjacent.
+/// Metric and host of a point. Points with the same key should be adjacent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Metric<'a> {
     pub host: &'a str,

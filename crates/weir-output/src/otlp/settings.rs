@@ -37,7 +37,7 @@ settings! {
             .effect("With `cumulative`: a series without a sample for this long ends. At least two buckets. `delta` has no state.")
             .who("Operators with many short-lived series.");
         histograms: OtlpHistograms = "exponential"
-            .effect("How `h` and `ms` metrics are exported.")
+            .effect("The form of exported `h` and `ms` metrics.")
             .who("Operators whose backend has no exponential histograms.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))

@@ -10,7 +10,7 @@ use super::{OwnSeries, help};
 use crate::protobuf;
 use crate::settings::HistogramStyle;
 
-/// Where a rendering stands.
+/// Progress of a rendering.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor {
     family: usize,

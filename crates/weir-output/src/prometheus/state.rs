@@ -74,7 +74,7 @@ pub struct Summary {
     pub quantiles: Box<[f64]>,
     /// Weights by classic bucket, each without those below it; empty where the style is another one.
     pub classic: Box<[f64]>,
-    /// Where the style is native or classic.
+    /// With the style native or classic.
     pub native: Option<Box<Native>>,
 }
 
@@ -227,7 +227,7 @@ impl<M: Default, S: Default> State<M, S> {
         Ok((family, at))
     }
 
-    /// Where the state has become too large, a native histogram that grew gives resolution for room, so that buckets of
+    /// When the state is too large, a native histogram that grew halves its resolution, so that buckets of
     /// series that are there are bounded as series are.
     fn fit(&mut self, family: usize, at: usize, before: usize) {
         if self.heap_bytes() <= self.bytes_max {

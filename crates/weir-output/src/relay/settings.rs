@@ -8,7 +8,7 @@ use weir_units::Address;
 use crate::settings::{OutputSettings, OutputType};
 
 settings! {
-    /// Where lines go, and how.
+    /// Destination and transport of lines.
     pub struct RelaySettings {
         targets: Vec<String> = "[]"
             .takes(SettingType::List(&ADDRESS))
@@ -27,7 +27,7 @@ settings! {
             .who("Operators of an agent that only distributes.");
         linger: Duration = "100ms"
             .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(10) })
-            .effect("How long a line may wait for others to share its packet with.")
+            .effect("The longest time that a line waits for others to share its packet.")
             .who("Operators who need less delay.");
         udp_bytes_max: usize = "1432"
             .takes(SettingType::Integer { min: 64, max: 65_507 })
@@ -38,7 +38,7 @@ settings! {
             .effect("The most bytes in a datagram to a Unix socket, and in a frame of a stream.")
             .who("Operators of targets with a lower limit.");
         tcp_framing: StreamFraming = "length"
-            .effect("How packets go over TCP: each after its length in four bytes, the lowest first, as weir and DogStatsD's streams take them, or as lines.")
+            .effect("The framing of packets on TCP: each after its length in four bytes, the lowest first, as weir and DogStatsD's streams expect (`length`), or as lines (`newline`).")
             .who("Operators of other StatsD servers (`newline`).");
         timeout: Duration = "5s"
             .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
@@ -51,7 +51,7 @@ settings! {
             .who("Operators who would rather lose lines than see a series at another target.");
         check_interval: Duration = "5s"
             .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
-            .effect("How often a failed target is checked.")
+            .effect("The interval between checks of a failed target.")
             .who("Operators of targets that restart often: lines wait until a check succeeds.");
         readmit_after: u32 = "2"
             .takes(SettingType::Integer { min: 1, max: 1000 })

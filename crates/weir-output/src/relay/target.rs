@@ -256,7 +256,7 @@ impl Task {
             tracing::info!(
                 output = shared.name,
                 target = address,
-                "is back and gets its lines again"
+                "reachable again: it gets its lines again"
             );
         }
         if self.failures > 0 {

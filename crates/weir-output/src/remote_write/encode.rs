@@ -370,7 +370,7 @@ impl Encode for RemoteWriteEncoder {
     }
 }
 
-/// Everything that changes the receiver, names or kinds of values: with another such text, series restart.
+/// All settings that change the receiver, names or kinds of values: if this text changes, series restart.
 fn lineage(settings: &RemoteWriteSettings) -> String {
     let of_series = PrometheusSettings {
         expiry: Duration::ZERO,

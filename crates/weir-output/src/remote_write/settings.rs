@@ -17,7 +17,7 @@ settings! {
     pub struct RemoteWriteSettings {
         url: String = "''"
             .takes(URL)
-            .effect("Where to write, path included, such as `https://prometheus.example:9090/api/v1/write`.")
+            .effect("The receiver's URL, path included, such as `https://prometheus.example:9090/api/v1/write`.")
             .who("Everyone who writes to Prometheus or to a system that takes its remote write; setting it in the environment switches the output on.")
             .required();
         version: RemoteWriteVersion = "1.0"
@@ -25,7 +25,7 @@ settings! {
             .who("Operators of a receiver that takes 2.0.");
         authorization: Authorization = "{}".flat();
         labels: BTreeMap<String, String> = "{}"
-            .effect("Labels that every series gets, such as `job: weir`. A tag of the same name goes before it.")
+            .effect("Labels that every series gets, such as `job: weir`. A tag of the same name overrides it.")
             .who("Operators with several clusters or teams in one receiver.");
         instance_label: bool = "true"
             .effect("Adds the label `instance` with the agent's host name, unless `labels` has one. Without it two agents cannot write to one receiver: they would write the same series.")
@@ -42,11 +42,11 @@ settings! {
             .who("Operators whose receiver makes zeros of start times itself.");
         histograms: HistogramStyle = "summary"
             .takes(STYLES)
-            .effect("How `h` and `ms` metrics are written.")
+            .effect("The form of written `h` and `ms` metrics.")
             .who("Users of native histograms.");
         distributions: HistogramStyle = "native"
             .takes(STYLES)
-            .effect("How `d` metrics are written: as native histograms, or as quantiles with `_sum` and `_count`.")
+            .effect("The form of written `d` metrics: native histograms, or quantiles with `_sum` and `_count`.")
             .who("Operators of a receiver without native histograms, such as VictoriaMetrics or a Prometheus that has them off.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))

@@ -23,12 +23,12 @@ settings! {
         site: String = "datadoghq.com"
             .takes(SettingType::Checked { allowed: "a host name such as datadoghq.com", check: is_host_name })
             .effect("The site whose intake is used: `https://app.<site>`.")
-            .who("Customers of another site than the first.")
+            .who("Customers of another site.")
             .also(&["DD_SITE"]);
         /// Empty: `https://app.<site>`; [`DatadogSettings::base_url`] gives the answer.
         url: String = "''"
             .takes(URL)
-            .effect("The intake's base URL, in place of the one made from `site`.")
+            .effect("The intake's base URL, instead of the one made from `site`.")
             .zero("Empty: made from `site`.")
             .who("Operators of a relay or a test intake.")
             .also(&["DD_URL", "DD_DD_URL"]);
@@ -80,7 +80,7 @@ settings! {
 }
 
 impl DatadogSettings {
-    /// Where payloads go, without a slash at the end.
+    /// URL of payloads, without a slash at the end.
     pub fn base_url(&self) -> String {
         if self.url.is_empty() {
             format!("https://app.{}", self.site)

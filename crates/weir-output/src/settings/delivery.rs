@@ -74,7 +74,7 @@ settings! {
         queue: QueueSettings = "{}".flat();
         concurrency: usize = "10"
             .takes(SettingType::Integer { min: 1, max: 1000 })
-            .effect("Requests under way at once, per endpoint.")
+            .effect("Concurrent requests per endpoint.")
             .who("Operators of very large agents far from the backend.")
             .also(&["DD_FORWARDER_MAX_CONCURRENT_REQUESTS"]);
         ca_file: String = "''"

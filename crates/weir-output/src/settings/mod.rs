@@ -54,7 +54,7 @@ pub trait Start: Any + fmt::Debug + Send + Sync {
         surroundings: &Surroundings,
     ) -> Result<Delivery, StartError>;
 
-    /// Where it would deliver to, for [`crate::probe`]; nowhere, where that is this machine.
+    /// Its destination, for [`crate::probe`]; `None` on this machine.
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(Vec::new())
     }

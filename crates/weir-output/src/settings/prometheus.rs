@@ -22,10 +22,10 @@ settings! {
             .effect("A series without a sample for this long leaves the exposition; if it returns, a counter restarts from zero.")
             .who("Operators who scrape less often than every five minutes.");
         histograms: HistogramStyle = "summary"
-            .effect("How `h` and `ms` metrics are exposed.")
+            .effect("The form of exposed `h` and `ms` metrics.")
             .who("Users of native histograms.");
         distributions: HistogramStyle = "native"
-            .effect("How `d` metrics are exposed. A scraper that does not ask for the protobuf format gets a summary.")
+            .effect("The form of exposed `d` metrics. A scraper that does not ask for the protobuf format gets a summary.")
             .who("Users whose Prometheus has native histograms on but whose dashboards want quantiles.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
@@ -44,14 +44,14 @@ settings! {
             .effect("Adds the label `host` where a message names its host, as in `host:web1`.")
             .who("Operators whose scrape configuration already names the instance.");
         total_suffix: bool = "true"
-            .effect("Names of counters end in `_total`, as OpenMetrics wants it. Off, they stay as they are, and to OpenMetrics those without `_total` are of unknown type.")
+            .effect("Names of counters end in `_total`, as OpenMetrics requires. Off, they stay as they are, and to OpenMetrics those without `_total` are of unknown type.")
             .who("Operators who come from statsd_exporter.");
         openmetrics_created: bool = "false"
             .effect("Shows the time at which each sum began as a series `_created` of OpenMetrics. The protobuf format always has it, and not as a series.")
             .who("Operators whose reader of OpenMetrics uses it; a Prometheus stores it as one more series.");
         metrics: Vec<MetricForm> = "[]"
-            .effect("How metrics of some names or kinds are exposed; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
-            .zero("An empty list: all as the other settings say.")
+            .effect("The exposition of metrics with certain names or kinds; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
+            .zero("An empty list: the other settings apply to all.")
             .who("Operators whose metrics need buckets, quantiles, units, help texts or times to live of their own.");
     }
 }

@@ -73,7 +73,7 @@ fn compile_profiles(
             errors.add(format!("{path}.name"), "is missing; each profile has a name");
         }
         if profile.prefix.is_empty() {
-            let message = "is missing; must be how names begin, or * for all";
+            let message = "is missing; must be a prefix of names, or * for all";
             errors.add(format!("{path}.prefix"), message);
         }
         for (number, mapping) in profile.mappings.iter().enumerate() {

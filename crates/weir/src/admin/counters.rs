@@ -22,7 +22,7 @@ counters! {
             Sign("A program removes socket files: clients have to reconnect each time.");
         /// Size of the receive buffer that the kernel granted, in bytes; 0 for sockets without one.
         ReceiveBuffer = Series::gauge("weir_receive_buffer_bytes", "listeners.receive_buffer", "bytes"),
-            Work("If it is less than what was wanted, raise `net.core.rmem_max`.");
+            Work("If it is below the requested size, raise `net.core.rmem_max`.");
         /// Size of the receive buffer that weir requested, in bytes.
         ReceiveBufferWanted = Series::gauge("weir_receive_buffer_wanted_bytes", "listeners.receive_buffer_wanted", "bytes"),
             Work("It follows `receive_buffer`.");
@@ -79,7 +79,7 @@ counters! {
             Work("Senders give timestamps of the past; the page does not show them.");
         /// Points stored.
         Points = Series::gauge("weir_history_points", "history.points", "points"),
-            Work("It stops growing when the memory is full: then the oldest go as new ones come.");
+            Work("It stops growing when the memory is full: then new ones replace the oldest.");
         /// Series stored.
         HeldSeries = Series::gauge("weir_history_series", "history.series", "series"),
             Work("It follows the contexts.");

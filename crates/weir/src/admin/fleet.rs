@@ -27,16 +27,16 @@ counters! {
             Work("It is zero while everything is read.");
         /// Open buckets.
         OpenBuckets = Series::gauge("weir_fleet_open_buckets", "fleet.open_buckets", "buckets"),
-            Work("Two or three of each partition are; more when an agent is waited for.");
+            Work("Two or three per partition are normal; more while the merge waits for an agent.");
         /// Closed buckets.
         ClosedBuckets = Series::counter("weir_fleet_closed_buckets_total", "fleet.closed_buckets", "buckets"),
             Work("It rises by one for each partition and bucket.");
         /// Agents that the last closed bucket waited for.
         AgentsExpected = Series::gauge("weir_fleet_agents_expected", "fleet.agents_expected", "agents"),
-            Work("It follows the fleet, six buckets later where an agent ends without saying so.");
+            Work("It follows the fleet, six buckets later for an agent that ended without notice.");
         /// Agents whose records are in the last closed bucket.
         AgentsSeen = Series::gauge("weir_fleet_agents_seen", "fleet.agents_seen", "agents"),
-            Work("Less than `weir_fleet_agents_expected` means that a fall of numbers may be one of agents.");
+            Work("If it is below `weir_fleet_agents_expected`, a drop in values may come from missing agents.");
         /// Agents that the last closed bucket waited for and whose records were missing in some partition.
         AgentsMissing = Series::gauge("weir_fleet_agents_missing", "fleet.agents_missing", "agents"),
             Sign("`weir merge status` names them. Their later records go into corrections.");
@@ -51,7 +51,7 @@ counters! {
             Sign("Agents or their network are slow or were down: a longer `grace` waits for them.");
         /// Repeated records, which were not merged again.
         Repeats = Series::counter("weir_fleet_repeated_records_total", "fleet.records.repeated", "records"),
-            Work("Agents resend what they have no answer for.");
+            Work("Agents resend records that were not confirmed.");
         /// Invalid records, or records of a version that this program cannot read.
         Unreadable = QUARANTINED.because("unreadable"),
             Sign("Something else writes into the log, or an agent is newer than this process.");
@@ -69,7 +69,7 @@ counters! {
             Sign("Set the clock of the agents that `weir merge status` names.");
         /// Records older than the history of their agent.
         TooOld = QUARANTINED.because("too_old"),
-            Sign("An agent was away for longer than a day, or has started more than 64 times.");
+            Sign("An agent was offline for longer than a day, or has started more than 64 times.");
         /// Records with the number of another record of the same agent.
         SharedId = QUARANTINED.because("shared_id"),
             Sign("Two agents have one id: `weir merge status` names it.");

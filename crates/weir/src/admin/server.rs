@@ -537,12 +537,12 @@ fn no_such_profile(path: &str) -> Option<&'static str> {
     match path.strip_prefix("/debug/pprof/")? {
         "trace" => Some(
             "there is no execution trace: no Go runtime schedules weir. /debug/pprof/profile?seconds=30 shows where CPU time goes, \
-             weir_receive_gap_seconds and weir_hand_over_waits_total (/metrics) how long receiving and flushes were held up, and \
+             weir_receive_gap_seconds and weir_hand_over_waits_total (/metrics) how long receiving and flushes were delayed, and \
              `perf trace -s -p PID` how long each thread waits in which system call",
         ),
         "block" | "mutex" => Some(
             "waiting is not profiled: no lock is taken for a packet. weir_hand_over_waits_total and weir_receive_gap_seconds (/metrics) \
-             show whether threads of weir hold each other up, /debug/pprof/profile?seconds=30 where CPU time goes, and \
+             show whether threads of weir delay each other, /debug/pprof/profile?seconds=30 where CPU time goes, and \
              `perf trace -s -p PID` how long each thread waits in which system call",
         ),
         "goroutine" | "threadcreate" => Some(

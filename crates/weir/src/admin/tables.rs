@@ -301,7 +301,7 @@ tables! {
             Work("It is zero while everything is read."), |row| Some(row.lag_seconds);
         /// Open buckets of a partition.
         gauge("weir_fleet_partition_open_buckets", "fleet.partitions[].open_buckets", "buckets"),
-            Work("More than three while an agent is waited for."), |row| Some(row.open_buckets as f64);
+            Work("More than three while the merge waits for an agent."), |row| Some(row.open_buckets as f64);
         /// Agents that a partition's last closed bucket waited for.
         gauge("weir_fleet_partition_agents_expected", "fleet.partitions[].agents_expected", "agents"),
             Work("It follows the fleet."), |row| Some(row.agents_expected as f64);
@@ -310,7 +310,7 @@ tables! {
             Work("Less than are expected: an agent ended, or stopped between two partitions."), |row| Some(row.agents_seen as f64);
         /// Repeated records of a partition.
         counter("weir_fleet_partition_repeated_records_total", "fleet.partitions[].repeated", "records"),
-            Work("Agents resend what they have no answer for."), |row| Some(row.repeated as f64);
+            Work("Agents resend records that were not confirmed."), |row| Some(row.repeated as f64);
         /// Records of a partition that arrived after their bucket had closed.
         counter("weir_fleet_partition_late_records_total", "fleet.partitions[].late", "records"),
             Work("See `weir_fleet_late_records_total`."), |row| Some(row.late as f64);

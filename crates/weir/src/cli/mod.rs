@@ -146,7 +146,7 @@ pub fn command() -> Command {
         .subcommand(merge::command())
         .subcommand(
             Command::new(starter::COMMAND)
-                .about("Starts the program for an agent that may not: weir's own")
+                .about("Internal: starts the program for an agent in a sandbox")
                 .hide(true)
                 .disable_help_flag(true)
                 .arg(

@@ -48,7 +48,7 @@ pub fn framing_argument() -> Arg {
         .long("framing")
         .default_value("length")
         .value_parser(["length", "newline"])
-        .help("How packets are framed over TCP: each after its length in four bytes, or as lines")
+        .help("The framing of packets on TCP: each after its length in four bytes, or as lines")
 }
 
 pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {

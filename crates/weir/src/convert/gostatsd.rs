@@ -13,11 +13,11 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ),
     (
         "burst-cloud-requests",
-        "no cloud is asked for anything; origin detection (docs/origin.md) says which container sent a message",
+        "weir asks no cloud for metadata; origin detection (docs/origin.md) says which container sent a message",
     ),
     (
         "cloud-*",
-        "no cloud is asked for anything; origin detection (docs/origin.md) says which container sent a message",
+        "weir asks no cloud for metadata; origin detection (docs/origin.md) says which container sent a message",
     ),
     (
         "conn-per-reader",
@@ -43,7 +43,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ),
     (
         "fast-fail-on-non-retryable-errors",
-        "what a receiver refuses for good is never sent again",
+        "data that a receiver refuses permanently is never sent again",
     ),
     ("flush-aligned", "buckets are always aligned to the clock"),
     ("flush-offset", "buckets are aligned to multiples of bucket_width"),
@@ -68,14 +68,14 @@ const NOT_NEEDED: &[(&str, &str)] = &[
         "log-raw-metric",
         "`weir top` and the page at the admin address show metrics as they arrive",
     ),
-    ("max-cloud-requests", "no cloud is asked for anything"),
+    ("max-cloud-requests", "weir asks no cloud for metadata"),
     ("max-concurrent-events", "there is one memory budget, `memory`"),
     ("max-parsers", "`workers` is worked out from the cores"),
     ("max-queue-size", "there is one memory budget, `memory`"),
     ("max-readers", "`workers` is worked out from the cores"),
     ("max-workers", "`workers` is worked out from the cores"),
     ("profile", "profiles are at /debug/pprof of the admin address"),
-    ("receive-batch-size", "as many packets are read at once as wait"),
+    ("receive-batch-size", "all waiting packets are read at once"),
     ("receive-buffer-size", "packets may be as long as 64KiB"),
     (
         "statser-type",
@@ -83,7 +83,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ),
     (
         "timer-histogram-limit",
-        "distributions are sketches, and their buckets no setting",
+        "distributions are sketches, and their buckets cannot be set",
     ),
     ("transport", "each output has its own `delivery`"),
     ("verbose", "log_level is the setting"),
@@ -301,7 +301,7 @@ impl Converter {
                 other => self.leave(key.line, format!("influxdb.{other}: weir has no such setting; outputs.influx.delivery has those of delivery")),
             }
         }
-        let why = "influxdb: the fields of outputs.influx are value, or count, lower, upper, mean, sum and percentiles; gostatsd's are others";
+        let why = "influxdb: the fields of outputs.influx are value, or count, lower, upper, mean, sum and percentiles; gostatsd's are different";
         self.leave(line, why);
         self.draft
             .set_output_list("influx", "percentiles", &self.percentiles);
@@ -329,7 +329,10 @@ impl Converter {
                 "address" => {
                     self.draft
                         .set_output_list("relay", "targets", &[format!("udp://{text}")]);
-                    self.leave(key.line, "statsdaemon.address: outputs.relay passes messages on as they arrive, and not what they add up to");
+                    self.leave(
+                        key.line,
+                        "statsdaemon.address: outputs.relay forwards messages as they arrive, not their sums",
+                    );
                 }
                 other => self.leave(key.line, format!("statsdaemon.{other}: weir has no such setting")),
             }
@@ -382,7 +385,7 @@ impl Converter {
                     None => self.leave(
                         key.line,
                         format!(
-                            "filter.{}.drop-tags: {tag}: rules take tags out by their key, as in `key:*`",
+                            "filter.{}.drop-tags: {tag}: rules remove tags by their key, as in `key:*`",
                             key.text
                         ),
                     ),

@@ -81,15 +81,12 @@ fn finish(body: &str, mut left: Vec<Unconverted>, source: &str) -> Converted {
         {
             left.push(Unconverted {
                 line: 0,
-                message: format!(
-                    "weir does not take the result: {}: {}",
-                    problem.key, problem.message
-                ),
+                message: format!("weir rejects the result: {}: {}", problem.key, problem.message),
             });
         }
     }
     let mut yaml =
-        format!("# Converted from {source} by `weir convert`; `weir check --config FILE` looks it over.\n");
+        format!("# Converted from {source} by `weir convert`; `weir check --config FILE` validates it.\n");
     for Unconverted { line, message } in &left {
         let _ = writeln!(yaml, "# not converted, line {line}: {message}");
     }

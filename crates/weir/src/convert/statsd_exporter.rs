@@ -412,7 +412,9 @@ impl Converter {
                 );
             }
         }
-        body.push_str("# What that program does without being asked: tags in names, signed gauges that add to the value that is there,\n");
+        body.push_str(
+            "# Defaults of that program: tags in names, signed gauges that add to the current value,\n",
+        );
         body.push_str("# and whole samples for a rate.\n");
         flags.write_reading(&mut body);
         body.push_str("histogram_weights: agent\n");

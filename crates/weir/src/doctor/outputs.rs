@@ -157,15 +157,15 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
         Some(AnswerError::ServerFails) => Finding::warning("endpoint", subject, reached.found)
             .remedy("the receiver has an error, or its gateway cannot reach it: see its log"),
         Some(AnswerError::NoTls) => Finding::error("endpoint", subject, reached.found).remedy(
-            "set `tls.enabled` where the port of the brokers speaks TLS and switch it off where it does not; `tls.ca_file` names an authority of one's own",
+            "set `tls.enabled` if the brokers' port uses TLS, and unset it if not; `tls.ca_file` names a private certificate authority",
         ),
         Some(AnswerError::NotAllowed) => Finding::error("endpoint", subject, reached.found)
             .remedy("give this user WRITE and DESCRIBE on the topic and the other rights that docs/fleet.md lists"),
         Some(AnswerError::NoTopic) => Finding::warning("endpoint", subject, reached.found).remedy(
-            "nothing, where this user may create topics: the agent makes it; else make it as docs/fleet.md says",
+            "none if this user may create topics, because the agent then creates it; otherwise create it as in docs/fleet.md",
         ),
         Some(AnswerError::SendersTime) => Finding::error("endpoint", subject, reached.found)
-            .remedy("set message.timestamp.type=LogAppendTime for the topic: the time that brokers stamp is the clock of the log"),
+            .remedy("set message.timestamp.type=LogAppendTime for the topic: the timestamps of the brokers are the clock of the log"),
     };
     (finding, date)
 }

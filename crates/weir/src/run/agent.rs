@@ -277,7 +277,7 @@ impl Agent {
         if !lost.is_empty() {
             let lost = lost.join(", ");
             return Err(Failure::runtime(format!(
-                "lost at the end, because it could not be delivered: {lost}"
+                "lost at the end, because it was not delivered: {lost}"
             )));
         }
         Ok(())

@@ -32,7 +32,7 @@ const REQUESTS_MAX: Duration = Duration::from_secs(2);
 /// Workers may stop in different buckets; then they continue for a moment and stop again.
 const ATTEMPTS_MAX: usize = 20;
 
-/// Everything that the running process needs for a hand-over.
+/// The running process's inputs of a hand-over.
 pub struct Giver {
     pub agent: Arc<Agent>,
     pub notify: Arc<Notify>,
@@ -190,7 +190,7 @@ impl Giver {
         let _alone = lock(&self.agent.leaving);
         let pid = channel.peer().map_or(0, |peer| peer.pid);
         tracing::info!(
-            "hand-over: weir {} (process {pid}) wants to take over from this process",
+            "hand-over: weir {} (process {pid}) asks to take over from this process",
             hello.weir
         );
         let channel = Arc::new(channel);
@@ -393,7 +393,7 @@ impl Giver {
             let of_worker = told.recv_timeout(hand_over::STEP_MAX);
             let of_worker = of_worker.map_err(|_| NotGiven::WorkerLate)?;
             let of_worker = of_worker.map_err(|error| NotGiven::Step {
-                what: "a worker could not give what it has",
+                what: "a worker could not return its state",
                 error,
             })?;
             sum.since = sum.since.min(of_worker.since);
@@ -457,7 +457,7 @@ impl Giver {
             return;
         };
         if let Err(error) = super::history::give(recent, channel) {
-            tracing::warn!("hand-over: the history could not be given: {error}");
+            tracing::warn!("hand-over: the history could not be sent: {error}");
         }
     }
 

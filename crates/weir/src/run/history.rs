@@ -87,7 +87,7 @@ fn adopt(recent: &Recent, channel: &Channel) {
             "hand-over: the history continues with {} points",
             recent.points().figures().points
         ),
-        Err(error) => tracing::warn!("hand-over: not all of the history came: {error}"),
+        Err(error) => tracing::warn!("hand-over: the history was received in part: {error}"),
     }
 }
 
@@ -98,7 +98,11 @@ fn take_parts(recent: &Recent, channel: &Channel) -> io::Result<()> {
             hand_over::POINTS => HistoryKind::Points,
             hand_over::BOOKS => HistoryKind::Books,
             hand_over::HISTORY_END => return Ok(()),
-            tag => return Err(io::Error::other(format!("message {tag} among the history"))),
+            tag => {
+                return Err(io::Error::other(format!(
+                    "unexpected message {tag} in the history"
+                )));
+            }
         };
         let part = postcard::from_bytes(&message.body).map_err(io::Error::other)?;
         recent.adopt(of, part).map_err(io::Error::other)?;

@@ -31,7 +31,7 @@ struct NamedSocket {
     from: SocketSource,
 }
 
-/// Where a socket comes from.
+/// Source of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketSource {
     /// A socket unit of the service manager.
@@ -114,9 +114,7 @@ impl PassedSockets {
     fn add(&mut self, name: &str, descriptor: OwnedFd, from: SocketSource) {
         match PassedSocket::new(descriptor) {
             Err(error) => {
-                tracing::warn!(
-                    "this process was passed something under the name {name:?}, which is closed: {error}"
-                );
+                tracing::warn!("the descriptor passed under the name {name:?} is closed: {error}");
             }
             Ok(socket)
                 if self
@@ -204,8 +202,8 @@ impl PassedSockets {
                 SocketSource::Store => {
                     notify.forget(&name);
                     tracing::warn!(
-                        "the socket {address}, which the service manager kept, is closed: no listener is configured for it; what it \
-                         holds is lost"
+                        "the socket {address}, which the service manager kept, is closed: no listener is configured for it; the packets in it \
+                         are lost"
                     );
                 }
                 SocketSource::Process { .. } => tracing::warn!(

@@ -79,8 +79,8 @@ pub fn bind(
         let missing = missing.map_err(|error| Failure::runtime(error.to_string()))?;
         if spread && !may_add && (1..workers).contains(&kept) {
             tracing::warn!(
-                "{}: {kept} of {workers} workers receive, as many as the previous process had sockets; all of them after a start \
-                 that is no hand-over",
+                "{}: {kept} of {workers} workers receive, as many as the previous process had sockets; a start without a hand-over \
+                 uses all of them",
                 listener.address
             );
         }
@@ -144,7 +144,7 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
     }
     if number > most {
         tracing::warn!(
-            "{number} sockets should survive a restart, but the service manager keeps at most {most}, so it keeps none; FileDescriptorStoreMax= sets how many"
+            "{number} sockets should survive a restart, but the service manager keeps at most {most}, so it keeps none; raise FileDescriptorStoreMax="
         );
         return;
     }

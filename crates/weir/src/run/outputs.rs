@@ -680,7 +680,9 @@ fn warn_of_idle(list: &[Running]) {
     let idle = list.iter().find_map(Running::delivery);
     if let (Some(relay), Some(idle)) = (relays(list).find(|relay| relay.settings().only), idle) {
         let (relay, output) = (relay.name(), idle.name());
-        tracing::warn!("with outputs.{relay}.only nothing is aggregated; {output} and the like get nothing");
+        tracing::warn!(
+            "with outputs.{relay}.only nothing is aggregated; outputs such as {output} get no data"
+        );
     }
 }
 

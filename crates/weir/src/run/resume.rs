@@ -118,7 +118,7 @@ impl Resumed {
         let Some(rest) = checkpoints::rest(directory.path(), directory.agent(), bytes_max) else {
             let (lost, rate) = (books.state.samples_open, books.rates.samples);
             tracing::warn!(
-                "the previous process was killed, and nothing of its open bucket is left: {lost} samples that it had {:.1} s ago are lost, and those of the next second, about {rate:.0} by its rate",
+                "the previous process was killed, and nothing of its open bucket is left: {lost} samples are lost that it had {:.1} s ago, and about {rate:.0} samples of the second after that",
                 (now - last.at_ms) as f64 / 1e3
             );
             self.status.samples_lost = lost;
@@ -213,7 +213,7 @@ impl Resumed {
         self.content.as_ref().map_or(&[], |content| &content.meta.drops)
     }
 
-    /// Where each worker saves its bucket in case of a kill. Removes files of a previous process.
+    /// The files in which workers save their buckets in case of a kill. Removes files of a previous process.
     pub fn checkpoints(&self, fixed: &Fixed, workers: usize, budget: &Budget) -> Vec<CheckpointLink> {
         let Some(directory) = &self.directory else {
             return Vec::new();
@@ -222,7 +222,7 @@ impl Resumed {
         let bytes_max = budget.of_worker(Share::OpenBucket);
         let started = checkpoints::start(directory.path(), directory.agent(), points, workers, bytes_max);
         started.unwrap_or_else(|error| {
-            tracing::warn!("state_path: the open bucket cannot be saved against a kill: {error}");
+            tracing::warn!("state_path: the open bucket cannot be saved, and a kill would lose it: {error}");
             Vec::new()
         })
     }
@@ -360,7 +360,7 @@ impl Keeper {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// Where the state goes that another process continues.
+    /// Destination of the state that another process continues.
     pub fn passing(&self) -> io::Result<Passing> {
         let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
         StateWriter::new(BufWriter::new(directory.passing()?))

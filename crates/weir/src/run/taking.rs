@@ -48,7 +48,7 @@ impl Taking {
     pub fn begin(config: &Config) -> Result<Option<Taking>, Failure> {
         let Some(path) = &config.running.state_path else {
             return Err(Failure::usage(
-                "--take-over: state_path is not set; it is how the running process is found",
+                "--take-over: state_path is not set; the running process is found through it",
             ));
         };
         let stream = match UnixStream::connect(hand_over::socket_path(path)) {
@@ -108,7 +108,11 @@ impl Taking {
                         String::from_utf8_lossy(&message.body).into_owned(),
                     ));
                 }
-                tag => return Err(io::Error::other(format!("message {tag} among the sockets"))),
+                tag => {
+                    return Err(io::Error::other(format!(
+                        "unexpected message {tag} among the sockets"
+                    )));
+                }
             }
         }
     }
@@ -177,7 +181,7 @@ impl Taking {
                         String::from_utf8_lossy(&message.body).into_owned(),
                     ));
                 }
-                tag => return Err(io::Error::other(format!("message {tag} among the state"))),
+                tag => return Err(io::Error::other(format!("unexpected message {tag} in the state"))),
             }
         }
     }

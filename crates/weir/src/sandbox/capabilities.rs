@@ -54,7 +54,7 @@ fn needed(plan: &Plan) -> Vec<(Capability, String)> {
         for capability in [Capability::CAP_CHOWN, Capability::CAP_FOWNER] {
             needed.push((
                 capability,
-                "socket_owner or socket_group, when a socket file is made again".to_owned(),
+                "socket_owner or socket_group, when a socket file is created again".to_owned(),
             ));
         }
     }

@@ -17,7 +17,7 @@ const KNOWN: ABI = ABI::V7;
 pub enum NotRestricted {
     #[error("{0} is mounted with hidepid, and origin detection has to look at other processes")]
     HiddenProcesses(String),
-    #[error("this kernel does not offer it")]
+    #[error("this kernel does not support it")]
     NotOffered,
     #[error(transparent)]
     Refused(#[from] landlock::RulesetError),

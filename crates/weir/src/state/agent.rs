@@ -76,7 +76,7 @@ pub fn random() -> io::Result<AgentId> {
     let mut id = [0; 16];
     ring::rand::SystemRandom::new()
         .fill(&mut id)
-        .map_err(|_| io::Error::other("the system gives no random numbers"))?;
+        .map_err(|_| io::Error::other("the system provides no random numbers"))?;
     Ok(AgentId(id))
 }
 

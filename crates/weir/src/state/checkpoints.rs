@@ -139,7 +139,9 @@ impl Writer {
             if let Err(error) = self.write(&piece)
                 && !std::mem::replace(&mut self.failed, true)
             {
-                tracing::warn!("state_path: the open bucket cannot be saved against a kill: {error}");
+                tracing::warn!(
+                    "state_path: the open bucket cannot be saved, and a kill would lose it: {error}"
+                );
             }
             if let Piece::Series { worker, bytes } = &piece {
                 self.on_their_way[usize::from(*worker)].fetch_sub(bytes.len(), Ordering::Relaxed);

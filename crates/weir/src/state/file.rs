@@ -290,7 +290,7 @@ impl<R: Read> Sections<R> {
         Ok(())
     }
 
-    /// Where it is, for later.
+    /// Its position, for later.
     fn piece(&mut self, bytes: u64) -> Result<EncodedPiece, StateError> {
         let worker = u16::from_le_bytes(self.array()?);
         let bytes = bytes

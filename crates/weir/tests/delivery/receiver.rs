@@ -106,7 +106,7 @@ impl Receiver {
         found
     }
 
-    /// What all points of a counter come to, with buckets of a second.
+    /// Sum of all points of a counter, with buckets of a second.
     pub fn sum(&self, metric: &str) -> f64 {
         self.points(metric).iter().map(|(_, value)| value).sum()
     }

@@ -116,7 +116,7 @@ impl Agent {
         socket.send_to(messages.as_bytes(), self.socket()).unwrap();
     }
 
-    /// What a command of weir that asks this agent prints.
+    /// Output of a weir command that asks this agent.
     pub fn ask(&self, arguments: &[&str]) -> String {
         let output = Command::new(env!("CARGO_BIN_EXE_weir"))
             .args(arguments)
@@ -138,7 +138,7 @@ impl Agent {
         serde_json::from_str(&self.ask(&arguments)).unwrap()
     }
 
-    /// What the status says about origins.
+    /// The status's section about origins.
     pub fn origin(&self) -> Value {
         let status: Value = serde_json::from_str(&self.ask(&["status", "--json"])).unwrap();
         status["origin"].clone()

@@ -1,4 +1,4 @@
-//! What messages say about themselves, and `weir explain`.
+//! Origin fields of messages, and `weir explain`.
 
 use crate::agent::{Agent, tags_file, texts, until};
 

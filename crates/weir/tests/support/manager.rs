@@ -28,7 +28,7 @@ impl Manager {
         }
     }
 
-    /// How many descriptors it keeps.
+    /// Number of stored descriptors.
     pub fn kept(&self) -> usize {
         self.store.len()
     }
@@ -63,7 +63,7 @@ impl Manager {
         text
     }
 
-    /// What it has already it closes, as the real one does.
+    /// It closes descriptors that it has already, as the real one does.
     fn keep(&mut self, name: &str, descriptor: OwnedFd) {
         let inode = |descriptor: &OwnedFd| {
             let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());

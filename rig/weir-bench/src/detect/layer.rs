@@ -60,7 +60,7 @@ pub fn read_text(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| ConfigError(format!("{}: {error}", path.display())))
 }
 
-/// Where a value was written.
+/// File and line of a value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SourceLine {
     file: Arc<str>,

@@ -104,7 +104,7 @@ static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/library.r
 /// The preset that changes nothing.
 const THOROUGH: &str = "thorough";
 
-/// Where a library is looked for unless `--library` says so.
+/// Default directories of a library, without `--library`.
 const USUAL: &str = "experiments";
 
 /// A folder of experiments, or the one in the program.

@@ -153,7 +153,7 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
                     seen += 1;
                     mixed = spend(mixed ^ line.len() as u64, a.work);
                     if a.crash_after.is_some_and(|n| seen >= n) {
-                        eprintln!("practice: ending after {seen} messages as told");
+                        eprintln!("practice: ending after {seen} messages as requested");
                         return Ok(9);
                     }
                     if a.lose_every.is_none_or(|n| !seen.is_multiple_of(n)) {
@@ -228,7 +228,7 @@ fn plain(address: &str) -> &str {
     address.split_once("://").map_or(address, |(_, a)| a)
 }
 
-/// Where to the load goes.
+/// Destination of the load.
 fn sender(to: &str) -> io::Result<Send> {
     if let Some(path) = to.strip_prefix("unixgram://") {
         let s = UnixDatagram::unbound()?;

@@ -177,7 +177,7 @@ impl Profile {
     }
 }
 
-/// Where the time that threads waited for mutexes is kept, in nanoseconds.
+/// File with the time that threads waited for mutexes, in nanoseconds.
 const MUTEX_WAIT: &str = "mutex-wait-ns";
 
 /// Takes what a target offers, and what can be seen of it from outside. Returns notes about what was not there.
@@ -189,7 +189,7 @@ fn take(target: &Profiled) -> Vec<String> {
             None => Vec::new(),
         };
         let Some(waited) = waited.join().ok().flatten() else {
-            notes.push("profile: the kernel does not show for what threads wait".to_owned());
+            notes.push("profile: the kernel does not show what threads wait for".to_owned());
             return notes;
         };
         let file = target.folder.join(MUTEX_WAIT);
@@ -330,8 +330,8 @@ fn compare(folder: &Path, prepared: &[Prepared], replicates: usize) -> std::io::
     }
     let text = format!(
         "Change from baseline to comparison over the measured window, mean of {replicates} extra replicates per program, ± the \
-         standard deviation of both; n/a where a program does not tell. Mutex time is the program's own profile, or what `/proc` shows at a \
-         thousand looks per second.\n\n{table}{details}"
+         standard deviation of both; n/a where a program does not report it. Mutex time is the program's own profile, or what `/proc` shows in a \
+         thousand samples per second.\n\n{table}{details}"
     );
     fs::write(folder.join("profile.md"), &text)?;
     Ok(text)

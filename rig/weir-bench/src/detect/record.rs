@@ -45,7 +45,7 @@ pub struct RunInfo {
     #[serde(default)]
     pub calibration: Option<CalibrationNote>,
     pub folder_of_experiments: String,
-    /// Where relative paths in `argv` begin.
+    /// Base directory of relative paths in `argv`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_folder: Option<PathBuf>,
 }
@@ -119,7 +119,7 @@ pub struct ExperimentInfo {
 }
 
 impl ExperimentInfo {
-    /// Which way a goal is better here: an experiment may say it for its own.
+    /// Better direction of a goal: an experiment may set it for its own goals.
     pub fn direction_of(&self, goal: Goal) -> Direction {
         match self.better.as_str() {
             _ if goal != self.goal => goal.direction(),

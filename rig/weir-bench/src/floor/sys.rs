@@ -356,7 +356,7 @@ impl Uring {
     }
 }
 
-/// Which of 64 bytes are a newline, a colon, a bar; the first byte is the lowest bit.
+/// Masks of the newlines, colons and bars among 64 bytes; the first byte is the lowest bit.
 #[derive(Clone, Copy)]
 pub struct Masks {
     pub newline: u64,

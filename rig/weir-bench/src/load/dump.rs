@@ -14,7 +14,7 @@ pub struct Args {
     /// Stop with the packet that reaches this many messages.
     #[arg(long, default_value_t = 1000)]
     count: u64,
-    /// Which connection's stream.
+    /// Connection of the stream.
     #[arg(long, default_value_t = 0)]
     connection: u32,
     /// Print packets as records of a 32-bit little-endian length and the bytes, which `load replay` and `load learn` read.

@@ -50,7 +50,7 @@ pub struct Args {
     /// End after this many scrapes that succeeded.
     #[arg(long, value_name = "N", requires = "scrape")]
     scrape_count: Option<u64>,
-    /// Which exposition to ask for.
+    /// Exposition format to request.
     #[arg(long, value_enum, default_value = "text")]
     scrape_format: scrape::Format,
     /// Decode this capture instead of listening, to compare it with --oracle.

@@ -1,4 +1,4 @@
-//! What people without a checkout of weir do: they have this program and one of their own. The page that tells them how, the workflow
+//! Use without a checkout of weir: users have this program and one of their own. The page that shows them how, the workflow
 //! that it offers, and what they are told when something is missing.
 
 use crate::support::{Library, PROGRAM, output};
@@ -290,7 +290,7 @@ struct Step {
     run: Option<String>,
 }
 
-/// What the forge fills in.
+/// Variables that the forge sets.
 fn filled(text: &str) -> String {
     let known = [
         ("github.token", "secret"),

@@ -54,7 +54,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
         "debug.dump-fsm",
         "`weir explain` shows which mapping applies to a message",
     ),
-    ("check-config", "`weir check` looks a configuration over"),
+    ("check-config", "`weir check` validates a configuration"),
     ("log.format", "the log has one format"),
     ("statsd.mapping-config", "is the file that is converted"),
 ];
@@ -115,7 +115,7 @@ impl Flags {
             "statsd.parse-signalfx-tags" => self.signalfx = is_on,
             "statsd.parse-dogstatsd-tags" if is_on => {}
             "statsd.parse-dogstatsd-tags" => {
-                return Err("tags behind the type are always read; rules take them out");
+                return Err("tags behind the type are always read; rules remove them");
             }
             "statsd.relay.address" => self.relay.push(("targets", format!("['udp://{value}']"))),
             "statsd.relay.packet-length" => self.relay.push(("udp_bytes_max", value.to_owned())),

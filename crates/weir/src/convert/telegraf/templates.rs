@@ -18,13 +18,13 @@ pub struct Mapping {
 /// Why a text is no template.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTemplate {
-    #[error("must be a template, with a filter before it and tags behind it or without")]
+    #[error("must be a template, optionally with a filter before it and tags after it")]
     Form,
-    #[error("has no part that is the measurement")]
+    #[error("has no part `measurement`")]
     NoMeasurement,
     #[error("has a tag without a value")]
     TagWithoutValue,
-    #[error("{0:?} takes the rest of the name, and more follows it")]
+    #[error("{0:?} takes the rest of the name, so nothing may follow it")]
     RestNotLast(String),
 }
 

@@ -140,7 +140,7 @@ fn directory_of_sent(config: &Config) -> Result<PathBuf, Failure> {
     let directory = directory.map(|directory| directory.join(SENT));
     directory.ok_or_else(|| {
         Failure::usage(
-            "state_path: is missing; a merge keeps there what each output has, unless its log is a directory",
+            "state_path: is missing; a merge stores the position of each output there, unless its log is a directory",
         )
     })
 }
@@ -197,7 +197,7 @@ async fn serve(
     let result = tokio::select! {
         result = &mut reading => ended(result),
         signal = second_stop(&mut signals) => {
-            Err(Failure::runtime(format!("{signal} again: stopped at once; the next process gives outputs what they do not have")))
+            Err(Failure::runtime(format!("{signal} again: stopped at once; the next process delivers the rest")))
         }
     };
     for imbalance in view.snapshot().imbalances() {
@@ -234,7 +234,7 @@ fn banner(config: &Config, address: std::net::SocketAddr) -> String {
     let memory = weir_units::show_size(config.resources.memory);
     let version = crate::version::VERSION;
     format!(
-        "weir {version} merges a fleet: {outputs}; {memory} of memory; open http://{address}/ to see how it stands"
+        "weir {version} merges a fleet: {outputs}; {memory} of memory; open http://{address}/ to see its state"
     )
 }
 

@@ -122,7 +122,7 @@ impl Sender {
         )?;
         for error in saved.finish() {
             let (output, reason) = (error.output, error.reason);
-            tracing::warn!("output {output} begins without what it had summed up: {reason}");
+            tracing::warn!("output {output} starts its sums from zero: {reason}");
         }
         Ok(Arc::new(outputs))
     }
@@ -169,7 +169,7 @@ impl Sender {
         sending.outputs.keep_state();
         for thread in threads {
             if thread.join().is_err() {
-                tracing::error!("a thread that gives results to an output has panicked");
+                tracing::error!("a thread that sends results to an output panicked");
             }
         }
         let left = deadline.saturating_duration_since(Instant::now());

@@ -103,7 +103,7 @@ impl AdminSource for View {
         Box::pin(async {
             Some(Reloaded {
                 errors: vec![
-                    "a merge takes another configuration with a restart, which loses and doubles nothing"
+                    "a merge applies a new configuration at a restart, which neither loses nor doubles anything"
                         .into(),
                 ],
                 ..Reloaded::default()

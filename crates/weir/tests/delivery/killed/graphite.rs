@@ -20,7 +20,7 @@ const BASE: u64 = 1_000_000_000;
 const PADDING: &str =
     "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789";
 
-/// What one connection brought.
+/// Data of one connection.
 struct Said {
     text: String,
     /// The stream came to its end, which says that this is all; otherwise it was reset.

@@ -24,7 +24,7 @@ fn line(i: u64) -> String {
     format!("level.{name}:{value}|g|#padding:{PADDING},i:{}", i % LINES)
 }
 
-/// What one target took, and how many of its connections are open.
+/// Data received by one target, and the number of its open connections.
 #[derive(Clone, Default)]
 struct Target {
     address: String,

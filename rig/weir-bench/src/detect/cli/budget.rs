@@ -52,7 +52,7 @@ pub struct Args {
     /// Folder with the experiments [default: experiments/ here if there is one, else what this program has].
     #[arg(long, value_name = "FOLDER")]
     library: Option<PathBuf>,
-    /// Where runs are stored.
+    /// Directory of stored runs.
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     results: PathBuf,
     /// Write the summary of every row to this file.

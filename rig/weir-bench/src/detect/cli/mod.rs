@@ -206,7 +206,7 @@ pub struct HistoryArgs {
 pub struct ImportArgs {
     /// A case folder with experiment.yaml and lading/lading.yaml.
     from: PathBuf,
-    /// Where to put it.
+    /// Output path.
     #[arg(long, default_value = "experiments", value_name = "FOLDER")]
     library: PathBuf,
 }
@@ -374,7 +374,7 @@ fn analyze(a: &AnalyzeArgs) -> Code {
 fn print_report(a: &ReportArgs) -> Code {
     if a.positive != Positive::Higher && a.format != Format::Md {
         return Err(Refusal::config(
-            "--positive is for --format md; other formats say what the measured value did",
+            "--positive is for --format md; other formats have the sign of the measured value",
         ));
     }
     let (report, folder) = match a.from.is_dir() {

@@ -255,7 +255,7 @@ impl Layer {
         let together = match measure.together {
             Some(true) if !goal.survives_company() => {
                 let what = format!(
-                    "arms that run at the same time cannot be compared by {}; by CPU time or memory they can",
+                    "concurrent arms cannot be compared by {}, only by CPU time or memory",
                     goal.key()
                 );
                 return Err(self.goal.invalid("measure.together", what));

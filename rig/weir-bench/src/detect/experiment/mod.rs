@@ -59,7 +59,7 @@ pub struct Target {
     /// All of these must hold; an empty list means "as soon as it runs".
     pub ready: Vec<Ready>,
     pub telemetry: Vec<Telemetry>,
-    /// Where it listens, by transport; addresses as everywhere (`udp://...`, `unixgram://...`).
+    /// Its addresses, by transport; addresses as everywhere (`udp://...`, `unixgram://...`).
     pub listen: BTreeMap<String, String>,
     pub supports: Vec<String>,
     /// Its flush interval.

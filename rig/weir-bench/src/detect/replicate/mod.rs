@@ -34,12 +34,12 @@ pub struct Profiled<'a> {
     pub pid: i32,
     /// Base address of its profiles, if it has any.
     pub pprof: Option<&'a str>,
-    /// Where files go.
+    /// Directory of files.
     pub folder: &'a Path,
     pub window: Duration,
 }
 
-/// Everything that defines one run.
+/// Definition of one run.
 pub struct Replicate<'a> {
     pub header: Header,
     /// Directory of its files.

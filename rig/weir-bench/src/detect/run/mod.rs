@@ -39,7 +39,7 @@ pub struct Selection {
     /// File that describes further programs, as the library's targets.yaml does.
     #[arg(long, value_name = "FILE")]
     pub targets: Option<PathBuf>,
-    /// Which target says how `bin:` and `git:` programs are started; `none` leaves it to the experiment.
+    /// Target whose entry starts `bin:` and `git:` programs; `none` leaves it to the experiment.
     #[arg(long = "as", default_value = "weir", value_name = "TARGET")]
     pub like: String,
     /// `thorough` as the experiments say, or the name of a file in presets/ such as `quick`.
@@ -51,10 +51,10 @@ pub struct Selection {
     /// Seed of order, payloads and padding; drawn and printed when left out. Decimal or 0x...
     #[arg(long, value_parser = record::parse_seed)]
     pub seed: Option<u64>,
-    /// Where runs are stored.
+    /// Directory of stored runs.
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     pub results: PathBuf,
-    /// Where builds and calibrations are kept; default: ~/.cache/weir-bench.
+    /// Directory of builds and calibrations; default: ~/.cache/weir-bench.
     #[arg(long, value_name = "FOLDER")]
     pub cache: Option<PathBuf>,
     /// Measure although other programs use the machine; the report says so.
@@ -112,7 +112,7 @@ impl Selection {
     }
 }
 
-/// Where builds and calibrations are stored by default.
+/// Default directory of builds and calibrations.
 pub fn default_cache() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| ".".into()));
     let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home().join(".cache"), PathBuf::from);
@@ -277,8 +277,8 @@ fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
         such.map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     Err(Refusal::Config(format!(
-        "the arms of {} run concurrently, those of {} sequentially; these are calibrated apart \
-         (--set measure.together=false runs none together)",
+        "the arms of {} run concurrently, those of {} sequentially; the two are calibrated separately \
+         (--set measure.together=false runs all sequentially)",
         names(true),
         names(false)
     )))

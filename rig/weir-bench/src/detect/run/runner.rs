@@ -307,7 +307,7 @@ impl<'a> Runner<'a> {
         while let Some(share) = used_by_others()?.filter(|share| *share >= CALM) {
             let used = format!("{:.0} % of a core in use", 100.0 * share);
             if Instant::now() > deadline {
-                let what = format!("{name}: the machine did not calm down ({used}), going on");
+                let what = format!("{name}: the machine did not calm down ({used}), continuing");
                 self.progress.say(&what);
                 break;
             }

@@ -285,7 +285,7 @@ fn guard(out: &mut Measured, run: &Run) {
         out.disturbed.push(what);
     }
     if let Some(steal) = out.steal.filter(|s| *s > run.rules.max_steal) {
-        let what = format!("the host took {:.1} % of a core away", 100.0 * steal);
+        let what = format!("steal time was {:.1} % of a core", 100.0 * steal);
         out.disturbed.push(what);
     }
 }
