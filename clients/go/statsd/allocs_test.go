@@ -142,7 +142,7 @@ func TestNewIsCheap(t *testing.T) {
 	}
 }
 
-// TestTagsDoNotEscape reads what the compiler says: a tag slice that escapes costs an allocation wherever tags are
+// TestTagsDoNotEscape reads the compiler's report: a tag slice that escapes costs an allocation wherever tags are
 // written at the call.
 func TestTagsDoNotEscape(t *testing.T) {
 	out, err := exec.Command("go", "build", "-gcflags=-m", ".").CombinedOutput()

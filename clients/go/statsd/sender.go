@@ -224,7 +224,7 @@ func (s *sender) hurry() {
 	}
 }
 
-// close writes what is in the queue and closes the transport.
+// close writes the queued packets and closes the transport.
 func (s *sender) close() error {
 	s.hurry()
 	s.queue.close()

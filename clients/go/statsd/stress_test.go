@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestTotalsAfterClose sends a random mix from 8 goroutines and compares what arrived with what was sent, to the last
+// TestTotalsAfterClose sends a random mix from 8 goroutines and compares received with sent samples, to the last
 // sample.
 func TestTotalsAfterClose(t *testing.T) {
 	transports := []struct {

@@ -15,7 +15,7 @@ import (
 //
 // The socket is opened again, from another source port, when the address changes, at intervals, and when the kernel
 // tells that nobody listens: a translation on the way, such as a conntrack entry on a node, belongs to the source port
-// and lives as long as it is used, also where it leads to nobody.
+// and lives as long as it is used, even if nobody receives.
 type udpTransport struct {
 	conn *net.UDPConn
 	// to is where conn leads, and opened when it was opened last or tried to.

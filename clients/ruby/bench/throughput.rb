@@ -9,7 +9,7 @@ require_relative "implementations"
 # rounds are made that are counted, the final flush is inside the time, and the receiver is another process (this one)
 # and counts what arrives, because speed without delivery is void.
 #
-# As a script it prints a table, a row for every combination of what is listed:
+# As a script it prints a table, a row for every combination of the listed values:
 #
 #   ruby bench/throughput.rb [--series 0,1,10] [--threads 1,5] [--iterations 6000] [--[no-]aggregate] [--yjit]
 #                            [--statsd-instrument TREE] [--dogstatsd TREE]

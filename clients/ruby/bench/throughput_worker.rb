@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Sends metrics from several threads through one client and prints how long that took, by the
+# Sends metrics from several threads through one client and prints the time that took, by the
 # clock and in processor time of the whole process, the final flush included. Started by bench/table.rb.
 #
 #   ruby bench/throughput_worker.rb IMPLEMENTATION LIB ADDRESS AGGREGATE THREADS ITERATIONS SERIES

@@ -144,7 +144,7 @@ class AllocationsTest < TestCase
     end
     few = measure.call(10)
     many = measure.call(500)
-    # One small Array for what a cell gives.
+    # One small Array for the values of a cell.
     assert_operator many - few, :<=, 490 * 1.05
   end
 end

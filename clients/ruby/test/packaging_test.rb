@@ -92,7 +92,7 @@ class PackagingTest < TestCase
     File.read(path)[/^```\w*\n(.*?)\n```$/m, 1]
   end
 
-  # Installed and used: what the gem sends arrives.
+  # Installed and used: its messages arrive.
   def test_an_installed_gem_sends
     server = udp_server
     Dir.mktmpdir do |directory|

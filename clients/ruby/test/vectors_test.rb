@@ -19,7 +19,7 @@ class VectorsTest < TestCase
     skip "the repository's vectors are not here" unless File.exist?(PATH)
   end
 
-  # Messages as the vectors describe them, without what a client is told when it is made.
+  # Messages as the vectors describe them, without the client's own options.
   def described
     all = File.foreach(PATH).flat_map { |line| JSON.parse(line).fetch("expect", []) }
     all.select { |one| one["kind"] }.map do |one|

@@ -66,7 +66,7 @@ pub struct FileLog {
     /// Lock of the process that owns all partitions.
     owning: Option<File>,
     /// Partitions already reported to their owner.
-    told: usize,
+    reported: usize,
 }
 
 impl FileLog {
@@ -93,7 +93,7 @@ impl FileLog {
             file_bytes_max,
             partitions: Vec::new(),
             owning: None,
-            told: 0,
+            reported: 0,
         };
         log.follow_plan()?;
         Ok(log)
@@ -196,8 +196,8 @@ impl Log for FileLog {
                 Err(std::fs::TryLockError::Error(error)) => return Err(Error::io(&path)(error)),
             }
         }
-        let new = self.told..self.partitions.len();
-        self.told = new.end;
+        let new = self.reported..self.partitions.len();
+        self.reported = new.end;
         let assigned = new.map(|partition| Assignment::Assigned {
             partition: partition as u32,
             generation: 0,

@@ -356,7 +356,7 @@ impl Merge {
         let (room, bounds) = self.room();
         let header = &record.header;
         let stream = self.streams.entry(key).or_default();
-        stream.heard(header);
+        stream.note_agent(header);
         let is_late = stream.is_closed(header.bucket_start);
         let buckets = match is_late {
             true => &mut stream.corrections,

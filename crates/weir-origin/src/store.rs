@@ -51,12 +51,17 @@ impl Store {
     }
 
     /// Replaces a source's report. Returns the entities whose tags have changed.
-    pub fn replace(&mut self, source: usize, mut told: Vec<Description>, now: Instant) -> HashSet<Entity> {
-        told.truncate(ENTITIES_MAX);
+    pub fn replace(
+        &mut self,
+        source: usize,
+        mut descriptions: Vec<Description>,
+        now: Instant,
+    ) -> HashSet<Entity> {
+        descriptions.truncate(ENTITIES_MAX);
         let known = &mut self.sources[source];
         let mut changed = HashSet::new();
         let mut seen = HashSet::new();
-        for description in told {
+        for description in descriptions {
             seen.insert(description.entity.clone());
             if let (Some(place), Entity::Container(id)) = (&description.place, &description.entity) {
                 self.places.insert(place.clone(), id.clone());
@@ -137,7 +142,7 @@ impl Store {
 mod tests {
     use super::*;
 
-    fn told(id: &str, tag: &str) -> Description {
+    fn described(id: &str, tag: &str) -> Description {
         let mut tags = TagSet::default();
         tags.add_tag(Cardinality::Low, tag);
         Description {
@@ -157,10 +162,10 @@ mod tests {
             Some(tags.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(tags(&store), None);
-        assert_eq!(store.replace(0, vec![told("a", "x:1")], start).len(), 1);
-        assert_eq!(store.replace(1, vec![told("a", "y:1")], start).len(), 1);
+        assert_eq!(store.replace(0, vec![described("a", "x:1")], start).len(), 1);
+        assert_eq!(store.replace(1, vec![described("a", "y:1")], start).len(), 1);
         assert_eq!(
-            store.replace(1, vec![told("a", "y:1")], start).len(),
+            store.replace(1, vec![described("a", "y:1")], start).len(),
             0,
             "nothing new"
         );

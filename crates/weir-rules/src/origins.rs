@@ -92,8 +92,8 @@ impl AllowedOrigins {
 
     /// Whether an entry needs the tags of a container, which come from a source. Its id is always known.
     pub fn needs_sources(&self) -> bool {
-        let told = |pattern: &OriginPattern| matches!(pattern, OriginPattern::Tag { key, .. } if &**key != "container_id");
-        self.0.iter().any(told)
+        let needs_tags = |pattern: &OriginPattern| matches!(pattern, OriginPattern::Tag { key, .. } if &**key != "container_id");
+        self.0.iter().any(needs_tags)
     }
 
     /// The verdict for the container with this id. `tags`: all its tags from sources, at every cardinality.

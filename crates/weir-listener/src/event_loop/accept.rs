@@ -113,7 +113,7 @@ impl Listener {
             origin,
             address: newcomer.address,
             peer: newcomer.peer(),
-            heard: sys::monotonic_nanos(),
+            last_data: sys::monotonic_nanos(),
             tls,
             framer: Framer::new(self.config.framing, self.config.max_packet_bytes),
             awaited_until: None,

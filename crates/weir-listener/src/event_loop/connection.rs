@@ -62,7 +62,7 @@ pub(super) struct Connection {
     /// The peer that it is charged to.
     pub(super) peer: Peer,
     /// When the last whole packet came, in monotonic nanoseconds; at first when it was accepted.
-    pub(super) heard: u64,
+    pub(super) last_data: u64,
     pub(super) tls: Option<TlsSession>,
     pub(super) framer: Framer,
     /// While draining, for a TCP connection whose peer may have more: when its silence has lasted long enough.
@@ -133,7 +133,7 @@ impl Connection {
             |memory, entries| delivery.deliver(memory, entries, handle),
         );
         if counts.packets + counts.empty > 0 {
-            self.heard = delivery.received.0;
+            self.last_data = delivery.received.0;
         }
         let found = FramedPackets {
             counts,

@@ -29,7 +29,7 @@ impl KafkaLog {
 impl<C: ConsumerContext> Maker<'_, C> {
     fn known_brokers(&self) -> Result<usize, Error> {
         let found = self.asking.fetch_metadata(None, self.brokers.timeout);
-        let found = found.map_err(|error| self.heard.explain("asking for brokers", error))?;
+        let found = found.map_err(|error| self.last_failure.explain("asking for brokers", error))?;
         Ok(found.brokers().len())
     }
 

@@ -56,7 +56,7 @@ struct Ends {
 pub struct KafkaLog {
     brokers: Brokers,
     topics: Topics,
-    heard: LastFailure,
+    last_failure: LastFailure,
     clock: BrokerClock,
     control: Control,
     ends: BTreeMap<(bool, u32), Ends>,
@@ -80,9 +80,9 @@ enum KnownTopics {
 impl KafkaLog {
     /// Checks the settings. Does not connect yet.
     pub fn open(brokers: &Brokers) -> Result<Self, Error> {
-        let heard = LastFailure::default();
+        let last_failure = LastFailure::default();
         // This reads the TLS files, so an error in them is reported now.
-        let writer = Writer::open(brokers, &heard)?;
+        let writer = Writer::open(brokers, &last_failure)?;
         Ok(KafkaLog {
             topics: Topics::of(&brokers.topic),
             clock: BrokerClock::new(),
@@ -96,7 +96,7 @@ impl KafkaLog {
             committer: None,
             takes_senders_times: false,
             brokers: brokers.clone(),
-            heard,
+            last_failure,
         })
     }
 
@@ -121,7 +121,7 @@ impl KafkaLog {
     pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
         self.has(KnownTopics::All)?;
         let topic = self.topics.quarantine.clone();
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         let (mut from, end) = reader.ends(&topic, partition)?;
         let mut quarantined = Vec::new();
         while from < end {
@@ -146,19 +146,19 @@ impl KafkaLog {
         match (error, &self.writer) {
             (Error::Kafka { doing, what }, Some(writer)) if !what.contains(client::REASON) => {
                 writer.client().poll(EVENTS);
-                self.heard.explain(doing, what)
+                self.last_failure.explain(doing, what)
             }
             (error, _) => error,
         }
     }
 
     fn maker(&mut self) -> Result<Maker<'_, LastFailure>, Error> {
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         Ok(Maker {
             brokers: &self.brokers,
             topics: &self.topics,
             asking: reader.client(),
-            heard: &self.heard,
+            last_failure: &self.last_failure,
         })
     }
 
@@ -170,7 +170,7 @@ impl KafkaLog {
         };
         if self.has == KnownTopics::Unknown {
             let (reader, control) = (
-                self::reader(&mut self.reader, &self.brokers, &self.heard)?,
+                self::reader(&mut self.reader, &self.brokers, &self.last_failure)?,
                 &mut self.control,
             );
             control.follow(reader, &self.topics.control, self.brokers.timeout)?;
@@ -189,7 +189,9 @@ impl KafkaLog {
         while !self.control.has_read(written) {
             if Instant::now() > until {
                 let doing = format!("reading topic {}", self.topics.control);
-                return Err(self.heard.explain(doing, "the written plan cannot be read back"));
+                return Err(self
+                    .last_failure
+                    .explain(doing, "the written plan cannot be read back"));
             }
             std::thread::sleep(STEP);
             self.follow_control()?;
@@ -198,7 +200,7 @@ impl KafkaLog {
     }
 
     fn follow_control(&mut self) -> Result<(), Error> {
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         self.control
             .follow(reader, &self.topics.control, self.brokers.timeout)
     }
@@ -226,7 +228,7 @@ impl KafkaLog {
         }
         let writer = match self.writer.take() {
             Some(writer) => writer,
-            None => Writer::open(&self.brokers, &self.heard)?,
+            None => Writer::open(&self.brokers, &self.last_failure)?,
         };
         Ok(self.writer.insert(writer))
     }
@@ -236,7 +238,7 @@ impl KafkaLog {
             Some(member) => member,
             None => {
                 self.has(KnownTopics::All)?;
-                Member::join(&self.brokers, &self.topics.records, &self.heard)?
+                Member::join(&self.brokers, &self.topics.records, &self.last_failure)?
             }
         };
         Ok(self.member.insert(member))
@@ -252,7 +254,7 @@ impl KafkaLog {
         now.ok_or_else(|| {
             let topic = &self.topics.control;
             let what = "the broker does not stamp messages: set message.timestamp.type=LogAppendTime";
-            self.heard.explain(format!("topic {topic}"), what)
+            self.last_failure.explain(format!("topic {topic}"), what)
         })
     }
 
@@ -272,7 +274,7 @@ impl KafkaLog {
             true => &self.topics.results,
             false => &self.topics.records,
         };
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         let (start, end) = reader.ends(topic, partition)?;
         let ends = Ends {
             start,
@@ -313,18 +315,18 @@ impl KafkaLog {
             let what = format!(
                 "it ends at {end}, before the position {from} up to which it was read: the topic was deleted and created again"
             );
-            return Err(self.heard.explain(doing(), what));
+            return Err(self.last_failure.explain(doing(), what));
         }
         let wait = match from < ends.end {
             true => self.brokers.timeout,
             false => Duration::ZERO,
         };
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         let read = reader.read(topic, partition, from, bytes_max, wait)?;
         match (read.messages.last(), self.ends.get_mut(&(is_results, partition))) {
             (Some(last), Some(known)) => known.end = known.end.max(last.offset + 1),
             (None, _) if !read.is_end && !wait.is_zero() => {
-                let error = self.heard.explain(doing(), "nothing came in time");
+                let error = self.last_failure.explain(doing(), "nothing came in time");
                 return Err(self.with_reason(error));
             }
             _ => {}
@@ -340,7 +342,7 @@ impl KafkaLog {
             _ => {
                 let doing = format!("topic {}", self.topics.records);
                 let what = "messages carry the time of senders, not of the broker: set message.timestamp.type=LogAppendTime";
-                return Err(self.heard.explain(doing, what));
+                return Err(self.last_failure.explain(doing, what));
             }
         };
         self.clock.saw(appended);
@@ -357,17 +359,17 @@ impl KafkaLog {
         let timeout = self.brokers.timeout;
         let topic = self.topics.snapshots.clone();
         let until = Instant::now() + timeout;
-        let heard = self.heard.clone();
-        let (_, whole) = ends(self.member()?.client(), &heard, timeout, &topic, partition)?;
+        let last_failure = self.last_failure.clone();
+        let (_, whole) = ends(self.member()?.client(), &last_failure, timeout, &topic, partition)?;
         loop {
-            let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+            let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
             let (start, end) = reader.ends(&topic, partition)?;
             if end >= whole {
                 return Ok((start, whole));
             }
             if Instant::now() > until {
                 let doing = format!("reading partition {partition} of topic {topic}");
-                return Err(heard.explain(doing, "a transaction of an earlier owner is still open"));
+                return Err(last_failure.explain(doing, "a transaction of an earlier owner is still open"));
             }
             std::thread::sleep(STEP);
         }
@@ -377,7 +379,7 @@ impl KafkaLog {
     fn last_snapshot(&mut self, partition: u32) -> Result<Option<FetchedMessage>, Error> {
         let (start, end) = self.settled_snapshots(partition)?;
         let topic = &self.topics.snapshots;
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         let mut back = 2;
         let last = loop {
             let from = end.saturating_sub(back).max(start);
@@ -394,7 +396,7 @@ impl KafkaLog {
     fn commit_once(&mut self, partition: u32, commit: &Commit) -> Result<(), TransactionError> {
         let mut committer = match self.committer.take() {
             Some(committer) => committer,
-            None => Committer::open(&self.brokers, &self.transactions, &self.heard)
+            None => Committer::open(&self.brokers, &self.transactions, &self.last_failure)
                 .map_err(TransactionError::Broken)?,
         };
         let member = self.member.as_ref().ok_or(TransactionError::Stale)?;
@@ -429,7 +431,7 @@ impl KafkaLog {
             }
             if Instant::now() > until {
                 return Err(self
-                    .heard
+                    .last_failure
                     .explain("committing", "the group does not report the owners of partitions"));
             }
         }
@@ -440,11 +442,11 @@ impl KafkaLog {
 fn reader<'a>(
     reader: &'a mut Option<Reader>,
     brokers: &Brokers,
-    heard: &LastFailure,
+    last_failure: &LastFailure,
 ) -> Result<&'a mut Reader, Error> {
     let open = match reader.take() {
         Some(open) => open,
-        None => Reader::open(brokers, heard)?,
+        None => Reader::open(brokers, last_failure)?,
     };
     Ok(reader.insert(open))
 }
@@ -508,8 +510,8 @@ impl Log for KafkaLog {
 
     fn append_all(&mut self, records: &[Append<'_>]) -> Vec<Result<u64, Error>> {
         if let Err(error) = self.has(KnownTopics::OfAgents) {
-            let told = error.to_string();
-            let failed = |_| Err(self.heard.explain("writing", &told));
+            let text = error.to_string();
+            let failed = |_| Err(self.last_failure.explain("writing", &text));
             return records.iter().map(failed).collect();
         }
         let topic = self.topics.records.clone();
@@ -526,10 +528,10 @@ impl Log for KafkaLog {
         let writer = match self.writer() {
             Ok(writer) => writer,
             Err(error) => {
-                let told = error.to_string();
+                let text = error.to_string();
                 return records
                     .iter()
-                    .map(|_| Err(self.heard.explain("writing", &told)))
+                    .map(|_| Err(self.last_failure.explain("writing", &text)))
                     .collect();
             }
         };
@@ -550,7 +552,7 @@ impl Log for KafkaLog {
             if let Assignment::Revoked { partition } = change {
                 self.ends.remove(&(false, *partition));
                 let topic = self.topics.records.clone();
-                let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+                let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
                 reader.leave(&topic, *partition)?;
             }
         }

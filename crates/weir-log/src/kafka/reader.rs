@@ -76,7 +76,7 @@ pub(crate) struct Reader {
     // Declared before the client that they belong to, so that they are dropped first.
     places: HashMap<Key, ReadPosition>,
     client: Arc<BaseConsumer<LastFailure>>,
-    heard: LastFailure,
+    last_failure: LastFailure,
     timeout: Duration,
 }
 
@@ -88,7 +88,7 @@ struct ReadPosition {
 }
 
 impl Reader {
-    pub fn open(brokers: &Brokers, heard: &LastFailure) -> Result<Self, Error> {
+    pub fn open(brokers: &Brokers, last_failure: &LastFailure) -> Result<Self, Error> {
         let mut config = client::reading(brokers, &format!("{}-reader", brokers.group));
         config
             .set("isolation.level", "read_committed")
@@ -98,12 +98,12 @@ impl Reader {
             .set("fetch.wait.max.ms", "100")
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.error.backoff.ms", "100");
-        let client = config.create_with_context(heard.clone());
-        let client = client.map_err(|error| heard.explain("connecting", error))?;
+        let client = config.create_with_context(last_failure.clone());
+        let client = client.map_err(|error| last_failure.explain("connecting", error))?;
         Ok(Reader {
             places: HashMap::new(),
             client: Arc::new(client),
-            heard: heard.clone(),
+            last_failure: last_failure.clone(),
             timeout: brokers.timeout,
         })
     }
@@ -114,7 +114,7 @@ impl Reader {
 
     /// The first available offset, and the one after the last readable message.
     pub fn ends(&self, topic: &str, partition: u32) -> Result<(u64, u64), Error> {
-        ends(&self.client, &self.heard, self.timeout, topic, partition)
+        ends(&self.client, &self.last_failure, self.timeout, topic, partition)
     }
 
     /// Messages from an offset on, about `bytes_max` at most. Waits for the first one, or for the end of the partition.
@@ -169,7 +169,7 @@ impl Reader {
         }
         next.map_err(|error| {
             let doing = format!("reading partition {} of topic {}", key.1, key.0);
-            self.heard.explain(doing, error)
+            self.last_failure.explain(doing, error)
         })
     }
 
@@ -182,9 +182,9 @@ impl Reader {
         let doing = || format!("reading partition {} of topic {}", key.1, key.0);
         // Before the partition is assigned, so that all its messages use this queue.
         let queue = self.client.split_partition_queue(&key.0, key.1 as i32);
-        let queue = queue.ok_or_else(|| self.heard.explain(doing(), "there is no such partition"))?;
+        let queue = queue.ok_or_else(|| self.last_failure.explain(doing(), "there is no such partition"))?;
         let list = one(&key.0, key.1, Some(from)).and_then(|list| self.client.incremental_assign(&list));
-        list.map_err(|error| self.heard.explain(doing(), error))?;
+        list.map_err(|error| self.last_failure.explain(doing(), error))?;
         let place = ReadPosition {
             queue,
             next: from,
@@ -202,7 +202,7 @@ impl Reader {
         let left = one(topic, partition, None).and_then(|list| self.client.incremental_unassign(&list));
         left.map_err(|error| {
             let doing = format!("leaving partition {partition} of topic {topic}");
-            self.heard.explain(doing, error)
+            self.last_failure.explain(doing, error)
         })
     }
 }
@@ -239,7 +239,7 @@ fn is_passing(code: Code) -> bool {
 /// The first available offset of a partition, and the one after the last that this client sees.
 pub(crate) fn ends<C: ConsumerContext>(
     client: &BaseConsumer<C>,
-    heard: &LastFailure,
+    last_failure: &LastFailure,
     timeout: Duration,
     topic: &str,
     partition: u32,
@@ -254,7 +254,7 @@ pub(crate) fn ends<C: ConsumerContext>(
             }
             Err(error) => {
                 let doing = format!("asking for the end of partition {partition} of topic {topic}");
-                return Err(heard.explain(doing, error));
+                return Err(last_failure.explain(doing, error));
             }
         }
     }

@@ -85,7 +85,7 @@ pub(crate) struct Maker<'a, C: ConsumerContext> {
     pub brokers: &'a Brokers,
     pub topics: &'a Topics,
     pub asking: &'a BaseConsumer<C>,
-    pub heard: &'a LastFailure,
+    pub last_failure: &'a LastFailure,
 }
 
 impl<C: ConsumerContext> Maker<'_, C> {
@@ -105,7 +105,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
             let found = self.partitions(name)?.unwrap_or_default();
             if found < partitions {
                 let records = &self.topics.records;
-                return Err(self.heard.explain(
+                return Err(self.last_failure.explain(
                     format!("topic {name}"),
                     format!("it has {found} partitions, and {records} {partitions}: add partitions to it"),
                 ));
@@ -133,14 +133,14 @@ impl<C: ConsumerContext> Maker<'_, C> {
     pub fn partitions(&self, topic: &str) -> Result<Option<u32>, Error> {
         let doing = || format!("asking for topic {topic}");
         let found = self.asking.fetch_metadata(Some(topic), self.brokers.timeout);
-        let found = found.map_err(|error| self.heard.explain(doing(), error))?;
+        let found = found.map_err(|error| self.last_failure.explain(doing(), error))?;
         let Some(found) = found.topics().first() else {
             return Ok(None);
         };
         match found.error().map(Code::from) {
             None => Ok(Some(found.partitions().len() as u32)),
             Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
-            Some(code) => Err(self.heard.explain(doing(), code)),
+            Some(code) => Err(self.last_failure.explain(doing(), code)),
         }
     }
 
@@ -176,7 +176,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         });
         let new: Vec<NewTopic<'_>> = new.collect();
         let made = futures_executor::block_on(admin.create_topics(&new, &self.options()));
-        let made = made.map_err(|error| self.heard.explain("making topics", error))?;
+        let made = made.map_err(|error| self.last_failure.explain("making topics", error))?;
         for (result, topic) in made.into_iter().zip(absent) {
             match result {
                 Ok(_) | Err((_, Code::TopicAlreadyExists)) => {}
@@ -191,16 +191,16 @@ impl<C: ConsumerContext> Maker<'_, C> {
         let admin = self.admin()?;
         let new = [NewPartitions::new(topic, partitions as usize)];
         let made = futures_executor::block_on(admin.create_partitions(&new, &self.options()));
-        let made = made.map_err(|error| self.heard.explain(&doing, error))?;
+        let made = made.map_err(|error| self.last_failure.explain(&doing, error))?;
         for result in made {
-            result.map_err(|(_, code)| self.heard.explain(&doing, code))?;
+            result.map_err(|(_, code)| self.last_failure.explain(&doing, code))?;
         }
         Ok(())
     }
 
     pub fn admin(&self) -> Result<AdminClient<LastFailure>, Error> {
-        let admin = client::config(self.brokers).create_with_context(self.heard.clone());
-        admin.map_err(|error| self.heard.explain("connecting", error))
+        let admin = client::config(self.brokers).create_with_context(self.last_failure.clone());
+        admin.map_err(|error| self.last_failure.explain("connecting", error))
     }
 
     pub fn options(&self) -> AdminOptions {
@@ -222,7 +222,8 @@ impl<C: ConsumerContext> Maker<'_, C> {
     }
 
     fn absent(&self, topic: &str) -> Error {
-        self.heard.explain(format!("topic {topic}"), "there is none")
+        self.last_failure
+            .explain(format!("topic {topic}"), "there is none")
     }
 
     fn not_made(&self, topic: &TopicSettings<'_>, code: Code) -> Error {
@@ -232,7 +233,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
         let (partitions, settings) = (topic.partitions, settings.join(","));
-        self.heard.explain(
+        self.last_failure.explain(
             format!("topic {}: it does not exist and could not be created", topic.name),
             format!("{code}; create it with {partitions} partitions and {settings}, or allow this user to create topics"),
         )

@@ -30,7 +30,7 @@ const MESSAGE_BYTES_MAX: &str = "67108864";
 /// A client that writes in transactions.
 pub(crate) struct Committer {
     writer: Writer,
-    heard: LastFailure,
+    last_failure: LastFailure,
     timeout: std::time::Duration,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn name_for_transactions(group: &str) -> String {
 
 impl Committer {
     /// Opens the client and aborts any open transaction under this name.
-    pub fn open(brokers: &Brokers, name: &str, heard: &LastFailure) -> Result<Self, Error> {
+    pub fn open(brokers: &Brokers, name: &str, last_failure: &LastFailure) -> Result<Self, Error> {
         let mut config = writing(brokers);
         config
             .set("transactional.id", name)
@@ -62,12 +62,12 @@ impl Committer {
                 "message.timeout.ms",
                 client::milliseconds(brokers.timeout.min(std::time::Duration::from_secs(20))),
             );
-        let writer = Writer::of(&config, brokers, heard)?;
+        let writer = Writer::of(&config, brokers, last_failure)?;
         let ready = writer.client().init_transactions(brokers.timeout);
-        ready.map_err(|error| heard.explain("starting transactions", said(&error)))?;
+        ready.map_err(|error| last_failure.explain("starting transactions", said(&error)))?;
         Ok(Committer {
             writer,
-            heard: heard.clone(),
+            last_failure: last_failure.clone(),
             timeout: brokers.timeout,
         })
     }
@@ -155,7 +155,7 @@ impl Committer {
     }
 
     fn explain(&self, partition: u32, error: &KafkaError) -> Error {
-        self.heard
+        self.last_failure
             .explain(format!("committing partition {partition}"), said(error))
     }
 }

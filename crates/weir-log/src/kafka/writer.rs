@@ -26,17 +26,17 @@ pub(crate) struct WrittenMessage {
 /// Delivery reports that were not collected yet, by message number.
 #[derive(Debug)]
 pub(crate) struct Reports {
-    heard: LastFailure,
+    last_failure: LastFailure,
     reports: Mutex<Vec<(usize, Result<WrittenMessage, KafkaError>)>>,
 }
 
 impl ClientContext for Reports {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.heard.log(level, facility, line);
+        self.last_failure.log(level, facility, line);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.heard.error(error, reason);
+        self.last_failure.error(error, reason);
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Outgoing<'a> {
 /// A writing client.
 pub(crate) struct Writer {
     client: BaseProducer<Reports>,
-    heard: LastFailure,
+    last_failure: LastFailure,
     timeout: Duration,
     /// The number of the next message.
     next: usize,
@@ -95,21 +95,21 @@ fn is_for_good(error: &KafkaError) -> bool {
 
 impl Writer {
     /// For agents.
-    pub fn open(brokers: &Brokers, heard: &LastFailure) -> Result<Self, Error> {
+    pub fn open(brokers: &Brokers, last_failure: &LastFailure) -> Result<Self, Error> {
         let mut config = writing(brokers);
         config.set("message.max.bytes", "2097152");
-        Writer::of(&config, brokers, heard)
+        Writer::of(&config, brokers, last_failure)
     }
 
-    pub fn of(config: &ClientConfig, brokers: &Brokers, heard: &LastFailure) -> Result<Self, Error> {
+    pub fn of(config: &ClientConfig, brokers: &Brokers, last_failure: &LastFailure) -> Result<Self, Error> {
         let reports = Reports {
-            heard: heard.clone(),
+            last_failure: last_failure.clone(),
             reports: Mutex::new(Vec::new()),
         };
         let client = config.create_with_context(reports);
         Ok(Writer {
-            client: client.map_err(|error| heard.explain("connecting", error))?,
-            heard: heard.clone(),
+            client: client.map_err(|error| last_failure.explain("connecting", error))?,
+            last_failure: last_failure.clone(),
             timeout: brokers.timeout,
             next: 0,
         })
@@ -168,8 +168,8 @@ impl Writer {
             return Error::Refused { doing, what };
         }
         match self.client.client().fatal_error() {
-            Some((code, reason)) => self.heard.explain(doing, format!("{code}: {reason}")),
-            None => self.heard.explain(doing, error),
+            Some((code, reason)) => self.last_failure.explain(doing, format!("{code}: {reason}")),
+            None => self.last_failure.explain(doing, error),
         }
     }
 

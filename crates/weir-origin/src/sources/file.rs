@@ -106,21 +106,21 @@ pub fn parse(text: &str) -> Result<Vec<Description>, LookError> {
     Ok(containers.chain(pods).chain(unknown).map(describe).collect())
 }
 
-fn describe((entity, told): (Entity, Tags)) -> Description {
+fn describe((entity, entry): (Entity, Tags)) -> Description {
     let mut tags = TagSet::default();
     for (level, list) in [
-        (Cardinality::Low, &told.low),
-        (Cardinality::Orchestrator, &told.orchestrator),
-        (Cardinality::High, &told.high),
+        (Cardinality::Low, &entry.low),
+        (Cardinality::Orchestrator, &entry.orchestrator),
+        (Cardinality::High, &entry.high),
     ] {
         for tag in list {
             tags.add_tag(level, tag);
         }
     }
-    let place = told.pod.zip(told.name).map(|(pod, name)| ContainerPlace {
+    let place = entry.pod.zip(entry.name).map(|(pod, name)| ContainerPlace {
         pod: pod.into(),
         name: name.into(),
-        init: told.init,
+        init: entry.init,
     });
     Description { entity, tags, place }
 }

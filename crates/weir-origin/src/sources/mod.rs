@@ -78,7 +78,7 @@ impl Feed {
     }
 
     /// Sends a report. Returns false if the agent no longer listens.
-    pub async fn tell(&self, event: SourceEvent) -> bool {
+    pub async fn report(&self, event: SourceEvent) -> bool {
         let mut message = Message::Source(self.source, event);
         loop {
             match self.inbox.try_send(message) {
@@ -125,7 +125,7 @@ async fn look_again_and_again(mut source: impl PollingSource, rhythm: Rhythm, fe
                 SourceEvent::Failed(error)
             }
         };
-        if !feed.tell(event).await {
+        if !feed.report(event).await {
             return;
         }
         let pause = if failures == 0 {

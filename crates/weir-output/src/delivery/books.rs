@@ -188,11 +188,11 @@ impl EndpointBooks {
 
     /// Called when a payload was delivered completely: a failure is over; a refusal is shown for a while, because another may follow.
     pub fn forget_error(&mut self, now: i64) {
-        let told = if self.is_refusal { REFUSAL_SHOWN } else { 0 };
+        let shown_for = if self.is_refusal { REFUSAL_SHOWN } else { 0 };
         if self
             .last_error
             .as_ref()
-            .is_some_and(|error| now >= error.at + told)
+            .is_some_and(|error| now >= error.at + shown_for)
         {
             self.last_error = None;
         }

@@ -70,7 +70,7 @@ pub fn tail(arguments: &ArgMatches) -> Result<(), Failure> {
     let mut shows = Shows {
         json: arguments.get_flag("json"),
         colour: io::stdout().is_terminal(),
-        told: None,
+        share_printed: None,
     };
     loop {
         let body = Body::open(address, &path, QUIET_MAX)?;
@@ -88,7 +88,7 @@ struct Shows {
     json: bool,
     colour: bool,
     /// When the share of shown messages was last printed.
-    told: Option<Instant>,
+    share_printed: Option<Instant>,
 }
 
 impl Shows {
@@ -132,9 +132,11 @@ impl Shows {
     }
 
     fn share(&mut self, share: &Share) {
-        let late = self.told.is_none_or(|told| told.elapsed() >= SHARE_INTERVAL);
+        let late = self
+            .share_printed
+            .is_none_or(|share_printed| share_printed.elapsed() >= SHARE_INTERVAL);
         if share.share < 1.0 && late {
-            self.told = Some(Instant::now());
+            self.share_printed = Some(Instant::now());
             eprintln!(
                 "# {:.1} % are shown: {} messages per second arrived, {} are shown",
                 share.share * 100.0,

@@ -66,9 +66,9 @@ async fn all(destinations: &[(&str, Destination)]) -> (Vec<Finding>, Option<(Str
     }
     let mut date = None;
     for (output, destination) in destinations {
-        let (finding, told) = endpoint(output, destination).await;
+        let (finding, date_of_answer) = endpoint(output, destination).await;
         findings.push(finding);
-        date = date.or(told);
+        date = date.or(date_of_answer);
     }
     (findings, date)
 }

@@ -106,18 +106,18 @@ impl Agent {
         }
         .workers(sources)?;
         wait_for_workers(taken.as_ref(), &gathered.shared)?;
-        let (told, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
+        let (summary, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
         let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
             .map_err(|error| Failure::thread(&error))?;
         let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
         let origins = resolver.map(start_origins).transpose()?;
         let rules = Arc::new(Mutex::new(rules));
-        let heard = listeners::heard(&planned, &bound.listeners);
+        let tap_listeners = listeners::tap_listeners(&planned, &bound.listeners);
         let taps = taps::taps(
             &budget,
             streams,
             &workers,
-            heard.clone(),
+            tap_listeners.clone(),
             origins.clone(),
             rules.clone(),
         );
@@ -130,7 +130,7 @@ impl Agent {
             clients: gathered.clients,
             access,
             sandbox,
-            heard,
+            tap_listeners,
             rules,
             taps,
             shared: gathered.shared,
@@ -147,7 +147,7 @@ impl Agent {
             stopping: AtomicBool::new(false),
             reloads: OnceLock::new(),
             reload: Mutex::default(),
-            hand_over: Mutex::new(told.map(HandOverStatus::from).unwrap_or_default()),
+            hand_over: Mutex::new(summary.map(HandOverStatus::from).unwrap_or_default()),
         });
         if let Some(recent) = recent.zip(history_batches) {
             start_history(recent, &fixed, &view, before.flatten())?;

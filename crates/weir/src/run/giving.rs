@@ -303,19 +303,19 @@ impl Giver {
 
     /// The sockets that the workers read.
     fn sockets(&self) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
-        let (tell, told) = channel();
+        let (results, received) = channel();
         let workers = lock(&self.agent.workers);
         for worker in workers.iter() {
-            let tell = tell.clone();
+            let results = results.clone();
             worker.send(Command::Lend(Box::new(move |event_loop: &EventLoop| {
                 let sockets = event_loop.sockets();
                 let cloned = sockets.map(|(id, socket)| Ok((id, socket.try_clone_to_owned()?)));
-                let _ = tell.send(cloned.collect::<io::Result<Vec<_>>>());
+                let _ = results.send(cloned.collect::<io::Result<Vec<_>>>());
             })));
         }
         let mut sockets = Vec::new();
         for _ in workers.iter() {
-            let of_worker = told.recv_timeout(hand_over::STEP_MAX);
+            let of_worker = received.recv_timeout(hand_over::STEP_MAX);
             sockets.extend(of_worker.map_err(|_| io::Error::other("a worker does not answer"))??);
         }
         Ok(sockets)
@@ -355,13 +355,13 @@ impl Giver {
         passing: &Arc<Mutex<Passing>>,
         standing: &mut Standing,
     ) -> Result<Account, NotGiven> {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (results, received) = std::sync::mpsc::channel();
         let workers = lock(&self.agent.workers);
         for (number, worker) in workers.iter().enumerate() {
             let passing = passing.clone();
             let (end, thaw) = std::sync::mpsc::channel();
             standing.ends.push(end);
-            let (tell, channel, sources) = (tell.clone(), channel.clone(), self.agent.sources.clone());
+            let (results, channel, sources) = (results.clone(), channel.clone(), self.agent.sources.clone());
             let counted = Arc::new(Mutex::new(Account::default()));
             let noted = counted.clone();
             worker.send(Command::Freeze(Box::new(Freeze {
@@ -380,7 +380,7 @@ impl Giver {
                         since: since.0,
                         ..account
                     };
-                    let _ = tell.send(sent.map(|()| account));
+                    let _ = results.send(sent.map(|()| account));
                 }),
                 thaw,
             })));
@@ -390,7 +390,7 @@ impl Giver {
             ..Account::default()
         };
         for _ in workers.iter() {
-            let of_worker = told.recv_timeout(hand_over::STEP_MAX);
+            let of_worker = received.recv_timeout(hand_over::STEP_MAX);
             let of_worker = of_worker.map_err(|_| NotGiven::WorkerLate)?;
             let of_worker = of_worker.map_err(|error| NotGiven::Step {
                 what: "a worker could not return its state",

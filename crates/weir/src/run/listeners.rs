@@ -156,13 +156,16 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
 }
 
 /// The same listeners for readers of what they receive.
-pub fn heard(planned: &[(ListenerConfig, ListenerSettings)], bound: &[BoundListener]) -> Vec<TapListener> {
+pub fn tap_listeners(
+    planned: &[(ListenerConfig, ListenerSettings)],
+    bound: &[BoundListener],
+) -> Vec<TapListener> {
     let all = planned.iter().zip(bound);
-    let heard = all.map(|((_, reading), bound)| TapListener {
+    let listeners = all.map(|((_, reading), bound)| TapListener {
         address: bound.address.clone(),
         reading: *reading,
     });
-    heard.collect()
+    listeners.collect()
 }
 
 /// The listeners in the order of their numbers, each with its parse settings.

@@ -36,12 +36,12 @@ mod origins;
 mod outputs;
 mod pipeline;
 mod relay;
+mod reporting;
 mod resume;
 mod rules;
 mod scrape;
 mod taking;
 mod taps;
-mod told;
 mod usage;
 mod view;
 mod workers;
@@ -202,7 +202,7 @@ async fn serve(
 ) -> Result<(), Failure> {
     let view = agent.view.clone();
     let keeping = tokio::spawn(keep_books(agent.clone()));
-    let telling = tokio::spawn(told::tell_of_agent(
+    let reporting_task = tokio::spawn(reporting::report_agent(
         notify.clone(),
         view.clone(),
         agent.progress(),
@@ -258,7 +258,7 @@ async fn serve(
         "{signal}: outputs deliver their queues; then received packets are read, flushed and delivered"
     );
     view.stopping.store(true, Ordering::Release);
-    telling.abort();
+    reporting_task.abort();
     keeping.abort();
     notify.stopping();
     let stopped = tokio::task::spawn_blocking(move || agent.stop());

@@ -237,7 +237,7 @@ impl TakenOver {
 
     /// The workers read, so the previous process ends. If it sends its history first, that arrives on the returned channel.
     pub fn running(self, wants_history: bool) -> (TakeOverSummary, Option<Channel>) {
-        let told = TakeOverSummary {
+        let summary = TakeOverSummary {
             pause_seconds: Monotonic::now().0.saturating_sub(self.account.since) as f64 / 1e9,
             account: self.account,
         };
@@ -254,25 +254,25 @@ impl TakenOver {
             connections,
             encrypted,
             ..
-        } = told.account;
+        } = summary.account;
         tracing::info!(
             "hand-over: took over from weir {} (process {}), with {connections} connections; receiving paused for {:.1} ms, and \
              {encrypted} TLS connections ended",
             self.before.weir,
             self.before.pid,
-            told.pause_seconds * 1e3
+            summary.pause_seconds * 1e3
         );
-        (told, (wants_history && sent.is_ok()).then_some(self.channel))
+        (summary, (wants_history && sent.is_ok()).then_some(self.channel))
     }
 }
 
 impl From<TakeOverSummary> for HandOverStatus {
-    fn from(told: TakeOverSummary) -> Self {
+    fn from(summary: TakeOverSummary) -> Self {
         HandOverStatus {
             completed: 1,
-            pause_seconds: told.pause_seconds,
-            connections: told.account.connections,
-            connections_ended: told.account.encrypted,
+            pause_seconds: summary.pause_seconds,
+            connections: summary.account.connections,
+            connections_ended: summary.account.encrypted,
             ..HandOverStatus::default()
         }
     }

@@ -17,14 +17,14 @@ pub fn taps(
     budget: &Budget,
     streams: Streams,
     workers: &[WorkerHandle],
-    heard: Vec<TapListener>,
+    listeners: Vec<TapListener>,
     origins: Option<Origins>,
     rules: Arc<Mutex<Rules>>,
 ) -> Option<Arc<Taps>> {
     let room = budget.share(Share::Taps);
     let taps = Taps {
         workers: workers.iter().map(WorkerHandle::commands).collect(),
-        listeners: heard,
+        listeners,
         knowledge: Box::new(AgentKnowledge { origins, rules }),
         room,
         streams,
@@ -53,9 +53,9 @@ impl Knowledge for AgentKnowledge {
         &self,
         message: &Message<'_>,
         sender: &OriginExplanation,
-        heard: &TapListener,
+        listener: &TapListener,
     ) -> Option<String> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        explain::dropped(message, sender, heard.reading.names, &rules)
+        explain::dropped(message, sender, listener.reading.names, &rules)
     }
 }

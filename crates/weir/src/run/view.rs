@@ -44,7 +44,7 @@ pub struct View {
     pub access: Access,
     pub sandbox: SandboxStatus,
     /// Each listener's reading of messages, for explanations.
-    pub heard: Vec<TapListener>,
+    pub tap_listeners: Vec<TapListener>,
     pub rules: Arc<Mutex<Rules>>,
     /// `None`: messages are confidential.
     pub taps: Option<Arc<Taps>>,
@@ -182,7 +182,7 @@ impl AdminSource for View {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let origins = self.origins.clone();
         Box::pin(async move {
-            let about = explain::About::choose(&self.heard, &request)?;
+            let about = explain::About::choose(&self.tap_listeners, &request)?;
             // Look-ups of origins read files; no other request may wait for that.
             let explained = tokio::task::spawn_blocking(move || {
                 explain::explain(&request, &about, &rules, origins.as_ref())

@@ -121,14 +121,14 @@ impl Capture {
         let offset = clock_offset();
         let taps = self.tapped.taps.clone();
         for (packet, bytes) in block.iter() {
-            let Some(heard) = taps.listeners.get(usize::from(packet.listener)) else {
+            let Some(listener) = taps.listeners.get(usize::from(packet.listener)) else {
                 continue;
             };
-            if !self.wants(packet, bytes, heard) {
+            if !self.wants(packet, bytes, listener) {
                 continue;
             }
             self.state.packets += 1;
-            let captured = captured(packet, bytes, heard, offset);
+            let captured = captured(packet, bytes, listener, offset);
             if self.state.processes.len() < SENDERS_MAX && captured.pid > 0 {
                 self.state.processes.entry(captured.pid).or_default();
             }
@@ -139,10 +139,10 @@ impl Capture {
         }
     }
 
-    fn wants(&self, packet: &TappedPacket, bytes: &[u8], heard: &TapListener) -> bool {
+    fn wants(&self, packet: &TappedPacket, bytes: &[u8], listener: &TapListener) -> bool {
         let wanted = &self.request.wanted;
         wanted.everything()
-            || lines(bytes, packet.truncated, &heard.reading.parse).any(|line| wanted.wants(&line))
+            || lines(bytes, packet.truncated, &listener.reading.parse).any(|line| wanted.wants(&line))
     }
 
     /// Records the containers of processes, as far as they are known.
@@ -167,7 +167,7 @@ impl Capture {
     }
 }
 
-fn captured(packet: &TappedPacket, bytes: &[u8], heard: &TapListener, offset: i128) -> Captured {
+fn captured(packet: &TappedPacket, bytes: &[u8], listener: &TapListener, offset: i128) -> Captured {
     let ancillary = packet
         .sender
         .map(|sender| credentials(sender.pid, sender.uid, sender.gid))
@@ -179,7 +179,7 @@ fn captured(packet: &TappedPacket, bytes: &[u8], heard: &TapListener, offset: i1
         pid: packet.sender.map_or(0, |sender| sender.pid),
         ancillary_size: ancillary.len() as i32,
         ancillary,
-        listener: heard.address.clone(),
+        listener: listener.address.clone(),
         source: packet.source.map(|source| source.to_string()).unwrap_or_default(),
     }
 }

@@ -50,7 +50,7 @@ pub trait Knowledge: Send + Sync {
         &self,
         message: &Message<'_>,
         sender: &OriginExplanation,
-        heard: &TapListener,
+        listener: &TapListener,
     ) -> Option<String>;
 }
 
@@ -185,11 +185,11 @@ impl Losses {
         block: TapBlock,
         push: impl FnOnce(TapBlock) -> Result<(), Option<TapBlock>>,
     ) -> Result<(), Option<TapBlock>> {
-        let told = block.lost;
+        let lost = block.lost;
         let pushed = push(block);
         let lost = match &pushed {
-            Err(Some(block)) => told + block.packets.len() as u64,
-            _ => told,
+            Err(Some(block)) => lost + block.packets.len() as u64,
+            _ => lost,
         };
         self.of_all.fetch_add(lost - self.counted, Ordering::Relaxed);
         self.counted = if pushed.is_ok() { 0 } else { lost };

@@ -152,11 +152,11 @@ impl Tail {
         self.now.messages += block.messages;
         let taps = self.tapped.taps.clone();
         for (packet, bytes) in block.iter() {
-            let Some(heard) = taps.listeners.get(usize::from(packet.listener)) else {
+            let Some(listener) = taps.listeners.get(usize::from(packet.listener)) else {
                 continue;
             };
             let time = (i128::from(packet.received) + offset) as f64 / 1e9;
-            let mut messages = lines(bytes, packet.truncated, &heard.reading.parse).peekable();
+            let mut messages = lines(bytes, packet.truncated, &listener.reading.parse).peekable();
             let mut first = true;
             while let Some(line) = messages.next() {
                 let alone = std::mem::replace(&mut first, false) && messages.peek().is_none();
@@ -195,11 +195,11 @@ impl Tail {
         line: &ParsedLine<'_>,
         alone: bool,
     ) -> TailMessage {
-        let heard = &taps.listeners[usize::from(packet.listener)];
+        let listener = &taps.listeners[usize::from(packet.listener)];
         let pid = packet.sender.map(|sender| sender.pid).filter(|pid| *pid > 0);
         let sender = pid.map(|pid| self.sender(taps, pid)).unwrap_or_default();
         let mut seen = TailMessage {
-            listener: heard.address.clone(),
+            listener: listener.address.clone(),
             pid,
             address: packet.source.map(|source| {
                 std::net::SocketAddr::new(source.ip().to_canonical(), source.port()).to_string()
@@ -212,11 +212,11 @@ impl Tail {
         let because = |reason: &str| Some(reason.to_owned());
         if let Some(reason) = refusal(&packet.fate) {
             (seen.verdict, seen.reason) = (MessageOutcome::Refused, because(reason));
-        } else if let Some((reason, bad)) = line.bad(&heard.reading.parse) {
+        } else if let Some((reason, bad)) = line.bad(&listener.reading.parse) {
             (seen.verdict, seen.reason) = (MessageOutcome::Rejected, because(reason));
             seen.bad = Some(bad);
         } else if let Ok(message) = &line.parsed
-            && let Some(rule) = taps.knowledge.dropped(message, &sender, heard)
+            && let Some(rule) = taps.knowledge.dropped(message, &sender, listener)
         {
             (seen.verdict, seen.reason) = (MessageOutcome::Dropped, Some(rule));
         } else if alone && packet.fate.limited > 0 {

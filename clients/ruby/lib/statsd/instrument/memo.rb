@@ -2,7 +2,7 @@
 
 module StatsD
   module Instrument
-    # Remembers a limited number of texts. It is read without a lock by many threads: what is added makes a new Hash.
+    # Remembers a limited number of texts. Many threads read it without a lock: each addition makes a new Hash.
     # When it is full, further texts are not remembered, so a text that is new each time costs one look-up.
     # @api private
     class Memo

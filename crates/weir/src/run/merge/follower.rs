@@ -54,7 +54,7 @@ impl Follower {
         if self.place.was_begun() {
             self.sent.repeated.fetch_add(1, Ordering::Relaxed);
         }
-        self.tell();
+        self.report();
         let mut seen = u64::MAX;
         while !self.is_stopping() {
             let commits = self.shared.commits();
@@ -203,7 +203,7 @@ impl Follower {
                 self.name
             )),
         }
-        self.tell();
+        self.report();
     }
 
     /// The output's sums so far.
@@ -215,7 +215,7 @@ impl Follower {
         }
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         self.sent.buckets.store(self.written.buckets, Ordering::Relaxed);
         let newest = self.written.position.ends.values().max();
         self.sent

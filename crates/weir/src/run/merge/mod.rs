@@ -10,7 +10,7 @@ use std::time::Duration;
 use weir_config::LogReader;
 use weir_merge::{Plan, Settings};
 
-use super::{outputs_runtime, second_stop, told};
+use super::{outputs_runtime, reporting, second_stop};
 use crate::admin::caller::Hosts;
 use crate::admin::{AdminServer, AdminSource as _, ConnectionLimits};
 use crate::budget::{Budget, Share};
@@ -175,7 +175,7 @@ async fn serve(
         let hosts = Hosts::new(&config.running.admin_hosts);
         tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
     }
-    let telling = tokio::spawn(tell(notify.clone(), view.clone()));
+    let reporting_task = tokio::spawn(report(notify.clone(), view.clone()));
     let mut reading = tokio::task::spawn_blocking(move || reading.run());
     let ended = |ended: Result<Result<(), Failure>, tokio::task::JoinError>| match ended {
         Ok(result) => result,
@@ -191,7 +191,7 @@ async fn serve(
         "{signal}: merging and committing everything that has arrived; outputs deliver their queues"
     );
     view.stopping.store(true, Ordering::Release);
-    telling.abort();
+    reporting_task.abort();
     notify.stopping();
     view.shared.stop();
     let result = tokio::select! {
@@ -239,13 +239,13 @@ fn banner(config: &Config, address: std::net::SocketAddr) -> String {
 }
 
 /// Reports to the service manager while the merge runs.
-async fn tell(notify: Arc<Notify>, view: Arc<View>) {
+async fn report(notify: Arc<Notify>, view: Arc<View>) {
     let is_ready = || view.readiness().is_ok();
     let is_alive = || {
         let since_turn = unix_ms() - view.shared.turned_at.load(Ordering::Relaxed);
         since_turn < TURN_MAX.as_millis() as i64
     };
-    told::tell(notify, is_ready, is_alive, || line(&view)).await;
+    reporting::report(notify, is_ready, is_alive, || line(&view)).await;
 }
 
 /// The state in one line.

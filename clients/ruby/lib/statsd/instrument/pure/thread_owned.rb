@@ -67,7 +67,7 @@ module StatsD
       # The objects of one kind of all threads, found without a lock from any thread and from signal handlers.
       #
       # Each change replaces a frozen Hash. Two threads that change it at the same moment may lose one entry: that
-      # thread makes another one at its next call, and what it has recorded into the first is flushed all the same.
+      # thread makes another one at its next call, and samples recorded into the first are flushed too.
       # @api private
       class PerThread
         # Number of objects of ended threads that are kept for reuse.
