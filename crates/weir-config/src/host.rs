@@ -65,7 +65,7 @@ pub enum HostError {
     NoAddress(String),
 }
 
-/// Why a setting has not the secret of a file. It says nothing of what is in the file.
+/// Why a secret file cannot be used. The message never contains the secret.
 #[derive(Debug, Error)]
 pub enum SecretError {
     #[error("{}: {error}", path.display())]

@@ -31,7 +31,7 @@ pub fn load<S>(
     load_as(Role::Agent, KafkaClient::Missing, inputs, types, host)
 }
 
-/// The same for either role. `client`: what a merge can reach its log with.
+/// The same for either role. `client`: whether a merge can reach its log.
 pub fn load_as<S>(
     role: Role,
     client: KafkaClient,

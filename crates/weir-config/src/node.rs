@@ -12,7 +12,7 @@ use granit_parser::{Event, Marker, Parser, ScalarStyle};
 /// The largest configuration file that is read.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
 
-/// Aliases repeat nodes; this bounds what a small file can grow to.
+/// Aliases repeat nodes; this bounds the growth of a small file.
 const NODES_MAX: usize = 500_000;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// Differs where what was written does, quotes and lines aside.
+    /// Equality ignores quotes and lines.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut texts = Vec::new();
         self.all_texts(&mut texts);

@@ -202,7 +202,7 @@ impl<'i> Reader<'i> {
         found
     }
 
-    /// Switches on what a flag or variable names.
+    /// Switches on the outputs named by a flag or variable.
     fn switch_on<S>(&mut self, instances: &mut [Instance<'i, S>]) {
         for (name, source) in self.named_outputs() {
             match instances.iter_mut().find(|instance| instance.name == name) {
@@ -238,7 +238,7 @@ impl<'i> Reader<'i> {
         named
     }
 
-    /// The variable or flag that sets what the output cannot be without, which switches it on.
+    /// The variable or flag of a required setting, which switches the output on.
     fn required_elsewhere<S>(&self, output_type: &OutputType<S>) -> Option<ValueSource> {
         let settings = output_type.settings;
         let is_required = |key: &str| {
@@ -358,7 +358,7 @@ impl<'r, 'i> Output<'r, 'i> {
         }
     }
 
-    /// Reports what the output cannot be without.
+    /// Reports missing required settings.
     fn require(&mut self) {
         for setting in self.settings.iter().filter(|setting| setting.required) {
             let file = self.settings.iter().find(|file| file.file_of == setting.key);
@@ -447,7 +447,7 @@ pub trait FromFiles {
         read: &mut dyn FnMut(&str) -> Result<Secret, SecretError>,
     ) -> Result<(), SecretError>;
 
-    /// Whether it can hold those of files besides what is written.
+    /// Whether it can hold entries of files beside written ones.
     const IS_LIST: bool = false;
 }
 

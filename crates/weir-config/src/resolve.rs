@@ -1,4 +1,4 @@
-//! From checked values to what the agent uses: derived sizes, addresses, ids.
+//! From checked values to values that the agent uses: derived sizes, addresses, ids.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -148,7 +148,7 @@ impl Names {
 
 const MIB: u64 = 1 << 20;
 
-/// Works out what was not written, and reports what does not fit together.
+/// Derives missing values, and reports contradictions.
 pub(crate) struct Resolver<'a, 'i>(pub &'a mut Reader<'i>);
 
 impl Resolver<'_, '_> {
@@ -211,7 +211,7 @@ impl Resolver<'_, '_> {
         }
     }
 
-    /// Says what is in a setting's file.
+    /// Reports the content of a setting's file.
     fn holds(&mut self, key: &str, content: String) {
         if let Some(shown) = self.0.find_shown(key) {
             shown.content = Some(content);

@@ -1,4 +1,4 @@
-//! Mapper profiles, tag filters and rules: their tables, and the definitions that follow from what was written.
+//! Mapper profiles, tag filters and rules: their tables, and the resulting definitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -215,7 +215,7 @@ pub(crate) struct RuleSettings<'a> {
     pub is_filtered: &'a dyn Fn(&str) -> bool,
 }
 
-/// Rules ready for use, and what is to be said about them.
+/// Rules ready for use, and warnings about them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuleConfig {
     pub set: Arc<RuleSet>,
@@ -410,7 +410,7 @@ fn rule(written: &Rule, at: usize, errors: &mut Vec<RuleError>) -> weir_rules::R
     }
 }
 
-/// Rules of one output, for what the agent's rules have left. Problems are by key, such as `rules[2].match`.
+/// Rules of one output, applied after the agent's rules. Problems are by key, such as `rules[2].match`.
 pub fn rules_of_output(written: &[Rule]) -> Result<RuleSet, Vec<RuleError>> {
     let mut errors = Vec::new();
     let own = written.iter().enumerate();

@@ -144,7 +144,7 @@ impl Setting {
         self
     }
 
-    /// Narrows what the type takes.
+    /// Narrows the values of the type.
     pub const fn takes(mut self, kind: SettingType) -> Self {
         assert!(self.kind.can_be(&kind), "the type of the setting is another one");
         self.kind = kind;
@@ -206,7 +206,7 @@ impl Setting {
         self
     }
 
-    /// Whether it takes what was written.
+    /// Whether it accepts the written value.
     pub fn check(&self, node: &Node) -> Result<(), SettingError> {
         (self.check)(&self.kind, node)
     }

@@ -75,7 +75,7 @@ impl fmt::Display for ValueSource {
     }
 }
 
-/// One thing that is wrong: where, which key, and what is allowed.
+/// One error: its place, key and allowed values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub source: ValueSource,
@@ -131,12 +131,12 @@ pub struct ShownValue {
     pub overridden: Vec<ValueSource>,
     /// The displayable content of the file that the value names, if a reload reads it again.
     pub content: Option<String>,
-    /// Differs where the values do, even if what may be shown of two secrets is the same.
+    /// Compares the values, even if two secrets are shown alike.
     pub(crate) fingerprint: u64,
 }
 
 impl ShownValue {
-    /// The value, and what is in its file.
+    /// The value, and the content of its file.
     fn described(&self) -> String {
         match &self.content {
             None => self.value.clone(),

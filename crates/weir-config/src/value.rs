@@ -1,4 +1,4 @@
-//! From what was written to a typed value.
+//! From the written text to a typed value.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ impl SettingError {
 pub trait Typed: Sized {
     const KIND: SettingType;
 
-    /// Reads what was written; the text is how people are shown it.
+    /// Parses the written value; the text is its form for users.
     fn read(kind: &SettingType, node: &Node) -> Result<(Self, String), SettingError>;
 
     /// Reads a setting from the first of its sources. `None`: it has none that is allowed, which was reported.

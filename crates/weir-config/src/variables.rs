@@ -85,7 +85,7 @@ impl Reader<'_> {
                     self.unknown_variable(name);
                 }
             } else if !is_set(inputs, name) || is_second_name(name, types) {
-                // An empty one says nothing, and what a setting reads is said there.
+                // An empty variable is not set, and one that a setting reads is reported there.
             } else if let Some(why) = why_ignored(name, types) {
                 self.notes
                     .push(format!("environment {name} is set and ignored: {why}"));

@@ -1,4 +1,4 @@
-//! Declares what is counted. Each number stands in one table, with the series and the field of the status that show it,
+//! Declares counters. Each is in one table, with the series and the field of the status that show it,
 //! its meaning, its unit, and what to do when it moves; arrays are indexed by it.
 //!
 //! This crate never knows who counts, and never locks: a [`Counts`] is an array of plain integers that one thread owns.
@@ -57,7 +57,7 @@ pub struct Series {
     /// In `/api/v1/status`: field names with dots between them, without the label's value. Paths below `listeners` and `outputs` are in
     /// each of their entries.
     pub path: &'static str,
-    /// Units of what is shown.
+    /// Units of shown values.
     pub unit: &'static str,
     /// Counted steps per unit.
     pub per_unit: u64,
@@ -129,7 +129,7 @@ impl Series {
     }
 }
 
-/// One number: where it is shown, what it means, and what to do.
+/// One number: the places that show it, its meaning and its remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     pub series: Series,
@@ -240,7 +240,7 @@ impl<C: Counter> fmt::Debug for Counts<C> {
     }
 }
 
-/// Declares an enum of what is counted. Each variant has a comment, which is its meaning everywhere, a [`Series`] and a
+/// Declares an enum of counters. Each variant has a comment, which is its meaning everywhere, a [`Series`] and a
 /// [`Moves`].
 #[macro_export]
 macro_rules! counters {

@@ -64,7 +64,7 @@ pub struct OriginStats {
     pub processes: Counts<SenderCounter>,
     pub parking: Counts<ParkingCounter>,
     pub parked_bytes: u64,
-    /// Memory of their rate limits, and of what is remembered about those that may not send.
+    /// Memory of their rate limits, and of refused senders.
     pub rate_bytes: u64,
 }
 

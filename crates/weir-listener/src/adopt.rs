@@ -13,7 +13,7 @@ use crate::bind::{self, BindErrorKind, other};
 use crate::socket_file::SocketFile;
 use crate::{Address, BindError, BoundSocket, ListenerConfig, sys};
 
-/// A socket that this process was given, and what it is.
+/// A socket passed to this process, and its type.
 #[derive(Debug)]
 pub struct PassedSocket {
     fd: OwnedFd,

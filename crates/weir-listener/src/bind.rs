@@ -30,7 +30,7 @@ pub struct ListenerConfig {
     pub framing: Framing,
     /// Bytes the kernel should be able to hold for this socket (for each connection, on TCP); `None` leaves the
     /// system's default. More than `net.core.rmem_max` needs the privilege CAP_NET_ADMIN; see [`ReceiveBuffer`].
-    /// Without effect on Unix sockets, where the kernel charges what is queued to the sender's buffer.
+    /// Without effect on Unix sockets, where the kernel charges queued datagrams to the sender's buffer.
     pub receive_buffer_bytes: Option<usize>,
     /// The longest packet, 1 to 65536. A longer datagram is cut; a stream that announces a longer frame is closed, and a
     /// longer line is skipped.
@@ -379,7 +379,7 @@ impl BoundSocket {
     }
 
     /// Datagrams the kernel queues on this socket before senders have to wait; Unix datagram sockets only. A short
-    /// queue costs nothing in throughput here, but senders that do not wait lose what does not fit.
+    /// queue costs nothing in throughput here, but senders that do not wait lose datagrams that do not fit.
     pub fn datagram_queue(&self) -> Option<usize> {
         if !matches!(self.address, Address::UnixDatagram(_)) {
             return None;

@@ -13,8 +13,8 @@
 //!   (the clock, the listener). A batch is a view of the receive memory; building it copies nothing.
 //! * On streams a packet is a frame, or as many complete lines as `max_packet_bytes` holds. Lines are found from the
 //!   end of that window backwards, so framing costs a few bytes' search per packet and not another pass.
-//! * [`EventLoop::begin_drain`] ends everything; what the kernel had accepted by then still comes with further turns.
-//!   It asks the kernel to refuse what comes later instead of reading until nothing comes, which under load is never.
+//! * [`EventLoop::begin_drain`] ends everything; packets that the kernel had accepted before still come with further turns.
+//!   It asks the kernel to refuse later packets instead of reading until none comes, which under load never happens.
 //!
 //! # What the receiver has to do
 //!

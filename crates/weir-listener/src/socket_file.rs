@@ -106,8 +106,8 @@ pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindErrorKind
 const STICKY: u32 = 0o1000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Whether the socket's directory is one, and what is to be said when users other than root and this one may write there:
-/// they can put something else in the socket's place and get what is sent to it. With `make_sticky` a directory of root's gets
+/// Checks that the socket's directory is one, and warns if users other than root and this one may write there:
+/// they can replace the socket and receive its packets. With `make_sticky` a directory of root's gets
 /// the sticky bit that keeps them from it.
 ///
 /// # Errors

@@ -93,7 +93,7 @@ impl TlsServer {
     ///
     /// # Errors
     ///
-    /// When one cannot be read or does not hold what it should, or key and certificate do not belong together.
+    /// If a file cannot be read or is invalid, or if key and certificate do not match.
     pub fn load(files: &TlsFiles) -> Result<Self, TlsFileError> {
         let invalid = |path: &Path, message: String| TlsFileError {
             path: path.to_owned(),
@@ -236,7 +236,7 @@ impl TlsSession {
         self.session.is_handshaking()
     }
 
-    /// Takes from the beginning of what was received as much as fits; returns how much. Call [`TlsSession::plain`] until it
+    /// Takes as many of the received bytes as fit, from the beginning; returns their number. Call [`TlsSession::plain`] until it
     /// has nothing before the next.
     pub fn take(&mut self, mut received: &[u8]) -> Result<usize, TlsError> {
         let before = received.len();

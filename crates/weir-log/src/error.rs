@@ -37,7 +37,7 @@ pub enum Error {
     /// The brokers refuse the record permanently: a retry changes nothing.
     #[error("{doing}: {what}")]
     Refused { doing: String, what: String },
-    /// The brokers did not do what was requested.
+    /// The brokers refused a request.
     #[error("{doing}: {what}")]
     Kafka { doing: String, what: String },
 }

@@ -9,7 +9,7 @@ pub struct LogFacts {
     pub brokers: usize,
     /// `None`: there is no topic yet.
     pub partitions: Option<u32>,
-    /// Whether the brokers stamp what comes; `None`: they do not say.
+    /// Whether the brokers stamp messages; `None` if unknown.
     pub is_stamped: Option<bool>,
 }
 

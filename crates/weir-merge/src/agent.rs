@@ -13,7 +13,7 @@ use crate::snapshot::COUNT_MAX;
 const EPOCHS_MAX: usize = 64;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Agent {
+pub(crate) struct AgentEpochs {
     epochs: BTreeMap<u64, Epoch>,
     /// Earlier epochs are closed: their records are refused.
     first_epoch: u64,
@@ -45,7 +45,7 @@ pub(crate) enum End {
     Quarantined,
 }
 
-impl Agent {
+impl AgentEpochs {
     /// Whether a saved state is plausible.
     pub fn is_possible(&self) -> bool {
         let counts = [

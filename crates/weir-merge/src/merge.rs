@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use weir_state::{AgentId, Bounds, Header, Publication, Record};
 
 use crate::Plan;
-use crate::agent::{Agent, End};
+use crate::agent::{AgentEpochs, End};
 use crate::bucket::Room;
 use crate::ledger::{Ledger, Missing};
 use crate::log::{Commit, Message, Quarantined};
@@ -182,7 +182,7 @@ pub struct Merge {
     time: i64,
     /// Set while the agents are not known yet. Until then buckets close only at the end of their grace period.
     known_from: Option<i64>,
-    agents: BTreeMap<AgentId, Agent>,
+    agents: BTreeMap<AgentId, AgentEpochs>,
     streams: BTreeMap<StreamKey, Stream>,
     counts: Counts,
     ready: Vec<Vec<u8>>,

@@ -27,7 +27,7 @@ pub fn check(value: Value<'_>, counters: Counters) -> Result<(), Reason> {
     }
 }
 
-/// A sum with more added to it; one that would overflow stays what it was.
+/// Adds to a sum; one that would overflow stays unchanged.
 pub fn add(sum: f64, more: f64) -> Result<f64, Reason> {
     finite(sum + more)
 }

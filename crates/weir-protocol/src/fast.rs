@@ -1,6 +1,6 @@
 //! The shape nearly all metrics have, recognised in one pass over the few bytes that change from message to message.
 //!
-//! The simple version is [`crate::parse_line`]. This one leaves out what a message seen before does not need: it does not
+//! The simple version is [`crate::parse_line`]. This one leaves out work that a message seen before does not need: it does not
 //! look at tags and origin fields at all (they are one opaque tail), and it does not validate UTF-8 (bytes equal to ones that
 //! were validated are valid). It either understands a line exactly as the simple version does, or says nothing and leaves
 //! it to that.

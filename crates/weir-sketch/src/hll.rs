@@ -204,7 +204,7 @@ mod tests {
         set
     }
 
-    /// The last word is what a copy of the rest would hold.
+    /// The last word is equal to a copy of the rest.
     #[test]
     fn the_last_word_is_the_rest() {
         let bytes: Vec<u8> = (1..=40).collect();

@@ -140,7 +140,7 @@ impl Catalogue {
         number
     }
 
-    /// Adds the state of a series, which must be one of its kind, to what it has in this bucket.
+    /// Adds a state, of the series' kind, to the series' state in this bucket.
     pub fn put(&mut self, number: u32, facts: Facts, state: &State) {
         let known = &mut self.series[number as usize];
         assert!(state.is_of(known.kind), "a state of another kind");
@@ -223,7 +223,7 @@ impl Catalogue {
         self.bucket += 1;
     }
 
-    /// Brings what is new to its place.
+    /// Sorts new entries into their places.
     fn sort(&mut self) {
         self.texts.sort();
         if self.sorted == self.order.len() {

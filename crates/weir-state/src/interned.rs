@@ -50,7 +50,7 @@ impl Interned {
         self.spans.len()
     }
 
-    /// Brings what is new to its place.
+    /// Sorts new entries into their places.
     pub fn sort(&mut self) {
         if self.sorted == self.order.len() {
             return;

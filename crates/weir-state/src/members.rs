@@ -5,7 +5,7 @@ use weir_sketch::hll::HyperLogLog;
 use crate::wire::{Reader, Writer};
 use crate::{Bounds, Error};
 
-/// Registers of an estimate: 2^14. An agent that is short of memory has fewer, and what is merged with that has as few.
+/// Registers of an estimate: 2^14. An agent that is short of memory has fewer, and so has a merge with its state.
 const PRECISION: u8 = 14;
 
 /// The least that an estimate has: 2^4.

@@ -6,7 +6,7 @@ use weir_protocol::Kind;
 use crate::wire::{Reader, Writer};
 use crate::{AgentId, Error, Facts, Identity, State};
 
-/// About what a series with a name and some tags takes.
+/// Approximate bytes of a series with a name and some tags.
 pub const SERIES_BYTES: usize = 96;
 
 const HAS_NAME: u8 = 1;
@@ -102,7 +102,7 @@ impl StreamWriter {
     }
 }
 
-/// Reads what was written. Any bytes give entries or an error, in memory bounded by their number.
+/// Reads a written stream. Any bytes give entries or an error, in memory bounded by their number.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamReader<'a> {
     agent: AgentId,

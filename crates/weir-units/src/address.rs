@@ -32,7 +32,7 @@ pub enum Address {
     UnixStream(PathBuf),
 }
 
-/// Why a text is not an [`Address`]. The message names the text, what is wrong with it and what is allowed.
+/// Why a text is not an [`Address`]. The message has the text, the error and the allowed forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError {
     text: String,

@@ -13,7 +13,7 @@ pub use size::{parse_size, parse_size_any_case, show_size, size_unit};
 
 use std::fmt;
 
-/// The text is no duration or no size. The message names the text, what is wrong with it and what is allowed.
+/// The text is no duration or no size. The message has the text, the error and the allowed forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError(String);
 

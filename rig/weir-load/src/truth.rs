@@ -1,4 +1,4 @@
-//! The oracle: replays the stream for the packets that were sent and sums what an agent must have received.
+//! The oracle: replays the stream for the sent packets and sums up the expected totals of an agent.
 
 use crate::compose::{
     Composer, DrawnMessage, FAULTS, Observer, filler_name, fresh_tag, instance, instance_tag, serial_member,
@@ -187,7 +187,7 @@ fn repeated(mut hashes: Vec<u64>) -> u64 {
     (all - hashes.len()) as u64
 }
 
-/// Replays what was sent.
+/// Replays the sent packets.
 pub fn replay(load: &Load, sent: &[SentStream], detail: &Detail) -> Manifest {
     match &load.model {
         Some(model) => replay_model(load, model, sent, detail),

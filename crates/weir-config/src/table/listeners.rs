@@ -10,7 +10,7 @@ use crate::setting::{PathUse, Reload, RemovedSetting, SettingType};
 use crate::types::{EolTransport, Framing, Listen, Mode, SocketPath};
 use crate::{choices, settings};
 
-/// Ten seconds of it are far from the end of what can be counted.
+/// Ten seconds of it are far below the counter's limit.
 const RATE_MAX: u64 = 1 << 50;
 
 settings! {

@@ -8,7 +8,7 @@ use crate::settings;
 use crate::types::{AdminAddress, HostName, LogLevel, Sandbox};
 
 settings! {
-    /// Memory, cores, and limits on what they hold.
+    /// Memory, cores and limits.
     pub struct Resources {
         memory: u64 = "0"
             .takes(SettingType::Bytes { min: 0, max: 1 << 40 })
@@ -55,7 +55,7 @@ settings! {
 }
 
 settings! {
-    /// The process and what can be asked of it.
+    /// The process and its admin interface.
     pub struct Running {
         admin: AdminAddress = "127.0.0.1:8127"
             .effect("Address of the admin HTTP server: metrics, status, profiles. Anyone who reaches it can read metric names and take profiles.")

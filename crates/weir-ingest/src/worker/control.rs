@@ -72,7 +72,7 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Asks the worker to read what the kernel holds, flush and end. Its last report is [`Report::Done`].
+    /// Asks the worker to read the kernel's buffers, flush and end. Its last report is [`Report::Done`].
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();

@@ -8,7 +8,7 @@ use weir_listener::{EventLoop, Monotonic};
 use super::{Report, Worker};
 use crate::saved::SavedBucket;
 
-/// Takes a piece of what the open bucket has.
+/// Takes a piece of the open bucket's state.
 pub type Put = Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 
 /// Looks at the sockets and connections of a worker.

@@ -430,7 +430,7 @@ impl Worker {
         self.outbox.tell(Report::Snapshot(Box::new(self.snapshot())));
     }
 
-    /// Reads what the kernel had accepted, hands over every bucket, publishes the last counts.
+    /// Reads packets that the kernel had accepted, hands over every bucket, publishes the last counts.
     fn finish(mut self) {
         self.receive_the_rest();
         self.await_the_last_senders();

@@ -40,12 +40,12 @@ pub struct PacketBatch<'a> {
     pub(super) received: Monotonic,
     /// The same for all packets of a connection.
     pub(super) origin: Option<Credentials>,
-    pub(super) sources: Sources<'a>,
+    pub(super) sources: PacketSenders<'a>,
 }
 
 /// Senders of the packets of a batch.
 #[derive(Clone, Copy)]
-pub(super) enum Sources<'a> {
+pub(super) enum PacketSenders<'a> {
     /// All from the peer of one connection.
     Peer(Option<SocketAddr>),
     /// Each from its own, where that was asked for.
@@ -89,8 +89,8 @@ impl<'a> PacketBatch<'a> {
     /// The internet address that one packet came from, where it is known; see [`crate::EventLoop::tell_sources`].
     pub fn source(&self, index: usize) -> Option<SocketAddr> {
         match self.sources {
-            Sources::Peer(peer) => peer,
-            Sources::Datagrams(slots) => slots.get(index),
+            PacketSenders::Peer(peer) => peer,
+            PacketSenders::Datagrams(slots) => slots.get(index),
         }
     }
 

@@ -1,10 +1,10 @@
-//! One connection: reading, framing, what it hands over.
+//! One connection: reading, framing, handing over packets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::batch::Sources;
+use super::batch::PacketSenders;
 use super::drain::Drain;
 use super::listener::{Listener, Phase};
 use super::peers::Peer;
@@ -69,7 +69,7 @@ pub(super) struct Connection {
     pub(super) awaited_until: Option<u64>,
 }
 
-/// The end of what was read last, inside a frame, for which the budget has no room.
+/// The end of the last read, inside a frame, for which the budget has no room.
 #[derive(Clone, Copy)]
 pub(super) struct UnreadBytes {
     start: usize,
@@ -287,7 +287,7 @@ impl<'a> Delivery<'a> {
             listener: self.id,
             received: self.received,
             origin: self.origin,
-            sources: Sources::Peer(self.address),
+            sources: PacketSenders::Peer(self.address),
         };
         let Some((source, rates)) = self.limits else {
             handle(batch);

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::batch::Sources;
+use super::batch::PacketSenders;
 use super::descriptors::Next;
 use super::listener::{Listener, Listeners};
 use super::{EventLoop, Monotonic, PacketBatch, Turn};
@@ -146,7 +146,7 @@ enum ReceiveError {
 }
 
 impl Listener {
-    /// One receive call. Counts what it brought. Nothing at all: `None`.
+    /// One receive call. Counts its packets. `None` without any.
     #[inline]
     fn receive(&mut self, ring: &mut DatagramRing) -> io::Result<Option<Received>> {
         let Some(socket) = &self.socket else {
@@ -184,7 +184,7 @@ impl Listener {
         }))
     }
 
-    /// Cuts datagrams that are longer than they may be, and counts what is handed over. Returns its bytes.
+    /// Cuts datagrams above the limit, and counts the rest. Returns the bytes handed over.
     #[inline]
     fn shorten(&mut self, ring: &mut DatagramRing, count: usize) -> u64 {
         let (_, entries) = ring.parts_mut();
@@ -265,7 +265,7 @@ impl EventLoop {
                 listener: listener.id,
                 received: received.at,
                 origin: None,
-                sources: Sources::Datagrams(if known { sources } else { SourceSlots::UNKNOWN }),
+                sources: PacketSenders::Datagrams(if known { sources } else { SourceSlots::UNKNOWN }),
             });
         }
         let eager = received.count >= EAGER_PACKETS.min(received.limit);

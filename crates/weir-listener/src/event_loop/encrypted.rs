@@ -83,7 +83,7 @@ impl Connection {
 }
 
 impl EventLoop {
-    /// Bytes set aside for encrypted connections: for each that is open what it takes at most, and the buffer that they share.
+    /// Bytes reserved for encrypted connections: the maximum of each open one, and their shared buffer.
     pub fn tls_bytes_held(&self) -> usize {
         let connections = self.descriptors.connections();
         let encrypted = connections.filter(|(_, connection)| connection.tls.is_some());
@@ -124,7 +124,7 @@ impl EventLoop {
         }
     }
 
-    /// Takes the first `count` bytes of ciphertext, in as many parts as TLS wants, and finds packets in what they say.
+    /// Takes the first `count` bytes of ciphertext, in as many parts as TLS needs, and finds packets in the plain text.
     fn decrypt(
         &mut self,
         slot: u32,

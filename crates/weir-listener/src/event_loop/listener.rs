@@ -1,4 +1,4 @@
-//! One listener: its socket, what it has counted and who its connections belong to.
+//! One listener: its socket, its counters and the peers of its connections.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -159,7 +159,7 @@ impl Listener {
         matches!(self.address, Address::Udp { .. }).then(|| (self.inode, self.drops.seen()))
     }
 
-    /// Has the kernel refuse what comes from now on, unless that can wait for the next process. False if the socket is closed.
+    /// Makes the kernel refuse later packets, unless they can wait for the next process. False if the socket is closed.
     pub(super) fn stop(&mut self, system_calls: &mut u64) -> bool {
         let Some(socket) = &self.socket else { return false };
         let stopped = match self.address {

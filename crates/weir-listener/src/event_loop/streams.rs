@@ -180,7 +180,7 @@ impl EventLoop {
         }
     }
 
-    /// The connection that holds most of unfinished frames, what is to be kept of this one included.
+    /// The connection with the longest unfinished frame, this one's remainder included.
     fn largest_holder(&self, slot: u32, rest: UnreadBytes) -> u32 {
         let mut largest = (slot, rest.len());
         for (index, connection) in self.descriptors.connections() {

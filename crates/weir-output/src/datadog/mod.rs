@@ -71,7 +71,7 @@ pub fn start(
     let host_tags = surroundings.host_tags.to_vec();
     let presence = Presence::new(settings, surroundings.clock.clone(), host_tags);
     let encoder = Box::new(DatadogEncoder::new(settings, expansion).with_presence(presence));
-    // The intake takes points in any order, so what is new goes first.
+    // The intake takes points in any order, so the newest go first.
     let started = Delivery::start(
         name,
         &settings.delivery,

@@ -174,7 +174,7 @@ pub(super) struct EndpointBooks {
     pub failing: bool,
     pub since: i64,
     pub last_error: Option<LastError>,
-    /// The error is a refusal of what was sent, and no failure.
+    /// The error is a refusal of the payload, not a failure.
     pub is_refusal: bool,
     pub retry_at: Option<Duration>,
 }

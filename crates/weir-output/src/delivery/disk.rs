@@ -297,7 +297,7 @@ impl DiskQueue {
         }
     }
 
-    /// Asks the system to put what was appended on the medium.
+    /// Asks the system to synchronise the appended bytes.
     pub fn sync(&mut self) -> io::Result<()> {
         self.writer.as_ref().map_or(Ok(()), |(_, file)| file.sync_data())
     }
@@ -458,7 +458,7 @@ impl DiskQueue {
         file.read_exact_at(&mut bytes, u64::from(record.offset))?;
         let bytes = Bytes::from(bytes);
         let body = bytes.slice(RECORD_HEAD..);
-        // The head is compared as a whole with what it was when written or scanned, both checksums included.
+        // The whole head is compared with the written or scanned one, both checksums included.
         let body_checksum = &bytes[RECORD_HEAD - 8..RECORD_HEAD - 4];
         if crc32fast::hash(&body).to_le_bytes() != body_checksum
             || head(number, record, &body)[..] != bytes[..RECORD_HEAD]
@@ -498,7 +498,7 @@ impl DiskQueue {
         }
     }
 
-    /// Removes a segment's files; returns what was waiting in it on disk alone.
+    /// Removes a segment's files; returns the items that waited in it on disk alone.
     fn remove_segment(&mut self, number: u64) -> Items {
         if self
             .writer

@@ -1,4 +1,4 @@
-//! Delivering one payload: in one request, or, where the receiver refuses what is in it, in parts, until the series is found
+//! Delivering one payload: in one request, or, if the receiver refuses its content, in parts, until the series is found
 //! for which it does. The rest is delivered, and the series is remembered so that it is left out when it comes again.
 
 use std::collections::HashMap;

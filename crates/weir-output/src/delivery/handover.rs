@@ -52,7 +52,7 @@ impl Delivery {
             .any(|place| place.disk.as_deref() == Some(path))
     }
 
-    /// Encodes what was handed over, and returns the encoder if another one shall continue its state.
+    /// Encodes received batches, and returns the encoder if another one continues its state.
     async fn end_encoding(&self, has_heir: bool) -> Option<Box<dyn Encode>> {
         let shared = &self.shared;
         shared.has_heir.fetch_or(has_heir, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! An output stops delivering while another process takes over what it holds, and continues if that fails.
+//! An output stops delivering while another process takes over its queue and state, and continues if that fails.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -118,7 +118,7 @@ struct Shared {
     clock: Clock,
     settings: DeliverySettings,
     limits: MemoryLimits,
-    /// Bytes that the encoder may take of what is for payloads.
+    /// The encoder's part of the memory for payloads.
     reserved: u64,
     /// The size of its state.
     state_bytes: AtomicU64,
@@ -154,7 +154,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Stage {
     Running,
-    /// Encode what is in the inbox, end open payloads, take nothing new.
+    /// Encode the batches in the inbox, end open payloads, take nothing new.
     Draining,
     /// The encoder is done; endpoints deliver until the queues are empty.
     Encoded,
@@ -362,7 +362,7 @@ impl Delivery {
         !self.lineage.is_empty()
     }
 
-    /// Sets what the encoder's state may take, from the next batch on.
+    /// Sets the memory limit of the encoder's state, from the next batch on.
     pub fn limit_state(&self, bytes_max: u64) {
         self.shared.limits.state.store(bytes_max, Ordering::Relaxed);
     }
@@ -566,7 +566,7 @@ impl Shared {
         self.progress.notify_waiters();
     }
 
-    /// Queues what the encoder gave, for all endpoints and the books in one step. `done` is the batch it came from.
+    /// Queues the encoder's payloads, for all endpoints and the books in one step. `done` is the batch it came from.
     fn commit(&self, encoded: Encoded, open: Items, done: Items, sync: bool) {
         let created = self.clock.unix();
         let memory_max = self.memory_max();

@@ -235,12 +235,12 @@ impl Queue {
         }
     }
 
-    /// The payload arrived. Returns what it carried.
+    /// The payload arrived. Returns its items.
     pub fn delivered(&mut self, id: u64) -> Items {
         self.finish(id)
     }
 
-    /// The payload arrived, and the backend refused so much of it. Returns what it took.
+    /// The payload arrived, and the backend refused this many items. Returns the accepted ones.
     pub fn delivered_partly(&mut self, id: u64, rejected: u32) -> Items {
         let Some(payload) = self.in_flight.get(&id).map(|entry| entry.payload.clone()) else {
             return Items::default();

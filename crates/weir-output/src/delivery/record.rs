@@ -120,7 +120,7 @@ pub struct Scan {
     pub gaps: Vec<(u32, u64)>,
     /// End of the last whole record.
     pub end: u64,
-    /// Whether what is behind the end was being written when the process died.
+    /// Whether the bytes behind the end were being written when the process died.
     pub is_torn: bool,
 }
 
@@ -204,7 +204,7 @@ impl Ack {
         bytes
     }
 
-    /// `None` for what is damaged.
+    /// `None` if it is damaged.
     fn parse(segment: u64, bytes: &[u8]) -> Option<Ack> {
         let number = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?);
         let kinds = [Ack::Record(number), Ack::Gap(number), Ack::Index(number)];

@@ -81,7 +81,7 @@ impl SavedStates {
         self.restore_with(name, &lineage, |saved, away| encoder.restore(saved, away));
     }
 
-    /// Lets an output take what was saved under its name, if that is of its lineage. `restore` returns how many series found no
+    /// Lets an output take the state saved under its name, if it is of the same lineage. `restore` returns how many series found no
     /// room.
     pub fn restore_with<E: Display>(
         &self,

@@ -1,4 +1,4 @@
-//! The end of the process, as an output sees it: first what it holds, while packets still come in, then the last flush.
+//! The end of the process for an output: first its queue, while packets still arrive, then the last flush.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Delivery {
         })
     }
 
-    /// Encodes what was handed over and delivers it, for at most `patience`; [`Delivery::shutdown`] follows. An endpoint that fails, or
+    /// Encodes received batches and delivers them, for at most `patience`; [`Delivery::shutdown`] follows. An endpoint that fails, or
     /// that has everything on disk, gets a moment.
     pub async fn deliver_last(&self, patience: Duration) {
         let shared = &self.shared;

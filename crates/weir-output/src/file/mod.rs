@@ -69,7 +69,7 @@ choices! {
 }
 
 choices! {
-    /// When the system is asked to put what was written on the medium.
+    /// The times at which the system is asked to synchronise written data.
     pub enum Fsync {
         /// Never: the system does so by itself, usually within half a minute.
         None: "none",
@@ -240,7 +240,7 @@ impl Transport for Appender {
             loop {
                 // Before the work, which looks at the clock too: time that passes meanwhile counts.
                 let next = clock.now() + age.min(AGE_INTERVAL);
-                // At first for what an earlier process left behind.
+                // At first for files of an earlier process.
                 self.maintain().await;
                 tokio::select! {
                     () = self.work.notified() => {}

@@ -11,7 +11,7 @@ const TEXT_BYTES_MAX: usize = 1 << 31;
 const HAS_HOST: u8 = 1;
 const HAS_INTEGRATION: u8 = 2;
 
-/// The agent's series by what they are called, as they come from bucket to bucket.
+/// The agent's series by name, as they come from bucket to bucket.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     series: Vec<IndexEntry>,

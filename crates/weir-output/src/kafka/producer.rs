@@ -14,7 +14,7 @@ use crate::delivery::{BoxFuture, Clock, Outcome, Payload, Transport};
 /// Interval between requests for the number of partitions. A change is announced for a later time than this.
 const PLAN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Agents spread what they publish over the width of a bucket, but over no more seconds than this: a merge waits longer for each.
+/// Agents spread their records over the width of a bucket, but over no more seconds than this: a merge waits longer for each.
 const SPREAD_MAX: u32 = 10;
 
 /// The route of a payload that any partition may have.
@@ -61,7 +61,7 @@ enum PublishError {
 }
 
 impl Transport for Producer {
-    /// Delivered is what the log has taken. After an error it may have: then the record comes again, with its number.
+    /// A record is delivered once the log has accepted it. After an error that is unknown, so the record is sent again, with its number.
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             let partition = match payload.route {

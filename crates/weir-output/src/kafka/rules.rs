@@ -27,7 +27,7 @@ impl FleetRules {
         }
     }
 
-    /// Calls `with` with what the series is called in the fleet. `None`: a rule drops it.
+    /// Calls `with` with the series' name in the fleet. `None`: a rule drops it.
     pub fn named<T>(
         &mut self,
         series: &Series<'_>,

@@ -10,7 +10,7 @@ use weir_log::{Brokers, Connection};
 use crate::settings::{BatchOutput, OutputType, QueueSettings};
 
 settings! {
-    /// The log, and what goes into it.
+    /// The log, and the content of records.
     pub struct KafkaSettings {
         log: LogConnection = "{}".flat();
         format: Format = "merge"

@@ -66,7 +66,7 @@ pub struct Request {
     open_resource: Option<String>,
     open_scope: Option<Kind>,
     open_metric: Option<(String, Shape)>,
-    /// Bodies of the open messages, each without what is still open inside.
+    /// Bodies of the open messages, each without its open children.
     scopes: Vec<u8>,
     metrics: Vec<u8>,
     points: Vec<u8>,

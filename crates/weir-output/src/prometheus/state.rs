@@ -90,7 +90,7 @@ pub struct Counts {
     pub expired: u64,
 }
 
-pub struct State<M = (), S = ()> {
+pub struct CumulativeState<M = (), S = ()> {
     pub settings: PrometheusSettings,
     forms: Forms,
     weights: Weights,
@@ -129,11 +129,11 @@ pub struct Row<'a> {
     pub is_timestamped: bool,
 }
 
-impl<M: Default, S: Default> State<M, S> {
+impl<M: Default, S: Default> CumulativeState<M, S> {
     pub fn new(settings: PrometheusSettings, weights: Weights, bytes_max: usize) -> Self {
         // `check` of the settings refuses what cannot be compiled.
         let forms = Forms::new(&settings.metrics).expect("the entries were checked");
-        State {
+        CumulativeState {
             settings,
             forms,
             weights,
@@ -227,8 +227,8 @@ impl<M: Default, S: Default> State<M, S> {
         Ok((family, at))
     }
 
-    /// When the state is too large, a native histogram that grew halves its resolution, so that buckets of
-    /// series that are there are bounded as series are.
+    /// When the state is too large, a native histogram that grew halves its resolution, so that the buckets of
+    /// existing series are bounded like the series.
     fn fit(&mut self, family: usize, at: usize, before: usize) {
         if self.heap_bytes() <= self.bytes_max {
             return;
@@ -278,7 +278,7 @@ impl<M: Default, S: Default> State<M, S> {
         let series = &mut self.families[family].series;
         let capacity = series.capacity();
         if series.len() == capacity {
-            // A quarter at a time: most families are small, and doubling a large one would waste what others need.
+            // A quarter at a time: most families are small, and doubling a large one would waste memory.
             series.reserve_exact(capacity / 4 + 1);
         }
         self.bytes +=

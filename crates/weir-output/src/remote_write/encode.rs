@@ -17,7 +17,7 @@ use super::request::{Metadata, Request, STALE, Sample, Times};
 use super::settings::RemoteWriteSettings;
 use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items};
 use crate::prometheus::names::{for_each_label, unescape};
-use crate::prometheus::state::{Family, Row, Seconds, Series, State, Value, is_compound, style};
+use crate::prometheus::state::{Family, Row, Seconds, Series, CumulativeState, Value, is_compound, style};
 use crate::prometheus::{Native, NoState, help};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::timeline::{Moments, Timeline};
@@ -66,7 +66,7 @@ pub struct Facts {
 }
 
 pub struct RemoteWriteEncoder {
-    state: State<OfMetric, OfSeries>,
+    state: CumulativeState<OfMetric, OfSeries>,
     request: Request,
     clock: Clock,
     facts: Arc<Facts>,
@@ -92,7 +92,7 @@ impl RemoteWriteEncoder {
         let as_scrape = settings.as_scrape();
         let quantiles = as_scrape.quantiles.iter().map(|q| format!("{q:?}")).collect();
         let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
-        let state = State::new(as_scrape, weights, bytes_max);
+        let state = CumulativeState::new(as_scrape, weights, bytes_max);
         RemoteWriteEncoder {
             state,
             request: Request::new(settings.version, settings.samples_per_payload_max),

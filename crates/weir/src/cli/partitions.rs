@@ -76,7 +76,7 @@ fn after(arguments: &ArgMatches) -> Result<Duration, Failure> {
     }
 }
 
-/// Partitions that are gone would take what is in them along.
+/// Removed partitions would take their records along.
 fn may_become(plan: &Plan, number: u32) -> Result<(), Failure> {
     let last = plan.at(i64::MAX);
     match number > last {

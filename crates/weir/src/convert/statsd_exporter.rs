@@ -166,7 +166,7 @@ impl Form {
     }
 }
 
-/// Part of a name as part of an expression: names of Prometheus need it for nothing but what stands between groups.
+/// Part of a name as part of an expression: Prometheus' names need it only between groups.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {

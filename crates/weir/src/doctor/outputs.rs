@@ -113,7 +113,7 @@ fn proxy_of(way: &Route) -> Option<(String, String)> {
     }
 }
 
-/// Whether the proxy accepts connections. The checks of endpoints show what it forwards.
+/// Whether the proxy accepts connections. The checks of endpoints show whether it forwards.
 async fn proxy(from: &str, url: &str) -> Finding {
     let Some((host, port)) = host_of(url) else {
         return Finding::error("proxy", from, "it is not a proxy URL")

@@ -159,7 +159,7 @@ impl User {
     }
 }
 
-/// User and groups of a process, from what the kernel shows.
+/// User and groups of a process, from `/proc`.
 fn ids_of(pid: u32) -> Option<(u32, Vec<u32>)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let numbers = |name: &str| -> Option<Vec<u32>> {

@@ -45,7 +45,7 @@ pub const BEGIN: u8 = 7;
 pub const AGAIN: u8 = 8;
 /// Open connections.
 pub const CONNECTIONS: u8 = 9;
-/// With a file that has what a file of state has.
+/// With a file in the format of a state file.
 pub const STATE: u8 = 10;
 /// End of the state, with the lock of the directory.
 pub const END: u8 = 11;

@@ -1,4 +1,4 @@
-//! The running agent: what it is made of, how it starts, changes and ends.
+//! The running agent: its parts, start, reload and end.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;

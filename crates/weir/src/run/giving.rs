@@ -54,7 +54,7 @@ struct StateTransfer {
 }
 
 /// State that the next process continues, and its buckets that are not written there.
-struct State {
+struct FrozenState {
     passing: Arc<Mutex<Passing>>,
     workers: Vec<SavedBucket>,
 }
@@ -322,7 +322,7 @@ impl Giver {
     }
 
     /// Stops every worker in the same bucket, and sends its connections.
-    fn freeze(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<(Account, State), NotGiven> {
+    fn freeze(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<(Account, FrozenState), NotGiven> {
         for _ in 0..ATTEMPTS_MAX {
             channel
                 .send(hand_over::AGAIN, &[], &[])
@@ -342,7 +342,7 @@ impl Giver {
                 .ok_or(NotGiven::BucketsLate)?;
             let first = workers.first().and_then(|saved| saved.bucket);
             if workers.iter().all(|saved| saved.bucket == first) {
-                return Ok((account, State { passing, workers }));
+                return Ok((account, FrozenState { passing, workers }));
             }
             standing.ends.clear();
         }
@@ -403,7 +403,7 @@ impl Giver {
         Ok(sum)
     }
 
-    fn send_state(&self, channel: &Channel, state: State) -> io::Result<()> {
+    fn send_state(&self, channel: &Channel, state: FrozenState) -> io::Result<()> {
         let view = &self.agent.view;
         let mut passing = lock(&state.passing);
         view.outputs.leave(&mut passing, RELAYS_MAX)?;

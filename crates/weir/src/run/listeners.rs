@@ -155,7 +155,7 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
     }
 }
 
-/// The same listeners for readers of what they receive.
+/// The same listeners, for readers of their packets.
 pub fn tap_listeners(
     planned: &[(ListenerConfig, ListenerSettings)],
     bound: &[BoundListener],

@@ -10,7 +10,7 @@ use weir_protocol::ErrorClass;
 
 use super::access::Access;
 use super::books::BoundListener;
-use super::pipeline::{Flushed, Shared, State};
+use super::pipeline::{Flushed, Shared, PipelineState};
 use super::unix_now;
 use super::usage::Usage;
 use crate::admin::status::{Rates, Reasons, Status, sum_of};
@@ -54,7 +54,7 @@ pub fn bad_input(
     })
 }
 
-/// Takes who used how much, and warns of what stands out.
+/// Takes the usage by metric, tag and origin, and warns of outliers.
 pub fn usage(usage: Arc<Usage>) -> Box<dyn FnMut(u16, UsageSummary) + Send> {
     Box::new(move |worker, summary| {
         for line in usage.take(worker, summary, unix_now()) {
@@ -100,7 +100,7 @@ struct ClockLog {
 }
 
 impl ClockLog {
-    fn lines(&mut self, state: &State) -> Vec<String> {
+    fn lines(&mut self, state: &PipelineState) -> Vec<String> {
         let workers = || state.workers.iter().flatten();
         let ahead = workers()
             .map(|worker| worker.counts[WorkerCounter::ClockAheadMs])

@@ -623,7 +623,7 @@ impl Feed {
         }
     }
 
-    /// Does not wait for long: an output drops and counts what it cannot queue.
+    /// Does not wait for long: an output drops and counts batches it cannot queue.
     pub fn take(&self, batch: &Arc<Batch>) {
         self.list.iter().for_each(|running| running.output.take(batch));
         if batch.last {

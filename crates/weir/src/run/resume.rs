@@ -393,7 +393,7 @@ impl Keeper {
         }
     }
 
-    /// Saves the workers' state. `Err`: what is lost.
+    /// Saves the workers' state. `Err`: the loss.
     pub fn leave(
         &self,
         leaving: Leaving,

@@ -9,7 +9,7 @@ use landlock::{
 
 use super::plan::Plan;
 
-/// The newest tested version. On older kernels the crate omits what they do not support.
+/// The newest tested version. On older kernels the crate omits unsupported rights.
 const KNOWN: ABI = ABI::V7;
 
 /// Why files are not restricted.

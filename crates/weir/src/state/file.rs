@@ -33,7 +33,7 @@ const PIECE: u8 = 7;
 /// The header of a piece.
 const WORKER_BYTES: usize = 2;
 
-/// Read at a time of what is not kept.
+/// Bytes per read of skipped data.
 const SKIP_BYTES: u64 = 64 << 10;
 
 /// Why state is unusable. `samples`: the samples in its open bucket, which are lost.

@@ -321,7 +321,7 @@ impl Leaving {
     }
 }
 
-/// All of it but pieces and what waits for outputs.
+/// All of it but pieces and queued payloads.
 pub fn write(content: &Content, to: impl Write) -> io::Result<u64> {
     let mut writer = StateWriter::new(to)?;
     writer.meta(&content.meta)?;

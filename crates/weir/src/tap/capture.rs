@@ -10,7 +10,7 @@ use weir_ingest::{TapBlock, TappedPacket};
 use super::message::{MessageFilter, lines};
 use super::{Next, TapListener, Tapped, Taps, clock_offset};
 use crate::capture_file::{
-    Captured, Entity, EntityId, State, credentials, header, write_packet, write_state,
+    Captured, Entity, EntityId, CaptureState, credentials, header, write_packet, write_state,
 };
 use crate::streams::Permit;
 
@@ -55,7 +55,7 @@ pub fn start(
         pieces,
         out: header().to_vec(),
         bytes: 0,
-        state: State::default(),
+        state: CaptureState::default(),
         _only: only,
     };
     std::thread::Builder::new()
@@ -72,7 +72,7 @@ struct Capture {
     out: Vec<u8>,
     /// Bytes sent.
     bytes: u64,
-    state: State,
+    state: CaptureState,
     _only: OwnedSemaphorePermit,
 }
 

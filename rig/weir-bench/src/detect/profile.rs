@@ -180,7 +180,7 @@ impl Profile {
 /// File with the time that threads waited for mutexes, in nanoseconds.
 const MUTEX_WAIT: &str = "mutex-wait-ns";
 
-/// Takes what a target offers, and what can be seen of it from outside. Returns notes about what was not there.
+/// Takes a target's own profiles, and those seen from outside. Returns notes about missing ones.
 fn take(target: &Profiled) -> Vec<String> {
     thread::scope(|scope| {
         let waited = scope.spawn(|| waits::mutexes(target.pid, target.window));
@@ -200,7 +200,7 @@ fn take(target: &Profiled) -> Vec<String> {
     })
 }
 
-/// Fetches what a target offers while the load runs: the CPU profile covers the window, the others are taken at its end.
+/// Fetches a target's profiles while the load runs: the CPU profile covers the window, the others are taken at its end.
 fn fetch(base: &str, folder: &Path, window: Duration) -> Vec<String> {
     let base = base.trim_end_matches('/');
     let mut notes = Vec::new();

@@ -15,7 +15,7 @@ use weir_rig_base::address::{Address, parse_resolved};
 use weir_rig_base::{cpu, signal};
 use weir_units::parse_duration;
 
-/// Receives packets, does the least one can do with them, and says what it cost.
+/// Receives packets at the lowest possible cost, and reports that cost.
 ///
 /// Prints one JSON line when it listens ({"listening": ADDRESS, "pid": ..., "cpu": ...}) and one with the result
 /// when it ends: after SIGTERM, SIGINT, --duration, or --until-idle of silence once traffic was seen.

@@ -27,7 +27,7 @@ pub struct Args {
     keep: u32,
     #[arg(long, value_parser = parse_duration)]
     duration: Duration,
-    /// Write what was written, as counts and digest, to this file.
+    /// Write counts and digest of the written data to this file.
     #[arg(long)]
     manifest: Option<PathBuf>,
 }
@@ -144,7 +144,7 @@ pub struct TreeArgs {
     duration: Duration,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write what was done, as counts and digest, to this file.
+    /// Write counts and digest of the work to this file.
     #[arg(long)]
     manifest: Option<PathBuf>,
 }

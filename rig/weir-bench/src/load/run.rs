@@ -69,7 +69,7 @@ pub struct Args {
     /// Send a numbered gauge `weir.load.marker` this often, for end-to-end delay: 100ms.
     #[arg(long, value_parser = parse_duration)]
     markers: Option<Duration>,
-    /// Write the truth of what was sent here.
+    /// Write the manifest of sent messages to this file.
     #[arg(long)]
     manifest: Option<PathBuf>,
     /// Put one row per context in the manifest, with the exact values an agent must come to.

@@ -17,7 +17,7 @@ pub struct PayloadLimits {
     pub points: usize,
 }
 
-/// The endpoint of a path and what it accepts; none for paths the intake does not have.
+/// The endpoint of a path and its limits; none for paths the intake does not have.
 pub fn limits(path: &str) -> Option<PayloadLimits> {
     const MIB: usize = 1 << 20;
     let limits = |compressed, uncompressed| PayloadLimits {

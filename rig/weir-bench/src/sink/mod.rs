@@ -31,7 +31,7 @@ use weir_rig_base::address::{Address, parse_resolved};
 use weir_rig_base::signal;
 use weir_units::parse_duration;
 
-/// Receives what an agent sends, decodes it, writes it down, compares it with the truth of a load.
+/// Receives an agent's output, decodes and records it, and compares it with the manifest of a load.
 ///
 /// Prints one JSON line per listener ({"listening": KIND, "address": ...}), then {"ready": true}, and one with the
 /// result when it ends: after SIGTERM, SIGINT, --duration, --until-idle or --scrape-count. While it runs, its HTTP
@@ -68,10 +68,10 @@ pub struct Args {
     /// The manifest of a load, read at the end; compare with it, exit 1 when something differs.
     #[arg(long, value_name = "MANIFEST")]
     oracle: Option<PathBuf>,
-    /// Leave out metrics and checks whose name starts with this, repeatable: what the agent says about itself.
+    /// Leave out metrics and checks whose name starts with this, repeatable: the agent's own metrics.
     #[arg(long, value_name = "PREFIX")]
     ignore_prefix: Vec<String>,
-    /// Leave out tags with this key, repeatable: what the agent adds.
+    /// Leave out tags with this key, repeatable: tags added by the agent.
     #[arg(long, value_name = "KEY")]
     ignore_tag: Vec<String>,
     /// Allowed relative error of sums.

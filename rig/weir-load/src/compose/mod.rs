@@ -1,6 +1,6 @@
 //! The run phase: composes packets from the model's pieces, without allocation.
 //!
-//! A composer is a function of (model, connection): each run gives the same packets, so the oracle can reconstruct what was sent without
+//! A composer is a function of (model, connection): each run gives the same packets, so the oracle can reconstruct the sent packets without
 //! watching the run.
 
 mod churn;

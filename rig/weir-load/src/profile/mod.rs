@@ -579,7 +579,7 @@ impl fmt::Display for ProfileError {
 impl std::error::Error for ProfileError {}
 
 impl Profile {
-    /// Reads YAML. The error carries line, column and what is allowed.
+    /// Reads YAML. The error has line, column and the allowed values.
     pub fn from_yaml(text: &str) -> Result<Profile, ProfileError> {
         let profile: Profile =
             serde_saphyr::from_str(text).map_err(|error| ProfileError(error.to_string()))?;

@@ -11,7 +11,7 @@ use crate::cli::recent::BookSeries;
 use crate::failure::Failure;
 
 /// The screen as lines.
-fn drawn(state: &mut State, columns: u16, rows: u16) -> String {
+fn drawn(state: &mut TopState, columns: u16, rows: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
     terminal.draw(|frame| draw(state, 1000, frame)).unwrap();
     terminal.backend().to_string()
@@ -145,7 +145,7 @@ fn a_metric_is_drawn_in_braille_with_a_legend() {
 
 #[test]
 fn an_agent_that_is_away_is_said_to_be_and_its_numbers_stay() {
-    let mut state = State::default();
+    let mut state = TopState::default();
     state.take(Err(Failure::runtime("no agent at http://127.0.0.1:1")));
     shows(&drawn(&mut state, 80, 10), &["✗ no agent at http://127.0.0.1:1"]);
     let mut state = super::super::state::tests::state();

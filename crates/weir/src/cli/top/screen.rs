@@ -12,7 +12,7 @@ use ratatui::crossterm::execute;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::data::{ScreenRequest, keep_asking};
-use super::state::{Next, State};
+use super::state::{Next, TopState};
 use super::{Happening, draw};
 use crate::failure::Failure;
 
@@ -49,7 +49,7 @@ fn show(
     happenings: &Receiver<Happening>,
     wants: &Sender<ScreenRequest>,
 ) -> io::Result<()> {
-    let mut state = State::default();
+    let mut state = TopState::default();
     let mut asked = ScreenRequest::default();
     loop {
         terminal.draw(|frame| draw::draw(&mut state, unix_now(), frame))?;

@@ -129,7 +129,7 @@ pub struct Loss {
 }
 
 #[derive(Debug, Default)]
-pub struct State {
+pub struct TopState {
     pub tab: Tab,
     /// The selected row of each tab.
     chosen: [usize; 5],
@@ -147,7 +147,7 @@ pub struct State {
     pub away: Option<String>,
 }
 
-impl State {
+impl TopState {
     /// Takes the agent's answer or the error. Known data stays.
     pub fn take(&mut self, answered: Result<Snapshot, Failure>) {
         match answered {

@@ -11,7 +11,7 @@ use crate::admin::status::{MemoryShare, ReloadStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, NotReady, ScrapeRequest};
 use crate::budget::{Budget, Share};
 use crate::run::ledger;
-use crate::run::pipeline::State;
+use crate::run::pipeline::PipelineState;
 use crate::run::scrape::ScrapeOutput;
 use crate::sandbox::SandboxStatus;
 use crate::signals::Reloaded;
@@ -67,7 +67,7 @@ impl View {
         } else {
             status.memory.used = bytes;
         }
-        ledger::fill(&mut status, &self.budget, &State::default());
+        ledger::fill(&mut status, &self.budget, &PipelineState::default());
         overflows(&mut status);
         status
     }

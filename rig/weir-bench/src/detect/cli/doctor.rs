@@ -1,4 +1,4 @@
-//! Checks whether this machine can measure, and reports what is missing and the consequence.
+//! Checks whether this machine can measure, and reports missing requirements and their consequences.
 
 use super::out;
 use crate::detect::run::{self, Refusal};

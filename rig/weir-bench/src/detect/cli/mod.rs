@@ -35,7 +35,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Print experiments, suites and targets, or one experiment as it resolves for a target.
     Show(ShowArgs),
-    /// Can this machine measure? Says what is missing and what it costs.
+    /// Check whether this machine can measure; report missing requirements and their cost.
     Doctor(doctor::Args),
     /// A load, a target and a sink whose truth is known, to measure the detector itself.
     #[command(subcommand, hide = true)]
@@ -170,7 +170,7 @@ pub struct ReportArgs {
     /// Terminal: all other dimensions too, not only those that changed.
     #[arg(long)]
     all: bool,
-    /// Markdown: what a positive change means.
+    /// Markdown: the meaning of a positive change.
     #[arg(long, value_enum, default_value = "higher")]
     positive: Positive,
 }

@@ -154,7 +154,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Whether nothing must be started: the target itself reports what it delivered.
+    /// Whether nothing must be started: the target itself reports its deliveries.
     pub fn is_target(&self) -> bool {
         self.kind.starts_with("target-")
     }
