@@ -365,7 +365,7 @@ pub const fn flattened<const N: usize>(declared: &[Setting]) -> [Setting; N] {
 ///
 /// The text is the default as the file would have it, and what follows are methods of [`Setting`]. The struct can be read from
 /// every source ([`Section`](crate::Section)), from one value in a list ([`Typed::read`]), and describes itself (`SETTINGS`).
-/// Settings that there were may follow as `gone &[Gone { .. }]`.
+/// Removed settings may follow as `gone &[RemovedSetting { .. }]`.
 #[macro_export]
 macro_rules! settings {
     (

@@ -1,4 +1,4 @@
-//! The last minutes of every series, for people: bounded memory, exact values, queries.
+//! The last minutes of every series, for users: bounded memory, exact values, queries.
 //!
 //! ```text
 //! batch of a flush -> open buckets (one column of ids and values each)

@@ -1,4 +1,4 @@
-//! A look at a log for people who ask why nothing arrives. Nothing is made or changed.
+//! A look at a log for users who ask why nothing arrives. Nothing is made or changed.
 
 use crate::{Connection, Error};
 

@@ -128,7 +128,7 @@ impl ProbeResult {
     }
 }
 
-/// Why it is not reached, in one line for people.
+/// Why it is not reached, in one line for users.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     #[error("nothing answered within {} s", PATIENCE.as_secs())]

@@ -34,7 +34,7 @@ func (p *packets) Write(b []byte) (int, error) {
 
 func (*packets) Close() error { return nil }
 
-// client has the methods of both clients, without those whose types differ.
+// client has the methods that have the same types in both clients.
 type client interface {
 	Gauge(string, float64, []string, float64) error
 	GaugeWithTimestamp(string, float64, []string, float64, time.Time) error

@@ -237,7 +237,7 @@ impl Converter {
     }
 
     fn graphite(&mut self, options: &[(Key, Node)]) {
-        // What stands without being told.
+        // gostatsd's defaults.
         let (mut address, mut prefix) = ("localhost:2003", "stats");
         let mut kinds = [
             ("counter", "counters"),

@@ -12,7 +12,7 @@ const SHOWN_BYTES: usize = 4096;
 /// Bytes shown on either side of the error in a longer message.
 const AROUND_BYTES: usize = 1024;
 
-/// A message, for people.
+/// A message, for users.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TailMessage {
     /// Unix seconds of its receipt.

@@ -1,4 +1,4 @@
-//! What is on the screen, without a terminal.
+//! The content of the screen, without a terminal.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

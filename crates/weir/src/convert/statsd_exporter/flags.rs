@@ -133,8 +133,8 @@ impl Flags {
         self.settings.push((key, value));
     }
 
-    /// How messages are read. Where flags name listeners, it is said of these alone: one that is added later, for clients of another
-    /// kind, reads as weir does.
+    /// Settings for reading messages. If flags name listeners, they apply to these alone: one that is added later, for clients of another
+    /// kind, uses weir's defaults.
     pub fn write_reading(&self, out: &mut String) {
         let styles = self.tag_styles().join(", ");
         if self.settings.is_empty() {

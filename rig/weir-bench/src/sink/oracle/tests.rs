@@ -71,7 +71,7 @@ fn sketch(metric: &str, cnt: i64, sum: f64, min: f64, max: f64) -> Point {
     }
 }
 
-/// What a correct agent sends for `manifest(&["c", "g", "s", "d", "h"])`, in two buckets.
+/// Output of a correct agent for `manifest(&["c", "g", "s", "d", "h"])`, in two buckets.
 fn faithful() -> Vec<Point> {
     vec![
         number("m.c", PointKind::Rate, 10.0, 1.0),
