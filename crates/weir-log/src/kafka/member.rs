@@ -24,6 +24,8 @@ struct News {
     /// Proof for the generation of the last assignment that we know. It proves nothing for another generation.
     proof: Option<ConsumerGroupMetadata>,
     proofs: u64,
+    /// The client leaves the group. It may not be asked for a proof then: the group no longer answers, and the question has no end.
+    is_leaving: bool,
 }
 
 pub(crate) struct Listening {
@@ -64,8 +66,10 @@ impl ConsumerContext for Listening {
             self.note(list, true);
         }
         let mut news = self.news();
-        news.proof = client.group_metadata();
-        news.proofs += 1;
+        if !news.is_leaving {
+            news.proof = client.group_metadata();
+            news.proofs += 1;
+        }
     }
 }
 
@@ -203,6 +207,13 @@ impl Member {
                 Err(self.last_failure.explain(doing, error))
             }
         }
+    }
+}
+
+/// The client leaves the group when it is dropped, after this, and reports that its partitions are revoked.
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.client.context().news().is_leaving = true;
     }
 }
 
