@@ -21,7 +21,7 @@ names="--remap-path-prefix=$root=/weir --remap-path-prefix=$build=/build --remap
 links="-C link-arg=-Wl,--build-id=sha1 -C link-arg=-Wl,-z,pack-relative-relocs"
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static $names $links"
 
-# C is compiled by this: OpenSSL writes the flags that it is told into the library, and those would name directories.
+# C is compiled by this: OpenSSL writes its compiler flags into the library, and those would name directories.
 mkdir -p "$build/compiler" "$into"
 compiler=$(command -v cc)
 for name in cc gcc; do

@@ -36,7 +36,7 @@ end() {
   done
   fail "the agent does not end"
 }
-# The packages' scripts find a service manager that tells what was asked of it.
+# The packages' scripts find a service manager that logs its requests.
 printf '#!/bin/sh\necho "$*" >>/tmp/systemctl.log\n' >/usr/local/bin/systemctl
 chmod 755 /usr/local/bin/systemctl
 mkdir -p /run/systemd/system

@@ -12,7 +12,7 @@ import (
 // core.
 type scope struct {
 	core *core
-	// id tells scopes apart in keys.
+	// id distinguishes scopes in keys.
 	id        uint64
 	namespace string
 	// prefix is namespace as it is written.

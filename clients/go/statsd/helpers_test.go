@@ -35,7 +35,7 @@ type recorder struct {
 	closed  bool
 	// block, if set, holds up every write until it is closed.
 	block chan struct{}
-	// entered, if set, is told of every write that begins.
+	// entered, if set, is called at the start of every write.
 	entered chan struct{}
 }
 

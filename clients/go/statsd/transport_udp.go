@@ -95,7 +95,7 @@ func (t *udpTransport) Write(b []byte) (int, error) {
 // reopenPause bounds how often a refusal opens a socket: each leaves a conntrack entry behind.
 const reopenPause = time.Second
 
-// refused sends a packet in whose place the kernel told that an earlier one found nobody. It returns that error
+// refused sends a packet again after the kernel reported that an earlier one was refused. It returns that error
 // nevertheless: the earlier one was counted as sent, so that this one is counted as lost instead.
 func (t *udpTransport) refused(b []byte, cause error) error {
 	if time.Since(t.reopened) >= reopenPause {

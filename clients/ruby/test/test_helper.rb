@@ -259,7 +259,7 @@ module Support
     @servers.last
   end
 
-  # A client as in production, that flushes when told to.
+  # A client as in production that flushes on request.
   def network_client(server, **options)
     sink_options = options.slice(:buffer_capacity, :max_packet_size, :overflow)
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server), **sink_options)

@@ -553,15 +553,15 @@ impl Resolver<'_, '_> {
 
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is neither a host nor a URL; write 10.0.0.1 or https://10.0.0.1:10250")]
-struct NoKubelet(String);
+struct KubeletUrlError(String);
 
-fn kubelet_url(text: &str) -> Result<String, NoKubelet> {
+fn kubelet_url(text: &str) -> Result<String, KubeletUrlError> {
     if text.is_empty() {
         Ok(String::new())
     } else if text.starts_with("https://") || text.starts_with("http://") {
         Ok(text.trim_end_matches('/').to_owned())
     } else if text.contains("://") || text.contains(['/', '@', ' ']) {
-        Err(NoKubelet(text.to_owned()))
+        Err(KubeletUrlError(text.to_owned()))
     } else if text.parse::<std::net::Ipv6Addr>().is_ok() {
         Ok(format!("https://[{text}]:10250"))
     } else if text.contains(':') {

@@ -109,15 +109,15 @@ struct SeriesEntry {
 
 /// Why data from another process is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreign(pub &'static str);
+pub struct AdoptError(pub &'static str);
 
-impl std::fmt::Display for Foreign {
+impl std::fmt::Display for AdoptError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(self.0)
     }
 }
 
-impl std::error::Error for Foreign {}
+impl std::error::Error for AdoptError {}
 
 /// Numbered slots that are reused.
 #[derive(Debug)]
@@ -289,7 +289,7 @@ impl Dictionary {
     }
 
     /// Adds the series of another process under their numbers, and keeps them until [`Dictionary::adopted`]. The dictionary must be empty.
-    pub fn adopt(&mut self, known: &KnownSeries<'_>) -> Result<(), Foreign> {
+    pub fn adopt(&mut self, known: &KnownSeries<'_>) -> Result<(), AdoptError> {
         let is_known = |series: &SeriesEntry| {
             (series.name as usize) < known.names.len() && (series.list as usize) < known.lists.len()
         };
@@ -299,7 +299,7 @@ impl Dictionary {
             || !known.series.iter().all(is_known)
             || ids_end > known.series.len().saturating_mul(IDS_PER_SERIES_MAX)
         {
-            return Err(Foreign("series are there already, or do not fit their names"));
+            return Err(AdoptError("series are there already, or do not fit their names"));
         }
         let names: Vec<u32> = known
             .names

@@ -23,7 +23,7 @@ mod store;
 
 pub use answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
 pub use carried::Part;
-pub use dictionary::{Foreign, Key, Labels, SeriesKind};
+pub use dictionary::{AdoptError, Key, Labels, SeriesKind};
 pub use names::{Metric, MetricSort, MetricsRequest, TagKey, TagValue, matches};
 pub use query::{Function, GROUPS_MAX, Query, QueryError, STEPS_MAX};
 pub use store::{Figures, History};

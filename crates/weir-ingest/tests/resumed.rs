@@ -203,7 +203,7 @@ proptest! {
     }
 }
 
-/// The samples that lie in the open bucket are known, so that their loss can be told.
+/// The samples in the open bucket are known, so that their loss can be reported.
 #[test]
 fn the_open_bucket_knows_its_samples() {
     let mut first = ingest(START, 1, false);

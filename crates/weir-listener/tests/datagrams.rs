@@ -246,7 +246,7 @@ fn attached_descriptors_are_closed_and_the_packet_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     for pass_credentials in [false, true] {
         let mut harness = Harness::new();
-        // The UDP listener makes the ring ask for drop counters now and then.
+        // The UDP listener makes the ring ask for drop counters at intervals.
         harness.listen(&config("udp://127.0.0.1:0"));
         let path = directory.path().join("dsd.socket");
         let mut asked = config(&format!("unixgram://{}", path.display()));

@@ -18,7 +18,7 @@ pub struct LogFacts {
 pub enum Obstacle {
     /// The address does not answer.
     Address,
-    /// They answer, and TLS does not come about.
+    /// The brokers answer, but the TLS handshake fails.
     Tls,
     /// They do not accept who we are.
     Login,

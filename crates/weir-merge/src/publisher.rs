@@ -164,7 +164,7 @@ impl Publisher {
         self.put(place, facts, state);
     }
 
-    /// The records of the bucket: at least one per partition, even without series, because it tells that the agent is alive and the bucket
+    /// The records of the bucket: at least one per partition, even without series, because it shows that the agent is alive and the bucket
     /// complete. `is_last`: the agent ends.
     pub fn close(&mut self, is_last: bool) -> Closing {
         let closing = self.close_where(is_last, |_| true);

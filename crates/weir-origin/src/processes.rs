@@ -118,7 +118,7 @@ impl Processes {
         }
     }
 
-    /// Checks a process that continues to send. Its start time tells a reused number, which costs one read. Its control group is read again
+    /// Checks a process that continues to send. Its start time shows a reused number, which costs one read. Its control group is read again
     /// once a minute.
     pub fn recheck(&mut self, pid: i32, now: Instant) -> Option<Change> {
         let before = match self.known.get_mut(&pid) {

@@ -107,15 +107,15 @@ pub struct ProbeResult {
 pub enum AnswerError {
     KeyRefused,
     ProxyRefused,
-    NoSuchPath,
-    ServerFails,
-    /// Brokers answer, and TLS does not come about.
-    NoTls,
+    PathNotFound,
+    ServerError,
+    /// Brokers answer, but the TLS handshake fails.
+    TlsFailed,
     NotAllowed,
-    /// There is none, and it is not known whether it can be made.
+    /// The topic does not exist, and it is unknown whether it can be created.
     NoTopic,
-    /// Records of the topic have the time of their senders.
-    SendersTime,
+    /// Messages of the topic have their senders' timestamps.
+    SenderTimestamps,
 }
 
 impl ProbeResult {
@@ -207,7 +207,7 @@ async fn look_at(brokers: Brokers) -> Result<ProbeResult, ProbeError> {
     };
     match error {
         (Obstacle::Address, error) => Err(ProbeError::Brokers(error)),
-        (Obstacle::Tls, error) => error_of(AnswerError::NoTls, error),
+        (Obstacle::Tls, error) => error_of(AnswerError::TlsFailed, error),
         (Obstacle::Login, error) => error_of(AnswerError::KeyRefused, error),
         (Obstacle::Rights, error) => error_of(AnswerError::NotAllowed, error),
     }
@@ -218,7 +218,7 @@ fn judged_topic(topic: &str, seen: &LogFacts) -> ProbeResult {
         (None, _) => ("there is no topic".to_owned(), Some(AnswerError::NoTopic)),
         (Some(_), Some(false)) => (
             "without message.timestamp.type=LogAppendTime: the topic".to_owned(),
-            Some(AnswerError::SendersTime),
+            Some(AnswerError::SenderTimestamps),
         ),
         (Some(partitions), _) => (format!("{partitions} partitions in topic"), None),
     };
@@ -257,8 +257,8 @@ fn judged(answer: &Answer) -> ProbeResult {
     let error = match answer.status {
         401 | 403 => Some(AnswerError::KeyRefused),
         407 => Some(AnswerError::ProxyRefused),
-        404 => Some(AnswerError::NoSuchPath),
-        500.. => Some(AnswerError::ServerFails),
+        404 => Some(AnswerError::PathNotFound),
+        500.. => Some(AnswerError::ServerError),
         _ => None,
     };
     let date = answer.headers.get(DATE).and_then(|date| date.to_str().ok());

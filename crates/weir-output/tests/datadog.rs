@@ -13,7 +13,7 @@ use weir_output::datadog::{self, DatadogEncoder, RequestKind, route};
 use weir_output::delivery::{Clock, Encode, Encoded, Items, Reason};
 use weir_output::settings::{Compression, DatadogSettings, SeriesFormat};
 
-/// Delivers what the agent makes of the messages and returns what arrived.
+/// Delivers the agent's output for the messages and returns the received payloads.
 async fn deliver(messages: &str, change: impl FnOnce(&mut DatadogSettings)) -> Vec<Request> {
     let intake = Intake::start(|_| Reply::Status(202)).await;
     let mut settings = datadog(&intake.url());

@@ -436,7 +436,7 @@ proptest! {
     }
 }
 
-/// The same in the eyes of the protocol's owners: none of it is refused, and their parsers agree.
+/// Checked with the protocol owners' own parsers: they refuse nothing and agree.
 #[test]
 fn names_that_nobody_expects() {
     let names = [

@@ -45,7 +45,7 @@ struct Packer {
     relay: Relay,
     ports: Vec<Port>,
     sent: u64,
-    /// By target: lines for which there was no buffer, to be told with the next block, as the worker does.
+    /// By target: lines for which there was no buffer, reported with the next block, as the worker does.
     no_buffer: BTreeMap<usize, u64>,
 }
 
@@ -61,7 +61,7 @@ impl Packer {
         }
     }
 
-    /// Gives each line to its target, in buffers of a few; what finds no buffer is told with the next.
+    /// Gives each line to its target, in buffers of a few; lines without a buffer are reported with the next.
     fn send(&mut self, lines: &[String]) {
         let routes = self.relay.routes().get();
         let mut of_target: BTreeMap<usize, Vec<&String>> = BTreeMap::new();

@@ -145,7 +145,7 @@ impl Recent {
     }
 
     /// Adds a part from another process, before anything else.
-    pub fn adopt(&self, of: HistoryKind, part: Part<'_>) -> Result<(), weir_history::Foreign> {
+    pub fn adopt(&self, of: HistoryKind, part: Part<'_>) -> Result<(), weir_history::AdoptError> {
         self.of(of)
             .write()
             .unwrap_or_else(PoisonError::into_inner)

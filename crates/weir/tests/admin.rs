@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use weir::admin::caller::Hosts;
 use weir::admin::contexts::{ContextReport, MetricRow};
-use weir::admin::explain::{ExplainRequest, Explanation, Unexplained};
+use weir::admin::explain::{ExplainRequest, Explanation, ExplainError};
 use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{
     AdminServer, AdminSource, Answer, ConnectionLimits, Exposition, ExpositionBody, NotReady, ScrapeRequest,
@@ -65,7 +65,7 @@ impl AdminSource for Double {
         })
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, ExplainError>> {
         Box::pin(async move {
             Ok(Explanation {
                 line: format!("{} of {:?}", request.line, request.pid),

@@ -100,7 +100,7 @@ fn what_no_listener_wants_is_closed_and_forgotten() {
     agent.stop();
 }
 
-/// A manager that keeps nothing is told nothing, and sockets end with the process.
+/// A manager that keeps nothing gets no descriptors, and sockets end with the process.
 #[test]
 fn without_a_store_socket_files_go_with_the_process() {
     let mut manager = Manager::new();

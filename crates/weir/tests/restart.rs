@@ -282,7 +282,7 @@ fn a_kill_costs_what_came_since_the_last_checkpoint_and_says_so() {
     let lost = format!("weir_saved_state_lost_samples_total {}", number("samples_lost"));
     assert!(next.scrape().contains(&lost));
     next.agent.stop();
-    // An end that was none is told once, and a good one is none.
+    // A kill is reported once, and a clean end is not reported.
     let last = place.start(LONG);
     assert_eq!(last.status()["state"]["kills"], 1);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! `weir-bench load`, the real binary: what it sends is what it says, bad input is told with exit code 2, a target that is
+//! `weir-bench load`, the real binary: its report equals the sent packets, bad input gives exit code 2, a target that is
 //! missing or dies with 3, and nothing stays behind.
 
 use serde_json::Value;

@@ -134,7 +134,7 @@ pub struct Connection {
 
 /// Why a request gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoSlot {
+pub enum TooManyRequests {
     #[error("{requests} requests of {peer} are under way")]
     OfPeer { requests: usize, peer: IpAddr },
     #[error("{requests} requests are under way")]
@@ -148,18 +148,18 @@ impl Connection {
     }
 
     /// Takes a slot for a request, held until the guard is dropped and the answer was sent.
-    pub fn begin(self: &Arc<Self>) -> Result<Slot, NoSlot> {
+    pub fn begin(self: &Arc<Self>) -> Result<Slot, TooManyRequests> {
         let limits = &self.all.limits;
         let mut held = lock(&self.all.held);
         if !self.has_slot.load(Ordering::Relaxed) {
             let of_peer = held.requests_of.get(&self.peer).copied().unwrap_or(0);
             if of_peer >= limits.requests_per_peer {
                 let (requests, peer) = (of_peer, self.peer);
-                return Err(NoSlot::OfPeer { requests, peer });
+                return Err(TooManyRequests::OfPeer { requests, peer });
             }
             if held.requests >= limits.requests {
                 let requests = held.requests;
-                return Err(NoSlot::OfAll { requests });
+                return Err(TooManyRequests::OfAll { requests });
             }
             held.requests += 1;
             *held.requests_of.entry(self.peer).or_default() += 1;

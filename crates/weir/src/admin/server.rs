@@ -22,8 +22,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::api;
 use super::caller::{self, Hosts};
-use super::connections::{Connection, ConnectionLimits, Connections, NoSlot, Slot, Timed};
-use super::explain::{ExplainRequest, Unexplained};
+use super::connections::{Connection, ConnectionLimits, Connections, TooManyRequests, Slot, Timed};
+use super::explain::{ExplainRequest, ExplainError};
 use super::page;
 use super::query::Query;
 use super::taps;
@@ -290,7 +290,7 @@ fn ready(source: &dyn AdminSource) -> Answer {
     }
 }
 
-fn busy(reason: NoSlot) -> Answer {
+fn busy(reason: TooManyRequests) -> Answer {
     let message = format!("{reason}; try again\n");
     let mut answer = text(StatusCode::SERVICE_UNAVAILABLE, message);
     answer
@@ -474,10 +474,10 @@ fn explain_request(query: &Query<'_>) -> Result<ExplainRequest, HttpError> {
     Ok(ExplainRequest { line, pid, listener })
 }
 
-fn refused_explanation(unexplained: &Unexplained) -> HttpError {
+fn refused_explanation(unexplained: &ExplainError) -> HttpError {
     let status = match unexplained {
-        Unexplained::ReceivesNone => StatusCode::NOT_FOUND,
-        Unexplained::NoSuchListener { .. } | Unexplained::ReadDifferently { .. } => StatusCode::BAD_REQUEST,
+        ExplainError::ReceivesNone => StatusCode::NOT_FOUND,
+        ExplainError::NoSuchListener { .. } | ExplainError::ReadDifferently { .. } => StatusCode::BAD_REQUEST,
     };
     HttpError(status, unexplained.to_string())
 }

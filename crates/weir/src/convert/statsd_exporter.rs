@@ -180,7 +180,7 @@ fn escaped(text: &str) -> String {
 
 /// Why a mapping is left out.
 #[derive(Debug, thiserror::Error)]
-enum LeftOut {
+enum MappingError {
     #[error("this mapping has no match")]
     NoMatch,
     #[error("{0}: {1:?} is not known; the mapping is left out")]
@@ -305,11 +305,11 @@ impl Converter {
         &self,
         pattern: &str,
         [match_type, action, kind]: [&str; 3],
-    ) -> Result<(bool, bool, &'static str), LeftOut> {
+    ) -> Result<(bool, bool, &'static str), MappingError> {
         if pattern.is_empty() {
-            return Err(LeftOut::NoMatch);
+            return Err(MappingError::NoMatch);
         }
-        let unknown = |key, text: &str| LeftOut::Unknown(key, text.to_owned());
+        let unknown = |key, text: &str| MappingError::Unknown(key, text.to_owned());
         let is_regex = match match_type {
             "" => self.default_is_regex,
             "regex" => true,

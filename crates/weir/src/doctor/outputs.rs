@@ -152,11 +152,11 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
             .remedy("the receiver does not accept the key, token or password"),
         Some(AnswerError::ProxyRefused) => Finding::error("endpoint", subject, reached.found)
             .remedy("write the proxy's user and password into its URL: http://user:password@proxy:3128"),
-        Some(AnswerError::NoSuchPath) => Finding::warning("endpoint", subject, reached.found)
+        Some(AnswerError::PathNotFound) => Finding::warning("endpoint", subject, reached.found)
             .remedy("check the path of the URL, and whether the receiver is enabled there"),
-        Some(AnswerError::ServerFails) => Finding::warning("endpoint", subject, reached.found)
+        Some(AnswerError::ServerError) => Finding::warning("endpoint", subject, reached.found)
             .remedy("the receiver has an error, or its gateway cannot reach it: see its log"),
-        Some(AnswerError::NoTls) => Finding::error("endpoint", subject, reached.found).remedy(
+        Some(AnswerError::TlsFailed) => Finding::error("endpoint", subject, reached.found).remedy(
             "set `tls.enabled` if the brokers' port uses TLS, and unset it if not; `tls.ca_file` names a private certificate authority",
         ),
         Some(AnswerError::NotAllowed) => Finding::error("endpoint", subject, reached.found)
@@ -164,7 +164,7 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
         Some(AnswerError::NoTopic) => Finding::warning("endpoint", subject, reached.found).remedy(
             "none if this user may create topics, because the agent then creates it; otherwise create it as in docs/fleet.md",
         ),
-        Some(AnswerError::SendersTime) => Finding::error("endpoint", subject, reached.found)
+        Some(AnswerError::SenderTimestamps) => Finding::error("endpoint", subject, reached.found)
             .remedy("set message.timestamp.type=LogAppendTime for the topic: the timestamps of the brokers are the clock of the log"),
     };
     (finding, date)

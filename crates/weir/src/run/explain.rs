@@ -6,7 +6,7 @@ use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_origin::{OriginExplanation, Origins};
 use weir_protocol::{Kind, Message, Tags, Values, parse_line};
 
-use crate::admin::explain::{ExplainRequest, ExplainedContext, ExplainedStep, Explanation, Unexplained};
+use crate::admin::explain::{ExplainRequest, ExplainedContext, ExplainedStep, Explanation, ExplainError};
 use crate::tap::TapListener;
 
 /// The listener that an explanation is about.
@@ -18,7 +18,7 @@ pub struct About {
 
 impl About {
     /// The listener that was asked for, or the first that could have such a sender.
-    pub fn choose(listeners: &[TapListener], request: &ExplainRequest) -> Result<Self, Unexplained> {
+    pub fn choose(listeners: &[TapListener], request: &ExplainRequest) -> Result<Self, ExplainError> {
         let addresses = |listeners: &[&TapListener]| {
             let addresses: Vec<&str> = listeners
                 .iter()
@@ -36,16 +36,16 @@ impl About {
                     .collect();
                 if named.iter().any(|other| !reads_alike(other, named[0])) {
                     let (name, allowed) = (name.clone(), addresses(&named));
-                    return Err(Unexplained::ReadDifferently { name, allowed });
+                    return Err(ExplainError::ReadDifferently { name, allowed });
                 }
-                let unknown = || Unexplained::NoSuchListener {
+                let unknown = || ExplainError::NoSuchListener {
                     name: name.clone(),
                     allowed: addresses(&all),
                 };
                 Some(*named.first().ok_or_else(unknown)?)
             }
         };
-        let listener = found.ok_or(Unexplained::ReceivesNone)?;
+        let listener = found.ok_or(ExplainError::ReceivesNone)?;
         let others = listeners.iter().filter(|other| !reads_alike(other, listener));
         Ok(About {
             others: others.map(|other| other.address.clone()).collect(),
@@ -72,7 +72,7 @@ fn is_named(listener: &TapListener, name: &str) -> bool {
     listener.address == name || transport == name
 }
 
-/// Whether two listeners make the same of every message.
+/// Whether two listeners read every message alike.
 fn reads_alike(one: &TapListener, other: &TapListener) -> bool {
     let of = |listener: &TapListener| (listener.reading.gauge_deltas, listener.reading.names);
     of(one) == of(other)

@@ -61,7 +61,7 @@ struct FrozenState {
 
 /// Why this process continues instead.
 #[derive(Debug, thiserror::Error)]
-enum NotGiven {
+enum HandOverError {
     #[error("this process is stopping")]
     Stopping,
     #[error(
@@ -217,19 +217,19 @@ impl Giver {
         }
     }
 
-    fn check(&self, hello: &Hello) -> Result<(), NotGiven> {
+    fn check(&self, hello: &Hello) -> Result<(), HandOverError> {
         if self.agent.view.stopping.load(Ordering::Acquire) {
-            return Err(NotGiven::Stopping);
+            return Err(HandOverError::Stopping);
         }
         if hello.protocol != hand_over::PROTOCOL || hello.state < crate::state::VERSION {
-            return Err(NotGiven::OtherVersion(hello.clone()));
+            return Err(HandOverError::OtherVersion(hello.clone()));
         }
         Ok(())
     }
 
     /// All steps until the new process reads the sockets. `Err`: why it does not.
-    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<StateTransfer, NotGiven> {
-        let step = |what: &'static str| move |error: io::Error| NotGiven::Step { what, error };
+    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<StateTransfer, HandOverError> {
+        let step = |what: &'static str| move |error: io::Error| HandOverError::Step { what, error };
         self.greet(channel).map_err(step("sockets could not be sent"))?;
         let patience = |time| channel.set_patience(time).map_err(step("the connection"));
         patience(hand_over::PREPARATION_MAX)?;
@@ -322,15 +322,15 @@ impl Giver {
     }
 
     /// Stops every worker in the same bucket, and sends its connections.
-    fn freeze(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<(Account, FrozenState), NotGiven> {
+    fn freeze(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<(Account, FrozenState), HandOverError> {
         for _ in 0..ATTEMPTS_MAX {
             channel
                 .send(hand_over::AGAIN, &[], &[])
-                .map_err(|error| NotGiven::Step {
+                .map_err(|error| HandOverError::Step {
                     what: "the new process has ended",
                     error,
                 })?;
-            let passing = self.agent.keeper.passing().map_err(|error| NotGiven::Step {
+            let passing = self.agent.keeper.passing().map_err(|error| HandOverError::Step {
                 what: "the state could not be written",
                 error,
             })?;
@@ -339,14 +339,14 @@ impl Giver {
             let shared = &self.agent.view.shared;
             let workers = shared
                 .take_saved(standing.ends.len(), hand_over::STEP_MAX)
-                .ok_or(NotGiven::BucketsLate)?;
+                .ok_or(HandOverError::BucketsLate)?;
             let first = workers.first().and_then(|saved| saved.bucket);
             if workers.iter().all(|saved| saved.bucket == first) {
                 return Ok((account, FrozenState { passing, workers }));
             }
             standing.ends.clear();
         }
-        Err(NotGiven::DifferentBuckets)
+        Err(HandOverError::DifferentBuckets)
     }
 
     fn freeze_once(
@@ -354,7 +354,7 @@ impl Giver {
         channel: &Arc<Channel>,
         passing: &Arc<Mutex<Passing>>,
         standing: &mut Standing,
-    ) -> Result<Account, NotGiven> {
+    ) -> Result<Account, HandOverError> {
         let (results, received) = std::sync::mpsc::channel();
         let workers = lock(&self.agent.workers);
         for (number, worker) in workers.iter().enumerate() {
@@ -391,8 +391,8 @@ impl Giver {
         };
         for _ in workers.iter() {
             let of_worker = received.recv_timeout(hand_over::STEP_MAX);
-            let of_worker = of_worker.map_err(|_| NotGiven::WorkerLate)?;
-            let of_worker = of_worker.map_err(|error| NotGiven::Step {
+            let of_worker = of_worker.map_err(|_| HandOverError::WorkerLate)?;
+            let of_worker = of_worker.map_err(|error| HandOverError::Step {
                 what: "a worker could not return its state",
                 error,
             })?;

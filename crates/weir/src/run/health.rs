@@ -226,7 +226,7 @@ fn worker_error(number: usize, worker: &Progress, now: Monotonic) -> Option<Stri
 /// A socket file cannot be created again.
 #[derive(Debug, thiserror::Error)]
 #[error("the socket file of {address} {what} and cannot be created again: {error}")]
-struct NotRemade {
+struct SocketFileError {
     address: String,
     what: &'static str,
     #[source]
@@ -235,7 +235,7 @@ struct NotRemade {
 
 impl SocketFile {
     /// Creates the socket again if its file is missing. `Err`: why this failed.
-    fn look(&mut self) -> Result<Option<BoundSocket>, NotRemade> {
+    fn look(&mut self) -> Result<Option<BoundSocket>, SocketFileError> {
         let Some(path) = self.config.address.path() else {
             return Ok(None);
         };
@@ -249,7 +249,7 @@ impl SocketFile {
             "was replaced"
         };
         let address = &self.config.address;
-        let socket = weir_listener::bind(&self.config).map_err(|error| NotRemade {
+        let socket = weir_listener::bind(&self.config).map_err(|error| SocketFileError {
             address: address.to_string(),
             what,
             error,

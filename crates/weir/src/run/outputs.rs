@@ -82,7 +82,7 @@ pub(super) struct Replaced {
 /// An output that cannot be started, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("output {output}: {error}")]
-struct NotStarted {
+struct OutputStartError {
     output: String,
     #[source]
     error: StartError,
@@ -151,7 +151,7 @@ impl Outputs {
         wanted: &OutputConfig,
         all: &[OutputConfig],
         replaces: Option<Arc<Delivery>>,
-    ) -> Result<Output, NotStarted> {
+    ) -> Result<Output, OutputStartError> {
         let _entered = self.handle.enter();
         let name = &wanted.name;
         Ok(match &wanted.settings {
@@ -171,7 +171,7 @@ impl Outputs {
                 let delivery =
                     settings
                         .start(name, &self.expansion, &around)
-                        .map_err(|error| NotStarted {
+                        .map_err(|error| OutputStartError {
                             output: name.clone(),
                             error,
                         })?;

@@ -18,7 +18,7 @@ use super::pipeline::Shared;
 use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
 use crate::admin::counters::PipelineCounter;
-use crate::admin::explain::{ExplainRequest, Explanation, Unexplained};
+use crate::admin::explain::{ExplainRequest, Explanation, ExplainError};
 use crate::admin::status::{HandOverStatus, OriginReport, ReloadStatus, StateStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, NotReady, ScrapeRequest};
 use crate::budget::Budget;
@@ -178,7 +178,7 @@ impl AdminSource for View {
         self.taps.clone()
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, ExplainError>> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let origins = self.origins.clone();
         Box::pin(async move {

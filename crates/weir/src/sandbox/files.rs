@@ -14,7 +14,7 @@ const KNOWN: ABI = ABI::V7;
 
 /// Why files are not restricted.
 #[derive(Debug, thiserror::Error)]
-pub enum NotRestricted {
+pub enum LandlockError {
     #[error("{0} is mounted with hidepid, and origin detection has to look at other processes")]
     HiddenProcesses(String),
     #[error("this kernel does not support it")]
@@ -23,9 +23,9 @@ pub enum NotRestricted {
     Refused(#[from] landlock::RulesetError),
 }
 
-pub fn restrict(plan: &Plan) -> Result<(), NotRestricted> {
+pub fn restrict(plan: &Plan) -> Result<(), LandlockError> {
     if let Some(mount) = &plan.hidden_processes {
-        return Err(NotRestricted::HiddenProcesses(mount.to_string()));
+        return Err(LandlockError::HiddenProcesses(mount.to_string()));
     }
     let everything = AccessFs::from_all(KNOWN);
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -39,7 +39,7 @@ pub fn restrict(plan: &Plan) -> Result<(), NotRestricted> {
         .add_rules(beneath(&plan.writable, write))?
         .restrict_self()?;
     match status.ruleset {
-        RulesetStatus::NotEnforced => Err(NotRestricted::NotOffered),
+        RulesetStatus::NotEnforced => Err(LandlockError::NotOffered),
         _ => Ok(()),
     }
 }

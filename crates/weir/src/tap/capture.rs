@@ -82,7 +82,7 @@ impl Capture {
             return;
         }
         let end = Instant::now() + self.request.duration;
-        // The header tells the reader that the capture has begun.
+        // The header shows the reader that the capture has begun.
         while self.hand_on() {
             let now = Instant::now();
             if now >= end {

@@ -1,4 +1,4 @@
-//! An HTTP receiver that remembers what it took, and from whom, and can be told to fail.
+//! An HTTP receiver that records requests and their senders, and can fail on request.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

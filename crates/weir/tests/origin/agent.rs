@@ -15,7 +15,7 @@ use crate::log::Log;
 /// However slow the machine: what takes longer is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls, for what nobody tells.
+/// Polls, for events without a notification.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -220,7 +220,7 @@ pub fn has(program: &str) -> bool {
     found
 }
 
-/// A file that tells of one container.
+/// A file that describes one container.
 pub fn tags_file(directory: &Path, json: &str) -> PathBuf {
     let path = directory.join("tags.json");
     let fresh = directory.join("tags.fresh");

@@ -1,4 +1,4 @@
-//! A service manager of the tests' own: it is told how the agent is, keeps descriptors for it, and passes them to the next start.
+//! A service manager for tests: it receives the agent's state, keeps descriptors for it, and passes them to the next start.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;

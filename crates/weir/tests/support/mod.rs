@@ -83,7 +83,7 @@ pub fn weir(arguments: &[&str]) -> (bool, String) {
     (output.status.success(), text)
 }
 
-/// Polls, for what nobody tells.
+/// Polls, for events without a notification.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {

@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Value of a mutex while other threads wait for it.
 const CONTENDED: u64 = 2;
 
-/// Looks at the threads of a process for as long as it is told; `None` where the kernel does not show them.
+/// Looks at the threads of a process until stopped; `None` if the kernel does not show them.
 pub fn mutexes(pid: i32, window: Duration) -> Option<Duration> {
     let (began, mut last) = (Instant::now(), Instant::now());
     let (mut waits, mut seen) = (Waits::default(), false);

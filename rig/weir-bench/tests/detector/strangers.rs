@@ -216,7 +216,7 @@ fn several_comparisons_of_one_pair_of_programs_are_rows_of_one_run() {
     assert!(report["calibration"].is_null(), "{report:#}");
 }
 
-/// A program that tells nothing of itself has a row all the same, with the time that the kernel sees it wait for mutexes.
+/// A program without a profile has a row too, with the time that the kernel sees it wait for mutexes.
 #[test]
 fn a_profile_of_a_program_without_profiles_has_what_can_be_seen_from_outside() {
     let elsewhere = Elsewhere::new();

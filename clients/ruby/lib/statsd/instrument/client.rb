@@ -14,7 +14,7 @@ module StatsD
     # component of an application costs little.
     #
     # Counters, gauges, sets, timings, histograms and distributions are aggregated when the sink is a
-    # {BatchedSink}, unless told otherwise. Everything else goes straight to the sink.
+    # {BatchedSink}, unless configured otherwise. Everything else goes straight to the sink.
     #
     # @note Metric methods never raise because of the value or the server. A sample without a name or
     #   with a value that is not a finite number is dropped and counted in {#telemetry}.

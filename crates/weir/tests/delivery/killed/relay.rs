@@ -202,7 +202,7 @@ fn nothing_comes_twice_and_no_line_is_cut() {
     let sent: BTreeSet<String> = (0..ROUNDS * LINES).map(line).collect();
     for (target, delivered) in targets.iter().zip(delivered) {
         let count = || target.lines.lock().unwrap().len() as u64;
-        // UDP may lose what the kernel took, and its reader is told of no end.
+        // UDP may lose accepted packets, and its reader sees no end.
         if !target.address.starts_with("udp://") {
             until(&target.address, || {
                 (count() >= delivered)

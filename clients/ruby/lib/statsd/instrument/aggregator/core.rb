@@ -43,7 +43,7 @@ module StatsD
           ForkTracker.track(self)
         end
 
-        # @param client [#refresh_mode] told when nothing is aggregated any more
+        # @param client [#refresh_mode] notified when nothing is aggregated any more
         def attach(client)
           @clients.add(client)
         end
