@@ -8,7 +8,7 @@ use crate::outputs::OutputType;
 use crate::reader::{Reader, Section};
 use crate::resolve::{Config, Resolver};
 use crate::source::{Inputs, Problem, Problems, ShownValue, ValueSource};
-use crate::table::{Settings, gone, settings};
+use crate::table::{Settings, removed_settings, settings};
 
 /// A complete, valid configuration.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,8 +112,8 @@ fn own_settings<'i>(reader: &mut Reader<'i>, file: &'i [(Key, Node)]) -> Option<
     };
     let role = section.reader.role;
     let known = role.settings().chain(settings()).map(|setting| setting.key);
-    let gone: Vec<_> = gone().copied().collect();
-    section.refuse_unknown(known.chain(["outputs"]), &gone);
+    let removed: Vec<_> = removed_settings().copied().collect();
+    section.refuse_unknown(known.chain(["outputs"]), &removed);
     Settings::take(&mut section)
 }
 

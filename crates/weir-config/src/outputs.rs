@@ -22,7 +22,7 @@ pub struct OutputType<S: 'static> {
     pub on_by_default: bool,
     pub settings: &'static [Setting],
     /// Settings that there were: its own, then those of its records.
-    pub gone: &'static [&'static [RemovedSetting]],
+    pub removed: &'static [&'static [RemovedSetting]],
     /// Reads its settings, by [`Output::read`].
     pub read: fn(&mut Output<'_, '_>) -> Option<S>,
 }
@@ -285,8 +285,8 @@ impl<'i> Reader<'i> {
             names: *name == output_type.name,
         };
         let known = output_type.settings.iter().map(|setting| setting.key);
-        let gone = output_type.gone.first().copied().unwrap_or_default();
-        section.refuse_unknown(known.chain(["enabled", "type"]), gone);
+        let removed = output_type.removed.first().copied().unwrap_or_default();
+        section.refuse_unknown(known.chain(["enabled", "type"]), removed);
         let enabled = section.enabled(instance.on, instance.because.as_ref());
         let on = enabled == Some(true);
         let settings = (output_type.read)(&mut Output {

@@ -139,11 +139,11 @@ impl<'i> Reader<'i> {
     }
 
     /// Reports keys that were removed, wherever they are set.
-    pub(crate) fn report_gone(&mut self, prefix: &str, gone: &[RemovedSetting]) {
-        for gone in gone {
-            let key = below(prefix, gone.key);
+    pub(crate) fn report_removed(&mut self, prefix: &str, removed: &[RemovedSetting]) {
+        for removed in removed {
+            let key = below(prefix, removed.key);
             let variable = variable_of(&key);
-            let message = format!("was removed: {}", gone.why);
+            let message = format!("was removed: {}", removed.why);
             if variables::is_set(self.inputs, &variable) {
                 self.problem(ValueSource::Environment(variable.clone()), &key, &*message);
             }
@@ -291,7 +291,7 @@ impl<'i> Section<'_, 'i> {
         &mut self,
         setting: &Setting,
         settings: &[Setting],
-        gone: &[RemovedSetting],
+        removed: &[RemovedSetting],
     ) -> Option<Section<'_, 'i>> {
         let (prefix, entries, names) = if setting.flat {
             (self.prefix.clone(), self.entries, self.names)
@@ -309,7 +309,7 @@ impl<'i> Section<'_, 'i> {
         };
         if !is_flat {
             let known = settings.iter().map(|setting| setting.key);
-            inner.refuse_unknown(known, gone);
+            inner.refuse_unknown(known, removed);
         }
         Some(inner)
     }
@@ -330,19 +330,19 @@ impl<'i> Section<'_, 'i> {
     pub(crate) fn refuse_unknown<'k>(
         &mut self,
         known: impl Iterator<Item = &'k str> + Clone,
-        gone: &[RemovedSetting],
+        removed: &[RemovedSetting],
     ) {
-        self.reader.report_gone(&self.prefix, gone);
+        self.reader.report_removed(&self.prefix, removed);
         for (key, _) in self.entries {
             if known.clone().any(|name| name == key.text) {
                 continue;
             }
             let source = self.reader.in_file(key.line);
-            match gone.iter().find(|gone| gone.key == key.text) {
-                Some(gone) => {
-                    let key = below(&self.prefix, gone.key);
+            match removed.iter().find(|removed| removed.key == key.text) {
+                Some(removed) => {
+                    let key = below(&self.prefix, removed.key);
                     self.reader
-                        .problem(source, &key, format!("was removed: {}", gone.why));
+                        .problem(source, &key, format!("was removed: {}", removed.why));
                 }
                 None => self
                     .reader

@@ -365,7 +365,7 @@ pub const fn flattened<const N: usize>(declared: &[Setting]) -> [Setting; N] {
 ///
 /// The text is the default as the file would have it, and what follows are methods of [`Setting`]. The struct can be read from
 /// every source ([`Section`](crate::Section)), from one value in a list ([`Typed::read`]), and describes itself (`SETTINGS`).
-/// Removed settings may follow as `gone &[RemovedSetting { .. }]`.
+/// Removed settings may follow as `removed &[RemovedSetting { .. }]`.
 #[macro_export]
 macro_rules! settings {
     (
@@ -374,7 +374,7 @@ macro_rules! settings {
             $( $(#[$about:meta])* $field:ident : $type:ty = $default:literal
                 $( . $method:ident ( $( $argument:expr ),* $(,)? ) )* ; )*
         }
-        $( gone $gone:expr )?
+        $( removed $removed:expr )?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
@@ -390,7 +390,7 @@ macro_rules! settings {
             pub const SETTINGS: &'static [$crate::Setting] =
                 &$crate::flattened::<{ $crate::count(Self::DECLARED) }>(Self::DECLARED);
             /// Removed settings.
-            pub const GONE: &'static [$crate::RemovedSetting] = $crate::gone_or_none!($( $gone )?);
+            pub const REMOVED: &'static [$crate::RemovedSetting] = $crate::removed_or_none!($( $removed )?);
         }
 
         impl $crate::Typed for $name {
@@ -404,7 +404,7 @@ macro_rules! settings {
             }
 
             fn take(section: &mut $crate::Section<'_, '_>, setting: &$crate::Setting) -> Option<Self> {
-                let mut inner = section.within(setting, Self::SETTINGS, Self::GONE)?;
+                let mut inner = section.within(setting, Self::SETTINGS, Self::REMOVED)?;
                 #[allow(unused_variables, unused_mut, reason = "a struct may have no fields")]
                 let mut declared = Self::DECLARED.iter();
                 $( let $field = <$type as $crate::Typed>::take(&mut inner, declared.next()?); )*
@@ -468,11 +468,11 @@ pub fn chosen(kind: &SettingType, text: &str) -> Option<&'static str> {
 /// Removed settings of a declaration, or none.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! gone_or_none {
+macro_rules! removed_or_none {
     () => {
         &[]
     };
-    ($gone:expr) => {
-        $gone
+    ($removed:expr) => {
+        $removed
     };
 }

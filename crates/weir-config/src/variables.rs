@@ -7,7 +7,7 @@ use crate::outputs::{OutputConfig, OutputType};
 use crate::reader::Reader;
 use crate::setting::{RemovedSetting, leaves};
 use crate::source::{Inputs, ValueSource};
-use crate::table::{gone, settings};
+use crate::table::{removed_settings, settings};
 use crate::text::nearest;
 
 /// Host and port of a StatsD server, the two halves of the relay's target in the Datadog Agent.
@@ -184,17 +184,17 @@ fn switches<S>(output_type: &OutputType<S>) -> String {
 }
 
 fn why_ignored<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static str> {
-    let gone = gone_variable(name, types).map(|gone| gone.why);
-    gone.or_else(|| why_variable_not_taken(name))
+    let removed = removed_variable(name, types).map(|removed| removed.why);
+    removed.or_else(|| why_variable_not_taken(name))
 }
 
 /// A removed setting that had this variable of the Datadog Agent.
-pub fn gone_variable<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static RemovedSetting> {
-    gone()
+pub fn removed_variable<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static RemovedSetting> {
+    removed_settings()
         .chain(
             types
                 .iter()
-                .flat_map(|output_type| output_type.gone.iter().copied().flatten()),
+                .flat_map(|output_type| output_type.removed.iter().copied().flatten()),
         )
-        .find(|gone| gone.also.contains(&name))
+        .find(|removed| removed.also.contains(&name))
 }

@@ -18,7 +18,7 @@ const fn of_type(
         summary: "Reads a log.",
         on_by_default: false,
         settings: LogReader::SETTINGS,
-        gone: &[],
+        removed: &[],
         read,
     }
 }

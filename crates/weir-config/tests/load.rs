@@ -17,10 +17,10 @@ settings! {
     pub struct Shared {
         retries: u32 = "3".effect("How often.").who("Testers.").also(&["DD_RETRIES"]);
     }
-    gone GONE
+    removed REMOVED
 }
 
-const GONE: &[RemovedSetting] = &[RemovedSetting {
+const REMOVED: &[RemovedSetting] = &[RemovedSetting {
     key: "patience",
     why: "retries say it",
     also: &["DD_PATIENCE"],
@@ -45,7 +45,7 @@ const TYPES: &[OutputType<Echo>] = &[OutputType {
     summary: "Answers.",
     on_by_default: false,
     settings: Echo::SETTINGS,
-    gone: &[Shared::GONE],
+    removed: &[Shared::REMOVED],
     read: |output| output.read(files, |_| Ok(())),
 }];
 

@@ -21,7 +21,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Prints one JSON object per point and line on standard output, for users and pipes.",
     on_by_default: false,
     settings: &[],
-    gone: &[],
+    removed: &[],
     read: |output| BatchOutput::read::<StdoutSettings>(output, |_, _| {}, |_| Ok(())),
 };
 

@@ -178,7 +178,7 @@ settings! {
             .zero("An empty list: all are read in the same way.")
             .who("Operators whose clients come from different programs, each on its own port.");
     }
-    gone &[RemovedSetting {
+    removed &[RemovedSetting {
         key: "packet_bytes_max",
         why: "packets may be up to 64KiB long; a shorter limit only truncated valid packets",
         also: &["DD_DOGSTATSD_BUFFER_SIZE"],

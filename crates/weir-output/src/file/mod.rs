@@ -85,7 +85,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Appends one JSON object per point and line to a file, and rotates, compresses and deletes old ones.",
     on_by_default: false,
     settings: FileSettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| BatchOutput::read(output, |_, _| {}, check),
 };
 

@@ -97,7 +97,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Delivers points to Graphite's carbon in the plain-text protocol, with tags or with tags folded into the path.",
     on_by_default: false,
     settings: GraphiteSettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| BatchOutput::read::<GraphiteSettings>(output, |_, _| {}, check),
 };
 

@@ -87,7 +87,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Delivers points in InfluxDB's line protocol, over HTTP (InfluxDB 1, 2 and 3, Telegraf, VictoriaMetrics, QuestDB) or UDP.",
     on_by_default: false,
     settings: InfluxSettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| {
         BatchOutput::read(
             output,

@@ -51,7 +51,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Publishes state to the log of a fleet, from which `weir merge` makes one series of many machines: Apache Kafka, or a directory.",
     on_by_default: false,
     settings: KafkaSettings::SETTINGS,
-    gone: &[QueueSettings::GONE],
+    removed: &[QueueSettings::REMOVED],
     read: |output| {
         BatchOutput::read(
             output,

@@ -103,7 +103,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Exports metrics to an OpenTelemetry collector or backend, over HTTP or gRPC.",
     on_by_default: false,
     settings: OtlpSettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| {
         BatchOutput::read(
             output,

@@ -79,7 +79,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Passes messages on as they were received, to one or several StatsD servers over UDP, TCP or Unix sockets.",
     on_by_default: false,
     settings: RelaySettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| output.read(|_, _| {}, check).map(OutputSettings::Relay),
 };
 

@@ -99,7 +99,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Writes cumulative series to Prometheus or any other receiver of remote write 1.0 or 2.0.",
     on_by_default: false,
     settings: RemoteWriteSettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| {
         BatchOutput::read(
             output,

@@ -120,7 +120,7 @@ pub(super) const TYPE: OutputType = OutputType {
     summary: "Delivers series, sketches, events and service checks to a Datadog intake.",
     on_by_default: false,
     settings: DatadogSettings::SETTINGS,
-    gone: &[DatadogSettings::GONE, QueueSettings::GONE],
+    removed: &[DatadogSettings::REMOVED, QueueSettings::REMOVED],
     read: |output| BatchOutput::read(output, read_files, check),
 };
 

@@ -9,7 +9,7 @@ use weir_config::{DURATION_MAX, PathUse, RemovedSetting, SettingType, settings};
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// The waits after failures follow from `backoff_max`.
-const GONE: &[RemovedSetting] = &[
+const REMOVED: &[RemovedSetting] = &[
     RemovedSetting {
         key: "backoff_base",
         why: "the first wait is at most a sixteenth of backoff_max",
@@ -65,7 +65,7 @@ settings! {
             .who("Operators whose backend refuses old data.")
             .also(&["DD_FORWARDER_OUTDATED_FILE_IN_DAYS"]);
     }
-    gone GONE
+    removed REMOVED
 }
 
 settings! {
@@ -93,7 +93,7 @@ settings! {
             .who("Operators with some receivers that need no proxy.")
             .also(&["DD_PROXY_NO_PROXY"]);
     }
-    gone GONE
+    removed REMOVED
 }
 
 impl Deref for DeliverySettings {

@@ -147,7 +147,7 @@ pub(super) const TYPE: OutputType = OutputType {
     summary: "Serves every series at `/metrics` on the admin address.",
     on_by_default: true,
     settings: PrometheusSettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| {
         let mut settings: PrometheusSettings = output.read(|_, _| {}, check)?;
         settings.quantiles.sort_by(f64::total_cmp);

@@ -171,8 +171,8 @@ fn with_settings(mut command: Command) -> Command {
             command = command.arg(arg);
         }
         // The configuration reports the replacement of a removed flag.
-        for gone in group.gone {
-            command = command.arg(flag(gone.key).hide(true));
+        for removed in group.removed {
+            command = command.arg(flag(removed.key).hide(true));
         }
     }
     command
@@ -257,9 +257,9 @@ fn inputs_of(role: Role, matches: &ArgMatches) -> Result<Inputs, Failure> {
         let values = matches.try_get_many::<String>(id).ok().flatten();
         values.map(|values| values.cloned().collect()).unwrap_or_default()
     };
-    let gone = weir_config::gone().map(|gone| gone.key);
-    let gone = gone.filter(|_| role == Role::Agent);
-    for key in flags_of(role).map(|setting| setting.key).chain(gone) {
+    let removed = weir_config::removed_settings().map(|removed| removed.key);
+    let removed = removed.filter(|_| role == Role::Agent);
+    for key in flags_of(role).map(|setting| setting.key).chain(removed) {
         let values = texts(key);
         if !values.is_empty() {
             let shown = format!("--{}", key.replace('_', "-"));

@@ -1,7 +1,7 @@
 //! The DogStatsD settings of a `datadog.yaml`.
 
 use weir_config::{
-    Setting, SettingType, VariableError, adds_up, forward_target, gone_variable, hide_password, in_our_words,
+    Setting, SettingType, VariableError, adds_up, forward_target, removed_variable, hide_password, in_our_words,
     is_section, output_setting, settings, show_text, why_not_taken,
 };
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
@@ -63,8 +63,8 @@ impl Converter {
             self.own_setting(setting, key, node);
         } else if let Some(found) = output_setting(OUTPUT_TYPES, &variable) {
             self.output_setting(found, key, node);
-        } else if let Some(gone) = gone_variable(&variable, OUTPUT_TYPES) {
-            self.left.push(note(key, gone.why));
+        } else if let Some(removed) = removed_variable(&variable, OUTPUT_TYPES) {
+            self.left.push(note(key, removed.why));
         } else if let Some(why) = why_not_taken(&key.text) {
             self.left.push(note(key, why));
         } else {
