@@ -44,7 +44,8 @@ pub use source::{
     ShownValue, ValueSource, changes, variable_of,
 };
 pub use table::{
-    Aggregation, GROUPS, Group, ListenerReading, Listeners, Names, Origin, Resources, Running, removed_settings, settings,
+    Aggregation, GROUPS, Group, ListenerReading, Listeners, Names, Origin, Resources, Running,
+    removed_settings, settings,
 };
 pub use text::{Secret, hide_password, is_invisible, show_text};
 pub use types::{
@@ -52,4 +53,4 @@ pub use types::{
     LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,
 };
 pub use value::{Fields, Scalar, SettingError, Typed};
-pub use variables::{VariableError, adds_up, forward_target, removed_variable, in_our_words};
+pub use variables::{VariableError, adds_up, forward_target, in_our_words, removed_variable};

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use weir::admin::caller::Hosts;
-use weir::admin::explain::{ExplainRequest, Explanation, ExplainError};
+use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use weir::admin::status::Status;
 use weir::admin::{AdminSource, Answer, ConnectionLimits, NotReady, answer_on};
 use weir::signals::Reloaded;

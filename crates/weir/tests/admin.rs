@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use weir::admin::caller::Hosts;
 use weir::admin::contexts::{ContextReport, MetricRow};
-use weir::admin::explain::{ExplainRequest, Explanation, ExplainError};
+use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{
     AdminServer, AdminSource, Answer, ConnectionLimits, Exposition, ExpositionBody, NotReady, ScrapeRequest,

@@ -10,7 +10,7 @@ use super::encode::{self, nanos};
 use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings};
 use crate::delivery::{Class, Clock, Encoded, Items, Reason};
-use crate::prometheus::state::{Family, Row, Seconds, CumulativeState, Value};
+use crate::prometheus::state::{CumulativeState, Family, Row, Seconds, Value};
 use crate::prometheus::{Native, NoState};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::sums::Counters;

@@ -5,7 +5,7 @@ use weir_protocol::Kind;
 use super::accept::Format;
 use super::forms::Form;
 use super::names::{escape, for_each_label, unescape};
-use super::state::{Family, Series, CumulativeState, Summary, Value};
+use super::state::{CumulativeState, Family, Series, Summary, Value};
 use super::{OwnSeries, help};
 use crate::protobuf;
 use crate::settings::HistogramStyle;
@@ -40,7 +40,13 @@ impl Type {
 }
 
 /// Appends at least `bytes`, or all there is; false when that was the end.
-pub fn piece(state: &CumulativeState, format: Format, cursor: &mut Cursor, bytes: usize, out: &mut Vec<u8>) -> bool {
+pub fn piece(
+    state: &CumulativeState,
+    format: Format,
+    cursor: &mut Cursor,
+    bytes: usize,
+    out: &mut Vec<u8>,
+) -> bool {
     let created = state.settings.openmetrics_created && format == Format::OpenMetrics;
     let mut writer = Writer { format, created };
     while let Some(family) = state.families[..state.named].get(cursor.family) {

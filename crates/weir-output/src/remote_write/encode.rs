@@ -17,7 +17,7 @@ use super::request::{Metadata, Request, STALE, Sample, Times};
 use super::settings::RemoteWriteSettings;
 use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items};
 use crate::prometheus::names::{for_each_label, unescape};
-use crate::prometheus::state::{Family, Row, Seconds, Series, CumulativeState, Value, is_compound, style};
+use crate::prometheus::state::{CumulativeState, Family, Row, Seconds, Series, Value, is_compound, style};
 use crate::prometheus::{Native, NoState, help};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::timeline::{Moments, Timeline};

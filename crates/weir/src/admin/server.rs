@@ -22,8 +22,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::api;
 use super::caller::{self, Hosts};
-use super::connections::{Connection, ConnectionLimits, Connections, TooManyRequests, Slot, Timed};
-use super::explain::{ExplainRequest, ExplainError};
+use super::connections::{Connection, ConnectionLimits, Connections, Slot, Timed, TooManyRequests};
+use super::explain::{ExplainError, ExplainRequest};
 use super::page;
 use super::query::Query;
 use super::taps;

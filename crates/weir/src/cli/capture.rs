@@ -12,7 +12,7 @@ use super::stream::{self, Body};
 use super::switch;
 use super::table::grouped;
 use crate::capture_file::{
-    CaptureError, CaptureReader, CaptureWriter, CaptureState, header, write_packet, write_state,
+    CaptureError, CaptureReader, CaptureState, CaptureWriter, header, write_packet, write_state,
 };
 use crate::failure::Failure;
 

@@ -1,8 +1,8 @@
 //! The DogStatsD settings of a `datadog.yaml`.
 
 use weir_config::{
-    Setting, SettingType, VariableError, adds_up, forward_target, removed_variable, hide_password, in_our_words,
-    is_section, output_setting, settings, show_text, why_not_taken,
+    Setting, SettingType, VariableError, adds_up, forward_target, hide_password, in_our_words, is_section,
+    output_setting, removed_variable, settings, show_text, why_not_taken,
 };
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
 

@@ -6,7 +6,7 @@ use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_origin::{OriginExplanation, Origins};
 use weir_protocol::{Kind, Message, Tags, Values, parse_line};
 
-use crate::admin::explain::{ExplainRequest, ExplainedContext, ExplainedStep, Explanation, ExplainError};
+use crate::admin::explain::{ExplainError, ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
 use crate::tap::TapListener;
 
 /// The listener that an explanation is about.

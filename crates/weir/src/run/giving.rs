@@ -228,7 +228,11 @@ impl Giver {
     }
 
     /// All steps until the new process reads the sockets. `Err`: why it does not.
-    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<StateTransfer, HandOverError> {
+    fn hand_over(
+        &self,
+        channel: &Arc<Channel>,
+        standing: &mut Standing,
+    ) -> Result<StateTransfer, HandOverError> {
         let step = |what: &'static str| move |error: io::Error| HandOverError::Step { what, error };
         self.greet(channel).map_err(step("sockets could not be sent"))?;
         let patience = |time| channel.set_patience(time).map_err(step("the connection"));
@@ -322,7 +326,11 @@ impl Giver {
     }
 
     /// Stops every worker in the same bucket, and sends its connections.
-    fn freeze(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<(Account, FrozenState), HandOverError> {
+    fn freeze(
+        &self,
+        channel: &Arc<Channel>,
+        standing: &mut Standing,
+    ) -> Result<(Account, FrozenState), HandOverError> {
         for _ in 0..ATTEMPTS_MAX {
             channel
                 .send(hand_over::AGAIN, &[], &[])

@@ -10,7 +10,7 @@ use weir_protocol::ErrorClass;
 
 use super::access::Access;
 use super::books::BoundListener;
-use super::pipeline::{Flushed, Shared, PipelineState};
+use super::pipeline::{Flushed, PipelineState, Shared};
 use super::unix_now;
 use super::usage::Usage;
 use crate::admin::status::{Rates, Reasons, Status, sum_of};

@@ -18,7 +18,7 @@ use super::pipeline::Shared;
 use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
 use crate::admin::counters::PipelineCounter;
-use crate::admin::explain::{ExplainRequest, Explanation, ExplainError};
+use crate::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use crate::admin::status::{HandOverStatus, OriginReport, ReloadStatus, StateStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, NotReady, ScrapeRequest};
 use crate::budget::Budget;

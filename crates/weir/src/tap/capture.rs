@@ -10,7 +10,7 @@ use weir_ingest::{TapBlock, TappedPacket};
 use super::message::{MessageFilter, lines};
 use super::{Next, TapListener, Tapped, Taps, clock_offset};
 use crate::capture_file::{
-    Captured, Entity, EntityId, CaptureState, credentials, header, write_packet, write_state,
+    CaptureState, Captured, Entity, EntityId, credentials, header, write_packet, write_state,
 };
 use crate::streams::Permit;
 

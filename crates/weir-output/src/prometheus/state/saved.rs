@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_protocol::Kind;
 
-use super::{Row, Seconds, CumulativeState, Summary, Value};
+use super::{CumulativeState, Row, Seconds, Summary, Value};
 use crate::prometheus::native::SavedNative;
 
 #[derive(Serialize, Deserialize)]

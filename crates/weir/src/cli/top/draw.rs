@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Widget as _, Wrap};
 
 use super::data::AgentError;
-use super::state::{Charted, Loss, TopState, Tab, dropped};
+use super::state::{Charted, Loss, Tab, TopState, dropped};
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::cli::chart;
 use crate::cli::recent::{Books, last};
