@@ -396,6 +396,6 @@ mod tests {
             at: std::time::Duration::ZERO,
             bytes: b"hello".to_vec(),
         }];
-        assert!(learn(&packets, 1).unwrap_err().contains("no metric"));
+        assert!(learn(&packets, 1).unwrap_err().contains("no valid metric"));
     }
 }
