@@ -222,11 +222,12 @@ fn files_queues_sockets_names_and_container_runtimes_still_work() {
     until("the sender is known", || {
         status(&admin)["origin"]["processes"] == 1
     });
+    until("the look-up is counted", || {
+        status(&admin)["origin"]["resolver"]["processes"]
+            .as_object()
+            .is_some_and(|counts| !counts.is_empty())
+    });
     let looked_up = &status(&admin)["origin"]["resolver"]["processes"];
-    assert!(
-        looked_up.as_object().is_some_and(|counts| !counts.is_empty()),
-        "{looked_up}"
-    );
     for error in ["process_denied", "process_unreadable"] {
         assert_eq!(looked_up[error].as_u64().unwrap_or(0), 0, "{looked_up}");
     }
