@@ -210,7 +210,7 @@ fn a_socket_file_that_is_taken_away_is_made_again_or_the_agent_is_not_ready() {
     assert_eq!((remade(), get(&admin, "/ready").0), (3, 200));
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(
-        page.contains("How often the socket file was missing or replaced, and was created again: 3\n")
+        page.contains("Number of times the socket file was missing or replaced, and was created again: 3\n")
             && page.contains("The books balance"),
         "{page}"
     );
