@@ -1,11 +1,11 @@
 # Every verb works here and, with the same name, inside each client's folder.
 CARGO ?= cargo
 CLIENTS := $(wildcard clients/*/Makefile)
-# What is not Rust.
+# Parts that are not Rust.
 PARTS := $(CLIENTS) web/Makefile
 # A registry may be out of reach for a moment.
 export CARGO_NET_RETRY ?= 10
-# What is not built by default, and is tested.
+# Features that tests need and a default build lacks.
 FEATURES = weir/kafka
 # Tests build the agent; those of the clients take that one, because to build it for them alone would mean other features of its
 # dependencies, and most of them once more.

@@ -29,12 +29,12 @@ import webbrowser
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 AGENTS = 3
 MERGES = 2
-# How long one load runs; then it writes down what it has sent.
+# Duration of one load. At its end it records its messages.
 LOAD_SECONDS = 5
 # Agents spread what they publish over ten seconds, and a bucket waits for them.
 SETTLE_SECONDS = 120
 
-# What builds the client of Kafka, beside Rust.
+# Tools that build the Kafka client, beside Rust.
 BUILDERS = ["cc", "make", "perl"]
 
 # Variables of weir are settings.

@@ -20,7 +20,7 @@ TARGET = "x86_64-unknown-linux-gnu"
 LICENCE_FILE = re.compile(r"^(licen[cs]e|copying|notice|copyright|unlicense)", re.IGNORECASE)
 # Libraries of other languages lie some folders deep in the packages that bring them.
 DEPTH_MAX = 3
-# Not of cargo: compilers link these in. (name, command that tells the version, licence)
+# Not of cargo: compilers link these in. (name, command that prints the version, licence)
 OF_COMPILERS = [
     ("rust-std", ["rustc", "--version"], "MIT OR Apache-2.0"),
     ("glibc", ["ldd", "--version"], "LGPL-2.1-or-later"),

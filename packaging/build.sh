@@ -12,7 +12,7 @@ build=${CARGO_TARGET_DIR:-$root/target}/dist-build
 # C code that writes a date writes this one. That of the commit would have all of it compiled again for each.
 export WEIR_COMMIT SOURCE_DATE_EPOCH=0 TZ=UTC LC_ALL=C
 WEIR_COMMIT=$(git rev-parse HEAD)
-# What is built is not what the commit says: the name must not claim it.
+# The build differs from the commit, so the name must not claim the commit.
 [ -z "$(git status --porcelain)" ] || WEIR_COMMIT+="-changed"
 
 # The C library is linked in, so that the binary runs on every Linux and in an empty image. musl would do, where rustup has it,
@@ -21,7 +21,7 @@ names="--remap-path-prefix=$root=/weir --remap-path-prefix=$build=/build --remap
 links="-C link-arg=-Wl,--build-id=sha1 -C link-arg=-Wl,-z,pack-relative-relocs"
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static $names $links"
 
-# C is compiled by this: OpenSSL writes the flags that it is told into the library, and those would name directories.
+# C is compiled by this: OpenSSL writes its compiler flags into the library, and those would name directories.
 mkdir -p "$build/compiler" "$into"
 compiler=$(command -v cc)
 for name in cc gcc; do

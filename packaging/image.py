@@ -18,7 +18,7 @@ USER = 65532
 AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
 CONFIGURATION = """\
-# What the image begins with. Mount a file of your own over it, or set WEIR_ variables.
+# The image's default configuration. Mount a file of your own over it, or set WEIR_ variables.
 udp: ['0.0.0.0:8125']
 admin: 0.0.0.0:8127
 """
@@ -147,7 +147,7 @@ def main():
     }
     described = layout.json("application/vnd.oci.image.manifest.v1+json", manifest)
     described["platform"] = {"architecture": "amd64", "os": "linux"}
-    # What `podman load`, and `docker load` with containerd, call it.
+    # The name given by `podman load`, and by `docker load` with containerd.
     tag = f"localhost/{name}:{program['version']}"
     described["annotations"] = {"org.opencontainers.image.ref.name": tag, "io.containerd.image.name": tag}
     index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [described]}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What each output costs: CPU and bytes per series of 100,000 contexts, and the Datadog encoder against the least anybody can do.
+# The cost of each output: CPU and bytes per series of 100,000 contexts, and the Datadog encoder compared with the cheapest possible one.
 # One thread, no network, a minute or two on an idle machine once it is built (with link-time optimisation, some minutes).
 # With --write the figures go where they belong, between the marks in docs/outputs/README.md and docs/outputs/datadog.md; do that
 # on a machine that does nothing else.

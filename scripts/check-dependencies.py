@@ -58,12 +58,12 @@ def licence_allowed(expression: str, allowed: list[str]) -> bool:
 
 
 def check_licences(packages: list[dict], rules: dict) -> list[str]:
-    faults = []
+    errors = []
     for package in packages:
         licence = package["license"]
         if licence is None or not licence_allowed(licence, rules["allow"]):
-            faults.append(f"{package['name']} {package['version']}: licence {licence!r} is not allowed")
-    return faults
+            errors.append(f"{package['name']} {package['version']}: licence {licence!r} is not allowed")
+    return errors
 
 
 def check_versions(packages: list[dict], skip: list[dict]) -> list[str]:
@@ -72,19 +72,19 @@ def check_versions(packages: list[dict], skip: list[dict]) -> list[str]:
         versions[package["name"]].add(package["version"])
     known = {entry["crate"] for entry in skip}
     present = {f"{name}@{version}" for name, list in versions.items() for version in list}
-    faults = [f"deny.toml: skip: {crate} is not there (any more)" for crate in sorted(known - present)]
+    errors = [f"deny.toml: skip: {crate} is not there (any more)" for crate in sorted(known - present)]
     for name, list in sorted(versions.items()):
         unknown = sorted(version for version in list if f"{name}@{version}" not in known)
         if len(list) > 1 and len(unknown) > 1:
-            faults.append(f"{name}: versions {' and '.join(unknown)}; one is enough, or deny.toml says why not")
+            errors.append(f"{name}: versions {' and '.join(unknown)}; one is enough, or deny.toml says why not")
         if len(list) == 1 and len(unknown) == 0:
-            faults.append(f"deny.toml: skip: {name} has one version alone")
-    return faults
+            errors.append(f"deny.toml: skip: {name} has one version alone")
+    return errors
 
 
 def check_dependents(nodes: list[dict], names: dict, deny: list[dict]) -> list[str]:
     """Crates that only some may depend on, and crates that nobody may."""
-    faults = []
+    errors = []
     dependents = defaultdict(set)
     for node in nodes:
         for dependency in node["dependencies"]:
@@ -92,22 +92,22 @@ def check_dependents(nodes: list[dict], names: dict, deny: list[dict]) -> list[s
     for rule in deny:
         name, allowed = rule["crate"], set(rule.get("wrappers", []))
         if not allowed and name in names.values():
-            faults.append(f"{name} is not allowed: {rule['reason']}")
+            errors.append(f"{name} is not allowed: {rule['reason']}")
         for dependent in sorted(dependents[name] - allowed - {name}):
-            faults.append(f"{dependent} depends on {name}, which it may not: {rule['reason']}")
-    return faults
+            errors.append(f"{dependent} depends on {name}, which it may not: {rule['reason']}")
+    return errors
 
 
 def check_sources(packages: list[dict]) -> list[str]:
-    faults = []
+    errors = []
     for package in packages:
         source = package["source"]
         if source is not None and not source.startswith("registry+"):
-            faults.append(f"{package['name']}: comes from {source}; allowed is the registry alone")
+            errors.append(f"{package['name']}: comes from {source}; allowed is the registry alone")
         for dependency in package["dependencies"]:
             if source is None and dependency["req"] == "*" and "path" not in dependency:
-                faults.append(f"{package['name']}: any version of {dependency['name']}; say which")
-    return faults
+                errors.append(f"{package['name']}: any version of {dependency['name']}; say which")
+    return errors
 
 
 def main() -> int:
@@ -115,15 +115,15 @@ def main() -> int:
     found = metadata()
     packages, nodes = found["packages"], found["resolve"]["nodes"]
     names = {package["id"]: package["name"] for package in packages}
-    faults = check_licences(packages, rules["licenses"])
-    faults += check_versions(packages, rules["bans"]["skip"])
-    faults += check_dependents(nodes, names, rules["bans"]["deny"])
-    faults += check_sources(packages)
-    for fault in faults:
-        print(f"check-dependencies: {fault}", file=sys.stderr)
-    if not faults:
+    errors = check_licences(packages, rules["licenses"])
+    errors += check_versions(packages, rules["bans"]["skip"])
+    errors += check_dependents(nodes, names, rules["bans"]["deny"])
+    errors += check_sources(packages)
+    for error in errors:
+        print(f"check-dependencies: {error}", file=sys.stderr)
+    if not errors:
         print(f"{len(packages)} crates: licences, versions, sources and dependents are as deny.toml says")
-    return 1 if faults else 0
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

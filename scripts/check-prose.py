@@ -17,6 +17,8 @@ EXECUTED = {"console", "yaml"}
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.S)
 SLASHES = re.compile(r"(?:^|[^:\"'\\])//+!?(.*)")
 HASH = re.compile(r"(?:^|\s)#+ (.*)")
+# A comment begins with the thing, not with a clause that asks for it.
+CLAUSE = re.compile(r"(What|Who|Whoever|How|Those) (?!.*\?)")
 # A comment in Rust, Go, C and TypeScript; in Python, Ruby, shell and make.
 COMMENTS = {**dict.fromkeys((".rs", ".go", ".c", ".ts", ".tsx", ".mjs"), SLASHES), **dict.fromkeys((".py", ".rb", ".sh", ".yaml"), HASH)}
 
@@ -70,6 +72,9 @@ def comments(file, phrases):
     for line in file.read_text().split("\n"):
         found = mark.search(line)
         lines.append(re.sub(r"`[^`]*`", " ` ", found[1]) if found else " ` ")
+        clause = CLAUSE.match(found[1].lstrip()) if found and (len(lines) < 2 or lines[-2] == " ` ") else None
+        if clause:
+            yield f"{file}:{len(lines)}: a comment begins with '{clause[1]}': begin with the thing it is about (docs/style.md)"
     text = "\n".join(lines)
     for phrase, pattern in phrases:
         for found in pattern.finditer(text):

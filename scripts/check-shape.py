@@ -127,7 +127,7 @@ class Source:
     def line(self, at):
         return self.code.count("\n", 0, at) + 1
 
-    def faults(self):
+    def errors(self):
         if self.lines > FILE_LINES_MAX:
             yield f"{self.path}: {self.lines} lines; {FILE_LINES_MAX} are allowed"
         yield from self.long_functions()
@@ -186,9 +186,9 @@ def main():
     sources = [Source(path) for path in paths]
     tests = tuple(module for source in sources for module in source.test_modules)
     is_test = lambda path: path.removesuffix(".rs") in tests or path.startswith(tuple(f"{test}/" for test in tests))
-    faults = [fault for source in sources if not is_test(source.path) for fault in source.faults()]
-    print("\n".join(faults)) if faults else None
-    return 1 if faults else 0
+    errors = [error for source in sources if not is_test(source.path) for error in source.errors()]
+    print("\n".join(errors)) if errors else None
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What checkpoints cost: the processor time of an agent that gets CONTEXTS (10000) samples a second, each of another series, for
+# The cost of checkpoints: the CPU time of an agent that gets CONTEXTS (10000) samples a second, each of another series, for
 # SECONDS_EACH (20), without a state directory and with one. Prints both in milliseconds per second, and the difference as a share of a
 # core. PROFILE (release) is the program. Loopback only; ends what it started.
 set -euo pipefail

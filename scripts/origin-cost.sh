@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What it costs to ask the kernel who sent each Unix datagram: processor time per datagram of weir with origin_detection off and
-# on, in turn, and beside it what the kernel alone takes for it (weir-bench floor without and with credentials).
+# The cost of asking the kernel for the sender of each Unix datagram: CPU time per datagram of weir with origin_detection off and
+# on, alternating, beside the kernel's own cost (weir-bench floor without and with credentials).
 #
 #   scripts/origin-cost.sh [PAIRS] [PROFILE]      7 pairs of small-packets (one message per datagram); budget-1k has 8 KiB
 #
@@ -44,7 +44,7 @@ weir() {
   before=$(spent "$receiver")
   packets=$(load "$seed")
   [ -n "$packets" ] || { cat "$directory/load" >&2; exit 1; }
-  # What is still queued is ten datagrams at most.
+  # At most ten datagrams are still queued.
   echo $((($(spent "$receiver") - before) / packets))
   kill -TERM "$receiver"
   wait "$receiver" || { cat "$directory/log" >&2; exit 1; }
@@ -67,7 +67,7 @@ floor() {
 
 off=() on=() plain=() asking=()
 for pair in $(seq "$pairs"); do
-  # Who goes first changes, so that a machine that drifts favours neither.
+  # The order alternates, so that drift of the machine favours neither.
   if [ $((pair % 2)) = 1 ]; then
     off+=("$(weir "$pair")"); on+=("$(weir "$pair" --origin-detection)")
     plain+=("$(floor "$pair" r2)"); asking+=("$(floor "$pair" r3)")

@@ -19,7 +19,7 @@ import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TRANSPORTS = ["udp", "unixgram", "unix", "tcp"]
-# How long the last samples may take to arrive in the output.
+# Time limit for the last samples to arrive in the output.
 SETTLE_SECONDS = 60
 
 # Variables of weir are settings.

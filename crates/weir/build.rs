@@ -1,4 +1,4 @@
-//! Embeds the live page, if it has been built, tells the program its features, and links a static program so that it starts.
+//! Embeds the live page, if it has been built, passes the features to the program, and links a static program so that it starts.
 //!
 //! The page is written in `web/` and built by Node into `web/dist`, which `make` does where Node is. Without it the
 //! agent serves a page that says how to build it.
@@ -16,7 +16,7 @@ fn main() -> io::Result<()> {
     page()
 }
 
-/// As in Cargo.toml. Cargo tells them in capitals, each as a variable of its own.
+/// As in Cargo.toml. Cargo passes them in capitals, each in its own variable.
 fn features() -> Vec<String> {
     let mut features: Vec<String> = std::env::vars()
         .filter_map(|(name, _)| {
@@ -80,7 +80,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<(PathBuf, String)>) -> io
             collect(root, &path, files)?;
         } else if let Ok(name) = path.strip_prefix(root) {
             let name = name.to_string_lossy().into_owned();
-            // What keeps the folder in the repository.
+            // The file that keeps the folder in the repository.
             if !name.starts_with('.') {
                 files.push((path, name));
             }

@@ -41,7 +41,7 @@ agent() { # NAME FEATURES
     [ "$found" = "$2" ] || fail "the bill of $name: ${found:-no kafka} in $what"
   done
 
-  # Who calls what the C library has and the linker did not take calls address 0. The standard library asks first, and does without
+  # A call of a weak symbol of the C library that the linker did not include goes to address 0. The standard library checks first, and does without
   # these; weir-bench calls none of the others.
   nm "$(symbols_of "$name")" | sed -n 's/^ *w //p' |
     grep -vx '__cxa_finalize\|__cxa_thread_atexit_impl\|posix_spawn_file_actions_addchdir_np' | sort >"$work/weak"

@@ -5,7 +5,7 @@ fail() { echo "deb.sh: $*" >&2; exit 1; }
 dpkg="env DEBIAN_FRONTEND=noninteractive dpkg --force-confold"
 name=$(dpkg-deb -f /tmp/now.deb Package)
 
-# What the service manager would do, which does not run here: the unit says what.
+# The service manager does not run here, so this does its work as the unit describes.
 unit=/usr/lib/systemd/system/weir.service
 start() {
   grep -q '^User=weir$' "$unit" && grep -q '^StateDirectory=weir$' "$unit" || fail "the unit is another one"
@@ -36,7 +36,7 @@ end() {
   done
   fail "the agent does not end"
 }
-# The packages' scripts find a service manager that tells what was asked of it.
+# The packages' scripts find a service manager that logs its requests.
 printf '#!/bin/sh\necho "$*" >>/tmp/systemctl.log\n' >/usr/local/bin/systemctl
 chmod 755 /usr/local/bin/systemctl
 mkdir -p /run/systemd/system
@@ -56,7 +56,7 @@ id weir >/dev/null || fail "there is no user weir"
 [ "$(stat -c '%U %a' /run/weir)" = "weir 755" ] || fail "/run/weir: $(stat -c '%U %a' /run/weir)"
 [ "$(stat -c '%U:%G %a' /etc/weir/weir.yaml)" = "root:weir 640" ] || fail "weir.yaml: $(stat -c '%U:%G %a' /etc/weir/weir.yaml)"
 ! grep -qv '^#\|^$' /etc/weir/weir.yaml || fail "weir.yaml has more than comments"
-# What is commented out is a configuration too.
+# The commented-out lines are a valid configuration too.
 grep -E '^#([a-z_]+:|  )' /etc/weir/weir.yaml | sed 's/^#//' >/tmp/example.yaml
 sed -i 's#/etc/weir/datadog.key#/tmp/key#' /tmp/example.yaml
 echo 0123456789abcdef0123456789abcdef >/tmp/key

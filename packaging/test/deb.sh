@@ -18,7 +18,7 @@ work=$SCRATCH
 debs=("$dist"/weir*_amd64.deb)
 deb=${debs[-1]}
 dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$work" ./usr/bin/weir
-# What is given away is static, so the package depends on no C library. `make test` packs the program that it has, which is not.
+# Released programs are static, so the package depends on no C library. `make test` packs the program that it has, which is not static.
 lintian_allows=()
 ! readelf -lW "$work/usr/bin/weir" | grep INTERP >/dev/null || lintian_allows=(--suppress-tags missing-dependency-on-libc)
 lintian --allow-root --fail-on error,warning --tag-display-limit 0 "${lintian_allows[@]}" "${debs[@]}" || fail "lintian complains"

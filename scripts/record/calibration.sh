@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A/A calibration: weir against itself in ROWS (60) rows of PAIRS (14) pairs, arms of a pair at the same time. About 55 minutes on 2 cores.
+# A/A calibration: weir against itself in ROWS (60) rows of PAIRS (14) pairs, concurrent pairs. About 55 minutes on 2 cores.
 source "$(dirname "$0")/common.sh"
 count=${ROWS:-60}
 pairs=${PAIRS:-14}
@@ -13,7 +13,7 @@ done
 page=$pages/calibration.md
 {
   header "A/A calibration" "scripts/record/calibration.sh"
-  echo "weir against itself, $count rows over the suite \`calibration\`, $pairs pairs each, preset \`quick\`: the arms of a pair at the same time,"
+  echo "weir against itself, $count rows over the suite \`calibration\`, $pairs pairs each, preset \`quick\`: concurrent pairs,"
   echo "half a second of warm-up and windows of 2 s. Goal: CPU per message."
   echo
   jq -r '.calibration | "**\(.excluded) of \(.rows) intervals exclude zero, expected \(.rows / 10); accepted \(.low) to \(.high). \(.flagged) would have been reported as a change, accepted at most \([.rows / 60 | floor, 1] | max). \(.state).**"' "$folder/report.json"

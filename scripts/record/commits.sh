@@ -12,7 +12,7 @@ detector folder compare --baseline "$baseline" --comparison "bin:$WEIR_BIN" --al
 page=$pages/commits.md
 {
   header "weir against an earlier commit of itself" "scripts/record/commits.sh"
-  echo "Baseline: ${EARLIER_COMMIT:-$(basename "${EARLIER}")}; comparison: this commit. Preset \`quick\`, ${PAIRS:-14} pairs, both arms of a pair at the same time."
+  echo "Baseline: ${EARLIER_COMMIT:-$(basename "${EARLIER}")}; comparison: this commit. Preset \`quick\`, ${PAIRS:-14} pairs, concurrent pairs."
   echo
   rows "$folder/report.json"
   echo

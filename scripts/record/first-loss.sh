@@ -82,8 +82,8 @@ page=$pages/first-loss-$peer.md
   chrt -p $$ | grep -q SCHED_RR && real_time="chrt -r 1 "
   header "The rate of the first lost packet: weir and $peer" "PEER=$peer ${real_time}scripts/record/first-loss.sh"
   echo "UDP over loopback, one message per datagram (\`small-packets\`), each program alone on CPU 1 with the generator on CPU 0, $rounds round(s). Thousand"
-  echo "packets a second: the highest rate that lost no packet (confirmed for 4 s), and the least rate that lost one. What ended a search is the target where the"
-  echo "kernel dropped a packet at its socket, and the generator or \`late\` where packets were not sent in time."
+  echo "packets a second: the highest rate that lost no packet (confirmed for 4 s), and the least rate that lost one. The limit is the target if the"
+  echo "kernel dropped a packet at its socket, and the generator or \`late\` if packets were not sent in time."
   echo
   echo "| program | no packet lost at | first packet lost at | ended by |"
   echo "| --- | --- | --- | --- |"

@@ -22,7 +22,7 @@ import time
 AGENTS = 3
 SERIES = 3000
 RATE = 6000
-# What was sent last is merged and has arrived: a bucket, the spread of agents, and what a busy machine needs.
+# Time until the last samples are merged and have arrived: a bucket, the spread of agents, and a margin for a busy machine.
 SETTLE_SECONDS = 60
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
@@ -232,7 +232,7 @@ def memory(process):
 
 def run(fleet, seconds):
     centre = fleet.start_all()
-    # What it does without samples.
+    # Its CPU time without samples.
     time.sleep(2)
     before, begun = spent(centre), time.monotonic()
     time.sleep(10)

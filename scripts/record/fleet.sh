@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What fleets cost: publishing and merging in one thread, lag and recovery with 1,000 agents, a real broker and two owners, and one centre
+# The cost of fleets: publishing and merging in one thread, lag and recovery with 1,000 agents, a real broker and two owners, and one centre
 # beside gostatsd's on the same samples where GOSTATSD_BIN names one (`go build ./cmd/gostatsd` in a checkout of it). About 5 minutes
 # once it is built. SERIES (of each agent on the broker: 1000), BUCKETS (11, 10 or more), SECONDS_OF_LOAD (20).
 source "$(dirname "$0")/common.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the load generator can do on this machine, beside the plainest C sender, and the floor beside the plainest C receiver: RUNS (5)
+# The load generator's maximum rate on this machine, beside the simplest C sender, and the floor beside the plainest C receiver: RUNS (5)
 # runs each, about two and a half minutes. Sender on CPU 0, receiver on CPU 1.
 source "$(dirname "$0")/common.sh"
 runs=${RUNS:-5}

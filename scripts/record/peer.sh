@@ -9,7 +9,7 @@ detector folder compare --baseline "target:$peer" --comparison target:weir --all
 page=$pages/peer-$peer.md
 {
   header "weir against $peer" "PEER=$peer scripts/record/peer.sh"
-  jq -r '"Baseline: \(.baseline.version) (sha256 \(.baseline.sha256[0:12])); comparison: \(.comparison.version) (sha256 \(.comparison.sha256[0:12])). Preset `quick`. Both programs run at the same time on core 0, each with its own stream of the same bytes at the same rate."' "$folder/run.json"
+  jq -r '"Baseline: \(.baseline.version) (sha256 \(.baseline.sha256[0:12])); comparison: \(.comparison.version) (sha256 \(.comparison.sha256[0:12])). Preset `quick`. Both programs run concurrently on core 0, each with its own stream of the same bytes at the same rate."' "$folder/run.json"
   echo
   rows "$folder/report.json"
   echo

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What several threads with one Ruby client get through, for each number of series and threads, beside the peers whose source trees
+# Throughput of several threads with one Ruby client, for each number of series and threads, beside the peers whose source trees
 # are given: STATSD_INSTRUMENT and DOGSTATSD. SERIES (0,1,10,100), THREADS (1,5), ITERATIONS (1000), FLAGS of the bench (--yjit).
 # About two minutes.
 WEIR_BENCH=${WEIR_BENCH:-none} WEIR_BIN=${WEIR_BIN:-none} source "$(dirname "$0")/common.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What must be invalid is, and UDP overload is accounted for. PAIRS (5) pairs, about 2 minutes.
+# Invalid runs are detected, and losses under UDP overload are counted. PAIRS (5) pairs, about 2 minutes.
 source "$(dirname "$0")/common.sh"
 page=$pages/validity.md
 detector past compare --baseline target:practice --comparison target:practice --pairs 2 practice-past

@@ -1,4 +1,4 @@
-// What the agent answers under /api/v1. The reference is docs/api.md.
+// The agent's answers under /api/v1. The reference is docs/api.md.
 
 export type Kind = "counter" | "rate" | "gauge" | "set" | "distribution";
 

@@ -1,4 +1,4 @@
-// What the page knows: fetched once, kept, and kept when the agent goes away.
+// The page's data: fetched once, and kept when the agent does not answer any more.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { address, type BookSeries, type Books, get, type Params, type Points } from "./api";
@@ -26,7 +26,7 @@ export function usePolled<T>(path: string | undefined, params: Params, seconds: 
       } catch (error) {
         if (abort.signal.aborted) return;
         setState((old) => ({ data: old.data, error: String((error as Error).message ?? error) }));
-        // What is loaded once is asked for until it is there.
+        // Data that is loaded once is requested until it arrives.
         again = Math.max(seconds, RETRY_SECONDS);
       }
       if (!abort.signal.aborted && again > 0) timer = setTimeout(load, again * 1000);
@@ -90,7 +90,7 @@ export function useLiveBooks(): LiveBooks {
       setState((old) => ({ ...old, connected: true, books: append(old.books, more, WINDOW) }));
     stream.onopen = () => {
       setState((old) => ({ ...old, connected: true }));
-      // What was missed, if anything: the agent keeps an hour.
+      // Fetch data missed meanwhile: the agent keeps an hour.
       get<Books>("books", { from: `-${WINDOW}`, step: 1 }).then(add, () => {});
     };
     stream.onerror = () => setState((old) => ({ ...old, connected: false }));

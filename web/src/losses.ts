@@ -1,4 +1,4 @@
-// What was lost, refused or not as good as it could be, with what to do about it: the agent's own words for its own series.
+// Losses, refusals and degradations, each with its remedy: the agent's own descriptions of its own series.
 
 import type { BookSeries, Meaning } from "./api";
 

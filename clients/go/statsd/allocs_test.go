@@ -142,7 +142,7 @@ func TestNewIsCheap(t *testing.T) {
 	}
 }
 
-// TestTagsDoNotEscape reads what the compiler says: a tag slice that escapes costs an allocation wherever tags are
+// TestTagsDoNotEscape reads the compiler's report: a tag slice that escapes costs an allocation wherever tags are
 // written at the call.
 func TestTagsDoNotEscape(t *testing.T) {
 	out, err := exec.Command("go", "build", "-gcflags=-m", ".").CombinedOutput()
@@ -155,7 +155,7 @@ func TestTagsDoNotEscape(t *testing.T) {
 			t.Fatalf("the compiler's output has no %q; it may have changed its words", want)
 		}
 	}
-	// Where metrics are sent, neither the slice of tags nor any text in it may be kept.
+	// Code that sends metrics may keep neither the slice of tags nor any text in it.
 	escapes := regexp.MustCompile(`(?m)^\./` +
 		`(?:methods|client|core|inbox|format|direct|tags|context|handles|vec|hash|memory_unsafe)\.go:\d+:\d+: ` +
 		`(?:leaking param(?: content)?: ` +

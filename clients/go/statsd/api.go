@@ -15,10 +15,10 @@ const OptimalUDPPayloadSize = 1432
 // MaxUDPPayloadSize is the largest packet, in bytes, that fits a UDP datagram with the largest IP header.
 const MaxUDPPayloadSize = 65467
 
-// DefaultUDPBufferPoolSize is how many packet buffers are kept for reuse, and how many may wait to be sent, over UDP.
+// DefaultUDPBufferPoolSize is the number of packet buffers kept for reuse, and of packets that may wait, over UDP.
 const DefaultUDPBufferPoolSize = 2048
 
-// DefaultUDSBufferPoolSize is how many packet buffers are kept for reuse, and how many may wait to be sent, over Unix
+// DefaultUDSBufferPoolSize is the number of packet buffers kept for reuse, and of packets that may wait, over Unix
 // sockets.
 const DefaultUDSBufferPoolSize = 512
 
@@ -251,7 +251,7 @@ type Event struct {
 	Text string
 	// Timestamp is the time of receipt when zero.
 	Timestamp time.Time
-	// Hostname is that of the agent when empty.
+	// Hostname defaults to the agent's.
 	Hostname string
 	// AggregationKey groups events that belong together.
 	AggregationKey string
@@ -293,7 +293,7 @@ type ServiceCheck struct {
 	Status ServiceCheckStatus
 	// Timestamp is the time of receipt when zero.
 	Timestamp time.Time
-	// Hostname is that of the agent when empty.
+	// Hostname defaults to the agent's.
 	Hostname string
 	// Message describes the state.
 	Message string

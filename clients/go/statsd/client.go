@@ -17,7 +17,7 @@ type Client struct {
 type ClientEx struct {
 	core  *core
 	scope *scope
-	// address and options are what a clone starts from; a client made from a writer has no address.
+	// address and options are the settings of a clone; a client made from a writer has no address.
 	address string
 	options []Option
 	// parent is set for children.
@@ -40,8 +40,8 @@ var (
 //   - "\\.\pipe\NAME": a named pipe on Windows.
 //   - "": DD_DOGSTATSD_URL, or DD_AGENT_HOST and DD_DOGSTATSD_PORT.
 //
-// New does not wait for the agent and does not fail when it is not there. It returns an error if there is no address or
-// if an address or an option cannot be valid.
+// New does not wait for the agent and does not fail when it is not there. It returns an error if there is no address
+// or if an address or an option cannot be valid.
 func New(addr string, options ...Option) (*Client, error) {
 	return wrap(NewEx(addr, options...))
 }

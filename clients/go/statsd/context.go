@@ -12,7 +12,7 @@ import (
 // core.
 type scope struct {
 	core *core
-	// id tells scopes apart in keys.
+	// id distinguishes scopes in keys.
 	id        uint64
 	namespace string
 	// prefix is namespace as it is written.
@@ -53,7 +53,7 @@ func (k key) kind() kind { return kind(k.meta & (metaSampled - 1)) }
 const (
 	cellCall   = 1 << 44
 	cellClosed = 1 << 63
-	// smallCount bounds what is added to a cell: 2^19 times it stays within the sum's range.
+	// smallCount bounds the increment of a cell: 2^19 times it stays within the sum's range.
 	smallCount = 1 << 20
 )
 
@@ -68,8 +68,8 @@ const (
 	gaugeClosed = 0x7FF8_0000_57A7_5D01
 )
 
-// series is one context of this client and what has been collected for it since the last flush. Its size is what a
-// live counter costs, so what only some need is in a store.
+// series is one context of this client and its values since the last flush. Its size is the cost of a
+// live counter, so rarely needed fields are in a store.
 type series struct {
 	// cell is the value of a counter or a gauge.
 	cell atomic.Uint64
@@ -81,7 +81,7 @@ type series struct {
 	name  string
 	tags  string
 	scope *scope
-	// text is what is written before the value, up to headEnd, and after the value and type.
+	// text is written before the value, up to headEnd, and after the value and type.
 	text    string
 	headEnd uint32
 	// hash is the lower half of the hash of the identity.
@@ -123,11 +123,11 @@ type store struct {
 	// spilledSum holds what does not fit the cell of a counter, and spilledFloat the sum of a float counter.
 	spilledSum   int64
 	spilledFloat float64
-	// values are those of a packed kind.
+	// values are the values of a packed kind.
 	values []float64
-	// seen is how many values were offered since the last flush.
+	// seen is the number of values offered since the last flush.
 	seen uint64
-	// members are those of a set, and fresh the ones seen since the last flush.
+	// members are the members of a set, and fresh the ones seen since the last flush.
 	members map[string]*member
 	fresh   []*member
 	turn    uint32
@@ -203,8 +203,8 @@ const (
 	membersMax = 4096
 )
 
-// matches compares the name and the tags of a call with those of the series, byte by byte. Tags are distinguished by
-// where the commas are, as they are by the agent.
+// matches compares name and tags of a call with the series, byte by byte. Commas separate
+// tags, as they do for the agent.
 func (x *series) matches(name string, tags []string) bool {
 	if x.name != name {
 		return false
@@ -292,7 +292,7 @@ func (t *table) findLike(old *series) *series {
 	}
 }
 
-// memo finds series by where the caller's strings are, which is cheaper than by what they hold. What it finds must
+// memo finds series by the addresses of the caller's strings, which is cheaper than by their content. A hit must
 // still be compared by content, because memory can be reused for other text.
 type memo struct {
 	slots []atomic.Pointer[series]
@@ -427,7 +427,7 @@ func (s *scope) newSeries(k key, name string, tags []string) *series {
 	x.text, x.headEnd = text, uint32(headEnd)
 	x.name, x.tags = text[nameAt:nameEnd], text[tagsAt:tagsEnd]
 	if !x.matches(name, tags) {
-		// Some bytes were replaced for the wire; the identity is that of the caller's text.
+		// Some bytes were replaced for the wire; the caller's text is the identity.
 		x.name, x.tags = strings.Clone(name), joinTags(tags)
 	}
 	return x

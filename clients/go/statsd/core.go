@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// core is what a client shares with its children: contexts, packets, sender, telemetry.
+// core is the part of a client that its children share: contexts, packets, sender, telemetry.
 //
 // A holder of one of these locks may take those further right, and none further left:
 //
@@ -46,7 +46,7 @@ type core struct {
 	flushMu   sync.Mutex
 	collector worker
 	flushing  []*series
-	// flushLost is what a flush lost, to be reported once it has let go of flushMu.
+	// flushLost is the loss of a flush, to be reported once flushMu is unlocked.
 	flushLost []*ErrorSenderChannelFull
 
 	// countMu guards totals and the moving of calls from series into them.
@@ -223,7 +223,7 @@ func (s *scope) sendGauge(name string, v float64, tags []string, x extras) error
 	return err
 }
 
-// sendNow writes a value of a series at once, counting it as so many calls.
+// sendNow writes a value of a series at once, counting it as this many calls.
 func (x *series) sendNow(value []byte, calls uint64) error {
 	c := x.scope.core
 	w := c.lock(x.kind, x.name)
@@ -259,7 +259,7 @@ func (w *worker) rawLine(x *series, value []byte, rate float64) error {
 	return w.commit(b)
 }
 
-// packed writes values in as few messages as fit, and returns how many values fit no packet at all.
+// packed writes values in as few messages as fit, and returns the number of values that fit no packet at all.
 func (w *worker) packed(x *series, values []float64, rate float64) (lost int) {
 	if x.scope.core.plain {
 		var tmp [32]byte
@@ -347,7 +347,8 @@ func (x *series) takeValues() (values []float64, rate float64) {
 	return values, rate
 }
 
-// sendEarly sends what a full series holds. The caller holds x.mu, and reports the loss returned once it has let go.
+// sendEarly sends the values of a full series. The caller holds x.mu, and reports the loss returned once it has let
+// go.
 func (c *core) sendEarly(x *series) *ErrorSenderChannelFull {
 	w, m := c.lock(x.kind, x.name), x.more.Load()
 	if x.kind == kindSet {

@@ -7,7 +7,7 @@ the API of github.com/DataDog/datadog-go/v5/statsd, and more.
 	defer client.Close()
 	_ = client.Incr("orders", []string{"country:ch"}, 1)
 
-# What happens to a metric
+# The path of a metric
 
 By default, counters are summed, gauges keep their last value and sets their distinct members, until they are flushed
 every two seconds ([WithAggregationInterval]). Histograms, distributions and timings are sent as they come, or
@@ -29,7 +29,7 @@ A call has to find its context, that is its name and tags. A handle has found it
 	requests := client.NewCounterVec("requests", "method", "code")
 	requests.With("GET", "200").Inc()
 
-# What a caller may do
+# Rules for callers
 
 All methods may be used by several goroutines. Tags may be written at the call; they are not kept, so neither a slice
 nor the memory behind its strings has to stay as it was. A nil client returns [ErrNoClient] and its handles do

@@ -13,8 +13,8 @@ const (
 	crowdIdle = 2
 )
 
-// flushSeries writes what has been collected into packets. It waits for room in the queue: what is not taken out of a
-// series is not lost, it goes on collecting. wait says whether packets of the workers wait, too, instead of being
+// flushSeries writes the collected values into packets. It waits for room in the queue: values not taken out of a
+// series are not lost, it goes on collecting. wait says whether packets of the workers wait, too, instead of being
 // dropped.
 func (c *core) flushSeries(wait bool) {
 	c.flushMu.Lock()
@@ -68,9 +68,9 @@ func (c *core) writeSeries(wait bool) {
 	clear(c.flushing[:cap(c.flushing)])
 }
 
-// collected hands over the packets filled by a flush. A gauge that found no room in the table was sent at once, and may
-// lie in a worker's packet still when its next value, which found room, is in one of these: packets of the workers go
-// first then.
+// collected hands over the packets filled by a flush. A gauge that found no room in the table was sent at once, and
+// may lie in a worker's packet still when its next value, which found room, is in one of these: packets of the workers
+// go first then.
 func (c *core) collected(w *worker, wait bool) {
 	if len(w.full) > 0 && c.gaugesPast.Swap(false) {
 		c.drainInboxes()
@@ -140,7 +140,7 @@ func (c *core) flushCount(w *worker, x *series) bool {
 	return true
 }
 
-// takeSpilled adds what is not in the cell of a counter. The caller holds x.mu.
+// takeSpilled adds a counter's values outside of its cell. The caller holds x.mu.
 func (x *series) takeSpilled(sum int64, calls uint64) (int64, uint64) {
 	if m := x.more.Load(); m != nil {
 		sum += m.spilledSum
@@ -204,8 +204,8 @@ func (x *series) pinned() bool {
 	return m.counted && m.level != 0
 }
 
-// retire removes series that have been idle. A goroutine that still holds one finds its successor by closed, cellClosed
-// and gaugeClosed. It returns the families that may hold some of them.
+// retire removes series that have been idle. A goroutine that still holds one finds its successor by closed,
+// cellClosed and gaugeClosed. It returns the families that may hold some of them.
 func (c *core) retire(limit uint32) []sweeper {
 	c.tableMu.Lock()
 	defer c.tableMu.Unlock()
@@ -242,7 +242,7 @@ func (c *core) retire(limit uint32) []sweeper {
 }
 
 // closeIfEmpty closes the cell of a gauge that holds no value. One that has got a value since the flush looked stays:
-// what is set next could be sent past that value, for lack of room in the table, and arrive before it. The caller holds
+// the next value could be sent past that value, for lack of room in the table, and arrive before it. The caller holds
 // tableMu, on which a caller that finds the cell closed waits. Series of other kinds may be retired at any time.
 func (x *series) closeIfEmpty() bool {
 	return x.kind != kindGauge || x.cell.CompareAndSwap(gaugeEmpty, gaugeClosed)

@@ -236,7 +236,7 @@ func appendCleanName(b []byte, name string) []byte {
 	return b
 }
 
-// appendTags writes the tags section: the text of the global tags (already clean), then those of the call.
+// appendTags writes the tags section: the text of the global tags (already clean), then the tags of the call.
 func appendTags(b []byte, hasGlobal bool, global string, tags []string) []byte {
 	if !hasGlobal && len(tags) == 0 {
 		return b

@@ -204,8 +204,8 @@ func TestIdleContextsAreRetired(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostWhileContextsAreRetired makes every flush retire what was not used since the last one, while
-// goroutines use it.
+// TestNothingIsLostWhileContextsAreRetired makes every flush retire contexts not used since the last one, while
+// goroutines use them.
 func TestNothingIsLostWhileContextsAreRetired(t *testing.T) {
 	c, r := record(t, WithExtendedClientSideAggregation(), WithContextIdleTime(1), WithSenderQueueSize(1<<20))
 	c.clientEx.core.idleFlushes = 0

@@ -37,8 +37,8 @@ func distinct(t *testing.T, what string, hashes map[uint64]int, n int) {
 	}
 }
 
-// TestNoTextChoosesItsHash hashes texts made from what is known about the hash. Two random numbers of 64 bits are never
-// the same in sets this small, so one pair of equal hashes is a flaw.
+// TestNoTextChoosesItsHash hashes texts made from public knowledge of the hash. Two random numbers of 64 bits are
+// never the same in sets this small, so one pair of equal hashes is a flaw.
 func TestNoTextChoosesItsHash(t *testing.T) {
 	s := &scope{id: 1}
 	k := s.key(kindCount, CardinalityNotSet)
@@ -115,7 +115,7 @@ func TestKeysDoNotCancelTexts(t *testing.T) {
 	distinct(t, "names and tags", hashes, n)
 }
 
-// TestHashesDifferBetweenProcesses draws new secrets, as a new process does: nothing may hash to what it did before.
+// TestHashesDifferBetweenProcesses draws new secrets, as a new process does: no text may have the same hash again.
 func TestHashesDifferBetweenProcesses(t *testing.T) {
 	before := hashSecrets
 	defer func() { hashSecrets = before }()

@@ -35,7 +35,7 @@ type recorder struct {
 	closed  bool
 	// block, if set, holds up every write until it is closed.
 	block chan struct{}
-	// entered, if set, is told of every write that begins.
+	// entered, if set, is called at the start of every write.
 	entered chan struct{}
 }
 
@@ -88,7 +88,7 @@ func (r *recorder) sorted() []string {
 	return l
 }
 
-// record returns a client without telemetry, origin and clock, and what it writes.
+// record returns a client without telemetry, origin and clock, and its output.
 func record(t testing.TB, options ...Option) (*Client, *recorder) {
 	t.Helper()
 	r := &recorder{}
@@ -160,7 +160,7 @@ func (s *server) count() int {
 	return len(s.packets)
 }
 
-// readAll waits until the server has read what the client has sent so far. Over UDP the kernel drops what it has no
+// readAll waits until the server has read everything sent so far. Over UDP the kernel drops packets it has no
 // room for, however little that is, so a sender that must lose nothing stays this close to its receiver. Any goroutine
 // may call it.
 func (s *server) readAll(c *Client) bool {

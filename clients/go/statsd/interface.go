@@ -2,8 +2,8 @@ package statsd
 
 import "time"
 
-// ClientInterface is what [Client], [NoOpClient] and the doubles in the mocks module have in common. It does not grow:
-// new methods are on [Client] only, so that an implementation elsewhere keeps compiling.
+// ClientInterface has the common methods of [Client], [NoOpClient] and the doubles in the mocks module. It does not
+// grow: new methods are on [Client] only, so that an implementation elsewhere keeps compiling.
 type ClientInterface interface {
 	// Gauge sends the value of something at this moment.
 	Gauge(name string, value float64, tags []string, rate float64) error
@@ -42,6 +42,6 @@ type ClientInterface interface {
 	Flush() error
 	// IsClosed says whether Close was called.
 	IsClosed() bool
-	// GetTelemetry returns what the client did since it was made.
+	// GetTelemetry returns the client's counts since its creation.
 	GetTelemetry() Telemetry
 }

@@ -5,18 +5,18 @@ import (
 	"sync/atomic"
 )
 
-// What handles send goes to one place of memory that all processors share: a locked instruction for a counter and a
-// gauge, a mutex for values that are packed. A series whose handles send much gets lanes: one for each processor of the
+// Handles write to one place of memory that all processors share: a locked instruction for a counter and a gauge, a
+// mutex for values that are packed. A series whose handles send much gets lanes: one for each processor of the
 // scheduler, which only the goroutine that runs there writes to, with plain instructions. The flush adds the lanes up.
 //
 // The rules that make this safe:
 //
 //   - A goroutine looks whether the series has lanes, and writes, between pin and unpin. Nobody else runs on its
 //     processor meanwhile, and the world does not stop.
-//   - Totals in a lane only grow, and only its processor writes them. The reader remembers what it has taken. The
+//   - Totals in a lane only grow, and only its processor writes them. The reader remembers the totals it has taken. The
 //     positions of a ring have one writer each.
 //   - Lanes are given and taken away by the flush alone. It takes them from an idle series, stops the world once, after
-//     which nobody can be writing to them, and takes what is left in them.
+//     which nobody can be writing to them, and takes their remaining values.
 //
 // The reader relies on an order of stores that amd64 keeps and other processors do not, so they have no lanes; see
 // lanes_amd64.go.
@@ -30,8 +30,8 @@ const (
 
 type lanes struct{ each []lane }
 
-// gaugeLanes stands for the lanes of every gauge: the last value is all there is to know, so processors share one cell,
-// which takes a plain store.
+// gaugeLanes stands for the lanes of every gauge: the last value is all there is to know, so processors share one
+// cell, which takes a plain store.
 var gaugeLanes = &lanes{}
 
 type lane struct {
@@ -70,7 +70,7 @@ func (x *series) heat(calls uint64) {
 	x.lanes.Store(l)
 }
 
-// takeCount returns what a counter's lanes got since the last time. The caller holds countMu.
+// takeCount returns the sum that a counter's lanes received since the last time. The caller holds countMu.
 func (l *lanes) takeCount() (sum int64, calls uint64) {
 	if l == nil {
 		return 0, 0
@@ -98,8 +98,8 @@ func (l *lanes) waiting() (calls uint64) {
 	return calls
 }
 
-// takeLanes moves the values in the lanes to the series. The caller holds x.mu, and reports the losses returned once it
-// has let go.
+// takeLanes moves the values in the lanes to the series. The caller holds x.mu, and reports the losses returned once
+// it has let go.
 func (x *series) takeLanes(l *lanes) (lost []*ErrorSenderChannelFull) {
 	if l == nil {
 		return nil
@@ -117,8 +117,8 @@ func (x *series) takeLanes(l *lanes) (lost []*ErrorSenderChannelFull) {
 	return lost
 }
 
-// cool takes the lanes from series that are idle, before they are retired. A series that got something meanwhile is not
-// idle. The caller holds flushMu.
+// cool takes the lanes from series that are idle, before they are retired. A series that got something meanwhile is
+// not idle. The caller holds flushMu.
 func (c *core) cool(limit uint32) {
 	var cooled []*series
 	var taken []*lanes

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// hot calls a handle until a flush has given its series lanes, and returns how often that was.
+// hot calls a handle until a flush has given its series lanes, and returns the number of calls.
 func hot(t *testing.T, c *Client, h *handle, call func()) int {
 	t.Helper()
 	for i := 0; i < hotCalls; i++ {
@@ -24,7 +24,7 @@ func hot(t *testing.T, c *Client, h *handle, call func()) int {
 	return hotCalls
 }
 
-// sumOf adds up what arrived of a name: the sum of its values, and how many there were.
+// sumOf returns the sum and the number of received values of a name.
 func sumOf(t *testing.T, lines []string, name string) (sum float64, values int) {
 	t.Helper()
 	for _, l := range lines {
@@ -46,8 +46,8 @@ func sumOf(t *testing.T, lines []string, name string) (sum float64, values int) 
 }
 
 // TestLanesLoseNothing: handles are called from many goroutines while flushes run, and while series are given up for
-// being idle, again and again. Sums, numbers of values and telemetry are exact at the end, and the gauge is at its last
-// value.
+// being idle, again and again. Sums, numbers of values and telemetry are exact at the end, and the gauge is at its
+// last value.
 func TestLanesLoseNothing(t *testing.T) {
 	c, r := record(t, WithContextIdleTime(time.Nanosecond), WithSenderQueueSize(1<<20))
 	counter, gauge, values, timing := c.NewCounter("c"), c.NewGauge("g"), c.NewDistribution("d"), c.NewTiming("t")
@@ -156,7 +156,7 @@ func TestGaugesOfHandlesNeverGoBack(t *testing.T) {
 	}
 }
 
-// TestLanesGoWithIdleSeries: lanes are taken away before a series is retired, and what they still held is sent.
+// TestLanesGoWithIdleSeries: lanes are taken away before a series is retired, and their remaining values are sent.
 func TestLanesGoWithIdleSeries(t *testing.T) {
 	c, r := record(t, WithContextIdleTime(time.Nanosecond))
 	counter, values := c.NewCounter("c"), c.NewDistribution("d")
@@ -217,7 +217,7 @@ func TestMoreProcessorsThanLanes(t *testing.T) {
 	}
 }
 
-// TestALiveCounterIsSmall measures what a counter with five tags keeps in memory, with tables and packets.
+// TestALiveCounterIsSmall measures the memory of a counter with five tags, tables and packets included.
 func TestALiveCounterIsSmall(t *testing.T) {
 	const contexts = 20000
 	names := make([]string, contexts)

@@ -5,19 +5,19 @@ import (
 	"sync/atomic"
 )
 
-// lineCache remembers what stands before and after the value in messages that are not aggregated, by where the caller's
-// strings are. A message that is found costs three copies; the others are written and checked piece by piece, tag by
-// tag. It has a fixed size and is no table of contexts: what does not come again soon is never entered, and what is in
-// it may be displaced at any time.
+// lineCache remembers what stands before and after the value in messages that are not aggregated, by where the
+// caller's strings are. A message that is found costs three copies; the others are written and checked piece by piece,
+// tag by tag. It has a fixed size and is no table of contexts: a line that is not repeated soon is never entered, and
+// one in it may be displaced at any time.
 type lineCache struct {
 	slots [lineSlots]lineSlot
-	// candidates are places that have missed. The second miss enters the line, so that names that are new each time, or
-	// many more names than there is room for, cost little more than without the cache.
+	// candidates are places that have missed. The second miss enters the line, so that names that are new each time,
+	// or many more names than there is room for, cost little more than without the cache.
 	candidates [lineSlots]atomic.Uint32
 }
 
 type lineSlot struct {
-	// place is that of the line, so that most misses need not look at the line itself. What is compared byte by byte
+	// place is the line's place, so that most misses need not look at the line itself. The comparison byte by byte
 	// decides.
 	place atomic.Uint64
 	line  atomic.Pointer[series]

@@ -7,8 +7,8 @@ package statsd
 // usesUnsafe says which of the two files was built.
 const usesUnsafe = false
 
-// placeOf returns a number for the strings of a call. Where they are cannot be known here, so it is that of what they
-// hold.
+// placeOf returns a number for the strings of a call. Their addresses are unknown here, so it is computed from their
+// content.
 func placeOf(meta uint64, name string, tags []string) uint64 {
 	return contentHash(key{meta: meta, rate: 1}, name, tags)
 }

@@ -44,8 +44,8 @@ func (c *Client) Count(name string, value int64, tags []string, rate float64) er
 	return c.clientEx.count(name, value, tags, rate, c.clientEx.scope.card)
 }
 
-// CountWithTimestamp adds to a counter at a given second. It is never aggregated, neither here nor in the agent. A time
-// that is zero or not after 1970 gives [InvalidTimestamp].
+// CountWithTimestamp adds to a counter at a given second. It is never aggregated, neither here nor in the agent. A
+// time that is zero or not after 1970 gives [InvalidTimestamp].
 func (c *Client) CountWithTimestamp(name string, value int64, tags []string, rate float64, timestamp time.Time) error {
 	if c == nil {
 		return ErrNoClient
@@ -142,7 +142,7 @@ func (c *Client) SimpleServiceCheck(name string, status ServiceCheckStatus) erro
 	return c.clientEx.serviceCheck(NewServiceCheck(name, status), c.clientEx.scope.card)
 }
 
-// Flush returns when everything accepted before is written or counted as dropped: first what is aggregated, then
+// Flush returns when everything accepted before is written or counted as dropped: first aggregated metrics, then
 // packets that are not full. Other goroutines may go on sending meanwhile.
 func (c *Client) Flush() error {
 	if c == nil {
@@ -168,7 +168,7 @@ func (c *Client) IsClosed() bool {
 	return c.clientEx.closed.Load() || c.clientEx.core.isClosed.Load()
 }
 
-// GetTelemetry returns what the client did since it was made, also if it does not send telemetry.
+// GetTelemetry returns the client's counts since its creation, also if it does not send telemetry.
 func (c *Client) GetTelemetry() Telemetry {
 	if c == nil {
 		return Telemetry{}
@@ -184,8 +184,8 @@ func (c *Client) Stats() Stats {
 	return c.clientEx.core.stats()
 }
 
-// GetTransport returns "udp", "uds", "uds-stream", "tcp", "pipe" or "custom". For a "unix://" address it is "uds" until
-// the type of the socket is known.
+// GetTransport returns "udp", "uds", "uds-stream", "tcp", "pipe" or "custom". For a "unix://" address it is "uds"
+// until the type of the socket is known.
 func (c *Client) GetTransport() string {
 	if c == nil {
 		return ""

@@ -24,7 +24,7 @@ type mmsgState struct {
 	calls int
 	// write is a method value made once, because making it allocates.
 	write func(fd uintptr) bool
-	// raw is that of conn; asking for it allocates.
+	// raw belongs to conn; asking for it allocates.
 	conn syscall.Conn
 	raw  syscall.RawConn
 }

@@ -115,24 +115,24 @@ func WithMaxMessagesPerPayload(maxMessagesPerPayload int) Option {
 }
 
 // WithMaxBytesPerPayload limits the size of a packet in bytes, the newline after its last message included. A longer
-// message gives a [MessageTooLongError]. Default, also for 0: 8192 for Unix sockets, 1432 otherwise. To raise it, raise
-// the agent's buffer first.
+// message gives a [MessageTooLongError]. Default, also for 0: 8192 for Unix sockets, 1432 otherwise. To raise it,
+// raise the agent's buffer first.
 func WithMaxBytesPerPayload(MaxBytesPerPayload int) Option {
 	return set(func(o *Options) { o.maxBytesPerPayload = MaxBytesPerPayload })
 }
 
-// WithBufferPoolSize limits how many packet buffers are kept for reuse. They are made when needed, not up front.
+// WithBufferPoolSize limits the number of packet buffers kept for reuse. They are made when needed, not up front.
 // Default, also for 0: 512 for Unix sockets, 2048 otherwise.
 func WithBufferPoolSize(bufferPoolSize int) Option {
 	return set(func(o *Options) { o.bufferPoolSize = bufferPoolSize })
 }
 
-// WithBufferFlushInterval limits how long a packet waits to be filled. Default, also for 0: 100 ms.
+// WithBufferFlushInterval limits the time that a packet waits to be filled. Default, also for 0: 100 ms.
 func WithBufferFlushInterval(bufferFlushInterval time.Duration) Option {
 	return set(func(o *Options) { o.bufferFlushInterval = bufferFlushInterval })
 }
 
-// WithWorkersCount sets how many packets can be filled at the same time by goroutines that send metrics which are not
+// WithWorkersCount sets the number of packets that goroutines can fill concurrently with metrics that are not
 // aggregated. Default: 32; they take memory only while in use.
 func WithWorkersCount(workersCount int) Option {
 	return func(o *Options) error {
@@ -144,7 +144,7 @@ func WithWorkersCount(workersCount int) Option {
 	}
 }
 
-// WithSenderQueueSize limits how many full packets wait to be sent. When it is reached, packets are dropped and
+// WithSenderQueueSize limits the number of full packets that wait to be sent. Beyond it packets are dropped and
 // counted. Default, also for 0: 512 for Unix sockets, 2048 otherwise.
 func WithSenderQueueSize(senderQueueSize int) Option {
 	return set(func(o *Options) { o.senderQueueSize = senderQueueSize })
@@ -170,7 +170,7 @@ func WithChannelMode() Option { return set(func(o *Options) { o.channelMode = tr
 // faster.
 func WithMutexMode() Option { return set(func(o *Options) { o.channelMode = false }) }
 
-// WithChannelModeBufferSize limits how many messages may wait at each worker in channel mode. Default: 4096.
+// WithChannelModeBufferSize limits the number of messages that wait at each worker in channel mode. Default: 4096.
 func WithChannelModeBufferSize(bufferSize int) Option {
 	return set(func(o *Options) { o.channelModeBufferSize = bufferSize })
 }
@@ -190,8 +190,8 @@ func WithErrorHandler(errorHandler ErrorHandler) Option {
 	return set(func(o *Options) { o.errorHandler = errorHandler })
 }
 
-// WithAggregationInterval sets how often aggregated metrics are flushed. It should divide the agent's interval of 10 s,
-// or graphs look uneven. Default, also for 0: 2 s.
+// WithAggregationInterval sets the interval of flushes of aggregated metrics. It should divide the agent's interval of
+// 10 s, or graphs look uneven. Default, also for 0: 2 s.
 func WithAggregationInterval(interval time.Duration) Option {
 	return set(func(o *Options) { o.aggregationInterval = interval })
 }
@@ -223,9 +223,9 @@ func WithExtendedClientSideAggregation() Option {
 	return set(func(o *Options) { o.aggregation, o.extendedAggregation = true, true })
 }
 
-// WithMaxSamplesPerContext keeps a random choice of at most so many values per context and flush, and sends the share
-// kept as the sample rate. It matters together with [WithExtendedClientSideAggregation]. Default: no limit; values are
-// never dropped.
+// WithMaxSamplesPerContext keeps a random choice of at most this many values per context and flush, and sends the
+// share kept as the sample rate. It matters together with [WithExtendedClientSideAggregation]. Default: no limit;
+// values are never dropped.
 func WithMaxSamplesPerContext(maxSamplesPerDistribution int) Option {
 	return set(func(o *Options) { o.aggregation, o.maxSamplesPerContext = true, maxSamplesPerDistribution })
 }
@@ -276,8 +276,8 @@ func WithMaxContexts(n int) Option {
 	}
 }
 
-// WithContextIdleTime sets how long a context is kept without new values, so that using it again costs nothing. Where
-// there are more than 16384 contexts, those idle for two flushes go at once. Default: 5 minutes.
+// WithContextIdleTime sets the time that a context is kept without new values, so that using it again costs nothing.
+// If there are more than 16384 contexts, those idle for two flushes go at once. Default: 5 minutes.
 func WithContextIdleTime(d time.Duration) Option {
 	return set(func(o *Options) { o.contextIdleTime = d })
 }
@@ -296,7 +296,7 @@ func WithoutEnvTags() Option { return set(func(o *Options) { o.envTags = false }
 // timestamps return [ErrNotPlain]. Tags are still written.
 func WithPlainStatsD() Option { return set(func(o *Options) { o.plain = true }) }
 
-// WithResolveInterval sets how often the name in a UDP or TCP address is looked up again, so that a change is followed.
+// WithResolveInterval sets the interval at which the name in a UDP or TCP address is looked up again.
 // The lookup runs in the background, and the last good address is kept while it fails. A UDP socket is opened again as
 // often, also to an address without a name: an address translation on the way that leads to an agent that has ended (a
 // conntrack entry of a node) belongs to the source port, and lasts as long as packets come from it. Zero looks up once

@@ -7,7 +7,7 @@ import (
 	"unicode"
 )
 
-// originEnabled says whether the client adds what it finds out about its container.
+// originEnabled reports whether the client adds the detected facts about its container.
 func originEnabled(o *Options) bool {
 	if !o.originDetection {
 		return false

@@ -82,7 +82,7 @@ func containerIDInMounts(text string) string {
 		if len(found) == 0 {
 			continue
 		}
-		// The id of a pod's sandbox is that of another container.
+		// The id of a pod's sandbox belongs to another container.
 		if last := found[len(found)-1]; last[1] != "sandboxes" {
 			return last[2]
 		}

@@ -10,8 +10,8 @@ import (
 // written whole with one call.
 const frameHeader = 4
 
-// messageSlack is room after the largest packet: a message is written first and moved to the next packet if it does not
-// fit.
+// messageSlack is room after the largest packet: a message is written first and moved to the next packet if it does
+// not fit.
 const messageSlack = 512
 
 func indexByte(b []byte, c byte) int { return bytes.IndexByte(b, c) }
@@ -208,8 +208,8 @@ func (w *worker) flush(wait bool) (lost *ErrorSenderChannelFull) {
 }
 
 // sendWhenRoom puts the packet into the queue as soon as there is room. It waits without the lock, because calls must
-// not wait for the network; until then the packet stays where it is, so that what calls add to it or send after it
-// keeps its order.
+// not wait for the network; until then the packet stays in its place, so that values added to it or sent after it
+// keep their order.
 func (w *worker) sendWhenRoom() {
 	var first *packet
 	for {

@@ -135,8 +135,8 @@ func TestAConnectionStaysWhereNobodyListensYet(t *testing.T) {
 	take("the file is no socket")
 }
 
-// TestEachWayToLearnThatTheAgentIsGone: what the kernel says on the connection, by name, and that the packet
-// which met it arrives at the agent that is there now.
+// TestEachWayToLearnThatTheAgentIsGone: the kernel's errors on the connection, by name. The packet
+// that met the error arrives at the new agent.
 func TestEachWayToLearnThatTheAgentIsGone(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("which error a system gives differs")
@@ -173,7 +173,7 @@ func TestEachWayToLearnThatTheAgentIsGone(t *testing.T) {
 				}
 			}
 			tr.conn = met
-			// Nobody is there: the packet is lost, and the reason is that of the new connection.
+			// Nobody receives: the packet is lost, with the reason of the new connection.
 			if _, err := tr.Write([]byte("lost:1|c")); !errors.Is(err, syscall.ENOENT) {
 				t.Errorf("the reason is %v", err)
 			}
@@ -260,7 +260,7 @@ func TestPacketsWithoutAnAgentAreCounted(t *testing.T) {
 	_ = os.Remove(path)
 	lost("the socket is gone", syscall.ENOENT)
 	s = arrives()
-	// A socket file that nobody listens at is what a killed agent leaves.
+	// A killed agent leaves a socket file that nobody listens at.
 	if err := os.Rename(path, path+".kept"); err != nil {
 		t.Fatal(err)
 	}

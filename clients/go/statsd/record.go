@@ -51,7 +51,7 @@ func (x *series) addCountSlow(v int64) {
 	}
 }
 
-// forwardCount passes on what was added to a series that does not collect.
+// forwardCount passes on the sum of a series that does not collect.
 func (x *series) forwardCount(sum int64, calls uint64) {
 	if y := x.successor(calls); y != nil {
 		y.mu.Lock()
@@ -125,8 +125,8 @@ func (x *series) observe(v float64) {
 	}
 }
 
-// keepValue adds a value to those of a packed kind. The caller holds x.mu, and reports the loss returned once it has
-// let go.
+// keepValue adds a value to a series of a packed kind. The caller holds x.mu, and reports the loss returned once it
+// has let go.
 func (x *series) keepValue(v float64) *ErrorSenderChannelFull {
 	m := x.more.Load()
 	if n := len(m.values); n < cap(m.values) {
@@ -138,7 +138,7 @@ func (x *series) keepValue(v float64) *ErrorSenderChannelFull {
 	return x.observeFull(v)
 }
 
-// observeFull makes room for a value: it grows the store, sends what is in it, or chooses which values to keep.
+// observeFull makes room for a value: it grows the store, sends its values, or chooses the values to keep.
 func (x *series) observeFull(v float64) (lost *ErrorSenderChannelFull) {
 	c, m := x.scope.core, x.more.Load()
 	limit := packedMax
@@ -159,7 +159,7 @@ func (x *series) observeFull(v float64) (lost *ErrorSenderChannelFull) {
 			m.values[i] = v
 		}
 	default:
-		// The value is not among those that are sent.
+		// The value is not sent.
 		m.seen--
 		lost = c.sendEarly(x)
 		m.seen++

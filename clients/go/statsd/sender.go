@@ -159,7 +159,7 @@ type batchTransport interface {
 	writeBatch(packets []*packet, errs []error)
 }
 
-// hurrier is a transport that can be told, from any goroutine, that the client is closing: from then on it waits for a
+// hurrier is a transport that any goroutine can notify that the client is closing: after that it waits for a
 // peer which does not read or cannot be reached only so long in all, and refuses the rest at once.
 type hurrier interface{ hurry() }
 
@@ -224,7 +224,7 @@ func (s *sender) hurry() {
 	}
 }
 
-// close writes what is in the queue and closes the transport.
+// close writes the queued packets and closes the transport.
 func (s *sender) close() error {
 	s.hurry()
 	s.queue.close()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// TestTotalsAfterClose sends a random mix from 8 goroutines and compares what arrived with what was sent, to the last
+// TestTotalsAfterClose sends a random mix from 8 goroutines and compares received with sent samples, to the last
 // sample.
 func TestTotalsAfterClose(t *testing.T) {
 	transports := []struct {
@@ -208,8 +208,8 @@ func TestOrderOfGaugesWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestHandlerFlushesWhatAFlushLost: an error handler may use the client, also when it is told of a gauge that a flush
-// had to send and for which the queue had no room.
+// TestHandlerFlushesWhatAFlushLost: an error handler may use the client, also when it is called for a gauge that a
+// flush had to send and for which the queue had no room.
 func TestHandlerFlushesWhatAFlushLost(t *testing.T) {
 	r := &recorder{block: make(chan struct{}), entered: make(chan struct{}, 1)}
 	var c *Client

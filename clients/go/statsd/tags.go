@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Tag is one tag whose value is not text yet. It is written into the packet, or compared with what is known, without
+// Tag is one tag whose value is not text yet. It is written into the packet, or compared with known tags, without
 // becoming a string of its own. A comma in its key or value becomes '_'.
 type Tag struct {
 	key  string

@@ -8,13 +8,13 @@ import (
 
 const telemetryInterval = 10 * time.Second
 
-// version is that of this client, sent with its telemetry.
+// version is the version of this client, sent with its telemetry.
 const version = "0.1.0"
 
-// Telemetry counts what a client did since it was made. Children share the counts of the client they come from.
+// Telemetry has the counts of a client since its creation. Children share the counts of the client they come from.
 //
 // Metrics are counted per call, before sampling and aggregation. A gauge set through a [Gauge] is counted once per
-// flush: what it was set to in between was never more than a store to memory.
+// flush: the values set in between were never more than a store to memory.
 type Telemetry struct {
 	// TotalMetrics is the sum of the six that follow.
 	TotalMetrics             uint64
@@ -30,8 +30,8 @@ type Telemetry struct {
 	// TotalDroppedOnReceive counts messages dropped because the inputs of channel mode were full.
 	TotalDroppedOnReceive uint64
 
-	// TotalPayloadsSent counts packets written. Whether a UDP packet arrived is not known, unless the system tells that
-	// nobody listens.
+	// TotalPayloadsSent counts packets written. Whether a UDP packet arrived is not known, unless the system tells
+	// that nobody listens.
 	TotalPayloadsSent uint64
 	// TotalPayloadsDropped is the sum of the two that follow.
 	TotalPayloadsDropped uint64
@@ -74,7 +74,7 @@ type Stats struct {
 	SampledOut uint64
 }
 
-// snapshot adds up what the parts of the client count, each under its own lock. No count ever goes back.
+// snapshot adds up the counts of the client's parts, each under its own lock. No count ever goes back.
 func (c *core) snapshot() (t Telemetry) {
 	var calls [kindLimit]uint64
 	var flushed [kindLimit]uint64

@@ -122,7 +122,7 @@ func TestManyPacketsWithFewSystemCalls(t *testing.T) {
 	}
 }
 
-// resolver answers lookups with what the test sets.
+// resolver answers lookups with the test's addresses.
 type resolver struct {
 	mu    sync.Mutex
 	found []netip.Addr
@@ -211,7 +211,7 @@ func TestNameIsLookedUpInTheBackgroundAndFollowed(t *testing.T) {
 	for want := r.calls.Load() + 3; r.calls.Load() < want; {
 		time.Sleep(time.Millisecond)
 	}
-	// What is on its way would be counted below.
+	// Packets on their way would be counted below.
 	eventually(t, "all packets so far", func() bool {
 		return uint64(first.count()+second.count()) == c.GetTelemetry().TotalPayloadsSent
 	})
@@ -299,8 +299,8 @@ func TestAgentRestarts(t *testing.T) {
 	}
 }
 
-// TestStalledAgent is an agent that stops reading: calls stay fast, what is dropped is counted, and what is not dropped
-// arrives.
+// TestStalledAgent is an agent that stops reading: calls stay fast, dropped packets are counted, and the others
+// arrive.
 func TestStalledAgent(t *testing.T) {
 	for _, x := range []struct {
 		name   string

@@ -15,7 +15,7 @@ import (
 //
 // The socket is opened again, from another source port, when the address changes, at intervals, and when the kernel
 // tells that nobody listens: a translation on the way, such as a conntrack entry on a node, belongs to the source port
-// and lives as long as it is used, also where it leads to nobody.
+// and lives as long as it is used, even if nobody receives.
 type udpTransport struct {
 	conn *net.UDPConn
 	// to is where conn leads, and opened when it was opened last or tried to.
@@ -95,7 +95,7 @@ func (t *udpTransport) Write(b []byte) (int, error) {
 // reopenPause bounds how often a refusal opens a socket: each leaves a conntrack entry behind.
 const reopenPause = time.Second
 
-// refused sends a packet in whose place the kernel told that an earlier one found nobody. It returns that error
+// refused sends a packet again after the kernel reported that an earlier one was refused. It returns that error
 // nevertheless: the earlier one was counted as sent, so that this one is counted as lost instead.
 func (t *udpTransport) refused(b []byte, cause error) error {
 	if time.Since(t.reopened) >= reopenPause {

@@ -166,7 +166,7 @@ func TestRefusedSocketIsOpenedAnew(t *testing.T) {
 	}
 }
 
-// TestUDPSocketIsOpenedAnewAtIntervals: nobody tells of a translation that leads nowhere.
+// TestUDPSocketIsOpenedAnewAtIntervals: no error reports an address translation that leads nowhere.
 func TestUDPSocketIsOpenedAnewAtIntervals(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "agent.test"} {
 		t.Run(host, func(t *testing.T) {

@@ -74,7 +74,7 @@ func weir(t testing.TB) string {
 	return path
 }
 
-// readByAgent returns what the agent makes of packets.
+// readByAgent returns the agent's parse of packets.
 func readByAgent(t *testing.T, packets []string) []map[string]any {
 	t.Helper()
 	cmd := exec.Command(weir(t), "parse", "-")
@@ -140,7 +140,7 @@ func TestAgentAcceptsWhateverIsSent(t *testing.T) {
 	}
 }
 
-// TestVectorsThroughTheClient sends what the shared vectors describe, and has the agent read it back.
+// TestVectorsThroughTheClient sends the shared vectors, and has the agent read them back.
 func TestVectorsThroughTheClient(t *testing.T) {
 	root, err := repository()
 	if err != nil {
@@ -304,8 +304,8 @@ func startAgent(t testing.TB, dir string) *agent {
 	return a
 }
 
-// nearlyRead waits until the agent has read nearly all that lies in its UDP socket, because the kernel drops what it
-// has no room for. How much that is differs between machines, and so does how soon the agent gets to it.
+// nearlyRead waits until the agent has read nearly all data in its UDP socket, because the kernel drops packets it
+// has no room for. Both the room and the agent's delay differ between machines.
 func (a *agent) nearlyRead() {
 	_, text, _ := strings.Cut(a.addresses["udp"], ":")
 	port, err := strconv.ParseUint(text, 10, 16)
@@ -330,7 +330,7 @@ func (a *agent) nearlyRead() {
 	}
 }
 
-// stop ends the agent and returns what it delivered: sums of counters, numbers of values, members of sets, last values
+// stop ends the agent and returns its deliveries: sums of counters, numbers of values, members of sets, last values
 // of gauges.
 func (a *agent) stop() map[string]float64 {
 	a.t.Helper()
@@ -379,8 +379,8 @@ func (a *agent) stop() map[string]float64 {
 	return got
 }
 
-// TestTotalsWithTheRealAgent sends a random mix from 8 goroutines over every transport and compares what the agent
-// delivers.
+// TestTotalsWithTheRealAgent sends a random mix from 8 goroutines over every transport and compares the agent's
+// deliveries.
 func TestTotalsWithTheRealAgent(t *testing.T) {
 	for _, x := range []struct{ scheme, prefix string }{{"udp", ""}, {"unixgram", "unixgram://"}, {"unix", "unix://"},
 		{"tcp", "tcp://"}} {
@@ -495,8 +495,8 @@ func TestRealAgentRestarts(t *testing.T) {
 	}
 }
 
-// TestRealAgentStops stops the agent's process for a while and continues it: what is reported as dropped is what does
-// not arrive.
+// TestRealAgentStops stops the agent's process for a while and continues it: the packets reported as dropped are the
+// missing ones.
 func TestRealAgentStops(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes 5 s; run without -short")

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Writes the README's figures: what a call costs the thread that makes it, and what five threads get through, next to
+# Writes the README's figures: the cost of a call for its thread, and the throughput of five threads, next to
 # other clients, as ratios, with and without YJIT.
 #
 #   ruby bench/table.rb [--statsd-instrument TREE] [--dogstatsd TREE] [--rounds 3] [--calls 10000] [--write README.md]
@@ -8,7 +8,7 @@
 #
 # A tree is a checkout of the other client; without it, its column stays empty. Implementations run in processes of
 # their own, in turns (A B B A). A figure of a call is the thread's CPU time: the best of three measurements in a
-# process, the median over processes. Spreads are those of the ratios of neighbouring processes. No round is begun that
+# process, the median over processes. Spreads are of the ratios of neighbouring processes. No round starts that
 # would end after the time given.
 
 require "json"
@@ -17,7 +17,7 @@ require "optparse"
 require_relative "implementations"
 require_relative "throughput"
 
-# Runs the workers and keeps what they print.
+# Runs the workers and keeps their output.
 class Measurements
   JITS = { "interpreter" => [], "YJIT" => ["--yjit"] }.freeze
 
@@ -117,7 +117,7 @@ class Report
     (sorted[(sorted.size - 1) / 2] + sorted[sorted.size / 2]) / 2.0
   end
 
-  # How many times cheaper we are, one figure for each pair of neighbouring processes.
+  # The peer's cost divided by ours, one figure for each pair of neighbouring processes.
   def ratios(jit, ours, row)
     if row == "throughput, aggregated"
       runs = @measurements.throughput[jit]

@@ -5,11 +5,11 @@ require "optparse"
 require "socket"
 require_relative "implementations"
 
-# What several threads with one client get through: the peer's own throughput benchmark with its faults corrected. All
+# Throughput of several threads with one client: the peer's own benchmark, with its errors corrected. All
 # rounds are made that are counted, the final flush is inside the time, and the receiver is another process (this one)
 # and counts what arrives, because speed without delivery is void.
 #
-# As a script it prints a table, a row for every combination of what is listed:
+# As a script it prints a table, a row for every combination of the listed values:
 #
 #   ruby bench/throughput.rb [--series 0,1,10] [--threads 1,5] [--iterations 6000] [--[no-]aggregate] [--yjit]
 #                            [--statsd-instrument TREE] [--dogstatsd TREE]

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Sends metrics from several threads through one client and prints how long that took, by the
+# Sends metrics from several threads through one client and prints the time that took, by the
 # clock and in processor time of the whole process, the final flush included. Started by bench/table.rb.
 #
 #   ruby bench/throughput_worker.rb IMPLEMENTATION LIB ADDRESS AGGREGATE THREADS ITERATIONS SERIES
@@ -28,7 +28,7 @@ else
     environment["STATSD_ENABLE_AGGREGATION"] = "true"
   end
   client = StatsD::Instrument::Environment.new(environment).client
-  # What every implementation must do before it may stop the clock.
+  # The work that every implementation must finish before the clock stops.
   finish = lambda do
     client.force_flush
     client.sink.shutdown

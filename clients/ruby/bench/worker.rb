@@ -202,5 +202,5 @@ end
 native = defined?(StatsD::Instrument::NATIVE) ? StatsD::Instrument::NATIVE : false
 puts JSON.generate(cases: result, native: native)
 $stdout.flush
-# No handlers at exit: what is left to send is of no interest.
+# No handlers at exit: unsent messages are of no interest.
 exit!(0)

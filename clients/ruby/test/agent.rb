@@ -15,7 +15,7 @@ module Agent
     path
   end
 
-  # @return [Array<Hash>] what the agent makes of one packet
+  # @return [Array<Hash>] the agent's parse of one packet
   def parse(packet)
     output, error, status = Open3.capture3(binary, "parse", "-", stdin_data: packet, binmode: true)
     raise "weir parse failed: #{error}" unless status.success?
@@ -51,7 +51,7 @@ module Agent
       log[%r{admin on http://(\S+)}, 1]
     end
 
-    # Ends it as an operator would: it reads what is left, flushes and exits.
+    # Ends it as an operator would: it reads the remaining packets, flushes and exits.
     def stop
       ::Process.kill("TERM", @wait.pid)
       Timeout.timeout(60) { @wait.value }

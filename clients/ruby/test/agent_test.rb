@@ -3,7 +3,7 @@
 require_relative "test_helper"
 require_relative "agent"
 
-# The client against the real agent: what was recorded is what the agent reports.
+# The client against the real agent: the agent reports exactly the recorded samples.
 class AgentTest < TestCase
   def with_agent(*arguments)
     agent = Agent::Process.new("--udp", "0", "--admin", "127.0.0.1:0", *arguments)

@@ -116,7 +116,7 @@ class AllocationsTest < TestCase
     client = StatsD::Instrument::Client.new(sink: sink, enable_aggregation: false, prefix: "sample_ns",
                                             default_tags: %w[abc def])
     (@clients ||= []) << client
-    # Whether the dispatcher has just taken something depends on the machine; without it the caller sends.
+    # The dispatcher may or may not have taken a message by now; without a dispatcher the caller sends.
     Thread.list.select { |thread| thread.name == "statsd-dispatcher" }.each { |thread| thread.kill.join }
     tags = { something: "a value" }
     { "increment" => [18, proc { client.increment("foobar") }],
@@ -144,7 +144,7 @@ class AllocationsTest < TestCase
     end
     few = measure.call(10)
     many = measure.call(500)
-    # One small Array for what a cell gives.
+    # One small Array for the values of a cell.
     assert_operator many - few, :<=, 490 * 1.05
   end
 end

@@ -2,7 +2,7 @@
 
 require_relative "test_helper"
 
-# What the client keeps must survive the collector, and what it forgets must be gone for good.
+# Objects that the client keeps must survive the garbage collector, and released ones must be collected.
 class CollectorTest < TestCase
   Client = StatsD::Instrument::Client
 

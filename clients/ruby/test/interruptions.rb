@@ -41,7 +41,7 @@ module Interruptions
     raise e, "step #{step}: #{e.message}", e.backtrace
   end
 
-  # How many calls of that name arrived. Of gauges the last value counts, so any number is right.
+  # Number of received calls with that name. Of gauges only the last value counts, so any number is right.
   def arrived(list, name)
     list.to_a.flat_map { |packet| packet.split("\n") }.sum do |line|
       next line.include?(":#{name}|") ? 1 : 0 if line.start_with?("_e{")

@@ -5,7 +5,7 @@ require_relative "test_helper"
 # Samples that were lost, doubled or sent in the wrong order, with threads, exits and refused packets.
 class LossesTest < TestCase
   # Increments that are no machine words were added by Ruby code between the reading and the writing of the sum. Another
-  # thread that ran meanwhile lost or doubled what it had added, and so did a flush.
+  # thread that ran meanwhile lost or doubled its samples, and so did a flush.
   def test_increments_of_any_type_from_many_threads
     server = lossless_server
     client = StatsD::Instrument::Client.new(
@@ -65,7 +65,7 @@ class LossesTest < TestCase
     trace.disable if trace&.enabled?
   end
 
-  # The interpreter killed the background threads at exit, with what they had taken out of cells and queues.
+  # The interpreter killed the background threads at exit, with the samples they had taken out of cells and queues.
   EXIT = <<~RUBY
     require "statsd-instrument"
     work = proc do
@@ -190,7 +190,7 @@ class LossesTest < TestCase
     socket.addr[1]
   end
 
-  # What had been taken out of the other cells was lost with the one that raised.
+  # Samples already taken from the other cells used to be lost with the cell that raised.
   def test_a_context_that_fails_takes_no_other_along
     client, sink = list_client
     4.times { |index| client.increment("c#{index}", 7) }

@@ -54,7 +54,7 @@ class ModeTest < TestCase
     )
   end
 
-  # Calls by what they are: each takes the client and a name, and returns what makes one call.
+  # Kinds of calls: each takes the client and a name, and returns a lambda that makes one call.
   CALLS = {
     "increment" => ->(client, name) { -> { client.increment(name) } },
     "increment with tags" => ->(client, name) { -> { client.increment(name, tags: { "b" => 1, "a" => 2 }) } },

@@ -4,7 +4,7 @@ require_relative "test_helper"
 
 return unless StatsD::Instrument::NATIVE
 
-# What the native code does differently inside; that it does the same outside, all other tests say.
+# Internal differences of the native code. All other tests show that its results are the same.
 class NativeTest < TestCase
   Native = StatsD::Instrument::Native
   Wire = StatsD::Instrument::Wire

@@ -82,7 +82,7 @@ class PackagingTest < TestCase
     end
   end
 
-  # What to type comes first.
+  # A README begins with the command to type.
   def test_readmes_begin_with_an_install_line
     assert_equal "gem install weir-statsd", first_code(File.join(ROOT, "README.md"))
     assert_match(%r{\Ago get \S+/clients/go@latest\z}, first_code(File.join(ROOT, "../go/README.md")))
@@ -92,7 +92,7 @@ class PackagingTest < TestCase
     File.read(path)[/^```\w*\n(.*?)\n```$/m, 1]
   end
 
-  # Installed and used: what the gem sends arrives.
+  # Installed and used: its messages arrive.
   def test_an_installed_gem_sends
     server = udp_server
     Dir.mktmpdir do |directory|

@@ -6,7 +6,7 @@ return if RUBY_ENGINE == "jruby" # which has no RBS
 
 require "rbs"
 
-# What the signatures promise exists.
+# Every declared method exists.
 class SignaturesTest < TestCase
   def test_every_method_exists
     loader = RBS::EnvironmentLoader.new

@@ -286,7 +286,7 @@ class SinksTest < TestCase
     sink.send_packets(["b:1|c"] * 50)
     assert_equal 100, sink.telemetry[:packets_dropped_writer]
     assert_operator Support.now - began, :<, 50
-    # What was queued is read; then there is room, and the next stuck server is waited for again.
+    # The queued messages are read. Then there is room, and the client waits for the next stuck server again.
     sent = sink.telemetry[:packets_sent]
     sent.times { assert_equal "a:1|c", socket.recv_nonblock(100) }
     sink << "c:1|c"

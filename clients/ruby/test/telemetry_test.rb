@@ -72,7 +72,7 @@ class TelemetryTest < TestCase
     assert_equal ["packets_dropped:0", "packets_dropped:1"], lines.compact.sort
   end
 
-  # What the client lost is in its own report, with its reason.
+  # The client's report has its losses, with their reasons.
   def test_drops_are_reported
     server = udp_server
     sink = StatsD::Instrument::BatchedSink.for_addr(server.address)

@@ -32,7 +32,7 @@ unless expected.nil? || StatsD::Instrument::NATIVE == (expected == "1")
         "#{StatsD::Instrument::NATIVE.inspect}"
 end
 
-# Things most tests need: servers that keep what they receive, and waiting without sleeping blindly.
+# Helpers of most tests: servers that keep received packets, and waiting without sleeping blindly.
 module Support
   # Seconds; only a failure takes as long, however busy the machine.
   DEADLINE = 60
@@ -206,7 +206,7 @@ module Support
     end
   end
 
-  # Keeps what it is given, one message after the other.
+  # Keeps its messages in order.
   class ListSink
     attr_reader :lines
 
@@ -259,7 +259,7 @@ module Support
     @servers.last
   end
 
-  # A client as in production, that flushes when told to.
+  # A client as in production that flushes on request.
   def network_client(server, **options)
     sink_options = options.slice(:buffer_capacity, :max_packet_size, :overflow)
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server), **sink_options)
@@ -304,7 +304,7 @@ module Support
     sink.to_a
   end
 
-  # Runs Ruby code in a process of its own and returns what it printed.
+  # Runs Ruby code in its own process and returns its output.
   def ruby(code, env: {}, arguments: [])
     skip "JRuby from a jar has no command to start" if RUBY_ENGINE == "jruby"
     lib = File.expand_path("../lib", __dir__)

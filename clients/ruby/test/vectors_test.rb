@@ -3,7 +3,7 @@
 require_relative "test_helper"
 require_relative "agent"
 
-# What the protocol cases shared by all languages describe is sent through the client, and the agent and the client's
+# The client sends the protocol cases that all languages share, and the agent and the client's
 # own reader read it back.
 class VectorsTest < TestCase
   Wire = StatsD::Instrument::Wire
@@ -19,7 +19,7 @@ class VectorsTest < TestCase
     skip "the repository's vectors are not here" unless File.exist?(PATH)
   end
 
-  # Messages as the vectors describe them, without what a client is told when it is made.
+  # Messages as the vectors describe them, without the client's own options.
   def described
     all = File.foreach(PATH).flat_map { |line| JSON.parse(line).fetch("expect", []) }
     all.select { |one| one["kind"] }.map do |one|

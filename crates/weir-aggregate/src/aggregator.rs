@@ -42,7 +42,7 @@ const SAMPLES: Series = Series::counter("weir_state_samples_total", "rows.sample
 const SAMPLES_MOVE: Moves = Moves::Work("It rises with the samples; the books compare the two.");
 
 counters! {
-    /// What a worker's samples became. The first of these are the kinds, in their order.
+    /// The fate of a worker's samples. The first of these are the kinds, in their order.
     pub enum AggregateCounter {
         /// Counters.
         Counter = SAMPLES.by("kind", "counter"), SAMPLES_MOVE;

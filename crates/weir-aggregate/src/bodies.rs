@@ -98,7 +98,7 @@ impl BodyBytes {
         (self.max, self.squeeze_from) = (max, squeeze_from);
     }
 
-    /// How often a body was squeezed.
+    /// Number of squeezed bodies.
     pub fn squeezed(&self) -> u64 {
         self.squeezed
     }

@@ -1,6 +1,6 @@
 //! Samples into buckets, buckets into a flush, flushes of several workers into one.
 //!
-//! What this crate never does: read a clock. Time is an argument.
+//! This crate never reads a clock. Time is an argument.
 
 mod aggregator;
 mod bodies;

@@ -17,7 +17,7 @@ pub struct Merger {
     pending: Vec<VecDeque<Batch>>,
     /// Workers that have ended.
     gone: Vec<bool>,
-    /// How often the buckets in each queue go back in time.
+    /// Number of steps back in time between the buckets of each queue.
     set_backs: Vec<usize>,
     /// Start of the last merged bucket.
     last: i64,

@@ -4,13 +4,13 @@
 //! Keys that *are* settings of weir are in the declarations of those settings ([`Setting::also`](crate::Setting)).
 
 /// One line of the table. A key that ends in `*` stands for all that begin so.
-struct NotTaken {
+struct UnsupportedKey {
     key: &'static str,
     why: &'static str,
 }
 
-const fn not_taken(key: &'static str, why: &'static str) -> NotTaken {
-    NotTaken { key, why }
+const fn not_taken(key: &'static str, why: &'static str) -> UnsupportedKey {
+    UnsupportedKey { key, why }
 }
 
 const ONE_BUDGET: &str = "there is one memory budget, `memory`; queues and caches share it";
@@ -20,7 +20,7 @@ const CAPTURE: &str =
     "`weir capture` writes such files, and `weir replay` sends them; both take their limits as flags";
 const SIZES: &str = "payloads are cut to what the intake takes; `outputs.datadog.points_per_payload_max` is the one limit to set";
 const KINDS: &str = "outputs.datadog sends every kind; rules with `drop: true` keep metrics back";
-const CLOUD_TAGS: &str = "no cloud is asked for tags; write those of the host into `tags`";
+const CLOUD_TAGS: &str = "weir asks no cloud for tags; write the host's tags into `tags`";
 const ORIGIN_SOURCES: &str =
     "tags come from labels of containers and pods, and from the sources in docs/origin.md";
 const HOST_NAME: &str = "the host's name is `hostname`, or the system's";
@@ -34,7 +34,7 @@ const PRIORITIES: &str =
     "each output has one queue, newest first, which `memory` bounds; disk_bytes_max is its size on disk";
 
 /// In the order of the alphabet.
-const TABLE: &[NotTaken] = &[
+const TABLE: &[UnsupportedKey] = &[
     not_taken("aggregator_buffer_size", ONE_BUDGET),
     not_taken("aggregator_flush_metrics_and_serialize_in_parallel_*", ONE_BUDGET),
     not_taken(
@@ -68,7 +68,7 @@ const TABLE: &[NotTaken] = &[
     ),
     not_taken(
         "dogstatsd_host_socket_path",
-        "is for what starts containers; `uds` is where the socket is made",
+        "is for the program that starts containers; `uds` names the socket that weir creates",
     ),
     not_taken("dogstatsd_log_file*", LOG),
     not_taken("dogstatsd_logging_enabled", LOG),
@@ -138,7 +138,7 @@ const TABLE: &[NotTaken] = &[
     not_taken("forwarder_high_prio_buffer_size", PRIORITIES),
     not_taken(
         "forwarder_http_protocol",
-        "the intake is spoken to in HTTP/1.1, on as many connections as `concurrency` says",
+        "weir speaks HTTP/1.1 to the intake, on at most `concurrency` connections",
     ),
     not_taken("forwarder_low_prio_buffer_size", PRIORITIES),
     not_taken(
@@ -159,7 +159,7 @@ const TABLE: &[NotTaken] = &[
     not_taken("hostname_drift_*", HOST_NAME),
     not_taken(
         "hostname_file",
-        "what is in the file belongs into `hostname`, or into WEIR_HOSTNAME",
+        "write the file's content into `hostname` or WEIR_HOSTNAME",
     ),
     not_taken("hostname_force_config_as_canonical", HOST_NAME),
     not_taken("hostname_fqdn", HOST_NAME),
@@ -185,7 +185,7 @@ const TABLE: &[NotTaken] = &[
     ),
     not_taken(
         "proxy.*",
-        "the proxy of an output is `delivery.proxy`, and `delivery.no_proxy` what is reached without it",
+        "the proxy of an output is `delivery.proxy`; `delivery.no_proxy` lists the receivers that are reached without it",
     ),
     not_taken("serializer_experimental_use_v3_api.*", V3),
     not_taken("serializer_max_*", SIZES),
@@ -199,7 +199,7 @@ const TABLE: &[NotTaken] = &[
     ),
     not_taken(
         "tag_value_split_separator",
-        "tags are taken as they come, apart from labels, whose values are one tag each",
+        "tags are used as received, except labels: the value of each is one tag",
     ),
     not_taken("telemetry.*", SELF),
     not_taken(
@@ -208,7 +208,7 @@ const TABLE: &[NotTaken] = &[
     ),
     not_taken(
         "use_dogstatsd",
-        "it is all that weir does; an empty list in `udp`, `uds`, `uds_stream` and `tcp` switches listeners off",
+        "weir always receives StatsD; an empty list in `udp`, `uds`, `uds_stream` and `tcp` switches listeners off",
     ),
     not_taken("use_proxy_for_cloud_metadata", "weir asks no cloud for metadata"),
 ];
@@ -217,15 +217,15 @@ const TABLE: &[NotTaken] = &[
 const OF_CLIENTS: &[(&str, &str)] = &[
     (
         "DD_AGENT_HOST",
-        "is for clients, which send there; weir listens where `udp` and `bind_host` say",
+        "is for clients, which send there; weir listens at the addresses of `udp` and `bind_host`",
     ),
     (
         "DD_DOGSTATSD_HOST",
-        "is for clients, which send there; weir listens where `udp` and `bind_host` say",
+        "is for clients, which send there; weir listens at the addresses of `udp` and `bind_host`",
     ),
     (
         "DD_DOGSTATSD_URL",
-        "is for clients, which send there; weir listens where `udp`, `uds` and `uds_stream` say",
+        "is for clients, which send there; weir listens at the addresses of `udp`, `uds` and `uds_stream`",
     ),
     (
         "DD_ENTITY_ID",
@@ -260,14 +260,14 @@ pub(crate) fn why_variable_not_taken(variable: &str) -> Option<&'static str> {
 /// Whether some keys of the agent stand below this one.
 pub fn is_section(key: &str) -> bool {
     let is_below = |of: &str, key: &str| of.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
-    let within = |line: &NotTaken| {
+    let within = |line: &UnsupportedKey| {
         let whole = line.key.strip_suffix(".*");
         is_below(line.key, key) || whole.is_some_and(|whole| is_below(key, whole))
     };
     key == "use_v2_api" || TABLE.iter().any(within)
 }
 
-impl NotTaken {
+impl UnsupportedKey {
     fn is_about(&self, key: &str) -> bool {
         match self.key.strip_suffix('*') {
             Some(start) => key.starts_with(start),

@@ -1,14 +1,14 @@
-//! How the log of a fleet is reached: the same words for publishing agents and for merges.
+//! Connection to the log of a fleet: the same keys for publishing agents and for merges.
 
 use std::path::PathBuf;
 
 use crate::outputs::{Files, SettingProblem};
-use crate::setting::{Kind, PathUse};
+use crate::setting::{PathUse, SettingType};
 use crate::text::Secret;
 use crate::{choices, settings};
 
 settings! {
-    /// Where the log is: files of this machine, or Apache Kafka.
+    /// The place of the log: files of this machine, or Apache Kafka.
     pub struct LogConnection {
         directory: Option<PathBuf> = "''"
             .path(PathUse::WriteBeneath)
@@ -16,21 +16,21 @@ settings! {
             .zero("Empty: the log is at `brokers`.")
             .who("Operators who try a fleet on one machine, or whose agents all run there.");
         partitions: u32 = "1"
-            .takes(Kind::Integer { min: 1, max: 10_000 })
+            .takes(SettingType::Integer { min: 1, max: 10_000 })
             .effect("Number of partitions of a log in a directory that weir creates. A topic of Kafka has the number that it was created with.")
             .who("Operators who merge with several processes.");
         brokers: Vec<String> = "[]"
-            .takes(Kind::List(&BROKER))
+            .takes(SettingType::List(&BROKER))
             .effect("Brokers of Apache Kafka, such as `kafka1:9092`. One reachable broker is enough: it names the others.")
             .zero("An empty list: the log is in `directory`.")
             .who("Everyone whose fleet has more than one machine.");
         topic: String = "weir"
-            .takes(Kind::Checked { allowed: "a name of at most 249 letters, digits, dots, - and _", check: is_topic })
+            .takes(SettingType::Checked { allowed: "a name of at most 249 letters, digits, dots, - and _", check: is_topic })
             .effect("The topic that the records are in.")
             .who("Operators with several fleets in one cluster.");
         tenant: String = "''"
-            .takes(Kind::Checked { allowed: "a text of at most 255 bytes without control characters", check: is_tenant })
-            .effect("Whose series they are. Series of different tenants are never merged with each other.")
+            .takes(SettingType::Checked { allowed: "a text of at most 255 bytes without control characters", check: is_tenant })
+            .effect("The tenant that owns the series. Series of different tenants are never merged.")
             .zero("Empty: there is one tenant, without a name.")
             .who("Operators of a log that several customers or teams share.");
         sasl: Sasl = "{}";
@@ -43,7 +43,7 @@ settings! {
     pub struct LogReader {
         log: LogConnection = "{}".flat();
         group: String = "weir-merge"
-            .takes(Kind::Checked { allowed: "a text of 1 to 255 bytes without control characters", check: is_group })
+            .takes(SettingType::Checked { allowed: "a text of 1 to 255 bytes without control characters", check: is_group })
             .effect("The consumer group: processes of one group share the partitions.")
             .who("Operators of several merges of the same topic.");
     }
@@ -53,14 +53,14 @@ settings! {
     /// The identity of this process at the brokers.
     pub struct Sasl {
         mechanism: Mechanism = "none"
-            .effect("How the process proves who it is. `plain` shows the password itself, so it belongs behind TLS.")
-            .who("Operators whose brokers ask for it.");
+            .effect("The authentication mechanism. `plain` sends the password itself, so use it only with TLS.")
+            .who("Operators whose brokers require authentication.");
         username: String = "''"
             .effect("Its name.")
-            .who("Operators whose brokers ask for it.");
+            .who("Operators whose brokers require authentication.");
         password: Secret = "''"
             .effect("Its password. It is never shown.")
-            .who("Operators whose brokers ask for it.");
+            .who("Operators whose brokers require authentication.");
         password_file: String = "''"
             .effect("A file with the password. It is read again when it changes.")
             .zero("Empty: the password is not in a file.")
@@ -82,7 +82,7 @@ settings! {
     /// Encryption of the connections to the brokers.
     pub struct Tls {
         enabled: bool = "false"
-            .effect("Encrypts the connections, and asks brokers for a certificate that an authority has signed for their name. Naming any of the files below does the same.")
+            .effect("Encrypts the connections and verifies the brokers' certificates. Setting any of the files below enables it too.")
             .who("Operators of brokers with certificates of a public authority.");
         ca_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
@@ -91,7 +91,7 @@ settings! {
             .who("Operators with a private certificate authority.");
         certificate_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
-            .effect("A PEM file with the certificate to show to brokers, and those it leads to.")
+            .effect("A PEM file with the client certificate for brokers, followed by its intermediate certificates.")
             .zero("Empty: none is shown.")
             .who("Operators whose brokers know clients by their certificate.");
         key_file: Option<PathBuf> = "''"
@@ -101,7 +101,7 @@ settings! {
     }
 }
 
-const BROKER: Kind = Kind::Checked {
+const BROKER: SettingType = SettingType::Checked {
     allowed: "a broker such as kafka1:9092, 192.0.2.7:9092 or [fd00::7]:9092",
     check: is_broker,
 };
@@ -132,15 +132,15 @@ impl LogConnection {
         match (&self.directory, &self.brokers[..]) {
             (None, []) => Err(SettingProblem::new(
                 "directory",
-                "is missing, and so is `brokers`; one of them says where the log is",
+                "is missing, and so is `brokers`; one of them must name the log",
             )),
             (Some(_), [_, ..]) => Err(SettingProblem::new(
                 "brokers",
-                "cannot be set beside `directory`: the log is at one place",
+                "cannot be combined with `directory`: there is one log",
             )),
             (None, [_, ..]) if client == KafkaClient::Missing => Err(SettingProblem::new(
                 "brokers",
-                "needs a weir with a client of Apache Kafka, and this one was built without: the package and the image `weir-kafka` have it (docs/install.md); `directory` works without",
+                "needs a weir with the Kafka client, and this one was built without it: install the package or the image `weir-kafka` (docs/install.md), or use `directory`",
             )),
             (Some(_), []) => self.check_unused(),
             (None, [_, ..]) => self.sasl.check().and_then(|()| self.tls.check()),

@@ -22,18 +22,18 @@ pub trait Host {
     fn exists(&self, path: &Path) -> bool;
 
     /// The id of a user or group.
-    fn account(&self, name: &str, of: Accounts) -> Result<u32, HostFault>;
+    fn account(&self, name: &str, of: Accounts) -> Result<u32, HostError>;
 
     /// The address of a name.
-    fn resolve(&self, name: &str, port: u16) -> Result<SocketAddr, HostFault>;
+    fn resolve(&self, name: &str, port: u16) -> Result<SocketAddr, HostError>;
 
     fn has_ipv6(&self) -> bool;
 
     /// The content of a key or token file. An error reveals nothing of the content.
-    fn secret(&self, path: &Path) -> Result<Secret, SecretFault>;
+    fn secret(&self, path: &Path) -> Result<Secret, SecretError>;
 
     /// Looks whether the files fit together.
-    fn tls(&self, files: &TlsPaths) -> Result<TlsContent, TlsFault>;
+    fn tls(&self, files: &TlsPaths) -> Result<TlsContent, TlsFileError>;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum Accounts {
 
 /// Why the machine has no answer.
 #[derive(Debug, Error)]
-pub enum HostFault {
+pub enum HostError {
     #[error("{file} cannot be read: {error}")]
     Accounts {
         file: &'static str,
@@ -65,9 +65,9 @@ pub enum HostFault {
     NoAddress(String),
 }
 
-/// Why a setting has not the secret of a file. It says nothing of what is in the file.
+/// Why a secret file cannot be used. The message never contains the secret.
 #[derive(Debug, Error)]
-pub enum SecretFault {
+pub enum SecretError {
     #[error("{}: {error}", path.display())]
     Unreadable {
         path: PathBuf,
@@ -99,7 +99,7 @@ pub struct TlsContent {
 
 /// Errors by file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFault {
+pub struct TlsFileError {
     pub path: PathBuf,
     pub message: String,
 }

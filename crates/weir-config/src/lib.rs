@@ -25,7 +25,7 @@ mod variables;
 
 pub use agent::{is_section, why_not_taken};
 pub use fleet_log::{KafkaClient, LogConnection, LogReader, Mechanism, Sasl as LogSasl, Tls as LogTls};
-pub use host::{Accounts, Host, HostFault, SecretFault, TlsContent, TlsFault, TlsPaths};
+pub use host::{Accounts, Host, HostError, SecretError, TlsContent, TlsFileError, TlsPaths};
 pub use load::{Loaded, load, load_as};
 pub use merge::{Merge, Role};
 pub use outputs::{Files, FromFiles, Output, OutputConfig, OutputType, SettingProblem, output_setting};
@@ -36,19 +36,21 @@ pub use rules::{
     MatchType, MetricType, Rule, RuleConfig, SUFFIXES_MAX, all_percentiles, kinds, pattern, rules_of_output,
 };
 pub use setting::{
-    DURATION_MAX, Gone, Kind, Leaf, PathUse, Reload, Setting, chosen, count, flattened, leaves,
+    DURATION_MAX, Leaf, PathUse, Reload, RemovedSetting, Setting, SettingType, chosen, count, flattened,
+    leaves,
 };
 pub use source::{
-    Change, FILE_VARIABLE, File, Flag, Inputs, OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Problem, Problems, Shown,
-    Source, changes, variable_of,
+    Change, FILE_VARIABLE, File, Flag, Inputs, OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Problem, Problems,
+    ShownValue, ValueSource, changes, variable_of,
 };
 pub use table::{
-    Aggregation, GROUPS, Group, ListenerReading, Listeners, Names, Origin, Resources, Running, gone, settings,
+    Aggregation, GROUPS, Group, ListenerReading, Listeners, Names, Origin, Resources, Running,
+    removed_settings, settings,
 };
 pub use text::{Secret, hide_password, is_invisible, show_text};
 pub use types::{
     AdminAddress, Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, HostName, Listen,
     LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,
 };
-pub use value::{Fields, Refusal, Scalar, Typed};
-pub use variables::{VariableFault, adds_up, forward_target, gone_variable, in_our_words};
+pub use value::{Fields, Scalar, SettingError, Typed};
+pub use variables::{VariableError, adds_up, forward_target, in_our_words, removed_variable};

@@ -7,15 +7,15 @@ use crate::node::{self, Content, Key, Node};
 use crate::outputs::OutputType;
 use crate::reader::{Reader, Section};
 use crate::resolve::{Config, Resolver};
-use crate::source::{Inputs, Problem, Problems, Shown, Source};
-use crate::table::{Settings, gone, settings};
+use crate::source::{Inputs, Problem, Problems, ShownValue, ValueSource};
+use crate::table::{Settings, removed_settings, settings};
 
 /// A complete, valid configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded<S> {
     pub config: Config<S>,
     /// Every value in the order of the table, those of the outputs after the agent's own.
-    pub shown: Vec<Shown>,
+    pub shown: Vec<ShownValue>,
     /// Things that are allowed and probably not meant.
     pub notes: Vec<String>,
     /// The file has a secret in it.
@@ -31,7 +31,7 @@ pub fn load<S>(
     load_as(Role::Agent, KafkaClient::Missing, inputs, types, host)
 }
 
-/// The same for either role. `client`: what a merge can reach its log with.
+/// The same for either role. `client`: whether a merge can reach its log.
 pub fn load_as<S>(
     role: Role,
     client: KafkaClient,
@@ -40,13 +40,13 @@ pub fn load_as<S>(
     host: &dyn Host,
 ) -> Result<Loaded<S>, Problems> {
     let document = document(inputs);
-    let (file, fault) = match &document {
+    let (file, error) = match &document {
         Ok(entries) => (entries.as_slice(), None),
-        Err(fault) => (&[][..], Some(fault)),
+        Err(error) => (&[][..], Some(error)),
     };
     let mut reader = Reader::new(role, inputs, host);
-    if let Some(fault) = fault {
-        reader.problem(reader.in_file(fault.line), "", &*fault.message);
+    if let Some(error) = error {
+        reader.problem(reader.in_file(error.line), "", &*error.message);
     }
     let merge = merge_settings(&mut reader, client, file);
     let own = own_settings(&mut reader, file);
@@ -77,7 +77,7 @@ pub fn load_as<S>(
 /// In the order of the file, what other sources brought after it.
 fn sorted(mut problems: Vec<Problem>) -> Problems {
     problems.sort_by_key(|problem| match &problem.source {
-        Source::File { line, .. } => *line,
+        ValueSource::File { line, .. } => *line,
         _ => usize::MAX,
     });
     Problems(problems)
@@ -112,14 +112,14 @@ fn own_settings<'i>(reader: &mut Reader<'i>, file: &'i [(Key, Node)]) -> Option<
     };
     let role = section.reader.role;
     let known = role.settings().chain(settings()).map(|setting| setting.key);
-    let gone: Vec<_> = gone().copied().collect();
-    section.refuse_unknown(known.chain(["outputs"]), &gone);
+    let removed: Vec<_> = removed_settings().copied().collect();
+    section.refuse_unknown(known.chain(["outputs"]), &removed);
     Settings::take(&mut section)
 }
 
 /// The line of the part that a problem inside of a list is about.
 fn at_line(file: &[(Key, Node)], problem: &mut Problem) {
-    if let Source::File { line, .. } = &mut problem.source
+    if let ValueSource::File { line, .. } = &mut problem.source
         && let Some(found) = node::line_of_part(file, &problem.key)
     {
         *line = found;
@@ -137,17 +137,17 @@ fn with_line(file: &[(Key, Node)], note: &mut String) {
 }
 
 /// The entries of the file's top level.
-fn document(inputs: &Inputs<'_>) -> Result<Vec<(Key, Node)>, node::Fault> {
+fn document(inputs: &Inputs<'_>) -> Result<Vec<(Key, Node)>, node::YamlError> {
     let Some(file) = inputs.file else {
         return Ok(Vec::new());
     };
-    let bytes = file.content.map_err(|message| node::Fault {
+    let bytes = file.content.map_err(|message| node::YamlError {
         line: 0,
         message: message.to_owned(),
     })?;
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let valid = &bytes[..error.valid_up_to()];
-        node::Fault {
+        node::YamlError {
             line: 1 + valid.iter().filter(|byte| **byte == b'\n').count(),
             message: "is not valid UTF-8".to_owned(),
         }
@@ -155,7 +155,7 @@ fn document(inputs: &Inputs<'_>) -> Result<Vec<(Key, Node)>, node::Fault> {
     top_level(text)
 }
 
-fn top_level(text: &str) -> Result<Vec<(Key, Node)>, node::Fault> {
+fn top_level(text: &str) -> Result<Vec<(Key, Node)>, node::YamlError> {
     match node::parse(text)? {
         None => Ok(Vec::new()),
         Some(node) if node.is_null() => Ok(Vec::new()),
@@ -163,7 +163,7 @@ fn top_level(text: &str) -> Result<Vec<(Key, Node)>, node::Fault> {
             content: Content::Map(entries),
             ..
         }) => Ok(entries),
-        Some(node) => Err(node::Fault {
+        Some(node) => Err(node::YamlError {
             line: node.line,
             message: format!(
                 "is {}; must be a mapping of settings, such as \"bucket_width: 10s\"",

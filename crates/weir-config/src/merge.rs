@@ -6,28 +6,28 @@ use crate::fleet_log::{KafkaClient, LogReader};
 use crate::node::{Key, Node};
 use crate::outputs::SettingProblem;
 use crate::reader::{Reader, Section};
-use crate::setting::{Kind, Setting};
+use crate::setting::{Setting, SettingType};
 use crate::settings;
 use crate::table;
 use crate::value::Typed as _;
 
 settings! {
-    /// Where the records of a fleet are, and how long is waited for them.
+    /// The place of a fleet's records, and the wait for them.
     pub struct Merge {
         log: LogReader = "{}";
         grace: Duration = "60s"
-            .takes(Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(3600) })
-            .effect("How long after its end a bucket waits for missing agents. Later records go into a correction.")
+            .takes(SettingType::Duration { min: Duration::from_secs(1), max: Duration::from_secs(3600) })
+            .effect("The time that a bucket waits for missing agents after its end. Later records go into a correction.")
             .who("Operators whose agents are on slow networks, or who would rather have results sooner.")
             .common();
         max_skew: Duration = "10m"
-            .takes(Kind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(86_400) })
-            .effect("How far the clock of an agent may be from that of the log. Records beyond it are quarantined and counted by agent.")
+            .takes(SettingType::Duration { min: Duration::from_secs(1), max: Duration::from_secs(86_400) })
+            .effect("The largest allowed difference between the clock of an agent and that of the log. Records beyond it are quarantined and counted by agent.")
             .who("Operators of machines without a time service.");
     }
 }
 
-/// Which of the program's two roles a configuration is for.
+/// The role of the program that a configuration is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// `weir run`.

@@ -12,7 +12,7 @@ use granit_parser::{Event, Marker, Parser, ScalarStyle};
 /// The largest configuration file that is read.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
 
-/// Aliases repeat nodes; this bounds what a small file can grow to.
+/// Aliases repeat nodes; this bounds the growth of a small file.
 const NODES_MAX: usize = 500_000;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +42,7 @@ pub struct Key {
 
 /// An error in the document, and its position.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fault {
+pub struct YamlError {
     pub line: usize,
     pub message: String,
 }
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// Differs where what was written does, quotes and lines aside.
+    /// Equality ignores quotes and lines.
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut texts = Vec::new();
         self.all_texts(&mut texts);
@@ -135,9 +135,9 @@ pub fn line_of_part(file: &[(Key, Node)], path: &str) -> Option<usize> {
 }
 
 /// Reads one document. `None` when there is nothing in it.
-pub fn parse(text: &str) -> Result<Option<Node>, Fault> {
+pub fn parse(text: &str) -> Result<Option<Node>, YamlError> {
     if text.len() > FILE_BYTES_MAX {
-        return Err(Fault {
+        return Err(YamlError {
             line: 1,
             message: format!("is larger than {FILE_BYTES_MAX} bytes"),
         });
@@ -153,7 +153,7 @@ pub fn parse(text: &str) -> Result<Option<Node>, Fault> {
         match builder.next()? {
             None | Some((Event::StreamEnd, _)) => return Ok(document),
             Some((Event::DocumentStart(..), _)) if document.is_some() => {
-                return Err(builder.fault("holds a second document; one is allowed"));
+                return Err(builder.error("holds a second document; one is allowed"));
             }
             Some((Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd, _)) => {}
             Some((event, line)) => document = Some(builder.node(event, line)?),
@@ -169,19 +169,19 @@ struct Builder<'input> {
 }
 
 impl<'input> Builder<'input> {
-    fn fault(&self, message: &str) -> Fault {
-        Fault {
+    fn error(&self, message: &str) -> YamlError {
+        YamlError {
             line: self.line,
             message: message.to_owned(),
         }
     }
 
-    fn next(&mut self) -> Result<Option<(Event<'input>, usize)>, Fault> {
+    fn next(&mut self) -> Result<Option<(Event<'input>, usize)>, YamlError> {
         match self.events.next_event() {
             None => Ok(None),
             Some(Err(error)) => {
                 let line = line_of(error.marker());
-                Err(Fault {
+                Err(YamlError {
                     line,
                     message: format!("is not valid YAML: {}", error.info()),
                 })
@@ -194,7 +194,7 @@ impl<'input> Builder<'input> {
     }
 
     /// The parser bounds the depth of nesting, and with it this recursion.
-    fn node(&mut self, event: Event<'input>, line: usize) -> Result<Node, Fault> {
+    fn node(&mut self, event: Event<'input>, line: usize) -> Result<Node, YamlError> {
         self.count(1)?;
         let (content, anchor) = match event {
             Event::Scalar(text, style, anchor, _) => (
@@ -208,7 +208,7 @@ impl<'input> Builder<'input> {
                 let mut items = Vec::new();
                 loop {
                     match self.next()? {
-                        None => return Err(self.fault("ends inside a list")),
+                        None => return Err(self.error("ends inside a list")),
                         Some((Event::SequenceEnd, _)) => break,
                         Some((event, line)) => items.push(self.node(event, line)?),
                     }
@@ -218,13 +218,13 @@ impl<'input> Builder<'input> {
             Event::MappingStart(_, anchor, _) => (Content::Map(self.entries()?), anchor),
             Event::Alias(id) => {
                 let Some(mut node) = self.anchors.get(&id).cloned() else {
-                    return Err(self.fault("uses an alias of a value that is not complete yet"));
+                    return Err(self.error("uses an alias of a value that is not complete yet"));
                 };
                 self.count(size(&node))?;
                 node.line = line;
                 return Ok(node);
             }
-            _ => return Err(self.fault("is not valid YAML")),
+            _ => return Err(self.error("is not valid YAML")),
         };
         let node = Node { line, content };
         if anchor != 0 {
@@ -234,24 +234,24 @@ impl<'input> Builder<'input> {
         Ok(node)
     }
 
-    fn entries(&mut self) -> Result<Vec<(Key, Node)>, Fault> {
+    fn entries(&mut self) -> Result<Vec<(Key, Node)>, YamlError> {
         let mut entries: Vec<(Key, Node)> = Vec::new();
         let mut seen: HashMap<String, usize> = HashMap::new();
         loop {
             let (event, line) = match self.next()? {
-                None => return Err(self.fault("ends inside a mapping")),
+                None => return Err(self.error("ends inside a mapping")),
                 Some((Event::MappingEnd, _)) => return Ok(entries),
                 Some(found) => found,
             };
             let Content::Scalar { text, .. } = self.node(event, line)?.content else {
-                return Err(self.fault("has a key that is not a single value"));
+                return Err(self.error("has a key that is not a single value"));
             };
             if let Some(first) = seen.insert(text.clone(), line) {
                 let message = format!("{text:?} is set twice, first on line {first}");
-                return Err(Fault { line, message });
+                return Err(YamlError { line, message });
             }
             let Some((event, value_line)) = self.next()? else {
-                return Err(self.fault("ends after a key"));
+                return Err(self.error("ends after a key"));
             };
             // An empty value is reported where its key is: its own mark lies on the next line.
             let mut value = self.node(event, value_line)?;
@@ -262,10 +262,10 @@ impl<'input> Builder<'input> {
         }
     }
 
-    fn count(&mut self, nodes: usize) -> Result<(), Fault> {
+    fn count(&mut self, nodes: usize) -> Result<(), YamlError> {
         self.nodes = self.nodes.saturating_add(nodes);
         if self.nodes > NODES_MAX {
-            return Err(self.fault("holds too many values"));
+            return Err(self.error("holds too many values"));
         }
         Ok(())
     }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_their_line() {
+    fn errors_name_their_line() {
         for (text, line, part) in [
             ("a: 1\na: 2\n", 2, "set twice, first on line 1"),
             ("a: 1\n---\nb: 2\n", 2, "second document"),
@@ -320,9 +320,9 @@ mod tests {
             ("a: 1\n? [x]\n: 2\n", 2, "not a single value"),
             ("a: *nowhere\n", 1, "not valid YAML"),
         ] {
-            let fault = parse(text).unwrap_err();
-            assert!(fault.message.contains(part), "{text:?}: {fault:?}");
-            assert_eq!(fault.line, line, "{text:?}: {fault:?}");
+            let error = parse(text).unwrap_err();
+            assert!(error.message.contains(part), "{text:?}: {error:?}");
+            assert_eq!(error.line, line, "{text:?}: {error:?}");
         }
         assert_eq!(parse("").unwrap(), None);
         assert_eq!(parse("# nothing\n").unwrap(), None);

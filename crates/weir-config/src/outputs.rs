@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::host::SecretFault;
+use crate::host::SecretError;
 use crate::node::{Content, Key, Node};
 use crate::reader::{Reader, Section};
-use crate::setting::{Gone, Setting, leaves};
-use crate::source::{OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, Source, variable_of};
+use crate::setting::{RemovedSetting, Setting, leaves};
+use crate::source::{OUTPUT_FLAG_KEY, OUTPUT_VARIABLE, ValueSource, variable_of};
 use crate::text::{Secret, nearest, unknown_key};
 use crate::value::{Typed, entries, entry};
 use crate::variables::{FORWARD_HOST, forward_port, is_set};
@@ -22,7 +22,7 @@ pub struct OutputType<S: 'static> {
     pub on_by_default: bool,
     pub settings: &'static [Setting],
     /// Settings that there were: its own, then those of its records.
-    pub gone: &'static [&'static [Gone]],
+    pub removed: &'static [&'static [RemovedSetting]],
     /// Reads its settings, by [`Output::read`].
     pub read: fn(&mut Output<'_, '_>) -> Option<S>,
 }
@@ -62,7 +62,7 @@ struct Instance<'i, S: 'static> {
     entries: &'i [(Key, Node)],
     on: bool,
     /// The source that enabled it, unless it is on by default.
-    because: Option<Source>,
+    because: Option<ValueSource>,
 }
 
 /// Takes the settings of an output's files, each into the setting it is for.
@@ -116,7 +116,7 @@ impl<'i> Reader<'i> {
                 let shown = self.shown.iter().map(|shown| shown.key.as_str());
                 let all = self.role.settings().map(|setting| setting.key);
                 let message = unknown_key(&flag.key, shown.chain(all));
-                self.problem(Source::Flag(flag.shown.clone()), "", message);
+                self.problem(ValueSource::Flag(flag.shown.clone()), "", message);
             }
         }
     }
@@ -202,7 +202,7 @@ impl<'i> Reader<'i> {
         found
     }
 
-    /// Switches on what a flag or variable names.
+    /// Switches on the outputs named by a flag or variable.
     fn switch_on<S>(&mut self, instances: &mut [Instance<'i, S>]) {
         for (name, source) in self.named_outputs() {
             match instances.iter_mut().find(|instance| instance.name == name) {
@@ -217,27 +217,29 @@ impl<'i> Reader<'i> {
         }
     }
 
-    fn named_outputs(&mut self) -> Vec<(String, Source)> {
+    fn named_outputs(&mut self) -> Vec<(String, ValueSource)> {
         let mut named = Vec::new();
         for (used, flag) in self.used_flags.iter_mut().zip(self.inputs.flags) {
             if flag.key == OUTPUT_FLAG_KEY {
                 *used = true;
                 let names = flag.values.iter().flat_map(|value| value.split(','));
-                named.extend(names.map(|name| (name.trim().to_owned(), Source::Flag(flag.shown.clone()))));
+                named.extend(
+                    names.map(|name| (name.trim().to_owned(), ValueSource::Flag(flag.shown.clone()))),
+                );
             }
         }
         if named.is_empty()
             && let Some(Some(text)) = self.inputs.environment.get(OUTPUT_VARIABLE)
         {
             let names = text.split([',', ' ']).filter(|name| !name.is_empty());
-            let source = Source::Environment(OUTPUT_VARIABLE.to_owned());
+            let source = ValueSource::Environment(OUTPUT_VARIABLE.to_owned());
             named.extend(names.map(|name| (name.to_owned(), source.clone())));
         }
         named
     }
 
-    /// The variable or flag that sets what the output cannot be without, which switches it on.
-    fn required_elsewhere<S>(&self, output_type: &OutputType<S>) -> Option<Source> {
+    /// The variable or flag of a required setting, which switches the output on.
+    fn required_elsewhere<S>(&self, output_type: &OutputType<S>) -> Option<ValueSource> {
         let settings = output_type.settings;
         let is_required = |key: &str| {
             settings
@@ -252,9 +254,9 @@ impl<'i> Reader<'i> {
         })
     }
 
-    fn set_elsewhere(&self, key: &str, setting: &Setting) -> Option<Source> {
+    fn set_elsewhere(&self, key: &str, setting: &Setting) -> Option<ValueSource> {
         if let Some(flag) = self.inputs.flags.iter().find(|flag| flag.key == key) {
-            return Some(Source::Flag(flag.shown.clone()));
+            return Some(ValueSource::Flag(flag.shown.clone()));
         }
         let own = variable_of(key);
         let mut names = std::iter::once(own.as_str()).chain(setting.also.iter().copied());
@@ -263,7 +265,7 @@ impl<'i> Reader<'i> {
         };
         names
             .find(counts)
-            .map(|name| Source::Environment(name.to_owned()))
+            .map(|name| ValueSource::Environment(name.to_owned()))
     }
 
     fn output<S>(&mut self, instance: &Instance<'i, S>) -> Option<OutputConfig<S>> {
@@ -283,8 +285,8 @@ impl<'i> Reader<'i> {
             names: *name == output_type.name,
         };
         let known = output_type.settings.iter().map(|setting| setting.key);
-        let gone = output_type.gone.first().copied().unwrap_or_default();
-        section.refuse_unknown(known.chain(["enabled", "type"]), gone);
+        let removed = output_type.removed.first().copied().unwrap_or_default();
+        section.refuse_unknown(known.chain(["enabled", "type"]), removed);
         let enabled = section.enabled(instance.on, instance.because.as_ref());
         let on = enabled == Some(true);
         let settings = (output_type.read)(&mut Output {
@@ -311,10 +313,10 @@ fn enabled_setting(on: bool) -> Setting {
 }
 
 impl Section<'_, '_> {
-    fn enabled(&mut self, on: bool, because: Option<&Source>) -> Option<bool> {
+    fn enabled(&mut self, on: bool, because: Option<&ValueSource>) -> Option<bool> {
         let enabled = self.choose(&enabled_setting(on))?;
         if let (Some(shown), Some(because)) = (self.reader.shown.last_mut(), because)
-            && shown.source == Source::Default
+            && shown.source == ValueSource::Default
         {
             shown.source = because.clone();
         }
@@ -356,7 +358,7 @@ impl<'r, 'i> Output<'r, 'i> {
         }
     }
 
-    /// Reports what the output cannot be without.
+    /// Reports missing required settings.
     fn require(&mut self) {
         for setting in self.settings.iter().filter(|setting| setting.required) {
             let file = self.settings.iter().find(|file| file.file_of == setting.key);
@@ -383,7 +385,7 @@ impl<'r, 'i> Output<'r, 'i> {
             let message = format!("is missing; set it in the file or with {}", names.join(" or "));
             let source = match self.section.entries.first() {
                 Some((first, _)) => self.section.reader.in_file(first.line),
-                None => Source::Default,
+                None => ValueSource::Default,
             };
             self.section
                 .reader
@@ -422,8 +424,8 @@ impl Files<'_, '_, '_> {
             contents.push(secret.clone());
             Ok(secret)
         });
-        if let Err(fault) = merged {
-            reader.blame(&key, fault.to_string());
+        if let Err(error) = merged {
+            reader.blame(&key, error.to_string());
         } else if let Some(shown) = reader.find_shown(&key).filter(|_| !contents.is_empty()) {
             let redacted: Vec<String> = contents.iter().map(Secret::redacted).collect();
             shown.content = Some(redacted.join(", "));
@@ -442,10 +444,10 @@ pub trait FromFiles {
     fn merge(
         &mut self,
         paths: &Self::Paths,
-        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
-    ) -> Result<(), SecretFault>;
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretError>,
+    ) -> Result<(), SecretError>;
 
-    /// Whether it can hold those of files besides what is written.
+    /// Whether it can hold entries of files beside written ones.
     const IS_LIST: bool = false;
 }
 
@@ -455,14 +457,14 @@ impl FromFiles for Secret {
     fn merge(
         &mut self,
         path: &String,
-        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
-    ) -> Result<(), SecretFault> {
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretError>,
+    ) -> Result<(), SecretError> {
         if path.is_empty() {
             return Ok(());
         }
         let secret = read(path)?;
         if !self.is_empty() {
-            return Err(SecretFault::SetTwice);
+            return Err(SecretError::SetTwice);
         }
         *self = secret;
         Ok(())
@@ -475,8 +477,8 @@ impl FromFiles for Vec<Secret> {
     fn merge(
         &mut self,
         paths: &Vec<String>,
-        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
-    ) -> Result<(), SecretFault> {
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretError>,
+    ) -> Result<(), SecretError> {
         for path in paths {
             self.push(read(path)?);
         }
@@ -492,12 +494,12 @@ impl<T: FromFiles + Default> FromFiles for BTreeMap<String, T> {
     fn merge(
         &mut self,
         paths: &Self::Paths,
-        read: &mut dyn FnMut(&str) -> Result<Secret, SecretFault>,
-    ) -> Result<(), SecretFault> {
+        read: &mut dyn FnMut(&str) -> Result<Secret, SecretError>,
+    ) -> Result<(), SecretError> {
         for (key, paths) in paths {
             let known = self.keys().find(|known| known.eq_ignore_ascii_case(key)).cloned();
             if known.is_some() && !T::IS_LIST {
-                return Err(SecretFault::EntrySetTwice(key.clone()));
+                return Err(SecretError::EntrySetTwice(key.clone()));
             }
             let into = self.entry(known.unwrap_or_else(|| key.clone())).or_default();
             into.merge(paths, read)?;
@@ -523,9 +525,9 @@ mod tests {
     use super::*;
 
     /// Every file holds its own name.
-    fn merge<T: FromFiles>(into: &mut T, paths: &T::Paths) -> Result<(), SecretFault> {
+    fn merge<T: FromFiles>(into: &mut T, paths: &T::Paths) -> Result<(), SecretError> {
         into.merge(paths, &mut |path| match path {
-            "none" => Err(SecretFault::Wrong {
+            "none" => Err(SecretError::Wrong {
                 path: path.into(),
                 wrong: "does not exist",
             }),

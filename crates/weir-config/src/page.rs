@@ -92,7 +92,7 @@ fn own(page: &mut String, setting: &Setting) {
         Reload::Waits => "needs a restart".to_owned(),
         Reload::AppliedWhile(other) => {
             format!(
-                "the file is read again and another one taken; switching `{other}` on or off needs a restart"
+                "the file is read again, and a new one applies; switching `{other}` on or off needs a restart"
             )
         }
     };

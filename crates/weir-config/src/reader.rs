@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::host::Host;
 use crate::merge::Role;
 use crate::node::{Content, Key, Node};
-use crate::setting::{Gone, Kind, Setting};
-use crate::source::{FILE_VARIABLE, Inputs, OUTPUT_VARIABLE, Problem, Shown, Source, variable_of};
+use crate::setting::{RemovedSetting, Setting, SettingType};
+use crate::source::{FILE_VARIABLE, Inputs, OUTPUT_VARIABLE, Problem, ShownValue, ValueSource, variable_of};
 use crate::text::unknown_key;
-use crate::value::{Refusal, Separator, Typed, default_of, entries, entry, list, node_of};
+use crate::value::{Separator, SettingError, Typed, default_of, entries, entry, list, node_of};
 use crate::variables::{self, FORWARD_HOST};
 
 /// The values found in the sources.
@@ -18,7 +18,7 @@ pub struct Reader<'i> {
     pub(crate) inputs: &'i Inputs<'i>,
     pub(crate) host: &'i dyn Host,
     pub(crate) path: PathBuf,
-    pub(crate) shown: Vec<Shown>,
+    pub(crate) shown: Vec<ShownValue>,
     pub(crate) problems: Vec<Problem>,
     pub(crate) notes: Vec<String>,
     /// Variables that some setting has as its own.
@@ -45,14 +45,14 @@ impl<'i> Reader<'i> {
         }
     }
 
-    pub(crate) fn in_file(&self, line: usize) -> Source {
-        Source::File {
+    pub(crate) fn in_file(&self, line: usize) -> ValueSource {
+        ValueSource::File {
             path: self.path.clone(),
             line,
         }
     }
 
-    pub(crate) fn problem(&mut self, source: Source, key: &str, message: impl Into<String>) {
+    pub(crate) fn problem(&mut self, source: ValueSource, key: &str, message: impl Into<String>) {
         self.problems.push(Problem {
             source,
             key: key.to_owned(),
@@ -60,7 +60,7 @@ impl<'i> Reader<'i> {
         });
     }
 
-    pub(crate) fn find_shown(&mut self, key: &str) -> Option<&mut Shown> {
+    pub(crate) fn find_shown(&mut self, key: &str) -> Option<&mut ShownValue> {
         self.shown.iter_mut().find(|shown| shown.key == key)
     }
 
@@ -72,11 +72,11 @@ impl<'i> Reader<'i> {
             .shown
             .iter()
             .find(|shown| shown.key == key || shown.key == whole);
-        let source = shown.map_or(Source::Default, |shown| shown.source.clone());
+        let source = shown.map_or(ValueSource::Default, |shown| shown.source.clone());
         self.problem(source, key, message);
     }
 
-    fn flag(&mut self, key: &str, kind: &Kind) -> Option<Candidate<'i>> {
+    fn flag(&mut self, key: &str, kind: &SettingType) -> Option<Candidate<'i>> {
         let mut found = Vec::new();
         for (used, flag) in self.used_flags.iter_mut().zip(self.inputs.flags) {
             if flag.key == key {
@@ -86,7 +86,7 @@ impl<'i> Reader<'i> {
         }
         let (shown, last) = found.last()?;
         let node = match kind {
-            Kind::List(_) if found.len() > 1 => {
+            SettingType::List(_) if found.len() > 1 => {
                 let nodes = found
                     .iter()
                     .map(|(_, text)| node_of(kind, text, Separator::Comma));
@@ -95,7 +95,7 @@ impl<'i> Reader<'i> {
             _ => node_of(kind, last, Separator::Comma),
         };
         Some(Candidate {
-            source: Source::Flag((*shown).clone()),
+            source: ValueSource::Flag((*shown).clone()),
             node: node.map(Cow::Owned),
         })
     }
@@ -118,34 +118,34 @@ impl<'i> Reader<'i> {
 
     /// The value of a variable; `None` if it is missing or empty: `DD_SITE=${DD_SITE}` in a compose file must not override the
     /// configuration file.
-    fn variable(&self, name: &str, kind: &Kind) -> Option<Candidate<'i>> {
+    fn variable(&self, name: &str, kind: &SettingType) -> Option<Candidate<'i>> {
         let node = match self.inputs.environment.get(name)? {
-            None => Err(Refusal::new(0, "is not valid UTF-8")),
+            None => Err(SettingError::new(0, "is not valid UTF-8")),
             Some(text) if text.is_empty() => return None,
             // Half of an address; without the other half nothing is forwarded.
             Some(host) if name == FORWARD_HOST => {
                 let target = variables::forward_target(host, variables::forward_port(self.inputs)?);
-                let target = target.map_err(|fault| Refusal::new(0, fault.to_string()));
+                let target = target.map_err(|error| SettingError::new(0, error.to_string()));
                 target.and_then(|target| node_of(kind, &target, Separator::Comma))
             }
             Some(text) => variables::in_our_words(name, text)
-                .map_err(|fault| Refusal::new(0, fault.to_string()))
+                .map_err(|error| SettingError::new(0, error.to_string()))
                 .and_then(|text| node_of(kind, &text, Separator::CommaOrSpace)),
         };
         Some(Candidate {
-            source: Source::Environment(name.to_owned()),
+            source: ValueSource::Environment(name.to_owned()),
             node: node.map(Cow::Owned),
         })
     }
 
     /// Reports keys that were removed, wherever they are set.
-    pub(crate) fn report_gone(&mut self, prefix: &str, gone: &[Gone]) {
-        for gone in gone {
-            let key = below(prefix, gone.key);
+    pub(crate) fn report_removed(&mut self, prefix: &str, removed: &[RemovedSetting]) {
+        for removed in removed {
+            let key = below(prefix, removed.key);
             let variable = variable_of(&key);
-            let message = format!("was removed: {}", gone.why);
+            let message = format!("was removed: {}", removed.why);
             if variables::is_set(self.inputs, &variable) {
-                self.problem(Source::Environment(variable.clone()), &key, &*message);
+                self.problem(ValueSource::Environment(variable.clone()), &key, &*message);
             }
             self.known_variables.push(variable);
             let inputs = self.inputs;
@@ -156,7 +156,7 @@ impl<'i> Reader<'i> {
                 .filter(|(_, flag)| flag.key == key)
             {
                 self.used_flags[at] = true;
-                self.problem(Source::Flag(flag.shown.clone()), &key, &*message);
+                self.problem(ValueSource::Flag(flag.shown.clone()), &key, &*message);
             }
         }
     }
@@ -171,8 +171,8 @@ pub(crate) fn below(prefix: &str, key: &str) -> String {
 
 /// One way a setting was written.
 struct Candidate<'i> {
-    source: Source,
-    node: Result<Cow<'i, Node>, Refusal>,
+    source: ValueSource,
+    node: Result<Cow<'i, Node>, SettingError>,
 }
 
 fn concatenated(lists: Vec<Node>) -> Node {
@@ -190,13 +190,13 @@ fn added_up(candidates: Vec<Candidate<'_>>) -> Vec<Candidate<'_>> {
     }
     let (mut names, mut lists) = (Vec::new(), Vec::new());
     for candidate in candidates {
-        if let (Source::Environment(name), Ok(node)) = (candidate.source, candidate.node) {
+        if let (ValueSource::Environment(name), Ok(node)) = (candidate.source, candidate.node) {
             names.push(name);
             lists.push(node.into_owned());
         }
     }
     vec![Candidate {
-        source: Source::Environment(names.join(" and ")),
+        source: ValueSource::Environment(names.join(" and ")),
         node: Ok(Cow::Owned(concatenated(lists))),
     }]
 }
@@ -236,7 +236,7 @@ impl<'i> Section<'_, 'i> {
         self.show(
             setting,
             &node,
-            Shown {
+            ShownValue {
                 key,
                 value: shown,
                 source,
@@ -258,16 +258,16 @@ impl<'i> Section<'_, 'i> {
         }));
         if found.is_empty() {
             found.push(Candidate {
-                source: Source::Default,
+                source: ValueSource::Default,
                 node: default_of(&self.reader.role.version_of(setting)).map(Cow::Owned),
             });
         }
         found
     }
 
-    fn refuse(&mut self, key: &str, source: Source, refusal: Refusal) {
+    fn refuse(&mut self, key: &str, source: ValueSource, refusal: SettingError) {
         let source = match source {
-            Source::File { path, .. } => Source::File {
+            ValueSource::File { path, .. } => ValueSource::File {
                 path,
                 line: refusal.line,
             },
@@ -277,11 +277,11 @@ impl<'i> Section<'_, 'i> {
             .problem(source, &format!("{key}{}", refusal.path), refusal.message);
     }
 
-    fn show(&mut self, setting: &Setting, node: &Node, mut shown: Shown) {
+    fn show(&mut self, setting: &Setting, node: &Node, mut shown: ShownValue) {
         if setting.kind.hides() {
             shown.fingerprint = node.fingerprint();
         }
-        let is_in_file = matches!(shown.source, Source::File { .. });
+        let is_in_file = matches!(shown.source, ValueSource::File { .. });
         self.reader.has_secret |= is_in_file && setting.kind.is_secret() && !shown.is_empty();
         self.reader.shown.push(shown);
     }
@@ -291,7 +291,7 @@ impl<'i> Section<'_, 'i> {
         &mut self,
         setting: &Setting,
         settings: &[Setting],
-        gone: &[Gone],
+        removed: &[RemovedSetting],
     ) -> Option<Section<'_, 'i>> {
         let (prefix, entries, names) = if setting.flat {
             (self.prefix.clone(), self.entries, self.names)
@@ -309,7 +309,7 @@ impl<'i> Section<'_, 'i> {
         };
         if !is_flat {
             let known = settings.iter().map(|setting| setting.key);
-            inner.refuse_unknown(known, gone);
+            inner.refuse_unknown(known, removed);
         }
         Some(inner)
     }
@@ -327,18 +327,22 @@ impl<'i> Section<'_, 'i> {
     }
 
     /// Reports keys of the file that are no settings.
-    pub(crate) fn refuse_unknown<'k>(&mut self, known: impl Iterator<Item = &'k str> + Clone, gone: &[Gone]) {
-        self.reader.report_gone(&self.prefix, gone);
+    pub(crate) fn refuse_unknown<'k>(
+        &mut self,
+        known: impl Iterator<Item = &'k str> + Clone,
+        removed: &[RemovedSetting],
+    ) {
+        self.reader.report_removed(&self.prefix, removed);
         for (key, _) in self.entries {
             if known.clone().any(|name| name == key.text) {
                 continue;
             }
             let source = self.reader.in_file(key.line);
-            match gone.iter().find(|gone| gone.key == key.text) {
-                Some(gone) => {
-                    let key = below(&self.prefix, gone.key);
+            match removed.iter().find(|removed| removed.key == key.text) {
+                Some(removed) => {
+                    let key = below(&self.prefix, removed.key);
                     self.reader
-                        .problem(source, &key, format!("was removed: {}", gone.why));
+                        .problem(source, &key, format!("was removed: {}", removed.why));
                 }
                 None => self
                     .reader

@@ -1,4 +1,4 @@
-//! From checked values to what the agent uses: derived sizes, addresses, ids.
+//! From checked values to values that the agent uses: derived sizes, addresses, ids.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::merge::Merge;
 use crate::outputs::OutputConfig;
 use crate::reader::Reader;
 use crate::rules::{self, RuleConfig};
-use crate::source::Source;
+use crate::source::ValueSource;
 use crate::table::{Aggregation, ListenerReading, Listeners, Names, Origin, Resources, Running, Settings};
 use crate::text::show_text;
 use crate::types::{EolTransport, Listen, Ownership, SocketPath};
@@ -148,7 +148,7 @@ impl Names {
 
 const MIB: u64 = 1 << 20;
 
-/// Works out what was not written, and reports what does not fit together.
+/// Derives missing values, and reports contradictions.
 pub(crate) struct Resolver<'a, 'i>(pub &'a mut Reader<'i>);
 
 impl Resolver<'_, '_> {
@@ -188,8 +188,8 @@ impl Resolver<'_, '_> {
     }
 
     fn ok<T: Default>(&mut self, key: &str, result: Result<T, impl Display>) -> T {
-        result.unwrap_or_else(|fault| {
-            self.problem(key, fault.to_string());
+        result.unwrap_or_else(|error| {
+            self.problem(key, error.to_string());
             T::default()
         })
     }
@@ -199,8 +199,8 @@ impl Resolver<'_, '_> {
         if let Some(shown) = self.0.find_shown(key) {
             shown.value = value;
             shown.source = match &shown.source {
-                Source::Default => Source::Computed(format!("default: {how}")),
-                source => Source::Computed(format!("{source}: {how}")),
+                ValueSource::Default => ValueSource::Computed(format!("default: {how}")),
+                source => ValueSource::Computed(format!("{source}: {how}")),
             };
         }
     }
@@ -211,7 +211,7 @@ impl Resolver<'_, '_> {
         }
     }
 
-    /// Says what is in a setting's file.
+    /// Reports the content of a setting's file.
     fn holds(&mut self, key: &str, content: String) {
         if let Some(shown) = self.0.find_shown(key) {
             shown.content = Some(content);
@@ -221,7 +221,7 @@ impl Resolver<'_, '_> {
     fn is_default(&mut self, key: &str) -> bool {
         self.0
             .find_shown(key)
-            .is_some_and(|shown| shown.source == Source::Default)
+            .is_some_and(|shown| shown.source == ValueSource::Default)
     }
 
     /// Some outputs use a resource that exists only once.
@@ -243,8 +243,8 @@ impl Resolver<'_, '_> {
         }
         for output in &config.outputs {
             let message = match output.output_type {
-                "relay" => "a relay passes messages on as they come, and `weir merge` receives none",
-                "kafka" => "agents publish there what `weir merge` reads",
+                "relay" => "a relay forwards messages as they arrive, and `weir merge` receives none",
+                "kafka" => "agents publish records with it, and `weir merge` reads them",
                 _ => continue,
             };
             self.problem(&format!("outputs.{}.enabled", output.name), message);
@@ -415,13 +415,13 @@ impl Resolver<'_, '_> {
                     self.holds("tcp_tls_client_ca", authorities);
                 }
             }
-            Err(fault) => {
-                let key = match &fault.path {
+            Err(error) => {
+                let key = match &error.path {
                     path if *path == files.certificate => "tcp_tls_certificate",
                     path if *path == files.key => "tcp_tls_key",
                     _ => "tcp_tls_client_ca",
                 };
-                self.problem(key, fault.message);
+                self.problem(key, error.message);
             }
         }
         if no_tcp {
@@ -497,7 +497,7 @@ impl Resolver<'_, '_> {
             name => format!("{name}."),
         };
         let filter = own.names.filter();
-        let around = rules::Around {
+        let around = rules::RuleSettings {
             percentiles: &own.aggregation.histogram_percentiles,
             namespace: &namespace,
             is_filtered: &|name| filter.matches(name),
@@ -507,9 +507,9 @@ impl Resolver<'_, '_> {
                 self.0.notes.extend(notes);
                 rules
             }
-            Err(faults) => {
-                for fault in faults {
-                    self.problem(&fault.path, fault.message);
+            Err(errors) => {
+                for error in errors {
+                    self.problem(&error.path, error.message);
                 }
                 RuleConfig::default()
             }
@@ -553,15 +553,15 @@ impl Resolver<'_, '_> {
 
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is neither a host nor a URL; write 10.0.0.1 or https://10.0.0.1:10250")]
-struct NoKubelet(String);
+struct KubeletUrlError(String);
 
-fn kubelet_url(text: &str) -> Result<String, NoKubelet> {
+fn kubelet_url(text: &str) -> Result<String, KubeletUrlError> {
     if text.is_empty() {
         Ok(String::new())
     } else if text.starts_with("https://") || text.starts_with("http://") {
         Ok(text.trim_end_matches('/').to_owned())
     } else if text.contains("://") || text.contains(['/', '@', ' ']) {
-        Err(NoKubelet(text.to_owned()))
+        Err(KubeletUrlError(text.to_owned()))
     } else if text.parse::<std::net::Ipv6Addr>().is_ok() {
         Ok(format!("https://[{text}]:10250"))
     } else if text.contains(':') {

@@ -1,15 +1,15 @@
-//! Mapper profiles, tag filters and rules: their tables, and the definitions that follow from what was written.
+//! Mapper profiles, tag filters and rules: their tables, and the resulting definitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weir_protocol::Kind as MetricKind;
 use weir_rules::{
-    Definitions, Effect, Fault, HistogramChoice, HostRule, Kinds, Mapping, Pattern, RuleLimits, RuleSet,
+    Definitions, Effect, HistogramChoice, HostRule, Kinds, Mapping, Pattern, RuleError, RuleLimits, RuleSet,
     TagStyles, ValueAction, ValueRule, lint,
 };
 
-use crate::setting::Kind;
+use crate::setting::SettingType;
 use crate::types::{HistogramAggregate, Percentile};
 use crate::value::Scalar;
 use crate::{choices, settings};
@@ -25,7 +25,7 @@ settings! {
 settings! {
     pub struct ProfileMapping {
         pattern: String = "''".named("match");
-        match_type: MatchType = "wildcard".takes(Kind::Choice(&["wildcard", "regex"]));
+        match_type: MatchType = "wildcard".takes(SettingType::Choice(&["wildcard", "regex"]));
         name: String = "''";
         tags: BTreeMap<String, String> = "{}";
         same_tags: SameTags = "add";
@@ -68,10 +68,10 @@ settings! {
         tag: String = "''";
         only: Vec<String> = "[]";
         action: Action = "keep";
-        length: usize = "0".takes(Kind::Integer { min: 0, max: 65_536 });
+        length: usize = "0".takes(SettingType::Integer { min: 0, max: 65_536 });
         salt: crate::Secret = "''";
         bounds: Vec<f64> = "[]";
-        buckets: u32 = "0".takes(Kind::Integer { min: 0, max: 1_000_000 });
+        buckets: u32 = "0".takes(SettingType::Integer { min: 0, max: 1_000_000 });
         values: Vec<String> = "[]";
         patterns: Vec<String> = "[]";
         replacement: String = "''";
@@ -107,7 +107,7 @@ choices! {
 }
 
 choices! {
-    /// How names carry tags.
+    /// The format of tags in names.
     pub enum TagStyle {
         /// `name#key=value,key=value`
         Librato: "librato",
@@ -152,9 +152,10 @@ choices! {
 pub struct RuleAggregate(Option<HistogramAggregate>);
 
 impl Scalar for RuleAggregate {
-    const KIND: Kind = Kind::Choice(&["default", "max", "min", "median", "avg", "sum", "count"]);
+    const KIND: SettingType =
+        SettingType::Choice(&["default", "max", "min", "median", "avg", "sum", "count"]);
 
-    fn parse(_: &Kind, text: &str) -> Option<Self> {
+    fn parse(_: &SettingType, text: &str) -> Option<Self> {
         if text.eq_ignore_ascii_case("default") {
             return Some(Self(None));
         }
@@ -167,12 +168,12 @@ impl Scalar for RuleAggregate {
 pub struct RulePercentile(Option<Percentile>);
 
 impl Scalar for RulePercentile {
-    const KIND: Kind = Kind::Checked {
+    const KIND: SettingType = SettingType::Checked {
         allowed: "a number from 0 to 1 such as 0.95, or default",
         check: |text| text == "default" || Percentile::parse(text).is_some(),
     };
 
-    fn parse(_: &Kind, text: &str) -> Option<Self> {
+    fn parse(_: &SettingType, text: &str) -> Option<Self> {
         match text {
             "default" => Some(Self(None)),
             _ => Percentile::parse(text).map(|percentile| Self(Some(percentile))),
@@ -181,12 +182,12 @@ impl Scalar for RulePercentile {
 }
 
 impl Scalar for HostRule {
-    const KIND: Kind = Kind::Checked {
+    const KIND: SettingType = SettingType::Checked {
         allowed: "keep, agent, none, name:HOST or tag:KEY",
         check: |text| host(text).is_some(),
     };
 
-    fn parse(_: &Kind, text: &str) -> Option<Self> {
+    fn parse(_: &SettingType, text: &str) -> Option<Self> {
         host(text)
     }
 }
@@ -206,7 +207,7 @@ fn host(text: &str) -> Option<HostRule> {
 }
 
 /// The settings that rules depend on.
-pub(crate) struct Around<'a> {
+pub(crate) struct RuleSettings<'a> {
     /// Percentiles of all histograms, without rules.
     pub percentiles: &'a [Percentile],
     /// With its final dot.
@@ -214,7 +215,7 @@ pub(crate) struct Around<'a> {
     pub is_filtered: &'a dyn Fn(&str) -> bool,
 }
 
-/// Rules ready for use, and what is to be said about them.
+/// Rules ready for use, and warnings about them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuleConfig {
     pub set: Arc<RuleSet>,
@@ -225,13 +226,13 @@ pub struct RuleConfig {
 /// Problems are by key, such as `rules[2].match`; notes are sentences.
 pub(crate) fn resolve(
     written: &crate::table::Rules,
-    around: &Around<'_>,
-) -> Result<(RuleConfig, Vec<String>), Vec<Fault>> {
-    let mut faults = Vec::new();
+    around: &RuleSettings<'_>,
+) -> Result<(RuleConfig, Vec<String>), Vec<RuleError>> {
+    let mut errors = Vec::new();
     let filters = written.metric_tag_filterlist.len();
     let definitions = Definitions {
         profiles: written.mapper_profiles.iter().map(profile).collect(),
-        rules: rules(written, &mut faults),
+        rules: rules(written, &mut errors),
         tag_styles: tag_styles(&written.tag_styles),
     };
     let percentiles = percentiles(&written.rules);
@@ -240,20 +241,20 @@ pub(crate) fn resolve(
     if suffixes.len() > SUFFIXES_MAX {
         let aggregates = HistogramAggregate::ALL.len();
         let (found, allowed) = (suffixes.len() - aggregates, SUFFIXES_MAX - aggregates);
-        fault(
-            &mut faults,
+        add_error(
+            &mut errors,
             "rules",
             format!(
                 "histogram_percentiles and the percentiles of rules are {found} different ones; at most {allowed} are allowed"
             ),
         );
     }
-    let of_set = |more: Fault| Fault {
+    let of_set = |more: RuleError| RuleError {
         path: path_as_written(&more.path, filters),
         message: more.message,
     };
     match RuleSet::new(definitions, &suffixes, RuleLimits::default()) {
-        Ok(set) if faults.is_empty() => {
+        Ok(set) if errors.is_empty() => {
             let notes = lint::lint(&set, around.namespace, around.is_filtered)
                 .into_iter()
                 .map(|finding| format!("{}: {}", path_as_written(&finding.path, filters), finding.message))
@@ -261,16 +262,16 @@ pub(crate) fn resolve(
             let set = Arc::new(set);
             Ok((RuleConfig { set, percentiles }, notes))
         }
-        Ok(_) => Err(faults),
+        Ok(_) => Err(errors),
         Err(more) => {
-            faults.extend(more.into_iter().map(of_set));
-            Err(faults)
+            errors.extend(more.into_iter().map(of_set));
+            Err(errors)
         }
     }
 }
 
-fn fault(faults: &mut Vec<Fault>, path: impl Into<String>, message: impl Into<String>) {
-    faults.push(Fault {
+fn add_error(errors: &mut Vec<RuleError>, path: impl Into<String>, message: impl Into<String>) {
+    errors.push(RuleError {
         path: path.into(),
         message: message.into(),
     });
@@ -390,42 +391,42 @@ fn mapping(written: &ProfileMapping) -> Mapping {
 }
 
 /// Tag filters, then rules.
-fn rules(written: &crate::table::Rules, faults: &mut Vec<Fault>) -> Vec<weir_rules::Rule> {
+fn rules(written: &crate::table::Rules, errors: &mut Vec<RuleError>) -> Vec<weir_rules::Rule> {
     let filters = &written.metric_tag_filterlist;
-    let mut rules: Vec<_> = (0..filters.len()).map(|at| filter(filters, at, faults)).collect();
+    let mut rules: Vec<_> = (0..filters.len()).map(|at| filter(filters, at, errors)).collect();
     let own = written.rules.iter().enumerate();
-    rules.extend(own.map(|(at, written)| rule(written, at, faults)));
+    rules.extend(own.map(|(at, written)| rule(written, at, errors)));
     rules
 }
 
-fn rule(written: &Rule, at: usize, faults: &mut Vec<Fault>) -> weir_rules::Rule {
+fn rule(written: &Rule, at: usize, errors: &mut Vec<RuleError>) -> weir_rules::Rule {
     weir_rules::Rule {
         name: written.name.clone(),
         pattern: pattern(&written.pattern, written.match_type),
         kinds: kinds(&written.types),
-        effect: effect(written, &format!("rules[{at}]"), faults),
+        effect: effect(written, &format!("rules[{at}]"), errors),
         last: written.last,
         dry_run: written.dry_run,
     }
 }
 
-/// Rules of one output, for what the agent's rules have left. Problems are by key, such as `rules[2].match`.
-pub fn rules_of_output(written: &[Rule]) -> Result<RuleSet, Vec<Fault>> {
-    let mut faults = Vec::new();
+/// Rules of one output, applied after the agent's rules. Problems are by key, such as `rules[2].match`.
+pub fn rules_of_output(written: &[Rule]) -> Result<RuleSet, Vec<RuleError>> {
+    let mut errors = Vec::new();
     let own = written.iter().enumerate();
-    let rules: Vec<weir_rules::Rule> = own.map(|(at, written)| rule(written, at, &mut faults)).collect();
+    let rules: Vec<weir_rules::Rule> = own.map(|(at, written)| rule(written, at, &mut errors)).collect();
     for (at, rule) in rules.iter().enumerate() {
         if rule.effect.histogram != HistogramChoice::default() {
-            let message = "aggregates and percentiles are chosen where histograms become points, which this output does not do";
-            fault(&mut faults, format!("rules[{at}]"), message);
+            let message = "aggregates and percentiles apply where histograms become points, and this output makes no points";
+            add_error(&mut errors, format!("rules[{at}]"), message);
         }
         if rule.dry_run {
-            let message = "only the agent's own rules can be tried out";
-            fault(&mut faults, format!("rules[{at}].dry_run"), message);
+            let message = "only the agent's own rules can be a dry run";
+            add_error(&mut errors, format!("rules[{at}].dry_run"), message);
         }
     }
-    if !faults.is_empty() {
-        return Err(faults);
+    if !errors.is_empty() {
+        return Err(errors);
     }
     let definitions = Definitions {
         rules,
@@ -434,11 +435,11 @@ pub fn rules_of_output(written: &[Rule]) -> Result<RuleSet, Vec<Fault>> {
     RuleSet::new(definitions, &[], RuleLimits::default())
 }
 
-fn filter(filters: &[TagFilter], at: usize, faults: &mut Vec<Fault>) -> weir_rules::Rule {
+fn filter(filters: &[TagFilter], at: usize, errors: &mut Vec<RuleError>) -> weir_rules::Rule {
     let filter = &filters[at];
     if filter.metric_name.is_empty() {
         let path = format!("metric_tag_filterlist[{at}].metric_name");
-        fault(faults, path, "is missing; must be the name of a metric");
+        add_error(errors, path, "is missing; must be the name of a metric");
     }
     let same = filters[..at]
         .iter()
@@ -461,11 +462,11 @@ fn filter(filters: &[TagFilter], at: usize, faults: &mut Vec<Fault>) -> weir_rul
     }
 }
 
-fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
+fn effect(rule: &Rule, path: &str, errors: &mut Vec<RuleError>) -> Effect {
     let effect = Effect {
         drop: rule.drop,
-        tags: tags(rule, path, faults),
-        values: values(rule, path, faults),
+        tags: tags(rule, path, errors),
+        values: values(rule, path, errors),
         host: rule.host.clone(),
         add_tags: rule.add_tags.clone(),
         histogram: HistogramChoice {
@@ -477,11 +478,11 @@ fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
     if rule.add_tags.iter().any(is_no_tag) {
         let message =
             "has a tag that is empty or has a comma, a bar or a line end, which is not allowed in a tag";
-        fault(faults, format!("{path}.add_tags"), message);
+        add_error(errors, format!("{path}.add_tags"), message);
     }
     if effect == Effect::default() && rule.values.is_empty() && !rule.last {
         let message = "does nothing; must have one of drop, exclude_tags, include_tags, values, host, add_tags, aggregates, percentiles, last";
-        fault(faults, path, message);
+        add_error(errors, path, message);
     }
     let without_drop = Effect {
         drop: false,
@@ -489,32 +490,32 @@ fn effect(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Effect {
     };
     if effect.drop && without_drop != Effect::default() {
         let message = "cannot be combined with other effects: a dropped metric has none";
-        fault(faults, format!("{path}.drop"), message);
+        add_error(errors, format!("{path}.drop"), message);
     }
     effect
 }
 
-fn tags(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> weir_rules::TagFilter {
+fn tags(rule: &Rule, path: &str, errors: &mut Vec<RuleError>) -> weir_rules::TagFilter {
     match (rule.include_tags.as_slice(), rule.exclude_tags.as_slice()) {
         ([], []) => weir_rules::TagFilter::All,
         ([], excluded) => weir_rules::TagFilter::Exclude(excluded.to_vec()),
         (included, excluded) => {
             if !excluded.is_empty() {
                 let message = "cannot be combined with exclude_tags";
-                fault(faults, format!("{path}.include_tags"), message);
+                add_error(errors, format!("{path}.include_tags"), message);
             }
             weir_rules::TagFilter::Include(included.to_vec())
         }
     }
 }
 
-fn values(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Vec<ValueRule> {
+fn values(rule: &Rule, path: &str, errors: &mut Vec<RuleError>) -> Vec<ValueRule> {
     let mut values = Vec::new();
     for (number, value) in rule.values.iter().enumerate() {
         let path = format!("{path}.values[{number}]");
         if value.tag.is_empty() {
-            fault(
-                faults,
+            add_error(
+                errors,
                 format!("{path}.tag"),
                 "is missing; must be the key of a tag, or * for all",
             );
@@ -525,7 +526,7 @@ fn values(rule: &Rule, path: &str, faults: &mut Vec<Fault>) -> Vec<ValueRule> {
                 only: value.only.clone(),
                 action,
             }),
-            Err((field, message)) => fault(faults, format!("{path}.{field}"), message),
+            Err((field, message)) => add_error(errors, format!("{path}.{field}"), message),
         }
     }
     values

@@ -5,21 +5,21 @@ use std::time::Duration;
 use weir_units::{show_duration, show_size};
 
 use crate::node::Node;
-use crate::value::{Refusal, Typed};
+use crate::value::{SettingError, Typed};
 
 /// One setting: name, type, effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The last part of the key; the field of the struct has the same name.
     pub key: &'static str,
-    pub kind: Kind,
+    pub kind: SettingType,
     /// As it would be written in the file. A number's or a text's "not set" is its zero or empty value.
     pub default: &'static str,
     /// Its effect, in one or two sentences.
     pub effect: &'static str,
     /// The meaning of zero or empty; empty if neither is allowed or no explanation is needed.
     pub zero: &'static str,
-    /// Who would change it.
+    /// The users who would change it.
     pub who: &'static str,
     /// Variables of the Datadog Agent that mean the same, in order of preference.
     pub also: &'static [&'static str],
@@ -28,7 +28,7 @@ pub struct Setting {
     pub reload: Reload,
     /// An output is refused while this is empty, and setting it through the environment switches the output on.
     pub required: bool,
-    /// How the process uses the file that it names.
+    /// The process's use of the named file.
     pub path: Option<PathUse>,
     /// The setting whose secrets are in the files that this one names; empty text: none.
     pub file_of: &'static str,
@@ -36,12 +36,12 @@ pub struct Setting {
     pub flat: bool,
     /// For a record in an output: variables of the Datadog Agent named by its settings apply to this output.
     pub names_below: bool,
-    check: fn(&Kind, &Node) -> Result<(), Refusal>,
+    check: fn(&SettingType, &Node) -> Result<(), SettingError>,
 }
 
 /// The type of a setting.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum SettingType {
     Bool,
     Text,
     /// Never shown.
@@ -70,13 +70,13 @@ pub enum Kind {
         allowed: &'static str,
         check: fn(&str) -> bool,
     },
-    List(&'static Kind),
+    List(&'static SettingType),
     /// A map from texts to these.
-    Map(&'static Kind),
+    Map(&'static SettingType),
     Record(&'static [Setting]),
 }
 
-/// How the process uses a setting's path. The sandbox permits this use and no other.
+/// The process's use of the path in a setting. The sandbox permits this use and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathUse {
     /// This very file is read.
@@ -93,7 +93,7 @@ pub enum PathUse {
     Connect,
 }
 
-/// How a reload applies a changed setting of the agent itself. Changes of outputs are all applied.
+/// The effect of a reload on a changed setting of the agent itself. Changes of outputs are all applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
     /// Nothing: it needs a restart.
@@ -105,7 +105,7 @@ pub enum Reload {
 
 /// A setting that there was.
 #[derive(Clone, Copy, Debug)]
-pub struct Gone {
+pub struct RemovedSetting {
     pub key: &'static str,
     /// Follows "was removed: ".
     pub why: &'static str,
@@ -144,8 +144,8 @@ impl Setting {
         self
     }
 
-    /// Narrows what the type takes.
-    pub const fn takes(mut self, kind: Kind) -> Self {
+    /// Narrows the values of the type.
+    pub const fn takes(mut self, kind: SettingType) -> Self {
         assert!(self.kind.can_be(&kind), "the type of the setting is another one");
         self.kind = kind;
         self
@@ -206,26 +206,27 @@ impl Setting {
         self
     }
 
-    /// Whether it takes what was written.
-    pub fn check(&self, node: &Node) -> Result<(), Refusal> {
+    /// Whether it accepts the written value.
+    pub fn check(&self, node: &Node) -> Result<(), SettingError> {
         (self.check)(&self.kind, node)
     }
 }
 
-fn check<T: Typed>(kind: &Kind, node: &Node) -> Result<(), Refusal> {
+fn check<T: Typed>(kind: &SettingType, node: &Node) -> Result<(), SettingError> {
     T::read(kind, node).map(drop)
 }
 
-impl Kind {
+impl SettingType {
     /// Whether `other` is a valid type for this one.
-    const fn can_be(&self, other: &Kind) -> bool {
+    const fn can_be(&self, other: &SettingType) -> bool {
         match (self, other) {
-            (Kind::Text, Kind::Text | Kind::Checked { .. })
-            | (Kind::Integer { .. }, Kind::Integer { .. } | Kind::Bytes { .. })
-            | (Kind::Number { .. }, Kind::Number { .. })
-            | (Kind::Choice(_), Kind::Choice(_))
-            | (Kind::Duration { .. }, Kind::Duration { .. }) => true,
-            (Kind::List(item), Kind::List(other)) | (Kind::Map(item), Kind::Map(other)) => item.can_be(other),
+            (SettingType::Text, SettingType::Text | SettingType::Checked { .. })
+            | (SettingType::Integer { .. }, SettingType::Integer { .. } | SettingType::Bytes { .. })
+            | (SettingType::Number { .. }, SettingType::Number { .. })
+            | (SettingType::Choice(_), SettingType::Choice(_))
+            | (SettingType::Duration { .. }, SettingType::Duration { .. }) => true,
+            (SettingType::List(item), SettingType::List(other))
+            | (SettingType::Map(item), SettingType::Map(other)) => item.can_be(other),
             _ => false,
         }
     }
@@ -233,8 +234,8 @@ impl Kind {
     /// Whether it is one, or made of them.
     pub fn is_secret(&self) -> bool {
         match self {
-            Kind::Secret => true,
-            Kind::List(item) | Kind::Map(item) => item.is_secret(),
+            SettingType::Secret => true,
+            SettingType::List(item) | SettingType::Map(item) => item.is_secret(),
             _ => false,
         }
     }
@@ -242,8 +243,11 @@ impl Kind {
     /// Whether two values of it can look the same to people and differ: secrets, and texts that may hold passwords.
     pub(crate) fn hides(&self) -> bool {
         match self {
-            Kind::Secret | Kind::Text | Kind::Checked { .. } | Kind::Record(_) => true,
-            Kind::List(item) | Kind::Map(item) => item.hides(),
+            SettingType::Secret
+            | SettingType::Text
+            | SettingType::Checked { .. }
+            | SettingType::Record(_) => true,
+            SettingType::List(item) | SettingType::Map(item) => item.hides(),
             _ => false,
         }
     }
@@ -251,24 +255,24 @@ impl Kind {
     /// The allowed values, as the end of "must be ...".
     pub fn allowed(&self) -> String {
         match self {
-            Kind::Bool => "true or false".to_owned(),
-            Kind::Text => "text".to_owned(),
-            Kind::Secret => "text (never shown)".to_owned(),
-            Kind::Integer { min, max } => format!("a whole number from {min} to {max}"),
-            Kind::Number { min, max } => format!("a number from {min} to {max}"),
-            Kind::Bytes { min, max } => {
+            SettingType::Bool => "true or false".to_owned(),
+            SettingType::Text => "text".to_owned(),
+            SettingType::Secret => "text (never shown)".to_owned(),
+            SettingType::Integer { min, max } => format!("a whole number from {min} to {max}"),
+            SettingType::Number { min, max } => format!("a number from {min} to {max}"),
+            SettingType::Bytes { min, max } => {
                 let (min, max) = (show_size(*min), show_size(*max));
                 format!("a size such as 64KiB or 1.5GiB, from {min} to {max}")
             }
-            Kind::Duration { min, max } => {
+            SettingType::Duration { min, max } => {
                 let (min, max) = (show_duration(*min), show_duration(*max));
                 format!("a time such as 500ms, 10s, 5m, 1h or a number of seconds, from {min} to {max}")
             }
-            Kind::Choice(names) => format!("one of {}", names.join(", ")),
-            Kind::Checked { allowed, .. } => (*allowed).to_owned(),
-            Kind::List(kind) => format!("a list, each item {}", kind.allowed()),
-            Kind::Map(kind) => format!("a mapping, each value {}", kind.allowed()),
-            Kind::Record(settings) => {
+            SettingType::Choice(names) => format!("one of {}", names.join(", ")),
+            SettingType::Checked { allowed, .. } => (*allowed).to_owned(),
+            SettingType::List(kind) => format!("a list, each item {}", kind.allowed()),
+            SettingType::Map(kind) => format!("a mapping, each value {}", kind.allowed()),
+            SettingType::Record(settings) => {
                 let keys: Vec<_> = settings.iter().map(|setting| setting.key).collect();
                 format!("a mapping with {}", keys.join(", "))
             }
@@ -292,7 +296,7 @@ pub fn leaves(settings: &'static [Setting]) -> Vec<Leaf> {
 }
 
 fn leaves_of(setting: &'static Setting) -> Vec<Leaf> {
-    let Kind::Record(inner) = setting.kind else {
+    let SettingType::Record(inner) = setting.kind else {
         let (path, also) = (setting.key.to_owned(), setting.also);
         return vec![Leaf { path, setting, also }];
     };
@@ -304,14 +308,14 @@ fn leaves_of(setting: &'static Setting) -> Vec<Leaf> {
     found
 }
 
-/// How many settings there are once records that are flat are taken apart.
+/// Number of settings, each field of a flat record counted separately.
 pub const fn count(declared: &[Setting]) -> usize {
     let (mut at, mut count) = (0, 0);
     while at < declared.len() {
         count += match declared[at] {
             Setting {
                 flat: true,
-                kind: Kind::Record(inner),
+                kind: SettingType::Record(inner),
                 ..
             } => inner.len(),
             _ => 1,
@@ -329,7 +333,7 @@ pub const fn flattened<const N: usize>(declared: &[Setting]) -> [Setting; N] {
         match declared[from] {
             Setting {
                 flat: true,
-                kind: Kind::Record(inner),
+                kind: SettingType::Record(inner),
                 ..
             } => {
                 let mut at = 0;
@@ -361,7 +365,7 @@ pub const fn flattened<const N: usize>(declared: &[Setting]) -> [Setting; N] {
 ///
 /// The text is the default as the file would have it, and what follows are methods of [`Setting`]. The struct can be read from
 /// every source ([`Section`](crate::Section)), from one value in a list ([`Typed::read`]), and describes itself (`SETTINGS`).
-/// Settings that there were may follow as `gone &[Gone { .. }]`.
+/// Removed settings may follow as `removed &[RemovedSetting { .. }]`.
 #[macro_export]
 macro_rules! settings {
     (
@@ -370,7 +374,7 @@ macro_rules! settings {
             $( $(#[$about:meta])* $field:ident : $type:ty = $default:literal
                 $( . $method:ident ( $( $argument:expr ),* $(,)? ) )* ; )*
         }
-        $( gone $gone:expr )?
+        $( removed $removed:expr )?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
@@ -386,13 +390,13 @@ macro_rules! settings {
             pub const SETTINGS: &'static [$crate::Setting] =
                 &$crate::flattened::<{ $crate::count(Self::DECLARED) }>(Self::DECLARED);
             /// Removed settings.
-            pub const GONE: &'static [$crate::Gone] = $crate::gone_or_none!($( $gone )?);
+            pub const REMOVED: &'static [$crate::RemovedSetting] = $crate::removed_or_none!($( $removed )?);
         }
 
         impl $crate::Typed for $name {
-            const KIND: $crate::Kind = $crate::Kind::Record(Self::SETTINGS);
+            const KIND: $crate::SettingType = $crate::SettingType::Record(Self::SETTINGS);
 
-            fn read(_: &$crate::Kind, node: &$crate::node::Node) -> Result<(Self, String), $crate::Refusal> {
+            fn read(_: &$crate::SettingType, node: &$crate::node::Node) -> Result<(Self, String), $crate::SettingError> {
                 #[allow(unused_mut, reason = "a struct may have no fields")]
                 let mut fields = $crate::Fields::of(Self::DECLARED, node)?;
                 let record = Self { $( $field: fields.read_next::<$type>()?, )* };
@@ -400,7 +404,7 @@ macro_rules! settings {
             }
 
             fn take(section: &mut $crate::Section<'_, '_>, setting: &$crate::Setting) -> Option<Self> {
-                let mut inner = section.within(setting, Self::SETTINGS, Self::GONE)?;
+                let mut inner = section.within(setting, Self::SETTINGS, Self::REMOVED)?;
                 #[allow(unused_variables, unused_mut, reason = "a struct may have no fields")]
                 let mut declared = Self::DECLARED.iter();
                 $( let $field = <$type as $crate::Typed>::take(&mut inner, declared.next()?); )*
@@ -435,9 +439,9 @@ macro_rules! choices {
         }
 
         impl $crate::Scalar for $name {
-            const KIND: $crate::Kind = $crate::Kind::Choice(&[$( $( $text ),+ ),*]);
+            const KIND: $crate::SettingType = $crate::SettingType::Choice(&[$( $( $text ),+ ),*]);
 
-            fn parse(kind: &$crate::Kind, text: &str) -> Option<Self> {
+            fn parse(kind: &$crate::SettingType, text: &str) -> Option<Self> {
                 let name = $crate::chosen(kind, text)?;
                 $( if [$( $text ),+].contains(&name) {
                     return Some(Self::$variant);
@@ -445,17 +449,17 @@ macro_rules! choices {
                 None
             }
 
-            fn show(&self, _: &$crate::Kind, _: &str) -> String {
+            fn show(&self, _: &$crate::SettingType, _: &str) -> String {
                 self.as_str().to_owned()
             }
         }
     };
 }
 
-/// Which of the names that are allowed a text is.
+/// The allowed name that equals a text.
 #[doc(hidden)]
-pub fn chosen(kind: &Kind, text: &str) -> Option<&'static str> {
-    let Kind::Choice(names) = kind else {
+pub fn chosen(kind: &SettingType, text: &str) -> Option<&'static str> {
+    let SettingType::Choice(names) = kind else {
         return None;
     };
     names.iter().find(|name| name.eq_ignore_ascii_case(text)).copied()
@@ -464,11 +468,11 @@ pub fn chosen(kind: &Kind, text: &str) -> Option<&'static str> {
 /// Removed settings of a declaration, or none.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! gone_or_none {
+macro_rules! removed_or_none {
     () => {
         &[]
     };
-    ($gone:expr) => {
-        $gone
+    ($removed:expr) => {
+        $removed
     };
 }

@@ -1,4 +1,4 @@
-//! Where values come from, what is wrong with them, and what differs between two readings.
+//! Sources of values, their errors, and the differences between two readings.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use crate::setting::Reload;
 use crate::table::settings;
 use crate::text::is_invisible;
 
-/// Everything that configuration is made from.
+/// All inputs of a configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'i> {
     pub file: Option<File<'i>>,
@@ -48,9 +48,9 @@ pub fn variable_of(key: &str) -> String {
     format!("WEIR_{}", key.to_ascii_uppercase().replace(['.', '-'], "_"))
 }
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ValueSource {
     Default,
     /// Worked out; the text says from what.
     Computed(String),
@@ -62,7 +62,7 @@ pub enum Source {
     Flag(String),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ValueSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -75,10 +75,10 @@ impl fmt::Display for Source {
     }
 }
 
-/// One thing that is wrong: where, which key, and what is allowed.
+/// One error: its place, key and allowed values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    pub source: Source,
+    pub source: ValueSource,
     /// Empty when the problem is not one key's.
     pub key: String,
     pub message: String,
@@ -88,7 +88,7 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match (&self.source, self.key.as_str()) {
             (source, "") => format!("{source}: {}", self.message),
-            (Source::Default | Source::Computed(_), key) => format!("{key}: {}", self.message),
+            (ValueSource::Default | ValueSource::Computed(_), key) => format!("{key}: {}", self.message),
             (source, key) => format!("{source}: {key}: {}", self.message),
         };
         // Keys are quoted from the file, and a file may hold anything.
@@ -123,20 +123,20 @@ impl std::error::Error for Problems {}
 
 /// A value as `weir check` shows it; secrets are redacted already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownValue {
     pub key: String,
     pub value: String,
-    pub source: Source,
+    pub source: ValueSource,
     /// Sources that say something else and lost.
-    pub overridden: Vec<Source>,
+    pub overridden: Vec<ValueSource>,
     /// The displayable content of the file that the value names, if a reload reads it again.
     pub content: Option<String>,
-    /// Differs where the values do, even if what may be shown of two secrets is the same.
+    /// Compares the values, even if two secrets are shown alike.
     pub(crate) fingerprint: u64,
 }
 
-impl Shown {
-    /// The value, and what is in its file.
+impl ShownValue {
+    /// The value, and the content of its file.
     fn described(&self) -> String {
         match &self.content {
             None => self.value.clone(),
@@ -144,7 +144,7 @@ impl Shown {
         }
     }
 
-    fn same(&self, other: &Shown) -> bool {
+    fn same(&self, other: &ShownValue) -> bool {
         (&self.value, &self.content, self.fingerprint) == (&other.value, &other.content, other.fingerprint)
     }
 
@@ -169,19 +169,20 @@ pub struct Change {
 }
 
 /// Keys whose values differ, with whether a reload applies them.
-pub fn changes(before: &[Shown], after: &[Shown]) -> Vec<Change> {
-    let by_key = |shown: &'_ [Shown]| -> BTreeMap<String, Shown> {
+pub fn changes(before: &[ShownValue], after: &[ShownValue]) -> Vec<Change> {
+    let by_key = |shown: &'_ [ShownValue]| -> BTreeMap<String, ShownValue> {
         shown
             .iter()
             .map(|shown| (shown.key.clone(), shown.clone()))
             .collect()
     };
     let (old, new) = (by_key(before), by_key(after));
-    let value = |shown: Option<&Shown>| shown.map_or_else(|| "(unset)".to_owned(), Shown::described);
+    let value =
+        |shown: Option<&ShownValue>| shown.map_or_else(|| "(unset)".to_owned(), ShownValue::described);
     let is_on = |key: &str| {
         [&old, &new]
             .iter()
-            .all(|map| map.get(key).is_some_and(Shown::is_on))
+            .all(|map| map.get(key).is_some_and(ShownValue::is_on))
     };
     old.keys()
         .chain(new.keys().filter(|key| !old.contains_key(*key)))

@@ -1,4 +1,4 @@
-//! Text as people are shown it: without passwords, without keys, and without what a terminal would act upon.
+//! Text for display: without passwords, keys and control characters of terminals.
 
 use std::fmt;
 

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use weir_rules::OriginPattern;
 
 use crate::choices;
-use crate::host::{Host, HostFault};
-use crate::setting::Kind;
+use crate::host::{Host, HostError};
+use crate::setting::SettingType;
 use crate::value::Scalar;
 
 choices! {
-    /// How TCP carries packets.
+    /// Framing of packets on TCP.
     pub enum Framing {
         /// Each packet follows its length in four bytes, the lowest first.
         Length: "length",
@@ -50,7 +50,7 @@ choices! {
 
 choices! {
     pub enum Sandbox {
-        /// As far as the kernel offers it.
+        /// As far as the kernel supports it.
         Auto: "auto",
         Off: "off",
     }
@@ -92,19 +92,19 @@ impl HistogramAggregate {
 macro_rules! formed {
     ($name:ident, $parse:expr, $allowed:literal) => {
         impl Scalar for $name {
-            const KIND: Kind = Kind::Checked {
+            const KIND: SettingType = SettingType::Checked {
                 allowed: $allowed,
                 check: |text| $parse(text).is_some(),
             };
 
-            fn parse(_: &Kind, text: &str) -> Option<Self> {
+            fn parse(_: &SettingType, text: &str) -> Option<Self> {
                 $parse(text)
             }
         }
     };
 }
 
-/// Where to listen: `host:port`, `[host]:port`, `:port` or `port`, with or without a scheme.
+/// Address to listen on: `host:port`, `[host]:port`, `:port` or `port`, with or without a scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// Empty: that of all addresses without one.
@@ -147,7 +147,7 @@ impl Listen {
         bind_host: &str,
         everywhere: bool,
         machine: &dyn Host,
-    ) -> Result<Option<SocketAddr>, HostFault> {
+    ) -> Result<Option<SocketAddr>, HostError> {
         let port = self.port;
         let host = match self.host.as_str() {
             "" if port == 0 => return Ok(None),
@@ -172,7 +172,7 @@ impl Listen {
     }
 }
 
-/// Where the admin server listens. `None`: it is off.
+/// Address of the admin server. `None`: it is off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminAddress(pub(crate) Option<Listen>);
 

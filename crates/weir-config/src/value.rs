@@ -1,4 +1,4 @@
-//! From what was written to a typed value.
+//! From the written text to a typed value.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,18 +8,18 @@ use weir_units::{Network, parse_duration_or_seconds, parse_size_any_case, show_d
 
 use crate::node::{self, Content, Key, Node};
 use crate::reader::Section;
-use crate::setting::{DURATION_MAX, Kind, Setting};
+use crate::setting::{DURATION_MAX, Setting, SettingType};
 use crate::text::{Secret, quote, show_text, unknown_key};
 
 /// Something that is not allowed. `path` leads from the setting to the offending part, such as `.timeout`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
+pub struct SettingError {
     pub path: String,
     pub line: usize,
     pub message: String,
 }
 
-impl Refusal {
+impl SettingError {
     pub(crate) fn new(line: usize, message: impl Into<String>) -> Self {
         Self {
             path: String::new(),
@@ -36,10 +36,10 @@ impl Refusal {
 
 /// A type that a setting can have.
 pub trait Typed: Sized {
-    const KIND: Kind;
+    const KIND: SettingType;
 
-    /// Reads what was written; the text is how people are shown it.
-    fn read(kind: &Kind, node: &Node) -> Result<(Self, String), Refusal>;
+    /// Parses the written value; the text is its form for users.
+    fn read(kind: &SettingType, node: &Node) -> Result<(Self, String), SettingError>;
 
     /// Reads a setting from the first of its sources. `None`: it has none that is allowed, which was reported.
     fn take(section: &mut Section<'_, '_>, setting: &Setting) -> Option<Self> {
@@ -49,20 +49,20 @@ pub trait Typed: Sized {
 
 /// A type that is written as a single text.
 pub trait Scalar: Sized {
-    const KIND: Kind;
+    const KIND: SettingType;
 
-    fn parse(kind: &Kind, text: &str) -> Option<Self>;
+    fn parse(kind: &SettingType, text: &str) -> Option<Self>;
 
-    /// How people are shown what was read from `text`.
-    fn show(&self, _kind: &Kind, text: &str) -> String {
+    /// The value read from `text`, formatted for users.
+    fn show(&self, _kind: &SettingType, text: &str) -> String {
         show_text(text)
     }
 }
 
 impl<T: Scalar> Typed for T {
-    const KIND: Kind = <T as Scalar>::KIND;
+    const KIND: SettingType = <T as Scalar>::KIND;
 
-    fn read(kind: &Kind, node: &Node) -> Result<(Self, String), Refusal> {
+    fn read(kind: &SettingType, node: &Node) -> Result<(Self, String), SettingError> {
         let Content::Scalar { text, .. } = &node.content else {
             return Err(must_be(kind, node));
         };
@@ -75,16 +75,16 @@ impl<T: Scalar> Typed for T {
     }
 }
 
-fn must_be(kind: &Kind, node: &Node) -> Refusal {
-    Refusal::new(
+fn must_be(kind: &SettingType, node: &Node) -> SettingError {
+    SettingError::new(
         node.line,
         format!("is {}; must be {}", node.what(), kind.allowed()),
     )
 }
 
-fn not_allowed(kind: &Kind, text: &str, line: usize) -> Refusal {
+fn not_allowed(kind: &SettingType, text: &str, line: usize) -> SettingError {
     let allowed = kind.allowed();
-    Refusal::new(
+    SettingError::new(
         line,
         match text {
             "" => format!("is empty; must be {allowed}"),
@@ -94,9 +94,9 @@ fn not_allowed(kind: &Kind, text: &str, line: usize) -> Refusal {
 }
 
 impl Scalar for bool {
-    const KIND: Kind = Kind::Bool;
+    const KIND: SettingType = SettingType::Bool;
 
-    fn parse(_: &Kind, text: &str) -> Option<Self> {
+    fn parse(_: &SettingType, text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "1" | "t" => Some(true),
             "false" | "no" | "off" | "0" | "f" => Some(false),
@@ -104,43 +104,43 @@ impl Scalar for bool {
         }
     }
 
-    fn show(&self, _: &Kind, _: &str) -> String {
+    fn show(&self, _: &SettingType, _: &str) -> String {
         self.to_string()
     }
 }
 
 /// Whether a text has the form that its kind asks for.
-fn has_form(kind: &Kind, text: &str) -> bool {
+fn has_form(kind: &SettingType, text: &str) -> bool {
     match kind {
-        Kind::Checked { check, .. } => check(text),
+        SettingType::Checked { check, .. } => check(text),
         _ => true,
     }
 }
 
 impl Scalar for String {
-    const KIND: Kind = Kind::Text;
+    const KIND: SettingType = SettingType::Text;
 
-    fn parse(kind: &Kind, text: &str) -> Option<Self> {
+    fn parse(kind: &SettingType, text: &str) -> Option<Self> {
         has_form(kind, text).then(|| text.to_owned())
     }
 }
 
 impl Scalar for PathBuf {
-    const KIND: Kind = Kind::Text;
+    const KIND: SettingType = SettingType::Text;
 
-    fn parse(kind: &Kind, text: &str) -> Option<Self> {
+    fn parse(kind: &SettingType, text: &str) -> Option<Self> {
         has_form(kind, text).then(|| text.into())
     }
 }
 
 impl Scalar for Secret {
-    const KIND: Kind = Kind::Secret;
+    const KIND: SettingType = SettingType::Secret;
 
-    fn parse(_: &Kind, text: &str) -> Option<Self> {
+    fn parse(_: &SettingType, text: &str) -> Option<Self> {
         Some(Secret::new(text))
     }
 
-    fn show(&self, _: &Kind, _: &str) -> String {
+    fn show(&self, _: &SettingType, _: &str) -> String {
         show_text(&self.redacted())
     }
 }
@@ -149,15 +149,15 @@ impl Scalar for Secret {
 macro_rules! integers {
     ($($type:ty),*) => {$(
         impl Scalar for $type {
-            const KIND: Kind = Kind::Integer { min: 0, max: i64::MAX };
+            const KIND: SettingType = SettingType::Integer { min: 0, max: i64::MAX };
 
-            fn parse(kind: &Kind, text: &str) -> Option<Self> {
+            fn parse(kind: &SettingType, text: &str) -> Option<Self> {
                 match kind {
-                    Kind::Bytes { min, max } => {
+                    SettingType::Bytes { min, max } => {
                         let size = parse_size_any_case(text).ok()?;
                         (*min..=*max).contains(&size).then(|| size.try_into().ok())?
                     }
-                    Kind::Integer { min, max } => {
+                    SettingType::Integer { min, max } => {
                         let number: i64 = text.replace('_', "").parse().ok()?;
                         (*min..=*max).contains(&number).then(|| number.try_into().ok())?
                     }
@@ -165,9 +165,9 @@ macro_rules! integers {
                 }
             }
 
-            fn show(&self, kind: &Kind, _: &str) -> String {
+            fn show(&self, kind: &SettingType, _: &str) -> String {
                 match (kind, u64::try_from(*self)) {
-                    (Kind::Bytes { .. }, Ok(size)) => show_size(size),
+                    (SettingType::Bytes { .. }, Ok(size)) => show_size(size),
                     _ => self.to_string(),
                 }
             }
@@ -178,31 +178,31 @@ macro_rules! integers {
 integers!(i32, u32, u64, usize);
 
 impl Scalar for f64 {
-    const KIND: Kind = Kind::Number {
+    const KIND: SettingType = SettingType::Number {
         min: f64::MIN,
         max: f64::MAX,
     };
 
-    fn parse(kind: &Kind, text: &str) -> Option<Self> {
-        let Kind::Number { min, max } = kind else {
+    fn parse(kind: &SettingType, text: &str) -> Option<Self> {
+        let SettingType::Number { min, max } = kind else {
             return None;
         };
         text.parse().ok().filter(|number| (*min..=*max).contains(number))
     }
 
-    fn show(&self, _: &Kind, _: &str) -> String {
+    fn show(&self, _: &SettingType, _: &str) -> String {
         self.to_string()
     }
 }
 
 impl Scalar for Duration {
-    const KIND: Kind = Kind::Duration {
+    const KIND: SettingType = SettingType::Duration {
         min: Duration::ZERO,
         max: DURATION_MAX,
     };
 
-    fn parse(kind: &Kind, text: &str) -> Option<Self> {
-        let Kind::Duration { min, max } = kind else {
+    fn parse(kind: &SettingType, text: &str) -> Option<Self> {
+        let SettingType::Duration { min, max } = kind else {
             return None;
         };
         parse_duration_or_seconds(text)
@@ -210,31 +210,31 @@ impl Scalar for Duration {
             .filter(|time| (*min..=*max).contains(time))
     }
 
-    fn show(&self, _: &Kind, _: &str) -> String {
+    fn show(&self, _: &SettingType, _: &str) -> String {
         show_duration(*self)
     }
 }
 
 impl Scalar for Network {
-    const KIND: Kind = Kind::Checked {
+    const KIND: SettingType = SettingType::Checked {
         allowed: "a network or an address, such as 10.1.0.0/16, 192.0.2.7 or fd00::/8, without bits set beyond the prefix",
         check: |text| text.parse::<Network>().is_ok(),
     };
 
-    fn parse(_: &Kind, text: &str) -> Option<Self> {
+    fn parse(_: &SettingType, text: &str) -> Option<Self> {
         text.parse().ok()
     }
 }
 
 /// Zero or empty is "not set".
 impl<T: Scalar + Default + PartialEq> Scalar for Option<T> {
-    const KIND: Kind = <T as Scalar>::KIND;
+    const KIND: SettingType = <T as Scalar>::KIND;
 
-    fn parse(kind: &Kind, text: &str) -> Option<Self> {
+    fn parse(kind: &SettingType, text: &str) -> Option<Self> {
         T::parse(kind, text).map(|value| (value != T::default()).then_some(value))
     }
 
-    fn show(&self, kind: &Kind, text: &str) -> String {
+    fn show(&self, kind: &SettingType, text: &str) -> String {
         match self {
             Some(value) => value.show(kind, text),
             None => T::default().show(kind, text),
@@ -243,10 +243,10 @@ impl<T: Scalar + Default + PartialEq> Scalar for Option<T> {
 }
 
 impl<T: Typed> Typed for Vec<T> {
-    const KIND: Kind = Kind::List(&T::KIND);
+    const KIND: SettingType = SettingType::List(&T::KIND);
 
-    fn read(kind: &Kind, node: &Node) -> Result<(Self, String), Refusal> {
-        let Kind::List(item) = kind else {
+    fn read(kind: &SettingType, node: &Node) -> Result<(Self, String), SettingError> {
+        let SettingType::List(item) = kind else {
             return Err(must_be(kind, node));
         };
         let items = match &node.content {
@@ -266,15 +266,15 @@ impl<T: Typed> Typed for Vec<T> {
 }
 
 impl<T: Typed> Typed for BTreeMap<String, T> {
-    const KIND: Kind = Kind::Map(&T::KIND);
+    const KIND: SettingType = SettingType::Map(&T::KIND);
 
-    fn read(kind: &Kind, node: &Node) -> Result<(Self, String), Refusal> {
-        let Kind::Map(item) = kind else {
+    fn read(kind: &SettingType, node: &Node) -> Result<(Self, String), SettingError> {
+        let SettingType::Map(item) = kind else {
             return Err(must_be(kind, node));
         };
         let (mut values, mut shown) = (BTreeMap::new(), Vec::new());
         for (key, node) in entries(node).ok_or_else(|| must_be(kind, node))? {
-            let below = |refusal: Refusal| refusal.below(&format!(".{}", key.text));
+            let below = |refusal: SettingError| refusal.below(&format!(".{}", key.text));
             let (value, text) = T::read(item, node).map_err(below)?;
             shown.push(format!("{}: {text}", show_text(&key.text)));
             values.insert(key.text.clone(), value);
@@ -309,15 +309,15 @@ pub struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    pub fn of(declared: &'static [Setting], node: &'n Node) -> Result<Self, Refusal> {
-        let not_a_mapping = || Refusal::new(node.line, format!("is {}; must be a mapping", node.what()));
+    pub fn of(declared: &'static [Setting], node: &'n Node) -> Result<Self, SettingError> {
+        let not_a_mapping = || SettingError::new(node.line, format!("is {}; must be a mapping", node.what()));
         let entries = entries(node).ok_or_else(not_a_mapping)?;
         let known = declared.iter().map(|setting| setting.key);
         match entries
             .iter()
             .find(|(key, _)| !known.clone().any(|name| name == key.text))
         {
-            Some((key, _)) => Err(Refusal::new(key.line, unknown_key(&key.text, known))),
+            Some((key, _)) => Err(SettingError::new(key.line, unknown_key(&key.text, known))),
             None => Ok(Self {
                 declared: declared.iter(),
                 entries,
@@ -326,9 +326,9 @@ impl<'n> Fields<'n> {
         }
     }
 
-    pub fn read_next<T: Typed>(&mut self) -> Result<T, Refusal> {
+    pub fn read_next<T: Typed>(&mut self) -> Result<T, SettingError> {
         let setting = self.declared.next().expect("as many settings as fields");
-        let below = |refusal: Refusal| refusal.below(&format!(".{}", setting.key));
+        let below = |refusal: SettingError| refusal.below(&format!(".{}", setting.key));
         let Some(node) = entry(self.entries, setting.key) else {
             let node = default_of(setting)?;
             return T::read(&setting.kind, &node).map(|read| read.0).map_err(below);
@@ -345,16 +345,16 @@ impl<'n> Fields<'n> {
 }
 
 /// The default, as if it stood in the file.
-pub(crate) fn default_of(setting: &Setting) -> Result<Node, Refusal> {
-    let fault = |message: &str| Refusal::new(0, format!("default {:?}: {message}", setting.default));
+pub(crate) fn default_of(setting: &Setting) -> Result<Node, SettingError> {
+    let refusal = |message: &str| SettingError::new(0, format!("default {:?}: {message}", setting.default));
     match node::parse(setting.default) {
         Ok(Some(node)) => Ok(node),
-        Ok(None) => Err(fault("is empty")),
-        Err(error) => Err(fault(&error.message)),
+        Ok(None) => Err(refusal("is empty")),
+        Err(error) => Err(refusal(&error.message)),
     }
 }
 
-/// How a list is written in one text.
+/// A list, written as one text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Separator {
     /// Flags: commas.
@@ -365,21 +365,24 @@ pub(crate) enum Separator {
 
 /// The text of a variable or flag as if it stood in the file. Lists may be written with separators or, as anything nested, as
 /// YAML or JSON in one line.
-pub(crate) fn node_of(kind: &Kind, text: &str, separator: Separator) -> Result<Node, Refusal> {
+pub(crate) fn node_of(kind: &SettingType, text: &str, separator: Separator) -> Result<Node, SettingError> {
     let trimmed = text.trim();
     match kind {
-        Kind::List(_) if !(trimmed.starts_with('[') && trimmed.ends_with(']')) => {
+        SettingType::List(_) if !(trimmed.starts_with('[') && trimmed.ends_with(']')) => {
             let is_separator =
                 |c: char| c == ',' || separator == Separator::CommaOrSpace && c.is_ascii_whitespace();
             let items = trimmed.split(is_separator).map(str::trim);
             Ok(list(items.filter(|item| !item.is_empty()).map(scalar).collect()))
         }
-        Kind::List(_) | Kind::Map(_) | Kind::Record(_) => match node::parse(trimmed) {
+        SettingType::List(_) | SettingType::Map(_) | SettingType::Record(_) => match node::parse(trimmed) {
             Ok(Some(node)) => Ok(node),
-            Ok(None) => Err(Refusal::new(0, format!("is empty; must be {}", kind.allowed()))),
-            Err(fault) => Err(Refusal::new(0, fault.message)),
+            Ok(None) => Err(SettingError::new(
+                0,
+                format!("is empty; must be {}", kind.allowed()),
+            )),
+            Err(error) => Err(SettingError::new(0, error.message)),
         },
-        Kind::Text => Ok(scalar(text)),
+        SettingType::Text => Ok(scalar(text)),
         _ => Ok(scalar(trimmed)),
     }
 }

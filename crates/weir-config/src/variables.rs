@@ -5,18 +5,18 @@ use std::borrow::Cow;
 use crate::agent::why_variable_not_taken;
 use crate::outputs::{OutputConfig, OutputType};
 use crate::reader::Reader;
-use crate::setting::{Gone, leaves};
-use crate::source::{Inputs, Source};
-use crate::table::{gone, settings};
+use crate::setting::{RemovedSetting, leaves};
+use crate::source::{Inputs, ValueSource};
+use crate::table::{removed_settings, settings};
 use crate::text::nearest;
 
 /// Host and port of a StatsD server, the two halves of the relay's target in the Datadog Agent.
 pub(crate) const FORWARD_HOST: &str = "DD_STATSD_FORWARD_HOST";
 const FORWARD_PORT: &str = "DD_STATSD_FORWARD_PORT";
 
-/// What is wrong with the value of a variable of the Datadog Agent.
+/// The error in the value of a variable of the Datadog Agent.
 #[derive(Debug, thiserror::Error)]
-pub enum VariableFault {
+pub enum VariableError {
     #[error("the port to forward to is {0:?}; must be from 1 to 65535")]
     Port(String),
     #[error("is {0:?}; must be a number of days")]
@@ -26,13 +26,13 @@ pub enum VariableFault {
 }
 
 /// The relay's target that a host and a port are.
-pub fn forward_target(host: &str, port: &str) -> Result<String, VariableFault> {
+pub fn forward_target(host: &str, port: &str) -> Result<String, VariableError> {
     match port.trim().parse::<u16>() {
         Ok(port) if port > 0 && host.contains(':') && !host.starts_with('[') => {
             Ok(format!("udp://[{host}]:{port}"))
         }
         Ok(port) if port > 0 => Ok(format!("udp://{host}:{port}")),
-        _ => Err(VariableFault::Port(port.to_owned())),
+        _ => Err(VariableError::Port(port.to_owned())),
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn forward_port<'i>(inputs: &'i Inputs<'_>) -> Option<&'i str> {
 }
 
 /// Translates a value of the Datadog Agent's variable where weir's values differ.
-pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, VariableFault> {
+pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, VariableError> {
     Ok(match (variable, text.trim()) {
         // The Datadog Agent removes files of the last process at once with this value.
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", "0") => "1s".into(),
@@ -50,12 +50,12 @@ pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, V
             format!("{days}d").into()
         }
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", other) => {
-            return Err(VariableFault::Days(other.to_owned()));
+            return Err(VariableError::Days(other.to_owned()));
         }
         ("DD_USE_V2_API_SERIES", "true" | "True" | "TRUE" | "t" | "1") => "v2".into(),
         ("DD_USE_V2_API_SERIES", "false" | "False" | "FALSE" | "f" | "0") => "v1".into(),
         ("DD_USE_V2_API_SERIES", other) => {
-            return Err(VariableFault::Bool(other.to_owned()));
+            return Err(VariableError::Bool(other.to_owned()));
         }
         _ => text.into(),
     })
@@ -85,7 +85,7 @@ impl Reader<'_> {
                     self.unknown_variable(name);
                 }
             } else if !is_set(inputs, name) || is_second_name(name, types) {
-                // An empty one says nothing, and what a setting reads is said there.
+                // An empty variable is not set, and one that a setting reads is reported there.
             } else if let Some(why) = why_ignored(name, types) {
                 self.notes
                     .push(format!("environment {name} is set and ignored: {why}"));
@@ -120,7 +120,7 @@ impl Reader<'_> {
             if !set.is_empty() {
                 let (name, set) = (output_type.name, set.join(", "));
                 self.notes.push(format!(
-                    "environment {set}: outputs.{name} reads it, and is off; name it in the file{}",
+                    "environment {set}: for outputs.{name}, which is off; name that output in the file{}",
                     switches(output_type)
                 ));
             }
@@ -130,7 +130,7 @@ impl Reader<'_> {
     fn unknown_variable(&mut self, name: &str) {
         let near = nearest(name, self.known_variables.iter().map(String::as_str));
         let hint = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
-        let source = Source::Environment(name.to_owned());
+        let source = ValueSource::Environment(name.to_owned());
         self.problem(source, "", format!("is not a variable of weir{hint}"));
     }
 }
@@ -184,17 +184,17 @@ fn switches<S>(output_type: &OutputType<S>) -> String {
 }
 
 fn why_ignored<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static str> {
-    let gone = gone_variable(name, types).map(|gone| gone.why);
-    gone.or_else(|| why_variable_not_taken(name))
+    let removed = removed_variable(name, types).map(|removed| removed.why);
+    removed.or_else(|| why_variable_not_taken(name))
 }
 
 /// A removed setting that had this variable of the Datadog Agent.
-pub fn gone_variable<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static Gone> {
-    gone()
+pub fn removed_variable<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static RemovedSetting> {
+    removed_settings()
         .chain(
             types
                 .iter()
-                .flat_map(|output_type| output_type.gone.iter().copied().flatten()),
+                .flat_map(|output_type| output_type.removed.iter().copied().flatten()),
         )
-        .find(|gone| gone.also.contains(&name))
+        .find(|removed| removed.also.contains(&name))
 }

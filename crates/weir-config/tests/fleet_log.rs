@@ -18,7 +18,7 @@ const fn of_type(
         summary: "Reads a log.",
         on_by_default: false,
         settings: LogReader::SETTINGS,
-        gone: &[],
+        removed: &[],
         read,
     }
 }
@@ -99,17 +99,17 @@ fn what_does_not_fit_together_is_refused_with_what_is_allowed() {
     check(
         "with",
         &["directory: /d", "brokers: [a:1]"],
-        "brokers: cannot be set beside `directory`",
+        "brokers: cannot be combined with `directory`",
     );
     check(
         "without",
         &["brokers: [a:1]"],
-        "brokers: needs a weir with a client of Apache Kafka",
+        "brokers: needs a weir with the Kafka client",
     );
     check(
         "without",
         &["brokers: [a:1]"],
-        "the package and the image `weir-kafka` have it",
+        "install the package or the image `weir-kafka`",
     );
     for broker in [
         "a", "'a:'", "':1'", "a:0", "a:70000", "a/b:1", "'[::1:1'", "'a b:1'",

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use weir_config::{
-    Config, File, Files, Flag, Gone, Inputs, Loaded, OutputType, Problems, Secret, changes, leaves, settings,
+    Config, File, Files, Flag, Inputs, Loaded, OutputType, Problems, RemovedSetting, Secret, changes, leaves,
+    settings,
 };
 
 mod machine;
@@ -16,10 +17,10 @@ settings! {
     pub struct Shared {
         retries: u32 = "3".effect("How often.").who("Testers.").also(&["DD_RETRIES"]);
     }
-    gone GONE
+    removed REMOVED
 }
 
-const GONE: &[Gone] = &[Gone {
+const REMOVED: &[RemovedSetting] = &[RemovedSetting {
     key: "patience",
     why: "retries say it",
     also: &["DD_PATIENCE"],
@@ -44,7 +45,7 @@ const TYPES: &[OutputType<Echo>] = &[OutputType {
     summary: "Answers.",
     on_by_default: false,
     settings: Echo::SETTINGS,
-    gone: &[Shared::GONE],
+    removed: &[Shared::REMOVED],
     read: |output| output.read(files, |_| Ok(())),
 }];
 
@@ -282,7 +283,7 @@ fn typing_slips_are_told_with_their_place_and_the_nearest_name() {
 }
 
 #[test]
-fn faults_of_several_settings_are_found_together() {
+fn errors_of_several_settings_are_found_together() {
     let error = refused(
         "tcp_tls_certificate: /c\ntcp_tls_key: /k\nsocket_owner: me\n",
         &[],

@@ -1,4 +1,4 @@
-//! What tables of contexts count.
+//! Counters of the context tables.
 
 use weir_counters::Moves::{Sign, Work};
 use weir_counters::{Series, counters};
@@ -32,7 +32,7 @@ counters! {
 }
 
 counters! {
-    /// What the raw-alias cache does.
+    /// Counters of the raw-alias cache.
     pub enum AliasCounter {
         /// Messages found by their bytes, without their values.
         Known = Series::gauge("weir_aliases", "contexts.aliases", "aliases"),
@@ -72,6 +72,6 @@ counters! {
             Work("Tags of containers change.");
         /// Origins that found the table full, or were too long: their messages count as their sender's.
         Refused = Series::counter("weir_origins_refused_total", "origin.origins_refused", "origins"),
-            Sign("Clients make up origins (`e:` tags, Local Data): switch `origin_client` off, or find them.");
+            Sign("Clients invent origins (`e:` tags, Local Data): switch `origin_client` off, or find them.");
     }
 }

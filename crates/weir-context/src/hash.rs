@@ -41,7 +41,7 @@ impl HashSecret {
         HashSecret { level, ..self }
     }
 
-    /// What the processor can do.
+    /// Features of the processor.
     #[inline]
     pub fn level(&self) -> Level {
         self.level

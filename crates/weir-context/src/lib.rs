@@ -1,6 +1,6 @@
 //! Context identity: which series a message belongs to.
 //!
-//! What this crate never does: decide that two contexts are equal from a hash alone; exceed its byte budget.
+//! This crate never decides from a hash alone that two contexts are equal, and never exceeds its byte budget.
 
 mod active_rules;
 mod alias;

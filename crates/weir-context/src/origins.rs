@@ -36,7 +36,7 @@ const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 
 const _: () = assert!(ORIGINS_MAX + SENDERS_BEYOND < NUMBER_MASK as usize);
 
-/// How a listener reads tags in names: with its own styles, or as the rules say.
+/// A listener's reading of tags in names: with its own styles, or as the rules say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameReading(u32);
 
@@ -92,7 +92,7 @@ pub struct OriginTicket {
 /// The tags of one origin, shared by everything that asked for them.
 pub type OriginTags = Arc<[Box<str>]>;
 
-/// Everything that a message and its socket say about the sender.
+/// All facts of a message and its socket about the sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginKey<'a> {
     /// Container of the sending process, found through the kernel's credentials. Empty: unknown.

@@ -97,7 +97,7 @@ impl Default for Rules {
     }
 }
 
-/// What [`Rules::new`] takes.
+/// Arguments of [`Rules::new`].
 #[derive(Clone, Debug, Default)]
 pub struct RuleSettings {
     /// Mapper and rules.
@@ -120,7 +120,7 @@ pub struct RuleSettings {
 #[derive(Debug, Default)]
 pub struct Resolved {
     pub jmx_check: Option<String>,
-    /// Which rules applied.
+    /// The applied rules.
     pub applied: Applied,
     scratch: Scratch,
 }

@@ -1,4 +1,4 @@
-//! Declares what is counted. Each number stands in one table, with the series and the field of the status that show it,
+//! Declares counters. Each is in one table, with the series and the field of the status that show it,
 //! its meaning, its unit, and what to do when it moves; arrays are indexed by it.
 //!
 //! This crate never knows who counts, and never locks: a [`Counts`] is an array of plain integers that one thread owns.
@@ -28,12 +28,12 @@ use std::ops::{Index, IndexMut};
 
 /// Whether a number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NumberKind {
     Counter,
     Gauge,
 }
 
-/// How numbers of several workers become one.
+/// Combination of several workers' numbers into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Across {
     Sum,
@@ -49,7 +49,7 @@ pub enum Moves {
     Sign(&'static str),
 }
 
-/// Where a number is shown.
+/// The places that show a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Series {
     /// In the exposition, with its `weir_` prefix; counters end in `_total`.
@@ -57,11 +57,11 @@ pub struct Series {
     /// In `/api/v1/status`: field names with dots between them, without the label's value. Paths below `listeners` and `outputs` are in
     /// each of their entries.
     pub path: &'static str,
-    /// Units of what is shown.
+    /// Units of shown values.
     pub unit: &'static str,
-    /// How much of what is counted makes one unit.
+    /// Counted steps per unit.
     pub per_unit: u64,
-    pub kind: Kind,
+    pub kind: NumberKind,
     pub across: Across,
     /// Name and value of the label that distinguishes the counters of one series.
     pub label: Option<(&'static str, &'static str)>,
@@ -72,7 +72,7 @@ pub struct Series {
 }
 
 impl Series {
-    const fn new(kind: Kind, name: &'static str, path: &'static str, unit: &'static str) -> Self {
+    const fn new(kind: NumberKind, name: &'static str, path: &'static str, unit: &'static str) -> Self {
         Series {
             name,
             path,
@@ -87,11 +87,11 @@ impl Series {
     }
 
     pub const fn counter(name: &'static str, path: &'static str, unit: &'static str) -> Self {
-        Self::new(Kind::Counter, name, path, unit)
+        Self::new(NumberKind::Counter, name, path, unit)
     }
 
     pub const fn gauge(name: &'static str, path: &'static str, unit: &'static str) -> Self {
-        Self::new(Kind::Gauge, name, path, unit)
+        Self::new(NumberKind::Gauge, name, path, unit)
     }
 
     /// The meaning of the series, if its counters only document their differences.
@@ -129,7 +129,7 @@ impl Series {
     }
 }
 
-/// One number: where it is shown, what it means, and what to do.
+/// One number: the places that show it, its meaning and its remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     pub series: Series,
@@ -230,7 +230,7 @@ impl<C: Counter> PartialEq for Counts<C> {
 
 impl<C: Counter> Eq for Counts<C> {}
 
-/// Those that are not zero.
+/// The counters that are not zero.
 impl<C: Counter> fmt::Debug for Counts<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let moved = self.iter().filter(|(_, count)| *count > 0);
@@ -240,7 +240,7 @@ impl<C: Counter> fmt::Debug for Counts<C> {
     }
 }
 
-/// Declares an enum of what is counted. Each variant has a comment, which is its meaning everywhere, a [`Series`] and a
+/// Declares an enum of counters. Each variant has a comment, which is its meaning everywhere, a [`Series`] and a
 /// [`Moves`].
 #[macro_export]
 macro_rules! counters {

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use weir::admin::caller::Hosts;
-use weir::admin::explain::{ExplainRequest, Explanation, Unexplained};
+use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use weir::admin::status::Status;
 use weir::admin::{AdminSource, Answer, ConnectionLimits, NotReady, answer_on};
 use weir::signals::Reloaded;
@@ -30,7 +30,7 @@ impl AdminSource for Silent {
         Box::pin(async { Some(Reloaded::default()) })
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, ExplainError>> {
         Box::pin(async move {
             Ok(Explanation {
                 line: request.line,

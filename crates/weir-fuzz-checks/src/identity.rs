@@ -1,4 +1,4 @@
-//! Which messages of several packets are one series, against a twin that keeps trees of strings.
+//! Assignment of messages of several packets to series, compared with a twin that keeps trees of strings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub fn identity(bytes: &[u8]) {
     let Some((&[cache, level], bytes)) = bytes.split_first_chunk::<2>() else {
         return;
     };
-    // Twice, so that what was made with the first sight is found with the second.
+    // Twice: the first call creates contexts, the second finds them.
     let once: Vec<&[u8]> = bytes.split(|byte| *byte == 0).collect();
     let packets = [&once[..], &once[..]].concat();
     let alias_bytes_max = match cache {

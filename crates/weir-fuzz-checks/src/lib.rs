@@ -44,7 +44,7 @@ pub fn packet(bytes: &[u8]) {
     assert_eq!(cached, uncached);
 }
 
-/// `_e{` and these bytes: accepted or refused, and what is accepted survives a round trip.
+/// `_e{` and these bytes: accepted or refused, and accepted events survive a round trip.
 pub fn event(bytes: &[u8]) {
     round_trip(&parse_line(&[b"_e{", bytes].concat(), &ALL));
 }

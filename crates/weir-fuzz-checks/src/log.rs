@@ -14,7 +14,7 @@ const START: i64 = 1_700_000_000;
 /// Unix milliseconds at which all is read.
 const NOW: i64 = (START + 100) * 1000;
 
-/// The first byte selects what is damaged, a log or a snapshot, and its size; then come damages of four bytes each: place and kind, a
+/// The first byte selects the damaged object, a log or a snapshot, and its size; then come damages of four bytes each: place and kind, a
 /// position of two bytes, and a value. After a first byte of zero, the rest is read as a snapshot.
 pub fn log(bytes: &[u8]) {
     let Some((&shape, damages)) = bytes.split_first() else {

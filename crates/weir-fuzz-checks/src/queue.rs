@@ -43,7 +43,7 @@ pub fn queue(bytes: &[u8]) {
         }
     }
     assert_eq!(restored, 0, "all that was found is delivered or counted");
-    // Empty is empty, before and after a restart, and what is added then comes back whole.
+    // An empty queue stays empty over a restart, and payloads added then are read back whole.
     queue.append(&payload(77), &mut Evicted::default()).expect("room");
     drop(queue);
     let (mut queue, found) = open(directory.path());
@@ -61,7 +61,7 @@ pub(crate) fn in_memory() -> tempfile::TempDir {
         .expect("a directory for the queue")
 }
 
-fn open(directory: &Path) -> (DiskQueue, weir_output::delivery::Found) {
+fn open(directory: &Path) -> (DiskQueue, weir_output::delivery::OpenedQueue) {
     DiskQueue::open(directory, BYTES_MAX, 0).expect("damage is no reason not to open")
 }
 

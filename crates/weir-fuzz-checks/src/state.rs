@@ -1,4 +1,4 @@
-//! Records of state: any bytes are one or are refused with a reason, and what is one is written in one way only.
+//! Records of state: any bytes are a record or are refused with a reason, and each record has one encoding only.
 
 use weir_state::{Bounds, Header, Record, Table, decode_body};
 

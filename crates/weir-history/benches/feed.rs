@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use weir_history::{History, Key, Kind, Query};
+use weir_history::{History, Key, Query, SeriesKind};
 use weir_sketch::Sketch;
 
 const START: i64 = 1_700_000_000;
@@ -30,8 +30,8 @@ fn main() {
         for (at, tags) in tags.iter().enumerate() {
             let draw = next(&mut random);
             let (kind, value) = match at % 2 {
-                0 => (Kind::Counter, (20 + draw % 30) as f64),
-                _ => (Kind::Gauge, (draw % 10_000) as f64 / 100.0),
+                0 => (SeriesKind::Counter, (20 + draw % 30) as f64),
+                _ => (SeriesKind::Gauge, (draw % 10_000) as f64 / 100.0),
             };
             history.push(&key(at, kind, tags), value);
         }
@@ -67,7 +67,7 @@ fn main() {
         for (at, tags) in tags.iter().enumerate() {
             let mut sketch = Sketch::new();
             (0..5).for_each(|_| sketch.insert((next(&mut random) % 100_000) as f64 / 100.0, 1));
-            history.push_sketch(&key(at, Kind::Distribution, tags), &sketch);
+            history.push_sketch(&key(at, SeriesKind::Distribution, tags), &sketch);
         }
         history.end();
     }
@@ -89,7 +89,11 @@ fn tags(at: usize) -> Vec<String> {
     ]
 }
 
-fn key<'a>(at: usize, kind: Kind, tags: &'a [String]) -> Key<'a, impl Iterator<Item = &'a str> + Clone> {
+fn key<'a>(
+    at: usize,
+    kind: SeriesKind,
+    tags: &'a [String],
+) -> Key<'a, impl Iterator<Item = &'a str> + Clone> {
     Key {
         hash: (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
         kind,

@@ -3,13 +3,13 @@
 use serde::Serialize;
 use weir_sketch::{GAMMA, Sketch, lower};
 
-use crate::dictionary::Kind;
+use crate::dictionary::SeriesKind;
 
 /// Times, and one column per group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
     pub metric: String,
-    pub kind: Kind,
+    pub kind: SeriesKind,
     /// As in the request, for example `p99`.
     #[serde(rename = "fn")]
     pub function: String,
@@ -54,7 +54,7 @@ pub struct SeriesColumns {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SeriesColumn {
     pub name: String,
-    pub kind: Kind,
+    pub kind: SeriesKind,
     pub tags: Vec<(String, String)>,
     /// One per time: counters per second, means of gauges; `None` without a point.
     pub values: Vec<Option<f64>>,

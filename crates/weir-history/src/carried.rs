@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dictionary::{Foreign, KnownSeries};
+use crate::dictionary::{AdoptError, KnownSeries};
 use crate::segment::Segment;
 use crate::store::History;
 
@@ -25,18 +25,18 @@ impl History {
 
     /// Adds a part from another process, before this process adds a bucket. Removes the oldest data if it does not fit. An error says why
     /// the part was refused.
-    pub fn adopt(&mut self, part: Part<'_>) -> Result<(), Foreign> {
+    pub fn adopt(&mut self, part: Part<'_>) -> Result<(), AdoptError> {
         match part {
-            Part::Series(_) if self.newest().is_some() => Err(Foreign("series come before buckets")),
+            Part::Series(_) if self.newest().is_some() => Err(AdoptError("series come before buckets")),
             Part::Series(known) => self.dictionary.adopt(&known),
-            Part::Buckets(_) if !self.open.is_empty() => Err(Foreign("this process has buckets already")),
+            Part::Buckets(_) if !self.open.is_empty() => Err(AdoptError("this process has buckets already")),
             Part::Buckets(segment) => self.adopt_segment(segment.into_owned()),
         }
     }
 
-    fn adopt_segment(&mut self, segment: Segment) -> Result<(), Foreign> {
+    fn adopt_segment(&mut self, segment: Segment) -> Result<(), AdoptError> {
         if !segment.is_sound() {
-            return Err(Foreign("a segment is damaged"));
+            return Err(AdoptError("a segment is damaged"));
         }
         if self.dictionary.series_len() == 0 {
             // The series alone filled the memory.
@@ -44,7 +44,7 @@ impl History {
             return Ok(());
         }
         if segment.ids().any(|id| self.dictionary.series(id).is_none()) {
-            return Err(Foreign("a segment has points of unknown series"));
+            return Err(AdoptError("a segment has points of unknown series"));
         }
         self.push_segment(segment);
         self.fit();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The meaning of a series' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum SeriesKind {
     /// A value is the sum of a bucket.
     Counter,
     /// A value is per second.
@@ -25,7 +25,7 @@ pub enum Kind {
 pub struct Key<'a, T> {
     /// Equal keys have equal hashes. Keys with equal hashes are compared.
     pub hash: u64,
-    pub kind: Kind,
+    pub kind: SeriesKind,
     pub name: &'a str,
     /// Suffix of the name, such as `.max`.
     pub suffix: &'a str,
@@ -58,7 +58,7 @@ pub struct Series {
 #[derive(Debug)]
 pub struct Name {
     pub text: Box<str>,
-    pub kind: Kind,
+    pub kind: SeriesKind,
     pub series: Vec<SeriesId>,
 }
 
@@ -91,15 +91,15 @@ pub struct Dictionary {
 /// The series in the form of another process.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct KnownSeries<'a> {
-    names: Vec<(Cow<'a, str>, Kind)>,
+    names: Vec<(Cow<'a, str>, SeriesKind)>,
     /// Host and tags.
     lists: Vec<Cow<'a, str>>,
-    series: Vec<Known>,
+    series: Vec<SeriesEntry>,
 }
 
 /// One series: indexes into those lists, and the times of its first and last point.
 #[derive(Debug, Serialize, Deserialize)]
-struct Known {
+struct SeriesEntry {
     id: SeriesId,
     name: u32,
     list: u32,
@@ -109,15 +109,15 @@ struct Known {
 
 /// Why data from another process is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreign(pub &'static str);
+pub struct AdoptError(pub &'static str);
 
-impl std::fmt::Display for Foreign {
+impl std::fmt::Display for AdoptError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(self.0)
     }
 }
 
-impl std::error::Error for Foreign {}
+impl std::error::Error for AdoptError {}
 
 /// Numbered slots that are reused.
 #[derive(Debug)]
@@ -276,19 +276,21 @@ impl Dictionary {
             lists[id as usize] = known.lists.len() as u32;
             known.lists.push(Cow::Borrowed(&list.text));
         }
-        known.series.extend(self.series.iter().map(|(id, series)| Known {
-            id,
-            name: names[series.name as usize],
-            list: lists[series.list as usize],
-            first: series.first,
-            last: series.last,
-        }));
+        known
+            .series
+            .extend(self.series.iter().map(|(id, series)| SeriesEntry {
+                id,
+                name: names[series.name as usize],
+                list: lists[series.list as usize],
+                first: series.first,
+                last: series.last,
+            }));
         known
     }
 
     /// Adds the series of another process under their numbers, and keeps them until [`Dictionary::adopted`]. The dictionary must be empty.
-    pub fn adopt(&mut self, known: &KnownSeries<'_>) -> Result<(), Foreign> {
-        let is_known = |series: &Known| {
+    pub fn adopt(&mut self, known: &KnownSeries<'_>) -> Result<(), AdoptError> {
+        let is_known = |series: &SeriesEntry| {
             (series.name as usize) < known.names.len() && (series.list as usize) < known.lists.len()
         };
         let ids_end = known.series.last().map_or(0, |last| last.id as usize + 1);
@@ -297,7 +299,7 @@ impl Dictionary {
             || !known.series.iter().all(is_known)
             || ids_end > known.series.len().saturating_mul(IDS_PER_SERIES_MAX)
         {
-            return Err(Foreign("series are there already, or do not fit their names"));
+            return Err(AdoptError("series are there already, or do not fit their names"));
         }
         let names: Vec<u32> = known
             .names
@@ -341,7 +343,7 @@ impl Dictionary {
         (0..self.ids_end() as u32).for_each(|id| self.release(id));
     }
 
-    fn name(&mut self, name: &str, suffix: &str, kind: Kind) -> u32 {
+    fn name(&mut self, name: &str, suffix: &str, kind: SeriesKind) -> u32 {
         self.line.clear();
         self.line.push_str(name);
         self.line.push_str(suffix);
@@ -352,7 +354,7 @@ impl Dictionary {
     }
 
     /// The metric whose text is in `line`.
-    fn find_name(&self, kind: Kind) -> Option<u32> {
+    fn find_name(&self, kind: SeriesKind) -> Option<u32> {
         let same = |&id: &u32| {
             let known = self.names.get(id);
             known.is_some_and(|known| known.kind == kind && *known.text == *self.line)
@@ -361,7 +363,7 @@ impl Dictionary {
         self.by_name.find(hash, same).copied()
     }
 
-    fn add_name(&mut self, kind: Kind) -> u32 {
+    fn add_name(&mut self, kind: SeriesKind) -> u32 {
         let Self {
             names,
             by_name,

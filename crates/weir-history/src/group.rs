@@ -5,7 +5,7 @@
 
 use weir_sketch::Sketch;
 
-use crate::dictionary::Kind;
+use crate::dictionary::SeriesKind;
 use crate::query::Function;
 
 /// The scalars of one series in one step, combined.
@@ -40,9 +40,9 @@ impl Point {
     }
 
     /// The series' contribution to a sum over series: counts add up over time, levels are averaged.
-    fn level(&self, kind: Kind) -> f64 {
+    fn level(&self, kind: SeriesKind) -> f64 {
         match kind {
-            Kind::Counter => self.sum,
+            SeriesKind::Counter => self.sum,
             _ => self.sum / self.count as f64,
         }
     }
@@ -61,7 +61,7 @@ struct Cell {
 }
 
 impl Cell {
-    fn add(&mut self, point: &Point, kind: Kind) {
+    fn add(&mut self, point: &Point, kind: SeriesKind) {
         self.series += 1;
         self.count += point.count;
         self.sum += point.sum;
@@ -135,7 +135,7 @@ impl Column {
         }
     }
 
-    pub fn add(&mut self, step: usize, point: &Point, kind: Kind) {
+    pub fn add(&mut self, step: usize, point: &Point, kind: SeriesKind) {
         if point.count > 0 {
             self.cells[step].add(point, kind);
         }

@@ -1,4 +1,4 @@
-//! The last minutes of every series, for people: bounded memory, exact values, queries.
+//! The last minutes of every series, for users: bounded memory, exact values, queries.
 //!
 //! ```text
 //! batch of a flush -> open buckets (one column of ids and values each)
@@ -23,7 +23,7 @@ mod store;
 
 pub use answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
 pub use carried::Part;
-pub use dictionary::{Foreign, Key, Kind, Labels};
+pub use dictionary::{AdoptError, Key, Labels, SeriesKind};
 pub use names::{Metric, MetricSort, MetricsRequest, TagKey, TagValue, matches};
 pub use query::{Function, GROUPS_MAX, Query, QueryError, STEPS_MAX};
 pub use store::{Figures, History};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use crate::dictionary::{Kind, Labels, Name, Series};
+use crate::dictionary::{Labels, Name, Series, SeriesKind};
 use crate::query::{QueryError, ids_of};
 use crate::store::History;
 
@@ -46,7 +46,7 @@ pub struct MetricsRequest {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metric {
     pub name: String,
-    pub kind: Kind,
+    pub kind: SeriesKind,
     /// Number of stored series.
     pub contexts: usize,
     /// Series that appeared in the last ten minutes.
@@ -164,7 +164,7 @@ impl History {
     pub fn each_series<'s>(
         &'s self,
         since: i64,
-        mut look: impl FnMut(Kind, &'s str, Labels<'s>) -> bool,
+        mut look: impl FnMut(SeriesKind, &'s str, Labels<'s>) -> bool,
     ) -> bool {
         let names = self.dictionary.names();
         let all = names.flat_map(|name| name.series.iter().map(move |&id| (name, id)));

@@ -8,7 +8,7 @@ use weir_sketch::Sketch;
 
 use crate::answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
 use crate::codec::sketch;
-use crate::dictionary::{Kind, Labels, Name, SeriesId};
+use crate::dictionary::{Labels, Name, SeriesId, SeriesKind};
 use crate::group::{Column, Point};
 use crate::names::matches;
 use crate::segment::Segment;
@@ -82,20 +82,20 @@ impl fmt::Display for Function {
 
 impl Function {
     /// The function that users usually want first.
-    fn default_of(kind: Kind) -> Function {
+    fn default_of(kind: SeriesKind) -> Function {
         match kind {
-            Kind::Counter => Function::Rate,
-            Kind::Rate => Function::Sum,
-            Kind::Gauge | Kind::Set => Function::Avg,
-            Kind::Distribution => Function::Quantile(0.95),
+            SeriesKind::Counter => Function::Rate,
+            SeriesKind::Rate => Function::Sum,
+            SeriesKind::Gauge | SeriesKind::Set => Function::Avg,
+            SeriesKind::Distribution => Function::Quantile(0.95),
         }
     }
 
-    fn fits(self, kind: Kind) -> bool {
+    fn fits(self, kind: SeriesKind) -> bool {
         match self {
-            Function::Rate => matches!(kind, Kind::Counter | Kind::Distribution),
-            Function::Quantile(_) | Function::Heatmap => kind == Kind::Distribution,
-            Function::Last => kind != Kind::Distribution,
+            Function::Rate => matches!(kind, SeriesKind::Counter | SeriesKind::Distribution),
+            Function::Quantile(_) | Function::Heatmap => kind == SeriesKind::Distribution,
+            Function::Last => kind != SeriesKind::Distribution,
             _ => true,
         }
     }
@@ -106,7 +106,7 @@ impl Function {
 pub struct Query {
     pub metric: String,
     /// Only metrics of this kind. `None`: the kind with the most series.
-    pub kind: Option<Kind>,
+    pub kind: Option<SeriesKind>,
     /// Required tags. Several values under one key mean any of them.
     pub tags: Vec<(String, String)>,
     pub by: Vec<String>,
@@ -127,7 +127,7 @@ pub enum QueryError {
     /// No such function.
     Function(String),
     /// The function is undefined for this kind.
-    Unfit { function: String, kind: Kind },
+    Unfit { function: String, kind: SeriesKind },
     /// Too many steps, or none.
     Steps { steps: i64 },
 }
@@ -268,7 +268,7 @@ impl History {
         &self,
         selected: &[SeriesId],
         by: &[String],
-        kind: Kind,
+        kind: SeriesKind,
         steps: Steps,
         held: &InWindow<'_>,
     ) -> HashMap<Vec<Option<String>>, Column> {
@@ -282,7 +282,7 @@ impl History {
                 .collect();
             let column = columns.entry(group).or_insert_with(|| Column::new(steps.count));
             column.series += 1;
-            if kind == Kind::Distribution {
+            if kind == SeriesKind::Distribution {
                 held.each_sketch(id, |time, sketch| {
                     if let Some(at) = steps.at(time) {
                         column.add_sketch(at, &sketch);
@@ -416,9 +416,9 @@ pub(crate) fn ids_of(names: &[&Name]) -> Vec<SeriesId> {
         .collect()
 }
 
-fn sparkline_function(kind: Kind) -> Function {
+fn sparkline_function(kind: SeriesKind) -> Function {
     match kind {
-        Kind::Distribution => Function::Rate,
+        SeriesKind::Distribution => Function::Rate,
         kind => Function::default_of(kind),
     }
 }

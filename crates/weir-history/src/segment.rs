@@ -28,9 +28,9 @@ pub struct OpenBucket {
     sketches: Vec<u8>,
 }
 
-/// How two values of one series in one bucket are combined.
+/// Combination of two values of one series in one bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum Combine {
     Add,
     Replace,
 }
@@ -173,7 +173,7 @@ impl ChunksWriter {
 
 impl Segment {
     /// Closes at most [`SEGMENT_BUCKETS`] buckets. `again` decides for a series with two values in one of them.
-    pub fn close(buckets: &[OpenBucket], again: impl Fn(SeriesId) -> Again) -> Segment {
+    pub fn close(buckets: &[OpenBucket], again: impl Fn(SeriesId) -> Combine) -> Segment {
         debug_assert!(buckets.len() <= SEGMENT_BUCKETS);
         let (scalars, points) = close_scalars(buckets, again);
         let (sketches, sketch_points) = close_sketches(buckets);
@@ -271,7 +271,7 @@ impl<T: Copy + Default> BySeries<T> {
     }
 }
 
-fn close_scalars(buckets: &[OpenBucket], again: impl Fn(SeriesId) -> Again) -> (Chunks, usize) {
+fn close_scalars(buckets: &[OpenBucket], again: impl Fn(SeriesId) -> Combine) -> (Chunks, usize) {
     let ids = buckets.iter().flat_map(|bucket| bucket.ids.iter().copied());
     let points = buckets
         .iter()
@@ -291,7 +291,7 @@ fn close_scalars(buckets: &[OpenBucket], again: impl Fn(SeriesId) -> Again) -> (
 }
 
 /// Writes one value per bucket to `values` and returns the presence bits.
-fn column(points: &[(u8, f64)], again: Again, values: &mut Vec<f64>) -> u64 {
+fn column(points: &[(u8, f64)], again: Combine, values: &mut Vec<f64>) -> u64 {
     values.clear();
     let mut presence = 0u64;
     for &(bucket, value) in points {
@@ -299,8 +299,8 @@ fn column(points: &[(u8, f64)], again: Again, values: &mut Vec<f64>) -> u64 {
         match values.last_mut() {
             // Buckets are in order, so a second value for a bucket directly follows the first.
             Some(last) if presence & bit != 0 => match again {
-                Again::Add => *last += value,
-                Again::Replace => *last = value,
+                Combine::Add => *last += value,
+                Combine::Replace => *last = value,
             },
             _ => values.push(value),
         }

@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use weir_aggregate::{Batch, Expansion, PointType, Series, Value};
 use weir_sketch::Sketch;
 
-use crate::dictionary::{Dictionary, Key, Kind, SeriesId};
-use crate::segment::{Again, OpenBucket, SEGMENT_BUCKETS, Segment};
+use crate::dictionary::{Dictionary, Key, SeriesId, SeriesKind};
+use crate::segment::{Combine, OpenBucket, SEGMENT_BUCKETS, Segment};
 
 /// Open buckets may use this fraction of the memory. Closing them briefly takes as much again.
 const OPEN_SHARE: usize = 8;
@@ -103,10 +103,10 @@ impl History {
             tags: series.tags(),
         };
         match series.value() {
-            Value::Counter(sum) => self.push(&key(Kind::Counter), sum),
-            Value::Gauge(value) => self.push(&key(Kind::Gauge), value),
-            Value::Set(members) => self.push(&key(Kind::Set), members.cardinality() as f64),
-            Value::Distribution(sketch) => self.push_sketch(&key(Kind::Distribution), sketch),
+            Value::Counter(sum) => self.push(&key(SeriesKind::Counter), sum),
+            Value::Gauge(value) => self.push(&key(SeriesKind::Gauge), value),
+            Value::Set(members) => self.push(&key(SeriesKind::Set), members.cardinality() as f64),
+            Value::Distribution(sketch) => self.push_sketch(&key(SeriesKind::Distribution), sketch),
             Value::Histogram(histogram) => {
                 let mut number = 0u64;
                 expansion.points(
@@ -116,8 +116,8 @@ impl History {
                     |suffix, point_type, value| {
                         number += 1;
                         let kind = match point_type {
-                            PointType::Rate => Kind::Rate,
-                            PointType::Gauge => Kind::Gauge,
+                            PointType::Rate => SeriesKind::Rate,
+                            PointType::Gauge => SeriesKind::Gauge,
                         };
                         let key = Key {
                             hash: key(kind)
@@ -189,8 +189,8 @@ impl History {
     /// Adds a sample with a timestamp of its own to the open bucket of that time.
     fn take_timestamped(&mut self, series: &Series<'_>) {
         let (kind, value) = match series.value() {
-            Value::Counter(value) => (Kind::Counter, value),
-            Value::Gauge(value) => (Kind::Gauge, value),
+            Value::Counter(value) => (SeriesKind::Counter, value),
+            Value::Gauge(value) => (SeriesKind::Gauge, value),
             _ => return,
         };
         let key = Key {
@@ -246,8 +246,8 @@ impl History {
             .series(id)
             .and_then(|series| dictionary.name_of(series))
         {
-            Some(name) if name.kind == Kind::Counter => Again::Add,
-            _ => Again::Replace,
+            Some(name) if name.kind == SeriesKind::Counter => Combine::Add,
+            _ => Combine::Replace,
         };
         Segment::close(buckets, again)
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use proptest::prelude::*;
-use weir_history::{Function, History, Key, Kind, Query};
+use weir_history::{Function, History, Key, Query, SeriesKind};
 use weir_sketch::Sketch;
 
 const WIDTH: i64 = 10;
@@ -18,11 +18,11 @@ struct Sent {
     value: f64,
 }
 
-const NAMES: [(&str, Kind); 4] = [
-    ("requests", Kind::Counter),
-    ("temperature", Kind::Gauge),
-    ("latency.count", Kind::Rate),
-    ("latency", Kind::Distribution),
+const NAMES: [(&str, SeriesKind); 4] = [
+    ("requests", SeriesKind::Counter),
+    ("temperature", SeriesKind::Gauge),
+    ("latency.count", SeriesKind::Rate),
+    ("latency", SeriesKind::Distribution),
 ];
 
 fn hash(name: usize, tags: &[String]) -> u64 {
@@ -44,7 +44,7 @@ fn feed(history: &mut History, sent: &[Sent], buckets: Range<i64>, salt: u64) {
                 host: None,
                 tags: point.tags.iter().map(String::as_str),
             };
-            if kind == Kind::Distribution {
+            if kind == SeriesKind::Distribution {
                 history.push_sketch(&key, &sketch(point.value));
             } else {
                 history.push(&key, point.value);
@@ -112,8 +112,8 @@ fn twin(
     columns
 }
 
-fn reduce(points: &[&Sent], kind: Kind, function: Function) -> f64 {
-    if kind == Kind::Distribution {
+fn reduce(points: &[&Sent], kind: SeriesKind, function: Function) -> f64 {
+    if kind == SeriesKind::Distribution {
         let mut whole = Sketch::new();
         points.iter().for_each(|point| whole.merge(&sketch(point.value)));
         return match function {
@@ -126,7 +126,7 @@ fn reduce(points: &[&Sent], kind: Kind, function: Function) -> f64 {
     }
     let values = || points.iter().map(|point| point.value);
     match function {
-        Function::Sum if kind == Kind::Counter => values().sum(),
+        Function::Sum if kind == SeriesKind::Counter => values().sum(),
         Function::Sum => {
             let mut series: BTreeMap<&[String], Vec<f64>> = BTreeMap::new();
             points
@@ -183,9 +183,9 @@ fn points(buckets: i64) -> impl Strategy<Value = Vec<Sent>> {
     })
 }
 
-fn functions(kind: Kind) -> Vec<Function> {
+fn functions(kind: SeriesKind) -> Vec<Function> {
     match kind {
-        Kind::Distribution => vec![
+        SeriesKind::Distribution => vec![
             Function::Sum,
             Function::Count,
             Function::Max,
@@ -296,8 +296,8 @@ fn groups_beyond_fifty_fold_into_one_without_losing_anything() {
             host: None,
             tags: tags(),
         };
-        history.push(&key(Kind::Counter, "requests"), user as f64);
-        history.push_sketch(&key(Kind::Distribution, "latency"), &sketch(user as f64));
+        history.push(&key(SeriesKind::Counter, "requests"), user as f64);
+        history.push_sketch(&key(SeriesKind::Distribution, "latency"), &sketch(user as f64));
     }
     history.end();
     let ask = |metric: &str, function, by: &[&str]| {
@@ -341,7 +341,7 @@ fn errors_say_what_is_allowed() {
     history.begin(START, 10);
     let key = Key {
         hash: 0,
-        kind: Kind::Gauge,
+        kind: SeriesKind::Gauge,
         name: "g",
         suffix: "",
         host: None,

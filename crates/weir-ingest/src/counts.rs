@@ -50,7 +50,7 @@ counters! {
         RejectedTruncated = MESSAGES_REJECTED.because("truncated"),
             Sign("Raise `packet_bytes_max`, or let the client send smaller packets.");
         /// Accepted messages whose sample rate was unusable and counted as 1.
-        RateFaults = Series::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
+        RateErrors = Series::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
             Sign("A client sends rates of 0, below 0 or above 1.");
         /// Samples that change a gauge of which no value is known, and count as changes to zero.
         GaugeDeltasWithoutBase = Series::counter("weir_gauge_deltas_without_base_total", "listeners.gauge_deltas_without_base", "samples"),
@@ -166,7 +166,7 @@ counters! {
     }
 }
 
-/// All that is counted of one listener, at one worker.
+/// All counters of one listener at one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IngestCounts {
     pub counts: Counts<IngestCounter>,

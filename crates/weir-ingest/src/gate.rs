@@ -220,7 +220,7 @@ impl Gate {
         false
     }
 
-    /// Takes what was found out about a process.
+    /// Takes the facts found about a process.
     pub fn answer(&mut self, contexts: &mut Contexts, pid: i32, found: ProcessFound, now: u32) {
         let identity = match found {
             ProcessFound::Container(container) => match contexts.hold_sender(&container, now) {

@@ -1,6 +1,6 @@
 //! One ingest worker: packets of its listeners to batches of closed buckets.
 //!
-//! What this crate never does: wait for anything but its sockets while packets flow; share anything with another worker.
+//! While packets flow, this crate never waits for anything but its sockets. It never shares anything with another worker.
 
 mod admission;
 mod counts;
@@ -32,6 +32,6 @@ pub use saved::{Pieces, PutPiece, Restored, SavedBucket, SavedSeries};
 pub use tap::{Fate, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
     CheckpointLink, Command, CommandSender, Freeze, ListenerSnapshot, Piece, RelayChange, RelayLink,
-    RelayLinks, Report, RuleSnapshot, Sources, TLS_FAULT, WorkerHandle, WorkerSettings, WorkerSnapshot,
+    RelayLinks, Report, RuleSnapshot, Sources, TLS_ERROR, WorkerHandle, WorkerSettings, WorkerSnapshot,
     spawn,
 };

@@ -16,7 +16,7 @@ pub struct Asked {
 
 #[derive(Debug)]
 pub enum Question {
-    /// Which containers do these processes belong to? Every one is answered.
+    /// Asks for the containers of these processes. Each gets an answer.
     Processes(Vec<i32>),
     /// Are these still the processes they were? Only a change is answered.
     Recheck(Vec<i32>),
@@ -64,7 +64,7 @@ pub struct OriginStats {
     pub processes: Counts<SenderCounter>,
     pub parking: Counts<ParkingCounter>,
     pub parked_bytes: u64,
-    /// Memory of their rate limits, and of what is remembered about those that may not send.
+    /// Memory of their rate limits, and of refused senders.
     pub rate_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! How much one origin may send: a token bucket for each, by the container that the kernel leads to.
+//! Rate limits per origin: a token bucket for each container that the kernel identifies.
 
 use std::collections::HashMap;
 

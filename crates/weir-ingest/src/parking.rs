@@ -14,10 +14,10 @@ use crate::ingest::Received;
 const BYTES_MAX: usize = 1024 * 1024;
 const OVERHEAD: usize = 96;
 
-/// How long something waits at most.
+/// Longest wait of a packet or message.
 pub const WAIT_NS: u64 = 1_000_000_000;
 
-/// What a packet waits for.
+/// The look-up a packet waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// A whole packet, for the process that sent it.

@@ -14,7 +14,7 @@ pub const BLOCK_BYTES: usize = 64 << 10;
 /// Places of the cache of slots, a mebibyte; touched only as far as used.
 const CACHE: usize = 1 << 16;
 
-/// A buffer of whole lines, each with its line feed, with what is to be known of those that are not in it.
+/// A buffer of whole lines, each with its line feed, and the counts of lines that are not in it.
 #[derive(Debug, Default)]
 pub struct RelayBlock {
     pub lines: Vec<u8>,
@@ -48,7 +48,7 @@ pub struct RelaySettings {
     pub prefixes: Vec<String>,
     pub targets: Vec<RelayTarget>,
     pub routes: Arc<SharedRoutes>,
-    /// How long a line may wait for others.
+    /// Longest wait of a line for others.
     pub linger_ns: u64,
 }
 
@@ -58,7 +58,7 @@ struct Target {
     open: RelayBlock,
 }
 
-/// One place of the cache: the hash of what a line says besides its value, and its slot.
+/// One entry of the cache: the hash of a line without its value, and its slot.
 #[derive(Clone, Copy)]
 struct Cached {
     hash: u64,

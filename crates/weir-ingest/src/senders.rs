@@ -66,7 +66,7 @@ struct Process {
     idle_ticks: u8,
 }
 
-/// What is known of a packet's sender.
+/// Facts about a packet's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
     Known(Identity),
@@ -136,7 +136,7 @@ impl Senders {
         }
     }
 
-    /// Takes what was found out about a process. Returns the origin it had before, which the caller held.
+    /// Takes the facts found about a process. Returns the origin it had before, which the caller held.
     pub fn set(&mut self, pid: i32, identity: Identity) -> OriginId {
         self.last = (0, Identity::Unknown);
         match self.processes.get_mut(&pid) {

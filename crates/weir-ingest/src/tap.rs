@@ -13,7 +13,7 @@ use crate::ingest::Ingest;
 /// A sample is drawn for each interval of this length, by the traffic of the previous one.
 const STRETCH_NS: u64 = 100_000_000;
 
-/// How long a copy may wait for others.
+/// Longest wait of a copy for others.
 const LINGER_NS: u64 = 50_000_000;
 
 /// Maximum time without a block, so that the reader gets current counts, and the tap notices that its reader has disconnected.
@@ -267,7 +267,7 @@ struct Sample {
     ends: u64,
     seen: u64,
     taken: u64,
-    /// How many of 2^32 packets are wanted.
+    /// Wanted packets out of 2^32.
     wanted: u64,
     random: u64,
 }

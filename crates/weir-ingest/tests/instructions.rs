@@ -12,7 +12,7 @@ use weir_protocol::ParseOptions;
 #[path = "../benches/ingest/workload.rs"]
 mod workload;
 
-/// What the child does: contexts, mode, and which of its steps is counted.
+/// The child's work: contexts, mode, and the counted step.
 const WORK: &str = "WEIR_TEST_WORK";
 const MESSAGES: usize = 10_000;
 const START: i64 = 1_700_000_000;
@@ -146,7 +146,7 @@ fn messages_and_rows_cost_no_more_than_they_did() {
         println!("no valgrind here (scripts/install-test-deps.sh): nothing was counted");
         return;
     }
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     for Bound {
         work,
         per_message,
@@ -162,9 +162,9 @@ fn messages_and_rows_cost_no_more_than_they_did() {
             println!("{work}: {found:.0} of {most} instructions per {what}");
             assert!(found > 100.0, "nothing was counted");
             if found > most {
-                faults.push(format!("{work}: {found:.0} per {what}, {most} are allowed"));
+                errors.push(format!("{work}: {found:.0} per {what}, {most} are allowed"));
             }
         }
     }
-    assert!(faults.is_empty(), "{faults:#?}");
+    assert!(errors.is_empty(), "{errors:#?}");
 }

@@ -62,7 +62,7 @@ fn send(ingest: &mut Ingest, listener: usize, text: &str) {
     });
 }
 
-/// What the open bucket holds, and what passed without one.
+/// The open bucket's state, and the samples that passed without one.
 fn points(ingest: &mut Ingest) -> Vec<String> {
     let mut batches: Vec<_> = std::iter::from_fn(|| ingest.take_passed_on()).collect();
     assert!(ingest.advance(START + 10));

@@ -187,7 +187,7 @@ fn take(batch: &Batch, rows: &mut Rows) {
     }
 }
 
-/// What a run is given besides its steps.
+/// Inputs of a run besides its steps.
 #[derive(Clone, Debug)]
 struct Setup {
     alias_bytes: usize,

@@ -35,7 +35,7 @@ fn settings() -> IngestSettings {
 struct Rig {
     ingest: Ingest,
     now: i64,
-    /// What was asked, by the text of its key.
+    /// Requests, by the text of their key.
     tickets: BTreeMap<String, OriginTicket>,
 }
 
@@ -176,7 +176,7 @@ fn equal_bytes_from_two_containers_are_two_contexts() {
     );
 }
 
-/// What had waited was taken by its parts from then on instead of by its bytes, at 20 ns for each message.
+/// Messages that had waited used to be found by their parts from then on instead of by their bytes, at 20 ns each.
 #[test]
 fn what_has_waited_is_known_by_its_bytes_from_then_on() {
     let mut rig = Rig::new();

@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A sender that keeps blocks until it is told to give their buffers back.
+/// A sender that keeps blocks until it is asked to return their buffers.
 #[derive(Clone, Default)]
 struct Sender(Arc<Mutex<State>>);
 

@@ -121,7 +121,7 @@ fn carried(saved: SavedBucket) -> SavedBucket {
     }
 }
 
-/// What an ingest has as bytes, and how many contexts are in them.
+/// An ingest's encoded state, and the number of its contexts.
 fn encoded(ingest: &mut Ingest) -> (SavedBucket, u64) {
     let (put, pieces) = channel();
     let saved = ingest.save_encoded(CARRIED, &|piece| {
@@ -203,7 +203,7 @@ proptest! {
     }
 }
 
-/// The samples that lie in the open bucket are known, so that their loss can be told.
+/// The samples in the open bucket are known, so that their loss can be reported.
 #[test]
 fn the_open_bucket_knows_its_samples() {
     let mut first = ingest(START, 1, false);

@@ -165,7 +165,7 @@ fn apply(definitions: &Definitions, kind: Kind, name: &str, tags: &[&str]) -> Op
     Some(((kind, name, host, tags.into_iter().collect()), suffixes))
 }
 
-/// What the naive twin keeps.
+/// State of the naive twin.
 #[derive(Default)]
 struct Naive {
     /// By the bucket's number.
@@ -216,7 +216,7 @@ impl Naive {
     }
 }
 
-/// What both sides can say of a context's bucket.
+/// The facts about a context's bucket that both sides report.
 fn shown(kind: Kind, samples: &Samples) -> String {
     match kind {
         Kind::Counter => {
@@ -495,7 +495,7 @@ fn packet() -> impl Strategy<Value = String> {
     prop::collection::vec(line, 1..12).prop_map(|lines| lines.join("\n"))
 }
 
-/// How the real side is run.
+/// Settings of the real side.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     workers: usize,

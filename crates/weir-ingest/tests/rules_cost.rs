@@ -1,4 +1,4 @@
-//! What a message of a known context costs must not depend on how many rules there are. Counted by callgrind, which other work
+//! The cost of a message of a known context must not depend on the number of rules. Counted by callgrind, which other work
 //! on the machine cannot disturb; without it (`scripts/install-test-deps.sh`) the test says so and passes.
 
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What a context takes, by kind, as the ledger counts it: the table in `docs/limits.md` says so, and this test compares.
+//! Bytes per context, by kind, as the ledger counts them: the table in `docs/limits.md` says so, and this test compares.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -106,15 +106,15 @@ fn the_page_says_what_contexts_take() {
     ];
     let further = further.map(|(name, kind)| (name.to_owned(), of_sample(kind)));
     let documented = documented();
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     for (what, bytes) in measured.into_iter().chain(further) {
         println!("{what}: {bytes:.1}");
         let page = documented.get(&what).copied().unwrap_or(f64::NAN);
         if !(bytes * BELOW..=(bytes * ABOVE).max(bytes + 1.0)).contains(&page) {
-            faults.push(format!(
+            errors.push(format!(
                 "{what}: {bytes:.1} bytes, and docs/limits.md says {page}"
             ));
         }
     }
-    assert!(faults.is_empty(), "{faults:#?}");
+    assert!(errors.is_empty(), "{errors:#?}");
 }

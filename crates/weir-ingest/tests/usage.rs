@@ -1,4 +1,4 @@
-//! Who uses how much: counts of contexts, tag values and samples are right, fair shares hold, and what has no room is
+//! Usage: counts of contexts, tag values and samples are right, fair shares hold, and what has no room is
 //! counted and named.
 
 use std::collections::BTreeMap;

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 
 use rustix::net::{SocketAddrUnix, SocketType, sockopt};
 
-use crate::bind::{self, BindFault, other};
+use crate::bind::{self, BindErrorKind, other};
 use crate::socket_file::SocketFile;
 use crate::{Address, BindError, BoundSocket, ListenerConfig, sys};
 
-/// A socket that this process was given, and what it is.
+/// A socket passed to this process, and its type.
 #[derive(Debug)]
 pub struct PassedSocket {
     fd: OwnedFd,
@@ -45,7 +45,7 @@ impl PassedSocket {
         Ok(PassedSocket { fd, address, inode })
     }
 
-    /// Where it is bound.
+    /// Its bound address.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -107,20 +107,20 @@ fn unix_address(name: &SocketAddrUnix, kind: SocketType) -> Option<Address> {
 ///
 /// As [`crate::bind`]; and if the file of a Unix socket was removed, so clients cannot reach it.
 pub fn adopt(config: &ListenerConfig, passed: PassedSocket) -> Result<BoundSocket, BindError> {
-    let fail = |fault| BindError {
+    let fail = |kind| BindError {
         address: config.address.clone(),
-        fault,
+        kind,
     };
     bind::check(config).map_err(fail)?;
     adopt_socket(config, passed).map_err(fail)
 }
 
-fn adopt_socket(config: &ListenerConfig, passed: PassedSocket) -> Result<BoundSocket, BindFault> {
+fn adopt_socket(config: &ListenerConfig, passed: PassedSocket) -> Result<BoundSocket, BindErrorKind> {
     let PassedSocket { fd, address, .. } = passed;
     set_options(fd.as_fd(), &address, config)?;
     let file = match address.path() {
         None => None,
-        Some(path) => Some(SocketFile::kept(path).ok_or_else(|| BindFault::Other {
+        Some(path) => Some(SocketFile::kept(path).ok_or_else(|| BindErrorKind::Other {
             operation: "using the socket that was passed",
             error: io::Error::other("its file was removed, so clients cannot reach it"),
         })?),
@@ -144,7 +144,7 @@ fn adopt_socket(config: &ListenerConfig, passed: PassedSocket) -> Result<BoundSo
     })
 }
 
-fn set_options(fd: BorrowedFd<'_>, address: &Address, config: &ListenerConfig) -> Result<(), BindFault> {
+fn set_options(fd: BorrowedFd<'_>, address: &Address, config: &ListenerConfig) -> Result<(), BindErrorKind> {
     let set = |level, name, operation| sys::set_option(fd, level, name, 1).map_err(other(operation));
     match address {
         Address::Udp { .. } => set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, "SO_RXQ_OVFL")?,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::socket_file::{self, FileId, SocketFile};
 use crate::{Address, AllowList, SourceRates, TlsServer, sys};
 
-/// How bytes become packets.
+/// Division of bytes into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// A datagram is a packet. For `udp` and `unixgram`.
@@ -24,13 +24,13 @@ pub enum Framing {
 /// The address of a listener and its options.
 #[derive(Clone, Debug)]
 pub struct ListenerConfig {
-    /// Where to listen.
+    /// Address to listen on.
     pub address: Address,
-    /// How bytes become packets. Must suit the address.
+    /// Framing. Must suit the address.
     pub framing: Framing,
     /// Bytes the kernel should be able to hold for this socket (for each connection, on TCP); `None` leaves the
     /// system's default. More than `net.core.rmem_max` needs the privilege CAP_NET_ADMIN; see [`ReceiveBuffer`].
-    /// Without effect on Unix sockets, where the kernel charges what is queued to the sender's buffer.
+    /// Without effect on Unix sockets, where the kernel charges queued datagrams to the sender's buffer.
     pub receive_buffer_bytes: Option<usize>,
     /// The longest packet, 1 to 65536. A longer datagram is cut; a stream that announces a longer frame is closed, and a
     /// longer line is skipped.
@@ -111,12 +111,12 @@ pub struct BindError {
     /// The address that was to be bound.
     pub address: Address,
     /// The error.
-    pub fault: BindFault,
+    pub kind: BindErrorKind,
 }
 
 /// The errors that a [`BindError`] distinguishes.
 #[derive(Debug)]
-pub enum BindFault {
+pub enum BindErrorKind {
     /// The framing does not suit the address.
     FramingMismatch(Framing),
     /// `max_packet_bytes` is not in 1 to 65536.
@@ -170,7 +170,7 @@ pub enum BindFault {
 impl fmt::Display for BindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot listen on {}: ", self.address)?;
-        self.fault.describe(&self.address, f)
+        self.kind.describe(&self.address, f)
     }
 }
 
@@ -204,12 +204,12 @@ fn permission_denied(address: &Address, operation: &str, f: &mut fmt::Formatter<
     )
 }
 
-impl BindFault {
+impl BindErrorKind {
     fn describe(&self, address: &Address, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BindFault::PortInUse => port_in_use(address, f),
-            BindFault::PermissionDenied { operation } => permission_denied(address, operation, f),
-            BindFault::FramingMismatch(framing) => {
+            BindErrorKind::PortInUse => port_in_use(address, f),
+            BindErrorKind::PermissionDenied { operation } => permission_denied(address, operation, f),
+            BindErrorKind::FramingMismatch(framing) => {
                 let (given, kind, allowed) = match framing {
                     Framing::Datagram => ("datagram", "a stream", "length or newline"),
                     Framing::LengthPrefixed => ("length", "a datagram socket", "datagram"),
@@ -217,29 +217,29 @@ impl BindFault {
                 };
                 write!(f, "framing {given} does not fit {kind}; use {allowed}")
             }
-            BindFault::MaxPacketBytes(n) => write!(
+            BindErrorKind::MaxPacketBytes(n) => write!(
                 f,
                 "the longest packet is {n} bytes; allowed are 1 to {MAX_PACKET_BYTES_LIMIT}"
             ),
-            BindFault::HostNotFound(error) => write!(
+            BindErrorKind::HostNotFound(error) => write!(
                 f,
                 "the host has no address ({error}); write an IP address or check the name"
             ),
-            BindFault::MissingDirectory(directory) => {
+            BindErrorKind::MissingDirectory(directory) => {
                 let directory = directory.display();
                 write!(
                     f,
                     "the directory {directory} does not exist; create it (`mkdir -p {directory}`) or change the path"
                 )
             }
-            BindFault::NotADirectory(path) => {
+            BindErrorKind::NotADirectory(path) => {
                 write!(f, "{} is not a directory; change the path", path.display())
             }
-            BindFault::NotASocket { found } => write!(
+            BindErrorKind::NotASocket { found } => write!(
                 f,
                 "the path is {found}, not a socket, and is left alone; remove it yourself or change the path"
             ),
-            BindFault::OthersMayWrite {
+            BindErrorKind::OthersMayWrite {
                 directory,
                 mode,
                 owner,
@@ -247,26 +247,26 @@ impl BindFault {
                 f,
                 "users other than root may write in {0} (mode {mode:04o}, owner {owner}) and could replace the socket of a \
                  process of root; `chown root {0}` and `chmod go-w {0}` (or `chmod +t {0}`, which keeps them from replacing \
-                 files of others; with `socket_directory_sticky: true` weir does that to a directory of root's, as an \
-                 emptyDir of Kubernetes is), run weir as another user, or choose another directory",
+                 files of others; with `socket_directory_sticky: true` weir does that for a directory that root owns, such as an \
+                 emptyDir of Kubernetes), run weir as another user, or choose another directory",
                 directory.display()
             ),
-            BindFault::Exhausted(error) => write!(
+            BindErrorKind::Exhausted(error) => write!(
                 f,
                 "no resources for a socket ({error}); raise the descriptor limit (`ulimit -n`)"
             ),
-            BindFault::Other { operation, error } => write!(f, "{operation} failed: {error}"),
-            BindFault::NotLocal => f.write_str(
+            BindErrorKind::Other { operation, error } => write!(f, "{operation} failed: {error}"),
+            BindErrorKind::NotLocal => f.write_str(
                 "no interface of this machine has this address; use one of its own (`ip address` shows them), or \
                  0.0.0.0 or [::] for all",
             ),
-            BindFault::SocketInUse => f.write_str(
+            BindErrorKind::SocketInUse => f.write_str(
                 "another process is listening on this socket; stop it (`ss -xlp` shows it) or change the path",
             ),
-            BindFault::Replaced => f.write_str(
+            BindErrorKind::Replaced => f.write_str(
                 "the socket file was replaced as soon as it was made; check who may write in its directory",
             ),
-            BindFault::Unsupported => f.write_str(
+            BindErrorKind::Unsupported => f.write_str(
                 "the system does not support this kind of address; is IPv6 disabled?",
             ),
         }
@@ -275,10 +275,10 @@ impl BindFault {
 
 impl std::error::Error for BindError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.fault {
-            BindFault::HostNotFound(error) | BindFault::Exhausted(error) | BindFault::Other { error, .. } => {
-                Some(error)
-            }
+        match &self.kind {
+            BindErrorKind::HostNotFound(error)
+            | BindErrorKind::Exhausted(error)
+            | BindErrorKind::Other { error, .. } => Some(error),
             _ => None,
         }
     }
@@ -297,7 +297,7 @@ pub struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// How an operator gets the requested size; `None` if it was granted.
+    /// The remedy for a size below the requested one; `None` if it was granted.
     pub fn remedy(&self) -> Option<String> {
         let wanted = self.wanted.filter(|wanted| *wanted > self.granted)?;
         Some(format!(
@@ -320,14 +320,14 @@ pub struct BoundSocket {
     pub(crate) warning: Option<String>,
     /// Another process keeps it open beyond this one.
     pub(crate) kept: bool,
-    /// That is another process, which ends once this one runs.
+    /// It belongs to another process, which ends once this one runs.
     pub(crate) shared: bool,
     /// The value of its drop counter at the last count.
     pub(crate) drops_before: u32,
 }
 
 impl BoundSocket {
-    /// Which file the socket has, if it has one.
+    /// The socket's file, if it has one.
     pub fn file_id(&self) -> Option<FileId> {
         self.file.as_ref().map(SocketFile::id)
     }
@@ -379,7 +379,7 @@ impl BoundSocket {
     }
 
     /// Datagrams the kernel queues on this socket before senders have to wait; Unix datagram sockets only. A short
-    /// queue costs nothing in throughput here, but senders that do not wait lose what does not fit.
+    /// queue costs nothing in throughput here, but senders that do not wait lose datagrams that do not fit.
     pub fn datagram_queue(&self) -> Option<usize> {
         if !matches!(self.address, Address::UnixDatagram(_)) {
             return None;
@@ -400,9 +400,9 @@ impl AsFd for BoundSocket {
 
 /// Binds one socket.
 pub fn bind(config: &ListenerConfig) -> Result<BoundSocket, BindError> {
-    bind_socket(config).map_err(|fault| BindError {
+    bind_socket(config).map_err(|kind| BindError {
         address: config.address.clone(),
-        fault,
+        kind,
     })
 }
 
@@ -413,18 +413,18 @@ pub fn bind(config: &ListenerConfig) -> Result<BoundSocket, BindError> {
 ///
 /// # Errors
 ///
-/// As [`bind`]. A Unix address with a `count` above 1 is a [`BindFault::Unsupported`].
+/// As [`bind`]. A Unix address with a `count` above 1 is a [`BindErrorKind::Unsupported`].
 pub fn bind_group(config: &ListenerConfig, count: usize) -> Result<Vec<BoundSocket>, BindError> {
-    let fail = |fault| BindError {
+    let fail = |kind| BindError {
         address: config.address.clone(),
-        fault,
+        kind,
     };
     let mut config = config.clone();
     let (Address::Udp { port, .. } | Address::Tcp { port, .. }) = config.address else {
         return match count {
             0 => Ok(Vec::new()),
             1 => Ok(vec![bind(&config)?]),
-            _ => Err(fail(BindFault::Unsupported)),
+            _ => Err(fail(BindErrorKind::Unsupported)),
         };
     };
     config.reuse_port = false;
@@ -465,18 +465,18 @@ pub fn bind_beside(
 }
 
 /// Whether the settings suit each other.
-pub(crate) fn check(config: &ListenerConfig) -> Result<(), BindFault> {
+pub(crate) fn check(config: &ListenerConfig) -> Result<(), BindErrorKind> {
     let datagrams = !config.address.is_stream();
     if datagrams != (config.framing == Framing::Datagram) {
-        return Err(BindFault::FramingMismatch(config.framing));
+        return Err(BindErrorKind::FramingMismatch(config.framing));
     }
     if config.max_packet_bytes == 0 || config.max_packet_bytes > MAX_PACKET_BYTES_LIMIT {
-        return Err(BindFault::MaxPacketBytes(config.max_packet_bytes));
+        return Err(BindErrorKind::MaxPacketBytes(config.max_packet_bytes));
     }
     Ok(())
 }
 
-fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindFault> {
+fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindErrorKind> {
     check(config)?;
     let datagrams = !config.address.is_stream();
     let kind = if datagrams {
@@ -544,10 +544,10 @@ pub(crate) fn backlog(config: &ListenerConfig) -> libc::c_int {
     config.backlog.clamp(1, i32::MAX as u32) as libc::c_int
 }
 
-pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, BindFault> {
+pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, BindErrorKind> {
     let addresses: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
-        .map_err(BindFault::HostNotFound)?
+        .map_err(BindErrorKind::HostNotFound)?
         .collect();
     // Clients that use `localhost` try IPv4 first, or only that.
     let chosen = addresses
@@ -556,14 +556,14 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, BindFault> {
         .or(addresses.first());
     chosen
         .copied()
-        .ok_or_else(|| BindFault::HostNotFound(io::Error::from(io::ErrorKind::NotFound)))
+        .ok_or_else(|| BindErrorKind::HostNotFound(io::Error::from(io::ErrorKind::NotFound)))
 }
 
 fn bind_internet(
     config: &ListenerConfig,
     address: &SocketAddr,
     kind: libc::c_int,
-) -> Result<(OwnedFd, ReceiveBuffer), BindFault> {
+) -> Result<(OwnedFd, ReceiveBuffer), BindErrorKind> {
     let domain = if address.is_ipv4() {
         libc::AF_INET
     } else {
@@ -592,18 +592,18 @@ fn bind_internet(
     // Before binding and listening: connections inherit it, and the TCP window is chosen by it.
     let buffer = set_receive_buffer(fd.as_fd(), config.receive_buffer_bytes)?;
     sys::bind_inet(fd.as_fd(), address).map_err(|error| match error.raw_os_error() {
-        Some(libc::EADDRINUSE) => BindFault::PortInUse,
-        Some(libc::EADDRNOTAVAIL) => BindFault::NotLocal,
-        Some(libc::EACCES | libc::EPERM) => BindFault::PermissionDenied { operation: "bind" },
-        _ => BindFault::Other {
+        Some(libc::EADDRINUSE) => BindErrorKind::PortInUse,
+        Some(libc::EADDRNOTAVAIL) => BindErrorKind::NotLocal,
+        Some(libc::EACCES | libc::EPERM) => BindErrorKind::PermissionDenied { operation: "bind" },
+        _ => BindErrorKind::Other {
             operation: "bind",
             error,
         },
     })?;
     if kind == libc::SOCK_STREAM {
         sys::listen(fd.as_fd(), backlog(config)).map_err(|error| match error.raw_os_error() {
-            Some(libc::EADDRINUSE) => BindFault::PortInUse,
-            _ => BindFault::Other {
+            Some(libc::EADDRINUSE) => BindErrorKind::PortInUse,
+            _ => BindErrorKind::Other {
                 operation: "listen",
                 error,
             },
@@ -612,11 +612,11 @@ fn bind_internet(
     Ok((fd, buffer))
 }
 
-fn new_socket(domain: libc::c_int, kind: libc::c_int) -> Result<OwnedFd, BindFault> {
+fn new_socket(domain: libc::c_int, kind: libc::c_int) -> Result<OwnedFd, BindErrorKind> {
     sys::socket(domain, kind).map_err(|error| match error.raw_os_error() {
-        Some(libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) => BindFault::Unsupported,
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => BindFault::Exhausted(error),
-        _ => BindFault::Other {
+        Some(libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT) => BindErrorKind::Unsupported,
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => BindErrorKind::Exhausted(error),
+        _ => BindErrorKind::Other {
             operation: "socket",
             error,
         },
@@ -626,7 +626,7 @@ fn new_socket(domain: libc::c_int, kind: libc::c_int) -> Result<OwnedFd, BindFau
 pub(crate) fn set_receive_buffer(
     fd: BorrowedFd<'_>,
     wanted: Option<usize>,
-) -> Result<ReceiveBuffer, BindFault> {
+) -> Result<ReceiveBuffer, BindErrorKind> {
     let granted = || {
         let doubled = sys::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).map_err(other("SO_RCVBUF"))?;
         Ok(doubled as usize / 2)
@@ -646,6 +646,6 @@ pub(crate) fn set_receive_buffer(
     })
 }
 
-pub(crate) fn other(operation: &'static str) -> impl Fn(io::Error) -> BindFault {
-    move |error| BindFault::Other { operation, error }
+pub(crate) fn other(operation: &'static str) -> impl Fn(io::Error) -> BindErrorKind {
+    move |error| BindErrorKind::Other { operation, error }
 }

@@ -59,7 +59,7 @@ counters! {
             Work("Clients kept sending while weir stopped.");
         /// Stream frames longer than the limit (their connection was closed), or lines longer than the limit (skipped).
         FramesTooLong = lost("frame_too_long"),
-            Sign("The client sends frames above `packet_bytes_max`, or speaks another framing than `tcp_framing` says.");
+            Sign("The client sends frames above `packet_bytes_max`, or uses another framing than `tcp_framing`.");
         /// Frames or lines that were lost because their connection ended inside them.
         FramesCut = lost("frame_cut"),
             Sign("Clients end in the middle of a message, or weir closed the connection: see the other counters of connections.");
@@ -135,7 +135,7 @@ counters! {
             Work("It rises while weir waits for packets.");
         /// A signal interrupted the call; nothing was lost.
         ReceiveInterrupted = RECEIVE_ERRORS.because("interrupted"),
-            Work("Signals came; nothing was lost.");
+            Work("Signals interrupted system calls; nothing was lost.");
         /// The kernel had no memory for the call.
         ReceiveNoMemory = RECEIVE_ERRORS.because("no_memory"),
             Sign("The machine is out of memory.");

@@ -290,7 +290,7 @@ impl Framer {
     }
 }
 
-/// How a stream ended.
+/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Between frames.

@@ -11,7 +11,7 @@ pub fn is_on(config: &ListenerConfig) -> bool {
     !config.allow.is_open() || config.rates.is_some()
 }
 
-/// Drops and counts what does not pass of the `count` datagrams just received; returns how many are left.
+/// Drops and counts refused datagrams among the `count` just received; returns the number of the others.
 pub fn pass(
     ring: &mut DatagramRing,
     count: usize,

@@ -10,7 +10,7 @@ pub struct WrappingCounter {
 }
 
 impl WrappingCounter {
-    /// Counts what comes after `seen`.
+    /// Counts drops after `seen`.
     pub fn after(seen: u32) -> Self {
         WrappingCounter { seen }
     }

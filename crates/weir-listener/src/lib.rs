@@ -13,8 +13,8 @@
 //!   (the clock, the listener). A batch is a view of the receive memory; building it copies nothing.
 //! * On streams a packet is a frame, or as many complete lines as `max_packet_bytes` holds. Lines are found from the
 //!   end of that window backwards, so framing costs a few bytes' search per packet and not another pass.
-//! * [`EventLoop::begin_drain`] ends everything; what the kernel had accepted by then still comes with further turns.
-//!   It asks the kernel to refuse what comes later instead of reading until nothing comes, which under load is never.
+//! * [`EventLoop::begin_drain`] ends everything; packets that the kernel had accepted before still come with further turns.
+//!   It asks the kernel to refuse later packets instead of reading until none comes, which under load never happens.
 //!
 //! # What the receiver has to do
 //!
@@ -76,7 +76,7 @@ mod tls;
 
 pub use adopt::{PassedSocket, adopt};
 pub use bind::{
-    BindError, BindFault, BoundSocket, Framing, ListenerConfig, MAX_PACKET_BYTES_LIMIT, ReceiveBuffer,
+    BindError, BindErrorKind, BoundSocket, Framing, ListenerConfig, MAX_PACKET_BYTES_LIMIT, ReceiveBuffer,
     SOCKET_MODE_DEFAULT, bind, bind_beside, bind_group, group_id, user_id,
 };
 pub use counters::{ListenerCounter, ListenerCounters, LoopCounter, LoopCounters};
@@ -87,8 +87,8 @@ pub use event_loop::{
 pub use network::AllowList;
 pub use rate::{OpenRates, RATE_BURST_SECONDS, RATE_PACKET_BYTES, RateLimited, SourceRates, TokenBucket};
 pub use socket_file::FileId;
-pub use tls::{TLS_SESSION_BYTES, TlsFault, TlsFileError, TlsFiles, TlsServer};
-pub use weir_units::{Address, AddressError, AddressFault, UNIX_PATH_BYTES_MAX};
+pub use tls::{TLS_SESSION_BYTES, TlsError, TlsFileError, TlsFiles, TlsServer};
+pub use weir_units::{Address, AddressError, AddressErrorKind, UNIX_PATH_BYTES_MAX};
 
 /// The longest datagram received whole. Nothing longer fits UDP; a Unix datagram can be longer and is then truncated,
 /// marked and counted, as one longer than `max_packet_bytes` is.

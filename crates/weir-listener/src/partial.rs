@@ -31,7 +31,7 @@ impl Partial {
     }
 }
 
-/// Where the memory of partial frames comes from, and what bounds it.
+/// Source of the memory for partial frames, and its limit.
 #[derive(Debug)]
 pub struct PartialPool {
     spare: [Vec<Box<[u8]>>; CLASS_BYTES.len()],

@@ -1,4 +1,4 @@
-//! How much a source may send: token buckets by network and by address.
+//! Rate limits on sources: token buckets by network and by address.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,7 +24,7 @@ const SWEEP_NANOS: u64 = 1_000_000_000;
 /// The remaining tokens of a source.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenBucket {
-    /// Below zero after a packet that was larger than what was left.
+    /// Below zero after a packet that was larger than the remaining tokens.
     left: i64,
     /// Nanoseconds up to which `left` is right.
     at: u64,

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::bind::{BindFault, other};
+use crate::bind::{BindErrorKind, other};
 use crate::sys;
 
 /// Identity of a file, regardless of its path.
@@ -74,13 +74,13 @@ impl Drop for SocketFile {
 
 /// Removes a socket file on which no one listens any more. Anything else that is in the way is an error and is left
 /// as it is.
-pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindFault> {
+pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindErrorKind> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found.file_type(),
         Err(error) => {
             return match error.kind() {
                 io::ErrorKind::NotFound => Ok(()),
-                _ => Err(file_fault("stat", path, error)),
+                _ => Err(file_error("stat", path, error)),
             };
         }
     };
@@ -92,13 +92,13 @@ pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindFault> {
             () if found.is_file() => "a regular file",
             () => "a device",
         };
-        return Err(BindFault::NotASocket { found });
+        return Err(BindErrorKind::NotASocket { found });
     }
     if someone_listens(path, kind)? {
-        return Err(BindFault::SocketInUse);
+        return Err(BindErrorKind::SocketInUse);
     }
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_fault("remove", path, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error("remove", path, error)),
         _ => Ok(()),
     }
 }
@@ -106,15 +106,15 @@ pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindFault> {
 const STICKY: u32 = 0o1000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Whether the socket's directory is one, and what is to be said when users other than root and this one may write there:
-/// they can put something else in the socket's place and get what is sent to it. With `make_sticky` a directory of root's gets
+/// Checks that the socket's directory is one, and warns if users other than root and this one may write there:
+/// they can replace the socket and receive its packets. With `make_sticky` a directory of root's gets
 /// the sticky bit that keeps them from it.
 ///
 /// # Errors
 ///
-/// [`BindFault::OthersMayWrite`] when that would give them rights of root, and nothing keeps them from replacing files of
+/// [`BindErrorKind::OthersMayWrite`] when that would give them rights of root, and nothing keeps them from replacing files of
 /// others.
-pub fn check_directory(path: &Path, make_sticky: bool) -> Result<Option<String>, BindFault> {
+pub fn check_directory(path: &Path, make_sticky: bool) -> Result<Option<String>, BindErrorKind> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     // A path without a slash is in the directory that the process runs in.
     let directory = if directory.as_os_str().is_empty() {
@@ -122,20 +122,20 @@ pub fn check_directory(path: &Path, make_sticky: bool) -> Result<Option<String>,
     } else {
         directory
     };
-    let found = fs::metadata(directory).map_err(|error| file_fault("stat", path, error))?;
+    let found = fs::metadata(directory).map_err(|error| file_error("stat", path, error))?;
     if !found.is_dir() {
-        return Err(BindFault::NotADirectory(directory.to_owned()));
+        return Err(BindErrorKind::NotADirectory(directory.to_owned()));
     }
     let (mut mode, owner, user) = (found.mode() & 0o7777, found.uid(), sys::effective_user());
     if mode & WRITABLE_BY_OTHERS == 0 && [0, user].contains(&owner) {
         return Ok(None);
     }
     if (user, owner) == (0, 0) && mode & STICKY == 0 && make_sticky {
-        mode = set_sticky(directory).map_err(|error| file_fault("chmod +t", path, error))?;
+        mode = set_sticky(directory).map_err(|error| file_error("chmod +t", path, error))?;
     }
     if user == 0 && mode & STICKY == 0 {
         let directory = directory.to_owned();
-        return Err(BindFault::OthersMayWrite {
+        return Err(BindErrorKind::OthersMayWrite {
             directory,
             mode,
             owner,
@@ -169,15 +169,15 @@ fn set_sticky(directory: &Path) -> io::Result<u32> {
 }
 
 /// Only a refused connection proves that no process has the socket open. Any other error proves nothing.
-fn someone_listens(path: &Path, kind: libc::c_int) -> Result<bool, BindFault> {
-    let probe = sys::socket(libc::AF_UNIX, kind).map_err(BindFault::Exhausted)?;
+fn someone_listens(path: &Path, kind: libc::c_int) -> Result<bool, BindErrorKind> {
+    let probe = sys::socket(libc::AF_UNIX, kind).map_err(BindErrorKind::Exhausted)?;
     match sys::connect_unix(probe.as_fd(), path) {
         Ok(()) => Ok(true),
         Err(error) => match error.raw_os_error() {
             Some(libc::ECONNREFUSED | libc::ENOENT) => Ok(false),
             // Open, but of the other kind; or open, with a full queue.
             Some(libc::EPROTOTYPE | libc::EAGAIN) => Ok(true),
-            _ => Err(file_fault("connect", path, error)),
+            _ => Err(file_error("connect", path, error)),
         },
     }
 }
@@ -193,13 +193,13 @@ pub fn create(
     mode: u32,
     owner: Option<u32>,
     group: Option<u32>,
-) -> Result<SocketFile, BindFault> {
+) -> Result<SocketFile, BindErrorKind> {
     let mode = mode & 0o777;
     sys::preset_mode(fd, mode).map_err(other("fchmod"))?;
     sys::bind_unix(fd, path).map_err(|error| match error.raw_os_error() {
         // Someone was faster between the check and now.
-        Some(libc::EADDRINUSE) => BindFault::SocketInUse,
-        _ => file_fault("bind", path, error),
+        Some(libc::EADDRINUSE) => BindErrorKind::SocketInUse,
+        _ => file_error("bind", path, error),
     })?;
     let (opened, found) = open_created(path)?;
     // From here on the file is removed again if anything fails.
@@ -209,43 +209,43 @@ pub fn create(
         kept: false,
     };
     if owner.is_some() || group.is_some() {
-        sys::change_owner(opened.as_fd(), owner, group).map_err(|error| file_fault("chown", path, error))?;
+        sys::change_owner(opened.as_fd(), owner, group).map_err(|error| file_error("chown", path, error))?;
     }
     let found = opened
         .metadata()
-        .map_err(|error| file_fault("stat", path, error))?;
+        .map_err(|error| file_error("stat", path, error))?;
     if found.mode() & 0o7777 != mode {
         // The process mask took bits away, or the change of owner did.
         let opened = format!("/proc/self/fd/{}", opened.as_raw_fd());
         fs::set_permissions(opened, fs::Permissions::from_mode(mode))
-            .map_err(|error| file_fault("chmod", path, error))?;
+            .map_err(|error| file_error("chmod", path, error))?;
     }
     Ok(file)
 }
 
 /// Opens what `bind` has made without following a link. The path may lead to something else already.
-fn open_created(path: &Path) -> Result<(File, fs::Metadata), BindFault> {
+fn open_created(path: &Path) -> Result<(File, fs::Metadata), BindErrorKind> {
     let opened = File::options()
         .read(true)
         .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
         .open(path)
-        .map_err(|error| file_fault("open", path, error))?;
+        .map_err(|error| file_error("open", path, error))?;
     let found = opened
         .metadata()
-        .map_err(|error| file_fault("stat", path, error))?;
+        .map_err(|error| file_error("stat", path, error))?;
     if found.file_type().is_socket() && found.uid() == sys::effective_user() && found.nlink() == 1 {
         Ok((opened, found))
     } else {
-        Err(BindFault::Replaced)
+        Err(BindErrorKind::Replaced)
     }
 }
 
-fn file_fault(operation: &'static str, path: &Path, error: io::Error) -> BindFault {
+fn file_error(operation: &'static str, path: &Path, error: io::Error) -> BindErrorKind {
     let directory = || path.parent().unwrap_or(Path::new("/")).to_owned();
     match error.raw_os_error() {
-        Some(libc::ENOENT) => BindFault::MissingDirectory(directory()),
-        Some(libc::ENOTDIR) => BindFault::NotADirectory(directory()),
-        Some(libc::EACCES | libc::EPERM | libc::EROFS) => BindFault::PermissionDenied { operation },
-        _ => BindFault::Other { operation, error },
+        Some(libc::ENOENT) => BindErrorKind::MissingDirectory(directory()),
+        Some(libc::ENOTDIR) => BindErrorKind::NotADirectory(directory()),
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => BindErrorKind::PermissionDenied { operation },
+        _ => BindErrorKind::Other { operation, error },
     }
 }

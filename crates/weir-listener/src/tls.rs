@@ -17,7 +17,7 @@ use crate::sys;
 /// Bytes of ciphertext taken with one receive call.
 pub const TLS_READ_BYTES: usize = 32 * 1024;
 
-/// How long a client may take to prove that it speaks TLS.
+/// Time limit of the TLS handshake.
 pub const HANDSHAKE_NANOS: u64 = 10_000_000_000;
 
 /// Estimated maximum memory of an encrypted connection: rustls holds up to one record each way, its keys, and the client's certificate.
@@ -26,7 +26,7 @@ pub const TLS_SESSION_BYTES: usize = 48 * 1024;
 /// Longer files are something else.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Where certificates and key are, in PEM.
+/// Files of certificates and key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The certificate that clients are shown, those of intermediate authorities behind it.
@@ -37,7 +37,7 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// Which of the files is not what it should be, and why.
+/// The invalid file, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFileError {
     pub path: PathBuf,
@@ -84,7 +84,7 @@ impl TlsServer {
         self.current().certificate.clone()
     }
 
-    /// How many authorities' certificates there are for clients, and the beginning of their digest.
+    /// Number of authorities for clients' certificates, and the beginning of their digest.
     pub fn client_ca(&self) -> Option<String> {
         self.current().client_ca.clone()
     }
@@ -93,9 +93,9 @@ impl TlsServer {
     ///
     /// # Errors
     ///
-    /// When one cannot be read or does not hold what it should, or key and certificate do not belong together.
+    /// If a file cannot be read or is invalid, or if key and certificate do not match.
     pub fn load(files: &TlsFiles) -> Result<Self, TlsFileError> {
-        let fault = |path: &Path, message: String| TlsFileError {
+        let invalid = |path: &Path, message: String| TlsFileError {
             path: path.to_owned(),
             message,
         };
@@ -104,12 +104,12 @@ impl TlsServer {
         let mut client_ca = None;
         let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?).map_err(|error| {
             let message = format!("holds no private key in PEM (PKCS#8, PKCS#1 or SEC1): {error}");
-            fault(&files.key, message)
+            invalid(&files.key, message)
         })?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|error| fault(&files.certificate, error.to_string()))?;
+            .map_err(|error| invalid(&files.certificate, error.to_string()))?;
         let builder = match &files.client_ca {
             None => builder.with_no_client_auth(),
             Some(path) => {
@@ -119,19 +119,19 @@ impl TlsServer {
                 let plural = if count == 1 { "" } else { "s" };
                 client_ca = Some(format!("{count} certificate{plural}, {digest}"));
                 for certificate in authorities {
-                    roots
-                        .add(certificate)
-                        .map_err(|error| fault(path, format!("holds no authority's certificate: {error}")))?;
+                    roots.add(certificate).map_err(|error| {
+                        invalid(path, format!("holds no authority's certificate: {error}"))
+                    })?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                     .build()
-                    .map_err(|error| fault(path, error.to_string()))?;
+                    .map_err(|error| invalid(path, error.to_string()))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
         let mut config = builder.with_single_cert(chain, key).map_err(|error| {
             let message = format!("does not go with {}: {error}", files.certificate.display());
-            fault(&files.key, message)
+            invalid(&files.key, message)
         })?;
         // Clients of metrics write and do not read. Tickets that one has not read when it closes make its kernel reset the
         // connection and throw away what it had not sent yet.
@@ -159,15 +159,15 @@ fn fingerprint(certificates: &[CertificateDer<'_>]) -> String {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsFileError> {
-    let fault = |message: String| TlsFileError {
+    let invalid = |message: String| TlsFileError {
         path: path.to_owned(),
         message,
     };
-    let found = std::fs::metadata(path).map_err(|error| fault(error.to_string()))?;
+    let found = std::fs::metadata(path).map_err(|error| invalid(error.to_string()))?;
     if !found.is_file() || found.len() > FILE_BYTES_MAX {
-        return Err(fault("is not a file of at most 1 MiB".into()));
+        return Err(invalid("is not a file of at most 1 MiB".into()));
     }
-    std::fs::read(path).map_err(|error| fault(error.to_string()))
+    std::fs::read(path).map_err(|error| invalid(error.to_string()))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
@@ -186,7 +186,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileErro
 
 /// Why a connection could not be encrypted.
 #[derive(Debug)]
-pub enum TlsFault {
+pub enum TlsError {
     /// TLS refused a version, a certificate or a record.
     Tls(rustls::Error),
     /// The data is not valid TLS.
@@ -197,19 +197,19 @@ pub enum TlsFault {
     NoHandshake,
 }
 
-impl fmt::Display for TlsFault {
+impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TlsFault::Tls(error) => error.fmt(f),
-            TlsFault::Unreadable(error) => error.fmt(f),
-            TlsFault::TooMuchAtOnce => f.write_str("it sends more than TLS allows"),
-            TlsFault::NoAnswer(error) => write!(f, "it does not read the answer: {error}"),
-            TlsFault::NoHandshake => f.write_str("no handshake within ten seconds"),
+            TlsError::Tls(error) => error.fmt(f),
+            TlsError::Unreadable(error) => error.fmt(f),
+            TlsError::TooMuchAtOnce => f.write_str("it sends more than TLS allows"),
+            TlsError::NoAnswer(error) => write!(f, "it does not read the answer: {error}"),
+            TlsError::NoHandshake => f.write_str("no handshake within ten seconds"),
         }
     }
 }
 
-impl std::error::Error for TlsFault {}
+impl std::error::Error for TlsError {}
 
 /// The encryption of one connection.
 pub struct TlsSession {
@@ -221,8 +221,8 @@ pub struct TlsSession {
 }
 
 impl TlsSession {
-    pub fn new(server: &TlsServer, now: u64) -> Result<Self, TlsFault> {
-        let mut session = ServerConnection::new(server.current().config.clone()).map_err(TlsFault::Tls)?;
+    pub fn new(server: &TlsServer, now: u64) -> Result<Self, TlsError> {
+        let mut session = ServerConnection::new(server.current().config.clone()).map_err(TlsError::Tls)?;
         // We send nothing but what TLS itself needs.
         session.set_buffer_limit(Some(TLS_READ_BYTES));
         Ok(Self {
@@ -236,14 +236,14 @@ impl TlsSession {
         self.session.is_handshaking()
     }
 
-    /// Takes from the beginning of what was received as much as fits; returns how much. Call [`TlsSession::plain`] until it
+    /// Takes as many of the received bytes as fit, from the beginning; returns their number. Call [`TlsSession::plain`] until it
     /// has nothing before the next.
-    pub fn take(&mut self, mut received: &[u8]) -> Result<usize, TlsFault> {
+    pub fn take(&mut self, mut received: &[u8]) -> Result<usize, TlsError> {
         let before = received.len();
         self.session
             .read_tls(&mut received)
-            .map_err(TlsFault::Unreadable)?;
-        let state = self.session.process_new_packets().map_err(TlsFault::Tls)?;
+            .map_err(TlsError::Unreadable)?;
+        let state = self.session.process_new_packets().map_err(TlsError::Tls)?;
         self.ended |= state.peer_has_closed();
         Ok(before - received.len())
     }

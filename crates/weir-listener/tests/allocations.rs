@@ -61,7 +61,7 @@ fn framed(newline: bool) -> Vec<u8> {
     bytes
 }
 
-/// How much of a first, long frame is sent at a time: so that memory of each size has been in use on all streams at
+/// Bytes of a first, long frame that are sent at a time: so that memory of each size has been in use on all streams at
 /// the same time when counting begins.
 const FIRST_PIECES: [usize; 6] = [20, 100, 500, 2000, 5000, 8100];
 

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 
 use support::{Harness, config};
-use weir_listener::{BindError, BindFault, Framing, ListenerConfig, bind, group_id, user_id};
+use weir_listener::{BindError, BindErrorKind, Framing, ListenerConfig, bind, group_id, user_id};
 
 #[track_caller]
 fn refused(config: &ListenerConfig) -> BindError {
@@ -26,9 +26,9 @@ fn refused(config: &ListenerConfig) -> BindError {
 
 /// Checks the error and that the message says what to do.
 macro_rules! check {
-    ($config:expr, $fault:pat, $remedy:expr) => {
+    ($config:expr, $kind:pat, $remedy:expr) => {
         let error = refused(&$config);
-        assert!(matches!(error.fault, $fault), "{error:?}");
+        assert!(matches!(error.kind, $kind), "{error:?}");
         assert!(error.to_string().contains($remedy), "{error}");
     };
 }
@@ -46,24 +46,24 @@ fn ports_in_use_and_foreign_addresses() {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     check!(
         config(&format!("udp://{}", udp.local_addr().unwrap())),
-        BindFault::PortInUse,
+        BindErrorKind::PortInUse,
         "another port"
     );
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     check!(
         config(&format!("tcp://{}", tcp.local_addr().unwrap())),
-        BindFault::PortInUse,
+        BindErrorKind::PortInUse,
         "ss -tlpn"
     );
     // An address of the block reserved for documentation.
-    check!(config("udp://192.0.2.1:0"), BindFault::NotLocal, "ip address");
+    check!(config("udp://192.0.2.1:0"), BindErrorKind::NotLocal, "ip address");
 }
 
 #[test]
 fn a_port_is_free_again_after_the_listener_is_gone() {
     let first = bind(&config("tcp://127.0.0.1:0")).unwrap();
     let again = config(&first.address().to_string());
-    check!(again, BindFault::PortInUse, "in use");
+    check!(again, BindErrorKind::PortInUse, "in use");
     drop(first);
     bind(&again).unwrap();
 }
@@ -74,20 +74,20 @@ fn settings_that_do_not_fit() {
     wrong.framing = Framing::Newline;
     check!(
         wrong,
-        BindFault::FramingMismatch(Framing::Newline),
+        BindErrorKind::FramingMismatch(Framing::Newline),
         "use datagram"
     );
     let mut wrong = config("tcp://127.0.0.1:0");
     wrong.framing = Framing::Datagram;
     check!(
         wrong,
-        BindFault::FramingMismatch(Framing::Datagram),
+        BindErrorKind::FramingMismatch(Framing::Datagram),
         "length or newline"
     );
     for bytes in [0, 65537] {
         let mut wrong = config("tcp://127.0.0.1:0");
         wrong.max_packet_bytes = bytes;
-        check!(wrong, BindFault::MaxPacketBytes(_), "1 to 65536");
+        check!(wrong, BindErrorKind::MaxPacketBytes(_), "1 to 65536");
     }
 }
 
@@ -101,14 +101,14 @@ fn directories_that_are_none() {
     ] {
         check!(
             address,
-            BindFault::MissingDirectory(_),
+            BindErrorKind::MissingDirectory(_),
             &format!("mkdir -p {}", missing.display())
         );
     }
     fs::write(&missing, "").unwrap();
     check!(
         unixgram(&missing.join("dsd.socket")),
-        BindFault::NotADirectory(_),
+        BindErrorKind::NotADirectory(_),
         "not a directory"
     );
 }
@@ -121,7 +121,7 @@ fn what_is_not_a_socket_is_left_alone() {
     for address in [unixgram(&path), unix(&path)] {
         check!(
             address,
-            BindFault::NotASocket {
+            BindErrorKind::NotASocket {
                 found: "a regular file"
             },
             "left alone"
@@ -132,21 +132,21 @@ fn what_is_not_a_socket_is_left_alone() {
     symlink(&path, &link).unwrap();
     check!(
         unixgram(&link),
-        BindFault::NotASocket {
+        BindErrorKind::NotASocket {
             found: "a symbolic link"
         },
         "left alone"
     );
     check!(
         unixgram(directory.path()),
-        BindFault::NotASocket { found: "a directory" },
+        BindErrorKind::NotASocket { found: "a directory" },
         "left alone"
     );
     let dangling = directory.path().join("dangling");
     symlink(directory.path().join("nowhere"), &dangling).unwrap();
     check!(
         unixgram(&dangling),
-        BindFault::NotASocket {
+        BindErrorKind::NotASocket {
             found: "a symbolic link"
         },
         "left alone"
@@ -168,7 +168,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_refused() {
 
     let live = UnixDatagram::bind(&path).unwrap();
     for address in [unixgram(&path), unix(&path)] {
-        check!(address, BindFault::SocketInUse, "ss -xlp");
+        check!(address, BindErrorKind::SocketInUse, "ss -xlp");
     }
     let sender = UnixDatagram::unbound().unwrap();
     sender.send_to(b"still there", &path).unwrap();
@@ -178,7 +178,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_refused() {
 
     let live = UnixListener::bind(&path).unwrap();
     for address in [unixgram(&path), unix(&path)] {
-        check!(address, BindFault::SocketInUse, "ss -xlp");
+        check!(address, BindErrorKind::SocketInUse, "ss -xlp");
     }
     drop(live);
 }
@@ -291,7 +291,7 @@ fn directories_that_others_may_write_in_are_refused_to_root_and_warned_of() {
         mode(bits);
         for address in [unixgram(&path), unix(&path)] {
             if refused {
-                check!(address, BindFault::OthersMayWrite { .. }, "chmod +t");
+                check!(address, BindErrorKind::OthersMayWrite { .. }, "chmod +t");
                 assert!(!path.exists());
                 continue;
             }
@@ -302,7 +302,7 @@ fn directories_that_others_may_write_in_are_refused_to_root_and_warned_of() {
         }
     }
     if root {
-        // What an emptyDir of Kubernetes is, without and with a group of its own.
+        // An emptyDir of Kubernetes, without and with a group of its own.
         for bits in [0o777, 0o2777, 0o775] {
             mode(bits);
             let mut sticky = unixgram(&path);
@@ -322,7 +322,7 @@ fn directories_that_others_may_write_in_are_refused_to_root_and_warned_of() {
         std::os::unix::fs::chown(directory.path(), Some(12345), None).unwrap();
         check!(
             sticky,
-            BindFault::OthersMayWrite { owner: 12345, .. },
+            BindErrorKind::OthersMayWrite { owner: 12345, .. },
             "chown root"
         );
         assert_eq!(fs::metadata(directory.path()).unwrap().mode() & 0o7777, 0o777);
@@ -330,7 +330,7 @@ fn directories_that_others_may_write_in_are_refused_to_root_and_warned_of() {
         std::os::unix::fs::chown(directory.path(), Some(12345), None).unwrap();
         check!(
             unixgram(&path),
-            BindFault::OthersMayWrite { owner: 12345, .. },
+            BindErrorKind::OthersMayWrite { owner: 12345, .. },
             "chown root"
         );
     }
@@ -379,12 +379,12 @@ fn child_without_permissions() {
     let path = directory.join("dsd.socket");
     check!(
         unixgram(&path),
-        BindFault::PermissionDenied { operation: "bind" },
+        BindErrorKind::PermissionDenied { operation: "bind" },
         "write permission in"
     );
     check!(
         unixgram(&live),
-        BindFault::PermissionDenied { operation: "connect" },
+        BindErrorKind::PermissionDenied { operation: "connect" },
         "write permission in"
     );
     let own = tempfile::tempdir().unwrap();
@@ -392,7 +392,7 @@ fn child_without_permissions() {
     given_away.socket_owner = Some(0);
     check!(
         given_away,
-        BindFault::PermissionDenied { operation: "chown" },
+        BindErrorKind::PermissionDenied { operation: "chown" },
         "CAP_CHOWN"
     );
     assert!(!own.path().join("dsd.socket").exists(), "nothing is left behind");

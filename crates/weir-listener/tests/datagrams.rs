@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use support::{Harness, config};
-use weir_listener::{Address, BindFault, EventLoop, ListenerConfig, ListenerId, bind, bind_group};
+use weir_listener::{Address, BindErrorKind, EventLoop, ListenerConfig, ListenerId, bind, bind_group};
 use weir_listener::{ListenerCounter, LoopCounter};
 
 /// A socket that overflows soon, however much this machine gives one by default.
@@ -246,7 +246,7 @@ fn attached_descriptors_are_closed_and_the_packet_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     for pass_credentials in [false, true] {
         let mut harness = Harness::new();
-        // The UDP listener makes the ring ask for drop counters now and then.
+        // The UDP listener makes the ring ask for drop counters at intervals.
         harness.listen(&config("udp://127.0.0.1:0"));
         let path = directory.path().join("dsd.socket");
         let mut asked = config(&format!("unixgram://{}", path.display()));
@@ -305,7 +305,7 @@ fn sockets_of_a_group_share_the_port_and_see_every_packet_once() {
     let address = harness.address(ids[0]).to_string();
     let error = bind_group(&config(&address), 2).err().unwrap();
     assert!(
-        matches!(error.fault, BindFault::PortInUse),
+        matches!(error.kind, BindErrorKind::PortInUse),
         "a second agent must not take part of it: {error}"
     );
 }
@@ -355,7 +355,7 @@ fn batches_of_long_datagrams_are_short() {
     let mut events = EventLoop::new(64).unwrap();
     let socket = bind(&config(&format!("unixgram://{}", path.display()))).unwrap();
     events.add(socket, ListenerId(0)).unwrap();
-    // What is queued counts against the sender's buffer, so one sender cannot fill the queue with long ones.
+    // Queued datagrams count against the sender's buffer, so one sender cannot fill the queue with long ones.
     let senders: Vec<UnixDatagram> = (0..12).map(|_| UnixDatagram::unbound().unwrap()).collect();
     let mut batches = |length: usize| {
         let mut sent = 0;

@@ -101,7 +101,7 @@ impl Counter {
     }
 }
 
-/// What a sender got rid of.
+/// Counts of a sender.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     /// Packets the kernel took completely.
@@ -116,7 +116,7 @@ fn frame(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_le_bytes(), bytes].concat()
 }
 
-/// Sends as fast as it goes until told to stop or until the other side refuses.
+/// Sends at full speed until stopped or until the other side refuses.
 /// `begun` is the number of packets it has begun to send.
 fn flood(
     address: Address,
@@ -252,7 +252,7 @@ fn drain_under_load(config: &ListenerConfig, length: usize) -> (Counter, Listene
             "no new connections"
         );
     }
-    // What is sent now is refused, and must neither be received nor be missing, even where there is room again.
+    // Datagrams sent now are refused. They must be neither received nor counted as lost, even if there is room again.
     counter.turn();
     let refused_since = Instant::now();
     while refused_since.elapsed() < Duration::from_millis(30) && senders.iter().any(|s| !s.is_finished()) {
@@ -361,7 +361,7 @@ fn a_drain_reads_all_of_every_stream() {
     }
 }
 
-/// A peer over TCP that never ends is cut off after a second, and what its kernel was told to be taken has been handed over.
+/// A peer over TCP that never ends is cut off after a second, and all acknowledged data has been handed over.
 #[test]
 fn a_drain_does_not_wait_for_a_peer_that_never_ends() {
     let length = 3000;
@@ -435,7 +435,7 @@ fn silent_twin(stream: &TcpStream) -> TcpStream {
     twin
 }
 
-/// Whether an earlier write has already been told of the reset.
+/// Whether an earlier write has already reported the reset.
 fn peer_knows(peer: &mut TcpStream) -> bool {
     peer.write(b"lost").is_err()
 }

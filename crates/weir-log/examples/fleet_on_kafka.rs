@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use weir_broker::Broker;
 use weir_log::{Brokers, KafkaLog, unix_milliseconds};
-use weir_merge::{Append, Closed, Log, Occasion, Owner, Plan, Publisher, Settings, delay_ms};
+use weir_merge::{Append, BucketResult, Log, Occasion, Owner, Plan, Publisher, Settings, delay_ms};
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 use weir_state::{
@@ -81,7 +81,7 @@ fn main() {
     report(&arrivals, states, killed);
 }
 
-/// What owners spent on buckets, clients of Kafka included.
+/// CPU time that owners spent on buckets, clients of Kafka included.
 #[derive(Default)]
 struct Cost {
     spent: Duration,
@@ -290,7 +290,7 @@ fn arrivals(address: &str, partitions: u32, last: i64) -> Arrivals {
             let results = log.results(partition, from[partition as usize], 1 << 20);
             for (number, bytes) in results.expect("results") {
                 from[partition as usize] = number + 1;
-                let (closed, _) = Closed::decode(&bytes).expect("a result");
+                let (closed, _) = BucketResult::decode(&bytes).expect("a result");
                 let of = arrivals.entry(closed.bucket_start).or_default();
                 let (_, states) = of.entry(partition).or_insert((unix_milliseconds(), 0));
                 if closed.part == 0 {

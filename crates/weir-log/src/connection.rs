@@ -33,7 +33,7 @@ pub struct Brokers {
     pub sasl: Option<Sasl>,
     /// Timeout of one call.
     pub timeout: Duration,
-    /// How long an owner may be silent before its partitions go to others. Brokers accept 6 s to 5 min by default.
+    /// Longest silence of an owner before its partitions go to others. Brokers accept 6 s to 5 min by default.
     pub session_timeout: Duration,
 }
 

@@ -20,7 +20,7 @@ pub enum Error {
         line: usize,
         what: &'static str,
     },
-    #[error("partition {partition}: {what} {number} has another form than this program writes")]
+    #[error("partition {partition}: {what} {number} does not have this program's format")]
     Form {
         partition: u32,
         what: &'static str,
@@ -31,13 +31,13 @@ pub enum Error {
     #[error("a record of {bytes} bytes; at most {max} are allowed")]
     TooLarge { bytes: usize, max: usize },
     #[error(
-        "this program was built without the client of Apache Kafka, which the package `weir-kafka` has; a log can be a directory"
+        "this program was built without the Kafka client: install the package `weir-kafka`, or use a directory as the log"
     )]
     NoKafka,
     /// The brokers refuse the record permanently: a retry changes nothing.
     #[error("{doing}: {what}")]
     Refused { doing: String, what: String },
-    /// The brokers did not do what was requested.
+    /// The brokers refused a request.
     #[error("{doing}: {what}")]
     Kafka { doing: String, what: String },
 }

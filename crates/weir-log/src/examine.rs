@@ -1,24 +1,24 @@
-//! A look at a log for people who ask why nothing arrives. Nothing is made or changed.
+//! A look at a log for users who ask why nothing arrives. Nothing is made or changed.
 
 use crate::{Connection, Error};
 
-/// What a log shows.
+/// Facts about a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// How many brokers there are; a directory has none.
+pub struct LogFacts {
+    /// Number of brokers; a directory has none.
     pub brokers: usize,
     /// `None`: there is no topic yet.
     pub partitions: Option<u32>,
-    /// Whether the brokers stamp what comes; `None`: they do not say.
+    /// Whether the brokers stamp messages; `None` if unknown.
     pub is_stamped: Option<bool>,
 }
 
-/// What keeps a client from the brokers.
+/// The obstacle between a client and the brokers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// Nobody answers there.
+    /// The address does not answer.
     Address,
-    /// They answer, and TLS does not come about.
+    /// The brokers answer, but the TLS handshake fails.
     Tls,
     /// They do not accept who we are.
     Login,
@@ -54,9 +54,9 @@ impl Obstacle {
 }
 
 /// Looks at brokers and topics.
-pub fn examine(connection: &Connection) -> Result<Seen, Error> {
+pub fn examine(connection: &Connection) -> Result<LogFacts, Error> {
     match connection {
-        Connection::Directory { partitions, .. } => Ok(Seen {
+        Connection::Directory { partitions, .. } => Ok(LogFacts {
             brokers: 0,
             partitions: Some(*partitions),
             is_stamped: Some(true),

@@ -29,7 +29,7 @@ pub fn unix_milliseconds() -> i64 {
 
 /// A record in a file.
 #[derive(Serialize, Deserialize)]
-struct Kept<'a> {
+struct StoredRecord<'a> {
     appended: i64,
     sent: i64,
     bytes: &'a [u8],
@@ -66,7 +66,7 @@ pub struct FileLog {
     /// Lock of the process that owns all partitions.
     owning: Option<File>,
     /// Partitions already reported to their owner.
-    told: usize,
+    reported: usize,
 }
 
 impl FileLog {
@@ -93,7 +93,7 @@ impl FileLog {
             file_bytes_max,
             partitions: Vec::new(),
             owning: None,
-            told: 0,
+            reported: 0,
         };
         log.follow_plan()?;
         Ok(log)
@@ -178,7 +178,7 @@ impl Log for FileLog {
         let appended = (self.clock)();
         let partition = self.partition(partition)?;
         let _appending = lock(&partition.appending)?;
-        let kept = Kept {
+        let kept = StoredRecord {
             appended,
             sent,
             bytes,
@@ -196,8 +196,8 @@ impl Log for FileLog {
                 Err(std::fs::TryLockError::Error(error)) => return Err(Error::io(&path)(error)),
             }
         }
-        let new = self.told..self.partitions.len();
-        self.told = new.end;
+        let new = self.reported..self.partitions.len();
+        self.reported = new.end;
         let assigned = new.map(|partition| Assignment::Assigned {
             partition: partition as u32,
             generation: 0,
@@ -303,7 +303,7 @@ impl Log for FileLog {
 }
 
 fn message(partition: u32, (offset, frame): &Numbered) -> Result<Message, Error> {
-    let kept: Kept = kept(partition, "record", *offset, frame)?;
+    let kept: StoredRecord = kept(partition, "record", *offset, frame)?;
     Ok(Message {
         offset: *offset,
         appended: kept.appended,

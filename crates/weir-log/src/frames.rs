@@ -22,15 +22,15 @@ pub(crate) type Numbered = (u64, Vec<u8>);
 pub(crate) struct Frames {
     directory: PathBuf,
     file_bytes_max: u64,
-    /// Where the last read ended, and where the last frame ended: the next call often continues there.
-    reading: Option<Place>,
-    ending: Option<Place>,
+    /// End of the last read, and end of the last frame: the next call often continues there.
+    reading: Option<FramePosition>,
+    ending: Option<FramePosition>,
     /// Invalid bytes that were moved to files of their own.
     pub torn_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct FramePosition {
     /// Number of the file's first frame.
     file: u64,
     /// Number and position of the next frame.
@@ -39,7 +39,7 @@ struct Place {
 }
 
 /// Contents at a position of a file.
-enum Found {
+enum FrameRead {
     Frame(Vec<u8>),
     /// The file ends here, or in the middle of an incomplete frame.
     End,
@@ -97,7 +97,7 @@ impl Frames {
             let (path, mut open) = self.open_file(file)?;
             loop {
                 match read_frame(&mut open, place.at).map_err(Error::io(&path))? {
-                    Found::Frame(frame) => {
+                    FrameRead::Frame(frame) => {
                         place.at += HEAD_BYTES + frame.len() as u64;
                         place.next += 1;
                         if place.next <= next {
@@ -108,10 +108,10 @@ impl Frames {
                         next = place.next;
                     }
                     // The next process that appends repairs the end of the last file.
-                    Found::End | Found::Broken(_) if following.is_none() => break,
-                    Found::End | Found::Broken(_) if following == Some(place.next) => break,
-                    Found::End => return Err(damaged(path, place.at, "it ends too early")),
-                    Found::Broken(what) => return Err(damaged(path, place.at, what)),
+                    FrameRead::End | FrameRead::Broken(_) if following.is_none() => break,
+                    FrameRead::End | FrameRead::Broken(_) if following == Some(place.next) => break,
+                    FrameRead::End => return Err(damaged(path, place.at, "it ends too early")),
+                    FrameRead::Broken(what) => return Err(damaged(path, place.at, what)),
                 }
                 if bytes >= bytes_max {
                     break;
@@ -137,13 +137,13 @@ impl Frames {
     }
 
     /// The end of the last file.
-    fn last_place(&mut self) -> Result<Option<Place>, Error> {
+    fn last_place(&mut self) -> Result<Option<FramePosition>, Error> {
         let Some(&file) = self.files()?.last() else {
             return Ok(None);
         };
         let mut place = place_in(self.ending, file, u64::MAX);
         let (path, mut open) = self.open_file(file)?;
-        while let Found::Frame(frame) = read_frame(&mut open, place.at).map_err(Error::io(&path))? {
+        while let FrameRead::Frame(frame) = read_frame(&mut open, place.at).map_err(Error::io(&path))? {
             place.at += HEAD_BYTES + frame.len() as u64;
             place.next += 1;
         }
@@ -159,13 +159,13 @@ impl Frames {
                 max: FRAME_BYTES_MAX,
             });
         }
-        let mut place = self.last_place()?.unwrap_or(Place {
+        let mut place = self.last_place()?.unwrap_or(FramePosition {
             file: 0,
             next: 0,
             at: 0,
         });
         if place.at >= self.file_bytes_max {
-            place = Place {
+            place = FramePosition {
                 file: place.next,
                 next: place.next,
                 at: 0,
@@ -219,8 +219,8 @@ impl Frames {
 }
 
 /// A known position in this file at or before a number, or the beginning of the file.
-fn place_in(known: Option<Place>, file: u64, next: u64) -> Place {
-    let start = Place {
+fn place_in(known: Option<FramePosition>, file: u64, next: u64) -> FramePosition {
+    let start = FramePosition {
         file,
         next: file,
         at: 0,
@@ -242,10 +242,10 @@ fn framed(frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn read_frame(file: &mut File, at: u64) -> std::io::Result<Found> {
+fn read_frame(file: &mut File, at: u64) -> std::io::Result<FrameRead> {
     let left = file.metadata()?.len().saturating_sub(at);
     if left < HEAD_BYTES {
-        return Ok(Found::End);
+        return Ok(FrameRead::End);
     }
     let mut head = [0; HEAD_BYTES as usize];
     file.seek(SeekFrom::Start(at))?;
@@ -253,15 +253,15 @@ fn read_frame(file: &mut File, at: u64) -> std::io::Result<Found> {
     let [len, checksum] =
         [0, 4].map(|at| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]));
     if len == 0 || len as usize > FRAME_BYTES_MAX {
-        return Ok(Found::Broken("no frame has this length"));
+        return Ok(FrameRead::Broken("no frame has this length"));
     }
     if u64::from(len) > left - HEAD_BYTES {
-        return Ok(Found::End);
+        return Ok(FrameRead::End);
     }
     let mut frame = vec![0; len as usize];
     file.read_exact(&mut frame)?;
     match crc32fast::hash(&frame) == checksum {
-        true => Ok(Found::Frame(frame)),
-        false => Ok(Found::Broken("the checksum does not match")),
+        true => Ok(FrameRead::Frame(frame)),
+        false => Ok(FrameRead::Broken("the checksum does not match")),
     }
 }

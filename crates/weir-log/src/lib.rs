@@ -17,7 +17,7 @@ mod plan;
 pub use any::AnyLog;
 pub use connection::{Brokers, Connection, Mechanism, Sasl, Tls};
 pub use error::Error;
-pub use examine::{Obstacle, Seen, examine};
+pub use examine::{LogFacts, Obstacle, examine};
 pub use file::{Clock, FileLog, unix_milliseconds};
 #[cfg(feature = "kafka")]
 pub use kafka::KafkaLog;

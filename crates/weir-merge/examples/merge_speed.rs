@@ -6,10 +6,12 @@
 
 use std::time::Duration;
 
-use weir_merge::{Closed, Merge, Message, Plan, Published, Publisher, SeriesPlace, Settings};
+use weir_merge::{BucketResult, Merge, Message, Plan, Published, Publisher, SeriesPlace, Settings};
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
-use weir_state::{AgentId, Distribution, ExactSum, Facts, Gauge, Identity, Members, Named, Samples, State};
+use weir_state::{
+    AgentId, Distribution, ExactSum, Facts, Gauge, Identity, Members, Samples, SeriesName, State,
+};
 
 const START: i64 = 1_700_000_000;
 
@@ -97,7 +99,7 @@ fn publish(
     assert_eq!(closing.too_large.series, 0);
     publisher.begin(START + 10, 10, plan);
     let find = |identity: &Identity| {
-        let named = Named {
+        let named = SeriesName {
             name: &identity.name,
             host: identity.host.as_deref(),
             integration: identity.integration.as_deref(),
@@ -153,7 +155,7 @@ fn main() {
         snapshot = commit.snapshot.len();
         merged += merge.ledger().merged;
         for result in &commit.results {
-            results += Closed::decode(result).expect("a result").1.len();
+            results += BucketResult::decode(result).expect("a result").1.len();
         }
     }
     let states = (agents * series) as u64;

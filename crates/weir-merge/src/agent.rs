@@ -6,14 +6,14 @@ use std::ops::Bound::{Excluded, Unbounded};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::{Ledger, Missing};
-use crate::sequence::{Place, Sequence, Verdict};
+use crate::sequence::{RecordCheck, RecordFacts, Sequence};
 use crate::snapshot::COUNT_MAX;
 
 /// Epochs (starts) of an agent that are distinguished. With more the oldest is closed.
 const EPOCHS_MAX: usize = 64;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Agent {
+pub(crate) struct AgentEpochs {
     epochs: BTreeMap<u64, Epoch>,
     /// Earlier epochs are closed: their records are refused.
     first_epoch: u64,
@@ -45,7 +45,7 @@ pub(crate) enum End {
     Quarantined,
 }
 
-impl Agent {
+impl AgentEpochs {
     /// Whether a saved state is plausible.
     pub fn is_possible(&self) -> bool {
         let counts = [
@@ -66,7 +66,7 @@ impl Agent {
     }
 
     /// `None`: the epoch is closed.
-    pub fn look(&self, epoch: u64, place: &Place) -> Option<Verdict> {
+    pub fn look(&self, epoch: u64, place: &RecordFacts) -> Option<RecordCheck> {
         if epoch < self.first_epoch {
             return None;
         }
@@ -77,7 +77,7 @@ impl Agent {
     }
 
     /// Records a new record.
-    pub fn take(&mut self, epoch: u64, place: &Place) {
+    pub fn take(&mut self, epoch: u64, place: &RecordFacts) {
         let mine = self.epochs.entry(epoch).or_insert_with(|| Epoch {
             first_bucket: place.bucket,
             ..Epoch::default()
@@ -103,7 +103,7 @@ impl Agent {
     }
 
     /// Makes the fate of a record final.
-    pub fn settle(&mut self, epoch: u64, place: &Place, end: End) {
+    pub fn settle(&mut self, epoch: u64, place: &RecordFacts, end: End) {
         match end {
             End::Merged => self.merged += place.states,
             End::Late => self.late += place.states,

@@ -4,7 +4,7 @@
 //! closes buckets, and returns commits: results, marks of merged records, and the offset to continue with. Every owner that reads the same
 //! log from there produces the same bytes. An [`Owner`] does this for the partitions that a [`Log`] assigns to it.
 //!
-//! What this crate never does: I/O, read a clock, or infer from its arrival that a record is new.
+//! This crate never does I/O, reads a clock, or infers from its arrival that a record is new.
 
 mod agent;
 mod bucket;
@@ -22,10 +22,10 @@ mod texts;
 
 pub use ledger::{Interval, Ledger, Missing};
 pub use log::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Quarantined};
-pub use merge::{Counts, Merge, Outcome, Reason, Refused, Settings};
-pub use owner::{Owner, Turn};
+pub use merge::{Counts, Merge, MergeOutcome, QuarantineReason, QuarantinedRecord, Settings};
+pub use owner::{Owner, OwnerTurn};
 pub use plan::{Plan, partition_of};
 pub use publisher::{Closing, Published, Publisher, SeriesPlace, delay_ms};
-pub use results::{Closed, Occasion, ResultError};
+pub use results::{BucketResult, Occasion, ResultError};
 pub use snapshot::SnapshotError;
 pub use stream::{LastClosed, StreamStatus};

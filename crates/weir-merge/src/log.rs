@@ -60,12 +60,12 @@ pub struct Quarantined {
 /// A commit: all of it becomes visible at once, or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// Encoded [`crate::Closed`], in order.
+    /// Encoded [`crate::BucketResult`], in order.
     pub results: Vec<Vec<u8>>,
     pub quarantined: Vec<Quarantined>,
     /// Replaces the previous snapshot.
     pub snapshot: Vec<u8>,
-    /// Where the next owner starts to read.
+    /// Start position of the next owner.
     pub offset: u64,
 }
 
@@ -82,7 +82,7 @@ pub enum CommitError<E: std::error::Error + 'static> {
 pub trait Log {
     type Error: std::error::Error + 'static;
 
-    /// How series are divided among partitions.
+    /// Division of series among partitions.
     fn plan(&mut self) -> Result<Plan, Self::Error>;
 
     /// Appends a record to a partition and returns its offset. After an error the record may or may not be in the log.

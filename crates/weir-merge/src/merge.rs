@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use weir_state::{AgentId, Bounds, Header, Publication, Record};
 
 use crate::Plan;
-use crate::agent::{Agent, End};
+use crate::agent::{AgentEpochs, End};
 use crate::bucket::Room;
 use crate::ledger::{Ledger, Missing};
 use crate::log::{Commit, Message, Quarantined};
-use crate::results::{Closed, Occasion};
-use crate::sequence::{Place, Verdict};
+use crate::results::{BucketResult, Occasion};
+use crate::sequence::{RecordCheck, RecordFacts};
 use crate::snapshot::{COUNT_MAX, SavedStream, Snapshot, SnapshotError};
-use crate::stream::{Open, Stream, StreamKey, StreamStatus};
+use crate::stream::{PendingBucket, Stream, StreamKey, StreamStatus};
 
 /// Maximum tenants and widths of one partition. Senders choose these names.
 const STREAMS_MAX: usize = 256;
@@ -28,7 +28,7 @@ const AGENT_BYTES: usize = 600;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub plan: Plan,
-    /// How long after its end a bucket waits for missing agents.
+    /// Time that a bucket waits for missing agents after its end.
     pub grace: i64,
     /// Maximum difference of an agent's clock from the log's.
     pub max_skew: i64,
@@ -60,7 +60,7 @@ impl Default for Settings {
 
 /// Why a record was not merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
+pub enum QuarantineReason {
     #[error("not a record: {0}")]
     Unreadable(weir_state::Error),
     #[error("a record that was not published for a fleet")]
@@ -81,7 +81,7 @@ pub enum Reason {
     TooManyStreams,
 }
 
-impl Reason {
+impl QuarantineReason {
     /// Names of all reasons, in the order of [`Counts::quarantined`].
     pub const NAMES: [&str; 9] = [
         "unreadable",
@@ -97,31 +97,31 @@ impl Reason {
 
     fn index(self) -> usize {
         match self {
-            Reason::Unreadable(_) => 0,
-            Reason::Unpublished => 1,
-            Reason::Partitions { .. } => 2,
-            Reason::Clock { .. } => 3,
-            Reason::Future { .. } => 4,
-            Reason::TooOld => 5,
-            Reason::SharedId => 6,
-            Reason::TooManyAgents => 7,
-            Reason::TooManyStreams => 8,
+            QuarantineReason::Unreadable(_) => 0,
+            QuarantineReason::Unpublished => 1,
+            QuarantineReason::Partitions { .. } => 2,
+            QuarantineReason::Clock { .. } => 3,
+            QuarantineReason::Future { .. } => 4,
+            QuarantineReason::TooOld => 5,
+            QuarantineReason::SharedId => 6,
+            QuarantineReason::TooManyAgents => 7,
+            QuarantineReason::TooManyStreams => 8,
         }
     }
 }
 
 /// A quarantined record. The commit has its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct QuarantinedRecord {
     pub offset: u64,
     /// `None`: unknown.
     pub agent: Option<AgentId>,
-    pub reason: Reason,
+    pub reason: QuarantineReason,
 }
 
 /// Result of adding a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum MergeOutcome {
     Merged,
     /// Its bucket was closed: it goes into a correction.
     Late,
@@ -129,7 +129,7 @@ pub enum Outcome {
     Repeat,
     /// The log returned it before.
     Seen,
-    Quarantined(Reason),
+    Quarantined(QuarantineReason),
 }
 
 /// Counts of one partition since it was first read; in records unless stated otherwise. Records that a new owner reads again are not
@@ -139,7 +139,7 @@ pub struct Counts {
     pub merged: u64,
     pub late: u64,
     pub repeats: u64,
-    /// By [`Reason::NAMES`].
+    /// By [`QuarantineReason::NAMES`].
     pub quarantined: [u64; 9],
     pub closed_buckets: u64,
     pub corrections: u64,
@@ -182,13 +182,13 @@ pub struct Merge {
     time: i64,
     /// Set while the agents are not known yet. Until then buckets close only at the end of their grace period.
     known_from: Option<i64>,
-    agents: BTreeMap<AgentId, Agent>,
+    agents: BTreeMap<AgentId, AgentEpochs>,
     streams: BTreeMap<StreamKey, Stream>,
     counts: Counts,
     ready: Vec<Vec<u8>>,
     quarantined: Vec<Quarantined>,
     /// The newest quarantined records.
-    refused: VecDeque<Refused>,
+    refused: VecDeque<QuarantinedRecord>,
 }
 
 impl Merge {
@@ -243,9 +243,9 @@ impl Merge {
     }
 
     /// Adds the next message.
-    pub fn add(&mut self, message: &Message) -> Outcome {
+    pub fn add(&mut self, message: &Message) -> MergeOutcome {
         if message.offset < self.next {
-            return Outcome::Seen;
+            return MergeOutcome::Seen;
         }
         self.next = message.offset + 1;
         self.pass(message.appended);
@@ -272,14 +272,14 @@ impl Merge {
             .get_or_insert(now.saturating_add(self.settings.grace * 1000));
     }
 
-    fn take(&mut self, message: &Message) -> Outcome {
+    fn take(&mut self, message: &Message) -> MergeOutcome {
         let record = match Record::decode(&message.bytes) {
             Ok(record) => record,
-            Err(error) => return Outcome::Quarantined(Reason::Unreadable(error)),
+            Err(error) => return MergeOutcome::Quarantined(QuarantineReason::Unreadable(error)),
         };
         let header = &record.header;
         let Some(publication) = header.publication else {
-            return Outcome::Quarantined(Reason::Unpublished);
+            return MergeOutcome::Quarantined(QuarantineReason::Unpublished);
         };
         let place = place(&record, publication, &message.bytes);
         let key = StreamKey {
@@ -298,60 +298,65 @@ impl Merge {
         match wrong {
             Some(reason) => {
                 agent.settle(header.epoch, &place, End::Quarantined);
-                Outcome::Quarantined(reason)
+                MergeOutcome::Quarantined(reason)
             }
             None => self.merge(key, message.offset, &record, place),
         }
     }
 
     /// Checks that the record is new, and that there is room for its agent and stream.
-    fn admit(&mut self, key: &StreamKey, header: &Header, place: &Place) -> Result<(), Outcome> {
-        let refuse = |reason| Err(Outcome::Quarantined(reason));
+    fn admit(&mut self, key: &StreamKey, header: &Header, place: &RecordFacts) -> Result<(), MergeOutcome> {
+        let refuse = |reason| Err(MergeOutcome::Quarantined(reason));
         let stream = self.streams.get(key);
         if stream.is_none() && self.streams.len() >= STREAMS_MAX {
-            return refuse(Reason::TooManyStreams);
+            return refuse(QuarantineReason::TooManyStreams);
         }
         let frontier = stream.and_then(|stream| stream.frontier);
         if frontier.is_some_and(|frontier| place.bucket < frontier.saturating_sub(self.settings.horizon)) {
-            return refuse(Reason::TooOld);
+            return refuse(QuarantineReason::TooOld);
         }
         let Some(agent) = self.agents.get_mut(&header.agent) else {
             return match self.agents.len() < self.settings.agents_max {
                 true => Ok(()),
-                false => refuse(Reason::TooManyAgents),
+                false => refuse(QuarantineReason::TooManyAgents),
             };
         };
         match agent.look(header.epoch, place) {
-            None => refuse(Reason::TooOld),
-            Some(Verdict::New) => Ok(()),
-            Some(Verdict::Repeat) => Err(Outcome::Repeat),
-            Some(Verdict::Contradiction) => refuse(Reason::SharedId),
+            None => refuse(QuarantineReason::TooOld),
+            Some(RecordCheck::New) => Ok(()),
+            Some(RecordCheck::Repeat) => Err(MergeOutcome::Repeat),
+            Some(RecordCheck::Contradiction) => refuse(QuarantineReason::SharedId),
         }
     }
 
     /// The reason why a valid new record must not be merged.
-    fn wrong(&self, message: &Message, header: &Header, publication: Publication) -> Option<Reason> {
+    fn wrong(
+        &self,
+        message: &Message,
+        header: &Header,
+        publication: Publication,
+    ) -> Option<QuarantineReason> {
         let max_skew = self.settings.max_skew;
         let ahead = message.sent.saturating_sub(message.appended) / 1000;
         let future = header.bucket_start.saturating_sub(message.appended / 1000);
         let expected = self.settings.plan.at(header.bucket_start);
         if ahead.abs() > max_skew {
-            return Some(Reason::Clock { seconds: ahead });
+            return Some(QuarantineReason::Clock { seconds: ahead });
         }
         if future > max_skew {
-            return Some(Reason::Future { seconds: future });
+            return Some(QuarantineReason::Future { seconds: future });
         }
-        (publication.partitions != expected).then_some(Reason::Partitions {
+        (publication.partitions != expected).then_some(QuarantineReason::Partitions {
             found: publication.partitions,
             expected,
         })
     }
 
-    fn merge(&mut self, key: StreamKey, offset: u64, record: &Record, place: Place) -> Outcome {
+    fn merge(&mut self, key: StreamKey, offset: u64, record: &Record, place: RecordFacts) -> MergeOutcome {
         let (room, bounds) = self.room();
         let header = &record.header;
         let stream = self.streams.entry(key).or_default();
-        stream.heard(header);
+        stream.note_agent(header);
         let is_late = stream.is_closed(header.bucket_start);
         let buckets = match is_late {
             true => &mut stream.corrections,
@@ -360,15 +365,15 @@ impl Merge {
         let seed = self.settings.hash_seed;
         let open = buckets
             .entry(header.bucket_start)
-            .or_insert_with(|| Open::new(seed, offset));
+            .or_insert_with(|| PendingBucket::new(seed, offset));
         let added = open.bucket.add(record, room, &bounds);
         open.added.overflowed += added.overflowed;
         open.added.dropped += added.dropped;
         open.last_offset = offset;
         open.records.push((header.agent, header.epoch, place));
         match is_late {
-            true => Outcome::Late,
-            false => Outcome::Merged,
+            true => MergeOutcome::Late,
+            false => MergeOutcome::Merged,
         }
     }
 
@@ -395,12 +400,12 @@ impl Merge {
         self.agents.len() * AGENT_BYTES + streams.sum::<usize>()
     }
 
-    fn count(&mut self, message: &Message, outcome: Outcome) {
+    fn count(&mut self, message: &Message, outcome: MergeOutcome) {
         match outcome {
             // Counted when they are settled.
-            Outcome::Merged | Outcome::Late | Outcome::Seen => {}
-            Outcome::Repeat => self.counts.repeats += 1,
-            Outcome::Quarantined(reason) => {
+            MergeOutcome::Merged | MergeOutcome::Late | MergeOutcome::Seen => {}
+            MergeOutcome::Repeat => self.counts.repeats += 1,
+            MergeOutcome::Quarantined(reason) => {
                 self.counts.quarantined[reason.index()] += 1;
                 self.refuse(message, reason);
                 self.quarantined.push(Quarantined {
@@ -410,23 +415,25 @@ impl Merge {
                 });
             }
         }
-        if matches!(outcome, Outcome::Repeat | Outcome::Quarantined(Reason::SharedId))
-            && let Ok(record) = Record::decode(&message.bytes)
+        if matches!(
+            outcome,
+            MergeOutcome::Repeat | MergeOutcome::Quarantined(QuarantineReason::SharedId)
+        ) && let Ok(record) = Record::decode(&message.bytes)
             && let Some(agent) = self.agents.get_mut(&record.header.agent)
         {
             match outcome {
-                Outcome::Repeat => agent.repeats += 1,
+                MergeOutcome::Repeat => agent.repeats += 1,
                 _ => agent.contradictions += 1,
             }
         }
     }
 
-    fn refuse(&mut self, message: &Message, reason: Reason) {
+    fn refuse(&mut self, message: &Message, reason: QuarantineReason) {
         if self.refused.len() >= REFUSED_MAX {
             self.refused.pop_front();
         }
         let record = Record::decode(&message.bytes).ok();
-        self.refused.push_back(Refused {
+        self.refused.push_back(QuarantinedRecord {
             offset: message.offset,
             agent: record.map(|record| record.header.agent),
             reason,
@@ -434,7 +441,7 @@ impl Merge {
     }
 
     /// The newest quarantined records, the last one at the end.
-    pub fn refused(&self) -> impl Iterator<Item = &Refused> {
+    pub fn refused(&self) -> impl Iterator<Item = &QuarantinedRecord> {
         self.refused.iter()
     }
 
@@ -493,7 +500,7 @@ impl Merge {
     }
 
     /// Encodes a bucket or a correction into results and settles its records.
-    fn finish(&mut self, key: &StreamKey, start: i64, open: Open, occasion: Occasion) {
+    fn finish(&mut self, key: &StreamKey, start: i64, open: PendingBucket, occasion: Occasion) {
         let end = match occasion {
             Occasion::Closed { .. } => End::Merged,
             Occasion::Late { .. } => End::Late,
@@ -509,7 +516,7 @@ impl Merge {
         self.counts.dropped_states += open.added.dropped;
         let table = open.bucket.into_table(self.settings.bounds);
         let bucket = (start, key.width);
-        let (results, too_large) = Closed::encode(&key.tenant, bucket, occasion, states, &table);
+        let (results, too_large) = BucketResult::encode(&key.tenant, bucket, occasion, states, &table);
         self.ready.extend(results);
         self.counts.too_large_series += too_large;
     }
@@ -627,8 +634,8 @@ impl Merge {
     }
 }
 
-fn place(record: &Record, publication: Publication, bytes: &[u8]) -> Place {
-    Place {
+fn place(record: &Record, publication: Publication, bytes: &[u8]) -> RecordFacts {
+    RecordFacts {
         sequence: record.header.sequence,
         states_before: publication.states_before,
         states: record.len() as u64,

@@ -14,11 +14,11 @@ pub struct Owner<L> {
     log: L,
     /// The memory is shared by all held partitions.
     settings: Settings,
-    held: BTreeMap<u32, Held>,
+    held: BTreeMap<u32, HeldPartition>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldPartition {
     generation: u64,
     /// Number of unread messages.
     behind: u64,
@@ -28,7 +28,7 @@ struct Held {
 
 /// Result of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
+pub struct OwnerTurn {
     pub messages: u64,
     pub commits: u64,
     /// Partitions lost to another owner.
@@ -72,10 +72,10 @@ impl<L: Log> Owner<L> {
 
     /// Follows changes of the assignment, then reads and commits a part of each partition. An error in one does not stop the others; the
     /// first error is returned. Uncommitted records are read again.
-    pub fn turn(&mut self) -> Result<Turn, L::Error> {
+    pub fn turn(&mut self) -> Result<OwnerTurn, L::Error> {
         self.follow_assignments()?;
         self.settings.plan = self.log.plan()?;
-        let (mut turn, mut failed) = (Turn::default(), None);
+        let (mut turn, mut failed) = (OwnerTurn::default(), None);
         let partitions: Vec<u32> = self.held.keys().copied().collect();
         let memory = self.settings.memory / partitions.len().max(1);
         for partition in partitions {
@@ -104,7 +104,7 @@ impl<L: Log> Owner<L> {
                     generation,
                 } => {
                     let merge = None;
-                    let held = Held {
+                    let held = HeldPartition {
                         generation,
                         behind: 0,
                         merge,
@@ -125,9 +125,9 @@ impl<L: Log> Owner<L> {
     fn read(
         &mut self,
         partition: u32,
-        held: &mut Held,
+        held: &mut HeldPartition,
         memory: usize,
-        turn: &mut Turn,
+        turn: &mut OwnerTurn,
     ) -> Result<(), CommitError<L::Error>> {
         if held.merge.is_none() {
             held.merge = self.load(partition)?;
@@ -174,7 +174,7 @@ fn take(merge: &mut Merge, mut fetched: Fetched) -> u64 {
         .iter()
         .filter(|message| (before..fetched.next).contains(&message.offset))
         .map(|message| merge.add(message))
-        .filter(|outcome| *outcome != crate::Outcome::Seen)
+        .filter(|outcome| *outcome != crate::MergeOutcome::Seen)
         .count();
     merge.skip_to(fetched.next);
     if fetched.next >= fetched.end {

@@ -52,7 +52,7 @@ impl Plan {
         self.steps.push((from, partitions.max(1)));
     }
 
-    /// What was announced: from which second on, and how many.
+    /// The announced change: the second from which it applies, and the number of partitions.
     pub fn steps(&self) -> impl Iterator<Item = (i64, u32)> {
         self.steps.iter().copied()
     }

@@ -1,7 +1,9 @@
 //! Encodes the series of an agent's bucket, divided among partitions, into records with gap-free numbers.
 
 use weir_protocol::Kind;
-use weir_state::{AgentId, Catalogue, Facts, Header, Identity, Named, Packer, Publication, State, TooLarge};
+use weir_state::{
+    AgentId, Catalogue, Facts, Header, Identity, Packer, Publication, SeriesName, State, TooLarge,
+};
 
 use crate::plan::{Plan, partition_of};
 
@@ -42,7 +44,7 @@ pub struct Publisher {
     tenant: String,
     agent: AgentId,
     epoch: u64,
-    sent: Vec<Sent>,
+    sent: Vec<PublishedTotals>,
     /// One per partition.
     catalogues: Vec<Catalogue>,
     packer: Packer,
@@ -52,7 +54,7 @@ pub struct Publisher {
 
 /// Totals of a partition.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sent {
+struct PublishedTotals {
     records: u64,
     states: u64,
 }
@@ -115,7 +117,7 @@ impl Publisher {
             self.catalogues.resize_with(partitions, || Catalogue::new(agent));
         }
         if self.sent.len() < partitions {
-            self.sent.resize(partitions, Sent::default());
+            self.sent.resize(partitions, PublishedTotals::default());
         }
         self.open = Some(Bucket { start, width });
     }
@@ -127,7 +129,7 @@ impl Publisher {
     }
 
     /// The place of a series. A bucket must be open.
-    pub fn find(&mut self, kind: Kind, named: &Named<'_>) -> SeriesPlace {
+    pub fn find(&mut self, kind: Kind, named: &SeriesName<'_>) -> SeriesPlace {
         let partition = partition_of(
             &self.tenant,
             kind,
@@ -152,7 +154,7 @@ impl Publisher {
         if self.open.is_none() {
             return;
         }
-        let named = Named {
+        let named = SeriesName {
             name: &identity.name,
             host: identity.host.as_deref(),
             integration: identity.integration.as_deref(),
@@ -162,7 +164,7 @@ impl Publisher {
         self.put(place, facts, state);
     }
 
-    /// The records of the bucket: at least one per partition, even without series, because it tells that the agent is alive and the bucket
+    /// The records of the bucket: at least one per partition, even without series, because it shows that the agent is alive and the bucket
     /// complete. `is_last`: the agent ends.
     pub fn close(&mut self, is_last: bool) -> Closing {
         let closing = self.close_where(is_last, |_| true);
@@ -233,7 +235,7 @@ impl Publisher {
     }
 }
 
-/// How many milliseconds after the end of a bucket an agent publishes it. Constant per agent, and spread over the bucket's width, so that
+/// Milliseconds from the end of a bucket until an agent publishes it. Constant per agent, and spread over the bucket's width, so that
 /// the agents of a fleet do not publish all at once.
 pub fn delay_ms(agent: AgentId, width: u32) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&agent.0) % (u64::from(width).max(1) * 1000)

@@ -17,7 +17,7 @@ pub enum Occasion {
 
 /// A result: series of one bucket in one partition. If they do not fit in one record, there are several parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Closed {
+pub struct BucketResult {
     pub tenant: String,
     pub bucket_start: i64,
     pub bucket_width: u32,
@@ -41,7 +41,7 @@ pub enum ResultError {
     Record(weir_state::Error),
 }
 
-impl Closed {
+impl BucketResult {
     /// Encodes results; also returns the number of series too large for a result. Equal contents give equal bytes.
     pub(crate) fn encode(
         tenant: &str,
@@ -59,7 +59,7 @@ impl Closed {
         let (records, too_large) = table.encode(&header);
         let parts = records.len() as u32;
         let results = (0..).zip(records).map(|(part, record)| {
-            let closed = Closed {
+            let closed = BucketResult {
                 tenant: tenant.to_owned(),
                 bucket_start,
                 bucket_width,
@@ -74,12 +74,12 @@ impl Closed {
         (results.collect(), too_large.series)
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<(Closed, Record), ResultError> {
+    pub fn decode(bytes: &[u8]) -> Result<(BucketResult, Record), ResultError> {
         let Some((&VERSION, rest)) = bytes.split_first() else {
             let found = bytes.first().copied();
             return Err(ResultError::Version { found });
         };
-        let closed: Closed = postcard::from_bytes(rest)?;
+        let closed: BucketResult = postcard::from_bytes(rest)?;
         let record = Record::decode(&closed.record).map_err(ResultError::Record)?;
         Ok((closed, record))
     }

@@ -30,7 +30,7 @@ struct Range {
 
 /// The properties of a record that a sequence checks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RecordFacts {
     pub sequence: u64,
     pub states_before: u64,
     pub states: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Place {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum RecordCheck {
     New,
     Repeat,
     /// Another record has this number, or its sums do not match its neighbours': two processes write under one name.
@@ -56,20 +56,20 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub fn look(&self, place: &Place) -> Verdict {
+    pub fn look(&self, place: &RecordFacts) -> RecordCheck {
         let at = self.after(place.sequence);
         let before = at.checked_sub(1).map(|at| self.ranges[at].last);
         if before.is_some_and(|before| place.sequence <= before.sequence) {
             let known = self.checksums.get(&place.sequence);
             return match known.is_none_or(|known| *known == place.checksum) {
-                true => Verdict::Repeat,
-                false => Verdict::Contradiction,
+                true => RecordCheck::Repeat,
+                false => RecordCheck::Contradiction,
             };
         }
         let next = self.ranges.get(at).map(|range| range.first);
         match follows(before, place) && precedes(place, next) {
-            true => Verdict::New,
-            false => Verdict::Contradiction,
+            true => RecordCheck::New,
+            false => RecordCheck::Contradiction,
         }
     }
 
@@ -80,7 +80,7 @@ impl Sequence {
     }
 
     /// Adds a record that [`Sequence::look`] called new.
-    pub fn take(&mut self, place: &Place) {
+    pub fn take(&mut self, place: &RecordFacts) {
         self.checksums.insert(place.sequence, place.checksum);
         if self.checksums.len() > CHECKSUMS_MAX {
             self.checksums.pop_first();
@@ -214,7 +214,7 @@ impl Sequence {
 }
 
 /// Whether a record can follow the range that ends there.
-fn follows(before: Option<Border>, place: &Place) -> bool {
+fn follows(before: Option<Border>, place: &RecordFacts) -> bool {
     let (next, states) = before.map_or((0, 0), |before| {
         (before.sequence.saturating_add(1), before.states)
     });
@@ -225,7 +225,7 @@ fn follows(before: Option<Border>, place: &Place) -> bool {
 }
 
 /// Whether a record can precede the range that begins there.
-fn precedes(place: &Place, next: Option<Border>) -> bool {
+fn precedes(place: &RecordFacts, next: Option<Border>) -> bool {
     let Some(next) = next else {
         return place.sequence < u64::MAX;
     };
@@ -241,8 +241,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn place(sequence: u64) -> Place {
-        Place {
+    fn place(sequence: u64) -> RecordFacts {
+        RecordFacts {
             sequence,
             states_before: states_before(sequence),
             states: sequence % 3,
@@ -262,10 +262,10 @@ mod tests {
             for &number in &sent {
                 let verdict = sequence.look(&place(number));
                 if naive.insert(number) {
-                    prop_assert_eq!(verdict, Verdict::New);
+                    prop_assert_eq!(verdict, RecordCheck::New);
                     sequence.take(&place(number));
                 } else {
-                    prop_assert_eq!(verdict, Verdict::Repeat);
+                    prop_assert_eq!(verdict, RecordCheck::Repeat);
                 }
                 let last = *naive.last().unwrap();
                 let missing: Vec<u64> = (0..last).filter(|number| !naive.contains(number)).collect();
@@ -289,43 +289,43 @@ mod tests {
         let mut sequence = Sequence::default();
         sequence.take(&place(0));
         sequence.take(&place(5));
-        let check = |place: Place, expected| assert_eq!(sequence.look(&place), expected, "{place:?}");
-        check(place(5), Verdict::Repeat);
+        let check = |place: RecordFacts, expected| assert_eq!(sequence.look(&place), expected, "{place:?}");
+        check(place(5), RecordCheck::Repeat);
         check(
-            Place {
+            RecordFacts {
                 checksum: 9,
                 ..place(5)
             },
-            Verdict::Contradiction,
+            RecordCheck::Contradiction,
         );
-        check(place(1), Verdict::New);
+        check(place(1), RecordCheck::New);
         check(
-            Place {
+            RecordFacts {
                 states_before: 1,
                 ..place(1)
             },
-            Verdict::Contradiction,
+            RecordCheck::Contradiction,
         );
         check(
-            Place {
+            RecordFacts {
                 states: 9,
                 ..place(4)
             },
-            Verdict::Contradiction,
+            RecordCheck::Contradiction,
         );
         check(
-            Place {
+            RecordFacts {
                 states_before: 0,
                 ..place(7)
             },
-            Verdict::Contradiction,
+            RecordCheck::Contradiction,
         );
         check(
-            Place {
+            RecordFacts {
                 sequence: u64::MAX,
                 ..place(7)
             },
-            Verdict::Contradiction,
+            RecordCheck::Contradiction,
         );
     }
 
@@ -338,7 +338,7 @@ mod tests {
         }
         assert_eq!(sequence.given_up().records, 2);
         assert_eq!(sequence.missing().records, HOLES_MAX as u64 - 1);
-        assert_eq!(sequence.look(&place(0)), Verdict::Repeat);
+        assert_eq!(sequence.look(&place(0)), RecordCheck::Repeat);
         sequence.give_up_before(100);
         assert_eq!(sequence.given_up().records, 50);
         let total = sequence.given_up().states + sequence.missing().states;

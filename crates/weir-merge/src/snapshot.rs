@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use weir_state::AgentId;
 
-use crate::agent::Agent;
+use crate::agent::AgentEpochs;
 use crate::merge::Counts;
 use crate::stream::{Member, Stream, StreamKey};
 
@@ -36,7 +36,7 @@ pub(crate) struct Snapshot {
     pub time: i64,
     pub known_from: Option<i64>,
     pub counts: Counts,
-    pub agents: Vec<([u8; 16], Agent)>,
+    pub agents: Vec<([u8; 16], AgentEpochs)>,
     pub streams: Vec<SavedStream>,
 }
 
@@ -90,7 +90,7 @@ impl Snapshot {
         }
     }
 
-    pub fn agents(agents: Vec<([u8; 16], Agent)>) -> BTreeMap<AgentId, Agent> {
+    pub fn agents(agents: Vec<([u8; 16], AgentEpochs)>) -> BTreeMap<AgentId, AgentEpochs> {
         let restored = agents.into_iter().map(|(id, mut agent)| {
             agent.restore();
             (AgentId(id), agent)

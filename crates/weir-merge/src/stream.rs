@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use weir_state::{AgentId, Header};
 
 use crate::bucket::{Added, Bucket};
-use crate::sequence::Place;
+use crate::sequence::RecordFacts;
 
 /// An agent is not waited for after this many buckets without a record.
 const LIVE_BUCKETS: i64 = 6;
@@ -23,9 +23,9 @@ pub(crate) struct Stream {
     /// Buckets before this one are closed.
     pub frontier: Option<i64>,
     pub members: BTreeMap<AgentId, Member>,
-    pub open: BTreeMap<i64, Open>,
+    pub open: BTreeMap<i64, PendingBucket>,
     /// Records that arrived after their bucket was closed, and that are not committed.
-    pub corrections: BTreeMap<i64, Open>,
+    pub corrections: BTreeMap<i64, PendingBucket>,
     /// Agents before this one have passed the oldest open bucket.
     pub passed: Option<AgentId>,
     pub closed: Option<LastClosed>,
@@ -44,13 +44,13 @@ pub(crate) struct Member {
 
 /// An open bucket, or a correction.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct PendingBucket {
     pub bucket: Bucket,
     /// Offset of its first record.
     pub first_offset: u64,
     pub last_offset: u64,
     pub added: Added,
-    pub records: Vec<(AgentId, u64, Place)>,
+    pub records: Vec<(AgentId, u64, RecordFacts)>,
 }
 
 /// A closed bucket.
@@ -78,9 +78,9 @@ pub struct StreamStatus {
     pub closed: Option<LastClosed>,
 }
 
-impl Open {
+impl PendingBucket {
     pub fn new(seed: u64, offset: u64) -> Self {
-        Open {
+        PendingBucket {
             bucket: Bucket::new(seed),
             first_offset: offset,
             last_offset: offset,
@@ -118,7 +118,7 @@ impl Stream {
     }
 
     /// Updates the agent of a record.
-    pub fn heard(&mut self, header: &Header) {
+    pub fn note_agent(&mut self, header: &Header) {
         let start = header.bucket_start;
         let is_last = header.publication.is_some_and(|publication| publication.is_last);
         let is_whole = header.part + 1 == header.parts && (!header.is_open || is_last);
@@ -167,7 +167,7 @@ impl Stream {
     }
 
     /// Removes the oldest open bucket.
-    pub fn close(&mut self, width: u32) -> Option<(i64, Open)> {
+    pub fn close(&mut self, width: u32) -> Option<(i64, PendingBucket)> {
         let (start, open) = self.open.pop_first()?;
         self.frontier = Some(start.saturating_add(i64::from(width)));
         self.passed = None;
@@ -176,8 +176,10 @@ impl Stream {
 
     pub fn bytes(&self) -> usize {
         let all = self.open.values().chain(self.corrections.values());
-        all.map(|open| open.bucket.bytes() + open.records.capacity() * size_of::<(AgentId, u64, Place)>())
-            .sum::<usize>()
+        all.map(|open| {
+            open.bucket.bytes() + open.records.capacity() * size_of::<(AgentId, u64, RecordFacts)>()
+        })
+        .sum::<usize>()
             + self.members.len() * (size_of::<(AgentId, Member)>() + 16)
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use support::{START, WIDTH, Writer, add, agent, decoded, message, names, signed, sum};
-use weir_merge::{Closed, Commit, Merge, Occasion, Outcome, Plan, Reason, Settings};
+use weir_merge::{BucketResult, Commit, Merge, MergeOutcome, Occasion, Plan, QuarantineReason, Settings};
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 use weir_state::{
@@ -302,7 +302,7 @@ fn a_goodbye_is_heard() {
     assert_eq!(last.occasion, Occasion::Closed { expected: 1, seen: 1 });
 }
 
-fn outcome(settings: Settings, change: impl Fn(&mut weir_merge::Message, &mut Header)) -> Outcome {
+fn outcome(settings: Settings, change: impl Fn(&mut weir_merge::Message, &mut Header)) -> MergeOutcome {
     let mut merge = Merge::new(settings, 0);
     let mut writer = Writer::new(1, 1);
     merge.add(&message(0, START + 10, &writer.one(START)));
@@ -312,7 +312,7 @@ fn outcome(settings: Settings, change: impl Fn(&mut weir_merge::Message, &mut He
     message.bytes = writer.write_as(&header, &signed(&["x"])).remove(0);
     let outcome = merge.add(&message);
     assert_eq!(merge.ledger().difference(), 0);
-    let is_quarantined = matches!(outcome, Outcome::Quarantined(_));
+    let is_quarantined = matches!(outcome, MergeOutcome::Quarantined(_));
     let quarantined = merge.commit().map_or(0, |commit| commit.quarantined.len());
     assert_eq!(quarantined, usize::from(is_quarantined));
     assert_eq!(
@@ -325,34 +325,37 @@ fn outcome(settings: Settings, change: impl Fn(&mut weir_merge::Message, &mut He
 #[test]
 fn what_must_not_be_merged_is_quarantined_and_named() {
     let check = |change: &dyn Fn(&mut weir_merge::Message, &mut Header), expected| {
-        let reason = Outcome::Quarantined(expected);
+        let reason = MergeOutcome::Quarantined(expected);
         assert_eq!(outcome(settings(), change), reason);
     };
-    assert_eq!(outcome(settings(), |_, _| {}), Outcome::Merged);
-    check(&|_, header| header.publication = None, Reason::Unpublished);
+    assert_eq!(outcome(settings(), |_, _| {}), MergeOutcome::Merged);
+    check(
+        &|_, header| header.publication = None,
+        QuarantineReason::Unpublished,
+    );
     check(
         &|message, _| message.sent += 700_000,
-        Reason::Clock { seconds: 700 },
+        QuarantineReason::Clock { seconds: 700 },
     );
     check(
         &|message, _| message.sent -= 700_000,
-        Reason::Clock { seconds: -700 },
+        QuarantineReason::Clock { seconds: -700 },
     );
     check(
         &|_, header| header.bucket_start = START + 1000,
-        Reason::Future { seconds: 980 },
+        QuarantineReason::Future { seconds: 980 },
     );
     check(
         &|_, header| header.publication.as_mut().unwrap().partitions = 3,
-        Reason::Partitions {
+        QuarantineReason::Partitions {
             found: 3,
             expected: 1,
         },
     );
-    check(&|_, header| header.sequence = 0, Reason::SharedId);
+    check(&|_, header| header.sequence = 0, QuarantineReason::SharedId);
     check(
         &|_, header| header.publication.as_mut().unwrap().states_before = 1,
-        Reason::SharedId,
+        QuarantineReason::SharedId,
     );
     let few = Settings {
         agents_max: 1,
@@ -360,7 +363,7 @@ fn what_must_not_be_merged_is_quarantined_and_named() {
     };
     assert_eq!(
         outcome(few, |_, header| header.agent = agent(2)),
-        Outcome::Quarantined(Reason::TooManyAgents)
+        MergeOutcome::Quarantined(QuarantineReason::TooManyAgents)
     );
     let mut plan = Plan::new(1);
     plan.announce(START + 10, 3);
@@ -371,7 +374,7 @@ fn what_must_not_be_merged_is_quarantined_and_named() {
             .as_mut()
             .unwrap()
             .partitions = 3),
-        Outcome::Merged
+        MergeOutcome::Merged
     );
 }
 
@@ -411,7 +414,7 @@ fn without_memory_sums_stay_right() {
                     START + 15,
                     &bytes
                 )),
-                Outcome::Merged
+                MergeOutcome::Merged
             );
         }
         most = most.max(merge.bytes());
@@ -461,14 +464,14 @@ fn late_records_become_corrections_until_the_horizon() {
         );
     }
     merge.commit().unwrap();
-    assert_eq!(send(&mut merge, START + 205, &first), Outcome::Late);
-    assert_eq!(send(&mut merge, START + 206, &first), Outcome::Repeat);
+    assert_eq!(send(&mut merge, START + 205, &first), MergeOutcome::Late);
+    assert_eq!(send(&mut merge, START + 206, &first), MergeOutcome::Repeat);
     let corrections = decoded(&merge.commit().unwrap().results);
     let (closed, record) = &corrections[0];
     assert_eq!((closed.bucket_start, corrections.len()), (START, 1));
     assert!(matches!(closed.occasion, Occasion::Late { .. }));
     assert_eq!((sum("count", [record]), names([record]).len()), (1.0, 1));
-    assert_eq!(send(&mut merge, START + 207, &second), Outcome::Late);
+    assert_eq!(send(&mut merge, START + 207, &second), MergeOutcome::Late);
     assert_eq!(merge.missing(agent(2)).0.records, 1);
     assert_eq!(merge.ledgers()[&agent(2)].missing, 2);
     for bucket in 20..60 {
@@ -491,7 +494,7 @@ fn late_records_become_corrections_until_the_horizon() {
     assert_eq!((ledger.missing, ledger.lost, ledger.late), (0, 2, 4));
     assert_eq!(
         send(&mut merge, START + 623, &lost),
-        Outcome::Quarantined(Reason::TooOld)
+        MergeOutcome::Quarantined(QuarantineReason::TooOld)
     );
     assert_eq!(merge.ledger().difference(), 0);
 }
@@ -575,9 +578,9 @@ fn any_bytes_are_a_result_or_an_error() {
     merge.tick(FAR * 1000);
     let commit = merge.commit().unwrap();
     let bytes = &commit.results[0];
-    assert_eq!(Closed::decode(bytes).unwrap().0.states, 1);
+    assert_eq!(BucketResult::decode(bytes).unwrap().0.states, 1);
     for len in 0..bytes.len() {
-        Closed::decode(&bytes[..len]).unwrap_err();
+        BucketResult::decode(&bytes[..len]).unwrap_err();
         let _ = Merge::restore(
             settings(),
             &commit.snapshot[..len.min(commit.snapshot.len() - 1)],
@@ -588,6 +591,6 @@ fn any_bytes_are_a_result_or_an_error() {
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 0x55;
-        let _ = Closed::decode(&changed);
+        let _ = BucketResult::decode(&changed);
     }
 }

@@ -16,7 +16,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Why a process could not be identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ProcessFault {
+pub enum ProcessError {
     /// It had ended.
     Gone,
     /// The kernel denied access.
@@ -25,22 +25,22 @@ pub enum ProcessFault {
     Unreadable,
 }
 
-impl ProcessFault {
+impl ProcessError {
     pub fn as_str(self) -> &'static str {
         match self {
-            ProcessFault::Gone => "process_gone",
-            ProcessFault::Denied => "process_denied",
-            ProcessFault::Unreadable => "process_unreadable",
+            ProcessError::Gone => "process_gone",
+            ProcessError::Denied => "process_denied",
+            ProcessError::Unreadable => "process_unreadable",
         }
     }
 
     fn of(error: &io::Error) -> Self {
         match error.kind() {
-            io::ErrorKind::NotFound => ProcessFault::Gone,
-            io::ErrorKind::PermissionDenied => ProcessFault::Denied,
+            io::ErrorKind::NotFound => ProcessError::Gone,
+            io::ErrorKind::PermissionDenied => ProcessError::Denied,
             // The error of reading a file of a process that has just ended.
-            _ if error.raw_os_error() == Some(3) => ProcessFault::Gone,
-            _ => ProcessFault::Unreadable,
+            _ if error.raw_os_error() == Some(3) => ProcessError::Gone,
+            _ => ProcessError::Unreadable,
         }
     }
 }
@@ -64,28 +64,28 @@ impl Proc {
         Proc { root: root.into() }
     }
 
-    fn read(&self, pid: i32, file: &str) -> Result<String, ProcessFault> {
+    fn read(&self, pid: i32, file: &str) -> Result<String, ProcessError> {
         let path = self.root.join(pid.to_string()).join(file);
-        let file = std::fs::File::open(path).map_err(|error| ProcessFault::of(&error))?;
+        let file = std::fs::File::open(path).map_err(|error| ProcessError::of(&error))?;
         let mut bytes = Vec::new();
         file.take(FILE_BYTES_MAX)
             .read_to_end(&mut bytes)
-            .map_err(|error| ProcessFault::of(&error))?;
+            .map_err(|error| ProcessError::of(&error))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Start time of a process.
-    pub fn started(&self, pid: i32) -> Result<u64, ProcessFault> {
-        start_time(&self.read(pid, "stat")?).ok_or(ProcessFault::Unreadable)
+    pub fn started(&self, pid: i32) -> Result<u64, ProcessError> {
+        start_time(&self.read(pid, "stat")?).ok_or(ProcessError::Unreadable)
     }
 
     /// Start time and container of a process.
-    pub fn look(&self, pid: i32) -> Result<ProcessFacts, ProcessFault> {
+    pub fn look(&self, pid: i32) -> Result<ProcessFacts, ProcessError> {
         let started = self.started(pid)?;
         let groups = self.read(pid, "cgroup")?;
         // The number may have been reused between the two reads.
         if self.started(pid)? != started {
-            return Err(ProcessFault::Gone);
+            return Err(ProcessError::Gone);
         }
         Ok(ProcessFacts {
             started,
@@ -311,7 +311,7 @@ mod tests {
         assert!(own.started > 0);
         assert_eq!(
             Proc::new("/nowhere").look(1),
-            Err(ProcessFault::Gone),
+            Err(ProcessError::Gone),
             "what is not there has ended"
         );
     }

@@ -50,7 +50,7 @@ pub struct Decision {
 /// One origin that was considered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionStep {
-    /// How it was found: `socket`, `local_data`, `external_data`, `entity_id`, `cardinality`, `surroundings`.
+    /// The method that found it: `socket`, `local_data`, `external_data`, `entity_id`, `cardinality`, `surroundings`.
     pub means: &'static str,
     pub what: String,
     pub added: Vec<Box<str>>,

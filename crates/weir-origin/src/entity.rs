@@ -27,7 +27,7 @@ impl fmt::Display for Entity {
     }
 }
 
-/// How many series tags may make of one metric. Each level includes the lower ones.
+/// Number of series that tags may make of one metric. Each level includes the lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cardinality {
     None,

@@ -1,6 +1,6 @@
 //! Origin detection: the sender of a message, and the tags of that origin.
 //!
-//! What this crate never does: block a worker. Workers ask without waiting and receive answers later. One thread and its tasks read
+//! This crate never blocks a worker. Workers ask without waiting and receive answers later. One thread and its tasks read
 //! `/proc`, HTTP and files.
 //!
 //! * [`decide`] decides which origins count and which tags they bring: a pure function, used by workers and by `weir explain`.
@@ -23,4 +23,4 @@ pub use decide::{Decision, DecisionStep, Facts, Policy, decide};
 pub use entity::{Cardinality, Entity, TagSet};
 pub use resolver::{AnswerTo, Origins, Resolver, Settings};
 pub use status::{AccessExplanation, OriginExplanation, OriginStatus, OriginStep, SourceStatus};
-pub use store::{Description, Place};
+pub use store::{ContainerPlace, Description};

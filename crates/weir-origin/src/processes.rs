@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use weir_ingest::ProcessFound;
 
-use crate::cgroup::{Proc, ProcessFacts, ProcessFault};
+use crate::cgroup::{Proc, ProcessError, ProcessFacts};
 
-/// How long an answer is valid before the control group is read again.
+/// Validity of an answer; after it the control group is read again.
 const TTL: Duration = Duration::from_secs(60);
 
 /// Maximum processes. Beyond it the oldest look-ups are removed.
@@ -17,16 +17,16 @@ const PROCESSES_MAX: usize = 65_536;
 
 /// Result of a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Looked {
+pub enum ProcessLookUp {
     Container(Arc<str>),
     NoContainer,
-    Fault(ProcessFault),
+    Failed(ProcessError),
 }
 
-impl Looked {
+impl ProcessLookUp {
     pub fn container(&self) -> Option<Arc<str>> {
         match self {
-            Looked::Container(id) => Some(id.clone()),
+            ProcessLookUp::Container(id) => Some(id.clone()),
             _ => None,
         }
     }
@@ -34,38 +34,40 @@ impl Looked {
     /// The result in the form for workers.
     pub fn found(&self) -> ProcessFound {
         match self {
-            Looked::Container(id) => ProcessFound::Container(Box::from(&**id)),
-            Looked::NoContainer => ProcessFound::NoContainer,
-            Looked::Fault(_) => ProcessFound::Unknown,
+            ProcessLookUp::Container(id) => ProcessFound::Container(Box::from(&**id)),
+            ProcessLookUp::NoContainer => ProcessFound::NoContainer,
+            ProcessLookUp::Failed(_) => ProcessFound::Unknown,
         }
     }
 
     pub fn as_str(&self) -> &'static str {
         match self {
-            Looked::Container(_) => "container",
-            Looked::NoContainer => "no_container",
-            Looked::Fault(fault) => fault.as_str(),
+            ProcessLookUp::Container(_) => "container",
+            ProcessLookUp::NoContainer => "no_container",
+            ProcessLookUp::Failed(error) => error.as_str(),
         }
     }
 }
 
-impl fmt::Display for Looked {
+impl fmt::Display for ProcessLookUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Looked::Container(id) => write!(f, "its control group is that of container {id}"),
-            Looked::NoContainer => f.write_str("its control group does not belong to a container"),
-            Looked::Fault(ProcessFault::Gone) => f.write_str("the process does not exist, or has ended"),
-            Looked::Fault(ProcessFault::Denied) => {
+            ProcessLookUp::Container(id) => write!(f, "its control group is that of container {id}"),
+            ProcessLookUp::NoContainer => f.write_str("its control group does not belong to a container"),
+            ProcessLookUp::Failed(ProcessError::Gone) => {
+                f.write_str("the process does not exist, or has ended")
+            }
+            ProcessLookUp::Failed(ProcessError::Denied) => {
                 f.write_str("the kernel denies weir access to this process")
             }
-            Looked::Fault(ProcessFault::Unreadable) => {
+            ProcessLookUp::Failed(ProcessError::Unreadable) => {
                 f.write_str("the kernel's answer about this process is invalid")
             }
         }
     }
 }
 
-/// How a process differs from the earlier look-up.
+/// Differences of a process from the earlier look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its number now belongs to another process.
@@ -96,27 +98,27 @@ impl Processes {
     }
 
     /// The container of a process. For one that has just ended, the remembered result.
-    pub fn look(&mut self, pid: i32, now: Instant) -> Looked {
+    pub fn look(&mut self, pid: i32, now: Instant) -> ProcessLookUp {
         match self.proc.look(pid) {
             Ok(facts) => {
                 let container = facts.container.clone();
                 if self.known.len() < PROCESSES_MAX || self.known.contains_key(&pid) {
                     self.known.insert(pid, Remembered { facts, at: now });
                 }
-                container.map_or(Looked::NoContainer, Looked::Container)
+                container.map_or(ProcessLookUp::NoContainer, ProcessLookUp::Container)
             }
-            Err(ProcessFault::Gone) => match self.known.get(&pid) {
+            Err(ProcessError::Gone) => match self.known.get(&pid) {
                 Some(known) if now - known.at < TTL => {
                     let container = known.facts.container.clone();
-                    container.map_or(Looked::NoContainer, Looked::Container)
+                    container.map_or(ProcessLookUp::NoContainer, ProcessLookUp::Container)
                 }
-                _ => Looked::Fault(ProcessFault::Gone),
+                _ => ProcessLookUp::Failed(ProcessError::Gone),
             },
-            Err(fault) => Looked::Fault(fault),
+            Err(error) => ProcessLookUp::Failed(error),
         }
     }
 
-    /// Checks a process that continues to send. Its start time tells a reused number, which costs one read. Its control group is read again
+    /// Checks a process that continues to send. Its start time shows a reused number, which costs one read. Its control group is read again
     /// once a minute.
     pub fn recheck(&mut self, pid: i32, now: Instant) -> Option<Change> {
         let before = match self.known.get_mut(&pid) {
@@ -203,7 +205,7 @@ mod tests {
         assert_eq!(processes.look(7, now + TTL).container().as_deref(), Some(OTHER));
         assert_eq!(
             processes.look(7, now + 3 * TTL),
-            Looked::Fault(ProcessFault::Gone)
+            ProcessLookUp::Failed(ProcessError::Gone)
         );
     }
 }

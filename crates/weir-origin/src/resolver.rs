@@ -15,7 +15,7 @@ use weir_rules::{AllowedOrigins, Listed};
 use crate::cgroup::{Inodes, Proc};
 use crate::decide::{Decision, Facts, Policy, decide};
 use crate::entity::{Cardinality, Entity};
-use crate::processes::{Looked, Processes};
+use crate::processes::{ProcessLookUp, Processes};
 use crate::sources::{Feed, SourceEvent, TagSource};
 use crate::status::{AccessExplanation, OriginExplanation, OriginStatus, OriginStep, SourceStatus};
 use crate::store::Store;
@@ -607,7 +607,7 @@ impl Running {
     fn explain(&mut self, key: &str, pid: Option<i32>) -> OriginExplanation {
         let mut key = OriginKey::from_text(key);
         let looked = pid.map(|pid| self.processes.look(pid, Instant::now()));
-        let container = looked.as_ref().and_then(Looked::container);
+        let container = looked.as_ref().and_then(ProcessLookUp::container);
         if let Some(container) = &container {
             key.sender = container;
         }
@@ -630,7 +630,7 @@ impl Running {
         OriginExplanation {
             access: looked.as_ref().and_then(|looked| self.access(looked)),
             pid,
-            process: looked.as_ref().map(Looked::to_string),
+            process: looked.as_ref().map(ProcessLookUp::to_string),
             container: container.as_deref().map(str::to_owned),
             tags: decision.tags.iter().map(ToString::to_string).collect(),
             steps,
@@ -640,7 +640,7 @@ impl Running {
 
 impl Running {
     /// Whether a process may send, in words.
-    fn access(&self, looked: &Looked) -> Option<AccessExplanation> {
+    fn access(&self, looked: &ProcessLookUp) -> Option<AccessExplanation> {
         let allowed = self.allowed.as_ref()?;
         let word = |allowed, word: &str, who: &str| AccessExplanation {
             allowed,
@@ -652,9 +652,11 @@ impl Running {
         };
         let unknown = |who: &str| word(allowed.unknown(), "unknown", who);
         Some(match looked {
-            Looked::NoContainer => word(allowed.no_container(), "no_container", "it is not in a container"),
-            Looked::Fault(_) => unknown("it is unknown"),
-            Looked::Container(id) => {
+            ProcessLookUp::NoContainer => {
+                word(allowed.no_container(), "no_container", "it is not in a container")
+            }
+            ProcessLookUp::Failed(_) => unknown("it is unknown"),
+            ProcessLookUp::Container(id) => {
                 let tags = self.store.tags(&Entity::Container(id.clone()), Cardinality::High);
                 match allowed.container(id, tags.as_deref()) {
                     Listed::By(pattern) => AccessExplanation {

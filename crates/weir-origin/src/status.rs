@@ -67,7 +67,7 @@ pub struct AccessExplanation {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OriginStep {
-    /// How an origin was searched for, found or not: `socket`, `local_data`, `external_data`, `entity_id`, `cardinality`, `surroundings`;
+    /// The method of the search for an origin, found or not: `socket`, `local_data`, `external_data`, `entity_id`, `cardinality`, `surroundings`;
     /// `allowed_origins` if a process would have to be named for an answer.
     pub means: String,
     pub what: String,

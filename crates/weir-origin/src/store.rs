@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::entity::{Cardinality, Entity, TagSet};
 
-/// How long an entity is kept after its source stops reporting it: messages of an ended container may still be on their way, and a
+/// Time for which an entity is kept after its source stops reporting it: messages of an ended container may still be on their way, and a
 /// restarted runtime reports nothing for a moment.
 const LINGER: Duration = Duration::from_secs(300);
 
@@ -19,27 +19,27 @@ pub struct Description {
     pub entity: Entity,
     pub tags: TagSet,
     /// For a container in a pod: the pod, its name in the pod, and whether it is an init container.
-    pub place: Option<Place>,
+    pub place: Option<ContainerPlace>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct ContainerPlace {
     pub pod: Arc<str>,
     pub name: Arc<str>,
     pub init: bool,
 }
 
-struct Known {
+struct StoredEntity {
     tags: TagSet,
-    place: Option<Place>,
+    place: Option<ContainerPlace>,
     gone: Option<Instant>,
 }
 
 /// The reports of all sources.
 #[derive(Default)]
 pub struct Store {
-    sources: Vec<HashMap<Entity, Known>>,
-    places: HashMap<Place, Arc<str>>,
+    sources: Vec<HashMap<Entity, StoredEntity>>,
+    places: HashMap<ContainerPlace, Arc<str>>,
 }
 
 impl Store {
@@ -51,12 +51,17 @@ impl Store {
     }
 
     /// Replaces a source's report. Returns the entities whose tags have changed.
-    pub fn replace(&mut self, source: usize, mut told: Vec<Description>, now: Instant) -> HashSet<Entity> {
-        told.truncate(ENTITIES_MAX);
+    pub fn replace(
+        &mut self,
+        source: usize,
+        mut descriptions: Vec<Description>,
+        now: Instant,
+    ) -> HashSet<Entity> {
+        descriptions.truncate(ENTITIES_MAX);
         let known = &mut self.sources[source];
         let mut changed = HashSet::new();
         let mut seen = HashSet::new();
-        for description in told {
+        for description in descriptions {
             seen.insert(description.entity.clone());
             if let (Some(place), Entity::Container(id)) = (&description.place, &description.entity) {
                 self.places.insert(place.clone(), id.clone());
@@ -71,7 +76,7 @@ impl Store {
                     }
                 }
                 None => {
-                    let entry = Known {
+                    let entry = StoredEntity {
                         tags: description.tags,
                         place: description.place,
                         gone: None,
@@ -119,7 +124,7 @@ impl Store {
     }
 
     pub fn container_in_pod(&self, pod: &str, name: &str, init: bool) -> Option<Arc<str>> {
-        let place = Place {
+        let place = ContainerPlace {
             pod: pod.into(),
             name: name.into(),
             init,
@@ -137,7 +142,7 @@ impl Store {
 mod tests {
     use super::*;
 
-    fn told(id: &str, tag: &str) -> Description {
+    fn described(id: &str, tag: &str) -> Description {
         let mut tags = TagSet::default();
         tags.add_tag(Cardinality::Low, tag);
         Description {
@@ -157,10 +162,10 @@ mod tests {
             Some(tags.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(tags(&store), None);
-        assert_eq!(store.replace(0, vec![told("a", "x:1")], start).len(), 1);
-        assert_eq!(store.replace(1, vec![told("a", "y:1")], start).len(), 1);
+        assert_eq!(store.replace(0, vec![described("a", "x:1")], start).len(), 1);
+        assert_eq!(store.replace(1, vec![described("a", "y:1")], start).len(), 1);
         assert_eq!(
-            store.replace(1, vec![told("a", "y:1")], start).len(),
+            store.replace(1, vec![described("a", "y:1")], start).len(),
             0,
             "nothing new"
         );

@@ -1,4 +1,4 @@
-//! What encoding for Datadog costs: `cargo run --release -p weir-output --example datadog_speed`.
+//! The cost of encoding for Datadog: `cargo run --release -p weir-output --example datadog_speed`.
 //!
 //! The reference is the least anybody can do: write the same messages field by field into one buffer, without limits,
 //! resources, devices or books, and compress it with the same compressor at the same level. Ratios are of the same run; rounds are

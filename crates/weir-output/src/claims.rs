@@ -159,7 +159,7 @@ impl Renamed {
     }
 
     /// Reports the renamed series of the ended flush to the status.
-    pub fn tell(&mut self, notes: &Notes) {
+    pub fn note(&mut self, notes: &Notes) {
         let Renamed {
             lines,
             unchecked,

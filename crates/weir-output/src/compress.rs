@@ -187,7 +187,7 @@ impl Compressor {
     }
 }
 
-/// One step with room to write; returns what the compressor still holds.
+/// One step with room to write; returns the number of bytes still in the compressor.
 fn run_zstd(
     out: &mut Vec<u8>,
     mut step: impl FnMut(&mut OutBuffer<'_, Vec<u8>>) -> std::io::Result<usize>,

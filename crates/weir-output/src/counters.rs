@@ -23,7 +23,7 @@ counters! {
         /// Attempts that failed and whose payload is tried again.
         Retries = Series::counter("weir_output_retries_total", "outputs.retries", "attempts"),
             Work("Nothing is lost while the queue has room: see `weir_output_lag_seconds`.");
-        /// Series that the receiver refuses, left out of what it is sent.
+        /// Series that the receiver refuses, left out of its payloads.
         RefusedSeries = Series::gauge("weir_output_refused_series", "outputs.refused_series", "series"),
             Sign("The log names them with the receiver's reason.");
         /// Bytes of the disk queue that were damaged at the start and are lost.

@@ -22,7 +22,7 @@ pub fn datagrams(text: &[u8], bytes_max: usize) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// How long the first of [`datagrams`] is.
+/// Length of the first of [`datagrams`].
 pub fn next_end(text: &[u8], bytes_max: usize) -> usize {
     if text.len() <= bytes_max {
         return text.len();

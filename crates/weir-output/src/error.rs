@@ -21,7 +21,7 @@ pub enum StartError {
     NoInternetAddress(Address),
     #[error("the log cannot be opened: {0}")]
     Log(#[from] weir_log::Error),
-    #[error("format: the defaults of lines cannot be read, which is a defect of weir")]
+    #[error("format: the defaults of lines cannot be read, which is a bug in weir")]
     Lines,
     /// Its queue on disk is not to be had.
     #[error(transparent)]

@@ -16,9 +16,9 @@ use crate::settings::{Authorization, DeliverySettings};
 
 /// A connection that is not used for this long is closed, before most backends and proxies would do it.
 const IDLE: Duration = Duration::from_secs(50);
-/// How much of an error's body is read: enough for its message.
+/// Bytes read of an error's body: enough for its message.
 const BODY_MAX: usize = 512;
-/// How long the rest of an answer is waited for once its status is known.
+/// Longest wait for the rest of an answer once its status is known.
 const BODY_WAIT: Duration = Duration::from_secs(2);
 
 /// A backend's answer.
@@ -49,8 +49,8 @@ impl Answer {
 pub enum ClientError {
     #[error("delivery.proxy: not a proxy URL, such as http://proxy:3128")]
     Proxy,
-    #[error("delivery.ca_file: {path}: {fault}; it must be a PEM file with certificates")]
-    CaFile { path: String, fault: CaFault },
+    #[error("delivery.ca_file: {path}: {error}; it must be a PEM file with certificates")]
+    CaFile { path: String, error: CaError },
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
     #[error("HTTP client: {0}")]
@@ -59,7 +59,7 @@ pub enum ClientError {
 
 /// The error in a file of certificates.
 #[derive(Debug, thiserror::Error)]
-pub enum CaFault {
+pub enum CaError {
     #[error(transparent)]
     Pem(#[from] pem::Error),
     #[error(transparent)]
@@ -68,7 +68,7 @@ pub enum CaFault {
     Empty,
 }
 
-/// Which value no HTTP header can carry. The value is never shown.
+/// A value that no HTTP header can carry. The value is never shown.
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
     #[error("{0}: the key has a character that no HTTP header can carry")]
@@ -220,9 +220,9 @@ fn tls(ca_file: &str) -> Result<ClientConfig, ClientError> {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         roots
     } else {
-        authorities(ca_file).map_err(|fault| ClientError::CaFile {
+        authorities(ca_file).map_err(|error| ClientError::CaFile {
             path: ca_file.to_owned(),
-            fault,
+            error,
         })?
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -230,13 +230,13 @@ fn tls(ca_file: &str) -> Result<ClientConfig, ClientError> {
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-fn authorities(ca_file: &str) -> Result<RootCertStore, CaFault> {
+fn authorities(ca_file: &str) -> Result<RootCertStore, CaError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(ca_file)? {
         roots.add(certificate?)?;
     }
     if roots.is_empty() {
-        return Err(CaFault::Empty);
+        return Err(CaError::Empty);
     }
     Ok(roots)
 }

@@ -1,4 +1,4 @@
-//! One JSON object per point and line, for people and scripts: the format of `--output stdout` and of files.
+//! One JSON object per point and line, for users and scripts: the format of `--output stdout` and of files.
 //!
 //! ```text
 //! {"ts":1700000000,"interval":10,"metric":"a","type":"rate","host":"h","tags":["k:v"],"value":0.5}

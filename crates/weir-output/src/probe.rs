@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::Method;
 use reqwest::header::{DATE, HeaderMap};
 use tokio::net::{TcpStream, UdpSocket, UnixDatagram, UnixStream};
-use weir_log::{Brokers, Connection, Obstacle, Seen};
+use weir_log::{Brokers, Connection, LogFacts, Obstacle};
 use weir_units::Address;
 
 use crate::StartError;
@@ -24,11 +24,11 @@ pub(crate) const BROKERS_PATIENCE: Duration = Duration::from_secs(4);
 pub struct Destination {
     /// Text for users, without secrets.
     pub label: String,
-    pub way: Way,
+    pub way: Route,
 }
 
-/// How it is reached.
-pub enum Way {
+/// The way to reach it.
+pub enum Route {
     Http {
         url: String,
         headers: HeaderMap,
@@ -53,10 +53,10 @@ impl Destination {
         Destination {
             label: address.to_string(),
             way: match address {
-                Address::Tcp { host, port } => Way::Tcp { host, port },
-                Address::Udp { host, port } => Way::Udp { host, port },
-                Address::UnixDatagram(path) => Way::UnixDatagram(path),
-                Address::UnixStream(path) => Way::UnixStream(path),
+                Address::Tcp { host, port } => Route::Tcp { host, port },
+                Address::Udp { host, port } => Route::Udp { host, port },
+                Address::UnixDatagram(path) => Route::UnixDatagram(path),
+                Address::UnixStream(path) => Route::UnixStream(path),
             },
         }
     }
@@ -64,9 +64,9 @@ impl Destination {
     /// The host whose name has to be known, with its port. Each broker is a destination of its own as well.
     pub fn host(&self) -> Option<(String, u16)> {
         match &self.way {
-            Way::Http { url, .. } => host_of(url),
-            Way::Tcp { host, port } | Way::Udp { host, port } => Some((host.clone(), *port)),
-            Way::UnixDatagram(_) | Way::UnixStream(_) | Way::Brokers(_) => None,
+            Route::Http { url, .. } => host_of(url),
+            Route::Tcp { host, port } | Route::Udp { host, port } => Some((host.clone(), *port)),
+            Route::UnixDatagram(_) | Route::UnixStream(_) | Route::Brokers(_) => None,
         }
     }
 }
@@ -78,7 +78,7 @@ pub fn host_of(url: &str) -> Option<(String, u16)> {
     Some((host, url.port_or_known_default()?))
 }
 
-/// Where an output delivers to. Fails with a sentence that names the setting.
+/// Destination of an output. The error names the setting.
 pub fn destinations(settings: &OutputSettings) -> Result<Vec<Destination>, StartError> {
     match settings {
         OutputSettings::Prometheus(_) => Ok(Vec::new()),
@@ -94,43 +94,43 @@ pub fn destinations(settings: &OutputSettings) -> Result<Vec<Destination>, Start
 
 /// Facts about a reachable destination.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reached {
+pub struct ProbeResult {
     pub found: String,
     /// Further facts from an answer.
-    pub fault: Option<Fault>,
+    pub error: Option<AnswerError>,
     /// The clock of the other side, in Unix seconds.
     pub date: Option<i64>,
 }
 
 /// The error in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum AnswerError {
     KeyRefused,
     ProxyRefused,
-    NoSuchPath,
-    ServerFails,
-    /// Brokers answer, and TLS does not come about.
-    NoTls,
+    PathNotFound,
+    ServerError,
+    /// Brokers answer, but the TLS handshake fails.
+    TlsFailed,
     NotAllowed,
-    /// There is none, and it is not known whether it can be made.
+    /// The topic does not exist, and it is unknown whether it can be created.
     NoTopic,
-    /// Records of the topic have the time of their senders.
-    SendersTime,
+    /// Messages of the topic have their senders' timestamps.
+    SenderTimestamps,
 }
 
-impl Reached {
+impl ProbeResult {
     fn found(found: impl Into<String>) -> Self {
-        Reached {
+        ProbeResult {
             found: found.into(),
-            fault: None,
+            error: None,
             date: None,
         }
     }
 }
 
-/// Why it is not reached, in one line for people.
+/// Why it is not reached, in one line for users.
 #[derive(Debug, thiserror::Error)]
-pub enum NotReached {
+pub enum ProbeError {
     #[error("nothing answered within {} s", PATIENCE.as_secs())]
     Late,
     #[error("the name has no address")]
@@ -146,77 +146,79 @@ pub enum NotReached {
 }
 
 /// Reaches it once.
-pub async fn probe(destination: &Destination) -> Result<Reached, NotReached> {
+pub async fn probe(destination: &Destination) -> Result<ProbeResult, ProbeError> {
     match tokio::time::timeout(PATIENCE, reach(&destination.way)).await {
         Ok(reached) => reached,
-        Err(_) => Err(NotReached::Late),
+        Err(_) => Err(ProbeError::Late),
     }
 }
 
-async fn reach(way: &Way) -> Result<Reached, NotReached> {
+async fn reach(way: &Route) -> Result<ProbeResult, ProbeError> {
     match way {
-        Way::Http {
+        Route::Http {
             url,
             headers,
             delivery,
             is_http2,
         } => ask(url, headers.clone(), delivery, *is_http2).await,
-        Way::Tcp { host, port } => {
+        Route::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             let peer = stream.peer_addr()?;
-            Ok(Reached::found(format!("{peer} accepts connections")))
+            Ok(ProbeResult::found(format!("{peer} accepts connections")))
         }
-        Way::Udp { host, port } => {
+        Route::Udp { host, port } => {
             let mut found = tokio::net::lookup_host((host.as_str(), *port)).await?;
-            let target = found.next().ok_or(NotReached::NoAddress)?;
+            let target = found.next().ok_or(ProbeError::NoAddress)?;
             let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
             let socket = UdpSocket::bind(any).await?;
             socket.connect(target).await?;
-            Ok(Reached::found("there is a route; UDP does not confirm delivery"))
+            Ok(ProbeResult::found(
+                "there is a route; UDP does not confirm delivery",
+            ))
         }
-        Way::UnixDatagram(path) => {
+        Route::UnixDatagram(path) => {
             let socket = UnixDatagram::unbound()?;
             socket.connect(path)?;
-            Ok(Reached::found("a process receives there"))
+            Ok(ProbeResult::found("a process receives there"))
         }
-        Way::UnixStream(path) => {
+        Route::UnixStream(path) => {
             UnixStream::connect(path).await?;
-            Ok(Reached::found("a process accepts connections there"))
+            Ok(ProbeResult::found("a process accepts connections there"))
         }
-        Way::Brokers(brokers) => look_at((**brokers).clone()).await,
+        Route::Brokers(brokers) => look_at((**brokers).clone()).await,
     }
 }
 
 /// Asks brokers for themselves and the topic. Their client waits on a thread of its own.
-async fn look_at(brokers: Brokers) -> Result<Reached, NotReached> {
+async fn look_at(brokers: Brokers) -> Result<ProbeResult, ProbeError> {
     let topic = brokers.topic.clone();
     let look = tokio::task::spawn_blocking(move || weir_log::examine(&Connection::Kafka(brokers)));
     let looked = look.await.map_err(std::io::Error::from)?;
-    let fault = match looked {
+    let error = match looked {
         Ok(seen) => return Ok(judged_topic(&topic, &seen)),
         Err(error) => (Obstacle::of(&error), error.to_string()),
     };
-    let fault_of = |fault, found| {
-        Ok(Reached {
+    let error_of = |error, found| {
+        Ok(ProbeResult {
             found,
-            fault: Some(fault),
+            error: Some(error),
             date: None,
         })
     };
-    match fault {
-        (Obstacle::Address, error) => Err(NotReached::Brokers(error)),
-        (Obstacle::Tls, error) => fault_of(Fault::NoTls, error),
-        (Obstacle::Login, error) => fault_of(Fault::KeyRefused, error),
-        (Obstacle::Rights, error) => fault_of(Fault::NotAllowed, error),
+    match error {
+        (Obstacle::Address, error) => Err(ProbeError::Brokers(error)),
+        (Obstacle::Tls, error) => error_of(AnswerError::TlsFailed, error),
+        (Obstacle::Login, error) => error_of(AnswerError::KeyRefused, error),
+        (Obstacle::Rights, error) => error_of(AnswerError::NotAllowed, error),
     }
 }
 
-fn judged_topic(topic: &str, seen: &Seen) -> Reached {
-    let (topic_is, fault) = match (seen.partitions, seen.is_stamped) {
-        (None, _) => ("there is no topic".to_owned(), Some(Fault::NoTopic)),
+fn judged_topic(topic: &str, seen: &LogFacts) -> ProbeResult {
+    let (topic_is, error) = match (seen.partitions, seen.is_stamped) {
+        (None, _) => ("there is no topic".to_owned(), Some(AnswerError::NoTopic)),
         (Some(_), Some(false)) => (
             "without message.timestamp.type=LogAppendTime: the topic".to_owned(),
-            Some(Fault::SendersTime),
+            Some(AnswerError::SenderTimestamps),
         ),
         (Some(partitions), _) => (format!("{partitions} partitions in topic"), None),
     };
@@ -224,9 +226,9 @@ fn judged_topic(topic: &str, seen: &Seen) -> Reached {
         1 => "1 broker".to_owned(),
         brokers => format!("{brokers} brokers"),
     };
-    Reached {
+    ProbeResult {
         found: format!("{brokers}; {topic_is} {topic}"),
-        fault,
+        error,
         date: None,
     }
 }
@@ -237,7 +239,7 @@ async fn ask(
     headers: HeaderMap,
     delivery: &DeliverySettings,
     is_http2: bool,
-) -> Result<Reached, NotReached> {
+) -> Result<ProbeResult, ProbeError> {
     let agent = concat!("weir/", env!("CARGO_PKG_VERSION"));
     let body = bytes::Bytes::new();
     let answer = if is_http2 {
@@ -251,12 +253,12 @@ async fn ask(
     Ok(judged(&answer?))
 }
 
-fn judged(answer: &Answer) -> Reached {
-    let fault = match answer.status {
-        401 | 403 => Some(Fault::KeyRefused),
-        407 => Some(Fault::ProxyRefused),
-        404 => Some(Fault::NoSuchPath),
-        500.. => Some(Fault::ServerFails),
+fn judged(answer: &Answer) -> ProbeResult {
+    let error = match answer.status {
+        401 | 403 => Some(AnswerError::KeyRefused),
+        407 => Some(AnswerError::ProxyRefused),
+        404 => Some(AnswerError::PathNotFound),
+        500.. => Some(AnswerError::ServerError),
         _ => None,
     };
     let date = answer.headers.get(DATE).and_then(|date| date.to_str().ok());
@@ -264,9 +266,9 @@ fn judged(answer: &Answer) -> Reached {
         "" => String::new(),
         message => format!(": {message}"),
     };
-    Reached {
+    ProbeResult {
         found: format!("it answers with {}{message}", answer.status),
-        fault,
+        error,
         date: date.and_then(http_date),
     }
 }

@@ -79,7 +79,7 @@ pub fn fixed64(buffer: &mut Vec<u8>, field: u32, value: u64) {
     }
 }
 
-/// How sint32 and sint64 fold the sign into the lowest bit.
+/// Zigzag encoding of sint32 and sint64: the sign moves into the lowest bit.
 #[inline]
 pub fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64

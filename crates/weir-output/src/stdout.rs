@@ -9,7 +9,7 @@ use weir_config::settings;
 use crate::StartError;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
 use crate::json_lines::LinesEncoder;
-use crate::settings::{Delivered, DeliverySettings, OutputType, Start};
+use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
 
 settings! {
     /// There is nothing to set.
@@ -21,8 +21,8 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Prints one JSON object per point and line on standard output, for users and pipes.",
     on_by_default: false,
     settings: &[],
-    gone: &[],
-    read: |output| Delivered::read::<StdoutSettings>(output, |_, _| {}, |_| Ok(())),
+    removed: &[],
+    read: |output| BatchOutput::read::<StdoutSettings>(output, |_, _| {}, |_| Ok(())),
 };
 
 /// Bytes in one write.

@@ -5,7 +5,7 @@ use weir_aggregate::Value;
 
 use crate::delivery::Reason;
 
-/// How an output exposes counters, for every series and as long as it runs: a name in Prometheus depends on it.
+/// An output's exposition of counters. It is the same for every series and never changes while the output runs: a name in Prometheus depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Counters {
     /// A bucket that adds up to less than zero is refused.
@@ -27,7 +27,7 @@ pub fn check(value: Value<'_>, counters: Counters) -> Result<(), Reason> {
     }
 }
 
-/// A sum with more added to it; one that would overflow stays what it was.
+/// Adds to a sum; one that would overflow stays unchanged.
 pub fn add(sum: f64, more: f64) -> Result<f64, Reason> {
     finite(sum + more)
 }

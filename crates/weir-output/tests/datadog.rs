@@ -1,4 +1,4 @@
-//! What arrives at a Datadog intake, read by decoders that others wrote.
+//! Payloads as a Datadog intake receives them, read by third-party decoders.
 
 mod support;
 
@@ -13,7 +13,7 @@ use weir_output::datadog::{self, DatadogEncoder, RequestKind, route};
 use weir_output::delivery::{Clock, Encode, Encoded, Items, Reason};
 use weir_output::settings::{Compression, DatadogSettings, SeriesFormat};
 
-/// Delivers what the agent makes of the messages and returns what arrived.
+/// Delivers the agent's output for the messages and returns the received payloads.
 async fn deliver(messages: &str, change: impl FnOnce(&mut DatadogSettings)) -> Vec<Request> {
     let intake = Intake::start(|_| Reply::Status(202)).await;
     let mut settings = datadog(&intake.url());
@@ -173,7 +173,7 @@ async fn hosts_devices_and_resources() {
         json!([host("agent-host"), {"type": "device", "name": "sdb"}]),
         json!([]),
     );
-    // What names no resource is dropped, as no internal tag is for the backend; a device without a name is none.
+    // Internal tags that name no resource are dropped, because the backend must not get them; a device without a name is none.
     for name in ["v", "w", "x"] {
         check(name, json!([host("agent-host")]), json!(["z"]));
     }
@@ -488,7 +488,7 @@ fn payloads_stay_within_every_limit_of_their_endpoint() {
         sizes.iter().all(|size| *size <= 5_242_880) && sizes[0] > 5_200_000,
         "{sizes:?}"
     );
-    // What does not compress: the compressed limit of 512 000 bytes does.
+    // Incompressible content: the compressed limit of 512 000 bytes applies.
     let mut state = 1u64;
     let mut noise = || {
         state = state

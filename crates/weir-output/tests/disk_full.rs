@@ -113,7 +113,7 @@ async fn room_during_an_outage(name: &str, directory: &str) {
     let ballast = format!("{directory}/ballast");
     std::fs::write(&ballast, vec![1; 160 << 10]).unwrap();
     let (output, _) = start(name, directory).await;
-    // What is cumulative comes again in every round, and must not outgrow the disk.
+    // Cumulative values are sent again in every round, and must not outgrow the disk.
     let round = fill(&output, name, |_| 0).await;
     submit(&output, name, round, 0).await;
     let status = output.status();

@@ -121,7 +121,7 @@ async fn accepted_is_accepted_however_the_answer_goes_on() {
     }
 }
 
-/// What the backend refuses for good is dropped and counted, and what comes behind it arrives.
+/// Permanently refused payloads are dropped and counted, and later ones arrive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_hold_up_nothing() {
     for name in OVER_HTTP {
@@ -237,7 +237,7 @@ async fn a_refused_key_loses_nothing() {
     }
 }
 
-/// What a disk queue holds is not waited for at the end, whatever is wrong with the backend; the next process delivers it.
+/// The end of the process does not wait for payloads in a disk queue, whatever is wrong with the backend; the next process delivers it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_leaves_to_the_disk_what_it_holds() {
     for (name, fault) in OVER_HTTP
@@ -482,7 +482,7 @@ async fn an_hours_outage_across_a_restart() {
                     let rate = point.get("value").map_or(0.0, |value| value.as_f64().unwrap());
                     (point["timestamp"].as_i64().unwrap(), 10.0 * rate)
                 });
-                // What comes again replaces what was there.
+                // A repeated point replaces the stored one.
                 of_a.collect::<BTreeMap<i64, f64>>().values().sum()
             }
             "influx" => {
@@ -490,7 +490,7 @@ async fn an_hours_outage_across_a_restart() {
                 for request in intake.requests() {
                     influx_lines(&request.plain(), "a", &mut points);
                 }
-                // What comes again replaces what was there.
+                // A repeated point replaces the stored one.
                 points.into_iter().collect::<BTreeMap<u64, f64>>().values().sum()
             }
             "otlp delta" => of_a(&intake, |body, out| otlp_numbers(body, "a", out))
@@ -524,7 +524,7 @@ fn of_a(intake: &Intake, read: impl Fn(&[u8], &mut Samples)) -> Samples {
     for request in intake.requests() {
         read(&request.plain(), &mut samples);
     }
-    // What was answered with silence comes again; time never goes back otherwise.
+    // Unanswered points are sent again; otherwise time never goes back.
     let mut newest = 0;
     let mut once = Vec::new();
     let mut seen: BTreeMap<u64, f64> = BTreeMap::new();

@@ -97,7 +97,7 @@ fn values(lines: &[serde_json::Value]) -> BTreeSet<(i64, String)> {
     set
 }
 
-/// Polls: nothing tells when a file has been compressed.
+/// Polls, because nothing signals that a file has been compressed.
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let polled = async {
         while !done() {

@@ -43,7 +43,7 @@ enum Manner {
 #[derive(Clone)]
 struct Receiver {
     address: String,
-    /// What whole connections brought.
+    /// Data of whole connections.
     taken: Arc<Mutex<Vec<String>>>,
 }
 
@@ -110,7 +110,7 @@ fn parse(text: &str) -> Vec<((String, i64), f64)> {
     text.lines().map(line).collect()
 }
 
-/// What one bucket becomes: path and value.
+/// Path and value of each point of one bucket.
 async fn encode(settings: GraphiteSettings, messages: &str) -> (BTreeMap<String, f64>, OutputStatus) {
     let receiver = Receiver::start(|| Manner::Take).await;
     let settings = GraphiteSettings {

@@ -192,7 +192,7 @@ async fn one_of_two_keys_is_replaced() {
     new.take_over(&old).await;
     submit(&new, 1, "b:1|g\n");
     reachable.store(true, Ordering::SeqCst);
-    // What has no heir is delivered by the old output.
+    // Payloads without a successor are delivered by the old output.
     old.hurry();
     old.shutdown(DEADLINE).await;
     let left = old.status();

@@ -382,7 +382,7 @@ fn naive(line: &str) -> (String, BTreeMap<String, String>) {
     (measurement, tags)
 }
 
-/// What is lost on the way: control characters, and backslashes that parsers read differently.
+/// Bytes lost on the way: control characters, and backslashes that parsers read differently.
 fn without_what_is_lost(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text.chars().peekable();
@@ -404,7 +404,7 @@ proptest! {
 
     #[test]
     fn any_name_and_tags_read_back(name in SEED_TEXT, tags in proptest::collection::btree_map("[a-c,= \\\\\"\u{7}é]{1,4}", SEED_TEXT, 0..5)) {
-        // What DogStatsD itself cannot carry in a name or a tag.
+        // Characters that DogStatsD cannot carry in a name or a tag.
         let clean = |text: &str| text.replace([':', '|', '\n', '#'], "h").replace(',', "=");
         let name = clean(&name);
         let section: Vec<String> = tags.iter().map(|(key, value)| format!("{}:{}", clean(key), clean(value))).collect();
@@ -436,7 +436,7 @@ proptest! {
     }
 }
 
-/// The same in the eyes of the protocol's owners: none of it is refused, and their parsers agree.
+/// Checked with the protocol owners' own parsers: they refuse nothing and agree.
 #[test]
 fn names_that_nobody_expects() {
     let names = [

@@ -15,7 +15,7 @@ use weir_output::datadog;
 use weir_output::delivery::{Clock, Delivery};
 use weir_output::settings::{Secret, Start};
 
-/// An intake that answers nobody until it is told to.
+/// An intake that answers only on request.
 struct Away {
     intake: Intake,
     reachable: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! What the OTLP output sends, read with the definitions that its owners publish, over HTTP and gRPC.
+//! Requests of the OTLP output over HTTP and gRPC, read with OpenTelemetry's published definitions.
 
 mod support;
 
@@ -271,7 +271,7 @@ async fn cumulative_points_begin_grow_and_end() {
     let counts: Vec<&Json> = of("size").iter().map(|point| &point.point["count"]).collect();
     assert_eq!(counts[..4], [&json!("2"), &json!("3"), &json!("3"), &json!("3")]);
     assert_eq!(of("size")[1].point["sum"], 7.0);
-    // What got nothing for 25 seconds ended, right after its last point.
+    // A series without samples for 25 seconds ended right after its last point.
     for name in ["once", "time"] {
         let found = of(name);
         let (last, before) = found.split_last().unwrap();
@@ -438,7 +438,7 @@ async fn answers_over_http() {
     output.shutdown(DEADLINE).await;
 }
 
-/// What a gRPC server answers: HTTP status, whether the status comes with the headers, the trailers, the message.
+/// Answer of a gRPC server: HTTP status, whether the status comes with the headers, the trailers, the message.
 #[derive(Clone, Debug)]
 struct Call {
     http_status: u16,

@@ -69,7 +69,7 @@ async fn deliver(output: &Delivery, name: &str, round: i64, messages: &str) -> O
     .await
 }
 
-/// What arrived of some gauges, in the eyes of the protocols' owners where they have a decoder.
+/// Received gauges, read with the protocol's own decoder if there is one.
 fn arrived(name: &str, requests: &[Request], gauge: &str) -> Vec<f64> {
     let bodies = requests.iter().map(Request::plain);
     let numbers = |body: Vec<u8>| {

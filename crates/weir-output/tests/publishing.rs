@@ -1,4 +1,4 @@
-//! What an agent publishes to the log of a fleet, read by the merge: state of every kind, the books, faults of the log, restarts.
+//! Records that an agent publishes to the log of a fleet, read by the merge: state of every kind, the books, faults of the log, restarts.
 
 mod support;
 
@@ -11,8 +11,8 @@ use support::*;
 use tempfile::TempDir;
 use weir_aggregate::Expansion;
 use weir_log::FileLog;
-use weir_merge::{Closed, Ledger, Log, Merge, Owner, Settings, delay_ms};
-use weir_output::delivery::{Agent, Clock, Delivery, Items, OutputStatus, Reason, Surroundings};
+use weir_merge::{BucketResult, Ledger, Log, Merge, Owner, Settings, delay_ms};
+use weir_output::delivery::{AgentIdentity, Clock, Delivery, Items, OutputStatus, Reason, Surroundings};
 use weir_output::kafka::{Format, KafkaSettings};
 use weir_output::settings::Start as _;
 use weir_protocol::Kind;
@@ -24,7 +24,7 @@ struct Fleet {
     partitions: u32,
 }
 
-/// What the merge made of the log.
+/// The merge's results of the log.
 struct Merged {
     table: Table,
     ledger: Ledger,
@@ -87,7 +87,7 @@ impl Fleet {
         while owner.turn().unwrap().messages > 0 {}
         for partition in 0..self.partitions {
             for (_, bytes) in owner.log().results(partition, 0, 1 << 30).unwrap() {
-                merged.table.add_record(&Closed::decode(&bytes).unwrap().1);
+                merged.table.add_record(&BucketResult::decode(&bytes).unwrap().1);
             }
         }
         for (_, merge) in owner.merges() {
@@ -125,16 +125,16 @@ impl Merged {
 }
 
 /// An agent that publishes at the end of the bucket, and not later.
-fn prompt(epoch: u64) -> Agent {
+fn prompt(epoch: u64) -> AgentIdentity {
     let ids = (0u128..).map(|number| AgentId(number.to_be_bytes()));
     let mut prompt = ids.filter(|id| delay_ms(*id, 10) < 20);
-    Agent {
+    AgentIdentity {
         id: prompt.next().unwrap(),
         ..agent(epoch)
     }
 }
 
-fn around(agent: Agent) -> Surroundings {
+fn around(agent: AgentIdentity) -> Surroundings {
     Surroundings {
         agent,
         ..surroundings(Clock::system())
@@ -180,7 +180,7 @@ async fn state_of_every_kind_is_merged_with_that_of_other_agents() {
     let messages =
         "c:2|c|@0.5|#k:v\nc:1.5|c|#k:v\ng:7|g\ns:a|s\ns:b|s\nh:3|h|@0.5\nh:1|h\nt:9|ms\nd:4|d\nd:4|d\n";
     for number in 1..=3 {
-        let around = around(Agent {
+        let around = around(AgentIdentity {
             id: AgentId([number; 16]),
             ..prompt(1)
         });
@@ -384,7 +384,7 @@ async fn records_wait_while_the_log_is_away_and_come_once() {
     output.shutdown(DEADLINE).await;
 }
 
-/// What a disk queue holds is sent by the next process, under the number that it has.
+/// The next process sends the payloads of a disk queue, under their old numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_process_sends_what_the_disk_queue_holds() {
     let fleet = Fleet::new(2);
@@ -609,7 +609,7 @@ async fn publishing_is_spread_over_the_interval() {
         .find(|id| (4000..5000).contains(&delay_ms(*id, 10)))
         .unwrap();
     let around = Surroundings {
-        agent: Agent { id, ..agent(1) },
+        agent: AgentIdentity { id, ..agent(1) },
         ..surroundings(clock)
     };
     let output = start(&fleet.settings(), &around);

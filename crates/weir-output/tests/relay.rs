@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use weir_output::OutputCounter;
-use weir_output::relay::{Block, Lost, Port, Relay, RelaySettings, StreamFraming, TargetStatus};
+use weir_output::relay::{Block, Port, Relay, RelayLoss, RelaySettings, StreamFraming, TargetStatus};
 use weir_protocol::route_slot;
 
 /// Long enough for a loaded machine; reached only by a failure.
@@ -45,7 +45,7 @@ struct Packer {
     relay: Relay,
     ports: Vec<Port>,
     sent: u64,
-    /// By target: lines for which there was no buffer, to be told with the next block, as the worker does.
+    /// By target: lines for which there was no buffer, reported with the next block, as the worker does.
     no_buffer: BTreeMap<usize, u64>,
 }
 
@@ -61,7 +61,7 @@ impl Packer {
         }
     }
 
-    /// Gives each line to its target, in buffers of a few; what finds no buffer is told with the next.
+    /// Gives each line to its target, in buffers of a few; lines without a buffer are reported with the next.
     fn send(&mut self, lines: &[String]) {
         let routes = self.relay.routes().get();
         let mut of_target: BTreeMap<usize, Vec<&String>> = BTreeMap::new();
@@ -114,7 +114,7 @@ impl Packer {
         self.check(&status);
         let rerouted: u64 = status
             .iter()
-            .filter_map(|target| target.dropped.get(&Lost::Rerouted))
+            .filter_map(|target| target.dropped.get(&RelayLoss::Rerouted))
             .sum();
         let produced: u64 = status.iter().map(|target| target.produced).sum();
         assert_eq!(produced, self.sent + rerouted, "{status:#?}");
@@ -136,7 +136,7 @@ fn delivered(status: &[TargetStatus]) -> u64 {
     status.iter().map(|target| target.delivered).sum()
 }
 
-/// What one target received, line by line.
+/// Lines received by one target.
 type Taken = Arc<Mutex<Vec<String>>>;
 
 fn note(taken: &Taken, packet: &[u8], bytes_max: usize) {
@@ -324,7 +324,7 @@ async fn a_dead_target_is_ejected_and_returns() {
         .wait("ejected", |status| status[2].ejected && delivered(status) == 90)
         .await;
     assert!(
-        status[2].dropped[&Lost::Rerouted] > 10 && status[2].last_error.is_some(),
+        status[2].dropped[&RelayLoss::Rerouted] > 10 && status[2].last_error.is_some(),
         "{status:#?}"
     );
     assert!(status[0].healthy && status[1].healthy);
@@ -427,14 +427,14 @@ async fn no_fault_delays_another_target() {
     for at in [1, 3, 4] {
         assert!(
             !status[at].healthy
-                && status[at].dropped[&Lost::QueueFull] > 0
+                && status[at].dropped[&RelayLoss::QueueFull] > 0
                 && status[at].waiting + status[at].in_flight > 0,
             "{at}: {status:#?}"
         );
     }
     drop(hanging);
     let status = packer.stop(Duration::from_millis(100)).await;
-    assert!(status[3].dropped[&Lost::Shutdown] > 0, "{status:#?}");
+    assert!(status[3].dropped[&RelayLoss::Shutdown] > 0, "{status:#?}");
 }
 
 /// A stream breaks in the middle of a packet: whole lines are not repeated, the cut one is.
@@ -483,9 +483,9 @@ async fn a_line_longer_than_a_datagram_is_counted_when_it_changes_targets() {
     let count = of_other.len() as u64;
     packer
         .wait("moved and dropped", |status| {
-            status[0].dropped.get(&Lost::TooLong) == Some(&count)
+            status[0].dropped.get(&RelayLoss::TooLong) == Some(&count)
         })
         .await;
     let status = packer.stop(DEADLINE).await;
-    assert_eq!(status[1].dropped[&Lost::Rerouted], count);
+    assert_eq!(status[1].dropped[&RelayLoss::Rerouted], count);
 }

@@ -1,4 +1,4 @@
-//! What remote write sends, read with Prometheus's own definitions, and what it makes of answers.
+//! Requests of remote write, read with Prometheus's own definitions, and its reaction to answers.
 
 mod support;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use support::*;
 use weir_aggregate::{Expansion, Weights};
-use weir_output::delivery::{Clock, Delivery, Saved, SavedStates, Surroundings};
+use weir_output::delivery::{Clock, Delivery, OutputState, SavedStates, Surroundings};
 use weir_output::otlp::{OtlpSettings, Temporality};
 use weir_output::prometheus::{Format, Scrape};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
@@ -32,14 +32,14 @@ async fn submit(output: &Delivery, bucket: i64, messages: &str) {
         .expect("everything delivered");
 }
 
-async fn left_by(output: Delivery) -> Option<Saved> {
+async fn left_by(output: Delivery) -> Option<OutputState> {
     output.keep_state();
     output.shutdown(Duration::ZERO).await;
     assert!(output.status().balances());
     output.take_state()
 }
 
-fn with(saved: Saved, clock: &Clock) -> Surroundings {
+fn with(saved: OutputState, clock: &Clock) -> Surroundings {
     let saved = BTreeMap::from([("output".to_owned(), saved)]);
     Surroundings {
         saved: Arc::new(SavedStates::new(saved, Duration::from_secs(3))),
@@ -93,7 +93,7 @@ async fn cumulative_otlp_goes_on_as_if_nothing_had_happened() {
     .await;
 }
 
-/// What was summed up for one receiver is nothing for another.
+/// Sums for one receiver are not used for another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_settings_begin_anew_and_say_so() {
     let intake = Intake::start(|_| taken()).await;
@@ -105,13 +105,13 @@ async fn other_settings_begin_anew_and_say_so() {
     let first = start(&settings("one"), &surroundings(clock.clone()));
     submit(&first, 0, FIRST).await;
     let saved = left_by(first).await.unwrap();
-    let check = |saved: Saved, name: &str, reason: &str| {
+    let check = |saved: OutputState, name: &str, reason: &str| {
         let around = with(saved, &clock);
         let second = start(&settings(name), &around);
-        let faults = around.saved.finish();
+        let errors = around.saved.finish();
         assert!(
-            faults.len() == 1 && faults[0].reason.contains(reason),
-            "{faults:?}"
+            errors.len() == 1 && errors[0].reason.contains(reason),
+            "{errors:?}"
         );
         second
     };

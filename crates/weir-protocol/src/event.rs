@@ -131,7 +131,7 @@ fn take_field<'a>(event: &mut Event<'a>, field: &'a [u8], options: &ParseOptions
     Ok(())
 }
 
-/// Reads `_e{T,X}:` and returns both lengths and what follows.
+/// Reads `_e{T,X}:` and returns both lengths and the rest.
 fn header(line: &[u8]) -> Option<(usize, usize, &[u8])> {
     let rest = line.strip_prefix(b"_e{")?;
     let close = memchr::memchr(b'}', rest)?;

@@ -1,6 +1,6 @@
 //! The shape nearly all metrics have, recognised in one pass over the few bytes that change from message to message.
 //!
-//! The simple version is [`crate::parse_line`]. This one leaves out what a message seen before does not need: it does not
+//! The simple version is [`crate::parse_line`]. This one leaves out work that a message seen before does not need: it does not
 //! look at tags and origin fields at all (they are one opaque tail), and it does not validate UTF-8 (bytes equal to ones that
 //! were validated are valid). It either understands a line exactly as the simple version does, or says nothing and leaves
 //! it to that.
@@ -23,7 +23,7 @@ pub struct FastMetric {
     pub count: u32,
     /// `1 / rate`.
     pub weight: f64,
-    pub rate_fault: bool,
+    pub rate_error: bool,
 }
 
 /// Parses `line`, whose first colon is at `name_end`, and appends its numbers to `values`. `None`: the simple version must parse it.
@@ -61,14 +61,14 @@ pub fn parse_fast(line: &[u8], name_end: usize, colons: u64, values: &mut Vec<f6
     } else if count == 0 {
         return None;
     }
-    let (weight, rate_fault, tail) = match line.get(type_end + 1) {
+    let (weight, rate_error, tail) = match line.get(type_end + 1) {
         Some(b'@') => {
             let (rate, end) = number::parse_plain(line, type_end + 2)?;
             if end < line.len() && line[end] != b'|' {
                 return None;
             }
-            let (rate, fault) = usable_rate(rate);
-            (1.0 / rate, fault.is_some(), end)
+            let (rate, error) = usable_rate(rate);
+            (1.0 / rate, error.is_some(), end)
         }
         _ => (1.0, false, type_end),
     };
@@ -79,7 +79,7 @@ pub fn parse_fast(line: &[u8], name_end: usize, colons: u64, values: &mut Vec<f6
         tail: tail as u32,
         count: if is_set { 0 } else { count },
         weight,
-        rate_fault,
+        rate_error,
     })
 }
 
@@ -188,10 +188,10 @@ mod tests {
         // Only the simple version can check the text itself and the tail.
         let Ok(Message::Metric(metric)) = parsed else {
             let utf8 = std::str::from_utf8(line).is_err() || line[..name_end].contains(&b'|');
-            let tail_has_faults = tail
+            let tail_has_errors = tail
                 .split(|&byte| byte == b'|')
                 .any(|s| s.starts_with(b"@") || s.starts_with(b"T"));
-            assert!(utf8 || tail_has_faults, "{:?}", line.escape_ascii().to_string());
+            assert!(utf8 || tail_has_errors, "{:?}", line.escape_ascii().to_string());
             return;
         };
         assert_eq!(metric.name.as_bytes(), &line[..fast.name_end as usize]);
@@ -213,7 +213,7 @@ mod tests {
             .any(|section| section.starts_with(b"@"))
         {
             assert_eq!(1.0 / metric.rate, fast.weight);
-            assert_eq!(metric.rate_fault.is_some(), fast.rate_fault);
+            assert_eq!(metric.rate_error.is_some(), fast.rate_error);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The DogStatsD wire protocol: bytes of one packet to borrowed messages, and messages back to bytes.
 //!
-//! What this crate never does: I/O, reading a clock, allocating per message, keeping global state.
+//! This crate never does I/O, reads a clock, allocates per message or keeps global state.
 //! Every function is total: any byte string gives messages or an [`ErrorClass`], never a panic.
 //!
 //! ```
@@ -40,7 +40,7 @@ pub use event::{AlertType, Event, Priority, unescape_newlines};
 pub use fast::{FastMetric, parse_fast};
 pub use lines::{Line, Lines};
 pub use locate::locate;
-pub use metric::{Kind, Metric, Numbers, RateFault, SAMPLE_RATE_MIN, Values};
+pub use metric::{Kind, Metric, Numbers, RateError, SAMPLE_RATE_MIN, Values};
 pub use number::{parse_integer, parse_number};
 pub use origin::{ExternalData, LocalData, OriginFields};
 pub use route::{Routes, route_slot};

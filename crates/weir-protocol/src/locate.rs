@@ -78,7 +78,7 @@ fn section(line: &[u8], start: usize, bad: impl Fn(&[u8]) -> bool) -> Range<usiz
     found.next().map_or(0..line.len(), |section| place(line, section))
 }
 
-/// Where a part of the line is in it.
+/// Position of a part of the line.
 fn place(line: &[u8], part: &[u8]) -> Range<usize> {
     let start = part.as_ptr() as usize - line.as_ptr() as usize;
     start..start + part.len()

@@ -67,7 +67,7 @@ pub const SAMPLE_RATE_MIN: f64 = 3.845e-9;
 
 /// A sample rate that parses but cannot be used: the sample counts once, and the error is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateFault {
+pub enum RateError {
     /// Zero, negative, above one, or not finite.
     OutOfRange,
 }
@@ -80,7 +80,7 @@ pub struct Metric<'a> {
     pub values: Values<'a>,
     /// In (0, 1]; 1 where the message gave none or an unusable one.
     pub rate: f64,
-    pub rate_fault: Option<RateFault>,
+    pub rate_error: Option<RateError>,
     pub tags: Tags<'a>,
     /// Unix seconds, positive.
     pub timestamp: Option<i64>,
@@ -170,7 +170,7 @@ pub(crate) fn parse<'a>(line: &'a [u8], options: &ParseOptions) -> Result<Metric
         kind,
         values,
         rate: 1.0,
-        rate_fault: None,
+        rate_error: None,
         tags: Tags::default(),
         timestamp: None,
         origin: OriginFields::default(),
@@ -180,7 +180,7 @@ pub(crate) fn parse<'a>(line: &'a [u8], options: &ParseOptions) -> Result<Metric
             b'#' => metric.tags = Tags::parse(&section[1..])?,
             b'@' => {
                 let rate = parse_number(&section[1..]).ok_or(ErrorClass::BadSampleRate)?;
-                (metric.rate, metric.rate_fault) = usable_rate(rate);
+                (metric.rate, metric.rate_error) = usable_rate(rate);
             }
             b'T' if options.timestamps => {
                 let seconds = parse_integer(&section[1..]).filter(|&seconds| seconds > 0);
@@ -197,10 +197,10 @@ pub(crate) fn parse<'a>(line: &'a [u8], options: &ParseOptions) -> Result<Metric
 
 /// The rate to apply, and whether the sender's was unusable.
 #[inline]
-pub(crate) fn usable_rate(rate: f64) -> (f64, Option<RateFault>) {
+pub(crate) fn usable_rate(rate: f64) -> (f64, Option<RateError>) {
     if rate > 0.0 && rate <= 1.0 {
         (rate.max(SAMPLE_RATE_MIN), None)
     } else {
-        (1.0, Some(RateFault::OutOfRange))
+        (1.0, Some(RateError::OutOfRange))
     }
 }

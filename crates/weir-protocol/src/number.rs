@@ -89,7 +89,7 @@ fn parse_short(text: &[u8; 8]) -> Option<(f64, usize)> {
         return None;
     }
     let point = (raw >> (8 * whole)) as u8 == b'.';
-    // With a point, the digits behind it move up to those in front; what comes in at the end is no digit.
+    // With a point, the digits behind it move up to those in front; the byte that enters at the end is no digit.
     let front = (1u64 << (8 * whole)) - 1;
     let joined = bytes & front | bytes >> 8 & !front;
     let others_behind = (others & others.wrapping_sub(1)) >> 8 | 1 << 63;

@@ -24,7 +24,7 @@ pub fn route_slot(line: &[u8]) -> u16 {
     (xxh3_64(&sum.to_le_bytes()) % SLOTS as u64) as u16
 }
 
-/// Name, and what may hold the tags.
+/// Name, and the section that may have tags.
 fn split(line: &[u8]) -> (&[u8], &[u8]) {
     let at = |from: usize, wanted: u8| memchr::memchr(wanted, &line[from..]).map(|at| from + at);
     if line.starts_with(b"_e{") {

@@ -6,7 +6,7 @@
 //! tests compare all with a plain search.
 #![allow(unsafe_code)]
 
-/// Where the newlines and colons of a packet are.
+/// Positions of the newlines and colons of a packet.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// The position of each newline. Entries from `newline_count` on are meaningless.

@@ -36,7 +36,7 @@ pub struct Mapping {
     pub dry_run: bool,
 }
 
-/// What happens to a message's tags whose keys a mapping also adds.
+/// The fate of a message's tags whose keys a mapping also adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SameTags {
     /// Both stay.

@@ -23,7 +23,7 @@ pub use definitions::{
 };
 pub use origins::{AllowedOrigins, Listed, OriginPattern, OriginPatternError};
 pub use pattern::{Pattern, PatternError};
-pub use set::{Applied, Compiled, Fault, RuleId, RuleInfo, RuleSet, Scratch, Stage, Subject};
+pub use set::{Applied, Compiled, RuleError, RuleId, RuleInfo, RuleSet, Scratch, Stage, Subject};
 pub use tag_styles::TagStyles;
 pub use template::Template;
 pub use trace::{Recorder, Step, Trace, Untraced};

@@ -15,7 +15,7 @@ use crate::names::{MatchScratch, NameMatcher};
 use crate::pattern::{anchored, syntax_of};
 use crate::{Kinds, Pattern, RuleSet, TagFilter};
 
-/// One warning. `path` is as in [`crate::Fault`].
+/// One warning. `path` is as in [`crate::RuleError`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub path: String,

@@ -7,7 +7,7 @@
 
 use regex_automata::{MatchKind, PatternSet, meta};
 
-use crate::pattern::{RegexFault, anchored, regex, syntax_of};
+use crate::pattern::{RegexError, anchored, regex, syntax_of};
 use crate::{Pattern, PatternError, RuleLimits};
 
 /// Stands for `*` in the bytes of a pattern. UTF-8 never contains this byte or the next one.
@@ -274,7 +274,7 @@ fn together(
         let message = format!(
             "all {} regular expressions together: the set {}",
             expressions.len(),
-            RegexFault::of(&error, limits.regex_bytes)
+            RegexError::of(&error, limits.regex_bytes)
         );
         (None, PatternError(message))
     })

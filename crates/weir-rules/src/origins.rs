@@ -38,7 +38,7 @@ impl FromStr for OriginPattern {
         }
         let (key, value) = text
             .split_once(':')
-            .ok_or(OriginPatternError("is neither a tag nor one of the two words"))?;
+            .ok_or(OriginPatternError("is neither a tag nor no_container or unknown"))?;
         if key.is_empty() || value.is_empty() || key.contains('*') {
             return Err(OriginPatternError("needs a key without * and a value"));
         }
@@ -92,8 +92,8 @@ impl AllowedOrigins {
 
     /// Whether an entry needs the tags of a container, which come from a source. Its id is always known.
     pub fn needs_sources(&self) -> bool {
-        let told = |pattern: &OriginPattern| matches!(pattern, OriginPattern::Tag { key, .. } if &**key != "container_id");
-        self.0.iter().any(told)
+        let needs_tags = |pattern: &OriginPattern| matches!(pattern, OriginPattern::Tag { key, .. } if &**key != "container_id");
+        self.0.iter().any(needs_tags)
     }
 
     /// The verdict for the container with this id. `tags`: all its tags from sources, at every cardinality.

@@ -88,7 +88,7 @@ pub(crate) fn regex(text: &str, limits: &RuleLimits) -> Result<meta::Regex, Patt
 }
 
 /// Compiles an expression without anchors.
-pub(crate) fn build(expression: &str, limits: &RuleLimits) -> Result<meta::Regex, RegexFault> {
+pub(crate) fn build(expression: &str, limits: &RuleLimits) -> Result<meta::Regex, RegexError> {
     let config = meta::Config::new()
         .nfa_size_limit(Some(limits.one_regex_bytes))
         .hybrid_cache_capacity(32 << 10);
@@ -96,7 +96,7 @@ pub(crate) fn build(expression: &str, limits: &RuleLimits) -> Result<meta::Regex
         .configure(config)
         .syntax(syntax_of())
         .build(expression)
-        .map_err(|error| RegexFault::of(&error, limits.one_regex_bytes))
+        .map_err(|error| RegexError::of(&error, limits.one_regex_bytes))
 }
 
 pub(crate) fn syntax_of() -> syntax::Config {
@@ -105,7 +105,7 @@ pub(crate) fn syntax_of() -> syntax::Config {
 
 /// Why an expression is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RegexFault {
+pub(crate) enum RegexError {
     /// It needs more than this many bytes.
     TooLarge(usize),
     /// The parser's message.
@@ -114,30 +114,30 @@ pub(crate) enum RegexFault {
     Build(String),
 }
 
-impl RegexFault {
+impl RegexError {
     pub(crate) fn of(error: &meta::BuildError, limit: usize) -> Self {
         if error.size_limit().is_some() {
-            return RegexFault::TooLarge(limit);
+            return RegexError::TooLarge(limit);
         }
         let Some(error) = error.syntax_error() else {
-            return RegexFault::Build(error.to_string());
+            return RegexError::Build(error.to_string());
         };
         // The last line of the report has the reason; the other lines draw an arrow.
         let text = error.to_string();
         let last = text.lines().last().unwrap_or_default();
-        RegexFault::Syntax(last.trim_start_matches("error: ").to_owned())
+        RegexError::Syntax(last.trim_start_matches("error: ").to_owned())
     }
 }
 
-impl fmt::Display for RegexFault {
+impl fmt::Display for RegexError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RegexFault::TooLarge(limit) => write!(
+            RegexError::TooLarge(limit) => write!(
                 f,
                 "takes more than {limit} bytes once compiled; repeat less, or use fewer character classes"
             ),
-            RegexFault::Syntax(why) => write!(f, "is not a regular expression: {why}"),
-            RegexFault::Build(why) => write!(f, "cannot be compiled: {why}"),
+            RegexError::Syntax(why) => write!(f, "is not a regular expression: {why}"),
+            RegexError::Build(why) => write!(f, "cannot be compiled: {why}"),
         }
     }
 }

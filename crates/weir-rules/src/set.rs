@@ -10,7 +10,7 @@ use weir_protocol::Kind;
 use crate::names::{MatchScratch, NameMatcher};
 use crate::pattern::regex;
 use crate::template::Groups;
-use crate::values::{CompiledValue, Outcome};
+use crate::values::{CompiledValue, TagOutcome};
 use crate::{
     Definitions, HostRule, Mapping, Pattern, Rule, RuleLimits, SameTags, TagFilter, TagStyles, Template,
     Trace, glob,
@@ -18,7 +18,7 @@ use crate::{
 
 mod compile;
 
-pub use compile::{Compiled, Fault};
+pub use compile::{Compiled, RuleError};
 
 /// Number of a mapping or rule in a set. Mappings come first, then rules, then the list of filtered names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -371,10 +371,10 @@ fn change_values(actions: &[CompiledValue], tags: &mut Vec<Cow<'_, str>>) {
     tags.retain_mut(|tag| {
         for action in actions {
             match action.apply(tag) {
-                Outcome::Unchanged => {}
-                Outcome::Kept => return true,
-                Outcome::Dropped => return false,
-                Outcome::Changed(changed) => *tag = changed,
+                TagOutcome::Unchanged => {}
+                TagOutcome::Kept => return true,
+                TagOutcome::Dropped => return false,
+                TagOutcome::Changed(changed) => *tag = changed,
             }
         }
         true

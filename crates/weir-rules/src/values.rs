@@ -50,7 +50,7 @@ pub(crate) struct CompiledValue {
 }
 
 /// The result of the actions for a tag.
-pub(crate) enum Outcome<'a> {
+pub(crate) enum TagOutcome<'a> {
     Unchanged,
     /// Unchanged; later actions are skipped.
     Kept,
@@ -83,23 +83,23 @@ impl CompiledValue {
         })
     }
 
-    pub fn apply(&self, tag: &str) -> Outcome<'static> {
+    pub fn apply(&self, tag: &str) -> TagOutcome<'static> {
         let (key, value) = match tag.split_once(':') {
             Some((key, value)) => (key, Some(value)),
             None => (tag, None),
         };
         if self.rule.tag != "*" && self.rule.tag != key {
-            return Outcome::Unchanged;
+            return TagOutcome::Unchanged;
         }
         let text = value.unwrap_or_default();
         if !self.only.is_empty() && !self.only.iter().any(|regex| regex.is_match(text)) {
-            return Outcome::Unchanged;
+            return TagOutcome::Unchanged;
         }
         // The only actions for a tag without a value are keep and drop.
         let changed = match (&self.rule.action, value) {
-            (ValueAction::Keep, _) => return Outcome::Kept,
-            (ValueAction::Drop, _) => return Outcome::Dropped,
-            (_, None) => return Outcome::Unchanged,
+            (ValueAction::Keep, _) => return TagOutcome::Kept,
+            (ValueAction::Drop, _) => return TagOutcome::Dropped,
+            (_, None) => return TagOutcome::Unchanged,
             (ValueAction::Hash { salt, digits }, Some(value)) => {
                 let mut hex = String::with_capacity(64);
                 for byte in digest(salt, value) {
@@ -111,12 +111,12 @@ impl CompiledValue {
             (ValueAction::Truncate { characters }, Some(value)) => {
                 match value.char_indices().nth(*characters) {
                     Some((end, _)) => value[..end].to_owned(),
-                    None => return Outcome::Unchanged,
+                    None => return TagOutcome::Unchanged,
                 }
             }
             (ValueAction::Ranges { bounds }, Some(value)) => match value.parse::<f64>() {
                 Ok(number) if !number.is_nan() => range(bounds, number),
-                _ => return Outcome::Unchanged,
+                _ => return TagOutcome::Unchanged,
             },
             (ValueAction::Shards { count }, Some(value)) => {
                 let bytes = digest("", value);
@@ -131,18 +131,18 @@ impl CompiledValue {
             ) => {
                 let is_listed = values.binary_search_by(|known| known.as_str().cmp(value)).is_ok();
                 if is_listed || self.allowed.iter().any(|regex| regex.is_match(value)) {
-                    return Outcome::Unchanged;
+                    return TagOutcome::Unchanged;
                 }
                 match replacement {
                     Some(replacement) => replacement.clone(),
-                    None => return Outcome::Dropped,
+                    None => return TagOutcome::Dropped,
                 }
             }
         };
         if value == Some(changed.as_str()) {
-            return Outcome::Unchanged;
+            return TagOutcome::Unchanged;
         }
-        Outcome::Changed(Cow::Owned(format!("{key}:{changed}")))
+        TagOutcome::Changed(Cow::Owned(format!("{key}:{changed}")))
     }
 }
 
@@ -175,9 +175,9 @@ mod tests {
         };
         let compiled = CompiledValue::new(&rule, &RuleLimits::default()).unwrap();
         let found = match compiled.apply(tag) {
-            Outcome::Unchanged | Outcome::Kept => Some(tag.to_owned()),
-            Outcome::Dropped => None,
-            Outcome::Changed(tag) => Some(tag.into_owned()),
+            TagOutcome::Unchanged | TagOutcome::Kept => Some(tag.to_owned()),
+            TagOutcome::Dropped => None,
+            TagOutcome::Changed(tag) => Some(tag.into_owned()),
         };
         assert_eq!(found.as_deref(), expected, "{rule:?} {tag}");
     }

@@ -16,15 +16,15 @@ pub struct HyperLogLog {
 
 /// Sets of different precision were to be merged, or registers do not fit a precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mismatch;
+pub struct PrecisionMismatch;
 
-impl std::fmt::Display for Mismatch {
+impl std::fmt::Display for PrecisionMismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("HyperLogLog states of different or impossible precision")
     }
 }
 
-impl std::error::Error for Mismatch {}
+impl std::error::Error for PrecisionMismatch {}
 
 impl HyperLogLog {
     /// An empty set of 2^precision bytes; precision is clamped to [`PRECISION`].
@@ -37,11 +37,11 @@ impl HyperLogLog {
     }
 
     /// Rebuilds a set from its registers.
-    pub fn from_registers(registers: Box<[u8]>) -> Result<Self, Mismatch> {
-        let precision = registers.len().checked_ilog2().ok_or(Mismatch)? as u8;
+    pub fn from_registers(registers: Box<[u8]>) -> Result<Self, PrecisionMismatch> {
+        let precision = registers.len().checked_ilog2().ok_or(PrecisionMismatch)? as u8;
         let fits = registers.len().is_power_of_two() && PRECISION.contains(&precision);
         if !fits || registers.iter().any(|r| *r > 64 - precision + 1) {
-            return Err(Mismatch);
+            return Err(PrecisionMismatch);
         }
         Ok(Self { precision, registers })
     }
@@ -66,9 +66,9 @@ impl HyperLogLog {
     }
 
     /// Union with another set.
-    pub fn merge(&mut self, other: &Self) -> Result<(), Mismatch> {
+    pub fn merge(&mut self, other: &Self) -> Result<(), PrecisionMismatch> {
         if self.precision != other.precision {
-            return Err(Mismatch);
+            return Err(PrecisionMismatch);
         }
         self.registers
             .iter_mut()
@@ -204,7 +204,7 @@ mod tests {
         set
     }
 
-    /// The last word is what a copy of the rest would hold.
+    /// The last word is equal to a copy of the rest.
     #[test]
     fn the_last_word_is_the_rest() {
         let bytes: Vec<u8> = (1..=40).collect();
@@ -242,7 +242,7 @@ mod tests {
         ba.merge(&a).unwrap();
         assert_eq!(ab, ba);
         assert_eq!(ab, of(12, 0..12_000));
-        assert_eq!(ab.merge(&HyperLogLog::new(13)), Err(Mismatch));
+        assert_eq!(ab.merge(&HyperLogLog::new(13)), Err(PrecisionMismatch));
     }
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
             Ok(&set)
         );
         for bad in [vec![], vec![0; 7], vec![0; 8], vec![60; 4096]] {
-            assert_eq!(HyperLogLog::from_registers(bad.into()), Err(Mismatch));
+            assert_eq!(HyperLogLog::from_registers(bad.into()), Err(PrecisionMismatch));
         }
         let mut cleared = set;
         cleared.clear();

@@ -121,7 +121,7 @@ impl Sketch {
         self.pending.push(key(v));
     }
 
-    /// Where the next sample's key will be written, as something to prefetch.
+    /// Address of the next sample's key, for a prefetch.
     #[inline]
     pub fn next_key(&self) -> *const u8 {
         self.pending.as_ptr().wrapping_add(self.pending.len()).cast()
@@ -191,7 +191,7 @@ impl Sketch {
         }
     }
 
-    /// Counts the waiting keys in the window and sorts what does not fit into the bins. A sketch that got busy gets its window
+    /// Counts the waiting keys in the window and sorts the others into the bins. A sketch that got busy gets its window
     /// here.
     #[inline(never)]
     fn fold_pending(&mut self) {
@@ -304,7 +304,7 @@ impl Sketch {
         *self = Self::new();
     }
 
-    /// Frees memory beyond what the current bins need, for a sketch about to be handed over.
+    /// Frees memory that the current bins do not need, for a sketch about to be handed over.
     pub fn shrink(&mut self) {
         self.seal();
         self.window = None;

@@ -4,10 +4,10 @@ use crate::Error;
 use crate::unite::unite;
 use crate::wire::{Reader, Writer};
 
-/// Where counts stop: far beyond any truth, and sums of it stay within 128 bits.
+/// Upper limit of counts: far above any real one, and its sums stay within 128 bits.
 const COUNT_MAX: u128 = 1 << 96;
 
-/// How many samples lie in each bin of the agent's sketch, by ascending key. Beyond [`BINS_MAX`] keys the lowest are added to
+/// Number of samples in each bin of the agent's sketch, by ascending key. Beyond [`BINS_MAX`] keys the lowest are added to
 /// the lowest that stays, as the sketch does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bins(Vec<(i16, u128)>);

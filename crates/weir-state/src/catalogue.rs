@@ -10,7 +10,7 @@ use crate::division::{Piece, divided};
 use crate::interned::Interned;
 use crate::record::{ALL_SUFFIXES, BODY_BYTES_MAX, HAS_HOST, HAS_INTEGRATION, HAS_SUFFIXES, SeriesHead};
 use crate::wire::{Reader, Writer};
-use crate::{AgentId, Bounds, Facts, Header, Named, Packer, State};
+use crate::{AgentId, Bounds, Facts, Header, Packer, SeriesName, State};
 
 /// No host, or no integration.
 const NONE: u32 = u32::MAX;
@@ -29,7 +29,7 @@ pub struct Catalogue {
     texts: Interned,
     /// Each series has a range of numbers of texts: name, host, integration, tags.
     keys: Vec<u32>,
-    series: Vec<Known>,
+    series: Vec<CatalogueEntry>,
     index: HashTable<u32>,
     /// Numbers of series by ascending identity; behind `sorted` as they came.
     order: Vec<u32>,
@@ -40,7 +40,7 @@ pub struct Catalogue {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct CatalogueEntry {
     kind: Kind,
     /// Range in `keys`.
     key: (u32, u32),
@@ -64,7 +64,7 @@ pub struct Packed {
     pub bytes: Vec<u8>,
     /// Series states in it.
     pub states: u64,
-    /// How often [`Catalogue::put`] was called for them.
+    /// Number of calls of [`Catalogue::put`] for them.
     pub rows: u64,
 }
 
@@ -95,7 +95,7 @@ impl Catalogue {
     }
 
     /// The number of a series; a new one if the series is unknown. Tags are sorted by bytes, without duplicates.
-    pub fn find(&mut self, kind: Kind, named: &Named<'_>) -> u32 {
+    pub fn find(&mut self, kind: Kind, named: &SeriesName<'_>) -> u32 {
         debug_assert!(named.tags.is_sorted(), "tags are sorted");
         let start = self.keys.len();
         self.keys.push(self.texts.number(named.name));
@@ -123,7 +123,7 @@ impl Catalogue {
 
     fn insert(&mut self, hash: u64, kind: Kind, key: (u32, u32)) -> u32 {
         let number = self.series.len() as u32;
-        self.series.push(Known {
+        self.series.push(CatalogueEntry {
             kind,
             key,
             facts: Facts { seen: 0, suffixes: 0 },
@@ -140,7 +140,7 @@ impl Catalogue {
         number
     }
 
-    /// Adds the state of a series, which must be one of its kind, to what it has in this bucket.
+    /// Adds a state, of the series' kind, to the series' state in this bucket.
     pub fn put(&mut self, number: u32, facts: Facts, state: &State) {
         let known = &mut self.series[number as usize];
         assert!(state.is_of(known.kind), "a state of another kind");
@@ -176,7 +176,7 @@ impl Catalogue {
         self.series.is_empty()
     }
 
-    /// How many series had no state in this many buckets.
+    /// Number of series without state in this many buckets.
     pub fn idle(&self, buckets: u32) -> usize {
         let oldest = self.bucket.saturating_sub(buckets);
         self.series.iter().filter(|known| known.seen < oldest).count()
@@ -186,7 +186,7 @@ impl Catalogue {
     pub fn heap_bytes(&self) -> usize {
         self.texts.heap_bytes()
             + self.keys.capacity() * 4
-            + self.series.capacity() * (size_of::<Known>() + 4)
+            + self.series.capacity() * (size_of::<CatalogueEntry>() + 4)
             + self.index.allocation_size()
             + self.states.bytes.capacity()
     }
@@ -223,7 +223,7 @@ impl Catalogue {
         self.bucket += 1;
     }
 
-    /// Brings what is new to its place.
+    /// Sorts new entries into their places.
     fn sort(&mut self) {
         self.texts.sort();
         if self.sorted == self.order.len() {
@@ -254,7 +254,7 @@ impl Catalogue {
     fn pieces(&mut self) -> Vec<Piece> {
         let mut pieces = Vec::with_capacity(self.series.len());
         for &number in &self.order {
-            let Known {
+            let CatalogueEntry {
                 kind, state, rows, ..
             } = self.series[number as usize];
             if state.0 == state.1 {
@@ -276,7 +276,7 @@ impl Catalogue {
         pieces
     }
 
-    /// Which pieces go into which record.
+    /// Assignment of pieces to records.
     fn parts<'p>(&self, pieces: &'p [Piece], packing: &mut Packing) -> Vec<Vec<&'p Piece>> {
         let mut stamps: Vec<u32> = vec![0; self.texts.len()];
         let mut parts: Vec<Vec<&Piece>> = vec![Vec::new()];
@@ -377,7 +377,7 @@ impl Catalogue {
     }
 }
 
-impl Known {
+impl CatalogueEntry {
     fn key<'k>(&self, keys: &'k [u32]) -> &'k [u32] {
         &keys[self.key.0 as usize..self.key.1 as usize]
     }

@@ -16,7 +16,7 @@ pub(crate) struct Piece {
     pub series: u32,
     /// Start and end.
     pub state: (u32, u32),
-    /// How many rows it stands for.
+    /// Number of rows it stands for.
     pub rows: u32,
 }
 

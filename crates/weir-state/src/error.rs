@@ -17,7 +17,7 @@ pub enum Error {
     NotText,
     /// No metric has this kind.
     Kind { found: u8 },
-    /// A number is outside of what the named part can hold.
+    /// A number is outside of the named part's range.
     OutOfRange(&'static str),
     /// The named part is not written in the one way that it may be written in.
     NotCanonical(&'static str),

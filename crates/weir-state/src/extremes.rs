@@ -41,7 +41,7 @@ impl Extremes {
     }
 }
 
-/// Extremes of what may be nothing.
+/// Extremes of possibly no values.
 pub(crate) fn merge(mine: &mut Option<Extremes>, theirs: Option<Extremes>) {
     *mine = match (*mine, theirs) {
         (Some(mine), Some(theirs)) => Some(mine.with(theirs)),

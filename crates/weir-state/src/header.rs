@@ -10,7 +10,7 @@ pub const OLDEST_VERSION: u8 = if VERSION > 2 { VERSION - 2 } else { 1 };
 /// Longest name of a tenant, bytes.
 const TENANT_BYTES_MAX: usize = 255;
 
-/// Which agent wrote a record. Drawn at random once, and kept.
+/// Id of the agent that wrote a record. Drawn at random once, and kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentId(pub [u8; 16]);
 

@@ -50,7 +50,7 @@ impl Interned {
         self.spans.len()
     }
 
-    /// Brings what is new to its place.
+    /// Sorts new entries into their places.
     pub fn sort(&mut self) {
         if self.sorted == self.order.len() {
             return;
@@ -64,7 +64,7 @@ impl Interned {
         (self.sorted, self.order) = (order.len(), order);
     }
 
-    /// Where a text is among all, once they are sorted.
+    /// Position of a text in the sorted list.
     pub fn place(&self, number: u32) -> u32 {
         self.places[number as usize]
     }

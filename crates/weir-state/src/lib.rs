@@ -3,7 +3,7 @@
 //! Merging in any order and in any grouping gives the same bytes ([`Table`]). Any bytes decode to a [`Record`] or to a specific [`Error`],
 //! in memory bounded by [`BODY_BYTES_MAX`].
 //!
-//! What this crate never does: I/O, or read a clock.
+//! This crate never does I/O and never reads a clock.
 
 mod bins;
 mod catalogue;
@@ -39,6 +39,6 @@ pub use record::{BODY_BYTES_MAX, Numbered, Record, decode_body};
 pub use samples::{Folded, Listed, Samples};
 pub use series::{Facts, Identity, SeriesRef};
 pub use state::{Bounds, State};
-pub use stream::{Entry, Named, SERIES_BYTES, StreamReader, StreamWriter};
+pub use stream::{Entry, SERIES_BYTES, SeriesName, StreamReader, StreamWriter};
 pub use sum::ExactSum;
 pub use table::{Table, TooLarge};

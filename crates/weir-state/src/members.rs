@@ -5,13 +5,13 @@ use weir_sketch::hll::HyperLogLog;
 use crate::wire::{Reader, Writer};
 use crate::{Bounds, Error};
 
-/// Registers of an estimate: 2^14. An agent that is short of memory has fewer, and what is merged with that has as few.
+/// Registers of an estimate: 2^14. An agent that is short of memory has fewer, and so has a merge with its state.
 const PRECISION: u8 = 14;
 
 /// The least that an estimate has: 2^4.
 const PRECISION_MIN: u8 = 4;
 
-/// How members are written: all of them, an estimate of [`PRECISION`], or one of a lower precision, which follows.
+/// Encoding of members: all of them, an estimate of [`PRECISION`], or one of a lower precision, which follows.
 const EXACT: u8 = 0;
 const ESTIMATE: u8 = 1;
 const COARSE: u8 = 2;

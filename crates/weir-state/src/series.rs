@@ -49,7 +49,7 @@ impl Identity {
 pub struct Facts {
     /// Unix seconds of its last sample. Before the start of the bucket: the bucket has none.
     pub seen: i64,
-    /// Which of the points that are made of a histogram are wanted, a bit for each; all bits: all of them.
+    /// The wanted points of a histogram, one bit each; all bits: all of them.
     pub suffixes: u32,
 }
 

@@ -3,7 +3,7 @@ use weir_protocol::Kind;
 use crate::wire::{Reader, Writer};
 use crate::{AgentId, Distribution, Error, ExactSum, Gauge, Members, Samples};
 
-/// From where on what is exact becomes a summary.
+/// Sizes at which exact state becomes a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Members of a set.
@@ -24,7 +24,7 @@ impl Bounds {
 }
 
 impl Default for Bounds {
-    /// Those of an agent, and a megabyte of members.
+    /// The limits of an agent, and a megabyte of members.
     fn default() -> Self {
         Bounds {
             members: 4096,

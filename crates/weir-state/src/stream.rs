@@ -6,7 +6,7 @@ use weir_protocol::Kind;
 use crate::wire::{Reader, Writer};
 use crate::{AgentId, Error, Facts, Identity, State};
 
-/// About what a series with a name and some tags takes.
+/// Approximate bytes of a series with a name and some tags.
 pub const SERIES_BYTES: usize = 96;
 
 const HAS_NAME: u8 = 1;
@@ -15,7 +15,7 @@ const HAS_INTEGRATION: u8 = 4;
 
 /// The name of a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named<'a> {
+pub struct SeriesName<'a> {
     pub name: &'a str,
     pub host: Option<&'a str>,
     pub integration: Option<&'a str>,
@@ -23,7 +23,7 @@ pub struct Named<'a> {
     pub tags: Vec<&'a str>,
 }
 
-impl Named<'_> {
+impl SeriesName<'_> {
     pub fn identity(&self, kind: Kind) -> Identity {
         Identity::new(
             kind,
@@ -42,7 +42,7 @@ pub struct Entry<'a> {
     pub number: u32,
     pub kind: Kind,
     /// `None`: it came before.
-    pub named: Option<Named<'a>>,
+    pub named: Option<SeriesName<'a>>,
     pub facts: Facts,
     pub state: State,
 }
@@ -92,7 +92,7 @@ impl StreamWriter {
         &self.writer.bytes
     }
 
-    /// What is written next begins again.
+    /// The next write starts over.
     pub fn clear(&mut self) {
         self.writer.bytes.clear();
     }
@@ -102,7 +102,7 @@ impl StreamWriter {
     }
 }
 
-/// Reads what was written. Any bytes give entries or an error, in memory bounded by their number.
+/// Reads a written stream. Any bytes give entries or an error, in memory bounded by their number.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamReader<'a> {
     agent: AgentId,
@@ -142,7 +142,7 @@ impl<'a> StreamReader<'a> {
     }
 }
 
-fn read_named<'a>(reader: &mut Reader<'a>) -> Result<Option<Named<'a>>, Error> {
+fn read_named<'a>(reader: &mut Reader<'a>) -> Result<Option<SeriesName<'a>>, Error> {
     let form = reader.byte()?;
     if form == 0 {
         return Ok(None);
@@ -157,7 +157,7 @@ fn read_named<'a>(reader: &mut Reader<'a>) -> Result<Option<Named<'a>>, Error> {
     let mut tags = (0..count).map(|_| text(reader)).collect::<Result<Vec<_>, _>>()?;
     tags.sort_unstable();
     tags.dedup();
-    Ok(Some(Named {
+    Ok(Some(SeriesName {
         name,
         host,
         integration,

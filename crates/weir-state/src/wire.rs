@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
         self.raw(usize::try_from(len).map_err(|_| Error::Truncated)?)
     }
 
-    /// How many things follow, each of which takes at least `least` bytes: memory for them may be set aside.
+    /// Number of items that follow, each of which takes at least `least` bytes: memory for them may be set aside.
     pub fn count(&mut self, least: usize) -> Result<usize, Error> {
         let count = self.number()?;
         match usize::try_from(count) {

@@ -8,7 +8,7 @@ use weir_sketch::Sketch;
 use weir_sketch::hll::HyperLogLog;
 use weir_state::{
     AgentId, Bounds, Catalogue, Distribution, Error, ExactSum, Facts, Gauge, Header, Identity, Members,
-    Named, Packer, Publication, Record, Samples, State, Table, VERSION,
+    Packer, Publication, Record, Samples, SeriesName, State, Table, VERSION,
 };
 
 const BOUNDS: Bounds = Bounds {
@@ -19,7 +19,7 @@ const BOUNDS: Bounds = Bounds {
 
 const START: i64 = 1_700_000_000;
 
-/// What one agent has of one series in one bucket.
+/// One agent's state of one series in one bucket.
 #[derive(Clone, Debug)]
 struct Part {
     identity: Identity,
@@ -235,7 +235,7 @@ proptest! {
 }
 
 fn find(catalogue: &mut Catalogue, identity: &Identity) -> u32 {
-    let named = Named {
+    let named = SeriesName {
         name: &identity.name,
         host: identity.host.as_deref(),
         integration: identity.integration.as_deref(),

@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 use weir_protocol::Kind;
-use weir_state::{AgentId, Entry, ExactSum, Facts, Named, State, StreamReader, StreamWriter};
+use weir_state::{AgentId, Entry, ExactSum, Facts, SeriesName, State, StreamReader, StreamWriter};
 
 const AGENT: AgentId = AgentId([3; 16]);
 
-fn entry<'a>(number: u32, named: Option<Named<'a>>, value: f64, seen: i64) -> Entry<'a> {
+fn entry<'a>(number: u32, named: Option<SeriesName<'a>>, value: f64, seen: i64) -> Entry<'a> {
     Entry {
         number,
         kind: Kind::Counter,
@@ -31,7 +31,7 @@ proptest! {
         value in -1e9f64..1e9,
         seen in any::<i64>(),
     ) {
-        let named = Named {
+        let named = SeriesName {
             name: &name,
             host: host.as_deref(),
             integration: None,
@@ -54,7 +54,7 @@ proptest! {
 
 #[test]
 fn tags_are_sorted_when_they_are_read() {
-    let named = Named {
+    let named = SeriesName {
         name: "n",
         host: None,
         integration: Some("check"),

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The longest path the kernel takes in a Unix socket address; one byte is for the terminating zero.
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
 
-/// Where a listener listens: `udp://host:port`, `tcp://host:port`, `unixgram:///path` or `unix:///path` (stream).
+/// Address of a listener: `udp://host:port`, `tcp://host:port`, `unixgram:///path` or `unix:///path` (stream).
 ///
 /// Parsing accepts exactly the forms that printing produces: `address.to_string().parse()` gives the same address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,16 +32,16 @@ pub enum Address {
     UnixStream(PathBuf),
 }
 
-/// Why a text is not an [`Address`]. The message names the text, what is wrong with it and what is allowed.
+/// Why a text is not an [`Address`]. The message has the text, the error and the allowed forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError {
     text: String,
-    fault: AddressFault,
+    kind: AddressErrorKind,
 }
 
 /// The errors that an [`AddressError`] distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressFault {
+pub enum AddressErrorKind {
     /// There is no `://`.
     MissingScheme,
     /// The scheme is none of the four.
@@ -68,53 +68,55 @@ pub enum AddressFault {
 
 impl AddressError {
     /// The error.
-    pub fn fault(&self) -> AddressFault {
-        self.fault
+    pub fn kind(&self) -> AddressErrorKind {
+        self.kind
     }
 }
 
 impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "address {:?}: ", self.text)?;
-        match self.fault {
-            AddressFault::MissingScheme => write!(
+        match self.kind {
+            AddressErrorKind::MissingScheme => write!(
                 f,
                 "no scheme; write udp://host:port, tcp://host:port, unixgram:///path or unix:///path"
             ),
-            AddressFault::UnknownScheme => write!(
+            AddressErrorKind::UnknownScheme => write!(
                 f,
                 "unknown scheme; allowed are udp://, tcp://, unixgram:// (datagrams) and unix:// (stream)"
             ),
-            AddressFault::MissingHost => {
+            AddressErrorKind::MissingHost => {
                 write!(
                     f,
                     "no host before the port; 0.0.0.0 or [::] stand for every interface"
                 )
             }
-            AddressFault::MissingPort => write!(f, "no port; write host:port, for example 127.0.0.1:8125"),
-            AddressFault::BadPort => write!(f, "the port is not a number from 0 to 65535"),
-            AddressFault::BadBrackets => {
+            AddressErrorKind::MissingPort => {
+                write!(f, "no port; write host:port, for example 127.0.0.1:8125")
+            }
+            AddressErrorKind::BadPort => write!(f, "the port is not a number from 0 to 65535"),
+            AddressErrorKind::BadBrackets => {
                 write!(
                     f,
                     "write an IPv6 address in brackets, for example udp://[::1]:8125"
                 )
             }
-            AddressFault::BadHost => write!(f, "the host may not contain blanks or any of / ? # @"),
-            AddressFault::RelativePath => write!(
+            AddressErrorKind::BadHost => write!(f, "the host may not contain blanks or any of / ? # @"),
+            AddressErrorKind::RelativePath => write!(
                 f,
                 "the path of a Unix socket must be absolute: it starts with a slash, for example unixgram:///run/weir/dsd.socket"
             ),
-            AddressFault::DirectoryPath => {
+            AddressErrorKind::DirectoryPath => {
                 write!(
                     f,
                     "the path of a Unix socket names a file, it may not end with a slash"
                 )
             }
-            AddressFault::PathTooLong => write!(
+            AddressErrorKind::PathTooLong => write!(
                 f,
                 "the path of a Unix socket may have {UNIX_PATH_BYTES_MAX} bytes at most, the kernel's limit"
             ),
-            AddressFault::ZeroByte => write!(f, "the path holds a zero byte"),
+            AddressErrorKind::ZeroByte => write!(f, "the path holds a zero byte"),
         }
     }
 }
@@ -168,13 +170,13 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let fail = |fault| AddressError {
+        let fail = |kind| AddressError {
             text: text.to_owned(),
-            fault,
+            kind,
         };
         let (scheme, rest) = text
             .split_once("://")
-            .ok_or_else(|| fail(AddressFault::MissingScheme))?;
+            .ok_or_else(|| fail(AddressErrorKind::MissingScheme))?;
         match scheme {
             "udp" => host_and_port(rest)
                 .map(|(host, port)| Address::Udp { host, port })
@@ -184,59 +186,62 @@ impl FromStr for Address {
                 .map_err(fail),
             "unixgram" => socket_path(rest).map(Address::UnixDatagram).map_err(fail),
             "unix" => socket_path(rest).map(Address::UnixStream).map_err(fail),
-            _ => Err(fail(AddressFault::UnknownScheme)),
+            _ => Err(fail(AddressErrorKind::UnknownScheme)),
         }
     }
 }
 
-fn host_and_port(text: &str) -> Result<(String, u16), AddressFault> {
+fn host_and_port(text: &str) -> Result<(String, u16), AddressErrorKind> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (host, rest) = rest.split_once(']').ok_or(AddressFault::BadBrackets)?;
+        let (host, rest) = rest.split_once(']').ok_or(AddressErrorKind::BadBrackets)?;
         // A zone (`%eth0`) is allowed after the address and left to the resolver.
         let plain = host.split('%').next().unwrap_or(host);
         if plain.parse::<std::net::Ipv6Addr>().is_err() {
-            return Err(AddressFault::BadBrackets);
+            return Err(AddressErrorKind::BadBrackets);
         }
-        (host, rest.strip_prefix(':').ok_or(AddressFault::MissingPort)?)
+        (host, rest.strip_prefix(':').ok_or(AddressErrorKind::MissingPort)?)
     } else {
         let (host, port) = text.rsplit_once(':').ok_or(if text.is_empty() {
-            AddressFault::MissingHost
+            AddressErrorKind::MissingHost
         } else {
-            AddressFault::MissingPort
+            AddressErrorKind::MissingPort
         })?;
         if host.contains([':', '[', ']']) {
-            return Err(AddressFault::BadBrackets);
+            return Err(AddressErrorKind::BadBrackets);
         }
         (host, port)
     };
     if host.is_empty() {
-        return Err(AddressFault::MissingHost);
+        return Err(AddressErrorKind::MissingHost);
     }
     if host.contains(|c: char| c.is_whitespace() || c.is_control() || "/?#@".contains(c)) {
-        return Err(AddressFault::BadHost);
+        return Err(AddressErrorKind::BadHost);
     }
     if port.is_empty() {
-        return Err(AddressFault::MissingPort);
+        return Err(AddressErrorKind::MissingPort);
     }
     // `u16::from_str` takes a leading plus, which no one else's address parser does.
     if !port.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(AddressFault::BadPort);
+        return Err(AddressErrorKind::BadPort);
     }
-    Ok((host.to_owned(), port.parse().map_err(|_| AddressFault::BadPort)?))
+    Ok((
+        host.to_owned(),
+        port.parse().map_err(|_| AddressErrorKind::BadPort)?,
+    ))
 }
 
-fn socket_path(text: &str) -> Result<PathBuf, AddressFault> {
+fn socket_path(text: &str) -> Result<PathBuf, AddressErrorKind> {
     if !text.starts_with('/') {
-        return Err(AddressFault::RelativePath);
+        return Err(AddressErrorKind::RelativePath);
     }
     if text.ends_with('/') {
-        return Err(AddressFault::DirectoryPath);
+        return Err(AddressErrorKind::DirectoryPath);
     }
     if text.contains('\0') {
-        return Err(AddressFault::ZeroByte);
+        return Err(AddressErrorKind::ZeroByte);
     }
     if text.len() > UNIX_PATH_BYTES_MAX {
-        return Err(AddressFault::PathTooLong);
+        return Err(AddressErrorKind::PathTooLong);
     }
     Ok(PathBuf::from(text))
 }
@@ -252,9 +257,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_fault(text: &str, fault: AddressFault) {
+    fn check_kind(text: &str, kind: AddressErrorKind) {
         let error = text.parse::<Address>().expect_err(text);
-        assert_eq!(error.fault(), fault, "{error}");
+        assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().starts_with("address "), "{error}");
     }
 
@@ -270,29 +275,32 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_has_its_name() {
-        check_fault("127.0.0.1:8125", AddressFault::MissingScheme);
-        check_fault("", AddressFault::MissingScheme);
-        check_fault("unixstream:///x", AddressFault::UnknownScheme);
-        check_fault("UDP://localhost:1", AddressFault::UnknownScheme);
-        check_fault("udp://", AddressFault::MissingHost);
-        check_fault("udp://:8125", AddressFault::MissingHost);
-        check_fault("udp://localhost", AddressFault::MissingPort);
-        check_fault("udp://localhost:", AddressFault::MissingPort);
-        check_fault("udp://[::1]", AddressFault::MissingPort);
-        check_fault("udp://localhost:65536", AddressFault::BadPort);
-        check_fault("udp://localhost:+1", AddressFault::BadPort);
-        check_fault("udp://localhost:-1", AddressFault::BadPort);
-        check_fault("udp://::1:8125", AddressFault::BadBrackets);
-        check_fault("udp://[localhost]:8125", AddressFault::BadBrackets);
-        check_fault("udp://[::1:8125", AddressFault::BadBrackets);
-        check_fault("tcp://a b:1", AddressFault::BadHost);
-        check_fault("tcp://user@host:1", AddressFault::BadHost);
-        check_fault("unixgram://relative", AddressFault::RelativePath);
-        check_fault("unixgram://", AddressFault::RelativePath);
-        check_fault("unix:///run/", AddressFault::DirectoryPath);
-        check_fault("unix:///a\0b", AddressFault::ZeroByte);
-        check_fault(&format!("unix:///{}", "x".repeat(107)), AddressFault::PathTooLong);
+    fn each_error_has_its_name() {
+        check_kind("127.0.0.1:8125", AddressErrorKind::MissingScheme);
+        check_kind("", AddressErrorKind::MissingScheme);
+        check_kind("unixstream:///x", AddressErrorKind::UnknownScheme);
+        check_kind("UDP://localhost:1", AddressErrorKind::UnknownScheme);
+        check_kind("udp://", AddressErrorKind::MissingHost);
+        check_kind("udp://:8125", AddressErrorKind::MissingHost);
+        check_kind("udp://localhost", AddressErrorKind::MissingPort);
+        check_kind("udp://localhost:", AddressErrorKind::MissingPort);
+        check_kind("udp://[::1]", AddressErrorKind::MissingPort);
+        check_kind("udp://localhost:65536", AddressErrorKind::BadPort);
+        check_kind("udp://localhost:+1", AddressErrorKind::BadPort);
+        check_kind("udp://localhost:-1", AddressErrorKind::BadPort);
+        check_kind("udp://::1:8125", AddressErrorKind::BadBrackets);
+        check_kind("udp://[localhost]:8125", AddressErrorKind::BadBrackets);
+        check_kind("udp://[::1:8125", AddressErrorKind::BadBrackets);
+        check_kind("tcp://a b:1", AddressErrorKind::BadHost);
+        check_kind("tcp://user@host:1", AddressErrorKind::BadHost);
+        check_kind("unixgram://relative", AddressErrorKind::RelativePath);
+        check_kind("unixgram://", AddressErrorKind::RelativePath);
+        check_kind("unix:///run/", AddressErrorKind::DirectoryPath);
+        check_kind("unix:///a\0b", AddressErrorKind::ZeroByte);
+        check_kind(
+            &format!("unix:///{}", "x".repeat(107)),
+            AddressErrorKind::PathTooLong,
+        );
         check(&format!("unix:///{}", "x".repeat(106)));
     }
 }

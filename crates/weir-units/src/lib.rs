@@ -6,14 +6,14 @@ mod duration;
 mod network;
 mod size;
 
-pub use address::{Address, AddressError, AddressFault, UNIX_PATH_BYTES_MAX};
+pub use address::{Address, AddressError, AddressErrorKind, UNIX_PATH_BYTES_MAX};
 pub use duration::{DURATION_MAX, parse_duration, parse_duration_or_seconds, show_duration};
 pub use network::{Network, NetworkError};
 pub use size::{parse_size, parse_size_any_case, show_size, size_unit};
 
 use std::fmt;
 
-/// The text is no duration or no size. The message names the text, what is wrong with it and what is allowed.
+/// The text is no duration or no size. The message has the text, the error and the allowed forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError(String);
 

@@ -18,7 +18,7 @@ pub enum NetworkError {
     Bits {
         max: u8,
     },
-    /// Bits are set beyond the prefix, so that it is unclear what was meant.
+    /// Bits are set beyond the prefix, so the intended network is unclear.
     Beyond {
         network: Network,
     },
@@ -47,7 +47,7 @@ impl Network {
         self.bits
     }
 
-    /// Whether it holds an address. One of the old kind that was mapped into the new counts as what it is.
+    /// Whether it contains an address. An IPv4 address mapped to IPv6 counts as the IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => masked_v4(own, self.bits) == masked_v4(other, self.bits),

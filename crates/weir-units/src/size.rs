@@ -2,7 +2,7 @@ use crate::{UnitError, split_number};
 
 const ALLOWED: &str = "write kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)";
 
-/// The number of bytes of a unit of size; `None` for what is no such unit, an error for `kb`, `Kb`, `KB` and their like,
+/// The number of bytes of a unit of size; `None` for other text, an error for `kb`, `Kb`, `KB` and their like,
 /// whose authors meant different things.
 pub fn size_unit(unit: &str) -> Result<Option<u64>, UnitError> {
     let bytes = match unit {

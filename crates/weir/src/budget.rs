@@ -61,7 +61,7 @@ const TABLE: [Line; 10] = [
         name: "tls_sessions",
         sixty_fourths: 4,
         parts: &["tls_sessions"],
-        when_full: "new encrypted connections are closed at once, or those of a peer that has more",
+        when_full: "new encrypted connections are closed at once, or one of a peer that has more",
     },
     Line {
         share: Share::Senders,
@@ -89,7 +89,7 @@ const TABLE: [Line; 10] = [
         name: "history",
         sixty_fourths: 8,
         parts: &["history"],
-        when_full: "the oldest minutes go, and points of new series are not stored when names and tags take too much",
+        when_full: "the oldest minutes are dropped, and points of new series are not stored when names and tags take too much",
     },
     Line {
         share: Share::Taps,

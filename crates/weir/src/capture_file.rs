@@ -62,7 +62,7 @@ impl Captured {
 
 /// The senders of a capture, at its end.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct State {
+pub struct CaptureState {
     /// By entity.
     #[prost(btree_map = "string, message", tag = "1")]
     pub entities: BTreeMap<String, Entity>,
@@ -133,7 +133,7 @@ pub fn write_packet(packet: &Captured, out: &mut Vec<u8>) {
 }
 
 /// Appends the end of a capture.
-pub fn write_state(state: &State, out: &mut Vec<u8>) {
+pub fn write_state(state: &CaptureState, out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; 4]);
     let length = state.encoded_len() as u32;
     let _ = state.encode(out);
@@ -181,7 +181,7 @@ pub struct CaptureReader<R: Read> {
     packets: u64,
     /// Bytes read of the uncompressed capture.
     at: u64,
-    state: Option<State>,
+    state: Option<CaptureState>,
 }
 
 /// A file, possibly decompressed.
@@ -243,7 +243,7 @@ impl<R: Read> CaptureReader<R> {
     }
 
     /// The state, once all packets are read.
-    pub fn state(&self) -> Option<&State> {
+    pub fn state(&self) -> Option<&CaptureState> {
         self.state.as_ref()
     }
 
@@ -286,7 +286,7 @@ impl<R: Read> CaptureReader<R> {
         if state.len() != u32::from_le_bytes(*length) as usize {
             return Err(CaptureError::NoState(self.packets));
         }
-        self.state = Some(State::decode(state).map_err(|_| CaptureError::State)?);
+        self.state = Some(CaptureState::decode(state).map_err(|_| CaptureError::State)?);
         Ok(())
     }
 
@@ -358,17 +358,17 @@ mod tests {
     fn capture(packets: &[Captured]) -> Vec<u8> {
         let mut file = header().to_vec();
         packets.iter().for_each(|packet| write_packet(packet, &mut file));
-        let state = State {
+        let state = CaptureState {
             processes: [(7, "container_id://abc".to_owned())].into(),
             packets: packets.len() as u64,
             lost: 2,
-            ..State::default()
+            ..CaptureState::default()
         };
         write_state(&state, &mut file);
         file
     }
 
-    fn read(file: &[u8]) -> (Vec<Captured>, Result<Option<State>, CaptureError>) {
+    fn read(file: &[u8]) -> (Vec<Captured>, Result<Option<CaptureState>, CaptureError>) {
         let mut packets = Vec::new();
         let mut reader = match CaptureReader::new(file) {
             Ok(reader) => reader,

@@ -19,7 +19,7 @@ impl FailureKind {
     }
 }
 
-/// What to tell the user, one line per error.
+/// The message for the user, one line per error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub kind: FailureKind,

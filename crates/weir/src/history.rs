@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use weir_aggregate::{Batch, Expansion};
 use weir_counters::Counts;
-use weir_history::{History, Key, Kind, Part};
+use weir_history::{History, Key, Part, SeriesKind};
 use weir_output::prometheus::OwnSeries;
 
 use crate::admin::counters::HistoryCounter;
@@ -35,7 +35,7 @@ pub struct Recent {
 
 /// Selects one of the two histories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum HistoryKind {
     Points,
     Books,
 }
@@ -75,7 +75,7 @@ impl Recent {
         self.news.subscribe()
     }
 
-    /// Where streams are counted.
+    /// Counters of streams.
     pub fn streams(&self) -> &Streams {
         &self.streams
     }
@@ -128,7 +128,7 @@ impl Recent {
     pub fn give(
         &self,
         patience: Duration,
-        mut give: impl FnMut(Of, &Part<'_>) -> io::Result<()>,
+        mut give: impl FnMut(HistoryKind, &Part<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         // Batches that are not taken in time are left out.
@@ -138,12 +138,14 @@ impl Recent {
         );
         self.points()
             .parts()
-            .try_for_each(|part| give(Of::Points, &part))?;
-        self.books().parts().try_for_each(|part| give(Of::Books, &part))
+            .try_for_each(|part| give(HistoryKind::Points, &part))?;
+        self.books()
+            .parts()
+            .try_for_each(|part| give(HistoryKind::Books, &part))
     }
 
     /// Adds a part from another process, before anything else.
-    pub fn adopt(&self, of: Of, part: Part<'_>) -> Result<(), weir_history::Foreign> {
+    pub fn adopt(&self, of: HistoryKind, part: Part<'_>) -> Result<(), weir_history::AdoptError> {
         self.of(of)
             .write()
             .unwrap_or_else(PoisonError::into_inner)
@@ -152,7 +154,7 @@ impl Recent {
 
     /// The other process has sent everything.
     pub fn adopted(&self) {
-        for of in [Of::Points, Of::Books] {
+        for of in [HistoryKind::Points, HistoryKind::Books] {
             self.of(of)
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -160,10 +162,10 @@ impl Recent {
         }
     }
 
-    fn of(&self, of: Of) -> &RwLock<History> {
+    fn of(&self, of: HistoryKind) -> &RwLock<History> {
         match of {
-            Of::Points => &self.points,
-            Of::Books => &self.books,
+            HistoryKind::Points => &self.points,
+            HistoryKind::Books => &self.books,
         }
     }
 
@@ -179,11 +181,11 @@ impl Recent {
             let old = known.next_if(same).or_else(|| before.iter().find(same));
             let (kind, value) = if own.is_counter {
                 (
-                    Kind::Counter,
+                    SeriesKind::Counter,
                     (own.value - old.map_or(0.0, |old| old.value)).max(0.0),
                 )
             } else {
-                (Kind::Gauge, own.value)
+                (SeriesKind::Gauge, own.value)
             };
             let tags: Vec<String> = own
                 .labels

@@ -171,11 +171,11 @@ impl<'a> MakeWriter<'a> for LineWriter {
 #[derive(Debug)]
 pub struct BadInput {
     interval: Duration,
-    seen: HashMap<(String, String), Seen>,
+    seen: HashMap<(String, String), LineLimit>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct LineLimit {
     /// When a line may be logged again.
     next: Instant,
     /// The total at the last line.
@@ -212,7 +212,7 @@ impl BadInput {
                 return None;
             }
         }
-        let seen = self.seen.entry(key).or_insert(Seen {
+        let seen = self.seen.entry(key).or_insert(LineLimit {
             next: now,
             reported: 0,
         });

@@ -58,7 +58,7 @@ impl Notify {
         self.watchdog
     }
 
-    /// How many descriptors the manager stores for the next process; zero if unknown (before systemd 254).
+    /// Number of descriptors that the manager stores for the next process; zero if unknown (before systemd 254).
     pub fn store_max(&self) -> usize {
         self.store_max
     }
@@ -85,39 +85,39 @@ impl Notify {
 
     /// Removes the descriptors with this name from the manager's store.
     pub fn forget(&self, name: &str) {
-        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
+        self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
     }
 
     pub fn ready(&self) {
-        self.tell("READY=1");
+        self.send("READY=1");
     }
 
     /// Reports a reload; [`Notify::ready`] follows.
     pub fn reloading(&self) {
         let now_us = Monotonic::now().0 / 1000;
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
     }
 
     /// Reports another process as the service's main process.
     pub fn main_process(&self, pid: i32) {
-        self.tell(&format!("MAINPID={pid}"));
+        self.send(&format!("MAINPID={pid}"));
     }
 
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.send("STOPPING=1");
     }
 
     /// Sets the status line.
     pub fn status(&self, line: &str) {
-        self.tell(&format!("STATUS={}", line.replace('\n', " ")));
+        self.send(&format!("STATUS={}", line.replace('\n', " ")));
     }
 
     pub fn alive(&self) {
-        self.tell("WATCHDOG=1");
+        self.send("WATCHDOG=1");
     }
 
     /// Never blocks: if the manager does not read, the message is lost.
-    fn tell(&self, what: &str) {
+    fn send(&self, what: &str) {
         if let Some(socket) = &self.socket
             && let Err(error) = socket.send(what.as_bytes())
         {

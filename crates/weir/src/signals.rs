@@ -74,22 +74,26 @@ impl Signals {
     }
 
     /// The next request, by signal or from `asked`. With `watches`, returns at the latest when files are due to be checked.
-    pub async fn until_asked(&mut self, asked: &mut mpsc::Receiver<ReloadRequest>, watches: bool) -> Asked {
+    pub async fn until_asked(
+        &mut self,
+        asked: &mut mpsc::Receiver<ReloadRequest>,
+        watches: bool,
+    ) -> SignalRequest {
         tokio::select! {
             request = self.next() => match request {
-                Request::Stop(name) => Asked::Stop(name),
-                Request::Reload => Asked::Reload(None),
-                Request::Upgrade => Asked::Upgrade,
+                Request::Stop(name) => SignalRequest::Stop(name),
+                Request::Reload => SignalRequest::Reload(None),
+                Request::Upgrade => SignalRequest::Upgrade,
             },
-            Some(answer) = asked.recv() => Asked::Reload(Some(answer)),
-            () = tokio::time::sleep(SECRETS_INTERVAL), if watches => Asked::Nothing,
+            Some(answer) = asked.recv() => SignalRequest::Reload(Some(answer)),
+            () = tokio::time::sleep(SECRETS_INTERVAL), if watches => SignalRequest::Nothing,
         }
     }
 }
 
 /// See [`Signals::until_asked`].
 #[derive(Debug)]
-pub enum Asked {
+pub enum SignalRequest {
     Stop(&'static str),
     /// With the requester, which gets the result.
     Reload(Option<ReloadRequest>),

@@ -1,4 +1,4 @@
-//! Who may send and how much, with the real binary: encrypted connections, rate limits.
+//! Access and limits of senders, with the real binary: encrypted connections, rate limits.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// What follows in the log, up to the remark.
+/// Log lines up to the remark.
 fn address_of(agent: &mut Agent, scheme: &str) -> String {
     let rest = agent.wait_for(&format!("listening on {scheme}://"));
     rest.split(',').next().unwrap().to_owned()

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use weir::admin::caller::Hosts;
 use weir::admin::contexts::{ContextReport, MetricRow};
-use weir::admin::explain::{ExplainRequest, Explanation, Unexplained};
+use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{
     AdminServer, AdminSource, Answer, ConnectionLimits, Exposition, ExpositionBody, NotReady, ScrapeRequest,
@@ -65,7 +65,7 @@ impl AdminSource for Double {
         })
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, ExplainError>> {
         Box::pin(async move {
             Ok(Explanation {
                 line: format!("{} of {:?}", request.line, request.pid),
@@ -198,7 +198,7 @@ fn every_path_answers() {
     let vars: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert!(vars["memstats"]["allocated"].as_u64().unwrap() > 0, "{body}");
     assert!(vars["memstats"]["rss"].as_u64().unwrap() > 0, "{body}");
-    // What a reader of Go's expvar looks for.
+    // The keys that a reader of Go's expvar expects.
     for key in [
         "Alloc",
         "HeapAlloc",
@@ -254,7 +254,7 @@ fn wrong_requests_are_refused_with_a_reason() {
 #[test]
 fn what_is_off_or_not_ready_says_so() {
     let server = Server::start(Double {
-        ready: Err(NotReady::Fault("worker 0 has not started".to_owned())),
+        ready: Err(NotReady::Failed("worker 0 has not started".to_owned())),
         scrape: false,
         pieces: 3,
     });
@@ -278,7 +278,7 @@ fn patient() -> ConnectionLimits {
     }
 }
 
-/// What a probe does: a connection of its own, and an answer within its patience.
+/// The steps of a probe: a connection of its own, and an answer within its patience.
 fn assert_healthy(server: &Server) {
     let start = Instant::now();
     assert_eq!(server.get("/healthz").0, 200);
@@ -384,7 +384,7 @@ fn a_scraper_that_takes_nothing_loses_its_connection() {
     while server.get("/api/v1/status").0 != 200 {
         assert!(Instant::now() < deadline, "the slot is still held");
     }
-    // What the kernel had taken, and then the end instead of more.
+    // Data that the kernel had accepted, and then the end of the stream.
     let ended = std::io::copy(&mut held[0], &mut std::io::sink());
     println!("{ended:?}");
 }
@@ -622,7 +622,7 @@ fn allocate_a_lot() -> usize {
         .sum()
 }
 
-/// What has been given back again is in no profile of what is held.
+/// Freed memory is not in the profile of live memory.
 #[test]
 fn a_heap_profile_names_the_function_that_allocated() {
     let server = Server::start(ready());

@@ -388,7 +388,7 @@ fn a_reload_renames_and_keeps_what_is_open() {
     let mut send = sender(&addresses[0]);
     send("m:1|c").unwrap();
     send("broken").unwrap();
-    // What came before this line was logged has been counted under the old name.
+    // Samples before this log line were counted under the old name.
     agent.wait_for("no_separator");
     std::fs::write(agent.path("weir.yaml"), "namespace: [\n").unwrap();
     agent.signal("-HUP");

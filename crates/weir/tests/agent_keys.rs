@@ -227,7 +227,7 @@ fn converted(text: &str) -> (String, String) {
     weir(&["convert", "datadog", path.to_str().unwrap()], &[])
 }
 
-/// What `weir check` makes of a configuration.
+/// Output of `weir check` for a configuration.
 fn checked(yaml: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.yaml");
@@ -332,7 +332,7 @@ fn what_clients_read_and_what_an_output_that_is_off_would_read_is_noted() {
     ];
     let (checked, notes) = weir(&["check"], &environment);
     let all = checked + &notes;
-    let note = "environment DD_SITE, DD_PROXY_HTTPS: outputs.datadog reads it, and is off; name it in the file or set DD_API_KEY";
+    let note = "environment DD_SITE, DD_PROXY_HTTPS: for outputs.datadog, which is off; name that output in the file or set DD_API_KEY";
     assert!(all.contains(note), "{all}");
     assert!(!all.contains("DD_TRACE_ENABLED"), "{all}");
 }

@@ -135,7 +135,7 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
         &healthy, &refusing, &limited, &full, &failing, &turned, &reloaded, &killed, &gone,
     ];
     let mut prometheus = prometheus(directory.path(), &all);
-    // What grows has to be seen before it does.
+    // A growing value must be read before it grows.
     for asked in all {
         let query = format!(
             "count_over_time(weir_last_flush_timestamp_seconds{{job=\"{}\"}}[1m]) > 1",

@@ -14,7 +14,7 @@ const PAGE: &str = include_str!("../../../docs/api.md");
 /// However slow the machine: an answer is final by then.
 const SETTLED: Duration = Duration::from_secs(20);
 
-/// What stands in fences of this kind, in order.
+/// Contents of fences of this kind, in order.
 fn blocks(kind: &str) -> impl Iterator<Item = &'static str> {
     let opening = format!("```{kind}\n");
     let parts: Vec<&str> = PAGE.split(opening.as_str()).skip(1).collect();
@@ -35,7 +35,7 @@ fn path(command: &str) -> String {
     path
 }
 
-/// What does not depend on when it was asked: times are gone, and values of several steps are one sum.
+/// The parts that do not depend on the time of the request: times are removed, and values of several steps are summed.
 fn timeless(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -98,7 +98,7 @@ fn the_examples_of_the_page_are_true() {
     assert!(asked >= 8, "{asked} examples");
 }
 
-/// How an example of a stream begins.
+/// Start of an example of a stream.
 const STREAM: &str = "$ curl -N ";
 
 /// Events of a stream: name and data, without what differs each time.
@@ -155,7 +155,7 @@ fn the_paths_of_the_page_answer() {
             continue;
         }
         let (code, body) = get(&admin, &format!("/api/v1/{path}"));
-        // What is missing is named.
+        // The message names the missing file.
         assert!(
             code == 200 || code == 400 && body.contains("is missing"),
             "{path}: {code} {body}"

@@ -13,7 +13,7 @@ use serde_json::Value;
 use support::{Agent, status, until, weir};
 use weir_broker::Broker;
 use weir_log::{Brokers, KafkaLog, unix_milliseconds};
-use weir_merge::{Closed, Ledger, Log as _, Owner, Plan, Settings};
+use weir_merge::{BucketResult, Ledger, Log as _, Owner, Plan, Settings};
 use weir_state::State;
 
 /// One broker for all tests that do it no harm. It ends with the process.
@@ -99,7 +99,7 @@ impl Published {
 }
 
 fn counted(result: &[u8]) -> f64 {
-    let (_, record) = Closed::decode(result).unwrap();
+    let (_, record) = BucketResult::decode(result).unwrap();
     let sums = record.series().filter(|series| series.name == "c");
     let sums = sums.map(|series| match series.state {
         State::Counter(sum) => sum.to_f64(),
@@ -179,7 +179,7 @@ fn no_fault_of_a_broker_loses_or_doubles_anything_or_holds_up_another_output() {
     assert_eq!(ledger.quarantined, 0);
 }
 
-/// What the doctor says of the output `kafka`: its verdict, what it found, and the remedy.
+/// The doctor's findings about the output `kafka`: severity, finding and remedy.
 fn doctor(directory: &Path, connection: &str) -> (String, String, String) {
     let config = directory.join("weir.yaml");
     let text = format!(
@@ -248,7 +248,7 @@ fn partitions_are_added_by_a_command() {
     let before = unix_milliseconds() / 1000;
     let (is_done, text) = partitions(&["5", "--after", "10m"]);
     assert!(
-        is_done && text.starts_with("2 partitions\n5 from the bucket on"),
+        is_done && text.starts_with("2 partitions\n5 from the bucket that begins at"),
         "{text}"
     );
     let mut log = KafkaLog::open(&brokers(address(), "grown")).unwrap();

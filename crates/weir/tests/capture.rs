@@ -362,7 +362,7 @@ fn a_capture_that_is_interrupted_or_full_is_whole() {
     let admin = agent.wait_for("admin on http://");
     let capturing = Capturing::start(&admin, &file, &["--for", "10m", "--plain"]);
     agent.send("a:1|c");
-    // A packet of its own tells that those before it are written.
+    // A separate packet shows that the earlier ones are written.
     until("it is written", || {
         agent.send("b:1|c");
         std::fs::metadata(&file).is_ok() && packets_captured(&admin) >= 2

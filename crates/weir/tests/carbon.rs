@@ -176,7 +176,7 @@ type Expected = (
     f64,
 );
 
-/// What MESSAGES come to, worked out by hand.
+/// Expected values of MESSAGES, calculated by hand.
 fn oracle() -> Vec<Expected> {
     let (timing, bytes): (&[_], &[_]) = (&[("host", "here"), ("k", "/a_b")], &[("host", "here")]);
     vec![
@@ -212,7 +212,7 @@ fn oracle() -> Vec<Expected> {
     ]
 }
 
-/// What the page's configuration puts in front of the names of a kind.
+/// Prefixes of the page's configuration, by kind.
 fn kind_prefix(name: &str) -> &'static str {
     match name {
         "page.views" => "counters",

@@ -1,4 +1,4 @@
-//! What clients say about themselves, in the words of each client, sent to the real binary: their losses stand beside the agent's own,
+//! Telemetry of clients, in the form of each client, sent to the real binary: their losses stand beside the agent's own,
 //! and their metrics pass unchanged.
 
 mod support;
@@ -136,7 +136,7 @@ fn drops_of_each_client_stand_beside_the_agents_own_losses() {
         (&instrument["transport"], &instrument["synchronous_sends"]),
         (&"uds".into(), &6.into())
     );
-    // What lost most stands first.
+    // The largest loss comes first.
     assert_eq!(clients["seen"][0]["version"], "5.7.1", "{clients}");
 
     let (_, series) = get(&admin, "/metrics");
@@ -157,7 +157,7 @@ fn drops_of_each_client_stand_beside_the_agents_own_losses() {
     ] {
         assert!(page.contains(part), "{part:?} is not in\n{page}");
     }
-    // What the page lists as lost: per second, so their sum.
+    // Losses on the page are per second, so compare their sum.
     until("the page's books have it", || {
         let path = "/api/v1/books?match=weir_clients_packets_dropped_queue_total";
         let books = json(&admin, path);

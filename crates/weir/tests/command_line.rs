@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use weir_config::{Kind, Setting, leaves};
+use weir_config::{Setting, SettingType, leaves};
 use weir_output::settings::OUTPUT_TYPES;
 
 use log::Log;
@@ -135,35 +135,35 @@ fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
 /// A value that the kind takes and that is not its default, as text in a variable.
 fn example(setting: &Setting) -> String {
     match setting.kind {
-        Kind::Bool if setting.default == "true" => "false".to_owned(),
-        Kind::Bool => "true".to_owned(),
-        Kind::Secret => KEY.to_owned(),
-        Kind::Integer { min, max } => (min + 1).min(max).to_string(),
-        Kind::Number { min, .. } => (min + 0.5).to_string(),
-        Kind::Bytes { min, .. } => (min.max(1 << 12) + 1).to_string(),
-        Kind::Duration { min, .. } => (min.as_secs() + 3).to_string(),
-        Kind::Choice(names) => names
+        SettingType::Bool if setting.default == "true" => "false".to_owned(),
+        SettingType::Bool => "true".to_owned(),
+        SettingType::Secret => KEY.to_owned(),
+        SettingType::Integer { min, max } => (min + 1).min(max).to_string(),
+        SettingType::Number { min, .. } => (min + 0.5).to_string(),
+        SettingType::Bytes { min, .. } => (min.max(1 << 12) + 1).to_string(),
+        SettingType::Duration { min, .. } => (min.as_secs() + 3).to_string(),
+        SettingType::Choice(names) => names
             .iter()
             .find(|name| **name != setting.default)
             .unwrap()
             .to_string(),
-        Kind::Map(Kind::Text) => r#"{"team": "squad"}"#.to_owned(),
-        Kind::Map(_) => format!(r#"{{"https://intake.example": ["{KEY}"]}}"#),
-        Kind::List(Kind::Choice(names)) => names[0].to_owned(),
-        Kind::List(Kind::Checked { .. }) if setting.key.starts_with("uds") => "/run/weir/x.sock".to_owned(),
-        Kind::List(Kind::Checked { .. }) if setting.key.starts_with("origin") => "/run/x.sock".to_owned(),
-        Kind::List(Kind::Checked { .. }) if setting.key == "histogram_percentiles" => "0.5 0.75".to_owned(),
-        Kind::List(Kind::Checked { .. }) => "9125".to_owned(),
-        Kind::List(Kind::Record(_)) if setting.key == "mapper_profiles" => {
+        SettingType::Map(SettingType::Text) => r#"{"team": "squad"}"#.to_owned(),
+        SettingType::Map(_) => format!(r#"{{"https://intake.example": ["{KEY}"]}}"#),
+        SettingType::List(SettingType::Choice(names)) => names[0].to_owned(),
+        SettingType::List(SettingType::Checked { .. }) if setting.key.starts_with("uds") => "/run/weir/x.sock".to_owned(),
+        SettingType::List(SettingType::Checked { .. }) if setting.key.starts_with("origin") => "/run/x.sock".to_owned(),
+        SettingType::List(SettingType::Checked { .. }) if setting.key == "histogram_percentiles" => "0.5 0.75".to_owned(),
+        SettingType::List(SettingType::Checked { .. }) => "9125".to_owned(),
+        SettingType::List(SettingType::Record(_)) if setting.key == "mapper_profiles" => {
             r#"[{"name":"p","prefix":"a.","mappings":[{"match":"a.*","match_type":"wildcard","name":"a","tags":{"x":"$1"}}]}]"#
                 .to_owned()
         }
-        Kind::List(Kind::Record(_)) => r#"[{"metric_name":"a","action":"exclude","tags":["x"]}]"#.to_owned(),
-        Kind::List(_) => "one,two three".to_owned(),
-        Kind::Checked { .. } if setting.key == "url" => "https://intake.example".to_owned(),
-        Kind::Text if setting.key == "bind_host" => "127.0.0.2".to_owned(),
-        Kind::Checked { .. } | Kind::Text => "example.org".to_owned(),
-        Kind::Record(_) => unreachable!("a record has no variable"),
+        SettingType::List(SettingType::Record(_)) => r#"[{"metric_name":"a","action":"exclude","tags":["x"]}]"#.to_owned(),
+        SettingType::List(_) => "one,two three".to_owned(),
+        SettingType::Checked { .. } if setting.key == "url" => "https://intake.example".to_owned(),
+        SettingType::Text if setting.key == "bind_host" => "127.0.0.2".to_owned(),
+        SettingType::Checked { .. } | SettingType::Text => "example.org".to_owned(),
+        SettingType::Record(_) => unreachable!("a record has no variable"),
     }
 }
 
@@ -387,7 +387,7 @@ fn the_common_names_mean_what_they_mean_elsewhere() {
 }
 
 #[test]
-fn every_fault_in_a_file_names_line_key_and_what_is_allowed() {
+fn every_error_in_a_file_names_line_key_and_what_is_allowed() {
     let cases: &[(&str, &[&str])] = &[
         (
             "\nbucket_widht: 1s\n",
@@ -545,15 +545,15 @@ fn every_fault_in_a_file_names_line_key_and_what_is_allowed() {
 }
 
 /// Arguments, environment, what the message must contain.
-type FaultCase = (
+type ErrorCase = (
     &'static [&'static str],
     &'static [(&'static str, &'static str)],
     &'static [&'static str],
 );
 
 #[test]
-fn faults_of_other_sources_name_them() {
-    let cases: &[FaultCase] = &[
+fn errors_of_other_sources_name_them() {
+    let cases: &[ErrorCase] = &[
         (
             &["check", "--bucket-width", "x"],
             &[],

@@ -34,7 +34,7 @@ impl Intake {
         intake
     }
 
-    /// What was posted, by key and path.
+    /// Posted bodies, by key and path.
     fn posted(&self) -> BTreeMap<(String, String), BTreeMap<String, String>> {
         let requests = self.requests.lock().unwrap();
         let posts = requests.iter().filter(|(method, _, _)| method == "POST");
@@ -278,7 +278,7 @@ fn the_other_agents_variables_for_a_proxy() {
     assert_eq!(proxy.posted().len(), expected.len(), "{log}");
 }
 
-/// What monitors on agents and the list of hosts go by, from an agent that has nothing else to say.
+/// The input of monitors and of the list of hosts, from an agent without other data.
 #[test]
 fn an_idle_agent_says_that_it_runs() {
     let intake = Intake::start();

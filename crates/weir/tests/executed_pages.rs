@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a reader types, and what is printed then; `…` stands for anything.
+/// A typed command and its output; `…` matches anything.
 struct Step<'a> {
     command: &'a str,
     expected: Vec<&'a str>,
@@ -95,7 +95,7 @@ fn script(steps: &[Step]) -> String {
     script
 }
 
-/// What processes of a page see: no other network, and none of them outlives the shell.
+/// Isolation of a page's processes: no other network, and none of them outlives the shell.
 const ISOLATED: [&str; 5] = ["--user", "--map-root-user", "--net", "--pid", "--kill-child"];
 
 fn execute(page: &str, steps: &[Step]) {

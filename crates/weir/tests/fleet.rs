@@ -10,7 +10,7 @@ use support::manager::Manager;
 use support::senders::{Senders, over_unixgram};
 use support::{Agent, configurations, status, until, weir};
 use weir_log::{FileLog, unix_milliseconds};
-use weir_merge::{Closed, Ledger, Log as _, Owner, Settings};
+use weir_merge::{BucketResult, Ledger, Log as _, Owner, Settings};
 use weir_state::State;
 
 const PARTITIONS: u32 = 2;
@@ -20,7 +20,7 @@ fn later() -> i64 {
     unix_milliseconds() + 3_600_000
 }
 
-/// What the log of a fleet comes to: the sum of the counter `c` by its tags, and the books of all agents.
+/// Totals of a fleet's log: the sum of the counter `c` by its tags, and the books of all agents.
 fn merged(log: &Path, partitions: u32) -> (Vec<(String, f64)>, Ledger) {
     let log = FileLog::open(log, partitions, later).unwrap();
     let mut owner = Owner::new(log, Settings::default());
@@ -31,7 +31,7 @@ fn merged(log: &Path, partitions: u32) -> (Vec<(String, f64)>, Ledger) {
     let mut sums: Vec<(String, f64)> = Vec::new();
     for partition in 0..partitions {
         for (_, bytes) in owner.log().results(partition, 0, 1 << 30).unwrap() {
-            for series in Closed::decode(&bytes).unwrap().1.series() {
+            for series in BucketResult::decode(&bytes).unwrap().1.series() {
                 let State::Counter(sum) = series.state else {
                     continue;
                 };
@@ -151,7 +151,7 @@ fn the_page_is_true() {
     let (succeeds, told) = weir(&["check", "--config", config.to_str().unwrap()]);
     assert_eq!(succeeds, cfg!(feature = "kafka"), "{told}");
     assert!(
-        succeeds || told.contains("brokers: needs a weir with a client of Apache Kafka"),
+        succeeds || told.contains("brokers: needs a weir with the Kafka client"),
         "{told}"
     );
     assert!(!told.contains("swordfish"), "{told}");

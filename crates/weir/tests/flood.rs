@@ -15,7 +15,7 @@ use weir_load::source::Load;
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 64 * MIB;
 
-/// What may be resident beyond the budget: the program, rings, threads, what a flush has on its way, and pages of which the
+/// Resident memory allowed beyond the budget: the program, rings, threads, what a flush has on its way, and pages of which the
 /// allocator could use only a part.
 const BESIDE: u64 = BUDGET / 4 * 3;
 
@@ -28,7 +28,7 @@ fn peak_bytes(process: u32) -> u64 {
 
 /// Sends packets of a profile, and shows each message to `look` as it was sent.
 struct Sender {
-    source: Box<dyn weir_load::source::Source>,
+    source: Box<dyn weir_load::source::PacketSource>,
     buffer: Vec<u8>,
     socket: UnixDatagram,
 }
@@ -60,7 +60,7 @@ impl Sender {
     }
 }
 
-/// What the messages of one context come to, by a reader that shares nothing with the agent's.
+/// Expected totals of one context's messages, from a reader that shares no code with the agent.
 #[derive(Debug, Default, PartialEq)]
 struct Sum {
     sum: f64,

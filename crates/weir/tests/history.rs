@@ -12,7 +12,7 @@ use support::{Agent, get, json, until};
 /// Values by metric, tags and time.
 type Points = BTreeMap<(String, String, i64), f64>;
 
-/// What standard output was given. Rates are per second, counts of one second the same.
+/// Data on standard output. Rates are per second, which equals counts for buckets of a second.
 fn delivered(stdout: &str) -> Points {
     let lines = stdout
         .lines()

@@ -81,7 +81,7 @@ impl VictoriaMetrics {
     }
 }
 
-/// What MESSAGES come to, worked out by hand, with these labels more.
+/// Expected values of MESSAGES, calculated by hand, with these additional labels.
 fn expected(more: &str) -> BTreeMap<String, f64> {
     let timing = |field: &str| format!("load.time_{field}{{{more}host=here,k=/a b,metric_type=timing}}");
     let bytes = |field: &str| format!("bytes_{field}{{{more}host=here,metric_type=distribution}}");
@@ -256,7 +256,7 @@ fn settings_that_do_not_fit_each_other_are_refused() {
             "url: 'http://a:8086', token: t, bearer_token: b",
             "outputs.influx.token",
         ),
-        ("url: 'udp://a:8089', database: d", "datagrams name no database"),
+        ("url: 'udp://a:8089', database: d", "datagrams carry no database"),
         ("database: d", "outputs.influx.url"),
     ] {
         std::fs::write(&path, format!("outputs: {{influx: {{{settings}}}}}\n")).unwrap();

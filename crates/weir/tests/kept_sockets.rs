@@ -92,7 +92,7 @@ fn what_no_listener_wants_is_closed_and_forgotten() {
     manager.start(&configuration(&directory), &[]).stop();
     assert_eq!(manager.kept(), 4);
     let mut agent = manager.start("tcp: 127.0.0.1:0\n", &[]);
-    agent.wait_for("is closed: no listener is configured for it; what it holds is lost");
+    agent.wait_for("is closed: no listener is configured for it; the packets in it are lost");
     until("they are forgotten", || {
         manager.wait_for("STATUS=");
         manager.kept() == 2
@@ -100,7 +100,7 @@ fn what_no_listener_wants_is_closed_and_forgotten() {
     agent.stop();
 }
 
-/// A manager that keeps nothing is told nothing, and sockets end with the process.
+/// A manager that keeps nothing gets no descriptors, and sockets end with the process.
 #[test]
 fn without_a_store_socket_files_go_with_the_process() {
     let mut manager = Manager::new();

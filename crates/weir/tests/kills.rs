@@ -71,7 +71,7 @@ fn a_kill_loses_what_it_says_and_no_more() {
     let sent = senders.end();
     let admin = agent.wait_for("admin on http://");
     let open = || status(&admin)["state"]["samples_open"].as_u64().unwrap();
-    // What the kernel held is read by now.
+    // The kernel's buffer is empty by now.
     let mut before = 0;
     until("nothing more comes", || {
         let now = open();

@@ -131,7 +131,7 @@ fn a_flood_takes_its_share_and_is_named() {
     let (stdout, log) = agent.stop();
     assert!(log.contains("metric \"flood\": "), "{log}");
     assert!(
-        log.contains("met the limit metric_share; its tag \"id\" has about"),
+        log.contains("exceeded the limit metric_share; its tag \"id\" has about"),
         "{log}"
     );
     assert!(log.contains("tag key \"id\": "), "{log}");

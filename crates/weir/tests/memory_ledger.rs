@@ -81,7 +81,7 @@ impl Rig {
         rig
     }
 
-    /// How many of something that takes so many bytes are `times` the budget.
+    /// Number of items of this size that take `times` the budget.
     fn times(&self, times: u64, each: u64) -> u64 {
         times * (self.budget << 20) / each
     }

@@ -16,7 +16,7 @@ struct Page {
     command: &'static str,
     /// A file that the other program takes.
     theirs: &'static str,
-    /// What the result has to say.
+    /// Required parts of the result.
     ours: &'static [&'static str],
 }
 

@@ -20,7 +20,7 @@ use support::influxdb::InfluxDb;
 use support::log::Log;
 use support::{configurations, until, weir};
 
-/// What is stored: fields or paths, each with its first value.
+/// Stored fields or paths, each with its first value.
 type Stored = BTreeMap<String, f64>;
 
 /// Several buckets, and as many flushes of both programs.
@@ -129,7 +129,7 @@ fn with_relay(converted: &str, page: &str, to: &str) -> String {
     converted.replace("outputs:\n", &format!("outputs:\n{relay}"))
 }
 
-/// What one program has and the other has not, or has with another value.
+/// Differences between the two programs: missing and different values.
 fn differences(theirs: &Stored, ours: &Stored) -> Vec<String> {
     let mut found = Vec::new();
     for (name, value) in theirs {
@@ -173,7 +173,7 @@ fn compare(page: &str, named: &[(&str, &str)], mut stored: impl FnMut() -> [Stor
     }
 }
 
-/// What both databases have of measurements other than the marker, with its first value; events have texts.
+/// Measurements of both databases without the marker, each with its first value; events have texts.
 fn fields(database: &InfluxDb, name: &str) -> Stored {
     let fields = database.fields(name).into_iter();
     let first = fields.map(|(field, values)| (field, values[0].as_f64().unwrap_or(f64::NAN)));
@@ -431,7 +431,7 @@ impl Carbon {
     }
 }
 
-/// What the page says of names: each of gostatsd's with weir's.
+/// Pairs of names on the page: gostatsd's and weir's.
 fn renamed(stored: Stored) -> Stored {
     let names = [
         ("lower", "min"),

@@ -1,4 +1,4 @@
-//! What the network, its clients and the machine do to a running agent, with the real binary on real sockets: stops,
+//! Disturbances of a running agent by network, clients and machine, with the real binary on real sockets: stops,
 //! connections, descriptors, socket files, clocks.
 
 #[path = "support/preload.rs"]
@@ -210,7 +210,7 @@ fn a_socket_file_that_is_taken_away_is_made_again_or_the_agent_is_not_ready() {
     assert_eq!((remade(), get(&admin, "/ready").0), (3, 200));
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(
-        page.contains("How often the socket file was missing or replaced, and was created again: 3\n")
+        page.contains("Number of times the socket file was missing or replaced, and was created again: 3\n")
             && page.contains("The books balance"),
         "{page}"
     );
@@ -540,7 +540,7 @@ fn a_clock_that_was_wrong_for_a_moment_does_not_move_later_timestamps() {
     }
 }
 
-/// What lay behind the cut of a datagram above 64 KiB once counted as one line.
+/// The cut part of a datagram above 64 KiB once counted as one line.
 #[test]
 fn what_is_cut_off_a_datagram_is_counted() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a service manager with `Type=notify-reload` is told. The test is the manager.
+//! Notifications to a service manager with `Type=notify-reload`. The test is the manager.
 
 mod support;
 
@@ -94,7 +94,7 @@ fn a_worker_that_stands_still_is_no_sign_of_life() {
         .socket
         .set_read_timeout(Some(Duration::from_millis(500)))
         .unwrap();
-    // What was on its way when it was stopped comes first.
+    // Messages in flight at the stop come first.
     let mut buffer = [0; 4096];
     while manager.socket.recv(&mut buffer).is_ok() {}
     agent.signal("-CONT");

@@ -14,7 +14,7 @@ fn json_lines(text: &str) -> Vec<serde_json::Value> {
         .collect()
 }
 
-/// What one message of each kind becomes, sorted: metric and type, or `event` or `check`.
+/// Results of one message of each kind, sorted: metric and type, or `event` or `check`.
 fn shapes(lines: &[serde_json::Value]) -> Vec<String> {
     let mut shapes: Vec<String> = lines
         .iter()

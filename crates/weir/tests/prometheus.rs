@@ -11,7 +11,7 @@ use support::*;
 
 const PAGE: &str = include_str!("../../../docs/outputs/prometheus.md");
 
-/// What it says about its scrapes: every one of them was fine, but for those that had no time, which is a second, because the
+/// Its report about scrapes: each succeeded, except those over their time limit of a second, because the
 /// machine was stopped.
 fn check_health(prometheus: &mut Prometheus) {
     let failed = "count_over_time(((up == 0) and (scrape_duration_seconds < 0.9))[10m:1s])";

@@ -82,7 +82,7 @@ fn check_health(prometheus: &Prometheus) {
     assert!(writes > 0, "{metrics}");
 }
 
-/// What all increases of a series sum up to, a fall being a restart from zero; each time once, and ascending.
+/// Sum of all increases of a series, where a fall is a restart from zero; each time once, ascending.
 fn increase(samples: &[(i64, String)]) -> f64 {
     assert!(samples.is_sorted_by(|a, b| a.0 < b.0), "{samples:?}");
     let values: Vec<f64> = samples.iter().map(|(_, value)| value.parse().unwrap()).collect();
@@ -232,7 +232,7 @@ fn version_2_to_a_real_prometheus() {
     real_prometheus(&program, "1.0");
 }
 
-/// What an agent wrote to its disk queue while its receiver was away, which has newer samples of its own by the time it gets it.
+/// Samples from an agent's disk queue reach a receiver that has newer samples of the agent by then.
 /// The agent lives `outage` seconds ago. Returns the books and the log of the one after it, once the receiver has judged everything.
 fn after_an_outage(program: &Path, outage: i64, storage: &str) -> (PointBooks, String, Prometheus) {
     let directory = tempfile::tempdir().unwrap();

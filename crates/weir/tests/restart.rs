@@ -156,7 +156,7 @@ fn counters_of_a_scrape_and_of_the_books_go_on() {
         after["state"]["restored_from"].as_u64().map(|at| at > 0),
         Some(true)
     );
-    // What is shown balances, at the end of every process.
+    // The shown books balance at the end of every process.
     second.agent.stop();
     let third = place.start(config);
     assert_eq!(third.samples(), 6);
@@ -282,7 +282,7 @@ fn a_kill_costs_what_came_since_the_last_checkpoint_and_says_so() {
     let lost = format!("weir_saved_state_lost_samples_total {}", number("samples_lost"));
     assert!(next.scrape().contains(&lost));
     next.agent.stop();
-    // An end that was none is told once, and a good one is none.
+    // A kill is reported once, and a clean end is not reported.
     let last = place.start(LONG);
     assert_eq!(last.status()["state"]["kills"], 1);
     assert_eq!(
@@ -316,7 +316,7 @@ fn sums_go_on_after_a_kill() {
     next.agent.stop();
 }
 
-/// What a kill has left may be anything.
+/// Files after a kill may have any content.
 #[test]
 fn a_damaged_checkpoint_is_used_as_far_as_it_is_whole() {
     let place = Place::new();

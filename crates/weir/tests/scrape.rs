@@ -20,7 +20,7 @@ fn books(admin: &str) -> Value {
     found.unwrap()["points"].clone()
 }
 
-/// What came before the first scrape was in no output and in no counter: the endpoint kept nothing until somebody had asked.
+/// Samples before the first scrape used to be in no output and no counter: the endpoint stored nothing until the first request.
 #[test]
 fn the_first_scrape_shows_what_came_before_it() {
     for outputs in ["", "outputs:\n  prometheus: {}\n"] {

@@ -73,7 +73,7 @@ struct Pair {
     _children: [Killed; 2],
     sockets: [(UdpSocket, String); 2],
     pages: [String; 2],
-    /// How often the last line has been sent.
+    /// Number of times the last line has been sent.
     markers: Cell<f64>,
     /// Clients send to weir alone, and weir passes on what comes.
     is_relayed: bool,
@@ -233,7 +233,7 @@ fn weir(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a page shows.
+/// Content of a page.
 #[derive(Debug, Default)]
 struct Exposition {
     series: BTreeMap<String, f64>,

@@ -52,7 +52,7 @@ fn closing_the_terminal_of_a_shell_ends_the_agent_in_it() {
 
 #[test]
 fn nohup_lets_the_agent_outlive_its_terminal() {
-    // What nohup does, without its file.
+    // The effect of nohup, without its file.
     let script = format!(
         "trap '' HUP; exec {} {}",
         env!("CARGO_BIN_EXE_weir"),

@@ -22,7 +22,7 @@ struct Cli {
 enum Command {
     /// Generate load with a known truth: run, inspect, dump, calibrate, learn, replay, search.
     Load(Box<load::Args>),
-    /// Receive what an agent sends and compare it with the truth of a load.
+    /// Receive an agent's output and compare it with the manifest of a load.
     Sink(Box<sink::Args>),
     /// Measure the least a receiver can do on this machine.
     Floor(floor::Args),

@@ -1,4 +1,4 @@
-//! `weir-bench load`, the real binary: what it sends is what it says, bad input is told with exit code 2, a target that is
+//! `weir-bench load`, the real binary: its report equals the sent packets, bad input gives exit code 2, a target that is
 //! missing or dies with 3, and nothing stays behind.
 
 use serde_json::Value;
@@ -322,7 +322,7 @@ fn missing_and_dying_targets_end_with_code_3() {
     killer.join().unwrap();
     let line: Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(line["verdict"], "aborted");
-    // What had been sent until then is known all the same.
+    // The amount sent until then is known anyway.
     let truth: Value = serde_json::from_slice(&std::fs::read(&manifest).unwrap()).unwrap();
     assert_eq!(truth["totals"]["packets"], line["packets"]);
     assert!(line["packets"].as_u64().unwrap() >= 10);
@@ -510,7 +510,7 @@ fn records_arrive_as_what_they_claim_to_be() {
             stats["requests"], truth["totals"]["packets"],
             "{profile}: {stats}"
         );
-        // What is around a message in gRPC is no part of it.
+        // gRPC's framing of a message is not part of it.
         let bytes = if kind == "otlp-grpc" {
             "uncompressed"
         } else {

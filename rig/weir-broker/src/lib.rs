@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tempfile::TempDir;
 
-/// How long a broker may take until it answers.
+/// Time limit for a broker's first answer.
 const START: Duration = Duration::from_secs(180);
 
-/// How soon other brokers take over from a dead one.
+/// Time until other brokers take over from a dead one.
 const FAILOVER: &str = "broker.session.timeout.ms=4000\nbroker.heartbeat.interval.ms=1000\n";
 
 /// The directory of this crate.
@@ -32,8 +32,8 @@ pub struct Guard {
     pub users: Vec<(String, String)>,
 }
 
-/// Where one of a cluster is.
-struct Place {
+/// Ports of one broker of a cluster.
+struct BrokerNode {
     /// From one on; the controllers have the same numbers.
     node: u32,
     port: u16,
@@ -60,7 +60,7 @@ impl Broker {
     /// The same with further settings and, with `guard`, a second address that requires TLS and a password (SCRAM-SHA-256, SCRAM-SHA-512).
     pub fn start_with(guard: Option<&Guard>, settings: &[(&str, &str)]) -> Broker {
         let ports = free_ports(3);
-        let place = Place {
+        let place = BrokerNode {
             node: 1,
             port: ports[0],
             guarded: guard.map(|_| ports[2]),
@@ -76,7 +76,7 @@ impl Broker {
     pub fn start_cluster(count: usize) -> Vec<Broker> {
         let ports = free_ports(2 * count);
         let (own, controllers) = ports.split_at(count);
-        let place = |(node, port): (u32, &u16)| Place {
+        let place = |(node, port): (u32, &u16)| BrokerNode {
             node,
             port: *port,
             guarded: None,
@@ -99,7 +99,7 @@ impl Broker {
     }
 
     /// A directory with its settings.
-    fn prepared(place: &Place, guard: Option<&Guard>, settings: &[(&str, &str)]) -> Broker {
+    fn prepared(place: &BrokerNode, guard: Option<&Guard>, settings: &[(&str, &str)]) -> Broker {
         let broker = Broker {
             jars: jars(),
             directory: TempDir::new().expect("a directory"),
@@ -265,8 +265,8 @@ fn jars() -> PathBuf {
     PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }
 
-fn properties(directory: &Path, place: &Place) -> String {
-    let Place { node, port, .. } = place;
+fn properties(directory: &Path, place: &BrokerNode) -> String {
+    let BrokerNode { node, port, .. } = place;
     let guarded = place
         .guarded
         .map(|port| format!(",GUARDED://localhost:{port}"))

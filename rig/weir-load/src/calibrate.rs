@@ -1,8 +1,8 @@
 //! The maximum rate of this machine: the same profile, all-out, into the built-in null receiver.
 
-use crate::null::{How, Null};
+use crate::null::{Null, NullOptions};
 use crate::profile::{Throttle, Transport};
-use crate::run::{self, Options, Report, RunError, Verdict};
+use crate::run::{self, LoadVerdict, Options, Report, RunError};
 use crate::source::Load;
 use crate::units::RateUnit;
 use serde::{Deserialize, Serialize};
@@ -131,7 +131,7 @@ fn received_share(load: &Load, report: &Report, null: &Null) -> Result<f64, RunE
         return Ok((got as f64 / wanted.max(1) as f64).min(1.0));
     }
     Err(RunError::Io(std::io::Error::other(format!(
-        "the null receiver counted {packets} packets and {bytes} bytes of {} and {}: nothing can be said",
+        "the null receiver counted {packets} packets and {bytes} bytes of {} and {}: the calibration is invalid",
         report.packets, report.bytes
     ))))
 }
@@ -147,7 +147,7 @@ pub fn calibrate(
     let mut load = load.clone();
     load.profile.throttle = Throttle::AllOut;
     let (compose_ns, compose_bytes) = compose_alone(&load, time / 10);
-    let how = How {
+    let how = NullOptions {
         cpu: cpus.map(|c| c.1),
         pace: None,
         // With two processors, the receiver gets a separate one.
@@ -196,10 +196,10 @@ pub fn headroom(load: &Load, calibration: &Calibration) -> Option<f64> {
 
 /// The verdict of a run given its calibration: with too little headroom a shortfall is the generator's, and an all-out UDP run without loss
 /// says nothing about the target.
-pub fn judge(report: &Report, headroom: Option<f64>) -> Verdict {
+pub fn judge(report: &Report, headroom: Option<f64>) -> LoadVerdict {
     let verdict = report.verdict();
     match headroom {
-        Some(headroom) if headroom < 1.5 => Verdict::GeneratorLimited,
+        Some(headroom) if headroom < 1.5 => LoadVerdict::GeneratorLimited,
         _ => verdict,
     }
 }

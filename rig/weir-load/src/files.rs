@@ -26,7 +26,7 @@ pub struct LogFiles {
 
 /// Result of writing.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Written {
+pub struct WrittenFiles {
     pub files: u32,
     pub began: SystemTime,
     /// Bytes that were due; `None` without a rate.
@@ -72,7 +72,7 @@ fn rotate(path: &Path, keep: u32) -> io::Result<()> {
 }
 
 /// Writes the lines of a load to files until the time is over.
-pub fn write_logs(load: &Load, plan: &LogFiles) -> io::Result<Written> {
+pub fn write_logs(load: &Load, plan: &LogFiles) -> io::Result<WrittenFiles> {
     fs::create_dir_all(&plan.folder)?;
     let mut grown = Vec::new();
     let mut sources = Vec::new();
@@ -95,7 +95,7 @@ pub fn write_logs(load: &Load, plan: &LogFiles) -> io::Result<Written> {
     let most = due_in_all.into_iter().chain(plan.bytes).min();
     // Limits the time on a disk that cannot keep up.
     let end = plan.duration * if due_in_all.is_some() { 2 } else { 1 };
-    let mut written = Written {
+    let mut written = WrittenFiles {
         files: plan.files,
         began: SystemTime::now(),
         scheduled: due_in_all.map(|bytes| bytes * u64::from(plan.files)),

@@ -1,8 +1,8 @@
 //! Derives a profile from recorded traffic. Words are replaced by others of the same length, so that the profile can be shared.
 
 use crate::profile::{
-    Fit, Kinds, Names, PacketSize, Popularity, Profile, TagCount, TagKeys, TagValues, Throttle, Types, Value,
-    ValueKind,
+    Fit, MessageShares, Names, PacketSize, Popularity, Profile, TagCount, TagKeys, TagValues, Throttle,
+    Types, Value, ValueKind,
 };
 use crate::recorded::Recorded;
 use crate::rng::mix;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// Maximum entries of lists in a learned profile.
 const LIST_MAX: usize = 5000;
 
-/// What was read from the traffic.
+/// The profile read from the traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
     pub packets: u64,
@@ -169,7 +169,7 @@ pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), Stri
     learned.metrics = shape.kinds[0] as u64;
     learned.contexts = shape.contexts.len() as u64;
     if learned.metrics == 0 {
-        return Err("holds no metric that can be read".into());
+        return Err("contains no valid metric".into());
     }
     let largest = sizes.iter().copied().max().unwrap_or(1432).max(16);
     let seconds = packets.last().map_or(0.0, |p| p.at.as_secs_f64());
@@ -263,7 +263,7 @@ impl Shape {
             sample_p: self.sampled as f64 / self.rated.max(1) as f64,
             sample_rates: self.sample_rates(),
             value: self.value(),
-            kinds: Kinds {
+            kinds: MessageShares {
                 metric: self.kinds[0],
                 event: self.kinds[1],
                 service_check: self.kinds[2],
@@ -396,6 +396,6 @@ mod tests {
             at: std::time::Duration::ZERO,
             bytes: b"hello".to_vec(),
         }];
-        assert!(learn(&packets, 1).unwrap_err().contains("no metric"));
+        assert!(learn(&packets, 1).unwrap_err().contains("no valid metric"));
     }
 }

@@ -1,4 +1,4 @@
-//! `manifest.json`: exactly what a run sent, so that a sink can verify the delivery of an agent.
+//! `manifest.json`: exact counts of a run's messages, so that a sink can verify the delivery of an agent.
 //!
 //! The truth is not collected while sending: the byte stream is a function of profile, seed and connection, so it is replayed afterwards
 //! for the packets that were sent. Counting costs the run nothing.
@@ -134,7 +134,7 @@ pub struct Manifest {
     pub checks: Option<BTreeMap<String, u64>>,
 }
 
-/// Counts of what was sent. Latency markers are counted only in `Sending::markers`.
+/// Counts of sent messages. Latency markers are counted only in `Sending::markers`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Totals {
@@ -182,7 +182,7 @@ pub struct Distinct {
     pub contexts: u64,
 }
 
-/// How sending went. Times are seconds.
+/// Result of sending. Times are in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sending {
@@ -221,7 +221,7 @@ pub struct Marker {
     pub sent_unix_ns: u64,
 }
 
-/// Everything that an agent must report about one context at the end.
+/// The expected totals of one context.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ContextTruth {

@@ -37,7 +37,7 @@ pub struct Pace {
 
 /// Options of a receiver.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct How {
+pub struct NullOptions {
     /// Processor its threads are pinned to.
     pub cpu: Option<usize>,
     /// Maximum pace. `None`: unlimited.
@@ -77,7 +77,7 @@ impl Brake {
 
 impl Null {
     /// Opens a receiver for a transport. Creates socket files in `folder`.
-    pub fn open(transport: Transport, folder: &Path, how: How) -> io::Result<Null> {
+    pub fn open(transport: Transport, folder: &Path, how: NullOptions) -> io::Result<Null> {
         let counts = Arc::new(Counts::default());
         let stop = Arc::new(AtomicBool::new(false));
         let timeout = Some(Duration::from_millis(50));
@@ -179,7 +179,7 @@ fn datagrams<S: AsFd + Send + 'static>(
     socket: S,
     counts: &Arc<Counts>,
     stop: &Arc<AtomicBool>,
-    how: How,
+    how: NullOptions,
 ) -> JoinHandle<()> {
     let (counts, stop) = (counts.clone(), stop.clone());
     std::thread::spawn(move || {
@@ -230,7 +230,7 @@ fn streams<S: Send + 'static>(
     accept: impl Fn() -> io::Result<S> + Send + 'static,
     counts: &Arc<Counts>,
     stop: &Arc<AtomicBool>,
-    how: How,
+    how: NullOptions,
     serve: fn(S, &Counts, &AtomicBool, Option<Pace>),
 ) -> JoinHandle<()> {
     let (counts, stop) = (counts.clone(), stop.clone());

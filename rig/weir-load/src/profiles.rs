@@ -6,7 +6,7 @@
 use crate::profile::{Profile, Throttle};
 
 /// A profile's name and description.
-pub struct Named {
+pub struct ProfileInfo {
     pub name: String,
     pub about: String,
 }
@@ -33,11 +33,11 @@ const FILES: &[(&str, &str)] = &files!(
 const NAMES: &str = include_str!("../profiles/names.txt");
 
 /// The plain names. `interner-*` and `dsd-*` also take the suffixes of [`named`].
-pub fn all() -> Vec<Named> {
+pub fn all() -> Vec<ProfileInfo> {
     let about = |name: &str| named(name).map_or_else(String::new, |profile| profile.about);
     NAMES
         .split_whitespace()
-        .map(|name| Named {
+        .map(|name| ProfileInfo {
             name: name.to_owned(),
             about: about(name),
         })

@@ -4,7 +4,7 @@
 use crate::compose::Packet;
 use crate::profile::{PacketSize, Payload, Profile, Transport};
 use crate::rng::Rng;
-use crate::source::Source;
+use crate::source::PacketSource;
 use crate::words;
 use std::io::Write as _;
 
@@ -603,7 +603,7 @@ fn otlp_spans(out: &mut Vec<u8>, spans: &[SpanRecord]) {
     }
 }
 
-impl Source for Records {
+impl PacketSource for Records {
     fn room(&self) -> usize {
         self.size.max() as usize + RECORD_MAX + 512
     }

@@ -1,4 +1,4 @@
-//! The due time of each packet: fixed in advance by what was due before it. A late sender sends what is due and records how late; it never
+//! The due time of each packet: fixed in advance. A late sender sends the due packets and records the delay; it never
 //! moves the schedule.
 
 use crate::profile::{Profile, ProfileError, Throttle};

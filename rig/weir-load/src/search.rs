@@ -1,7 +1,7 @@
 //! Finds the highest rate that a target accepts without loss: a ramp, a bisection, and a long confirmation.
 
 use crate::profile::Throttle;
-use crate::run::{self, Options, Report, RunError, Verdict};
+use crate::run::{self, LoadVerdict, Options, Report, RunError};
 use crate::source::Load;
 use crate::units::Rate;
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub struct Probe {
 
 /// The result and the tested rates.
 #[derive(Clone, Debug, Serialize)]
-pub struct Found {
+pub struct SearchResult {
     pub unit: String,
     /// The highest confirmed rate. `None` if even the first rate failed.
     pub rate: Option<f64>,
@@ -55,7 +55,7 @@ pub fn search(
     options: &Options,
     plan: &Plan,
     mut observe: impl FnMut(&Probe),
-) -> Result<Found, RunError> {
+) -> Result<SearchResult, RunError> {
     let mut probes: Vec<Probe> = Vec::new();
     let mut try_rate = |rate: f64, time: Duration, confirming: bool| -> Result<Probe, RunError> {
         let mut load = load.clone();
@@ -84,8 +84,8 @@ pub fn search(
             lateness_p99_s: report.lateness_p99_s,
             achieved_share: achieved,
             verdict: match report.verdict() {
-                _ if lost > 0 => Verdict::TargetLimited.name().into(),
-                Verdict::OnSchedule if late => "late".into(),
+                _ if lost > 0 => LoadVerdict::TargetLimited.name().into(),
+                LoadVerdict::OnSchedule if late => "late".into(),
                 verdict => verdict.name().into(),
             },
             confirming,
@@ -136,7 +136,7 @@ pub fn search(
         let lower = rate * 0.95;
         candidate = (lower >= plan.from.per_second * 0.5).then_some(lower);
     }
-    Ok(Found {
+    Ok(SearchResult {
         unit: plan.from.unit.name().into(),
         rate: confirmed,
         limited_by,

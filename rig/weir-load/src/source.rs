@@ -8,14 +8,14 @@ use crate::sys::Span;
 use std::sync::Arc;
 
 /// A deterministic stream of packets: each start gives the same packets.
-pub trait Source: Send {
+pub trait PacketSource: Send {
     /// Buffer size that `packet` needs.
     fn room(&self) -> usize;
     /// Writes the next packet at the start of `out`.
     fn packet(&mut self, out: &mut [u8]) -> Packet;
 }
 
-impl Source for Composer {
+impl PacketSource for Composer {
     fn room(&self) -> usize {
         self.packet_room()
     }
@@ -34,7 +34,7 @@ pub struct Prebuilt {
 
 impl Prebuilt {
     /// Fills `memory` bytes with the packets of a source.
-    pub fn new(mut source: Box<dyn Source>, memory: u64) -> Prebuilt {
+    pub fn new(mut source: Box<dyn PacketSource>, memory: u64) -> Prebuilt {
         let room = source.room();
         let mut bytes = vec![0u8; memory as usize + room];
         let mut spans = Vec::new();
@@ -63,7 +63,7 @@ impl Prebuilt {
     }
 }
 
-impl Source for Prebuilt {
+impl PacketSource for Prebuilt {
     fn room(&self) -> usize {
         self.room
     }
@@ -136,7 +136,7 @@ impl Load {
     }
 
     /// The composed stream of a connection, in any mode.
-    pub fn composed(&self, connection: u32) -> Box<dyn Source> {
+    pub fn composed(&self, connection: u32) -> Box<dyn PacketSource> {
         match &self.model {
             Some(model) => Box::new(Composer::new(model, connection, self.profile.connections)),
             None => Box::new(Records::new(&self.profile, self.transport, self.seed, connection)),
@@ -144,7 +144,7 @@ impl Load {
     }
 
     /// The stream of a connection as sent, and after how many packets it repeats.
-    pub fn source(&self, connection: u32) -> (Box<dyn Source>, Option<u64>) {
+    pub fn source(&self, connection: u32) -> (Box<dyn PacketSource>, Option<u64>) {
         let composed = self.composed(connection);
         match self.profile.mode {
             Mode::Composed => (composed, None),
@@ -184,7 +184,7 @@ impl Load {
         if self.profile.payload.is_statsd() && self.transport != Transport::Http && most > target_buffer {
             return Err(ProfileError(format!(
                 "packet_size: packets of up to {most} bytes exceed the target's buffer of {target_buffer} bytes \
-                 (--target-buffer; --oversize-ok sends them all the same)"
+                 (--target-buffer; --oversize-ok sends them anyway)"
             )));
         }
         Ok(())

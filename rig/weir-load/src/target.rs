@@ -31,15 +31,15 @@ pub enum Target {
 
 /// Why an address is invalid.
 #[derive(Debug, PartialEq, Eq)]
-pub struct BadTarget(pub String);
+pub struct TargetError(pub String);
 
-impl fmt::Display for BadTarget {
+impl fmt::Display for TargetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for BadTarget {}
+impl std::error::Error for TargetError {}
 
 const ALLOWED: &str = "allowed are udp://host:port, tcp://host:port, unixgram:///path, unix:///path, http://host:port/path \
     and grpc://host:port";
@@ -47,8 +47,8 @@ const ALLOWED: &str = "allowed are udp://host:port, tcp://host:port, unixgram://
 impl Target {
     /// `udp://host:port`, `tcp://host:port`, `unixgram:///path`, `unix:///path`, `http://host:port/path` or
     /// `grpc://host:port`.
-    pub fn parse(text: &str) -> Result<Target, BadTarget> {
-        let bad = |what: &dyn fmt::Display| BadTarget(format!("{text:?}: {what}; {ALLOWED}"));
+    pub fn parse(text: &str) -> Result<Target, TargetError> {
+        let bad = |what: &dyn fmt::Display| TargetError(format!("{text:?}: {what}; {ALLOWED}"));
         let resolved = |host: &str, port| resolve(host, port).map_err(|error| bad(&error));
         if let Some(authority) = text.strip_prefix("grpc://") {
             let address: Address = format!("tcp://{authority}")

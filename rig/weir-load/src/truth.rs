@@ -1,12 +1,12 @@
-//! The oracle: replays the stream for the packets that were sent and sums what an agent must have received.
+//! The oracle: replays the stream for the sent packets and sums up the expected totals of an agent.
 
 use crate::compose::{
-    Composer, Drawn, FAULTS, Observer, filler_name, fresh_tag, instance, instance_tag, serial_member,
+    Composer, DrawnMessage, FAULTS, Observer, filler_name, fresh_tag, instance, instance_tag, serial_member,
 };
 use crate::manifest::{ContextTruth, Decimal, Distinct, Manifest, Sending, Totals, TypeTotals, VERSION};
 use crate::model::{GAUGE, KINDS, Model, SET};
 use crate::profile::{Churn, ValueKind};
-use crate::run::{Report, Sent};
+use crate::run::{Report, SentStream};
 use crate::source::Load;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -97,12 +97,12 @@ struct Books<'m> {
 }
 
 impl Observer for Books<'_> {
-    fn saw(&mut self, drawn: Drawn) {
+    fn saw(&mut self, drawn: DrawnMessage) {
         match drawn {
-            Drawn::Event(number) => self.events[number as usize] += 1,
-            Drawn::Check(number) => self.checks[number as usize] += 1,
-            Drawn::Malformed(fault) => self.faults[fault as usize] += 1,
-            Drawn::Filler(extra) => {
+            DrawnMessage::Event(number) => self.events[number as usize] += 1,
+            DrawnMessage::Check(number) => self.checks[number as usize] += 1,
+            DrawnMessage::Malformed(fault) => self.faults[fault as usize] += 1,
+            DrawnMessage::Filler(extra) => {
                 self.metrics += 1;
                 let counters = &mut self.types[0];
                 counters.messages += 1;
@@ -110,7 +110,7 @@ impl Observer for Books<'_> {
                 counters.weight += 1;
                 *self.fillers.entry(extra).or_default() += 1;
             }
-            Drawn::Metric {
+            DrawnMessage::Metric {
                 context,
                 entry,
                 generation,
@@ -159,8 +159,8 @@ pub fn digest_packet(digest: u64, packet: &[u8]) -> u64 {
 
 /// Digest of the first packets of every connection, in order.
 pub fn digest(load: &Load, packets: u64) -> String {
-    let sent: Vec<Sent> = (0..load.profile.connections)
-        .map(|connection| Sent {
+    let sent: Vec<SentStream> = (0..load.profile.connections)
+        .map(|connection| SentStream {
             connection,
             composed: packets,
             skipped: Vec::new(),
@@ -187,8 +187,8 @@ fn repeated(mut hashes: Vec<u64>) -> u64 {
     (all - hashes.len()) as u64
 }
 
-/// Replays what was sent.
-pub fn replay(load: &Load, sent: &[Sent], detail: &Detail) -> Manifest {
+/// Replays the sent packets.
+pub fn replay(load: &Load, sent: &[SentStream], detail: &Detail) -> Manifest {
     match &load.model {
         Some(model) => replay_model(load, model, sent, detail),
         None => replay_records(load, sent, detail),
@@ -210,7 +210,7 @@ fn empty(load: &Load, totals: Totals, distinct: Distinct, digest: u64) -> Manife
 
 /// Visits the sent packets of a stream. `restart` returns the stream from its start.
 fn each_packet(
-    sent: &Sent,
+    sent: &SentStream,
     mut next: impl FnMut(u64, bool) -> (usize, u32),
     mut sent_one: impl FnMut(usize, u32),
 ) {
@@ -225,7 +225,12 @@ fn each_packet(
     }
 }
 
-fn replay_model(load: &Load, model: &std::sync::Arc<Model>, sent: &[Sent], detail: &Detail) -> Manifest {
+fn replay_model(
+    load: &Load,
+    model: &std::sync::Arc<Model>,
+    sent: &[SentStream],
+    detail: &Detail,
+) -> Manifest {
     let count = model.contexts.len();
     let mut books = Books {
         model,
@@ -450,7 +455,7 @@ fn table(books: &Books<'_>) -> Vec<ContextTruth> {
     rows
 }
 
-fn replay_records(load: &Load, sent: &[Sent], detail: &Detail) -> Manifest {
+fn replay_records(load: &Load, sent: &[SentStream], detail: &Detail) -> Manifest {
     let mut totals = Totals::default();
     let mut digest = 0;
     let mut hashes = Vec::new();

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use weir_load::compose::{Composer, Drawn, Observer};
+use weir_load::compose::{Composer, DrawnMessage, Observer};
 use weir_load::manifest::{ContextTruth, Decimal, Manifest};
 use weir_load::model::{KINDS, Model};
 use weir_load::profile::{Popularity, Profile, Transport};
 use weir_load::profiles;
-use weir_load::run::Sent;
+use weir_load::run::SentStream;
 use weir_load::source::Load;
 use weir_load::truth::{self, Detail};
 
@@ -33,8 +33,8 @@ fn packets(load: &Load, connection: u32, count: usize) -> Vec<Vec<u8>> {
 }
 
 fn manifest(load: &Load, composed: u64, skipped: Vec<(u64, u64)>) -> Manifest {
-    let sent: Vec<Sent> = (0..load.profile.connections)
-        .map(|connection| Sent {
+    let sent: Vec<SentStream> = (0..load.profile.connections)
+        .map(|connection| SentStream {
             connection,
             composed,
             skipped: skipped.clone(),
@@ -338,9 +338,9 @@ struct Counting {
 }
 
 impl Observer for Counting {
-    fn saw(&mut self, drawn: Drawn) {
+    fn saw(&mut self, drawn: DrawnMessage) {
         self.messages += 1;
-        if let Drawn::Metric { context, .. } = drawn {
+        if let DrawnMessage::Metric { context, .. } = drawn {
             *self.contexts.entry(context).or_default() += 1;
         }
     }
@@ -471,9 +471,9 @@ fn no_packet_repeats() {
             contexts: false,
             repeats: true,
         };
-        let sent = [Sent {
+        let sent = [SentStream {
             composed: packets,
-            ..Sent::default()
+            ..SentStream::default()
         }];
         let counted = truth::replay(&load, &sent, &detail).totals.repeated_packets;
         assert_eq!(counted, Some(0), "{name}: of {packets}");
@@ -487,9 +487,9 @@ fn repeats_are_counted_where_they_are_asked_for() {
         "{contexts: 3, messages_per_packet: 1, value: {kind: {constant: 7}}, multivalue_p: 0, sample_p: 0, \
          types: {count: 1, gauge: 0, distribution: 0, set: 0, histogram: 0}}",
     );
-    let sent = [Sent {
+    let sent = [SentStream {
         composed: 1000,
-        ..Sent::default()
+        ..SentStream::default()
     }];
     let detail = Detail {
         contexts: false,

@@ -6,12 +6,12 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use weir_load::calibrate;
-use weir_load::null::{How, Null, Pace};
+use weir_load::null::{Null, NullOptions, Pace};
 use weir_load::profile::{Mode, Profile, Transport};
 use weir_load::profiles;
 use weir_load::recorded::Recorded;
 use weir_load::replay;
-use weir_load::run::{self, Backpressure, Framing, Options, Report, RunError, Verdict};
+use weir_load::run::{self, Backpressure, Framing, LoadVerdict, Options, Report, RunError};
 use weir_load::search::{self, Plan};
 use weir_load::source::Load;
 use weir_load::target::Target;
@@ -29,10 +29,10 @@ fn yaml(text: &str, transport: Transport) -> Load {
 }
 
 /// A receiver with this many packets per second.
-fn paced(packets_per_second: f64) -> How {
-    How {
+fn paced(packets_per_second: f64) -> NullOptions {
+    NullOptions {
         pace: Some(Pace { packets_per_second }),
-        ..How::default()
+        ..NullOptions::default()
     }
 }
 
@@ -63,7 +63,7 @@ fn everything_sent_arrives_and_is_in_the_manifest() {
                 &format!("{{contexts: 100, throttle: all_out, connections: {connections}}}"),
                 transport,
             );
-            let null = Null::open(transport, folder.path(), How::default()).unwrap();
+            let null = Null::open(transport, folder.path(), NullOptions::default()).unwrap();
             let mut options = Options::new(null.target());
             options.count = Some(20_000);
             options.threads = connections;
@@ -130,7 +130,7 @@ fn udp_arrives_in_batches_of_few_system_calls() {
     );
     // Nobody reads: packets beyond the receive buffer are lost, and the kernel's count of them is visible.
     assert!(report.kernel_drops.unwrap() > 0);
-    assert_eq!(report.verdict(), Verdict::TargetLimited);
+    assert_eq!(report.verdict(), LoadVerdict::TargetLimited);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_throttled_target_is_blamed_and_its_rate_reported_within_one_percent() {
     // At most a socket's queue was sent and not received. On a machine with pauses the receiver misses its pace too, so the packets it
     // received in the same time are the reference.
     let taken = null.packets() as f64 / report.elapsed.as_secs_f64();
-    assert_eq!(report.verdict(), Verdict::TargetLimited, "{report:?}");
+    assert_eq!(report.verdict(), LoadVerdict::TargetLimited, "{report:?}");
     let rate = report.packets as f64 / report.elapsed.as_secs_f64();
     println!("reported {rate:.2} packets/s of a receiver that takes {pace}, and took {taken:.2}");
     assert!((rate / taken - 1.0).abs() < 0.01, "{rate} of {taken}");
@@ -163,7 +163,7 @@ fn a_paced_load_on_a_slow_target_skips_and_counts_or_waits() {
         options.duration = Some(Duration::from_millis(1500));
         options.backpressure = backpressure;
         let report = send(&load, &options);
-        assert_eq!(report.verdict(), Verdict::TargetLimited, "{report:?}");
+        assert_eq!(report.verdict(), LoadVerdict::TargetLimited, "{report:?}");
         assert_eq!(report.refused_packets > 0, backpressure == Backpressure::Auto);
         until("all arrive", || null.packets() >= report.packets);
         assert_eq!(null.packets(), report.packets);
@@ -177,14 +177,14 @@ fn a_paced_load_on_a_slow_target_skips_and_counts_or_waits() {
 fn a_slow_generator_is_blamed_itself() {
     let folder = tempfile::tempdir().unwrap();
     let load = yaml("{contexts: 100, rate: 500 packets/s}", Transport::Unixgram);
-    let null = Null::open(Transport::Unixgram, folder.path(), How::default()).unwrap();
+    let null = Null::open(Transport::Unixgram, folder.path(), NullOptions::default()).unwrap();
     let mut options = Options::new(null.target());
     options.duration = Some(Duration::from_secs(2));
     options.handicap = Some(Duration::from_millis(20));
     // It sends due packets in bursts, for which a receiver that shares its processor may have no room.
     options.backpressure = Backpressure::Wait;
     let report = send(&load, &options);
-    assert_eq!(report.verdict(), Verdict::GeneratorLimited, "{report:?}");
+    assert_eq!(report.verdict(), LoadVerdict::GeneratorLimited, "{report:?}");
     assert!(report.late_packets > report.packets / 2);
     assert!(report.lateness_p99_s > 0.5, "{}", report.lateness_p99_s);
 }
@@ -200,7 +200,7 @@ fn a_load_is_never_ahead_of_its_schedule_and_behind_only_with_a_culprit() {
         "{contexts: 100, throttle: {linear: {from: 1k msg/s, to: 40k msg/s, over: 1s}}}",
     ] {
         let load = yaml(text, Transport::Unixgram);
-        let null = Null::open(Transport::Unixgram, folder.path(), How::default()).unwrap();
+        let null = Null::open(Transport::Unixgram, folder.path(), NullOptions::default()).unwrap();
         let mut options = Options::new(null.target());
         options.duration = Some(Duration::from_millis(1200));
         options.backpressure = Backpressure::Wait;
@@ -213,7 +213,7 @@ fn a_load_is_never_ahead_of_its_schedule_and_behind_only_with_a_culprit() {
         );
         let share = report.achieved / report.scheduled;
         assert!(
-            share > 0.9 || report.verdict() != Verdict::OnSchedule,
+            share > 0.9 || report.verdict() != LoadVerdict::OnSchedule,
             "{text}: {report:?}"
         );
     }
@@ -237,7 +237,7 @@ fn calibration_knows_both_sides_and_its_rule_overrides() {
     paced.profile.throttle = weir_load::profile::Throttle::Smooth;
     let headroom = calibrate::headroom(&paced, &calibration);
     assert!((headroom.unwrap() - 1.2).abs() < 1e-9);
-    assert_eq!(calibrate::judge(&report, headroom), Verdict::GeneratorLimited);
+    assert_eq!(calibrate::judge(&report, headroom), LoadVerdict::GeneratorLimited);
     assert_eq!(calibrate::judge(&report, Some(2.0)), report.verdict());
 }
 
@@ -284,7 +284,7 @@ fn requests_are_posted_and_answers_believed() {
     ] {
         let mut load = named(name, Transport::Http);
         load.profile.throttle = weir_load::profile::Throttle::AllOut;
-        let null = Null::open(Transport::Http, folder.path(), How::default()).unwrap();
+        let null = Null::open(Transport::Http, folder.path(), NullOptions::default()).unwrap();
         let mut options = Options::new(null.target());
         options.count = Some(1000);
         let report = send(&load, &options);
@@ -409,7 +409,7 @@ fn framing_that_would_be_junk_is_refused() {
 #[test]
 fn a_prebuilt_load_that_would_repeat_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let null = Null::open(Transport::Unixgram, folder.path(), How::default()).unwrap();
+    let null = Null::open(Transport::Unixgram, folder.path(), NullOptions::default()).unwrap();
     let mut load = yaml(
         "{contexts: 10, rate: 1 MB/s, prebuilt: 500 kB}",
         Transport::Unixgram,
@@ -547,7 +547,7 @@ fn a_profile_may_say_how_a_stream_is_framed() {
             &format!("{{contexts: 100, throttle: all_out, framing: {framing}}}"),
             Transport::Tcp,
         );
-        let null = Null::open(Transport::Tcp, folder.path(), How::default()).unwrap();
+        let null = Null::open(Transport::Tcp, folder.path(), NullOptions::default()).unwrap();
         let mut options = Options::new(null.target());
         options.count = Some(500);
         let report = send(&load, &options);
@@ -577,7 +577,7 @@ fn what_a_transport_cannot_carry_is_refused_before_anything_is_sent() {
 fn the_null_receiver_cleans_up() {
     let folder = tempfile::tempdir().unwrap();
     for transport in [Transport::Unixgram, Transport::Unix] {
-        let null = Null::open(transport, folder.path(), How::default()).unwrap();
+        let null = Null::open(transport, folder.path(), NullOptions::default()).unwrap();
         let (Target::Unixgram(path) | Target::Unix(path)) = null.target() else {
             panic!("a path");
         };

@@ -2,7 +2,7 @@
 
 use crate::rng::Rng;
 
-/// Which arm runs first inside a pair.
+/// The arm that runs first in a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     BaselineFirst,

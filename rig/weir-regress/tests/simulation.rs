@@ -121,7 +121,7 @@ fn welch(b: &[Vec<f64>], c: &[Vec<f64>]) -> bool {
     welch_ratio(&means(b), &means(c), 0.9).unwrap().excludes_zero()
 }
 
-/// What must not be done: every one-second reading counted as independent evidence.
+/// An invalid method: every one-second reading counted as independent evidence.
 fn pooled(b: &[Vec<f64>], c: &[Vec<f64>]) -> bool {
     let (b, c) = (b.concat(), c.concat());
     let error = (variance(&b) / b.len() as f64 + variance(&c) / c.len() as f64).sqrt();

@@ -1,4 +1,4 @@
-// Who makes contexts, and a rule against it.
+// The names, tags and senders with the most contexts, and a rule that limits them.
 
 import { useState } from "preact/hooks";
 import type { ContextReport, Trial } from "../api";

@@ -48,15 +48,15 @@ type client interface {
 	Close() error
 }
 
-// paced is how many calls that are not aggregated are made between flushes, so that the queue of packets never
-// overflows: dropping is cheap, and no measure of anything.
+// paced is the number of calls without aggregation between flushes, so that the queue of packets never
+// overflows: dropping is cheap, and its speed means nothing.
 const paced = 10000
 
 // loop runs a body that makes the calls lo, lo+step, ... below hi, on every processor. What the calls leave behind is
 // flushed within the measured time. A first round, not measured, makes contexts and buffers known.
 func loop(b *meter, c client, body func(lo, hi, step int)) { loopFlushing(b, c, 1<<30, body) }
 
-// loopPaced flushes after every so many calls.
+// loopPaced flushes after every paced calls.
 func loopPaced(b *meter, c client, body func(lo, hi, step int)) { loopFlushing(b, c, paced, body) }
 
 func loopFlushing(b *meter, c client, every int, body func(lo, hi, step int)) {

@@ -1,8 +1,8 @@
 // Command bench measures the client against pinned clients of others and writes the tables of the documentation.
 //
-// Each case runs in turns, ours and theirs, theirs and ours, in one process, so that a change of the machine's speed
-// meets both. What is measured is processor time of the process, user and system, in which other programs on the
-// machine do not show.
+// Each case alternates between ours and theirs, theirs and ours, in one process, so that a change of the machine's
+// speed affects both. It measures the CPU time of the process, user and system, in which other programs on the machine
+// do not show.
 package main
 
 import (
@@ -251,8 +251,8 @@ func (x *comparison) ratio() string {
 	return fmt.Sprintf("%.1f (%.1f to %.1f)", median(x.ratios), x.ratios[0], x.ratios[len(x.ratios)-1])
 }
 
-// together measures cases in rounds of all of them, so that each meets the same speeds of the machine: what the peer
-// needs for one call must not differ between two rows.
+// together measures cases in rounds of all of them, so that each runs at the same speeds of the machine: the peer's
+// cost of one call must not differ between two rows.
 func together(list []benchmark, rounds int, want time.Duration) map[string]*comparison {
 	found := map[string]*comparison{}
 	ours, theirs := map[string]int{}, map[string]int{}
@@ -269,7 +269,7 @@ func together(list []benchmark, rounds int, want time.Duration) map[string]*comp
 	return found
 }
 
-// allocations are rounded down as in package testing: what the client does now and then is not in every operation.
+// allocations are rounded down as in package testing: occasional work of the client is not in every operation.
 func allocations(f figures) string {
 	return fmt.Sprintf("%d, %d", int64(f.allocs), int64(f.bytes))
 }
@@ -285,7 +285,7 @@ func text(ns float64) string {
 	}
 }
 
-// dropped says how much of its input a client lost, if any.
+// dropped returns the share of its input that a client lost, if any.
 func dropped(f figures) string {
 	if f.lost == 0 {
 		return ""

@@ -11,7 +11,7 @@ import (
 type meter struct {
 	N int
 
-	// lost is what the client dropped of how many calls; speed without delivery is void.
+	// lost is the number of dropped calls and of all calls; speed without delivery is void.
 	lost, calls uint64
 
 	cpu             time.Duration
@@ -52,7 +52,7 @@ func run(s side, n int) *meter {
 	return m
 }
 
-// operations finds how many operations take about as long as wanted.
+// operations finds the number of operations that take about the wanted time.
 func operations(s side, want time.Duration) int {
 	for n := 1; ; {
 		m := run(s, n)

@@ -153,7 +153,7 @@ var (
 	_ statter = (*datadog.Client)(nil)
 )
 
-// known makes the calls on contexts that exist. The last flush is not measured: what is, is the look-up.
+// known makes the calls on contexts that exist. It measures the look-up; the last flush is not included.
 func known(names []string, connect func() statter, call func(c statter, name string, i int)) side {
 	return func(b *meter) {
 		c := connect()
@@ -178,8 +178,8 @@ func sizedTags(n int) []string {
 	return list
 }
 
-// aggregatorBenchmarks are those of datadog-go's aggregator_benchmark_test.go and context_benchmark_test.go, which
-// there work on internal parts. Clients write to nothing and do not flush while it is measured.
+// aggregatorBenchmarks are the benchmarks of datadog-go's aggregator_benchmark_test.go and context_benchmark_test.go,
+// which there work on internal parts. Clients write to nothing and do not flush while it is measured.
 func aggregatorBenchmarks() []benchmark {
 	var list []benchmark
 	add := func(name string, shards int, packed bool, names []string, call func(c statter, name string, i int)) {
@@ -288,8 +288,8 @@ func aggregatorBenchmarks() []benchmark {
 	return list
 }
 
-// formatBenchmarks send the eight messages of datadog-go's format_benchmark_test.go, which there are only formatted. As
-// there, each tag ends in a newline, which the client has to delete.
+// formatBenchmarks send the eight messages of datadog-go's format_benchmark_test.go, which there are only formatted.
+// As there, each tag ends in a newline, which the client has to delete.
 func formatBenchmarks() []benchmark {
 	var list []benchmark
 	at := time.Date(2016, time.August, 15, 0, 0, 0, 0, time.UTC)

@@ -149,7 +149,7 @@ func theirsInService(options ...datadog.Option) func(duration time.Duration) ser
 	}
 }
 
-// serviceTable runs the service in turns, ours and theirs, theirs and ours, and writes the median run of each.
+// serviceTable runs the service alternately, ours and theirs, theirs and ours, and writes the median run of each.
 func serviceTable(w io.Writer, duration time.Duration) {
 	fmt.Fprintf(w, "| options | client | processor time | of it beside an idle loop | packets, MB sent | p99, "+
 		"slowest call | heap, allocated | collections | lost |\n|---|---|---|---|---|---|---|---|---|\n")

@@ -56,7 +56,7 @@ func receive(network string) error {
 		}
 	}()
 	_, _ = io.Copy(io.Discard, os.Stdin)
-	// What the kernel holds is read: nothing new comes, so the sum stops changing.
+	// Wait until everything in the kernel's buffer is read: nothing new comes, so the sum stops changing.
 	for last := int64(-1); last != sum.Load(); {
 		last = sum.Load()
 		time.Sleep(50 * time.Millisecond)
@@ -165,7 +165,7 @@ func (r *receiver) stop() int64 {
 // millions of messages without a pause.
 const wireCalls = 400000
 
-// overSocket makes calls with so many different names over a socket, and counts what arrived as lost where it did not.
+// overSocket makes calls with this many different names over a socket, and counts missing values as lost.
 func overSocket(network string, names []string, connect func(address string) (call func(name string),
 	flush func() error, stop func())) side {
 	return func(b *meter) {
@@ -213,8 +213,8 @@ func overSocketTheirs(network string, names []string, options ...datadog.Option)
 	})
 }
 
-// wireBenchmarks are those of the change that made datadog-go what it is: 1 to 200,000 different metrics over UDP and
-// Unix sockets.
+// wireBenchmarks are the benchmarks of the change that added aggregation to datadog-go: 1 to 200,000 metrics over UDP
+// and Unix sockets.
 func wireBenchmarks() []benchmark {
 	var list []benchmark
 	for _, network := range []string{"udp", "unixgram"} {
@@ -231,8 +231,8 @@ func wireBenchmarks() []benchmark {
 	return list
 }
 
-// passBenchmarks use each of many metrics once between two flushes, as a service with so many live contexts does. Only
-// a Unix socket can take such a flush without a loss.
+// passBenchmarks use each of many metrics once between two flushes, as a service with that many live contexts does.
+// Only a Unix socket can take such a flush without a loss.
 func passBenchmarks() []benchmark {
 	var list []benchmark
 	for _, n := range []int{10000, 100000, 200000} {

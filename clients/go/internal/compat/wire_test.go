@@ -13,7 +13,7 @@ import (
 	weir "github.com/weir-dev/weir/clients/go/statsd"
 )
 
-// packets keeps what a client writes.
+// packets keeps a client's output.
 type packets struct {
 	mu    sync.Mutex
 	lines []string
@@ -34,7 +34,7 @@ func (p *packets) Write(b []byte) (int, error) {
 
 func (*packets) Close() error { return nil }
 
-// client is what both clients have, with the types that differ left out.
+// client has the methods that have the same types in both clients.
 type client interface {
 	Gauge(string, float64, []string, float64) error
 	GaugeWithTimestamp(string, float64, []string, float64, time.Time) error
@@ -199,8 +199,8 @@ func TestWireIsByteIdentical(t *testing.T) {
 		t.Run(o.name, func(t *testing.T) {
 			theirs, ours := run(t, o, everyCall, nil)
 			if o.aggregated {
-				// Which values share a message depends on what else is in the packet, and contexts are flushed in any
-				// order.
+				// The grouping of values into messages depends on the rest of the packet, and contexts are flushed in
+				// any order.
 				theirs.lines, ours.lines = unpack(theirs.lines), unpack(ours.lines)
 			}
 			same(t, theirs, ours, !o.aggregated)
@@ -240,7 +240,7 @@ func TestWireOfEventsAndChecks(t *testing.T) {
 	}
 }
 
-// TestWireOfRandomFloats compares the text of values that take the short cuts and of those that do not.
+// TestWireOfRandomFloats compares the text of values that take the fast path and of others.
 func TestWireOfRandomFloats(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
@@ -313,7 +313,7 @@ func TestPackedLinesAcrossPackets(t *testing.T) {
 		_ = w.DistributionSamples("direct", values, []string{"a:1", "b"}, 0.25)
 		d.Close()
 		w.Close()
-		// How many values go into one line may differ: the pinned client reserves more room than it needs. The values
+		// The number of values per line may differ: the pinned client reserves more room than it needs. The values
 		// and all the rest of each line may not.
 		x, y := unpack(a.lines), unpack(b.lines)
 		if len(x) != len(values) || strings.Join(x, "\n") != strings.Join(y, "\n") {

@@ -115,8 +115,8 @@ func main() {
 	}
 }
 
-// outside runs the go command in a program with a proxy and returns what it says. The module cache is its own, because
-// what is published here must not stay; other modules come from the one in use.
+// outside runs the go command in a program with a proxy and returns its output. The module cache is its own, because
+// modules published here must not stay; other modules come from the one in use.
 func outside(t *testing.T, proxy, program string, arguments ...string) string {
 	t.Helper()
 	downloads, err := exec.Command("go", "env", "GOMODCACHE").Output()

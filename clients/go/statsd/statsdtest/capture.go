@@ -1,5 +1,5 @@
-// Package statsdtest helps to test code that sends metrics: a client whose messages stay in memory and are read back as
-// an agent would read them.
+// Package statsdtest helps to test code that sends metrics: a client whose messages stay in memory and are read back
+// as an agent would read them.
 package statsdtest
 
 import (
@@ -22,7 +22,7 @@ type Capture struct {
 }
 
 // New returns a capture whose client has these options. Telemetry and origin detection are off unless an option turns
-// them on, so that only what the test sends is captured.
+// them on, so that only the test's messages are captured.
 func New(t testing.TB, options ...statsd.Option) *Capture {
 	t.Helper()
 	c := &Capture{t: t}
@@ -55,7 +55,7 @@ func (w writer) Write(packet []byte) (int, error) {
 	return len(packet), nil
 }
 
-// Messages flushes the client and returns what it has sent since the start or the last [Capture.Reset].
+// Messages flushes the client and returns the messages sent since the start or the last [Capture.Reset].
 func (c *Capture) Messages() []Message {
 	_ = c.Client.Flush()
 	c.mu.Lock()
@@ -97,7 +97,7 @@ func (c *Capture) Values(name string, tags ...string) []float64 {
 	return values
 }
 
-// Reset flushes the client and forgets what was captured.
+// Reset flushes the client and forgets the captured messages.
 func (c *Capture) Reset() {
 	_ = c.Client.Flush()
 	c.mu.Lock()

@@ -20,11 +20,11 @@ const (
 type Message struct {
 	// Kind is [Metric], [Event] or [ServiceCheck].
 	Kind string `json:"kind"`
-	// Name is that of a metric or service check.
+	// Name is the name of a metric or service check.
 	Name string `json:"name,omitempty"`
 	// Type of a metric is "c", "g", "h", "d", "s" or "ms".
 	Type string `json:"type,omitempty"`
-	// Values are those of a metric that is not a set. Its rate has not been applied.
+	// Values are the values of a metric that is not a set. Its rate has not been applied.
 	Values []float64 `json:"values,omitempty"`
 	// Member is the value of a set.
 	Member string `json:"set,omitempty"`
@@ -42,9 +42,9 @@ type Message struct {
 	Hostname       string `json:"host,omitempty"`
 	AggregationKey string `json:"agg_key,omitempty"`
 	SourceTypeName string `json:"source,omitempty"`
-	// Status is that of a service check.
+	// Status is the status of a service check.
 	Status int `json:"status,omitempty"`
-	// Message is that of a service check, as it was escaped for the wire.
+	// Message is the message of a service check, escaped as on the wire.
 	Message string `json:"message,omitempty"`
 
 	// Container and External are the sections c: and e:, Cardinality is card:.
@@ -56,8 +56,8 @@ type Message struct {
 	Line string `json:"-"`
 }
 
-// Total is the sum of a counter with its sample rate applied, the value of a gauge, and the number of values otherwise,
-// with the rate applied.
+// Total is the sum of a counter with its sample rate applied, the value of a gauge, and the number of values
+// otherwise, with the rate applied.
 func (m Message) Total() float64 {
 	switch {
 	case m.Kind != Metric || m.Type == "s":
@@ -75,7 +75,7 @@ func (m Message) Total() float64 {
 	}
 }
 
-// HasTags says whether all these tags are among those of the message.
+// HasTags reports whether the message has all these tags.
 func (m Message) HasTags(tags ...string) bool {
 	for _, want := range tags {
 		found := false

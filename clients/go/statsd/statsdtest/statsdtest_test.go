@@ -124,7 +124,7 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// difference compares the fields that a message has of those that vectors have.
+// difference compares the fields of a message that the vectors have too.
 func difference(got Message, want map[string]any) string {
 	text, err := json.Marshal(got)
 	if err != nil {

@@ -10,7 +10,7 @@ require "socket"
 #   StatsD.increment("sign_ups", tags: { plan: "free" })
 #   StatsD.measure("render") { render }
 #
-# @see StatsD::Instrument::Client what the metric methods do
+# @see StatsD::Instrument::Client the metric methods
 # @see StatsD::Instrument macros that instrument existing methods
 module StatsD
   # Extend a class with this module to instrument its methods.
@@ -59,7 +59,7 @@ module StatsD
       end
     end
 
-    # Records how long each call of the method takes, as a timing.
+    # Records the duration of each call of the method, as a timing.
     #
     # @param method [Symbol] an instance method of this class
     # @param name [String, #call] name of the metric
@@ -73,7 +73,7 @@ module StatsD
       statsd_time(:measure, method, name, sample_rate: sample_rate, tags: tags, no_prefix: no_prefix, client: client)
     end
 
-    # Records how long each call of the method takes, as a distribution.
+    # Records the duration of each call of the method, as a distribution.
     #
     # @param method (see #statsd_measure)
     # @param name (see #statsd_measure)
@@ -104,7 +104,7 @@ module StatsD
     # Counts the calls that succeed: that return something truthy, or for which the block does.
     #
     # @param (see #statsd_measure)
-    # @yieldparam result what the method returned
+    # @yieldparam result the method's return value
     # @yieldreturn [Boolean] whether to count; an exception means no
     # @return (see #statsd_measure)
     # @raise (see #statsd_measure)
@@ -128,7 +128,7 @@ module StatsD
     #
     # @param (see #statsd_measure)
     # @param tag_error_class [Boolean] whether failures get a tag `error_class` when the method raised
-    # @yieldparam result what the method returned
+    # @yieldparam result the method's return value
     # @yieldreturn [Boolean] whether that is a success; an exception means no
     # @return (see #statsd_measure)
     # @raise (see #statsd_measure)
@@ -273,7 +273,7 @@ module StatsD
       end
     end
 
-    # @return [Instrument::Client] what the methods of this module are sent to; a Ractor other than the main one has
+    # @return [Instrument::Client] the receiver of this module's methods; a Ractor other than the main one has
     #   none until it sets its own
     def singleton_client
       @singleton_client ||= Instrument::Environment.current.client

@@ -1,4 +1,4 @@
-//! Where messages come in, and from whom.
+//! Listeners and allowed senders.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use weir_rules::{OriginPattern, TagStyles};
 use weir_units::Network;
 
-use crate::setting::{Gone, Kind, PathUse, Reload};
+use crate::setting::{PathUse, Reload, RemovedSetting, SettingType};
 use crate::types::{EolTransport, Framing, Listen, Mode, SocketPath};
 use crate::{choices, settings};
 
-/// Ten seconds of it are far from the end of what can be counted.
+/// Ten seconds of it are far below the counter's limit.
 const RATE_MAX: u64 = 1 << 50;
 
 settings! {
-    /// How messages of some listeners are read. What is not set is as for all.
+    /// Reading of messages for selected listeners. Unset options are those of all listeners.
     pub struct ListenerReading {
         listener: String = "''";
         gauge_deltas: OwnGaugeDeltas = "default";
@@ -33,7 +33,7 @@ choices! {
 }
 
 choices! {
-    /// How names carry tags.
+    /// The format of tags in names.
     pub enum OwnTagStyle {
         /// As `tag_styles` says.
         Default: "default",
@@ -65,7 +65,7 @@ impl ListenerReading {
 }
 
 settings! {
-    /// Where messages come in, and from whom.
+    /// Listeners and allowed senders.
     pub struct Listeners {
         udp: Vec<Listen> = "['8125']"
             .effect("UDP addresses to receive on: `host:port`, or a port alone, which `bind_host` completes.")
@@ -79,7 +79,7 @@ settings! {
             .who("Operators who receive from other machines on one interface.")
             .also(&["DD_BIND_HOST"]);
         non_local_traffic: bool = "false"
-            .effect("Receive on every interface where an address is only a port; overrides `bind_host`.")
+            .effect("Receive on every interface for addresses that are only a port; overrides `bind_host`.")
             .who("Operators who receive from other machines or containers.")
             .also(&["DD_DOGSTATSD_NON_LOCAL_TRAFFIC"])
             .common();
@@ -104,11 +104,11 @@ settings! {
             .also(&["DD_DOGSTATSD_TCP_PORT"])
             .common();
         allowed_networks: Vec<Network> = "[]"
-            .effect("Who may send over UDP and TCP, besides 127.0.0.1 and ::1. weir drops datagrams of other senders, counted as `source_not_allowed`, and closes and counts their connections. UDP senders can forge their address.")
+            .effect("Networks that may send over UDP and TCP, besides 127.0.0.1 and ::1. weir drops datagrams of other senders, counted as `source_not_allowed`, and closes and counts their connections. UDP senders can forge their address.")
             .zero("An empty list: every sender that reaches the socket.")
             .who("Operators who receive from other machines.");
         tcp_framing: Framing = "length"
-            .effect("How TCP carries packets: each after its length in four bytes, the lowest first, or as lines.")
+            .effect("The framing of packets on TCP: each after its length in four bytes, the lowest first (`length`), or as lines (`newline`).")
             .who("Operators of clients that send lines (`newline`).");
         tcp_tls_certificate: Option<PathBuf> = "''"
             .path(PathUse::Read)
@@ -129,17 +129,17 @@ settings! {
             .who("Operators who restrict which machines may send.")
             .on_reload(Reload::AppliedWhile("tcp_tls_certificate"));
         rate_limit_per_network: BTreeMap<String, u64> = "{}"
-            .takes(Kind::Map(&Kind::Bytes { min: 1, max: RATE_MAX }))
+            .takes(SettingType::Map(&SettingType::Bytes { min: 1, max: RATE_MAX }))
             .effect("Bytes per second that each of these networks may send in total over UDP and TCP, as in `10.0.0.0/8: 1MiB`; the smallest network that contains an address counts. A burst may hold ten seconds' worth, and a packet counts as 64 bytes more than its size. Packets above the rate are dropped and counted as `rate_limited`. 127.0.0.1 and ::1 are not limited.")
             .zero("Empty: none is limited.")
             .who("Operators who receive from networks that others run.");
         rate_limit_per_address: Option<u64> = "0"
-            .takes(Kind::Bytes { min: 0, max: RATE_MAX })
+            .takes(SettingType::Bytes { min: 0, max: RATE_MAX })
             .effect("Bytes per second that each address (of IPv6: each /64) may send over UDP and TCP, in the same way.")
             .zero("0: addresses are not limited.")
             .who("Operators who receive from many machines.");
         rate_limit_per_origin: Option<u64> = "0"
-            .takes(Kind::Bytes { min: 0, max: RATE_MAX })
+            .takes(SettingType::Bytes { min: 0, max: RATE_MAX })
             .effect("Bytes per second that each container may send over Unix sockets, in the same way, with `origin_detection`; processes outside of containers share one limit. Packets above the rate are dropped and counted as `origin_rate_limited`.")
             .zero("0: origins are not limited.")
             .who("Operators who run other people's containers.");
@@ -158,12 +158,12 @@ settings! {
             .effect("As root, weir refuses a directory for a Unix socket where other users may write, unless it has the sticky bit: they could replace weir's socket. This setting makes weir set the bit on directories that root owns (docs/limits.md).")
             .who("Operators who run weir as root with the socket in an `emptyDir` of Kubernetes.");
         allowed_origins: Vec<OriginPattern> = "[]"
-            .effect("Who may send on Unix sockets, with `origin_detection`: containers by their tags (of every cardinality; in the value `*` stands for any characters), `no_container` for processes outside of containers, `unknown` for senders whose origin is not known. weir drops packets of other senders, counted as `origin_not_allowed` or `origin_unknown` (docs/limits.md).")
+            .effect("Senders that may use the Unix sockets, with `origin_detection`: containers by their tags (of every cardinality; in the value `*` stands for any characters), `no_container` for processes outside of containers, `unknown` for senders whose origin is not known. weir drops packets of other senders, counted as `origin_not_allowed` or `origin_unknown` (docs/limits.md).")
             .zero("An empty list: every process that may open the socket.")
             .who("Operators who run other people's containers.")
             .on_reload(Reload::Applied);
         receive_buffer: Option<u64> = "8MiB"
-            .takes(Kind::Bytes { min: 0, max: 1 << 30 })
+            .takes(SettingType::Bytes { min: 0, max: 1 << 30 })
             .effect("Receive buffer to ask the kernel for, per socket. At start weir logs the granted size and how to get more.")
             .zero("0: the system's default.")
             .who("Operators whose `weir status` shows kernel drops: their bursts need more. Operators with many sockets in a small container: theirs needs less.")
@@ -174,11 +174,11 @@ settings! {
             .who("Operators whose senders truncate packets.")
             .also(&["DD_DOGSTATSD_EOL_REQUIRED"]);
         per_listener: Vec<ListenerReading> = "[]"
-            .effect("How messages of some listeners are read; the first entry that is about a listener applies. `listener` is `udp`, `uds`, `uds_stream` or `tcp`, or the address of one as the log shows it, such as `udp://127.0.0.1:9125`. `gauge_deltas` (`true`, `false`) takes the place of `statsd_gauge_deltas` there, and `tag_styles` that of `tag_styles`.")
+            .effect("How to read the messages of selected listeners; the first entry that names a listener applies. `listener` is `udp`, `uds`, `uds_stream` or `tcp`, or the address of one as the log shows it, such as `udp://127.0.0.1:9125`. `gauge_deltas` (`true`, `false`) replaces `statsd_gauge_deltas` there, and its `tag_styles` replaces the general one.")
             .zero("An empty list: all are read in the same way.")
             .who("Operators whose clients come from different programs, each on its own port.");
     }
-    gone &[Gone {
+    removed &[RemovedSetting {
         key: "packet_bytes_max",
         why: "packets may be up to 64KiB long; a shorter limit only truncated valid packets",
         also: &["DD_DOGSTATSD_BUFFER_SIZE"],

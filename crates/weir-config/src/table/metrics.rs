@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::setting::{DURATION_MAX, Kind, Reload};
+use crate::setting::{DURATION_MAX, Reload, SettingType};
 use crate::types::{HistogramAggregate, HistogramWeights, Percentile};
 use crate::{rules, settings};
 
@@ -12,18 +12,18 @@ settings! {
     /// Samples into buckets.
     pub struct Aggregation {
         bucket_width: Duration = "10s"
-            .takes(Kind::Duration { min: SECOND, max: Duration::from_secs(3600) })
+            .takes(SettingType::Duration { min: SECOND, max: Duration::from_secs(3600) })
             .effect("Width of a bucket in whole seconds; a bucket is flushed when it closes.")
             .who("Operators who want to see changes sooner, at the price of more points.")
             .common();
         counter_expiry: Duration = "300s"
-            .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
+            .takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("A counter that gets no samples sends zeros for this long.")
             .zero("0: no zeros.")
             .who("Operators whose alerts distinguish zero from no data.")
             .also(&["DD_DOGSTATSD_EXPIRY_SECONDS"]);
         context_expiry: Duration = "20s"
-            .takes(Kind::Duration { min: SECOND, max: DURATION_MAX })
+            .takes(SettingType::Duration { min: SECOND, max: DURATION_MAX })
             .effect("A context that gets no samples for this long is forgotten (a counter's: after `counter_expiry` as well). It affects memory only.")
             .who("Operators whose series send about once a minute: their contexts then stay in memory.")
             .also(&["DD_DOGSTATSD_CONTEXT_EXPIRY_SECONDS"]);
@@ -38,7 +38,7 @@ settings! {
             .who("Operators who use other percentiles.")
             .also(&["DD_HISTOGRAM_PERCENTILES"]);
         histogram_weights: HistogramWeights = "exact"
-            .effect("How a sampled histogram or timing counts: `exact` keeps fractions, `agent` cuts them off as the Datadog Agent does.")
+            .effect("The count of a sampled histogram or timing: `exact` keeps fractions, `agent` cuts them off as the Datadog Agent does.")
             .who("Operators who compare the numbers of both agents.");
         histogram_copy_to_distribution: bool = "false"
             .effect("Every sample of a histogram or timing also goes into a distribution.")
@@ -64,7 +64,7 @@ settings! {
 }
 
 settings! {
-    /// What metrics are called, and what is added to them.
+    /// Names of metrics, and additions to them.
     pub struct Names {
         hostname: String = "''"
             .effect("The host of messages that do not name one.")
@@ -115,7 +115,7 @@ settings! {
             .also(&["DD_METRIC_FILTERLIST_MATCH_PREFIX", "DD_STATSD_METRIC_BLOCKLIST_MATCH_PREFIX"])
             .on_reload(Reload::Applied);
         max_tag_length: Option<usize> = "0"
-            .takes(Kind::Integer { min: 0, max: 65_536 })
+            .takes(SettingType::Integer { min: 0, max: 65_536 })
             .effect("Tags are cut to this many bytes, at the end of a character.")
             .zero("0: tags stay as they are.")
             .who("Operators whose backend refuses long tags.")
@@ -124,7 +124,7 @@ settings! {
 }
 
 settings! {
-    /// What rules do to names and tags.
+    /// Effects of rules on names and tags.
     pub struct Rules {
         tag_styles: Vec<rules::TagStyle> = "[]"
             .effect("Styles of tags in names, besides tags after the type: `librato` for `name#a=b,c=d`, `influx` for `name,a=b,c=d`, `signalfx` for `name[a=b,c=d]`. weir takes them out of the name first. A tag without a value is dropped, and so is one without a key.")

@@ -1,7 +1,7 @@
 //! Every setting of the agent itself. Outputs bring their own tables.
 
 use crate::reader::Section;
-use crate::setting::{Gone, Setting};
+use crate::setting::{RemovedSetting, Setting};
 use crate::value::Typed;
 
 mod listeners;
@@ -19,14 +19,14 @@ pub use running::{Resources, Running};
 pub struct Group {
     pub title: &'static str,
     pub settings: &'static [Setting],
-    pub gone: &'static [Gone],
+    pub removed: &'static [RemovedSetting],
 }
 
 /// Groups, each with the struct that has its settings.
 macro_rules! groups {
     ($($title:literal $field:ident : $type:ident),* $(,)?) => {
         pub const GROUPS: &[Group] = &[
-            $(Group { title: $title, settings: $type::SETTINGS, gone: $type::GONE }),*
+            $(Group { title: $title, settings: $type::SETTINGS, removed: $type::REMOVED }),*
         ];
 
         /// The values as written, by group.
@@ -62,6 +62,6 @@ pub fn settings() -> impl Iterator<Item = &'static Setting> + Clone {
 }
 
 /// Every setting that there was.
-pub fn gone() -> impl Iterator<Item = &'static Gone> + Clone {
-    GROUPS.iter().flat_map(|group| group.gone)
+pub fn removed_settings() -> impl Iterator<Item = &'static RemovedSetting> + Clone {
+    GROUPS.iter().flat_map(|group| group.removed)
 }

@@ -1,4 +1,4 @@
-//! Who sent a message, and which tags that brings.
+//! The sender of a message, and the sender's tags.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::settings;
 use crate::types::{Cardinality, SocketPath};
 
 settings! {
-    /// Who sent a message, and which tags that brings.
+    /// The sender of a message, and the sender's tags.
     pub struct Origin {
         origin_detection: bool = "false"
             .effect("Learn from the kernel which process sent a packet on a Unix socket.")
@@ -19,7 +19,7 @@ settings! {
             .who("Operators who want to know which container sent a metric.")
             .also(&["DD_DOGSTATSD_ORIGIN_DETECTION_CLIENT"]);
         origin_unified: bool = "false"
-            .effect("Take the first origin that is known, from the message before the socket, instead of adding them up.")
+            .effect("Use the first known origin, the message's before the socket's, instead of combining them.")
             .who("Operators of clusters that already use this mode.")
             .also(&["DD_ORIGIN_DETECTION_UNIFIED"]);
         origin_optout: bool = "true"
@@ -31,7 +31,7 @@ settings! {
             .who("Operators whose messages are relayed by another container.")
             .also(&["DD_DOGSTATSD_ENTITY_ID_PRECEDENCE"]);
         tag_cardinality: Cardinality = "low"
-            .effect("Which origin tags are added when a message does not say.")
+            .effect("The cardinality of origin tags for messages that do not name one.")
             .who("Operators who want pod or container names on every metric.")
             .also(&["DD_DOGSTATSD_TAG_CARDINALITY"]);
         origin_docker: Vec<SocketPath> = "[/var/run/docker.sock, /run/podman/podman.sock]"
@@ -104,12 +104,12 @@ settings! {
             .also(&["DD_KUBERNETES_POD_LABELS_AS_TAGS"]);
         proc_root: PathBuf = "/proc"
             .path(PathUse::ReadBeneath)
-            .effect("Where the host's `/proc` is mounted.")
+            .effect("The mount point of the host's `/proc`.")
             .who("Operators who run weir in a container and mount the host's elsewhere.")
             .also(&["DD_CONTAINER_PROC_ROOT"]);
         cgroup_root: PathBuf = "/sys/fs/cgroup"
             .path(PathUse::ReadBeneath)
-            .effect("Where the host's control groups are mounted.")
+            .effect("The mount point of the host's control groups.")
             .who("Operators who run weir in a container and mount the host's elsewhere.")
             .also(&["DD_CONTAINER_CGROUP_ROOT"]);
     }

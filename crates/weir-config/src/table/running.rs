@@ -1,53 +1,53 @@
-//! What the process may use, and how it runs.
+//! Resources of the process and its execution.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::setting::{Kind, PathUse, Reload};
+use crate::setting::{PathUse, Reload, SettingType};
 use crate::settings;
 use crate::types::{AdminAddress, HostName, LogLevel, Sandbox};
 
 settings! {
-    /// Memory, cores, and limits on what they hold.
+    /// Memory, cores and limits.
     pub struct Resources {
         memory: u64 = "0"
-            .takes(Kind::Bytes { min: 0, max: 1 << 40 })
+            .takes(SettingType::Bytes { min: 0, max: 1 << 40 })
             .effect("The budget for everything that grows: contexts, caches, samples, history, batches, frames, sessions, queues, sums. docs/limits.md has the shares, and `weir check` prints them.")
             .zero("0: a quarter of the cgroup's limit or of the machine, at least 64MiB and at most 2GiB.")
             .who("Operators with a million contexts, or very little memory. The minimum is 8MiB.")
             .common();
         history: u64 = "64MiB"
-            .takes(Kind::Bytes { min: 0, max: 1 << 40 })
-            .effect("The most memory for the last minutes of every series, which the live page, `weir top` and `/api/v1` show. It never exceeds an eighth of `memory`; when it is full, the oldest minutes go.")
+            .takes(SettingType::Bytes { min: 0, max: 1 << 40 })
+            .effect("The most memory for the last minutes of every series, which the live page, `weir top` and `/api/v1` show. It never exceeds an eighth of `memory`; when it is full, the oldest minutes are dropped.")
             .zero("0: no history is stored or shown.")
             .who("Operators who want to look back further, or not at all.");
         contexts_max: Option<usize> = "0"
-            .takes(Kind::Integer { min: 0, max: 1 << 32 })
+            .takes(SettingType::Integer { min: 0, max: 1 << 32 })
             .effect("A limit on the number of contexts, besides the memory budget.")
             .zero("0: memory alone decides.")
             .who("Operators whose backend charges per series.");
         contexts_per_metric_max: Option<usize> = "0"
-            .takes(Kind::Integer { min: 0, max: 1 << 32 })
+            .takes(SettingType::Integer { min: 0, max: 1 << 32 })
             .effect("A limit on the number of contexts of one metric name, besides its fair share of the memory budget and of `contexts_max`.")
             .zero("0: a metric may have four times as many contexts as fit into the remaining room.")
             .who("Operators whose backend charges per series.");
         contexts_per_origin_max: Option<usize> = "0"
-            .takes(Kind::Integer { min: 0, max: 1 << 32 })
+            .takes(SettingType::Integer { min: 0, max: 1 << 32 })
             .effect("The same for one container, or another origin that origin detection distinguishes. Different orders of the same tags count once.")
             .zero("0: an origin may have four times as many contexts as fit into the remaining room.")
             .who("Operators of machines that many teams share.");
         tag_values_alert: Option<u64> = "10000"
-            .takes(Kind::Integer { min: 0, max: 1 << 32 })
+            .takes(SettingType::Integer { min: 0, max: 1 << 32 })
             .effect("If a tag key has more distinct values in live contexts than this, weir logs it once and the series `weir_tag_key_values_alert` shows it, until it has fewer than half as many.")
             .zero("0: no alert.")
             .who("Operators whose keys need many values.");
         cpu: f64 = "0"
-            .takes(Kind::Number { min: 0.0, max: 1024.0 })
+            .takes(SettingType::Number { min: 0.0, max: 1024.0 })
             .effect("The number of cores that weir may use.")
             .zero("0: the cgroup's quota, or the machine's number.")
             .who("Operators who share a machine without cgroups.");
         workers: usize = "0"
-            .takes(Kind::Integer { min: 0, max: 64 })
+            .takes(SettingType::Integer { min: 0, max: 64 })
             .effect("Threads that receive and aggregate.")
             .zero("0: one below 8 cores, then one per 8 cores, at most 4.")
             .who("Operators who measured that one is not enough.");
@@ -55,7 +55,7 @@ settings! {
 }
 
 settings! {
-    /// The process and what can be asked of it.
+    /// The process and its admin interface.
     pub struct Running {
         admin: AdminAddress = "127.0.0.1:8127"
             .effect("Address of the admin HTTP server: metrics, status, profiles. Anyone who reaches it can read metric names and take profiles.")
@@ -68,15 +68,15 @@ settings! {
             .who("Operators whose Prometheus or reverse proxy asks by name.");
         admin_payloads: bool = "true"
             .effect("Whether the admin server shows messages: the tail (`weir tail`, the page) and captures (`weir capture`).")
-            .zero("false: both are off, and say so.")
+            .zero("false: both answer that they are off.")
             .who("Operators whose messages are confidential to some users of the admin address.");
         sandbox: Sandbox = "auto"
             .effect("The rights that the process drops after it has bound its sockets, as far as the kernel supports it: new privileges, capabilities, files that the configuration does not name, and system calls that it never makes (docs/sandbox.md). A file or directory that a reload names for the first time may be out of reach until a restart.")
             .zero("`off`: nothing.")
             .who("Operators whose weir needs files that its configuration does not name.");
         grace_period: Duration = "10s"
-            .takes(Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) })
-            .effect("How long a shutdown may take to deliver waiting data. Data that is still waiting then is lost and counted. A shutdown does not wait for data in a disk queue.")
+            .takes(SettingType::Duration { min: Duration::ZERO, max: Duration::from_secs(3600) })
+            .effect("The time limit of a shutdown for delivering waiting data. Data that still waits then is lost and counted. A shutdown does not wait for data in a disk queue.")
             .zero("0: one attempt, without waiting.")
             .who("Operators with a slow backend; stay below the service manager's own limit.");
         state_path: Option<PathBuf> = "''"

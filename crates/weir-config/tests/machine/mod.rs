@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use weir_config::{Accounts, Host, HostFault, Secret, SecretFault, TlsContent, TlsFault, TlsPaths};
+use weir_config::{Accounts, Host, HostError, Secret, SecretError, TlsContent, TlsFileError, TlsPaths};
 
 /// A machine with four cores, a gibibyte, and a file of a token.
 pub struct Machine;
@@ -25,33 +25,33 @@ impl Host for Machine {
         false
     }
 
-    fn account(&self, name: &str, _: Accounts) -> Result<u32, HostFault> {
-        Err(HostFault::NoAccount {
+    fn account(&self, name: &str, _: Accounts) -> Result<u32, HostError> {
+        Err(HostError::NoAccount {
             name: name.to_owned(),
             file: "/etc/passwd",
         })
     }
 
-    fn resolve(&self, name: &str, _: u16) -> Result<SocketAddr, HostFault> {
-        Err(HostFault::NoAddress(name.to_owned()))
+    fn resolve(&self, name: &str, _: u16) -> Result<SocketAddr, HostError> {
+        Err(HostError::NoAddress(name.to_owned()))
     }
 
     fn has_ipv6(&self) -> bool {
         false
     }
 
-    fn secret(&self, path: &Path) -> Result<Secret, SecretFault> {
+    fn secret(&self, path: &Path) -> Result<Secret, SecretError> {
         match path.to_str() {
             Some("/token") => Ok(Secret::new("0123456789abcdef")),
-            _ => Err(SecretFault::Wrong {
+            _ => Err(SecretError::Wrong {
                 path: path.to_owned(),
                 wrong: "does not exist",
             }),
         }
     }
 
-    fn tls(&self, paths: &TlsPaths) -> Result<TlsContent, TlsFault> {
-        Err(TlsFault {
+    fn tls(&self, paths: &TlsPaths) -> Result<TlsContent, TlsFileError> {
+        Err(TlsFileError {
             path: paths.key.clone(),
             message: "is no key".into(),
         })

@@ -16,7 +16,7 @@ pub(crate) struct NameUse {
     pub samples: u64,
 }
 
-/// How many live contexts each name has.
+/// Number of live contexts per name.
 pub(crate) struct Names {
     index: Sharded<HashTable<u32>>,
     entries: Chunked<NameUse>,

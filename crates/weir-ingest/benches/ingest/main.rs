@@ -91,7 +91,7 @@ const SLICE_CONTEXTS: usize = 256;
 /// Of fewer slices most would not be full; the flush as a whole counts as one then.
 const SLICES_MIN: usize = 16;
 
-/// What neighbours on the machine disturb least: they make few packets slow, but those much slower.
+/// The figure that neighbours on the machine disturb least: they make a few packets much slower.
 fn median(figures: &mut [f64]) -> f64 {
     figures.sort_unstable_by(f64::total_cmp);
     figures[figures.len() / 2]

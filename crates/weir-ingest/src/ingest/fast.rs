@@ -21,12 +21,12 @@ pub(super) struct Pending {
     pub(super) len: u32,
     pub(super) terminated: bool,
     pub(super) fast: Option<FastMetric>,
-    /// Where its numbers begin.
+    /// Start of its numbers.
     pub(super) first_value: u32,
     pub(super) hash: u64,
 }
 
-/// Where in a packet the next line begins, and how many are before it.
+/// Start of the next line in a packet, and the number of lines before it.
 #[derive(Default)]
 pub(super) struct Place {
     pub(super) start: usize,
@@ -40,7 +40,7 @@ struct Tally {
     samples: u64,
     /// Samples that a rule drops.
     filtered: u64,
-    rate_faults: u64,
+    rate_errors: u64,
 }
 
 #[inline]
@@ -100,7 +100,7 @@ impl Ingest {
         counts[IngestCounter::Samples] += tally.samples + tally.filtered;
         counts[IngestCounter::SamplesAggregated] += tally.samples;
         counts.samples_dropped[SampleDrop::Filtered] += tally.filtered;
-        counts[IngestCounter::RateFaults] += tally.rate_faults;
+        counts[IngestCounter::RateErrors] += tally.rate_errors;
     }
 
     /// One line after the other, each read before the one in front of it is looked up: while the look-up waits for its memory
@@ -228,14 +228,14 @@ impl Ingest {
             Some(Lookup::Context(id, _)) if self.add_fast(fast, line, id, numbers, packet.received) => {
                 tally.messages += 1;
                 tally.samples += u64::from(fast.count.max(1));
-                tally.rate_faults += u64::from(fast.rate_fault);
+                tally.rate_errors += u64::from(fast.rate_error);
             }
             // A filtered metric needs no second parse. Set members are checked by the slow path.
             Some(Lookup::Filtered(_, rule)) if fast.kind != Kind::Set => {
                 let samples = u64::from(fast.count.max(1));
                 tally.messages += 1;
                 tally.filtered += samples;
-                tally.rate_faults += u64::from(fast.rate_fault);
+                tally.rate_errors += u64::from(fast.rate_error);
                 self.contexts.count_dropped(rule, samples);
             }
             Some(_) => {
@@ -314,7 +314,7 @@ impl Ingest {
             counts[IngestCounter::Metrics] += 1;
             counts[IngestCounter::Samples] += samples;
             counts[IngestCounter::SamplesAggregated] += samples;
-            counts[IngestCounter::RateFaults] += u64::from(fast.rate_fault);
+            counts[IngestCounter::RateErrors] += u64::from(fast.rate_error);
             self.contexts.remember_alias(pending.hash, key, way);
             return;
         }

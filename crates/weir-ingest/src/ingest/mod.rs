@@ -34,7 +34,7 @@ pub struct IngestSettings {
     pub listeners: Vec<ListenerSettings>,
 }
 
-/// How the messages of one listener are read.
+/// Settings for reading the messages of one listener.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListenerSettings {
     /// Options of the parser.
@@ -74,7 +74,7 @@ pub struct Received<'a> {
     pub received: u64,
 }
 
-/// How long a message may wait for its origin.
+/// Longest wait of a message for its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hurry {
     /// Until it has waited long enough.
@@ -116,7 +116,7 @@ pub struct Ingest {
     now: i64,
 }
 
-/// How the packet at hand is read, and memory for that, kept from packet to packet.
+/// Settings for the current packet, and scratch memory that is reused from packet to packet.
 struct Reading {
     /// As its listener says.
     gauge_deltas: bool,

@@ -77,7 +77,7 @@ impl Ingest {
         self.sender = self.gate.nobody;
     }
 
-    /// Takes what was found out about a process or an origin.
+    /// Takes the facts found about a process or an origin.
     pub fn answer(&mut self, answer: OriginAnswer) {
         match answer {
             OriginAnswer::Process { pid, found } => {

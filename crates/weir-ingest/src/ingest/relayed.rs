@@ -7,7 +7,7 @@ use super::{Ingest, Received};
 use crate::counts::IngestCounter;
 use crate::relay::Relay;
 
-/// Where lines are passed on to.
+/// Destinations of relayed lines.
 #[derive(Default)]
 pub(super) struct Relays {
     pub all: Vec<Relay>,

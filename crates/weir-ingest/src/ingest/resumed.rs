@@ -8,7 +8,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use weir_aggregate::{Aggregator, Carried};
 use weir_context::{Contexts, KnownContext, LiveContext, PARTITIONS};
 use weir_protocol::Kind;
-use weir_state::{Entry, Facts, Identity, Named, SERIES_BYTES, State, StreamReader, StreamWriter};
+use weir_state::{Entry, Facts, Identity, SERIES_BYTES, SeriesName, State, StreamReader, StreamWriter};
 
 use super::{Hurry, Ingest};
 use crate::hand_over::ROWS_AHEAD;
@@ -23,7 +23,7 @@ const DECODED_TOGETHER: usize = 256;
 const DECODED_AHEAD: usize = 16;
 
 impl Ingest {
-    /// Everything that the open bucket has, and the contexts that are remembered. Nothing may wait to be handed over, and no
+    /// The open bucket's state, and the remembered contexts. Nothing may wait to be handed over, and no
     /// packet may come behind it.
     pub fn save(&mut self, carried: Carried) -> SavedBucket {
         self.feed_parked(0, Hurry::End);
@@ -107,7 +107,7 @@ impl Ingest {
             false => restored.refused += 1,
         };
         for (identity, facts, state) in saved.series {
-            let named = Named {
+            let named = SeriesName {
                 name: &identity.name,
                 host: identity.host.as_deref(),
                 integration: identity.integration.as_deref(),
@@ -166,7 +166,7 @@ impl Ingest {
     fn restore(
         &mut self,
         kind: Kind,
-        named: &Named<'_>,
+        named: &SeriesName<'_>,
         facts: Facts,
         state: State,
         carried: Carried,
@@ -186,7 +186,7 @@ impl Ingest {
     }
 }
 
-/// What the contexts of some partitions have.
+/// State of the contexts of some partitions.
 fn encode(
     contexts: &Contexts,
     aggregator: &Aggregator,
@@ -229,7 +229,7 @@ fn entry<'a>(
     Some(Entry {
         number: live.id().0,
         kind: live.kind(),
-        named: is_named(live).then(|| Named {
+        named: is_named(live).then(|| SeriesName {
             name: context.name(),
             host: context.host(),
             integration: context.jmx_check(),

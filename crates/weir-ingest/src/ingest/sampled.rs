@@ -12,7 +12,7 @@ impl Ingest {
     pub(super) fn look_at(&mut self, packet: &Received<'_>) {
         let mut next = 0;
         for number in 0.. {
-            // Where lines end is known since they were taken.
+            // The ends of lines are known since they were scanned.
             let (start, end) = (next, self.reading.scan.newline(number));
             if start >= packet.bytes.len() {
                 return;

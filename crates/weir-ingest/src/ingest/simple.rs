@@ -69,7 +69,7 @@ impl Ingest {
     fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) -> Option<Way> {
         let counts = &mut self.counts[packet.listener];
         counts[IngestCounter::Metrics] += 1;
-        counts[IngestCounter::RateFaults] += u64::from(metric.rate_fault.is_some());
+        counts[IngestCounter::RateErrors] += u64::from(metric.rate_error.is_some());
         if let Values::Numbers(numbers) = metric.values {
             let non_finite = u64::from(numbers.non_finite);
             counts[IngestCounter::Samples] += non_finite;

@@ -14,7 +14,7 @@ use crate::ingest::Ingest;
 /// Contexts looked at between two receive turns, and a partition more: less than a millisecond's worth.
 const SLICE_CONTEXTS: usize = 256;
 
-/// How long the next slice waits when too much is on its way to the disk.
+/// Wait before the next slice when too many bytes are on their way to the disk.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A part of a checkpoint, in the order in which they are made.
@@ -28,7 +28,7 @@ pub enum Piece {
     Mark { worker: u16, samples: u64, at_ms: i64 },
 }
 
-/// Where a worker's checkpoints go.
+/// Destination of a worker's checkpoints.
 pub struct CheckpointLink {
     pub pieces: SyncSender<Piece>,
     /// Bytes of series on their way, which their receiver takes off again; and when the next piece waits.
@@ -74,7 +74,7 @@ impl Checkpoints {
         }
     }
 
-    /// How soon the next slice is due; `None`: nothing is under way.
+    /// Time until the next slice is due; `None`: no checkpoint is in progress.
     pub(super) fn pause(&self) -> Option<Duration> {
         let pause = if self.is_waiting { PAUSE } else { Duration::ZERO };
         self.round.as_ref().map(|_| pause)
@@ -163,7 +163,7 @@ impl Checkpoints {
         sent.is_ok()
     }
 
-    /// Everything that had changed is on its way.
+    /// All changes are on their way.
     fn end(&mut self, samples_now: u64, at_ms: i64) {
         let Some(round) = self.round.take() else { return };
         let mark = Piece::Mark {

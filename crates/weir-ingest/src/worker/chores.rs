@@ -8,7 +8,7 @@ use super::TICK;
 /// Raw contexts looked at between two receive turns after new rules came: well below a millisecond's worth.
 const SWEEP_CONTEXTS: usize = 4096;
 
-/// Contexts that have to go before what they held is worth giving back.
+/// Number of removed contexts from which freeing memory is worth its cost.
 const GIVE_BACK_CONTEXTS: u64 = 1024;
 
 /// Ticks between two comparisons of the drops counted with the kernel's tables, which means reading them whole.

@@ -72,7 +72,7 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Asks the worker to read what the kernel holds, flush and end. Its last report is [`Report::Done`].
+    /// Asks the worker to read the kernel's buffers, flush and end. Its last report is [`Report::Done`].
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -130,7 +130,7 @@ pub struct WorkerSettings {
     pub batch_bytes_max: usize,
 }
 
-/// Where a worker relays lines to.
+/// A worker's relay targets.
 #[derive(Default)]
 pub struct RelayLinks {
     pub relays: Vec<RelaySettings>,
@@ -145,7 +145,7 @@ pub struct Sources {
     pub sockets: Vec<(BoundSocket, ListenerId)>,
     /// Connections from another process, of the listeners above.
     pub connections: Vec<PassedConnection>,
-    /// Where what it has goes for the case that the process is killed.
+    /// Destination of its state, in case the process is killed.
     pub checkpoints: Option<CheckpointLink>,
 }
 

@@ -8,13 +8,13 @@ use weir_listener::{EventLoop, Monotonic};
 use super::{Report, Worker};
 use crate::saved::SavedBucket;
 
-/// Takes a piece of what the open bucket has.
+/// Takes a piece of the open bucket's state.
 pub type Put = Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 
 /// Looks at the sockets and connections of a worker.
 pub type Lend = Box<dyn FnOnce(&EventLoop) -> io::Result<()> + Send>;
 
-/// Is told the result of a freeze, and since when nothing is received.
+/// Receives the result of a freeze, and the time since which nothing is received.
 pub type Frozen = Box<dyn FnOnce(io::Result<()>, Monotonic) + Send>;
 
 /// A worker's part in a hand-over to another process. It begins once no bucket is being handed over.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use weir_listener::{EventLoop, ListenerId, Monotonic, TlsFault};
+use weir_listener::{EventLoop, ListenerId, Monotonic, TlsError};
 
 use crate::ingest::{BadInput, Hurry, Ingest, Received};
 use crate::origin::{OriginAnswer, OriginLink};
@@ -44,13 +44,13 @@ const DRAIN_CONTEXTS: usize = 256;
 /// Names looked at between two receive turns for a summary: well below a millisecond's worth.
 const SUMMARY_NAMES: usize = 8192;
 
-/// How often counts are published and what passes without aggregation is handed over.
+/// Interval at which counts are published and messages without aggregation are handed over.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The class of connections that could not be encrypted, among examples of bad input.
-pub const TLS_FAULT: &str = "tls";
+pub const TLS_ERROR: &str = "tls";
 
-/// How long the end waits for what is to be found out about the last senders.
+/// Longest wait at the end for the look-ups of the last senders.
 const END_WAIT_NS: u64 = 250_000_000;
 
 /// Processes a batch: all its packets, with their senders if those are distinguished.
@@ -136,7 +136,7 @@ struct Worker {
     succession: Succession,
 }
 
-/// What joins this process to the one before it and the one after it.
+/// Connections to the previous and the next process.
 struct Succession {
     agent: AgentId,
     restored: Restored,
@@ -421,8 +421,8 @@ impl Worker {
         } else if self.ticks.wants_example(monotonic) {
             self.ingest.want_example();
         }
-        if let Some((listener, fault)) = self.event_loop.take_tls_fault() {
-            self.outbox.tell(Report::BadInput(no_tls(listener, &fault)));
+        if let Some((listener, error)) = self.event_loop.take_tls_error() {
+            self.outbox.tell(Report::BadInput(no_tls(listener, &error)));
         }
     }
 
@@ -430,7 +430,7 @@ impl Worker {
         self.outbox.tell(Report::Snapshot(Box::new(self.snapshot())));
     }
 
-    /// Reads what the kernel had accepted, hands over every bucket, publishes the last counts.
+    /// Reads packets that the kernel had accepted, hands over every bucket, publishes the last counts.
     fn finish(mut self) {
         self.receive_the_rest();
         self.await_the_last_senders();
@@ -487,10 +487,10 @@ impl Worker {
     }
 }
 
-fn no_tls(listener: ListenerId, fault: &TlsFault) -> BadInput {
+fn no_tls(listener: ListenerId, error: &TlsError) -> BadInput {
     BadInput {
         listener: usize::from(listener.0),
-        class: TLS_FAULT,
-        example: fault.to_string(),
+        class: TLS_ERROR,
+        example: error.to_string(),
     }
 }

@@ -12,7 +12,7 @@ use super::listener::Listener;
 use super::peers::Peer;
 use crate::framing::Framer;
 use crate::tls::TlsSession;
-use crate::{Address, Credentials, TlsFault, sys};
+use crate::{Address, Credentials, TlsError, sys};
 use crate::{ListenerCounter, LoopCounter};
 
 /// Connections accepted before others get their turn.
@@ -88,7 +88,7 @@ impl Listener {
     }
 
     /// The encryption of a new connection, if it is to have one.
-    fn tls_session(&mut self) -> Result<Option<TlsSession>, TlsFault> {
+    fn tls_session(&mut self) -> Result<Option<TlsSession>, TlsError> {
         let server = self.config.tls.as_ref().filter(|_| self.is_tcp());
         let session = server.map(|server| TlsSession::new(server, sys::monotonic_nanos()));
         let session = session.transpose();
@@ -113,7 +113,7 @@ impl Listener {
             origin,
             address: newcomer.address,
             peer: newcomer.peer(),
-            heard: sys::monotonic_nanos(),
+            last_data: sys::monotonic_nanos(),
             tls,
             framer: Framer::new(self.config.framing, self.config.max_packet_bytes),
             awaited_until: None,
@@ -195,8 +195,8 @@ impl EventLoop {
         let listener = self.listeners.get_mut(number);
         let tls = match listener.tls_session() {
             Ok(tls) => tls,
-            Err(fault) => {
-                self.handshakes.note_fault(listener.id, fault);
+            Err(error) => {
+                self.handshakes.note_error(listener.id, error);
                 self.counters[LoopCounter::SystemCalls] += 1;
                 return;
             }

@@ -21,7 +21,7 @@ impl Monotonic {
 pub struct Packet<'a> {
     /// The received bytes. Never more than [`crate::DATAGRAM_BYTES_MAX`].
     pub bytes: &'a [u8],
-    /// Which listener received it.
+    /// Number of its listener.
     pub listener: ListenerId,
     /// The end is missing, because the datagram was longer than the listener takes.
     pub truncated: bool,
@@ -40,12 +40,12 @@ pub struct PacketBatch<'a> {
     pub(super) received: Monotonic,
     /// The same for all packets of a connection.
     pub(super) origin: Option<Credentials>,
-    pub(super) sources: Sources<'a>,
+    pub(super) sources: PacketSenders<'a>,
 }
 
-/// Where packets of a batch came from.
+/// Senders of the packets of a batch.
 #[derive(Clone, Copy)]
-pub(super) enum Sources<'a> {
+pub(super) enum PacketSenders<'a> {
     /// All from the peer of one connection.
     Peer(Option<SocketAddr>),
     /// Each from its own, where that was asked for.
@@ -53,7 +53,7 @@ pub(super) enum Sources<'a> {
 }
 
 impl<'a> PacketBatch<'a> {
-    /// How many packets.
+    /// Number of packets.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -63,7 +63,7 @@ impl<'a> PacketBatch<'a> {
         self.entries.is_empty()
     }
 
-    /// Which listener received them.
+    /// Number of their listener.
     pub fn listener(&self) -> ListenerId {
         self.listener
     }
@@ -89,8 +89,8 @@ impl<'a> PacketBatch<'a> {
     /// The internet address that one packet came from, where it is known; see [`crate::EventLoop::tell_sources`].
     pub fn source(&self, index: usize) -> Option<SocketAddr> {
         match self.sources {
-            Sources::Peer(peer) => peer,
-            Sources::Datagrams(slots) => slots.get(index),
+            PacketSenders::Peer(peer) => peer,
+            PacketSenders::Datagrams(slots) => slots.get(index),
         }
     }
 

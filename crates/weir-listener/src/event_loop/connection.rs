@@ -1,10 +1,10 @@
-//! One connection: reading, framing, what it hands over.
+//! One connection: reading, framing, handing over packets.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::batch::Sources;
+use super::batch::PacketSenders;
 use super::drain::Drain;
 use super::listener::{Listener, Phase};
 use super::peers::Peer;
@@ -19,7 +19,7 @@ use crate::{Credentials, ListenerCounters, ListenerId, SourceRates};
 
 /// Bytes asked for with one call on a stream.
 const READ_BYTES: usize = 64 * 1024;
-/// Where they are put: behind room for the longest partial frame, aligned to a page.
+/// Their place: behind room for the longest partial frame, aligned to a page.
 const READ_START: usize = MAX_PACKET_BYTES_LIMIT + 4096;
 /// The bytes of partial frames of all connections unless [`crate::EventLoop::set_partial_budget`] says otherwise.
 const PARTIAL_BUDGET_DEFAULT: usize = 16 * 1024 * 1024;
@@ -43,7 +43,7 @@ impl StreamMemory {
         })
     }
 
-    /// Where bytes that were read go.
+    /// Destination of read bytes.
     pub(super) fn read_buffer(&mut self) -> &mut [u8] {
         &mut self.buffer[READ_START..READ_START + READ_BYTES]
     }
@@ -57,35 +57,35 @@ pub(super) struct Connection {
     pub(super) fd: OwnedFd,
     pub(super) listener: u32,
     pub(super) origin: Option<Credentials>,
-    /// Where its peer is, unless that is on a Unix socket.
+    /// Address of its peer; none on a Unix socket.
     pub(super) address: Option<SocketAddr>,
     /// The peer that it is charged to.
     pub(super) peer: Peer,
     /// When the last whole packet came, in monotonic nanoseconds; at first when it was accepted.
-    pub(super) heard: u64,
+    pub(super) last_data: u64,
     pub(super) tls: Option<TlsSession>,
     pub(super) framer: Framer,
     /// While draining, for a TCP connection whose peer may have more: when its silence has lasted long enough.
     pub(super) awaited_until: Option<u64>,
 }
 
-/// The end of what was read last, inside a frame, for which the budget has no room.
+/// The end of the last read, inside a frame, for which the budget has no room.
 #[derive(Clone, Copy)]
-pub(super) struct Rest {
+pub(super) struct UnreadBytes {
     start: usize,
     end: usize,
 }
 
-impl Rest {
+impl UnreadBytes {
     pub(super) fn len(self) -> usize {
         self.end - self.start
     }
 }
 
 /// The result of reading bytes.
-pub(super) enum Taken {
+pub(super) enum ReadResult {
     All,
-    NoRoom(Rest),
+    NoRoom(UnreadBytes),
     /// A header announced more than the limit: the stream is lost.
     TooLong,
 }
@@ -118,7 +118,7 @@ impl Connection {
         memory: &mut StreamMemory,
         listener: &Listener,
         handle: &mut impl FnMut(PacketBatch<'_>),
-    ) -> (Taken, Found) {
+    ) -> (ReadResult, FramedPackets) {
         let end = READ_START + count;
         let before = self.partial_bytes();
         let mut counts = FramingCounts::default();
@@ -133,27 +133,31 @@ impl Connection {
             |memory, entries| delivery.deliver(memory, entries, handle),
         );
         if counts.packets + counts.empty > 0 {
-            self.heard = delivery.received.0;
+            self.last_data = delivery.received.0;
         }
-        let found = Found {
+        let found = FramedPackets {
             counts,
             dropped: delivery.dropped,
             partial_before: before as u64,
             partial_after: self.partial_bytes() as u64,
         };
         let taken = match fed {
-            Fed::All => Taken::All,
-            Fed::NoRoom(bytes) => Taken::NoRoom(Rest {
+            Fed::All => ReadResult::All,
+            Fed::NoRoom(bytes) => ReadResult::NoRoom(UnreadBytes {
                 start: end - bytes,
                 end,
             }),
-            Fed::TooLong => Taken::TooLong,
+            Fed::TooLong => ReadResult::TooLong,
         };
         (taken, found)
     }
 
     /// Keeps what there was no room for.
-    pub(super) fn keep(&mut self, rest: Rest, memory: &mut StreamMemory) -> Result<(), BudgetExhausted> {
+    pub(super) fn keep(
+        &mut self,
+        rest: UnreadBytes,
+        memory: &mut StreamMemory,
+    ) -> Result<(), BudgetExhausted> {
         let bytes = &memory.buffer[rest.start..rest.end];
         self.framer.keep(bytes, &mut memory.pool)
     }
@@ -165,7 +169,7 @@ impl Connection {
         memory: &mut StreamMemory,
         listener: &Listener,
         handle: &mut impl FnMut(PacketBatch<'_>),
-    ) -> (End, Found) {
+    ) -> (End, FramedPackets) {
         let before = self.partial_bytes();
         let mut counts = FramingCounts::default();
         let mut delivery = Delivery::new(listener, self, &mut memory.passing);
@@ -174,7 +178,7 @@ impl Connection {
             .finish(orderly, &mut memory.pool, &mut counts, |memory, entries| {
                 delivery.deliver(memory, entries, handle);
             });
-        let found = Found {
+        let found = FramedPackets {
             counts,
             dropped: delivery.dropped,
             partial_before: before as u64,
@@ -214,15 +218,15 @@ impl Connection {
 }
 
 /// The packets in bytes of a connection.
-pub(super) struct Found {
+pub(super) struct FramedPackets {
     counts: FramingCounts,
-    dropped: Dropped,
+    dropped: DroppedPackets,
     /// Bytes of unfinished frames held before and after.
     partial_before: u64,
     partial_after: u64,
 }
 
-impl Found {
+impl FramedPackets {
     /// Packets handed over.
     pub(super) fn packets(&self) -> u64 {
         self.counts.packets - self.dropped.packets
@@ -249,12 +253,12 @@ struct Delivery<'a> {
     received: Monotonic,
     limits: Option<(IpAddr, &'a SourceRates)>,
     passing: &'a mut Vec<Entry>,
-    dropped: Dropped,
+    dropped: DroppedPackets,
 }
 
 /// Packets that were found and not handed over.
 #[derive(Clone, Copy, Default)]
-struct Dropped {
+struct DroppedPackets {
     packets: u64,
     bytes: u64,
 }
@@ -271,7 +275,7 @@ impl<'a> Delivery<'a> {
                 .map(|address| address.ip())
                 .zip(listener.config.rates.as_deref()),
             passing,
-            dropped: Dropped::default(),
+            dropped: DroppedPackets::default(),
         }
     }
 
@@ -283,7 +287,7 @@ impl<'a> Delivery<'a> {
             listener: self.id,
             received: self.received,
             origin: self.origin,
-            sources: Sources::Peer(self.address),
+            sources: PacketSenders::Peer(self.address),
         };
         let Some((source, rates)) = self.limits else {
             handle(batch);

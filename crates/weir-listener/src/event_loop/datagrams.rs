@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::batch::Sources;
+use super::batch::PacketSenders;
 use super::descriptors::Next;
 use super::listener::{Listener, Listeners};
 use super::{EventLoop, Monotonic, PacketBatch, Turn};
@@ -79,7 +79,7 @@ impl Doze {
     }
 }
 
-/// How a listener asks for datagrams.
+/// A listener's request for datagrams.
 pub(super) struct Intake {
     /// The content of its socket.
     buffer_bytes: usize,
@@ -126,7 +126,7 @@ impl Intake {
 struct Received {
     /// Datagrams, those that were not let through included.
     count: usize,
-    /// How many were asked for.
+    /// Number requested.
     limit: usize,
     /// At the beginning of the ring.
     passed: usize,
@@ -136,7 +136,7 @@ struct Received {
 }
 
 /// The reaction to a failed receive call.
-enum Failed {
+enum ReceiveError {
     /// There is nothing.
     Empty,
     /// The next call may work.
@@ -146,7 +146,7 @@ enum Failed {
 }
 
 impl Listener {
-    /// One receive call. Counts what it brought. Nothing at all: `None`.
+    /// One receive call. Counts its packets. `None` without any.
     #[inline]
     fn receive(&mut self, ring: &mut DatagramRing) -> io::Result<Option<Received>> {
         let Some(socket) = &self.socket else {
@@ -184,7 +184,7 @@ impl Listener {
         }))
     }
 
-    /// Cuts datagrams that are longer than they may be, and counts what is handed over. Returns its bytes.
+    /// Cuts datagrams above the limit, and counts the rest. Returns the bytes handed over.
     #[inline]
     fn shorten(&mut self, ring: &mut DatagramRing, count: usize) -> u64 {
         let (_, entries) = ring.parts_mut();
@@ -213,26 +213,26 @@ impl Listener {
     }
 
     #[cold]
-    fn note_receive_error(&mut self, error: &io::Error) -> Failed {
+    fn note_receive_error(&mut self, error: &io::Error) -> ReceiveError {
         let counters = &mut self.counters;
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
                 counters[ListenerCounter::ReceiveCallsEmpty] += 1;
-                return Failed::Empty;
+                return ReceiveError::Empty;
             }
             Some(libc::EINTR) => {
                 counters[ListenerCounter::ReceiveInterrupted] += 1;
-                return Failed::Retry;
+                return ReceiveError::Retry;
             }
             // Left over from a datagram we are said to have sent; the next call works.
             Some(libc::ECONNREFUSED | libc::ECONNRESET) => {
                 counters[ListenerCounter::ReceiveReset] += 1;
-                return Failed::Retry;
+                return ReceiveError::Retry;
             }
             Some(libc::ENOMEM | libc::ENOBUFS) => counters[ListenerCounter::ReceiveNoMemory] += 1,
             _ => counters[ListenerCounter::ReceiveOther] += 1,
         }
-        Failed::Persistent
+        ReceiveError::Persistent
     }
 }
 
@@ -265,7 +265,7 @@ impl EventLoop {
                 listener: listener.id,
                 received: received.at,
                 origin: None,
-                sources: Sources::Datagrams(if known { sources } else { SourceSlots::UNKNOWN }),
+                sources: PacketSenders::Datagrams(if known { sources } else { SourceSlots::UNKNOWN }),
             });
         }
         let eager = received.count >= EAGER_PACKETS.min(received.limit);
@@ -288,14 +288,14 @@ impl EventLoop {
     }
 
     #[cold]
-    fn no_datagrams(&mut self, number: u32, failed: Failed) -> Next {
+    fn no_datagrams(&mut self, number: u32, failed: ReceiveError) -> Next {
         match failed {
-            Failed::Retry => return Next::Again,
-            Failed::Empty if !self.listeners.get(number).is_draining() => {}
+            ReceiveError::Retry => return Next::Again,
+            ReceiveError::Empty if !self.listeners.get(number).is_draining() => {}
             // Until then it is asked again at each turn, which waits a millisecond at most.
-            Failed::Empty if self.drain.has_settled() => self.close_listener(number),
-            Failed::Empty => {}
-            Failed::Persistent => self.pause(number),
+            ReceiveError::Empty if self.drain.has_settled() => self.close_listener(number),
+            ReceiveError::Empty => {}
+            ReceiveError::Persistent => self.pause(number),
         }
         Next::Wait
     }

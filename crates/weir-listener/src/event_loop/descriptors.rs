@@ -67,7 +67,7 @@ impl Descriptors {
         std::mem::replace(&mut slot.descriptor, Descriptor::Free)
     }
 
-    /// How many places are taken.
+    /// Number of occupied slots.
     pub(super) fn in_use(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -152,7 +152,7 @@ impl Descriptors {
     }
 }
 
-/// What happens to a descriptor after its turn.
+/// The fate of a descriptor after its turn.
 pub(super) enum Next {
     /// It probably has more: serve it again without asking.
     Again,

@@ -1,12 +1,12 @@
-//! How a loop ends.
+//! The end of an event loop.
 
 use crate::sys;
 
-/// How long a drain waits for packets on their way if the kernel cannot be asked to wait for them.
+/// Time a drain waits for packets on their way if the kernel cannot be asked to wait for them.
 const SETTLE_NANOS: u64 = 20_000_000;
-/// How long a drain reads TCP connections, whether their peers are silent or not.
+/// Time a drain reads TCP connections, whether their peers are silent or not.
 const CONNECTIONS_NANOS: u64 = 1_000_000_000;
-/// How long a drain reads a kept socket under load: the rest is for the next process.
+/// Time a drain reads a kept socket under load: the rest is for the next process.
 const KEPT_NANOS: u64 = 100_000_000;
 /// Bytes that a TCP peer has written may still lie in its own kernel, waiting for room in ours: the writer believes that they were sent. A drain therefore reads a connection until its peer has closed it or has been silent for this long.
 const SILENCE_NANOS: u64 = 100_000_000;

@@ -7,9 +7,9 @@ use super::descriptors::Next;
 use super::{EventLoop, PacketBatch, Turn};
 use crate::tls::{TLS_READ_BYTES, TLS_SESSION_BYTES};
 use crate::{ListenerCounter, LoopCounter};
-use crate::{ListenerId, TlsFault, sys};
+use crate::{ListenerId, TlsError, sys};
 
-/// How often connections are looked at that are not encrypted yet.
+/// Interval of the check for connections that are not encrypted yet.
 const LOOK_NANOS: u64 = 1_000_000_000;
 
 /// State that encrypted connections share.
@@ -20,7 +20,7 @@ pub(super) struct Handshakes {
     /// When they are looked at next.
     look_at: u64,
     /// Why the last connection that should be encrypted was not.
-    fault: Option<(ListenerId, TlsFault)>,
+    error: Option<(ListenerId, TlsError)>,
     /// Ciphertext, once there was some.
     ciphertext: Vec<u8>,
 }
@@ -39,15 +39,15 @@ impl Handshakes {
         self.open > 0
     }
 
-    pub(super) fn note_fault(&mut self, listener: ListenerId, fault: TlsFault) {
-        self.fault = Some((listener, fault));
+    pub(super) fn note_error(&mut self, listener: ListenerId, error: TlsError) {
+        self.error = Some((listener, error));
     }
 
-    pub(super) fn take_fault(&mut self) -> Option<(ListenerId, TlsFault)> {
-        self.fault.take()
+    pub(super) fn take_error(&mut self) -> Option<(ListenerId, TlsError)> {
+        self.error.take()
     }
 
-    /// Where ciphertext that was read goes.
+    /// Destination of read ciphertext.
     fn read_buffer(&mut self) -> &mut [u8] {
         self.ciphertext.resize(TLS_READ_BYTES, 0);
         &mut self.ciphertext
@@ -70,20 +70,20 @@ enum Goes {
 
 impl Connection {
     /// Takes as much of the received bytes as fits, and sends TLS's replies to the peer. Returns the number of bytes taken.
-    fn take_ciphertext(&mut self, received: &[u8], system_calls: &mut u64) -> Result<usize, TlsFault> {
+    fn take_ciphertext(&mut self, received: &[u8], system_calls: &mut u64) -> Result<usize, TlsError> {
         let Some(tls) = &mut self.tls else { return Ok(0) };
         let taken = tls.take(received);
         // An error's reason is for the peer to know too.
         let answered = tls.answer(self.fd.as_fd(), system_calls);
         match taken? {
-            0 => Err(TlsFault::TooMuchAtOnce),
-            taken => answered.map(|()| taken).map_err(TlsFault::NoAnswer),
+            0 => Err(TlsError::TooMuchAtOnce),
+            taken => answered.map(|()| taken).map_err(TlsError::NoAnswer),
         }
     }
 }
 
 impl EventLoop {
-    /// Bytes set aside for encrypted connections: for each that is open what it takes at most, and the buffer that they share.
+    /// Bytes reserved for encrypted connections: the maximum of each open one, and their shared buffer.
     pub fn tls_bytes_held(&self) -> usize {
         let connections = self.descriptors.connections();
         let encrypted = connections.filter(|(_, connection)| connection.tls.is_some());
@@ -91,8 +91,8 @@ impl EventLoop {
     }
 
     /// Why the last connection that should have been encrypted was not, since the last call.
-    pub fn take_tls_fault(&mut self) -> Option<(ListenerId, TlsFault)> {
-        self.handshakes.take_fault()
+    pub fn take_tls_error(&mut self) -> Option<(ListenerId, TlsError)> {
+        self.handshakes.take_error()
     }
 
     /// [`EventLoop::receive_stream`] of an encrypted connection.
@@ -124,7 +124,7 @@ impl EventLoop {
         }
     }
 
-    /// Takes the first `count` bytes of ciphertext, in as many parts as TLS wants, and finds packets in what they say.
+    /// Takes the first `count` bytes of ciphertext, in as many parts as TLS needs, and finds packets in the plain text.
     fn decrypt(
         &mut self,
         slot: u32,
@@ -145,8 +145,8 @@ impl EventLoop {
             }
             match taken {
                 Ok(taken) => at += taken,
-                Err(fault) => {
-                    self.tls_failed(slot, fault, turn, handle);
+                Err(error) => {
+                    self.tls_failed(slot, error, turn, handle);
                     return Goes::Ended;
                 }
             }
@@ -187,13 +187,13 @@ impl EventLoop {
     fn tls_failed(
         &mut self,
         slot: u32,
-        fault: TlsFault,
+        error: TlsError,
         turn: &mut Turn,
         handle: &mut impl FnMut(PacketBatch<'_>),
     ) {
         if let Some(connection) = self.descriptors.connection(slot) {
             let listener = self.listeners.get_mut(connection.listener);
-            self.handshakes.note_fault(listener.id, fault);
+            self.handshakes.note_error(listener.id, error);
             // One that is still handshaking is counted where it is closed.
             if !connection.is_handshaking() {
                 listener.counters[ListenerCounter::ConnectionsFailedTls] += 1;
@@ -214,7 +214,7 @@ impl EventLoop {
                 && tls.is_handshaking()
                 && (now >= tls.deadline || self.drain.is_on())
             {
-                self.tls_failed(slot, TlsFault::NoHandshake, turn, handle);
+                self.tls_failed(slot, TlsError::NoHandshake, turn, handle);
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::{ListenerCounter, LoopCounter};
 const IDLE_NANOS: u64 = 3600 * 1_000_000_000;
 /// If all places are taken, a newcomer evicts a connection after this much idle time. Clients flush every ten seconds or sooner.
 const IDLE_WHEN_FULL_NANOS: u64 = 60 * 1_000_000_000;
-/// How often all connections are looked at.
+/// Interval of the check of all connections.
 const LOOK_NANOS: u64 = 60 * 1_000_000_000;
 
 /// When connections are looked at next.
@@ -32,12 +32,12 @@ impl IdleLook {
 }
 
 impl Listener {
-    /// Evicts the connection that has been silent longest, if it was silent since then.
-    fn gives_way(&mut self, heard: u64, now: u64) -> bool {
-        self.none_idle_until = heard + IDLE_WHEN_FULL_NANOS;
-        let gives_way = now.saturating_sub(heard) >= IDLE_WHEN_FULL_NANOS;
-        self.counters[ListenerCounter::ConnectionsClosedIdle] += u64::from(gives_way);
-        gives_way
+    /// Whether a full listener may evict the connection whose last data came then. Counts the eviction.
+    fn may_evict(&mut self, last_data: u64, now: u64) -> bool {
+        self.none_idle_until = last_data + IDLE_WHEN_FULL_NANOS;
+        let is_idle = now.saturating_sub(last_data) >= IDLE_WHEN_FULL_NANOS;
+        self.counters[ListenerCounter::ConnectionsClosedIdle] += u64::from(is_idle);
+        is_idle
     }
 }
 
@@ -49,7 +49,7 @@ impl EventLoop {
         }
         for slot in self.descriptors.places() {
             if let Some(connection) = self.descriptors.connection(slot)
-                && now.0.saturating_sub(connection.heard) >= IDLE_NANOS
+                && now.0.saturating_sub(connection.last_data) >= IDLE_NANOS
             {
                 let counters = &mut self.listeners.get_mut(connection.listener).counters;
                 counters[ListenerCounter::ConnectionsClosedIdle] += 1;
@@ -73,23 +73,23 @@ impl EventLoop {
         if now < self.listeners.get(number).none_idle_until {
             return false;
         }
-        let Some((slot, heard)) = self.longest_idle(number, |_| true) else {
+        let Some((slot, last_data)) = self.longest_idle(number, |_| true) else {
             return false;
         };
-        let gives_way = self.listeners.get_mut(number).gives_way(heard, now);
-        if gives_way {
+        let evict = self.listeners.get_mut(number).may_evict(last_data, now);
+        if evict {
             self.end_early(slot);
         }
-        gives_way
+        evict
     }
 
-    /// Among a listener's connections of these peers the one of which nothing was heard for longest, and when that was.
+    /// Among a listener's connections of these peers the one that has been silent longest, and the time of its last data.
     fn longest_idle(&self, number: u32, of: impl Fn(Peer) -> bool) -> Option<(u32, u64)> {
         let connections = self.descriptors.connections();
         let candidates = connections
             .filter(|(_, connection)| connection.listener == number && of(connection.peer))
-            .map(|(slot, connection)| (slot, connection.heard));
-        candidates.min_by_key(|(_, heard)| *heard)
+            .map(|(slot, connection)| (slot, connection.last_data));
+        candidates.min_by_key(|(_, last_data)| *last_data)
     }
 
     fn end_early(&mut self, slot: u32) {

@@ -1,4 +1,4 @@
-//! One listener: its socket, what it has counted and who its connections belong to.
+//! One listener: its socket, its counters and the peers of its connections.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +12,7 @@ use crate::socket_file::SocketFile;
 use crate::sys;
 use crate::{Address, BoundSocket, ListenerConfig, ListenerCounters, ListenerId};
 
-/// How long a descriptor is left alone after an error that would otherwise come back at once.
+/// Pause of a descriptor after an error that would otherwise recur at once.
 pub(super) const PAUSE_NANOS: u64 = 100_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) struct Socket {
     pub(super) place: SocketPlace,
 }
 
-/// Where a socket is found: among the loop's descriptors, and in the kernel's tables.
+/// Position of a socket: among the loop's descriptors, and in the kernel's tables.
 #[derive(Clone, Copy)]
 pub(super) struct SocketPlace {
     pub(super) slot: u32,
@@ -159,7 +159,7 @@ impl Listener {
         matches!(self.address, Address::Udp { .. }).then(|| (self.inode, self.drops.seen()))
     }
 
-    /// Has the kernel refuse what comes from now on, unless that can wait for the next process. False if the socket is closed.
+    /// Makes the kernel refuse later packets, unless they can wait for the next process. False if the socket is closed.
     pub(super) fn stop(&mut self, system_calls: &mut u64) -> bool {
         let Some(socket) = &self.socket else { return false };
         let stopped = match self.address {

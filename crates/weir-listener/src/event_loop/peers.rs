@@ -64,7 +64,7 @@ impl Crowd {
     }
 }
 
-/// How many connections each has.
+/// Number of connections per peer.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     owners: HashMap<Owner, u32>,

@@ -40,7 +40,7 @@ pub(super) enum Event {
     Ready(u64),
 }
 
-/// Epoll, the wake-ups of other threads, and what was done since epoll was asked.
+/// Epoll, the wake-ups of other threads, and the work since the last epoll call.
 pub(super) struct Poller {
     epoll: Epoll,
     wake: Arc<Wake>,
@@ -79,7 +79,7 @@ impl Poller {
         // Nothing to read if the other thread has set the flag and not yet written: then the next wait ends at once,
         // which is harmless.
         let _ = (&self.wake.counter).read(&mut [0; 8]);
-        // Swapped rather than stored, so that what the other thread wrote before it woke us is seen after this.
+        // Swapped rather than stored, so that writes of the other thread before its wake-up are visible after this.
         self.wake.asked.swap(false, Ordering::AcqRel);
     }
 

@@ -29,7 +29,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Takes what a Unix socket holds and closes it, as a drain does, at once.
+    /// Reads the rest of a Unix socket and closes it at once, as a drain does.
     fn empty_and_close(&mut self, number: u32, handle: &mut impl FnMut(PacketBatch<'_>)) {
         let listener = self.listeners.get_mut(number);
         listener.stop_for_successor(&mut self.counters[LoopCounter::SystemCalls]);

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::connection::{Connection, Rest, Taken};
+use super::connection::{Connection, ReadResult, UnreadBytes};
 use super::descriptors::{Descriptor, Next};
 use super::drain::Drain;
 use super::listener::Listener;
@@ -18,7 +18,7 @@ const EAGER_BYTES: usize = 16 * 1024;
 struct StillSending(bool);
 
 /// The reaction to a failed receive call.
-enum Failed {
+enum ReceiveError {
     /// There is nothing.
     Empty,
     /// The next call may work.
@@ -31,34 +31,34 @@ enum Failed {
 
 impl Listener {
     #[cold]
-    fn note_stream_error(&mut self, error: &io::Error) -> Failed {
+    fn note_stream_error(&mut self, error: &io::Error) -> ReceiveError {
         let counters = &mut self.counters;
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
                 counters[ListenerCounter::ReceiveCallsEmpty] += 1;
-                Failed::Empty
+                ReceiveError::Empty
             }
             Some(libc::EINTR) => {
                 counters[ListenerCounter::ReceiveInterrupted] += 1;
-                Failed::Retry
+                ReceiveError::Retry
             }
             Some(libc::ENOMEM | libc::ENOBUFS) => {
                 counters[ListenerCounter::ReceiveNoMemory] += 1;
-                Failed::NoMemory
+                ReceiveError::NoMemory
             }
             Some(libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) => {
                 counters[ListenerCounter::ReceiveReset] += 1;
-                Failed::Lost
+                ReceiveError::Lost
             }
             _ => {
                 counters[ListenerCounter::ReceiveOther] += 1;
-                Failed::Lost
+                ReceiveError::Lost
             }
         }
     }
 
     /// One of the peer's connections held the most when there was no room.
-    fn note_closed_for_room(&mut self, connection: &Connection, unkept: Option<Rest>) {
+    fn note_closed_for_room(&mut self, connection: &Connection, unkept: Option<UnreadBytes>) {
         self.counters[ListenerCounter::ConnectionsClosedBudget] += 1;
         if let Some(rest) = unkept {
             self.counters[ListenerCounter::BytesDiscarded] += rest.len() as u64;
@@ -107,7 +107,7 @@ impl EventLoop {
         self.after_reading(slot, count >= EAGER_BYTES)
     }
 
-    /// What happens to a connection that was just read. A peer that had data may have more.
+    /// The fate of a connection that was just read. A peer that had data may have more.
     pub(super) fn after_reading(&mut self, slot: u32, eager: bool) -> Next {
         if !self.drain.is_on() {
             return if eager { Next::Again } else { Next::Wait };
@@ -140,9 +140,9 @@ impl EventLoop {
         found.add_to(&mut listener.counters);
         turn.packets += found.packets();
         match taken {
-            Taken::All => true,
-            Taken::NoRoom(rest) => self.make_room(slot, rest, turn, handle),
-            Taken::TooLong => {
+            ReadResult::All => true,
+            ReadResult::NoRoom(rest) => self.make_room(slot, rest, turn, handle),
+            ReadResult::TooLong => {
                 self.close_connection(slot, false, turn, handle);
                 false
             }
@@ -154,7 +154,7 @@ impl EventLoop {
     fn make_room(
         &mut self,
         slot: u32,
-        rest: Rest,
+        rest: UnreadBytes,
         turn: &mut Turn,
         handle: &mut impl FnMut(PacketBatch<'_>),
     ) -> bool {
@@ -180,8 +180,8 @@ impl EventLoop {
         }
     }
 
-    /// The connection that holds most of unfinished frames, what is to be kept of this one included.
-    fn largest_holder(&self, slot: u32, rest: Rest) -> u32 {
+    /// The connection with the longest unfinished frame, this one's remainder included.
+    fn largest_holder(&self, slot: u32, rest: UnreadBytes) -> u32 {
         let mut largest = (slot, rest.len());
         for (index, connection) in self.descriptors.connections() {
             let own = if index == slot { rest.len() } else { 0 };
@@ -206,12 +206,16 @@ impl EventLoop {
         };
         let listener = self.listeners.get_mut(connection.listener);
         match listener.note_stream_error(error) {
-            Failed::Empty if self.drain.is_on() => return self.empty_while_draining(slot, turn, handle),
-            Failed::Empty => return Next::Wait,
-            Failed::Retry => return Next::Again,
+            ReceiveError::Empty if self.drain.is_on() => {
+                return self.empty_while_draining(slot, turn, handle);
+            }
+            ReceiveError::Empty => return Next::Wait,
+            ReceiveError::Retry => return Next::Again,
             // Tried again when epoll reports it.
-            Failed::NoMemory if !self.drain.is_on() => return Next::Wait,
-            Failed::NoMemory | Failed::Lost => listener.counters[ListenerCounter::ConnectionsFailed] += 1,
+            ReceiveError::NoMemory if !self.drain.is_on() => return Next::Wait,
+            ReceiveError::NoMemory | ReceiveError::Lost => {
+                listener.counters[ListenerCounter::ConnectionsFailed] += 1
+            }
         }
         self.close_connection(slot, false, turn, handle);
         Next::Wait

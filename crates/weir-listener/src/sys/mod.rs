@@ -296,7 +296,7 @@ pub fn peer_address(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
     SocketAddr::try_from(peer).ok()
 }
 
-/// The address in what the kernel wrote; `None` if it is not one of the internet.
+/// The address written by the kernel; `None` if it is not an internet address.
 fn internet_address(raw: &libc::sockaddr_storage) -> Option<SocketAddr> {
     // SAFETY: `sockaddr_storage` is aligned and large enough for both, every bit pattern is a value of them, and the family
     // says which one the kernel wrote.

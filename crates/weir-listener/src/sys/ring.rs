@@ -68,7 +68,7 @@ pub struct DatagramRing {
     _vectors: Box<[libc::iovec]>,
     /// Pointed to by `identifying`, one each, and by the first of `plain`.
     controls: Box<[Control]>,
-    /// Where the kernel writes who sent each datagram, while that is wanted. Made when it first is.
+    /// Memory in which the kernel writes the sender of each datagram, if senders are wanted. Allocated at the first use.
     sources: Box<[libc::sockaddr_in6]>,
     entries: Box<[Entry]>,
 }
@@ -239,7 +239,7 @@ impl DatagramRing {
     }
 }
 
-/// Where datagrams came from, slot by slot.
+/// Senders of datagrams, slot by slot.
 #[derive(Clone, Copy)]
 pub struct SourceSlots<'a>(&'a [libc::sockaddr_in6]);
 

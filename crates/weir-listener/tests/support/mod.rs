@@ -1,4 +1,4 @@
-//! What the tests of this crate share: an event loop that remembers what it received.
+//! Helpers of this crate's tests: an event loop that remembers what it received.
 #![allow(dead_code)]
 
 pub mod raw;

@@ -1,4 +1,4 @@
-//! What tests need from the kernel that the standard library does not wrap. The one place of the tests with `unsafe`.
+//! System calls for tests that the standard library does not wrap. The one place of the tests with `unsafe`.
 #![allow(unsafe_code, dead_code)]
 
 use std::io;

@@ -10,7 +10,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 use crate::{Brokers, Error};
 
-/// How long a line of the client library can explain errors.
+/// Time for which a line of the client library can explain errors.
 const EXPLAINS: Duration = Duration::from_secs(60);
 
 /// The client library's mark on lines about a connection that failed. A broker that hangs up is only information to it.
@@ -21,9 +21,9 @@ pub(crate) const REASON: &str = "; last failure of a connection: ";
 
 /// The last failure in the client library's log. Errors of calls often say only "timed out".
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard(Arc<Mutex<Option<(Instant, String)>>>);
+pub(crate) struct LastFailure(Arc<Mutex<Option<(Instant, String)>>>);
 
-impl Heard {
+impl LastFailure {
     fn note(&self, line: &str) {
         // Lines begin with the name of a thread.
         let line = line.rsplit_once("]: ").map_or(line, |(_, line)| line);
@@ -49,7 +49,7 @@ impl Heard {
     }
 }
 
-impl ClientContext for Heard {
+impl ClientContext for LastFailure {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         if (level as i32) <= RDKafkaLogLevel::Error as i32 || facility == FAILED_CONNECTION {
             self.note(line);
@@ -73,7 +73,7 @@ pub(crate) fn config(brokers: &Brokers) -> ClientConfig {
         .set("client.id", "weir")
         .set("socket.keepalive.enable", "true")
         .set("reconnect.backoff.max.ms", "2000")
-        // How late partitions that were added are seen.
+        // Longest delay before added partitions are seen.
         .set("topic.metadata.refresh.interval.ms", "30000")
         .set_log_level(RDKafkaLogLevel::Info);
     secure(&mut config, brokers);

@@ -1,4 +1,4 @@
-//! What the brokers show to somebody who changes nothing.
+//! A read-only look at the brokers.
 
 use rdkafka::admin::ResourceSpecifier;
 use rdkafka::consumer::{Consumer, ConsumerContext};
@@ -6,19 +6,19 @@ use rdkafka::consumer::{Consumer, ConsumerContext};
 use super::KafkaLog;
 use super::topics::{Maker, STAMPED};
 use crate::Error;
-use crate::examine::Seen;
+use crate::examine::LogFacts;
 
 impl KafkaLog {
-    /// Which brokers there are, and the topic of records.
-    pub fn look(&mut self) -> Result<Seen, Error> {
+    /// The brokers, and the topic of records.
+    pub fn look(&mut self) -> Result<LogFacts, Error> {
         let looked = self.look_once();
         looked.map_err(|error| self.with_reason(error))
     }
 
-    fn look_once(&mut self) -> Result<Seen, Error> {
+    fn look_once(&mut self) -> Result<LogFacts, Error> {
         let maker = self.maker()?;
         let partitions = maker.partitions(&maker.topics.records)?;
-        Ok(Seen {
+        Ok(LogFacts {
             brokers: maker.known_brokers()?,
             partitions,
             is_stamped: partitions.and_then(|_| maker.is_stamped()),
@@ -29,7 +29,7 @@ impl KafkaLog {
 impl<C: ConsumerContext> Maker<'_, C> {
     fn known_brokers(&self) -> Result<usize, Error> {
         let found = self.asking.fetch_metadata(None, self.brokers.timeout);
-        let found = found.map_err(|error| self.heard.explain("asking for brokers", error))?;
+        let found = found.map_err(|error| self.last_failure.explain("asking for brokers", error))?;
         Ok(found.brokers().len())
     }
 

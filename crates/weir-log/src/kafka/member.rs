@@ -13,7 +13,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use weir_merge::Assignment;
 
-use super::client::{self, Heard};
+use super::client::{self, LastFailure};
 use super::reader::one;
 use crate::{Brokers, Error};
 
@@ -29,7 +29,7 @@ struct News {
 }
 
 pub(crate) struct Listening {
-    heard: Heard,
+    last_failure: LastFailure,
     news: Mutex<News>,
 }
 
@@ -47,7 +47,7 @@ impl Listening {
 
 impl ClientContext for Listening {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.heard.log(level, facility, line);
+        self.last_failure.log(level, facility, line);
     }
 }
 
@@ -76,7 +76,7 @@ impl ConsumerContext for Listening {
 /// A member of the group.
 pub(crate) struct Member {
     client: BaseConsumer<Listening>,
-    heard: Heard,
+    last_failure: LastFailure,
     timeout: Duration,
     /// Our partitions, with the number of the assignment.
     held: BTreeMap<u32, u64>,
@@ -98,7 +98,7 @@ pub(crate) fn is_stale(code: Code) -> bool {
 }
 
 impl Member {
-    pub fn join(brokers: &Brokers, topic: &str, heard: &Heard) -> Result<Self, Error> {
+    pub fn join(brokers: &Brokers, topic: &str, last_failure: &LastFailure) -> Result<Self, Error> {
         let session = brokers.session_timeout;
         let mut config = client::reading(brokers, &brokers.group);
         config
@@ -108,17 +108,17 @@ impl Member {
             // The end of a partition includes open transactions.
             .set("isolation.level", "read_uncommitted");
         let listening = Listening {
-            heard: heard.clone(),
+            last_failure: last_failure.clone(),
             news: Mutex::default(),
         };
         let client: BaseConsumer<Listening> = config
             .create_with_context(listening)
-            .map_err(|error| heard.explain("connecting", error))?;
+            .map_err(|error| last_failure.explain("connecting", error))?;
         let joined = client.subscribe(&[topic]);
-        joined.map_err(|error| heard.explain(format!("joining group {}", brokers.group), error))?;
+        joined.map_err(|error| last_failure.explain(format!("joining group {}", brokers.group), error))?;
         Ok(Member {
             client,
-            heard: heard.clone(),
+            last_failure: last_failure.clone(),
             timeout: brokers.timeout,
             held: BTreeMap::new(),
             generation: 0,
@@ -160,7 +160,7 @@ impl Member {
     }
 
     fn broken(&self, error: impl std::fmt::Display) -> Error {
-        self.heard.explain("being a member of the group", error)
+        self.last_failure.explain("being a member of the group", error)
     }
 
     pub fn take_news(&mut self) -> Vec<Assignment> {
@@ -171,7 +171,7 @@ impl Member {
         self.held.get(&partition) == Some(&generation)
     }
 
-    /// How often the proof changed.
+    /// Number of changes of the proof.
     pub fn proofs(&self) -> u64 {
         self.client.context().news().proofs
     }
@@ -184,10 +184,10 @@ impl Member {
 
     /// The offset stored for a partition of any topic.
     pub fn noted(&self, topic: &str, partition: u32) -> Result<u64, Error> {
-        let doing = || format!("asking what of partition {partition} of topic {topic} was sent");
+        let doing = || format!("reading the sent position of partition {partition} of topic {topic}");
         let list = one(topic, partition, None);
         let found = list.and_then(|list| self.client.committed_offsets(list, self.timeout));
-        let found = found.map_err(|error| self.heard.explain(doing(), error))?;
+        let found = found.map_err(|error| self.last_failure.explain(doing(), error))?;
         let offset = found.elements().first().map(|one| one.offset());
         Ok(match offset {
             Some(Offset::Offset(offset)) => offset.max(0) as u64,
@@ -203,8 +203,8 @@ impl Member {
             Ok(()) => Ok(true),
             Err(KafkaError::ConsumerCommit(code)) if is_stale(code) => Ok(false),
             Err(error) => {
-                let doing = format!("noting what of partition {partition} of topic {topic} was sent");
-                Err(self.heard.explain(doing, error))
+                let doing = format!("storing the sent position of partition {partition} of topic {topic}");
+                Err(self.last_failure.explain(doing, error))
             }
         }
     }

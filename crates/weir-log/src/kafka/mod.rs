@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use rdkafka::Timestamp;
 use weir_merge::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Plan, Quarantined};
 
-use self::client::Heard;
+use self::client::LastFailure;
 use self::clock::BrokerClock;
 use self::control::{CLOCK, Control, PLAN};
 use self::member::Member;
-use self::reader::{Got, Read, Reader, SENT, ends};
+use self::reader::{FetchResult, FetchedMessage, Reader, SENT, ends};
 use self::topics::{Maker, Topics};
-use self::transactions::{Committer, Failed, OFFSET, REASON, name_for_transactions, snapshot_of};
+use self::transactions::{Committer, OFFSET, REASON, TransactionError, name_for_transactions, snapshot_of};
 use self::writer::{Outgoing, Writer};
 use crate::{Brokers, Error, plan};
 
@@ -39,7 +39,7 @@ const KNOWN_IDLE: Duration = Duration::from_millis(200);
 /// Sleep between two attempts in the loops below.
 const STEP: Duration = Duration::from_millis(20);
 
-/// How long the client library's queued events are read for a reason. A shorter time may end before the reason's turn.
+/// Time for which the client library's queued events are read for a reason. A shorter time may end before the reason's turn.
 const EVENTS: Duration = Duration::from_millis(200);
 
 /// The offsets of a partition at a moment.
@@ -56,13 +56,13 @@ struct Ends {
 pub struct KafkaLog {
     brokers: Brokers,
     topics: Topics,
-    heard: Heard,
+    last_failure: LastFailure,
     clock: BrokerClock,
     control: Control,
     ends: BTreeMap<(bool, u32), Ends>,
     transactions: String,
     /// Topics known to exist.
-    has: Has,
+    has: KnownTopics,
     writer: Option<Writer>,
     reader: Option<Reader>,
     member: Option<Member>,
@@ -71,7 +71,7 @@ pub struct KafkaLog {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Has {
+enum KnownTopics {
     Unknown,
     OfAgents,
     All,
@@ -80,23 +80,23 @@ enum Has {
 impl KafkaLog {
     /// Checks the settings. Does not connect yet.
     pub fn open(brokers: &Brokers) -> Result<Self, Error> {
-        let heard = Heard::default();
+        let last_failure = LastFailure::default();
         // This reads the TLS files, so an error in them is reported now.
-        let writer = Writer::open(brokers, &heard)?;
+        let writer = Writer::open(brokers, &last_failure)?;
         Ok(KafkaLog {
             topics: Topics::of(&brokers.topic),
             clock: BrokerClock::new(),
             control: Control::default(),
             ends: BTreeMap::new(),
             transactions: name_for_transactions(&brokers.group),
-            has: Has::Unknown,
+            has: KnownTopics::Unknown,
             writer: Some(writer),
             reader: None,
             member: None,
             committer: None,
             takes_senders_times: false,
             brokers: brokers.clone(),
-            heard,
+            last_failure,
         })
     }
 
@@ -110,7 +110,7 @@ impl KafkaLog {
     /// Agents learn of it within a minute.
     pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
         self.plan()?;
-        self.has(Has::All)?;
+        self.has(KnownTopics::All)?;
         self.maker()?.raise(partitions)?;
         self.follow_control()?;
         let text = plan::announced(self.control.text().unwrap_or_default(), from, partitions);
@@ -119,9 +119,9 @@ impl KafkaLog {
 
     /// The quarantined records that are kept.
     pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
-        self.has(Has::All)?;
+        self.has(KnownTopics::All)?;
         let topic = self.topics.quarantine.clone();
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         let (mut from, end) = reader.ends(&topic, partition)?;
         let mut quarantined = Vec::new();
         while from < end {
@@ -134,7 +134,7 @@ impl KafkaLog {
     }
 
     /// Creates missing topics, once.
-    fn has(&mut self, has: Has) -> Result<(), Error> {
+    fn has(&mut self, has: KnownTopics) -> Result<(), Error> {
         match self.has >= has {
             true => Ok(()),
             false => self.make(has).map_err(|error| self.with_reason(error)),
@@ -146,31 +146,31 @@ impl KafkaLog {
         match (error, &self.writer) {
             (Error::Kafka { doing, what }, Some(writer)) if !what.contains(client::REASON) => {
                 writer.client().poll(EVENTS);
-                self.heard.explain(doing, what)
+                self.last_failure.explain(doing, what)
             }
             (error, _) => error,
         }
     }
 
-    fn maker(&mut self) -> Result<Maker<'_, Heard>, Error> {
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+    fn maker(&mut self) -> Result<Maker<'_, LastFailure>, Error> {
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         Ok(Maker {
             brokers: &self.brokers,
             topics: &self.topics,
             asking: reader.client(),
-            heard: &self.heard,
+            last_failure: &self.last_failure,
         })
     }
 
-    fn make(&mut self, has: Has) -> Result<(), Error> {
+    fn make(&mut self, has: KnownTopics) -> Result<(), Error> {
         let maker = self.maker()?;
         let partitions = match has {
-            Has::All => maker.for_owners()?,
+            KnownTopics::All => maker.for_owners()?,
             _ => maker.for_agents()?,
         };
-        if self.has == Has::Unknown {
+        if self.has == KnownTopics::Unknown {
             let (reader, control) = (
-                self::reader(&mut self.reader, &self.brokers, &self.heard)?,
+                self::reader(&mut self.reader, &self.brokers, &self.last_failure)?,
                 &mut self.control,
             );
             control.follow(reader, &self.topics.control, self.brokers.timeout)?;
@@ -189,7 +189,9 @@ impl KafkaLog {
         while !self.control.has_read(written) {
             if Instant::now() > until {
                 let doing = format!("reading topic {}", self.topics.control);
-                return Err(self.heard.explain(doing, "the written plan cannot be read back"));
+                return Err(self
+                    .last_failure
+                    .explain(doing, "the written plan cannot be read back"));
             }
             std::thread::sleep(STEP);
             self.follow_control()?;
@@ -198,7 +200,7 @@ impl KafkaLog {
     }
 
     fn follow_control(&mut self) -> Result<(), Error> {
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         self.control
             .follow(reader, &self.topics.control, self.brokers.timeout)
     }
@@ -226,7 +228,7 @@ impl KafkaLog {
         }
         let writer = match self.writer.take() {
             Some(writer) => writer,
-            None => Writer::open(&self.brokers, &self.heard)?,
+            None => Writer::open(&self.brokers, &self.last_failure)?,
         };
         Ok(self.writer.insert(writer))
     }
@@ -235,8 +237,8 @@ impl KafkaLog {
         let member = match self.member.take() {
             Some(member) => member,
             None => {
-                self.has(Has::All)?;
-                Member::join(&self.brokers, &self.topics.records, &self.heard)?
+                self.has(KnownTopics::All)?;
+                Member::join(&self.brokers, &self.topics.records, &self.last_failure)?
             }
         };
         Ok(self.member.insert(member))
@@ -252,7 +254,7 @@ impl KafkaLog {
         now.ok_or_else(|| {
             let topic = &self.topics.control;
             let what = "the broker does not stamp messages: set message.timestamp.type=LogAppendTime";
-            self.heard.explain(format!("topic {topic}"), what)
+            self.last_failure.explain(format!("topic {topic}"), what)
         })
     }
 
@@ -272,7 +274,7 @@ impl KafkaLog {
             true => &self.topics.results,
             false => &self.topics.records,
         };
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         let (start, end) = reader.ends(topic, partition)?;
         let ends = Ends {
             start,
@@ -292,7 +294,7 @@ impl KafkaLog {
         partition: u32,
         from: u64,
         bytes_max: usize,
-    ) -> Result<(Read, Ends), Error> {
+    ) -> Result<(FetchResult, Ends), Error> {
         let mut ends = self.ends(is_results, partition, KNOWN_BUSY)?;
         for age in [KNOWN_IDLE, Duration::ZERO] {
             let is_old = match age.is_zero() {
@@ -311,20 +313,20 @@ impl KafkaLog {
         if from > ends.end {
             let end = ends.end;
             let what = format!(
-                "it ends at {end}, before {from}, up to where it was read: the topic was deleted and made again"
+                "it ends at {end}, before the position {from} up to which it was read: the topic was deleted and created again"
             );
-            return Err(self.heard.explain(doing(), what));
+            return Err(self.last_failure.explain(doing(), what));
         }
         let wait = match from < ends.end {
             true => self.brokers.timeout,
             false => Duration::ZERO,
         };
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         let read = reader.read(topic, partition, from, bytes_max, wait)?;
         match (read.messages.last(), self.ends.get_mut(&(is_results, partition))) {
             (Some(last), Some(known)) => known.end = known.end.max(last.offset + 1),
             (None, _) if !read.is_end && !wait.is_zero() => {
-                let error = self.heard.explain(doing(), "nothing came in time");
+                let error = self.last_failure.explain(doing(), "nothing came in time");
                 return Err(self.with_reason(error));
             }
             _ => {}
@@ -332,7 +334,7 @@ impl KafkaLog {
         Ok((read, ends))
     }
 
-    fn message(&mut self, got: Got) -> Result<Message, Error> {
+    fn message(&mut self, got: FetchedMessage) -> Result<Message, Error> {
         let sent = got.header(SENT).and_then(|sent| sent.try_into().ok());
         let appended = match got.stamp {
             Timestamp::LogAppendTime(stamp) => stamp,
@@ -340,7 +342,7 @@ impl KafkaLog {
             _ => {
                 let doing = format!("topic {}", self.topics.records);
                 let what = "messages carry the time of senders, not of the broker: set message.timestamp.type=LogAppendTime";
-                return Err(self.heard.explain(doing, what));
+                return Err(self.last_failure.explain(doing, what));
             }
         };
         self.clock.saw(appended);
@@ -357,27 +359,27 @@ impl KafkaLog {
         let timeout = self.brokers.timeout;
         let topic = self.topics.snapshots.clone();
         let until = Instant::now() + timeout;
-        let heard = self.heard.clone();
-        let (_, whole) = ends(self.member()?.client(), &heard, timeout, &topic, partition)?;
+        let last_failure = self.last_failure.clone();
+        let (_, whole) = ends(self.member()?.client(), &last_failure, timeout, &topic, partition)?;
         loop {
-            let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+            let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
             let (start, end) = reader.ends(&topic, partition)?;
             if end >= whole {
                 return Ok((start, whole));
             }
             if Instant::now() > until {
                 let doing = format!("reading partition {partition} of topic {topic}");
-                return Err(heard.explain(doing, "a transaction of an earlier owner is still open"));
+                return Err(last_failure.explain(doing, "a transaction of an earlier owner is still open"));
             }
             std::thread::sleep(STEP);
         }
     }
 
     /// The last message of a snapshot partition, searched backwards from the end.
-    fn last_snapshot(&mut self, partition: u32) -> Result<Option<Got>, Error> {
+    fn last_snapshot(&mut self, partition: u32) -> Result<Option<FetchedMessage>, Error> {
         let (start, end) = self.settled_snapshots(partition)?;
         let topic = &self.topics.snapshots;
-        let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+        let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         let mut back = 2;
         let last = loop {
             let from = end.saturating_sub(back).max(start);
@@ -391,16 +393,15 @@ impl KafkaLog {
         Ok(last)
     }
 
-    fn commit_once(&mut self, partition: u32, commit: &Commit) -> Result<(), Failed> {
+    fn commit_once(&mut self, partition: u32, commit: &Commit) -> Result<(), TransactionError> {
         let mut committer = match self.committer.take() {
             Some(committer) => committer,
-            None => {
-                Committer::open(&self.brokers, &self.transactions, &self.heard).map_err(Failed::Broken)?
-            }
+            None => Committer::open(&self.brokers, &self.transactions, &self.last_failure)
+                .map_err(TransactionError::Broken)?,
         };
-        let member = self.member.as_ref().ok_or(Failed::Stale)?;
+        let member = self.member.as_ref().ok_or(TransactionError::Stale)?;
         let done = committer.commit(&self.topics, partition, member, commit);
-        if !matches!(done, Err(Failed::Broken(_))) {
+        if !matches!(done, Err(TransactionError::Broken(_))) {
             self.committer = Some(committer);
         }
         done
@@ -430,8 +431,8 @@ impl KafkaLog {
             }
             if Instant::now() > until {
                 return Err(self
-                    .heard
-                    .explain("committing", "the group does not say who owns what"));
+                    .last_failure
+                    .explain("committing", "the group does not report the owners of partitions"));
             }
         }
     }
@@ -441,11 +442,11 @@ impl KafkaLog {
 fn reader<'a>(
     reader: &'a mut Option<Reader>,
     brokers: &Brokers,
-    heard: &Heard,
+    last_failure: &LastFailure,
 ) -> Result<&'a mut Reader, Error> {
     let open = match reader.take() {
         Some(open) => open,
-        None => Reader::open(brokers, heard)?,
+        None => Reader::open(brokers, last_failure)?,
     };
     Ok(reader.insert(open))
 }
@@ -457,7 +458,7 @@ fn last_from(
     partition: u32,
     (mut from, end): (u64, u64),
     timeout: Duration,
-) -> Result<Option<Got>, Error> {
+) -> Result<Option<FetchedMessage>, Error> {
     let mut last = None;
     while from < end {
         let read = reader.read(topic, partition, from, 1 << 20, timeout)?;
@@ -470,7 +471,7 @@ fn last_from(
     Ok(last)
 }
 
-fn quarantined_of(got: Got) -> Quarantined {
+fn quarantined_of(got: FetchedMessage) -> Quarantined {
     let offset = got.header(OFFSET).and_then(|offset| offset.try_into().ok());
     let reason = got.header(REASON).unwrap_or_default();
     Quarantined {
@@ -485,9 +486,11 @@ impl Log for KafkaLog {
 
     /// The last known plan, used when the brokers are down.
     fn plan(&mut self) -> Result<Plan, Error> {
-        let followed = match self.control.is_fresh() && self.has > Has::Unknown {
+        let followed = match self.control.is_fresh() && self.has > KnownTopics::Unknown {
             true => Ok(()),
-            false => self.has(Has::OfAgents).and_then(|()| self.follow_control()),
+            false => self
+                .has(KnownTopics::OfAgents)
+                .and_then(|()| self.follow_control()),
         };
         match (self.control.known(), followed) {
             (Some(plan), _) => Ok(plan.clone()),
@@ -506,9 +509,9 @@ impl Log for KafkaLog {
     }
 
     fn append_all(&mut self, records: &[Append<'_>]) -> Vec<Result<u64, Error>> {
-        if let Err(error) = self.has(Has::OfAgents) {
-            let told = error.to_string();
-            let failed = |_| Err(self.heard.explain("writing", &told));
+        if let Err(error) = self.has(KnownTopics::OfAgents) {
+            let text = error.to_string();
+            let failed = |_| Err(self.last_failure.explain("writing", &text));
             return records.iter().map(failed).collect();
         }
         let topic = self.topics.records.clone();
@@ -525,10 +528,10 @@ impl Log for KafkaLog {
         let writer = match self.writer() {
             Ok(writer) => writer,
             Err(error) => {
-                let told = error.to_string();
+                let text = error.to_string();
                 return records
                     .iter()
-                    .map(|_| Err(self.heard.explain("writing", &told)))
+                    .map(|_| Err(self.last_failure.explain("writing", &text)))
                     .collect();
             }
         };
@@ -549,7 +552,7 @@ impl Log for KafkaLog {
             if let Assignment::Revoked { partition } = change {
                 self.ends.remove(&(false, *partition));
                 let topic = self.topics.records.clone();
-                let reader = reader(&mut self.reader, &self.brokers, &self.heard)?;
+                let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
                 reader.leave(&topic, *partition)?;
             }
         }
@@ -597,12 +600,16 @@ impl Log for KafkaLog {
             }
             match self.commit_once(partition, commit) {
                 Ok(()) => return Ok(()),
-                Err(Failed::Aborted(_) | Failed::Broken(_)) if self.has_lost(partition, generation) => {
+                Err(TransactionError::Aborted(_) | TransactionError::Broken(_))
+                    if self.has_lost(partition, generation) =>
+                {
                     return Err(CommitError::Fenced);
                 }
-                Err(Failed::Aborted(error) | Failed::Broken(error)) => return Err(error.into()),
+                Err(TransactionError::Aborted(error) | TransactionError::Broken(error)) => {
+                    return Err(error.into());
+                }
                 // Another member joined or left. If we kept the partition, the new generation will be accepted.
-                Err(Failed::Stale) => {
+                Err(TransactionError::Stale) => {
                     if !self.hear_generation(partition, generation)? {
                         return Err(CommitError::Fenced);
                     }
@@ -612,7 +619,7 @@ impl Log for KafkaLog {
     }
 
     fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<(u64, Vec<u8>)>, Error> {
-        self.has(Has::All)?;
+        self.has(KnownTopics::All)?;
         let (read, _) = self.read(true, partition, from, bytes_max)?;
         let messages = read.messages.into_iter();
         Ok(messages.map(|got| (got.offset, got.bytes)).collect())

@@ -11,7 +11,7 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, Timestamp, TopicPartitionList};
 
-use super::client::{self, Heard};
+use super::client::{self, LastFailure};
 use crate::{Brokers, Error};
 
 /// Maximum bytes of one partition that wait to be read.
@@ -20,11 +20,11 @@ const WAITING_KILOBYTES: &str = "8192";
 /// The header with the time at which an agent sent a record: Unix milliseconds, eight bytes, little-endian.
 pub(crate) const SENT: &str = "weir-sent";
 
-impl ConsumerContext for Heard {}
+impl ConsumerContext for LastFailure {}
 
 /// A message of any topic.
 #[derive(Debug)]
-pub(crate) struct Got {
+pub(crate) struct FetchedMessage {
     pub offset: u64,
     pub stamp: Timestamp,
     pub key: Vec<u8>,
@@ -32,7 +32,7 @@ pub(crate) struct Got {
     pub headers: Vec<(String, Vec<u8>)>,
 }
 
-impl Got {
+impl FetchedMessage {
     fn of(message: &BorrowedMessage<'_>) -> Self {
         let headers = message.headers().map(|headers| {
             let headers = headers.iter();
@@ -42,7 +42,7 @@ impl Got {
             });
             headers.collect()
         });
-        Got {
+        FetchedMessage {
             offset: message.offset() as u64,
             stamp: message.timestamp(),
             key: message.key().unwrap_or_default().to_vec(),
@@ -63,8 +63,8 @@ impl Got {
 
 /// Result of a read.
 #[derive(Debug, Default)]
-pub(crate) struct Read {
-    pub messages: Vec<Got>,
+pub(crate) struct FetchResult {
+    pub messages: Vec<FetchedMessage>,
     /// The client reached the end of the partition after the last message.
     pub is_end: bool,
 }
@@ -74,21 +74,21 @@ type Key = (String, u32);
 /// A client without a group. It reads ahead in each requested partition.
 pub(crate) struct Reader {
     // Declared before the client that they belong to, so that they are dropped first.
-    places: HashMap<Key, Place>,
-    client: Arc<BaseConsumer<Heard>>,
-    heard: Heard,
+    places: HashMap<Key, ReadPosition>,
+    client: Arc<BaseConsumer<LastFailure>>,
+    last_failure: LastFailure,
     timeout: Duration,
 }
 
-struct Place {
-    queue: PartitionQueue<Heard>,
+struct ReadPosition {
+    queue: PartitionQueue<LastFailure>,
     next: u64,
     /// The client reached the end and has received nothing since.
     is_drained: bool,
 }
 
 impl Reader {
-    pub fn open(brokers: &Brokers, heard: &Heard) -> Result<Self, Error> {
+    pub fn open(brokers: &Brokers, last_failure: &LastFailure) -> Result<Self, Error> {
         let mut config = client::reading(brokers, &format!("{}-reader", brokers.group));
         config
             .set("isolation.level", "read_committed")
@@ -98,23 +98,23 @@ impl Reader {
             .set("fetch.wait.max.ms", "100")
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.error.backoff.ms", "100");
-        let client = config.create_with_context(heard.clone());
-        let client = client.map_err(|error| heard.explain("connecting", error))?;
+        let client = config.create_with_context(last_failure.clone());
+        let client = client.map_err(|error| last_failure.explain("connecting", error))?;
         Ok(Reader {
             places: HashMap::new(),
             client: Arc::new(client),
-            heard: heard.clone(),
+            last_failure: last_failure.clone(),
             timeout: brokers.timeout,
         })
     }
 
-    pub fn client(&self) -> &BaseConsumer<Heard> {
+    pub fn client(&self) -> &BaseConsumer<LastFailure> {
         &self.client
     }
 
     /// The first available offset, and the one after the last readable message.
     pub fn ends(&self, topic: &str, partition: u32) -> Result<(u64, u64), Error> {
-        ends(&self.client, &self.heard, self.timeout, topic, partition)
+        ends(&self.client, &self.last_failure, self.timeout, topic, partition)
     }
 
     /// Messages from an offset on, about `bytes_max` at most. Waits for the first one, or for the end of the partition.
@@ -125,14 +125,14 @@ impl Reader {
         from: u64,
         bytes_max: usize,
         wait: Duration,
-    ) -> Result<Read, Error> {
+    ) -> Result<FetchResult, Error> {
         let key = (topic.to_owned(), partition);
         self.go_to(&key, from)?;
         // Collects errors that concern no single partition.
         drop(self.client.poll(Duration::ZERO));
         let is_drained = self.places.get(&key).is_some_and(|place| place.is_drained);
         let wait = if is_drained { Duration::ZERO } else { wait };
-        let (until, mut bytes, mut read) = (Instant::now() + wait, 0, Read::default());
+        let (until, mut bytes, mut read) = (Instant::now() + wait, 0, FetchResult::default());
         while bytes < bytes_max && !read.is_end {
             let left = match read.messages.is_empty() {
                 true => until.saturating_duration_since(Instant::now()),
@@ -169,7 +169,7 @@ impl Reader {
         }
         next.map_err(|error| {
             let doing = format!("reading partition {} of topic {}", key.1, key.0);
-            self.heard.explain(doing, error)
+            self.last_failure.explain(doing, error)
         })
     }
 
@@ -182,10 +182,10 @@ impl Reader {
         let doing = || format!("reading partition {} of topic {}", key.1, key.0);
         // Before the partition is assigned, so that all its messages use this queue.
         let queue = self.client.split_partition_queue(&key.0, key.1 as i32);
-        let queue = queue.ok_or_else(|| self.heard.explain(doing(), "there is no such partition"))?;
+        let queue = queue.ok_or_else(|| self.last_failure.explain(doing(), "there is no such partition"))?;
         let list = one(&key.0, key.1, Some(from)).and_then(|list| self.client.incremental_assign(&list));
-        list.map_err(|error| self.heard.explain(doing(), error))?;
-        let place = Place {
+        list.map_err(|error| self.last_failure.explain(doing(), error))?;
+        let place = ReadPosition {
             queue,
             next: from,
             is_drained: false,
@@ -202,13 +202,13 @@ impl Reader {
         let left = one(topic, partition, None).and_then(|list| self.client.incremental_unassign(&list));
         left.map_err(|error| {
             let doing = format!("leaving partition {partition} of topic {topic}");
-            self.heard.explain(doing, error)
+            self.last_failure.explain(doing, error)
         })
     }
 }
 
 enum Next {
-    Message(Got),
+    Message(FetchedMessage),
     End,
     Nothing,
 }
@@ -216,7 +216,7 @@ enum Next {
 fn next_of(polled: Option<KafkaResult<BorrowedMessage<'_>>>) -> KafkaResult<Next> {
     match polled {
         None => Ok(Next::Nothing),
-        Some(Ok(message)) => Ok(Next::Message(Got::of(&message))),
+        Some(Ok(message)) => Ok(Next::Message(FetchedMessage::of(&message))),
         Some(Err(KafkaError::PartitionEOF(_))) => Ok(Next::End),
         // The client library retries.
         Some(Err(KafkaError::MessageConsumption(code))) if is_passing(code) => Ok(Next::Nothing),
@@ -239,7 +239,7 @@ fn is_passing(code: Code) -> bool {
 /// The first available offset of a partition, and the one after the last that this client sees.
 pub(crate) fn ends<C: ConsumerContext>(
     client: &BaseConsumer<C>,
-    heard: &Heard,
+    last_failure: &LastFailure,
     timeout: Duration,
     topic: &str,
     partition: u32,
@@ -254,7 +254,7 @@ pub(crate) fn ends<C: ConsumerContext>(
             }
             Err(error) => {
                 let doing = format!("asking for the end of partition {partition} of topic {topic}");
-                return Err(heard.explain(doing, error));
+                return Err(last_failure.explain(doing, error));
             }
         }
     }

@@ -4,7 +4,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicRe
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::client::{self, Heard};
+use super::client::{self, LastFailure};
 use crate::{Brokers, Error};
 
 /// The names of the topics of one log.
@@ -18,7 +18,7 @@ pub(crate) struct Topics {
 }
 
 /// A topic that may have to be created.
-struct Wanted<'a> {
+struct TopicSettings<'a> {
     name: &'a str,
     partitions: u32,
     settings: &'static [(&'static str, &'static str)],
@@ -54,8 +54,8 @@ impl Topics {
         }
     }
 
-    fn for_agents(&self, partitions: u32) -> Vec<Wanted<'_>> {
-        let wanted = |name, partitions, settings| Wanted {
+    fn for_agents(&self, partitions: u32) -> Vec<TopicSettings<'_>> {
+        let wanted = |name, partitions, settings| TopicSettings {
             name,
             partitions,
             settings,
@@ -66,8 +66,8 @@ impl Topics {
         ]
     }
 
-    fn for_owners(&self, partitions: u32) -> Vec<Wanted<'_>> {
-        let wanted = |name, settings| Wanted {
+    fn for_owners(&self, partitions: u32) -> Vec<TopicSettings<'_>> {
+        let wanted = |name, settings| TopicSettings {
             name,
             partitions,
             settings,
@@ -85,7 +85,7 @@ pub(crate) struct Maker<'a, C: ConsumerContext> {
     pub brokers: &'a Brokers,
     pub topics: &'a Topics,
     pub asking: &'a BaseConsumer<C>,
-    pub heard: &'a Heard,
+    pub last_failure: &'a LastFailure,
 }
 
 impl<C: ConsumerContext> Maker<'_, C> {
@@ -101,11 +101,11 @@ impl<C: ConsumerContext> Maker<'_, C> {
         let partitions = self.for_agents()?;
         let wanted = self.topics.for_owners(partitions);
         self.make_absent(&wanted)?;
-        for Wanted { name, .. } in &wanted {
+        for TopicSettings { name, .. } in &wanted {
             let found = self.partitions(name)?.unwrap_or_default();
             if found < partitions {
                 let records = &self.topics.records;
-                return Err(self.heard.explain(
+                return Err(self.last_failure.explain(
                     format!("topic {name}"),
                     format!("it has {found} partitions, and {records} {partitions}: add partitions to it"),
                 ));
@@ -116,7 +116,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
 
     /// Adds partitions to all topics that have fewer than this.
     pub fn raise(&self, partitions: u32) -> Result<(), Error> {
-        for Wanted { name, .. } in self
+        for TopicSettings { name, .. } in self
             .topics
             .for_owners(partitions)
             .into_iter()
@@ -133,18 +133,18 @@ impl<C: ConsumerContext> Maker<'_, C> {
     pub fn partitions(&self, topic: &str) -> Result<Option<u32>, Error> {
         let doing = || format!("asking for topic {topic}");
         let found = self.asking.fetch_metadata(Some(topic), self.brokers.timeout);
-        let found = found.map_err(|error| self.heard.explain(doing(), error))?;
+        let found = found.map_err(|error| self.last_failure.explain(doing(), error))?;
         let Some(found) = found.topics().first() else {
             return Ok(None);
         };
         match found.error().map(Code::from) {
             None => Ok(Some(found.partitions().len() as u32)),
             Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
-            Some(code) => Err(self.heard.explain(doing(), code)),
+            Some(code) => Err(self.last_failure.explain(doing(), code)),
         }
     }
 
-    fn make_absent(&self, wanted: &[Wanted<'_>]) -> Result<(), Error> {
+    fn make_absent(&self, wanted: &[TopicSettings<'_>]) -> Result<(), Error> {
         let mut absent = Vec::new();
         for topic in wanted {
             if self.partitions(topic.name)?.is_none() {
@@ -162,7 +162,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         Ok(())
     }
 
-    fn make(&self, absent: &[&Wanted<'_>]) -> Result<(), Error> {
+    fn make(&self, absent: &[&TopicSettings<'_>]) -> Result<(), Error> {
         let admin = self.admin()?;
         let replicas = self.brokers.replicas.map_or(-1, |replicas| replicas as i32);
         let new = absent.iter().map(|topic| {
@@ -176,7 +176,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         });
         let new: Vec<NewTopic<'_>> = new.collect();
         let made = futures_executor::block_on(admin.create_topics(&new, &self.options()));
-        let made = made.map_err(|error| self.heard.explain("making topics", error))?;
+        let made = made.map_err(|error| self.last_failure.explain("making topics", error))?;
         for (result, topic) in made.into_iter().zip(absent) {
             match result {
                 Ok(_) | Err((_, Code::TopicAlreadyExists)) => {}
@@ -187,20 +187,20 @@ impl<C: ConsumerContext> Maker<'_, C> {
     }
 
     fn add_partitions(&self, topic: &str, partitions: u32) -> Result<(), Error> {
-        let doing = format!("giving topic {topic} {partitions} partitions");
+        let doing = format!("raising the partitions of topic {topic} to {partitions}");
         let admin = self.admin()?;
         let new = [NewPartitions::new(topic, partitions as usize)];
         let made = futures_executor::block_on(admin.create_partitions(&new, &self.options()));
-        let made = made.map_err(|error| self.heard.explain(&doing, error))?;
+        let made = made.map_err(|error| self.last_failure.explain(&doing, error))?;
         for result in made {
-            result.map_err(|(_, code)| self.heard.explain(&doing, code))?;
+            result.map_err(|(_, code)| self.last_failure.explain(&doing, code))?;
         }
         Ok(())
     }
 
-    pub fn admin(&self) -> Result<AdminClient<Heard>, Error> {
-        let admin = client::config(self.brokers).create_with_context(self.heard.clone());
-        admin.map_err(|error| self.heard.explain("connecting", error))
+    pub fn admin(&self) -> Result<AdminClient<LastFailure>, Error> {
+        let admin = client::config(self.brokers).create_with_context(self.last_failure.clone());
+        admin.map_err(|error| self.last_failure.explain("connecting", error))
     }
 
     pub fn options(&self) -> AdminOptions {
@@ -222,19 +222,20 @@ impl<C: ConsumerContext> Maker<'_, C> {
     }
 
     fn absent(&self, topic: &str) -> Error {
-        self.heard.explain(format!("topic {topic}"), "there is none")
+        self.last_failure
+            .explain(format!("topic {topic}"), "there is none")
     }
 
-    fn not_made(&self, topic: &Wanted<'_>, code: Code) -> Error {
+    fn not_made(&self, topic: &TopicSettings<'_>, code: Code) -> Error {
         let settings: Vec<String> = topic
             .settings
             .iter()
             .map(|(key, value)| format!("{key}={value}"))
             .collect();
         let (partitions, settings) = (topic.partitions, settings.join(","));
-        self.heard.explain(
-            format!("topic {}: there is none, and it could not be made", topic.name),
-            format!("{code}; make it with {partitions} partitions and {settings}, or allow this user to create topics"),
+        self.last_failure.explain(
+            format!("topic {}: it does not exist and could not be created", topic.name),
+            format!("{code}; create it with {partitions} partitions and {settings}, or allow this user to create topics"),
         )
     }
 }

@@ -7,7 +7,7 @@ use rdkafka::producer::Producer;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use weir_merge::Commit;
 
-use super::client::{self, Heard};
+use super::client::{self, LastFailure};
 use super::member::{Member, is_stale};
 use super::reader::one;
 use super::topics::Topics;
@@ -21,7 +21,7 @@ const VERSION: u8 = 1;
 pub(crate) const REASON: &str = "weir-reason";
 pub(crate) const OFFSET: &str = "weir-offset";
 
-/// How long brokers keep the transaction of a dead owner open. Until then its partitions have no owner.
+/// Time for which brokers keep the transaction of a dead owner open. Until then its partitions have no owner.
 const OPEN_MILLISECONDS: &str = "20000";
 
 /// Maximum size of a snapshot, plus a margin.
@@ -30,12 +30,12 @@ const MESSAGE_BYTES_MAX: &str = "67108864";
 /// A client that writes in transactions.
 pub(crate) struct Committer {
     writer: Writer,
-    heard: Heard,
+    last_failure: LastFailure,
     timeout: std::time::Duration,
 }
 
 /// Why a transaction failed or may have failed.
-pub(crate) enum Failed {
+pub(crate) enum TransactionError {
     /// The group is in another generation. Nothing was written.
     Stale,
     /// The client is still usable. Nothing was written.
@@ -52,7 +52,7 @@ pub(crate) fn name_for_transactions(group: &str) -> String {
 
 impl Committer {
     /// Opens the client and aborts any open transaction under this name.
-    pub fn open(brokers: &Brokers, name: &str, heard: &Heard) -> Result<Self, Error> {
+    pub fn open(brokers: &Brokers, name: &str, last_failure: &LastFailure) -> Result<Self, Error> {
         let mut config = writing(brokers);
         config
             .set("transactional.id", name)
@@ -62,12 +62,12 @@ impl Committer {
                 "message.timeout.ms",
                 client::milliseconds(brokers.timeout.min(std::time::Duration::from_secs(20))),
             );
-        let writer = Writer::of(&config, brokers, heard)?;
+        let writer = Writer::of(&config, brokers, last_failure)?;
         let ready = writer.client().init_transactions(brokers.timeout);
-        ready.map_err(|error| heard.explain("beginning to write in transactions", said(&error)))?;
+        ready.map_err(|error| last_failure.explain("starting transactions", said(&error)))?;
         Ok(Committer {
             writer,
-            heard: heard.clone(),
+            last_failure: last_failure.clone(),
             timeout: brokers.timeout,
         })
     }
@@ -78,9 +78,9 @@ impl Committer {
         partition: u32,
         member: &Member,
         commit: &Commit,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), TransactionError> {
         let begun = self.writer.client().begin_transaction();
-        begun.map_err(|error| Failed::Broken(self.explain(partition, &error)))?;
+        begun.map_err(|error| TransactionError::Broken(self.explain(partition, &error)))?;
         let done = self
             .write(topics, partition, commit)
             .and_then(|()| self.offsets(topics, partition, member, commit.offset))
@@ -139,23 +139,23 @@ impl Committer {
     }
 
     /// Ends a failed transaction.
-    fn end(&self, partition: u32, error: &KafkaError) -> Failed {
+    fn end(&self, partition: u32, error: &KafkaError) -> TransactionError {
         let explained = self.explain(partition, error);
         let is_over = match error {
             KafkaError::Transaction(error) => error.is_fatal(),
             _ => self.writer.is_broken(),
         };
         if is_over || self.writer.client().abort_transaction(self.timeout).is_err() {
-            return Failed::Broken(explained);
+            return TransactionError::Broken(explained);
         }
         match code(error) {
-            Some(code) if is_stale(code) => Failed::Stale,
-            _ => Failed::Aborted(explained),
+            Some(code) if is_stale(code) => TransactionError::Stale,
+            _ => TransactionError::Aborted(explained),
         }
     }
 
     fn explain(&self, partition: u32, error: &KafkaError) -> Error {
-        self.heard
+        self.last_failure
             .explain(format!("committing partition {partition}"), said(error))
     }
 }

@@ -10,7 +10,7 @@ use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::client::{self, Heard};
+use super::client::{self, LastFailure};
 use crate::{Brokers, Error};
 
 /// Maximum sleep of a thread while messages are in flight.
@@ -18,7 +18,7 @@ const STEP: Duration = Duration::from_millis(2);
 
 /// Offset of a message, and the broker's timestamp if it sets one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
+pub(crate) struct WrittenMessage {
     pub offset: u64,
     pub stamp: Option<i64>,
 }
@@ -26,17 +26,17 @@ pub(crate) struct Written {
 /// Delivery reports that were not collected yet, by message number.
 #[derive(Debug)]
 pub(crate) struct Reports {
-    heard: Heard,
-    reports: Mutex<Vec<(usize, Result<Written, KafkaError>)>>,
+    last_failure: LastFailure,
+    reports: Mutex<Vec<(usize, Result<WrittenMessage, KafkaError>)>>,
 }
 
 impl ClientContext for Reports {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.heard.log(level, facility, line);
+        self.last_failure.log(level, facility, line);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.heard.error(error, reason);
+        self.last_failure.error(error, reason);
     }
 }
 
@@ -45,7 +45,7 @@ impl ProducerContext for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
         let report = match result {
-            Ok(message) => Ok(Written {
+            Ok(message) => Ok(WrittenMessage {
                 offset: message.offset() as u64,
                 stamp: message.timestamp().to_millis(),
             }),
@@ -70,7 +70,7 @@ pub(crate) struct Outgoing<'a> {
 /// A writing client.
 pub(crate) struct Writer {
     client: BaseProducer<Reports>,
-    heard: Heard,
+    last_failure: LastFailure,
     timeout: Duration,
     /// The number of the next message.
     next: usize,
@@ -95,21 +95,21 @@ fn is_for_good(error: &KafkaError) -> bool {
 
 impl Writer {
     /// For agents.
-    pub fn open(brokers: &Brokers, heard: &Heard) -> Result<Self, Error> {
+    pub fn open(brokers: &Brokers, last_failure: &LastFailure) -> Result<Self, Error> {
         let mut config = writing(brokers);
         config.set("message.max.bytes", "2097152");
-        Writer::of(&config, brokers, heard)
+        Writer::of(&config, brokers, last_failure)
     }
 
-    pub fn of(config: &ClientConfig, brokers: &Brokers, heard: &Heard) -> Result<Self, Error> {
+    pub fn of(config: &ClientConfig, brokers: &Brokers, last_failure: &LastFailure) -> Result<Self, Error> {
         let reports = Reports {
-            heard: heard.clone(),
+            last_failure: last_failure.clone(),
             reports: Mutex::new(Vec::new()),
         };
         let client = config.create_with_context(reports);
         Ok(Writer {
-            client: client.map_err(|error| heard.explain("connecting", error))?,
-            heard: heard.clone(),
+            client: client.map_err(|error| last_failure.explain("connecting", error))?,
+            last_failure: last_failure.clone(),
             timeout: brokers.timeout,
             next: 0,
         })
@@ -125,11 +125,11 @@ impl Writer {
     }
 
     /// Writes messages, in order per partition, and waits for their delivery reports.
-    pub fn write_all(&mut self, messages: &[Outgoing<'_>]) -> Vec<Result<Written, KafkaError>> {
+    pub fn write_all(&mut self, messages: &[Outgoing<'_>]) -> Vec<Result<WrittenMessage, KafkaError>> {
         let first = self.next;
         self.next += messages.len();
         let lost = || Err(KafkaError::MessageProduction(Code::MessageTimedOut));
-        let mut written: Vec<Result<Written, KafkaError>> = messages.iter().map(|_| lost()).collect();
+        let mut written: Vec<Result<WrittenMessage, KafkaError>> = messages.iter().map(|_| lost()).collect();
         let mut awaited = messages.len();
         for (at, message) in messages.iter().enumerate() {
             if let Err(error) = self.send(message, first + at) {
@@ -155,7 +155,7 @@ impl Writer {
         written
     }
 
-    pub fn write(&mut self, message: Outgoing<'_>) -> Result<Written, KafkaError> {
+    pub fn write(&mut self, message: Outgoing<'_>) -> Result<WrittenMessage, KafkaError> {
         let mut written = self.write_all(&[message]);
         written.remove(0)
     }
@@ -168,12 +168,12 @@ impl Writer {
             return Error::Refused { doing, what };
         }
         match self.client.client().fatal_error() {
-            Some((code, reason)) => self.heard.explain(doing, format!("{code}: {reason}")),
-            None => self.heard.explain(doing, error),
+            Some((code, reason)) => self.last_failure.explain(doing, format!("{code}: {reason}")),
+            None => self.last_failure.explain(doing, error),
         }
     }
 
-    fn reports(&self) -> Vec<(usize, Result<Written, KafkaError>)> {
+    fn reports(&self) -> Vec<(usize, Result<WrittenMessage, KafkaError>)> {
         let reports = self.client.context().reports.lock();
         reports
             .map(|mut reports| std::mem::take(&mut *reports))

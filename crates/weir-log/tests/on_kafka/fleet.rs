@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use weir_broker::Broker;
 use weir_log::{Brokers, Error, KafkaLog, unix_milliseconds};
-use weir_merge::{Closed, Counts, Ledger, Log, Merge, Occasion, Owner, Settings, Turn};
+use weir_merge::{BucketResult, Counts, Ledger, Log, Merge, Occasion, Owner, OwnerTurn, Settings};
 use weir_state::{AgentId, Bounds, Header, Record, Table};
 
 use crate::support::{Writer, agent, signed};
@@ -177,7 +177,7 @@ impl Fleet {
     }
 
     /// All results. Panics unless they contain each published state exactly once, in its bucket.
-    pub fn check(&mut self) -> Vec<(Closed, Record)> {
+    pub fn check(&mut self) -> Vec<(BucketResult, Record)> {
         let mut log = open(&self.brokers);
         let mut all = Vec::new();
         for partition in 0..self.brokers.partitions {
@@ -195,7 +195,9 @@ impl Fleet {
                 };
                 assert!(results[0].0 >= from, "results are not in order");
                 from = last + 1;
-                let decoded = results.iter().map(|(_, bytes)| Closed::decode(bytes).unwrap());
+                let decoded = results
+                    .iter()
+                    .map(|(_, bytes)| BucketResult::decode(bytes).unwrap());
                 found.extend(decoded);
             }
             assert_eq!(buckets(&found), expected, "partition {partition}");
@@ -212,7 +214,7 @@ fn contents(table: &Table) -> Vec<u8> {
 }
 
 /// The sum of the results of each bucket. A record that is merged twice counts twice.
-fn buckets(results: &[(Closed, Record)]) -> BTreeMap<i64, Vec<u8>> {
+fn buckets(results: &[(BucketResult, Record)]) -> BTreeMap<i64, Vec<u8>> {
     let mut tables: BTreeMap<i64, Table> = BTreeMap::new();
     for (closed, record) in results {
         let table = tables.entry(closed.bucket_start);
@@ -224,8 +226,8 @@ fn buckets(results: &[(Closed, Record)]) -> BTreeMap<i64, Vec<u8>> {
     tables.map(|(bucket, table)| (*bucket, contents(table))).collect()
 }
 
-pub fn late(results: &[(Closed, Record)]) -> usize {
-    let late = |closed: &Closed| matches!(closed.occasion, Occasion::Late { .. });
+pub fn late(results: &[(BucketResult, Record)]) -> usize {
+    let late = |closed: &BucketResult| matches!(closed.occasion, Occasion::Late { .. });
     results.iter().filter(|(closed, _)| late(closed)).count()
 }
 
@@ -275,7 +277,7 @@ const LEFT_OPEN: &str = "a transaction of an earlier owner is still open";
 pub fn turn_until<L: Log<Error = Error>>(
     owner: &mut Owner<L>,
     what: &str,
-    mut is_so: impl FnMut(&Turn, Known) -> bool,
+    mut is_so: impl FnMut(&OwnerTurn, Known) -> bool,
 ) {
     until(what, || match owner.turn() {
         Ok(turn) => is_so(&turn, known(owner.merges())),

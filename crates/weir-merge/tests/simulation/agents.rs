@@ -146,7 +146,7 @@ impl Agent {
         }
     }
 
-    /// What waits, in the format of a later program: to an owner of today it is no record. Returns how many there are.
+    /// Waiting records in the format of a later program: an owner of today cannot read them. Returns their number.
     pub fn send_in_a_later_format(&self, world: &mut World) -> u64 {
         for Waiting { key, bytes } in &self.queue {
             let later = [&[weir_state::VERSION + 1], &bytes[1..]].concat();

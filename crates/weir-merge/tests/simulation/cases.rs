@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_merge::{Closed, Counts, Ledger, Merge, Occasion, partition_of};
+use weir_merge::{BucketResult, Counts, Ledger, Merge, Occasion, partition_of};
 use weir_protocol::Kind;
 use weir_state::Record;
 
@@ -24,7 +24,7 @@ fn counts(fleet: &Fleet, partition: u32) -> Counts {
     merge(fleet, partition).counts()
 }
 
-fn results(fleet: &Fleet, partition: u32) -> Vec<(Closed, Record)> {
+fn results(fleet: &Fleet, partition: u32) -> Vec<(BucketResult, Record)> {
     decoded(&fleet.world.borrow().partitions[partition as usize].results())
 }
 
@@ -195,7 +195,7 @@ fn case_11_a_clock_is_an_hour_off_and_jumps() {
     }
     fleet.seconds(60);
     let fleet = ends_well(fleet);
-    let clock = weir_merge::Reason::NAMES
+    let clock = weir_merge::QuarantineReason::NAMES
         .iter()
         .position(|name| *name == "clock")
         .unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_merge::{Closed, Ledger, Merge, Occasion};
+use weir_merge::{BucketResult, Ledger, Merge, Occasion};
 use weir_state::Record;
 
 use crate::agents::{Truth, Truths};
@@ -38,7 +38,7 @@ pub fn partition(world: &World, truths: &Truths, partition: u32, merge: &Merge) 
 }
 
 /// Buckets close in order, each once.
-fn closed_once(results: &[(Closed, Record)]) {
+fn closed_once(results: &[(BucketResult, Record)]) {
     let mut last = i64::MIN;
     for (closed, _) in results {
         if let (Occasion::Closed { expected, seen }, 0) = (closed.occasion, closed.part) {
@@ -56,7 +56,7 @@ fn closed_once(results: &[(Closed, Record)]) {
     }
 }
 
-fn merged_once(results: &[(Closed, Record)]) {
+fn merged_once(results: &[(BucketResult, Record)]) {
     let records: Vec<&Record> = results.iter().map(|(_, record)| record).collect();
     let names: usize = records.iter().map(|record| names([*record]).len()).sum();
     assert_eq!(
@@ -68,7 +68,7 @@ fn merged_once(results: &[(Closed, Record)]) {
     assert_eq!(all.len(), names, "a record was merged into two buckets");
 }
 
-fn in_its_bucket(results: &[(Closed, Record)], truths: &Truths) {
+fn in_its_bucket(results: &[(BucketResult, Record)], truths: &Truths) {
     let buckets: BTreeMap<&str, i64> = truths
         .values()
         .map(|truth| (truth.name.as_str(), truth.bucket))

@@ -12,7 +12,7 @@ use crate::random::Random;
 #[error("the log does not answer")]
 pub struct Unreachable;
 
-/// How often each fault happens: in one of this many cases; zero for never.
+/// Frequency of each fault: one in this many cases; zero for never.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     pub fetch_fails: u64,

@@ -1,7 +1,7 @@
 //! Records in the form that an agent publishes.
 #![allow(dead_code)]
 
-use weir_merge::{Closed, Message};
+use weir_merge::{BucketResult, Message};
 use weir_protocol::Kind;
 use weir_state::{
     AgentId, Bounds, ExactSum, Facts, Header, Identity, Members, Publication, Record, State, Table,
@@ -108,10 +108,10 @@ pub fn message(offset: u64, seconds: i64, bytes: &[u8]) -> Message {
     }
 }
 
-pub fn decoded(results: &[Vec<u8>]) -> Vec<(Closed, Record)> {
+pub fn decoded(results: &[Vec<u8>]) -> Vec<(BucketResult, Record)> {
     results
         .iter()
-        .map(|bytes| Closed::decode(bytes).expect("a result"))
+        .map(|bytes| BucketResult::decode(bytes).expect("a result"))
         .collect()
 }
 

@@ -9,11 +9,11 @@ use reqwest::Client;
 
 use super::http::{self, PATIENCE};
 use super::{
-    CallFault, Feed, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels, image,
+    CallError, Feed, LabelTags, LookError, PollingSource, Rhythm, TagSource, Work, add_labels, image,
     look_again_and_again,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
-use crate::store::{Description, Place};
+use crate::store::{ContainerPlace, Description};
 
 const BODY_MAX: usize = 64 * 1024 * 1024;
 
@@ -82,9 +82,9 @@ impl Containerd {
         let answer = tokio::time::timeout(PATIENCE, request.send())
             .await
             .map_err(|_| LookError::NoAnswer)??;
-        let failed = |fault| LookError::Call {
+        let failed = |error| LookError::Call {
             method: method.to_owned(),
-            fault,
+            error,
         };
         // An error has no body; its status is in the headers.
         if let Some(status) = answer.headers().get("grpc-status")
@@ -92,18 +92,18 @@ impl Containerd {
         {
             let message = answer.headers().get("grpc-message");
             let message = message.and_then(|text| text.to_str().ok()).unwrap_or_default();
-            return Err(failed(CallFault::Status {
+            return Err(failed(CallError::Status {
                 status: status.clone(),
                 message: message.to_owned(),
             }));
         }
         let body = http::body(answer, BODY_MAX).await?;
         let Some((head, message)) = body.split_at_checked(5) else {
-            return Err(failed(CallFault::Empty));
+            return Err(failed(CallError::Empty));
         };
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
         if head[0] != 0 || message.len() < length {
-            return Err(failed(CallFault::Cut));
+            return Err(failed(CallError::Cut));
         }
         R::decode(&message[..length]).map_err(|error| failed(error.into()))
     }
@@ -136,7 +136,7 @@ impl Containerd {
             label("io.kubernetes.pod.uid"),
             label("io.kubernetes.container.name"),
         );
-        let place = (!pod.is_empty() && !name.is_empty()).then(|| Place {
+        let place = (!pod.is_empty() && !name.is_empty()).then(|| ContainerPlace {
             pod: pod.into(),
             name: name.into(),
             init: false,
@@ -167,7 +167,7 @@ impl TagSource for Containerd {
     }
 }
 
-impl Look for Containerd {
+impl PollingSource for Containerd {
     async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         let client = match &self.client {
             Some(client) => client.clone(),

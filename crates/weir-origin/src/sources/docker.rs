@@ -53,13 +53,13 @@ impl TagSource for Docker {
             let mut failures = 0;
             let mut known = HashMap::new();
             loop {
-                let mut told = false;
-                let Err(end) = self.session(&feed, &mut known, &mut told).await;
+                let mut reported = false;
+                let Err(end) = self.session(&feed, &mut known, &mut reported).await;
                 let End::Failed(error) = end else {
                     return;
                 };
-                failures = if told { 0 } else { failures + 1 };
-                if !feed.tell(SourceEvent::Failed(error)).await {
+                failures = if reported { 0 } else { failures + 1 };
+                if !feed.report(SourceEvent::Failed(error)).await {
                     return;
                 }
                 tokio::time::sleep(backoff(failures)).await;
@@ -127,7 +127,7 @@ impl Docker {
         &self,
         feed: &Feed,
         known: &mut HashMap<String, Description>,
-        told: &mut bool,
+        reported: &mut bool,
     ) -> Result<std::convert::Infallible, End> {
         let client = http::over_socket(&self.socket)?.build()?;
         // Before the list, so that no change in between is missed.
@@ -137,7 +137,7 @@ impl Docker {
             return Err(LookError::EventStatus(events.status()).into());
         }
         self.list(&client, known).await?;
-        tell(feed, known, told).await?;
+        report(feed, known, reported).await?;
         let mut line = Vec::new();
         let mut listed = tokio::time::Instant::now();
         loop {
@@ -152,18 +152,18 @@ impl Docker {
                     };
                     line.extend_from_slice(&chunk);
                     if self.events(&client, known, &mut line).await? {
-                        tell(feed, known, told).await?;
+                        report(feed, known, reported).await?;
                     }
                 }
                 () = wanted => {
                     self.list(&client, known).await?;
                     listed = tokio::time::Instant::now();
-                    tell(feed, known, told).await?;
+                    report(feed, known, reported).await?;
                 }
                 () = tokio::time::sleep_until(listed + RELIST) => {
                     self.list(&client, known).await?;
                     listed = tokio::time::Instant::now();
-                    tell(feed, known, told).await?;
+                    report(feed, known, reported).await?;
                 }
             }
         }
@@ -290,10 +290,10 @@ impl Docker {
     }
 }
 
-async fn tell(feed: &Feed, known: &HashMap<String, Description>, told: &mut bool) -> Result<(), End> {
-    *told = true;
+async fn report(feed: &Feed, known: &HashMap<String, Description>, reported: &mut bool) -> Result<(), End> {
+    *reported = true;
     let event = SourceEvent::Knows(known.values().cloned().collect());
-    if feed.tell(event).await {
+    if feed.report(event).await {
         Ok(())
     } else {
         Err(End::Agent)

@@ -48,10 +48,10 @@ impl TagSource for Environment {
                 place: None,
             };
             // The environment never changes, so one report is enough.
-            let mut told = feed.tell(SourceEvent::Knows(vec![known.clone()])).await;
-            while told {
+            let mut reported = feed.report(SourceEvent::Knows(vec![known.clone()])).await;
+            while reported {
                 feed.wanted().await;
-                told = feed.tell(SourceEvent::Knows(vec![known.clone()])).await;
+                reported = feed.report(SourceEvent::Knows(vec![known.clone()])).await;
             }
         })
     }

@@ -26,8 +26,8 @@ pub enum LookError {
         #[source]
         error: serde_json::Error,
     },
-    #[error("{method}: {fault}")]
-    Call { method: String, fault: CallFault },
+    #[error("{method}: {error}")]
+    Call { method: String, error: CallError },
     #[error("an event has no end")]
     EventTooLong,
     #[error("it answers {0} to a request for events")]
@@ -44,11 +44,11 @@ pub enum LookError {
     /// The file at the source's place is invalid. The text has line and column.
     #[error(transparent)]
     Content(#[from] serde_json::Error),
-    #[error("labels: line {line}: {fault}")]
-    Label { line: usize, fault: LabelFault },
+    #[error("labels: line {line}: {error}")]
+    Label { line: usize, error: LabelError },
     /// A file that the source needs.
-    #[error("{}: {fault}", path.display())]
-    File { path: PathBuf, fault: FileFault },
+    #[error("{}: {error}", path.display())]
+    File { path: PathBuf, error: FileError },
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
@@ -64,7 +64,7 @@ impl LookError {
 
 /// Result of a gRPC call.
 #[derive(Debug, thiserror::Error)]
-pub enum CallFault {
+pub enum CallError {
     #[error("gRPC status {status:?} {message}")]
     Status {
         status: reqwest::header::HeaderValue,
@@ -79,7 +79,7 @@ pub enum CallFault {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum LabelFault {
+pub enum LabelError {
     #[error("no '='")]
     NoValue,
     #[error(transparent)]
@@ -87,7 +87,7 @@ pub enum LabelFault {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum FileFault {
+pub enum FileError {
     #[error(transparent)]
     Read(#[from] io::Error),
     #[error("too long")]
@@ -105,12 +105,12 @@ pub enum FileFault {
     Tls(#[from] rustls::Error),
 }
 
-impl FileFault {
+impl FileError {
     /// The same error with the path.
     pub fn of(self, path: impl Into<PathBuf>) -> LookError {
         LookError::File {
             path: path.into(),
-            fault: self,
+            error: self,
         }
     }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 
-use super::{Feed, Look, LookError, Rhythm, TagSource, Work, look_again_and_again};
+use super::{Feed, LookError, PollingSource, Rhythm, TagSource, Work, look_again_and_again};
 use crate::entity::{Cardinality, Entity, TagSet};
-use crate::store::{Description, Place};
+use crate::store::{ContainerPlace, Description};
 
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
@@ -49,7 +49,7 @@ impl TagSource for File {
     }
 }
 
-impl Look for File {
+impl PollingSource for File {
     async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         let data = std::fs::metadata(&self.path)?;
         let stamp = (data.modified().ok(), data.len());
@@ -106,21 +106,21 @@ pub fn parse(text: &str) -> Result<Vec<Description>, LookError> {
     Ok(containers.chain(pods).chain(unknown).map(describe).collect())
 }
 
-fn describe((entity, told): (Entity, Tags)) -> Description {
+fn describe((entity, entry): (Entity, Tags)) -> Description {
     let mut tags = TagSet::default();
     for (level, list) in [
-        (Cardinality::Low, &told.low),
-        (Cardinality::Orchestrator, &told.orchestrator),
-        (Cardinality::High, &told.high),
+        (Cardinality::Low, &entry.low),
+        (Cardinality::Orchestrator, &entry.orchestrator),
+        (Cardinality::High, &entry.high),
     ] {
         for tag in list {
             tags.add_tag(level, tag);
         }
     }
-    let place = told.pod.zip(told.name).map(|(pod, name)| Place {
+    let place = entry.pod.zip(entry.name).map(|(pod, name)| ContainerPlace {
         pod: pod.into(),
         name: name.into(),
-        init: told.init,
+        init: entry.init,
     });
     Description { entity, tags, place }
 }

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use super::error::{FileFault, LookError};
+use super::error::{FileError, LookError};
 
 /// Timeout for the start of an answer and for each pause in it.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,22 +47,22 @@ type Chain = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 impl Identity<'_> {
     fn read(self) -> Result<Chain, LookError> {
-        let chain = certificates(self.certificate).map_err(|fault| fault.of(self.certificate))?;
+        let chain = certificates(self.certificate).map_err(|error| error.of(self.certificate))?;
         let key = PrivateKeyDer::from_pem_file(self.key);
-        let key = key.map_err(|error| FileFault::NoKey(error).of(self.key))?;
+        let key = key.map_err(|error| FileError::NoKey(error).of(self.key))?;
         Ok((chain, key))
     }
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileFault> {
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let found = CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>()?;
     if found.is_empty() {
-        return Err(FileFault::NoCertificate);
+        return Err(FileError::NoCertificate);
     }
     Ok(found)
 }
 
-fn authorities(path: &Path) -> Result<RootCertStore, FileFault> {
+fn authorities(path: &Path) -> Result<RootCertStore, FileError> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(path)? {
         store.add(certificate)?;
@@ -75,7 +75,7 @@ fn authorities(path: &Path) -> Result<RootCertStore, FileFault> {
 pub enum Roots<'a> {
     /// TLS is not used.
     None,
-    /// Those in a PEM file, or the system's if it does not exist.
+    /// The authorities in a PEM file, or the system's if it does not exist.
     File(&'a Path),
     /// Any certificate.
     Anybody,
@@ -86,7 +86,7 @@ fn tls(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<ClientConfig,
     let builder =
         ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
     let store = match roots {
-        Roots::File(path) if path.exists() => authorities(path).map_err(|fault| fault.of(path))?,
+        Roots::File(path) if path.exists() => authorities(path).map_err(|error| error.of(path))?,
         Roots::File(_) => {
             let mut store = RootCertStore::empty();
             store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -107,7 +107,7 @@ fn tls(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<ClientConfig,
             let (chain, key) = identity.read()?;
             builder
                 .with_client_auth_cert(chain, key)
-                .map_err(|error| FileFault::Tls(error).of(identity.key))
+                .map_err(|error| FileError::Tls(error).of(identity.key))
         }
     }
 }

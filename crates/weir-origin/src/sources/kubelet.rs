@@ -10,11 +10,11 @@ use serde::Deserialize;
 
 use super::http::{self, Identity, PATIENCE, Roots};
 use super::{
-    Feed, FileFault, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels, image,
+    Feed, FileError, LabelTags, LookError, PollingSource, Rhythm, TagSource, Work, add_labels, image,
     look_again_and_again,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
-use crate::store::{Description, Place};
+use crate::store::{ContainerPlace, Description};
 
 const BODY_MAX: usize = 128 * 1024 * 1024;
 
@@ -66,7 +66,7 @@ impl TagSource for Kubelet {
     }
 }
 
-impl Look for Kubelet {
+impl PollingSource for Kubelet {
     async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         let settings = &self.settings;
         let client = match &self.client {
@@ -88,9 +88,9 @@ impl Look for Kubelet {
         // Read each time, because the token is rotated.
         match std::fs::read_to_string(&settings.token_file) {
             Ok(token) if token.len() <= TOKEN_BYTES_MAX => request = request.bearer_auth(token.trim()),
-            Ok(_) => return Err(FileFault::LongToken.of(&settings.token_file)),
+            Ok(_) => return Err(FileError::LongToken.of(&settings.token_file)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(FileFault::Read(error).of(&settings.token_file)),
+            Err(error) => return Err(FileError::Read(error).of(&settings.token_file)),
         }
         let answer = match tokio::time::timeout(PATIENCE, request.send()).await {
             Ok(Ok(answer)) => answer,
@@ -250,7 +250,7 @@ fn describe(pod: Pod, pod_labels: &LabelTags, known: &mut Vec<Description>) {
             known.push(Description {
                 entity: Entity::Container(id.into()),
                 tags,
-                place: Some(Place {
+                place: Some(ContainerPlace {
                     pod: uid.clone(),
                     name: container.name.as_str().into(),
                     init,

@@ -25,7 +25,7 @@ mod podinfo;
 pub use containerd::Containerd;
 pub use docker::Docker;
 pub use environment::Environment;
-pub use error::{CallFault, FileFault, LabelFault, LookError};
+pub use error::{CallError, FileError, LabelError, LookError};
 pub use file::{File, parse as parse_file};
 #[cfg(feature = "fuzzing")]
 pub(crate) use kubelet::described as kubelet_described;
@@ -55,7 +55,7 @@ pub trait TagSource: Send {
 /// A report of a source.
 #[derive(Debug)]
 pub enum SourceEvent {
-    /// Everything that it knows now.
+    /// All its current entries.
     Knows(Vec<Description>),
     /// It could not look. Its last report stays valid.
     Failed(LookError),
@@ -78,7 +78,7 @@ impl Feed {
     }
 
     /// Sends a report. Returns false if the agent no longer listens.
-    pub async fn tell(&self, event: SourceEvent) -> bool {
+    pub async fn report(&self, event: SourceEvent) -> bool {
         let mut message = Message::Source(self.source, event);
         loop {
             match self.inbox.try_send(message) {
@@ -97,11 +97,11 @@ impl Feed {
 }
 
 /// A source that polls.
-trait Look: Send + 'static {
+trait PollingSource: Send + 'static {
     fn look(&mut self) -> impl Future<Output = Result<Vec<Description>, LookError>> + Send;
 }
 
-/// How often a [`Look`] polls.
+/// Interval between the polls of a [`PollingSource`].
 #[derive(Clone, Copy, Debug)]
 struct Rhythm {
     every: Duration,
@@ -112,7 +112,7 @@ struct Rhythm {
 /// Maximum pause after repeated errors.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-async fn look_again_and_again(mut source: impl Look, rhythm: Rhythm, feed: Feed) {
+async fn look_again_and_again(mut source: impl PollingSource, rhythm: Rhythm, feed: Feed) {
     let mut failures = 0u32;
     loop {
         let event = match source.look().await {
@@ -125,7 +125,7 @@ async fn look_again_and_again(mut source: impl Look, rhythm: Rhythm, feed: Feed)
                 SourceEvent::Failed(error)
             }
         };
-        if !feed.tell(event).await {
+        if !feed.report(event).await {
             return;
         }
         let pause = if failures == 0 {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    Feed, FileFault, LabelFault, LabelTags, Look, LookError, Rhythm, TagSource, Work, add_labels,
+    Feed, FileError, LabelError, LabelTags, LookError, PollingSource, Rhythm, TagSource, Work, add_labels,
     look_again_and_again,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
@@ -50,7 +50,7 @@ impl TagSource for PodInfo {
     }
 }
 
-impl Look for PodInfo {
+impl PollingSource for PodInfo {
     async fn look(&mut self) -> Result<Vec<Description>, LookError> {
         if !self.directory.is_dir() {
             return Err(LookError::NoDirectory);
@@ -95,11 +95,11 @@ impl Look for PodInfo {
 /// Empty without such a file: the author of a volume chooses its files.
 fn read(path: &Path) -> Result<String, LookError> {
     match std::fs::metadata(path) {
-        Ok(data) if data.len() > FILE_BYTES_MAX => return Err(FileFault::TooLong.of(path)),
+        Ok(data) if data.len() > FILE_BYTES_MAX => return Err(FileError::TooLong.of(path)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
         _ => {}
     }
-    std::fs::read_to_string(path).map_err(|error| FileFault::Read(error).of(path))
+    std::fs::read_to_string(path).map_err(|error| FileError::Read(error).of(path))
 }
 
 /// Lines of `key="value"`. The value is quoted as a Go string, which for the characters of labels equals a JSON string.
@@ -107,11 +107,11 @@ fn pairs(text: &str) -> Result<BTreeMap<String, String>, LookError> {
     let lines = text.lines().zip(1..);
     lines
         .filter(|(line, _)| !line.trim().is_empty())
-        .map(|(text, line)| pair(text).map_err(|fault| LookError::Label { line, fault }))
+        .map(|(text, line)| pair(text).map_err(|error| LookError::Label { line, error }))
         .collect()
 }
 
-fn pair(line: &str) -> Result<(String, String), LabelFault> {
-    let (key, value) = line.split_once('=').ok_or(LabelFault::NoValue)?;
+fn pair(line: &str) -> Result<(String, String), LabelError> {
+    let (key, value) = line.split_once('=').ok_or(LabelError::NoValue)?;
     Ok((key.to_owned(), serde_json::from_str(value)?))
 }

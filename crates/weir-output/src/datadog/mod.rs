@@ -22,16 +22,16 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer, HeaderError, RequestError};
-use crate::probe::{Destination, Way};
+use crate::probe::{Destination, Route};
 use crate::settings::{DatadogSettings, Secret, Start};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const KEY: HeaderName = HeaderName::from_static("dd-api-key");
 /// The version of the protobuf definitions that payloads follow.
 const PAYLOAD_VERSION: &str = "5.0.215";
-/// Where a key is asked about.
+/// URL that checks a key.
 const VALIDATION_PATH: &str = "/api/v1/validate";
-/// How often a key is asked about.
+/// Interval between checks of a key.
 const VALIDATION_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Starts the output on the current tokio runtime. Fails with a sentence that names the setting or the path.
@@ -71,7 +71,7 @@ pub fn start(
     let host_tags = surroundings.host_tags.to_vec();
     let presence = Presence::new(settings, surroundings.clock.clone(), host_tags);
     let encoder = Box::new(DatadogEncoder::new(settings, expansion).with_presence(presence));
-    // The intake takes points in any order, so what is new goes first.
+    // The intake takes points in any order, so the newest go first.
     let started = Delivery::start(
         name,
         &settings.delivery,
@@ -111,7 +111,7 @@ impl Start for DatadogSettings {
             let value = http::secret_header(key.expose().trim()).map_err(|_| HeaderError::Key(setting))?;
             Ok(Destination {
                 label: format!("{} key {}", http::shown_url(base), key.redacted()),
-                way: Way::Http {
+                way: Route::Http {
                     url: format!("{base}{VALIDATION_PATH}"),
                     headers: HeaderMap::from_iter([(KEY, value)]),
                     delivery: Box::new(self.delivery.clone()),

@@ -125,7 +125,7 @@ fn shown(identity: &[u8], name: u32, tag: u32) -> String {
     format!("{text} [{}]", tags.join(", "))
 }
 
-/// Where the elements of the first array of a JSON text lie, and where its end does.
+/// Positions of the elements of the first array of a JSON text, and of its end.
 fn elements(json: &[u8]) -> Option<(Vec<Range<usize>>, usize)> {
     let mut found = Vec::new();
     // Brackets that are open inside the array, and where the element in hand began.

@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use crate::delivery::Clock;
 use crate::settings::DatadogSettings;
 
-/// How often the agent reports that it runs; less often with wider buckets.
+/// Interval at which the agent reports that it runs; longer with wider buckets.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How often the host is described.
+/// Interval between descriptions of the host.
 const METADATA: Duration = Duration::from_secs(1800);
 
 /// The due reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct DueReports {
     pub heartbeat: bool,
     /// With the first heartbeat.
     pub started: bool,
@@ -45,11 +45,11 @@ impl Presence {
     }
 
     /// Asked once at the end of a flush.
-    pub fn due(&mut self) -> Due {
+    pub fn due(&mut self) -> DueReports {
         let now = self.clock.now();
         let is_due = |every: &mut Option<Every>| every.as_mut().is_some_and(|every| every.is_due(now));
         let heartbeat = is_due(&mut self.heartbeat);
-        Due {
+        DueReports {
             heartbeat,
             started: heartbeat && !std::mem::replace(&mut self.has_started, true),
             metadata: is_due(&mut self.metadata),

@@ -6,7 +6,7 @@ use weir_sketch::Sketch;
 
 use crate::protobuf;
 
-/// How a point's value is to be read.
+/// The meaning of a point's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointKind {
     Rate,
@@ -35,7 +35,7 @@ impl PointKind {
     }
 }
 
-/// Where a metric came from, in the intake's numbers.
+/// Origin of a metric, in the intake's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Aggregated by the agent.

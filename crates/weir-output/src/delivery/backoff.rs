@@ -1,4 +1,4 @@
-//! How long to leave a failing endpoint alone.
+//! The wait before the next attempt at a failing endpoint.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Backoff {
         }
     }
 
-    /// After a failure: how long to wait, at least what the backend asked for.
+    /// After a failure: the time to wait, at least as long as the backend asked for.
     pub fn failed(&mut self, retry_after: Option<Duration>) -> Duration {
         self.errors = (self.errors + 1).min(ERRORS_MAX);
         let full = (self.base.as_secs_f64() * 2f64.powi(self.errors as i32)).min(self.max.as_secs_f64());

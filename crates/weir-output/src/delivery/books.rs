@@ -174,7 +174,7 @@ pub(super) struct EndpointBooks {
     pub failing: bool,
     pub since: i64,
     pub last_error: Option<LastError>,
-    /// The error is a refusal of what was sent, and no failure.
+    /// The error is a refusal of the payload, not a failure.
     pub is_refusal: bool,
     pub retry_at: Option<Duration>,
 }
@@ -188,11 +188,11 @@ impl EndpointBooks {
 
     /// Called when a payload was delivered completely: a failure is over; a refusal is shown for a while, because another may follow.
     pub fn forget_error(&mut self, now: i64) {
-        let told = if self.is_refusal { REFUSAL_SHOWN } else { 0 };
+        let shown_for = if self.is_refusal { REFUSAL_SHOWN } else { 0 };
         if self
             .last_error
             .as_ref()
-            .is_some_and(|error| now >= error.at + told)
+            .is_some_and(|error| now >= error.at + shown_for)
         {
             self.last_error = None;
         }

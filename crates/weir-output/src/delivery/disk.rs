@@ -15,11 +15,11 @@ use bytes::Bytes;
 
 use super::books::Items;
 use super::payload::Payload;
-use super::record::{self, ACK, Ack, BODY_MAX, RECORD_HEAD, Record, SEGMENT_HEAD, State, head};
+use super::record::{self, ACK, Ack, BODY_MAX, RECORD_HEAD, Record, RecordState, SEGMENT_HEAD, head};
 
 /// Segments are cut at this size; the queue's bound is kept by dropping whole segments.
 const SEGMENT_BYTES: u64 = 8 << 20;
-/// Where a payload lies on disk.
+/// Position of a payload on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordId {
     segment: u64,
@@ -37,7 +37,7 @@ struct Segment {
     cold: usize,
     not_done: usize,
     acks: Option<File>,
-    /// That a record is damaged has been said.
+    /// A damaged record was logged already.
     is_reported: bool,
 }
 
@@ -58,7 +58,7 @@ impl Segment {
 
 /// The result of opening.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct OpenedQueue {
     /// Undelivered records of earlier processes.
     pub restored: Items,
     /// Bytes truncated from the ends of files: a record that was being written when the process died, and was never acknowledged.
@@ -106,7 +106,7 @@ fn segment_bytes(bytes_max: u64) -> u64 {
 
 impl DiskQueue {
     /// Opens or creates the queue. Fails with a sentence that names the path.
-    pub fn open(directory: &Path, bytes_max: u64, age_max: i64) -> io::Result<(Self, Found)> {
+    pub fn open(directory: &Path, bytes_max: u64, age_max: i64) -> io::Result<(Self, OpenedQueue)> {
         let named = |error: io::Error, path: &Path| {
             io::Error::new(error.kind(), format!("disk queue {}: {error}", path.display()))
         };
@@ -139,7 +139,7 @@ impl DiskQueue {
             cold: Items::default(),
             _lock: lock,
         };
-        let mut found = Found::default();
+        let mut found = OpenedQueue::default();
         let mut numbers = Vec::new();
         for entry in std::fs::read_dir(directory).map_err(|e| named(e, directory))? {
             let name = entry?.file_name();
@@ -190,7 +190,7 @@ impl DiskQueue {
             segment
                 .records
                 .iter()
-                .filter(|r| r.state == State::Cold)
+                .filter(|r| r.state == RecordState::Cold)
                 .map(|r| i64::from(r.created))
                 .min()
         };
@@ -261,7 +261,7 @@ impl DiskQueue {
             count: payload.count,
             route: payload.route,
             class: payload.class,
-            state: State::Hot,
+            state: RecordState::Hot,
         };
         // One write call: a process killed in between leaves a torn record, never two halves of different ones.
         let mut bytes = Vec::with_capacity(size as usize);
@@ -297,7 +297,7 @@ impl DiskQueue {
         }
     }
 
-    /// Asks the system to put what was appended on the medium.
+    /// Asks the system to synchronise the appended bytes.
     pub fn sync(&mut self) -> io::Result<()> {
         self.writer.as_ref().map_or(Ok(()), |(_, file)| file.sync_data())
     }
@@ -307,11 +307,11 @@ impl DiskQueue {
         let Some((segment, record)) = self.record(id) else {
             return false;
         };
-        if record.state != State::Hot {
+        if record.state != RecordState::Hot {
             return false;
         }
         let items = record.items();
-        segment.records[id.index as usize].state = State::Cold;
+        segment.records[id.index as usize].state = RecordState::Cold;
         segment.cold += 1;
         self.cold += items;
         true
@@ -323,11 +323,11 @@ impl DiskQueue {
         let Some((segment, record)) = self.record(id) else {
             return Ok(());
         };
-        if record.state == State::Done {
+        if record.state == RecordState::Done {
             return Ok(());
         }
-        let (items, cold) = (record.items(), record.state == State::Cold);
-        segment.records[id.index as usize].state = State::Done;
+        let (items, cold) = (record.items(), record.state == RecordState::Cold);
+        segment.records[id.index as usize].state = RecordState::Done;
         segment.not_done -= 1;
         segment.cold -= usize::from(cold);
         let finished = segment.not_done == 0;
@@ -375,7 +375,7 @@ impl DiskQueue {
         let Some((&number, segment)) = found else {
             return Next::Empty;
         };
-        let is_cold = |record: &Record| record.state == State::Cold;
+        let is_cold = |record: &Record| record.state == RecordState::Cold;
         let index = if newest_first {
             segment.records.iter().rposition(is_cold)
         } else {
@@ -395,7 +395,7 @@ impl DiskQueue {
         match self.read(number, &record) {
             Ok(body) => {
                 let segment = self.segments.get_mut(&number).expect("found above");
-                segment.records[index].state = State::Hot;
+                segment.records[index].state = RecordState::Hot;
                 segment.cold -= 1;
                 self.cold -= record.items();
                 let Record {
@@ -458,7 +458,7 @@ impl DiskQueue {
         file.read_exact_at(&mut bytes, u64::from(record.offset))?;
         let bytes = Bytes::from(bytes);
         let body = bytes.slice(RECORD_HEAD..);
-        // The head is compared as a whole with what it was when written or scanned, both checksums included.
+        // The whole head is compared with the written or scanned one, both checksums included.
         let body_checksum = &bytes[RECORD_HEAD - 8..RECORD_HEAD - 4];
         if crc32fast::hash(&body).to_le_bytes() != body_checksum
             || head(number, record, &body)[..] != bytes[..RECORD_HEAD]
@@ -498,7 +498,7 @@ impl DiskQueue {
         }
     }
 
-    /// Removes a segment's files; returns what was waiting in it on disk alone.
+    /// Removes a segment's files; returns the items that waited in it on disk alone.
     fn remove_segment(&mut self, number: u64) -> Items {
         if self
             .writer
@@ -516,7 +516,7 @@ impl DiskQueue {
         let waiting: Items = segment
             .records
             .iter()
-            .filter(|r| r.state == State::Cold)
+            .filter(|r| r.state == RecordState::Cold)
             .map(Record::items)
             .sum();
         self.cold -= waiting;
@@ -528,7 +528,7 @@ impl DiskQueue {
     }
 
     /// Takes up a segment that an earlier process left.
-    fn load(&mut self, number: u64, found: &mut Found) -> io::Result<()> {
+    fn load(&mut self, number: u64, found: &mut OpenedQueue) -> io::Result<()> {
         let path = self.path(number, "q");
         let file = OpenOptions::new().read(true).write(true).open(&path)?;
         let length = file.metadata()?.len();
@@ -554,7 +554,7 @@ impl DiskQueue {
         segment.records = scan.records;
         let created = segment.records.iter().map(|record| i64::from(record.created));
         segment.newest = created.max().unwrap_or(i64::MIN);
-        let waiting = segment.records.iter().filter(|r| r.state == State::Cold);
+        let waiting = segment.records.iter().filter(|r| r.state == RecordState::Cold);
         segment.cold = waiting.clone().count();
         segment.not_done = segment.cold;
         self.cold += waiting.map(Record::items).sum();
@@ -572,7 +572,7 @@ impl DiskQueue {
     }
 
     /// Counts what could not be read, once: the next start finds a note of it.
-    fn count_gaps(&mut self, number: u64, gaps: &[(u32, u64)], found: &mut Found) {
+    fn count_gaps(&mut self, number: u64, gaps: &[(u32, u64)], found: &mut OpenedQueue) {
         let bytes: u64 = gaps.iter().map(|(_, bytes)| bytes).sum();
         if bytes == 0 {
             return;
@@ -604,7 +604,7 @@ impl DiskQueue {
 }
 
 /// Not ours, of another version, or torn at birth; a file that holds data is moved aside rather than deleted.
-fn set_aside(path: &Path, length: u64, found: &mut Found) -> io::Result<()> {
+fn set_aside(path: &Path, length: u64, found: &mut OpenedQueue) -> io::Result<()> {
     if length <= SEGMENT_HEAD {
         found.torn_bytes += length;
         return std::fs::remove_file(path);
@@ -651,7 +651,7 @@ mod tests {
         }
     }
 
-    fn open(directory: &Path, bytes_max: u64, age_max: i64) -> (DiskQueue, Found) {
+    fn open(directory: &Path, bytes_max: u64, age_max: i64) -> (DiskQueue, OpenedQueue) {
         DiskQueue::open(directory, bytes_max, age_max).unwrap()
     }
 
@@ -688,7 +688,7 @@ mod tests {
     fn what_was_appended_is_there_after_a_restart_until_acknowledged() {
         let directory = tempfile::tempdir().unwrap();
         let (mut queue, found) = open(directory.path(), 1 << 20, 0);
-        assert_eq!(found, Found::default());
+        assert_eq!(found, OpenedQueue::default());
         let ids: Vec<RecordId> = (0..10).map(|n| append(&mut queue, &payload(n, 100))).collect();
         queue.acknowledge(ids[3]).unwrap();
         queue.acknowledge(ids[3]).unwrap();
@@ -700,12 +700,12 @@ mod tests {
         let (mut queue, found) = open(directory.path(), 1 << 20, 0);
         assert_eq!(
             found,
-            Found {
+            OpenedQueue {
                 restored: Items {
                     points: 42,
                     ..Items::default()
                 },
-                ..Found::default()
+                ..OpenedQueue::default()
             }
         );
         assert_eq!(queue.oldest_cold(), Some(NOW));
@@ -934,7 +934,7 @@ mod tests {
         let points = (1..24).filter(|n| ![11, 15].contains(n)).sum();
         assert_eq!(
             found,
-            Found {
+            OpenedQueue {
                 restored: Items {
                     points,
                     ..Items::default()

@@ -1,4 +1,4 @@
-//! Delivering one payload: in one request, or, where the receiver refuses what is in it, in parts, until the series is found
+//! Delivering one payload: in one request, or, if the receiver refuses its content, in parts, until the series is found
 //! for which it does. The rest is delivered, and the series is remembered so that it is left out when it comes again.
 
 use std::collections::HashMap;
@@ -18,14 +18,14 @@ const SEARCHED_FOR: u32 = 4;
 
 /// The series that an endpoint's receiver has refused.
 #[derive(Default)]
-pub struct Refused {
+pub struct RefusedSeries {
     known: HashMap<u128, (Duration, String)>,
     /// Not one series of a refused payload was accepted: the refusal is not about series, and dividing payloads is useless
     /// until something is delivered.
     all: bool,
 }
 
-impl Refused {
+impl RefusedSeries {
     pub fn count(&self) -> u64 {
         self.known.len() as u64
     }
@@ -43,7 +43,7 @@ impl Refused {
 pub async fn deliver(
     shared: Arc<Shared>,
     transport: Arc<dyn Transport>,
-    refused: Arc<Mutex<Refused>>,
+    refused: Arc<Mutex<RefusedSeries>>,
     payload: Payload,
 ) -> (Payload, Outcome) {
     let outcome = match attempt(&shared, &*transport, payload.clone()).await {
@@ -76,7 +76,7 @@ async fn attempt(shared: &Shared, transport: &dyn Transport, payload: Payload) -
 struct Division<'a> {
     shared: &'a Shared,
     transport: &'a dyn Transport,
-    refused: &'a Mutex<Refused>,
+    refused: &'a Mutex<RefusedSeries>,
     payload: &'a Payload,
     parts: Arc<dyn Parts>,
     /// Series in the payload.
@@ -107,7 +107,7 @@ impl<'a> Division<'a> {
     async fn new(
         shared: &'a Shared,
         transport: &'a Arc<dyn Transport>,
-        refused: &'a Mutex<Refused>,
+        refused: &'a Mutex<RefusedSeries>,
         payload: &'a Payload,
     ) -> Option<Division<'a>> {
         if lock(refused).all {

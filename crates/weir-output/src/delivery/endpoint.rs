@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::divide::{self, Refused};
+use super::divide::{self, RefusedSeries};
 use super::{
     Backoff, EndpointBooks, LOG_INTERVAL, LastError, Outcome, Payload, RETRY_AFTER_MAX, Release, Shared,
     Stage, Transport, seed,
@@ -94,7 +94,7 @@ struct Endpoint {
     transport: Arc<dyn Transport>,
     backoff: Backoff,
     under_way: JoinSet<(Payload, Outcome)>,
-    refused: Arc<std::sync::Mutex<Refused>>,
+    refused: Arc<std::sync::Mutex<RefusedSeries>>,
     blocked_until: Option<Duration>,
     /// After failures one request at a time, until one succeeds: a backend that comes back is not trampled.
     probing: bool,

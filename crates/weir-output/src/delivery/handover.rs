@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use super::endpoint::reached;
 use super::queue::Queue;
-use super::{Delivery, Encode, Items, Place, Release, Shared, Stage, lock};
+use super::{Delivery, Encode, EndpointIdentity, Items, Release, Shared, Stage, lock};
 
-/// How long requests that are under way may take before they are given up, to be sent again by the new output.
+/// Time limit for open requests. After it they are cancelled, and the new output sends them again.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
 
 /// Longer than any task needs to end; a disk that hangs takes that long.
@@ -52,7 +52,7 @@ impl Delivery {
             .any(|place| place.disk.as_deref() == Some(path))
     }
 
-    /// Encodes what was handed over, and returns the encoder if another one shall continue its state.
+    /// Encodes received batches, and returns the encoder if another one continues its state.
     async fn end_encoding(&self, has_heir: bool) -> Option<Box<dyn Encode>> {
         let shared = &self.shared;
         shared.has_heir.fetch_or(has_heir, Ordering::AcqRel);
@@ -159,9 +159,9 @@ impl Shared {
     }
 }
 
-/// Which new endpoint takes over which old one: the one of the same place, or, if one key of a URL was removed and one added, that.
-fn pairs(new: &[Place], old: &[Place]) -> Vec<(usize, usize)> {
-    let same = |place: &Place, other: &Place| place.directory == other.directory;
+/// The assignment of old endpoints to new ones: the one of the same place, or, if one key of a URL was removed and one added, that.
+fn pairs(new: &[EndpointIdentity], old: &[EndpointIdentity]) -> Vec<(usize, usize)> {
+    let same = |place: &EndpointIdentity, other: &EndpointIdentity| place.directory == other.directory;
     let mut found: Vec<(usize, usize)> = Vec::new();
     for (index, place) in new.iter().enumerate() {
         if let Some(before) = old.iter().position(|other| same(place, other)) {
@@ -169,10 +169,10 @@ fn pairs(new: &[Place], old: &[Place]) -> Vec<(usize, usize)> {
             continue;
         }
         let Some(family) = &place.family else { continue };
-        let is_new = |other: &&Place| {
+        let is_new = |other: &&EndpointIdentity| {
             other.family.as_ref() == Some(family) && !old.iter().any(|before| same(other, before))
         };
-        let is_gone = |(_, other): &(usize, &Place)| {
+        let is_gone = |(_, other): &(usize, &EndpointIdentity)| {
             other.family.as_ref() == Some(family) && !new.iter().any(|after| same(other, after))
         };
         let mut gone = old.iter().enumerate().filter(is_gone);
@@ -189,8 +189,8 @@ fn pairs(new: &[Place], old: &[Place]) -> Vec<(usize, usize)> {
 mod tests {
     use super::*;
 
-    fn place(url: &str, key: &str) -> Place {
-        Place {
+    fn place(url: &str, key: &str) -> EndpointIdentity {
+        EndpointIdentity {
             directory: format!("{url}-{key}"),
             family: Some(url.to_owned()),
             disk: None,
@@ -200,14 +200,15 @@ mod tests {
     #[test]
     fn a_key_goes_on_with_the_one_it_replaces_and_nobody_elses() {
         let old = [place("a", "1"), place("a", "2"), place("b", "1")];
-        let check = |new: &[Place], expected: &[(usize, usize)]| assert_eq!(pairs(new, &old), expected);
+        let check =
+            |new: &[EndpointIdentity], expected: &[(usize, usize)]| assert_eq!(pairs(new, &old), expected);
         check(&[place("b", "1"), place("a", "1")], &[(0, 2), (1, 0)]);
         check(&[place("a", "1"), place("a", "3")], &[(0, 0), (1, 1)]);
         // Whose predecessor it was cannot be known.
         check(&[place("a", "3")], &[]);
         check(&[place("a", "1"), place("a", "3"), place("a", "4")], &[(0, 0)]);
         check(&[place("c", "1")], &[]);
-        let keyless = Place {
+        let keyless = EndpointIdentity {
             family: None,
             ..place("b", "2")
         };

@@ -12,7 +12,7 @@ use super::{Delivery, Stage, lock};
 
 /// Batches an output may be behind with encoding, about one megabyte each.
 const INBOX_BATCHES: usize = 16;
-/// How long a flush waits for an output that is behind before its batch is dropped.
+/// Time that a flush waits for an output that is behind before it drops the batch.
 const SUBMIT_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! An output stops delivering while another process takes over what it holds, and continues if that fails.
+//! An output stops delivering while another process takes over its queue and state, and continues if that fails.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::books::Class;
-use super::{Delivery, DiskQueue, Payload, Saved};
+use super::{Delivery, DiskQueue, OutputState, Payload};
 
-/// How long an encoder may take to give its state.
+/// Time limit for an encoder to return its state.
 const ENCODER_MAX: Duration = Duration::from_secs(5);
 
 /// Payloads that wait for one endpoint, only in memory.
@@ -83,7 +83,7 @@ impl Delivery {
 
     /// During a hold: encodes the batches that were handed over, and returns the cumulative state, if there is one, and payloads that are
     /// only in memory. The output can resume afterwards.
-    pub async fn leave(&self) -> (Option<Saved>, Vec<SavedQueue>) {
+    pub async fn leave(&self) -> (Option<OutputState>, Vec<SavedQueue>) {
         let shared = &self.shared;
         self.ask_encoder().await;
         let mut queues = Vec::new();
@@ -104,7 +104,7 @@ impl Delivery {
     }
 
     /// The output's current sums, if it has any. Open payloads end.
-    pub async fn sums(&self) -> Option<Saved> {
+    pub async fn sums(&self) -> Option<OutputState> {
         if !self.keeps_state() {
             return None;
         }

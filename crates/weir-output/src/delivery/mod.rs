@@ -46,22 +46,22 @@ pub use backoff::{Backoff, RETRY_AFTER_MAX, http_date, retry_after, seed};
 use books::EndpointBooks;
 pub use books::{Class, Dropped, Items, Reason};
 pub use clock::{Clock, Driver};
-pub use disk::{DiskQueue, Evicted, Found, Next, RecordId};
+pub use disk::{DiskQueue, Evicted, Next, OpenedQueue, RecordId};
 pub use encode::{Counter, Draft, Encode, Encoded};
 use inbox::Inbox;
 pub use leave::SavedQueue;
 pub use payload::Payload;
 pub use queue::{Lying, Order, Queue};
-pub use saved::{RestoreFault, Saved, SavedStates};
+pub use saved::{OutputState, RestoreError, SavedStates};
 pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
-pub use surroundings::{Agent, Surroundings};
+pub use surroundings::{AgentIdentity, Surroundings};
 pub use transport::{BoxFuture, Endpoint, Keep, Outcome, Parts, Transport};
 
-/// How long, per flush, encoding waits for queues that fill up although their endpoints take payloads.
+/// Time per flush that encoding waits for queues that fill up although their endpoints take payloads.
 const PACE_MAX: Duration = Duration::from_secs(1);
-/// How long a payload may stay open for more, when no flush ends it.
+/// Longest time that a payload stays open for more points when no flush ends it.
 const LINGER: Duration = Duration::from_secs(2);
-/// How long a stop waits for attempts at what a disk queue holds already: enough for an endpoint that takes it.
+/// Time that a stop waits for attempts at payloads that a disk queue holds already: enough for an endpoint that takes it.
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);
 /// A refused payload is logged at most this often per endpoint.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -88,16 +88,16 @@ impl fmt::Debug for Delivery {
 
 /// The identity of an endpoint, independent of its settings.
 #[derive(Clone, Debug)]
-struct Place {
+struct EndpointIdentity {
     directory: String,
     family: Option<String>,
-    /// Where its disk queue is, if it has one.
+    /// Directory of its disk queue, if it has one.
     disk: Option<PathBuf>,
 }
 
-impl Place {
+impl EndpointIdentity {
     fn of(endpoint: &Endpoint, disk: Option<&Path>) -> Self {
-        Place {
+        EndpointIdentity {
             directory: endpoint.directory.clone(),
             family: endpoint.family.clone(),
             disk: disk.map(|path| path.join(&endpoint.directory)),
@@ -117,13 +117,13 @@ struct Shared {
     name: String,
     clock: Clock,
     settings: DeliverySettings,
-    limits: Limits,
-    /// Bytes that the encoder may take of what is for payloads.
+    limits: MemoryLimits,
+    /// The encoder's part of the memory for payloads.
     reserved: u64,
     /// The size of its state.
     state_bytes: AtomicU64,
     labels: Vec<String>,
-    places: Vec<Place>,
+    places: Vec<EndpointIdentity>,
     inbox: Mutex<Inbox>,
     arrived: Notify,
     room: Condvar,
@@ -154,7 +154,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Stage {
     Running,
-    /// Encode what is in the inbox, end open payloads, take nothing new.
+    /// Encode the batches in the inbox, end open payloads, take nothing new.
     Draining,
     /// The encoder is done; endpoints deliver until the queues are empty.
     Encoded,
@@ -162,7 +162,7 @@ enum Stage {
 }
 
 /// An output's part of memory. It changes with the number of outputs.
-struct Limits {
+struct MemoryLimits {
     /// Bodies that wait, over all endpoints.
     queued: AtomicU64,
     /// The encoder's state.
@@ -197,9 +197,9 @@ pub(crate) async fn wait_for(progress: &Notify, mut is_so: impl FnMut() -> bool)
 }
 
 impl EndpointBooks {
-    /// What a disk queue held when it was opened.
-    fn note_found(&mut self, found: &Found, output: &str, endpoint: &str) {
-        if *found != Found::default() {
+    /// Payloads found in a disk queue when it was opened.
+    fn note_found(&mut self, found: &OpenedQueue, output: &str, endpoint: &str) {
+        if *found != OpenedQueue::default() {
             tracing::info!(output, endpoint, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");
         }
         self.restored = found.restored;
@@ -226,9 +226,9 @@ impl Delivery {
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
         let disk_path = on_disk.then(|| Path::new(&settings.disk_path));
-        let places: Vec<Place> = endpoints
+        let places: Vec<EndpointIdentity> = endpoints
             .iter()
-            .map(|endpoint| Place::of(endpoint, disk_path))
+            .map(|endpoint| EndpointIdentity::of(endpoint, disk_path))
             .collect();
         let replaces = surroundings.replaces.as_ref();
         let is_held = |path: &PathBuf| replaces.is_some_and(|old| old.holds(path));
@@ -264,7 +264,7 @@ impl Delivery {
             name: name.to_owned(),
             clock,
             settings: settings.clone(),
-            limits: Limits {
+            limits: MemoryLimits {
                 queued: surroundings.memory_bytes_max.into(),
                 state: surroundings.state_bytes_max.into(),
                 inbox: u64::MAX.into(),
@@ -362,7 +362,7 @@ impl Delivery {
         !self.lineage.is_empty()
     }
 
-    /// Sets what the encoder's state may take, from the next batch on.
+    /// Sets the memory limit of the encoder's state, from the next batch on.
     pub fn limit_state(&self, bytes_max: u64) {
         self.shared.limits.state.store(bytes_max, Ordering::Relaxed);
     }
@@ -566,7 +566,7 @@ impl Shared {
         self.progress.notify_waiters();
     }
 
-    /// Queues what the encoder gave, for all endpoints and the books in one step. `done` is the batch it came from.
+    /// Queues the encoder's payloads, for all endpoints and the books in one step. `done` is the batch it came from.
     fn commit(&self, encoded: Encoded, open: Items, done: Items, sync: bool) {
         let created = self.clock.unix();
         let memory_max = self.memory_max();

@@ -9,7 +9,7 @@ use super::books::{Class, Items};
 pub struct Payload {
     /// Ascending in order of creation within an endpoint's queue.
     pub id: u64,
-    /// Which request this is, in numbers of the output's own that stay valid on disk: endpoint path, content type, encoding.
+    /// The kind of request, as the output's own number, which stays valid on disk: endpoint path, content type, encoding.
     pub route: u16,
     pub class: Class,
     /// Points, events or checks inside.

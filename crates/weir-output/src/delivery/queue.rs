@@ -10,7 +10,7 @@ use super::books::{Dropped, Items, Reason, add_dropped};
 use super::disk::{DiskQueue, Evicted, Next, RecordId};
 use super::payload::Payload;
 
-/// Which payload goes first.
+/// Order of payloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// New data before retried data, the newest of the retried first: for backends that take points in any order.
@@ -25,7 +25,7 @@ struct Entry {
     record: Option<RecordId>,
 }
 
-/// How much lies where.
+/// Sizes by place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lying {
     pub memory: Items,
@@ -235,12 +235,12 @@ impl Queue {
         }
     }
 
-    /// The payload arrived. Returns what it carried.
+    /// The payload arrived. Returns its items.
     pub fn delivered(&mut self, id: u64) -> Items {
         self.finish(id)
     }
 
-    /// The payload arrived, and the backend refused so much of it. Returns what it took.
+    /// The payload arrived, and the backend refused this many items. Returns the accepted ones.
     pub fn delivered_partly(&mut self, id: u64, rejected: u32) -> Items {
         let Some(payload) = self.in_flight.get(&id).map(|entry| entry.payload.clone()) else {
             return Items::default();

@@ -17,7 +17,7 @@ pub const BODY_MAX: u32 = 64 << 20;
 const WINDOW: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum RecordState {
     /// Only on disk.
     Cold,
     /// Also in memory, where it is counted.
@@ -34,7 +34,7 @@ pub struct Record {
     pub count: u32,
     pub route: u16,
     pub class: Class,
-    pub state: State,
+    pub state: RecordState,
 }
 
 impl Record {
@@ -91,7 +91,7 @@ fn parse_head(segment: u64, offset: u64, bytes: &[u8]) -> Option<Record> {
         count: u32_at(12),
         class: class_of(u16_at(16))?,
         route: u16_at(18),
-        state: State::Cold,
+        state: RecordState::Cold,
     })
 }
 
@@ -116,11 +116,11 @@ fn class_of(number: u16) -> Option<Class> {
 #[derive(Debug, Default)]
 pub struct Scan {
     pub records: Vec<Record>,
-    /// Where bytes could not be read as records, and how many there are. The segment's head is the one at 0.
+    /// Positions and numbers of bytes that are no valid records. The segment's head is the one at 0.
     pub gaps: Vec<(u32, u64)>,
-    /// Where the last whole record ends.
+    /// End of the last whole record.
     pub end: u64,
-    /// Whether what is behind the end was being written when the process died.
+    /// Whether the bytes behind the end were being written when the process died.
     pub is_torn: bool,
 }
 
@@ -204,7 +204,7 @@ impl Ack {
         bytes
     }
 
-    /// `None` for what is damaged.
+    /// `None` if it is damaged.
     fn parse(segment: u64, bytes: &[u8]) -> Option<Ack> {
         let number = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?);
         let kinds = [Ack::Record(number), Ack::Gap(number), Ack::Index(number)];
@@ -233,7 +233,7 @@ pub fn apply_acks(scan: &mut Scan, segment: u64, acks: &[u8]) -> HashSet<u32> {
             }
         };
         if let Some(record) = record {
-            record.state = State::Done;
+            record.state = RecordState::Done;
         }
     }
     counted

@@ -12,7 +12,7 @@ use super::{Delivery, Encode, Payload, SavedQueue, lock};
 
 /// The cumulative state of an output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Saved {
+pub struct OutputState {
     /// Digest of the lineage, which may contain secrets: an output with the same one can continue the state.
     lineage: Vec<u8>,
     bytes: Vec<u8>,
@@ -21,8 +21,8 @@ pub struct Saved {
 /// The sums of the previous process's outputs, by name, until those of this process take them.
 #[derive(Debug, Default)]
 pub struct SavedStates {
-    waiting: Mutex<BTreeMap<String, Saved>>,
-    faults: Mutex<Vec<RestoreFault>>,
+    waiting: Mutex<BTreeMap<String, OutputState>>,
+    errors: Mutex<Vec<RestoreError>>,
     queues: Mutex<BTreeMap<String, Vec<SavedQueue>>>,
     /// Since it was saved.
     away: Duration,
@@ -30,14 +30,14 @@ pub struct SavedStates {
 
 /// An output that starts without the state of the previous process, or without a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RestoreFault {
+pub struct RestoreError {
     pub output: String,
     pub reason: String,
 }
 
-impl Saved {
+impl OutputState {
     pub fn new(lineage: &str, bytes: Vec<u8>) -> Self {
-        Saved {
+        OutputState {
             lineage: digest(lineage),
             bytes,
         }
@@ -50,10 +50,10 @@ fn digest(lineage: &str) -> Vec<u8> {
 }
 
 impl SavedStates {
-    pub fn new(saved: BTreeMap<String, Saved>, away: Duration) -> Self {
+    pub fn new(saved: BTreeMap<String, OutputState>, away: Duration) -> Self {
         SavedStates {
             waiting: Mutex::new(saved),
-            faults: Mutex::default(),
+            errors: Mutex::default(),
             queues: Mutex::default(),
             away,
         }
@@ -81,7 +81,7 @@ impl SavedStates {
         self.restore_with(name, &lineage, |saved, away| encoder.restore(saved, away));
     }
 
-    /// Lets an output take what was saved under its name, if that is of its lineage. `restore` returns how many series found no
+    /// Lets an output take the state saved under its name, if it is of the same lineage. `restore` returns how many series found no
     /// room.
     pub fn restore_with<E: Display>(
         &self,
@@ -93,35 +93,35 @@ impl SavedStates {
             return;
         };
         let reason = if saved.lineage != digest(lineage) {
-            "its settings changed, so the sums do not fit".to_owned()
+            "its settings changed, so the old sums do not apply".to_owned()
         } else {
             match restore(&saved.bytes, self.away) {
                 Ok(0) => return,
                 Ok(refused) => format!("{refused} series do not fit into memory"),
-                Err(fault) => fault.to_string(),
+                Err(error) => error.to_string(),
             }
         };
-        lock(&self.faults).push(RestoreFault {
+        lock(&self.errors).push(RestoreError {
             output: name.to_owned(),
             reason,
         });
     }
 
     /// All outputs have started: state that none of them continues is dropped, and named.
-    pub fn finish(&self) -> Vec<RestoreFault> {
-        let mut faults = std::mem::take(&mut *lock(&self.faults));
+    pub fn finish(&self) -> Vec<RestoreError> {
+        let mut errors = std::mem::take(&mut *lock(&self.errors));
         let left = std::mem::take(&mut *lock(&self.waiting));
         let queues = std::mem::take(&mut *lock(&self.queues));
         let without_place = queues.into_iter().filter(|(_, queues)| !queues.is_empty());
-        faults.extend(without_place.map(|(output, queues)| RestoreFault {
+        errors.extend(without_place.map(|(output, queues)| RestoreError {
             output,
             reason: format!("{} waiting payloads have no endpoint any more", payloads(&queues)),
         }));
-        faults.extend(left.into_keys().map(|output| RestoreFault {
+        errors.extend(left.into_keys().map(|output| RestoreError {
             output,
             reason: "the output no longer exists".into(),
         }));
-        faults
+        errors
     }
 }
 
@@ -136,14 +136,14 @@ impl Delivery {
     }
 
     /// The last state from the encoder.
-    pub(super) fn kept_state(&self) -> Option<Saved> {
+    pub(super) fn kept_state(&self) -> Option<OutputState> {
         let bytes = lock(&self.shared.kept_state).clone()?;
-        Some(Saved::new(&self.lineage, bytes))
+        Some(OutputState::new(&self.lineage, bytes))
     }
 
     /// After the end: the encoder's cumulative state, if it has one.
-    pub fn take_state(&self) -> Option<Saved> {
+    pub fn take_state(&self) -> Option<OutputState> {
         let bytes = lock(&self.shared.kept_state).take()?;
-        Some(Saved::new(&self.lineage, bytes))
+        Some(OutputState::new(&self.lineage, bytes))
     }
 }

@@ -1,14 +1,14 @@
-//! The end of the process, as an output sees it: first what it holds, while packets still come in, then the last flush.
+//! The end of the process for an output: first its queue, while packets still arrive, then the last flush.
 
 use std::time::Duration;
 
 use super::{Delivery, EndpointStatus, Items, OutputStatus, Stage};
 use crate::counters::OutputCounter;
 
-/// How long the last flush of an endpoint that fails, or whose disk queue holds everything, is waited for.
+/// Longest wait for the last flush of an endpoint that fails, or whose disk queue holds everything.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// How long before its end waiting is a last attempt made.
+/// Time before the end of that wait at which a last attempt is made.
 const LAST_ATTEMPT: Duration = Duration::from_millis(500);
 
 impl Delivery {
@@ -48,7 +48,7 @@ impl Delivery {
         })
     }
 
-    /// Encodes what was handed over and delivers it, for at most `patience`; [`Delivery::shutdown`] follows. An endpoint that fails, or
+    /// Encodes received batches and delivers them, for at most `patience`; [`Delivery::shutdown`] follows. An endpoint that fails, or
     /// that has everything on disk, gets a moment.
     pub async fn deliver_last(&self, patience: Duration) {
         let shared = &self.shared;

@@ -98,7 +98,7 @@ impl EndpointStatus {
 }
 
 impl OutputStatus {
-    /// Everything that was handed over is delivered, dropped for a reason, or on disk.
+    /// All received items are delivered, dropped for a reason, or on disk.
     pub fn is_safe(&self) -> bool {
         self.endpoints
             .iter()

@@ -19,14 +19,14 @@ pub struct Surroundings {
     /// The cumulative state of the previous process's outputs.
     pub saved: Arc<SavedStates>,
     /// The delivering agent, for outputs that report it.
-    pub agent: Agent,
+    pub agent: AgentIdentity,
     /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.
     pub replaces: Option<Arc<Delivery>>,
 }
 
 /// The identity of this process among those that deliver to one place.
 #[derive(Clone, Copy, Debug)]
-pub struct Agent {
+pub struct AgentIdentity {
     pub id: AgentId,
     /// Grows with every start.
     pub epoch: u64,

@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 
 use super::{FileSettings, Fsync, rotated};
 
-/// An open file with what is needed to rotate it. Every operation touches the disk.
+/// An open file and its rotation. Every operation touches the disk.
 pub struct LogFile {
     settings: FileSettings,
     path: PathBuf,
@@ -139,10 +139,10 @@ impl LogFile {
                 directory
             })
         {
-            // Where a directory cannot be synchronised there is nothing better to be done.
+            // Some file systems cannot synchronise a directory; nothing more can be done there.
             let _ = directory.sync_all();
         }
-        // Compression may be behind; the bound on what is kept is not.
+        // Compression may lag behind; the limit on kept files applies at once.
         rotated::prune(&self.settings)?;
         self.current(now).map(drop)
     }

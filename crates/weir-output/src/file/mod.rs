@@ -11,46 +11,46 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinError;
 use weir_aggregate::Expansion;
-use weir_config::{DURATION_MAX, Kind, PathUse, SettingProblem, choices, settings};
+use weir_config::{DURATION_MAX, PathUse, SettingProblem, SettingType, choices, settings};
 
 use crate::StartError;
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
 };
 use crate::json_lines::LinesEncoder;
-use crate::settings::{Delivered, DeliverySettings, OutputType, Start};
+use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
 
 use log_file::LogFile;
 
 settings! {
-    /// Where to write, when to start a new file, and what to keep of the old ones.
+    /// Path, rotation, and the number of kept files.
     pub struct FileSettings {
         path: String = "''"
             .path(PathUse::WriteBeside)
-            .effect("The file that is appended to. Its directory must exist; rotated files go beside it.")
+            .effect("The file to append to. Its directory must exist; rotated files go beside it.")
             .who("Operators who want a file.")
             .required();
         rotate_bytes: u64 = "100MiB"
-            .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
+            .takes(SettingType::Bytes { min: 0, max: u64::MAX >> 1 })
             .effect("weir starts a new file before this one would become larger.")
             .zero("0: at any size.")
             .who("Operators who read the files with tools that want small or large ones.");
         rotate_age: Duration = "0"
-            .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
+            .takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("weir starts a new file when this one reaches this age and is not empty.")
             .zero("0: at any age.")
             .who("Operators who want a file per hour or day.");
         compression: Compression = "gzip"
-            .effect("How rotated files are compressed.")
+            .effect("The compression of rotated files.")
             .who("Operators with much data: zstd is several times faster.");
         kept_files_max: usize = "10"
-            .takes(Kind::Integer { min: 0, max: 1_000_000 })
-            .effect("The most rotated files to keep; the oldest go first.")
+            .takes(SettingType::Integer { min: 0, max: 1_000_000 })
+            .effect("The most rotated files to keep; the oldest are deleted first.")
             .zero("0: any number.")
             .who("Operators who need a longer history.");
         kept_bytes_max: u64 = "1GiB"
-            .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
-            .effect("The most bytes of rotated files to keep; the oldest go first.")
+            .takes(SettingType::Bytes { min: 0, max: u64::MAX >> 1 })
+            .effect("The most bytes of rotated files to keep; the oldest are deleted first.")
             .zero("0: any number.")
             .who("Operators who have less disk, or need a longer history.");
         fsync: Fsync = "rotation"
@@ -60,7 +60,7 @@ settings! {
 }
 
 choices! {
-    /// How rotated files are compressed.
+    /// Compression of rotated files.
     pub enum Compression {
         Gzip: "gzip",
         Zstd: "zstd",
@@ -69,7 +69,7 @@ choices! {
 }
 
 choices! {
-    /// When the system is asked to put what was written on the medium.
+    /// The times at which the system is asked to synchronise written data.
     pub enum Fsync {
         /// Never: the system does so by itself, usually within half a minute.
         None: "none",
@@ -85,8 +85,8 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Appends one JSON object per point and line to a file, and rotates, compresses and deletes old ones.",
     on_by_default: false,
     settings: FileSettings::SETTINGS,
-    gone: &[],
-    read: |output| Delivered::read(output, |_, _| {}, check),
+    removed: &[],
+    read: |output| BatchOutput::read(output, |_, _| {}, check),
 };
 
 fn check(settings: &FileSettings) -> Result<(), SettingProblem> {
@@ -110,7 +110,7 @@ fn check(settings: &FileSettings) -> Result<(), SettingProblem> {
 const ROTATE_BYTES_MIN: u64 = 4 << 10;
 /// Bytes in one write, so that a file can end near its bound.
 const PAYLOAD_BYTES: usize = 256 << 10;
-/// How often a file's age is looked at, at least.
+/// Longest interval between checks of a file's age.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Start for FileSettings {
@@ -240,7 +240,7 @@ impl Transport for Appender {
             loop {
                 // Before the work, which looks at the clock too: time that passes meanwhile counts.
                 let next = clock.now() + age.min(AGE_INTERVAL);
-                // At first for what an earlier process left behind.
+                // At first for files of an earlier process.
                 self.maintain().await;
                 tokio::select! {
                     () = self.work.notified() => {}

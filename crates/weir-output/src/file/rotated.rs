@@ -41,7 +41,7 @@ pub fn next_name(path: &Path, now: i64) -> io::Result<PathBuf> {
     Ok(with_suffix(path, &format!(".{stamp}")))
 }
 
-/// Compresses what is not compressed yet, removes what an earlier process left unfinished, and then the oldest beyond what is kept.
+/// Compresses rotated files, removes unfinished ones of an earlier process, and then the oldest beyond the limit.
 pub fn compress_and_prune(settings: &FileSettings) -> io::Result<()> {
     // While an output replaces another of the same path, both may get here.
     static UNDER_WORK: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
@@ -67,7 +67,7 @@ fn compress_all(settings: &FileSettings) -> io::Result<()> {
     result
 }
 
-/// Removes the oldest files beyond what is kept.
+/// Removes the oldest files beyond the limit.
 pub fn prune(settings: &FileSettings) -> io::Result<()> {
     let (mut files, mut bytes) = (0, 0u64);
     for rotated in list(Path::new(&settings.path))?.into_iter().rev() {

@@ -269,7 +269,7 @@ impl Encode for GraphiteEncoder {
         out.points_only(batch);
         if batch.last {
             self.claims.sweep(bucket);
-            self.renamed.tell(&self.notes);
+            self.renamed.note(&self.notes);
         }
     }
 

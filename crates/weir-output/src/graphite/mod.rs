@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use weir_aggregate::Expansion;
-use weir_config::{Kind, SettingProblem, choices, settings};
+use weir_config::{SettingProblem, SettingType, choices, settings};
 use weir_protocol::Kind as MetricKind;
 use weir_units::Address;
 
@@ -19,17 +19,17 @@ use crate::claims::{self, Notes, shown};
 use crate::datagrams::Udp;
 use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
 use crate::probe::Destination;
-use crate::settings::{Delivered, DeliverySettings, OutputType, QueueSettings, Start};
+use crate::settings::{BatchOutput, DeliverySettings, OutputType, QueueSettings, Start};
 use crate::tcp::reset_on_close;
 
 pub use crate::text_lines::{Aggregate, Host};
 pub use encode::GraphiteEncoder;
 
 settings! {
-    /// Where carbon listens, and how series are named there.
+    /// Carbon's address, and the names of series.
     pub struct GraphiteSettings {
         address: String = "''"
-            .takes(Kind::Checked { allowed: "tcp://host:port or udp://host:port, such as tcp://127.0.0.1:2003, or nothing", check: is_address })
+            .takes(SettingType::Checked { allowed: "tcp://host:port or udp://host:port, such as tcp://127.0.0.1:2003, or nothing", check: is_address })
             .effect("The address of carbon, or of another receiver of its plain-text protocol.")
             .who("Everyone who delivers to Graphite.")
             .required();
@@ -37,17 +37,17 @@ settings! {
             .effect("Tags as `name;key=value` (Graphite 1.1 and later), folded into the path as `name.key.value`, or left out.")
             .who("Operators of a Graphite without tags.");
         prefix: String = "''"
-            .takes(Kind::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix })
+            .takes(SettingType::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix })
             .effect("A prefix for every name, with a dot in between.")
             .zero("Empty: names as they are.")
             .who("Operators who share a Graphite with others.");
         kind_prefixes: BTreeMap<String, String> = "{}"
-            .takes(Kind::Map(&Kind::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix }))
+            .takes(SettingType::Map(&SettingType::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix }))
             .effect("A prefix for the names of one type of metric, behind `prefix`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as in `{counter: counters, timing: timers}`.")
             .zero("Empty: no type has one.")
             .who("Operators whose dashboards have the names of another StatsD server, such as `stats.counters.`.");
         host: Host = "all"
-            .effect("Which series get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
+            .effect("The series that get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .who("Operators of a single agent. With several, series without their host overwrite each other.");
         counters: Vec<CounterForm> = "[count]"
             .effect("The series of a counter: `name.count` (the count of a bucket), `name.rate` (the count per second), or both.")
@@ -58,7 +58,7 @@ settings! {
             .zero("With an empty list only percentiles.")
             .who("Operators who want fewer series.");
         percentiles: Vec<f64> = "[0.5, 0.95, 0.99]"
-            .takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }))
+            .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Percentiles of histograms, timings and distributions: 0.5 is written as `name.p50`, 0.999 as `name.p99_9`.")
             .zero("With an empty list none.")
             .who("Dashboards that need another one.");
@@ -66,7 +66,7 @@ settings! {
             .effect("Over TCP: a payload counts as delivered when the receiver has read it to its end and closed the connection.")
             .who("Operators of a receiver that does not close a connection whose sender has closed it.");
         datagram_bytes_max: usize = "1432"
-            .takes(Kind::Integer { min: 128, max: 65_507 })
+            .takes(SettingType::Integer { min: 128, max: 65_507 })
             .effect("Over UDP: the most bytes in one datagram.")
             .who("Operators of a network with larger packets.");
         delivery: QueueSettings = "{}";
@@ -74,7 +74,7 @@ settings! {
 }
 
 choices! {
-    /// Where a series' tags go.
+    /// Place of a series' tags.
     pub enum Tags {
         /// `name;key=value`, as Graphite 1.1 and later store them.
         Tagged: "tagged",
@@ -97,8 +97,8 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Delivers points to Graphite's carbon in the plain-text protocol, with tags or with tags folded into the path.",
     on_by_default: false,
     settings: GraphiteSettings::SETTINGS,
-    gone: &[],
-    read: |output| Delivered::read::<GraphiteSettings>(output, |_, _| {}, check),
+    removed: &[],
+    read: |output| BatchOutput::read::<GraphiteSettings>(output, |_, _| {}, check),
 };
 
 fn check(settings: &GraphiteSettings) -> Result<(), SettingProblem> {
@@ -182,7 +182,7 @@ const RESET_MARGIN: Duration = Duration::from_millis(20);
 
 /// Why a connection did not take a payload.
 #[derive(Debug, thiserror::Error)]
-enum SendFault {
+enum SendError {
     #[error("cannot connect: {0}")]
     Connect(#[source] std::io::Error),
     #[error("broke off: {0}")]
@@ -198,12 +198,12 @@ struct Tcp {
 impl Tcp {
     /// One connection per payload. The protocol has no answers, but a receiver sees the end of the stream only behind all
     /// that came before it: when it closes in turn, it has read everything.
-    async fn attempt(&self, body: &[u8]) -> Result<(), SendFault> {
+    async fn attempt(&self, body: &[u8]) -> Result<(), SendError> {
         let (host, port) = &self.host;
         let began = Instant::now();
         let mut stream = TcpStream::connect((host.as_str(), *port))
             .await
-            .map_err(SendFault::Connect)?;
+            .map_err(SendError::Connect)?;
         let round_trip = began.elapsed();
         // A process that dies here must not end a line early that the receiver then takes for a whole one.
         reset_on_close(&stream, true)?;

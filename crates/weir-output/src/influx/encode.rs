@@ -130,7 +130,7 @@ impl Encode for InfluxEncoder {
         out.points_only(batch);
         if batch.last {
             self.claims.sweep(bucket);
-            self.renamed.tell(&self.notes);
+            self.renamed.note(&self.notes);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use weir_aggregate::{Series, Value};
-use weir_config::{Kind, choices, settings};
+use weir_config::{SettingType, choices, settings};
 
 use super::names;
 use crate::delivery::Reason;
@@ -20,7 +20,7 @@ settings! {
     /// The form of lines.
     pub struct LineSettings {
         host: Host = "all"
-            .effect("Which series get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
+            .effect("The series that get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .who("Operators of a single agent. With several, series without their host overwrite each other.");
         metric_type: bool = "true"
             .effect("Adds the tag `metric_type`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as Telegraf's statsd input does. It keeps metrics of one name and several kinds apart.")
@@ -33,7 +33,7 @@ settings! {
             .zero("With an empty list only percentiles.")
             .who("Operators who want fewer fields.");
         percentiles: Vec<f64> = "[0.5, 0.95, 0.99]"
-            .takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }))
+            .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Percentiles of histograms, timings and distributions: 0.5 is the field `50_percentile`, 0.999 is `99.9_percentile`.")
             .zero("With an empty list none.")
             .who("Dashboards that need another one.");

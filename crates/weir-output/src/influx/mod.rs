@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderMap};
 use weir_aggregate::Expansion;
-use weir_config::{Kind, Secret, SettingProblem, choices, settings};
+use weir_config::{Secret, SettingProblem, SettingType, choices, settings};
 use weir_units::Address;
 
 pub use encode::InfluxEncoder;
@@ -21,20 +21,20 @@ use crate::claims::{self, Notes};
 use crate::datagrams::Udp;
 use crate::delivery::{Delivery, Endpoint, Order, Surroundings, Transport};
 use crate::http::{self, HeaderError};
-use crate::probe::{Destination, Way};
-use crate::settings::{Authorization, Delivered, DeliverySettings, OutputType, Start};
+use crate::probe::{Destination, Route};
+use crate::settings::{Authorization, BatchOutput, DeliverySettings, OutputType, Start};
 
 settings! {
-    /// Where lines go, and what they are like.
+    /// Destination and form of lines.
     pub struct InfluxSettings {
         url: String = "''"
-            .takes(Kind::Checked { allowed: "http://host:port, https://host:port (a path may follow, no query) or udp://host:port, or nothing", check: is_url })
+            .takes(SettingType::Checked { allowed: "http://host:port, https://host:port (a path may follow, no query) or udp://host:port, or nothing", check: is_url })
             .effect("The receiver's base URL, such as `http://127.0.0.1:8086`, to which `/write` or `/api/v2/write` is appended; or `udp://host:port`.")
-            .who("Everyone who delivers to InfluxDB or to what takes its line protocol; setting it in the environment switches the output on.")
+            .who("Everyone who delivers to InfluxDB or another receiver of its line protocol; setting it in the environment switches the output on.")
             .required();
         database: String = "''"
             .effect("The database of InfluxDB 1 and 3, in the query of `/write?db=`.")
-            .zero("Empty: requests name none, as VictoriaMetrics, QuestDB and Telegraf take them.")
+            .zero("Empty: requests name none, as VictoriaMetrics, QuestDB and Telegraf expect.")
             .who("Operators of InfluxDB 1 or 3.");
         retention_policy: String = "''"
             .effect("The retention policy of `database`.")
@@ -60,14 +60,14 @@ settings! {
         authorization: Authorization = "{}".flat();
         form: LineSettings = "{}".flat();
         compression: InfluxCompression = "gzip"
-            .effect("How requests are compressed. Datagrams never are.")
+            .effect("The compression of requests. Datagrams are never compressed.")
             .who("Operators with a receiver on the same machine, or one that does not accept gzip.");
         points_per_payload_max: u32 = "5000"
-            .takes(Kind::Integer { min: 1, max: 1_000_000 })
+            .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("Lines after which a request ends. One also ends before 4 MiB.")
             .who("Operators of a receiver that takes less at once.");
         datagram_bytes_max: usize = "1432"
-            .takes(Kind::Integer { min: 128, max: 65_507 })
+            .takes(SettingType::Integer { min: 128, max: 65_507 })
             .effect("Over UDP: the most bytes in one datagram.")
             .who("Operators of a network with larger packets.");
         delivery: DeliverySettings = "{}";
@@ -75,7 +75,7 @@ settings! {
 }
 
 choices! {
-    /// How requests are compressed. The numbers are in disk queues.
+    /// Compression of requests. The numbers are in disk queues.
     pub enum InfluxCompression {
         None = 0: "none",
         Gzip = 1: "gzip",
@@ -87,9 +87,9 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Delivers points in InfluxDB's line protocol, over HTTP (InfluxDB 1, 2 and 3, Telegraf, VictoriaMetrics, QuestDB) or UDP.",
     on_by_default: false,
     settings: InfluxSettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| {
-        Delivered::read(
+        BatchOutput::read(
             output,
             |settings: &mut InfluxSettings, files| {
                 settings.authorization.read(files);
@@ -120,21 +120,21 @@ fn check(settings: &InfluxSettings) -> Result<(), SettingProblem> {
     let problem = if settings.is_udp() && (of_http || !settings.token.is_empty() || has_other) {
         (
             "url",
-            "datagrams name no database or bucket and show no token: the receiver's own settings say where they go",
+            "datagrams carry no database, bucket or token: the receiver's own settings decide",
         )
     } else if !settings.database.is_empty() && !settings.bucket.is_empty() {
         (
             "bucket",
-            "`database` is set too: it is of the API of version 1, `bucket` is of that of version 2",
+            "`database` is set too: `database` belongs to version 1 of the API, `bucket` to version 2",
         )
     } else if settings.bucket.is_empty() && !settings.organization.is_empty() {
-        ("organization", "it owns a `bucket`, and none is set")
+        ("organization", "it needs a `bucket`, and none is set")
     } else if settings.database.is_empty() && !settings.retention_policy.is_empty() {
-        ("retention_policy", "it is of a `database`, and none is set")
+        ("retention_policy", "it needs a `database`, and none is set")
     } else if !settings.token.is_empty() && has_other {
         (
             "token",
-            "`bearer_token` or `headers` have Authorization too; only one of them can be",
+            "`bearer_token` or `headers` sets Authorization too; only one of them may",
         )
     } else {
         return settings.authorization.check();
@@ -147,7 +147,7 @@ impl InfluxSettings {
         self.url.starts_with("udp://")
     }
 
-    /// Where requests go; the precision of times is added to each.
+    /// URL of requests; the precision of times is added to each.
     fn write_url(&self) -> String {
         let (path, query) = match self.bucket.is_empty() {
             true => ("/write", [("db", &self.database), ("rp", &self.retention_policy)]),
@@ -224,7 +224,7 @@ impl Start for InfluxSettings {
         let url = self.write_url();
         Ok(vec![Destination {
             label: http::shown_url(&url),
-            way: Way::Http {
+            way: Route::Http {
                 url,
                 headers: self.headers()?,
                 delivery: Box::new(self.delivery.clone()),

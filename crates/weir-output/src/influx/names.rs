@@ -63,7 +63,7 @@ pub fn key<'a>(key: &'a str, own: &[&str]) -> (Cow<'a, str>, bool) {
     (text, changed)
 }
 
-/// Where the measurement and the tags of a line end.
+/// Ends of a line's measurement and tags.
 pub fn series_end(line: &[u8]) -> Option<usize> {
     let is_end = |at: &usize| line[*at] == b' ' && (*at == 0 || line[at - 1] != b'\\');
     (0..line.len()).find(is_end)

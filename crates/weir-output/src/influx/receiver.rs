@@ -95,7 +95,7 @@ fn outcome(payload: &Payload, answer: &Answer) -> Outcome {
     }
 }
 
-/// How many points of a request InfluxDB says that it did not write: `partial write: ... dropped=2`.
+/// Number of points of a request that InfluxDB reports as not written: `partial write: ... dropped=2`.
 fn dropped(message: &str) -> Option<u32> {
     let (_, rest) = message.split_once("partial write:")?;
     let (_, number) = rest.rsplit_once("dropped=")?;

@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use weir_aggregate::{Batch, Carried, Series, Value};
 use weir_merge::{Closing, Plan, Publisher};
-use weir_state::{Facts, Identity, Named, State};
+use weir_state::{Facts, Identity, SeriesName, State};
 
 use super::index::{Index, Target};
 use super::plan::Planned;
 use super::rules::FleetRules;
-use crate::delivery::{Agent, Class, Counter, Draft, Encode, Encoded, Items, Reason};
+use crate::delivery::{AgentIdentity, Class, Counter, Draft, Encode, Encoded, Items, Reason};
 use crate::prometheus::NoState;
 
-/// Bytes that a series of [`Waiting`] takes, about.
+/// Bytes that a series of [`TimestampedStates`] takes, about.
 const WAITING_BYTES: u64 = 400;
 
 /// The saved state of an encoder is found by the settings that it depends on.
 pub(super) struct Settings {
     pub place: String,
     pub tenant: String,
-    pub agent: Agent,
+    pub agent: AgentIdentity,
     pub rules: FleetRules,
     pub state_bytes_max: u64,
 }
@@ -31,7 +31,7 @@ pub(super) struct Settings {
 pub struct FleetEncoder {
     place: String,
     tenant: String,
-    agent: Agent,
+    agent: AgentIdentity,
     publisher: Publisher,
     index: Index,
     /// The generation of the publisher that the index is of.
@@ -43,18 +43,18 @@ pub struct FleetEncoder {
     rows: u64,
     /// The bucket that was begun last: start and width.
     bucket: Option<(i64, u32)>,
-    waiting: Waiting,
+    waiting: TimestampedStates,
     is_last: bool,
 }
 
 /// Samples that came with a timestamp, by the start of their bucket. They go with it, or before the next one.
 #[derive(Default)]
-struct Waiting {
+struct TimestampedStates {
     buckets: BTreeMap<i64, Vec<(Identity, Facts, State)>>,
     rows: u64,
 }
 
-impl Waiting {
+impl TimestampedStates {
     fn add(&mut self, bucket: i64, sample: (Identity, Facts, State)) {
         self.buckets.entry(bucket).or_default().push(sample);
         self.rows += 1;
@@ -98,7 +98,7 @@ impl FleetEncoder {
             state_bytes_max,
             rows: 0,
             bucket: None,
-            waiting: Waiting::default(),
+            waiting: TimestampedStates::default(),
             is_last: false,
         }
     }
@@ -176,7 +176,7 @@ impl FleetEncoder {
                 Some(Reason::Memory)
             } else {
                 let kind = series.kind();
-                let named = |named: &Named<'_>| named.identity(kind);
+                let named = |named: &SeriesName<'_>| named.identity(kind);
                 match self.rules.named(&series, batch, named) {
                     None => Some(Reason::Filtered),
                     Some(identity) => {

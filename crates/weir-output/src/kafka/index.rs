@@ -1,4 +1,4 @@
-//! Which series of the fleet a series of the agent is part of. Rules are applied when it comes for the first time.
+//! The fleet's series for each series of the agent. Rules apply when a series is seen for the first time.
 
 use hashbrown::HashTable;
 use weir_aggregate::Series;
@@ -11,10 +11,10 @@ const TEXT_BYTES_MAX: usize = 1 << 31;
 const HAS_HOST: u8 = 1;
 const HAS_INTEGRATION: u8 = 2;
 
-/// The agent's series by what they are called, as they come from bucket to bucket.
+/// The agent's series by name, as they come from bucket to bucket.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    series: Vec<Known>,
+    series: Vec<IndexEntry>,
     texts: Vec<u8>,
     table: HashTable<u32>,
     /// The series behind the one that was found last: they come in the same order, bucket after bucket.
@@ -22,14 +22,14 @@ pub(super) struct Index {
 }
 
 #[derive(Debug)]
-struct Known {
+struct IndexEntry {
     hash: u64,
     /// Start and end in `texts`.
     text: (u32, u32),
     target: Target,
 }
 
-/// Where the state of a series goes.
+/// Destination of a series' state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Place(SeriesPlace),
@@ -60,7 +60,7 @@ impl Index {
     pub fn insert(&mut self, series: &Series<'_>, target: Target) {
         let (hash, start, number) = (series.hash(), self.texts.len() as u32, self.series.len() as u32);
         write_name(series, &mut self.texts);
-        self.series.push(Known {
+        self.series.push(IndexEntry {
             hash,
             text: (start, self.texts.len() as u32),
             target,
@@ -77,7 +77,9 @@ impl Index {
 
     /// Bytes held, about.
     pub fn heap_bytes(&self) -> usize {
-        self.series.capacity() * size_of::<Known>() + self.texts.capacity() + self.table.allocation_size()
+        self.series.capacity() * size_of::<IndexEntry>()
+            + self.texts.capacity()
+            + self.table.allocation_size()
     }
 }
 

@@ -24,9 +24,9 @@ pub(crate) use settings::TYPE;
 pub use settings::{CLIENT, Format, KafkaSettings, connection};
 
 use crate::StartError;
-use crate::delivery::{Agent, Delivery, Encode, Endpoint, Order, Surroundings};
+use crate::delivery::{AgentIdentity, Delivery, Encode, Endpoint, Order, Surroundings};
 use crate::json_lines::LinesEncoder;
-use crate::probe::{BROKERS_PATIENCE, Destination, Way};
+use crate::probe::{BROKERS_PATIENCE, Destination, Route};
 use crate::settings::{DeliverySettings, Start};
 
 use encode::Settings;
@@ -41,7 +41,7 @@ const LINES_BYTES: usize = 800_000;
 /// Maximum encoders that a process may start, each with its own epoch.
 const ENCODERS_BITS: u32 = 20;
 
-/// How many encoders this process has begun.
+/// Number of encoders started by this process.
 static ENCODERS: AtomicU64 = AtomicU64::new(0);
 
 impl Start for KafkaSettings {
@@ -91,7 +91,7 @@ impl Start for KafkaSettings {
         };
         let mut destinations = vec![Destination {
             label: label(&self.log),
-            way: Way::Brokers(Box::new(brokers)),
+            way: Route::Brokers(Box::new(brokers)),
         }];
         for broker in &self.log.brokers {
             destinations.push(Destination::at(format!("tcp://{broker}").parse()?));
@@ -102,13 +102,13 @@ impl Start for KafkaSettings {
 
 impl KafkaSettings {
     /// The encoder for a log with this division.
-    pub fn encoder(&self, agent: Agent, plan: Plan, state_bytes_max: u64) -> FleetEncoder {
+    pub fn encoder(&self, agent: AgentIdentity, plan: Plan, state_bytes_max: u64) -> FleetEncoder {
         let planned = Arc::new(Planned::default());
         planned.set(plan);
         FleetEncoder::new(self.of(agent, state_bytes_max), planned, agent.epoch)
     }
 
-    fn of(&self, agent: Agent, state_bytes_max: u64) -> Settings {
+    fn of(&self, agent: AgentIdentity, state_bytes_max: u64) -> Settings {
         Settings {
             place: directory(&self.log),
             tenant: self.log.tenant.clone(),
@@ -121,7 +121,7 @@ impl KafkaSettings {
     fn fleet_encoder(
         &self,
         name: &str,
-        agent: Agent,
+        agent: AgentIdentity,
         planned: Arc<Planned>,
         surroundings: &Surroundings,
     ) -> FleetEncoder {
@@ -140,12 +140,12 @@ impl KafkaSettings {
 
 /// The agent of one output. Records are numbered per output, so each output is an agent. The output with the name of its type has the id of
 /// the process.
-fn own(name: &str, agent: Agent) -> Agent {
+fn own(name: &str, agent: AgentIdentity) -> AgentIdentity {
     if name == TYPE.name {
         return agent;
     }
     let id = xxh3_128(&[&agent.id.0, name.as_bytes()].concat());
-    Agent {
+    AgentIdentity {
         id: AgentId(id.to_be_bytes()),
         ..agent
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_merge::Plan;
 
-/// How long the first bucket waits for the log's answer.
+/// Longest wait of the first bucket for the log's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The last known plan of the log. Delivery writes it, the encoder reads it.

@@ -11,10 +11,10 @@ use weir_state::AgentId;
 use super::plan::Planned;
 use crate::delivery::{BoxFuture, Clock, Outcome, Payload, Transport};
 
-/// How often the log is asked among how many partitions series are divided. A change is announced for a later time than this.
+/// Interval between requests for the number of partitions. A change is announced for a later time than this.
 const PLAN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Agents spread what they publish over the width of a bucket, but over no more seconds than this: a merge waits longer for each.
+/// Agents spread their records over the width of a bucket, but over no more seconds than this: a merge waits longer for each.
 const SPREAD_MAX: u32 = 10;
 
 /// The route of a payload that any partition may have.
@@ -34,16 +34,16 @@ impl Producer {
     async fn with_log<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut AnyLog) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, PublishError> {
         let log = self.log.clone();
         let work = move || work(&mut log.lock().unwrap_or_else(PoisonError::into_inner));
         match tokio::task::spawn_blocking(work).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error @ (Error::TooLarge { .. } | Error::Refused { .. }))) => {
-                Err(Failed::ForGood(error.to_string()))
+                Err(PublishError::ForGood(error.to_string()))
             }
-            Ok(Err(error)) => Err(Failed::ForNow(error.to_string())),
-            Err(error) => Err(Failed::ForNow(error.to_string())),
+            Ok(Err(error)) => Err(PublishError::ForNow(error.to_string())),
+            Err(error) => Err(PublishError::ForNow(error.to_string())),
         }
     }
 
@@ -55,13 +55,13 @@ impl Producer {
 }
 
 /// Why something was not done.
-enum Failed {
+enum PublishError {
     ForNow(String),
     ForGood(String),
 }
 
 impl Transport for Producer {
-    /// Delivered is what the log has taken. After an error it may have: then the record comes again, with its number.
+    /// A record is delivered once the log has accepted it. After an error that is unknown, so the record is sent again, with its number.
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             let partition = match payload.route {
@@ -72,8 +72,8 @@ impl Transport for Producer {
             let appended = self.with_log(move |log| log.append(partition, clock.unix_ms(), &payload.body));
             match appended.await {
                 Ok(_) => Outcome::Delivered,
-                Err(Failed::ForGood(error)) => Outcome::Rejected { error },
-                Err(Failed::ForNow(error)) => Outcome::Retry { error, after: None },
+                Err(PublishError::ForGood(error)) => Outcome::Rejected { error },
+                Err(PublishError::ForNow(error)) => Outcome::Retry { error, after: None },
             }
         })
     }

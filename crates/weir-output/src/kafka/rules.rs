@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use weir_aggregate::{Batch, Series};
 use weir_rules::{Applied, RuleSet, Scratch, Subject, Untraced};
-use weir_state::Named;
+use weir_state::SeriesName;
 
 use super::settings::KafkaSettings;
 
@@ -27,12 +27,12 @@ impl FleetRules {
         }
     }
 
-    /// Calls `with` with what the series is called in the fleet. `None`: a rule drops it.
+    /// Calls `with` with the series' name in the fleet. `None`: a rule drops it.
     pub fn named<T>(
         &mut self,
         series: &Series<'_>,
         batch: &Batch,
-        with: impl FnOnce(&Named<'_>) -> T,
+        with: impl FnOnce(&SeriesName<'_>) -> T,
     ) -> Option<T> {
         let mut subject = Subject {
             kind: series.kind(),
@@ -59,7 +59,7 @@ impl FleetRules {
         tags.dedup();
         // An agent's own host is a name in the fleet.
         let own = || subject.host.as_deref().unwrap_or(&batch.hostname);
-        Some(with(&Named {
+        Some(with(&SeriesName {
             name: &subject.name,
             host: Some(if self.keeps_host { own() } else { "" }),
             integration: series.jmx_check(),

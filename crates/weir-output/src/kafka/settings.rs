@@ -7,10 +7,10 @@ use weir_config::{
 };
 use weir_log::{Brokers, Connection};
 
-use crate::settings::{Delivered, OutputType, QueueSettings};
+use crate::settings::{BatchOutput, OutputType, QueueSettings};
 
 settings! {
-    /// The log, and what goes into it.
+    /// The log, and the content of records.
     pub struct KafkaSettings {
         log: LogConnection = "{}".flat();
         format: Format = "merge"
@@ -22,13 +22,13 @@ settings! {
         rules: Vec<Rule> = "[]"
             .effect("Rules for this output only, with the syntax of the agent's `rules` and applied after them: series that they make equal become one series of the fleet. `aggregates`, `percentiles` and `dry_run` are not available here.")
             .zero("An empty list: tags stay as they are.")
-            .who("Operators who take tags out before series of many machines are merged, such as the name of a pod.");
+            .who("Operators who remove tags before series of many machines are merged, such as the name of a pod.");
         delivery: QueueSettings = "{}";
     }
 }
 
 choices! {
-    /// What records hold.
+    /// Content of the records.
     pub enum Format {
         /// Mergeable state.
         Merge: "merge",
@@ -51,9 +51,9 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Publishes state to the log of a fleet, from which `weir merge` makes one series of many machines: Apache Kafka, or a directory.",
     on_by_default: false,
     settings: KafkaSettings::SETTINGS,
-    gone: &[QueueSettings::GONE],
+    removed: &[QueueSettings::REMOVED],
     read: |output| {
-        Delivered::read(
+        BatchOutput::read(
             output,
             |settings: &mut KafkaSettings, files| settings.log.read(files),
             check,
@@ -67,16 +67,16 @@ fn check(settings: &KafkaSettings) -> Result<(), SettingProblem> {
         let key = if settings.keep_host { "keep_host" } else { "rules" };
         return Err(SettingProblem::new(
             key,
-            "needs `format: merge`: points are as other outputs have them",
+            "needs `format: merge`: the other formats carry the points that other outputs get",
         ));
     }
     match rules_of_output(&settings.rules) {
         Ok(_) => Ok(()),
-        Err(faults) => {
-            let faults = faults.into_iter().next();
-            Err(faults.map_or_else(
+        Err(errors) => {
+            let errors = errors.into_iter().next();
+            Err(errors.map_or_else(
                 || SettingProblem::new("rules", "cannot be used"),
-                |fault| SettingProblem::new(fault.path, fault.message),
+                |error| SettingProblem::new(error.path, error.message),
             ))
         }
     }

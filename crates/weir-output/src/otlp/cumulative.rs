@@ -10,7 +10,7 @@ use super::encode::{self, nanos};
 use super::request::{Data, Metric, Request, Shape, Times, attributes};
 use super::settings::{OtlpHistograms, OtlpSettings};
 use crate::delivery::{Class, Clock, Encoded, Items, Reason};
-use crate::prometheus::state::{Family, Row, Seconds, State, Value};
+use crate::prometheus::state::{CumulativeState, Family, Row, Seconds, Value};
 use crate::prometheus::{Native, NoState};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::sums::Counters;
@@ -29,7 +29,7 @@ struct OfSeries {
 type OneSeries = crate::prometheus::state::Series<OfSeries>;
 
 pub struct Cumulative {
-    state: State<(), OfSeries>,
+    state: CumulativeState<(), OfSeries>,
     clock: Clock,
     timeline: Timeline,
     quantiles: Vec<f64>,
@@ -65,7 +65,7 @@ impl Cumulative {
             ..PrometheusSettings::default()
         };
         let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
-        let mut state = State::new(of_state, weights, bytes_max);
+        let mut state = CumulativeState::new(of_state, weights, bytes_max);
         state.counters = settings.counters();
         Cumulative {
             state,
@@ -256,7 +256,7 @@ fn metric_of<'a>(
     }
 }
 
-/// How points are written.
+/// Encoding of points.
 struct Points {
     quantiles: Vec<f64>,
     buckets_max: usize,

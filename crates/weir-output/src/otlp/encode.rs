@@ -291,7 +291,7 @@ impl Encode for OtlpEncoder {
     }
 }
 
-/// Everything that changes the collector or the kinds of values: with another such text, series restart.
+/// All settings that change the collector or the kinds of values: if this text changes, series restart.
 fn lineage(settings: &OtlpSettings) -> String {
     let OtlpSettings {
         url,

@@ -24,14 +24,14 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer, Http2};
-use crate::probe::{Destination, Way};
+use crate::probe::{Destination, Route};
 use crate::protobuf::{Content, for_each_field};
 use crate::settings::Start;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const DENIED: &str = "refused: the key, token or password is not accepted; payloads wait for another one";
 
-/// Where requests go.
+/// Destination of requests.
 fn url(settings: &OtlpSettings) -> String {
     let path = match settings.protocol {
         Protocol::Http => "/v1/metrics",
@@ -44,7 +44,7 @@ impl Start for OtlpSettings {
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(vec![Destination {
             label: http::shown_url(&self.url),
-            way: Way::Http {
+            way: Route::Http {
                 url: url(self),
                 headers: http::configured_headers(&self.authorization)?,
                 delivery: Box::new(self.delivery.clone()),

@@ -32,7 +32,7 @@ impl Points {
 impl Parts for Points {
     fn pick(&self, keep: &mut Keep<'_>) -> Option<Vec<u8>> {
         let mut out = Vec::new();
-        // Resource, scope, metric and attributes are what a series is.
+        // Resource, scope, metric and attributes identify a series.
         for_each_field(&self.request, |field, content| match (field, content) {
             (1, Content::Bytes(resource)) => {
                 nested(&mut out, 1, resource, &[], &[1], 2, &mut |out, scope, of| {
@@ -51,11 +51,11 @@ impl Parts for Points {
     }
 }
 
-/// Appends what the parent adds for one child, given the identity of what is around it.
+/// Appends the parent's part for one child, given the identity of its surroundings.
 type Child<'a> = dyn FnMut(&mut Vec<u8>, &[u8], &[u8]) -> Option<()> + 'a;
 
 /// Appends a message with those of its `children` that are wanted, and nothing if there are none. Its own fields `identified_by`
-/// identify it, within what is `around` it.
+/// identify it, within `around`.
 fn nested(
     out: &mut Vec<u8>,
     field: u32,

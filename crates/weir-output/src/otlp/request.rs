@@ -44,7 +44,7 @@ pub enum Shape {
     Summary,
 }
 
-/// Which metric of which host a point belongs to. Points of one should be adjacent.
+/// Metric and host of a point. Points with the same key should be adjacent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Metric<'a> {
     pub host: &'a str,
@@ -66,7 +66,7 @@ pub struct Request {
     open_resource: Option<String>,
     open_scope: Option<Kind>,
     open_metric: Option<(String, Shape)>,
-    /// Bodies of the open messages, each without what is still open inside.
+    /// Bodies of the open messages, each without its open children.
     scopes: Vec<u8>,
     metrics: Vec<u8>,
     points: Vec<u8>,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_config::{DURATION_MAX, Kind, SettingProblem, choices, settings};
+use weir_config::{DURATION_MAX, SettingProblem, SettingType, choices, settings};
 
-use crate::settings::{Authorization, Delivered, DeliverySettings, OutputType, URL};
+use crate::settings::{Authorization, BatchOutput, DeliverySettings, OutputType, URL};
 use crate::sums::Counters;
 
 settings! {
@@ -33,23 +33,23 @@ settings! {
             .effect("Counters are monotonic sums, and a bucket of one that adds up to less than zero is refused and counted as `negative_counter`. `false`: they are sums that may fall, all of them, and nothing is refused.")
             .who("Operators who count down too, and whose backend accepts such sums.");
         expiry: Duration = "300s"
-            .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
+            .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("With `cumulative`: a series without a sample for this long ends. At least two buckets. `delta` has no state.")
             .who("Operators with many short-lived series.");
         histograms: OtlpHistograms = "exponential"
-            .effect("How `h` and `ms` metrics are exported.")
+            .effect("The form of exported `h` and `ms` metrics.")
             .who("Operators whose backend has no exponential histograms.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
-            .takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }))
+            .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its sum and count only.")
             .who("Dashboards that need another quantile.");
         buckets_max: usize = "160"
-            .takes(Kind::Integer { min: 2, max: 1024 })
+            .takes(SettingType::Integer { min: 2, max: 1024 })
             .effect("The most buckets of each sign of an exponential histogram, empty ones in between counted. With more, the scale is lowered.")
             .who("Operators whose values span many orders of magnitude.");
         points_per_payload_max: u32 = "8192"
-            .takes(Kind::Integer { min: 1, max: 1_000_000 })
+            .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("Data points after which a request ends. One also ends before 3.5 MiB, as gRPC servers take 4 MiB by default.")
             .who("Operators of a collector with a lower limit.");
         /// `concurrency` has no effect: requests are sequential, in the order of time.
@@ -83,7 +83,7 @@ choices! {
 }
 
 choices! {
-    /// What a sum or histogram covers: its bucket, or everything since it began.
+    /// Period of a sum or histogram: its bucket, or all time since its start.
     pub enum Temporality {
         Delta = 1: "delta",
         Cumulative = 2: "cumulative",
@@ -91,7 +91,7 @@ choices! {
 }
 
 choices! {
-    /// How `h` and `ms` metrics are exported.
+    /// Form of exported `h` and `ms` metrics.
     pub enum OtlpHistograms {
         Exponential: "exponential",
         Summary: "summary",
@@ -103,9 +103,9 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Exports metrics to an OpenTelemetry collector or backend, over HTTP or gRPC.",
     on_by_default: false,
     settings: OtlpSettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| {
-        Delivered::read(
+        BatchOutput::read(
             output,
             |settings: &mut OtlpSettings, files| settings.authorization.read(files),
             check,

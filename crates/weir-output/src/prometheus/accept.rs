@@ -1,4 +1,4 @@
-//! Which format a scraper gets.
+//! Negotiation of the exposition format.
 
 /// An exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! How each metric is exposed: by the first of `metrics` that matches its name and kind, or as all others are.
+//! The exposition of each metric: by the first of `metrics` that matches its name and kind, or by the output's settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use weir_rules::{Kinds, RuleLimits};
 use super::state::Seconds;
 use crate::settings::{FormStyle, HistogramStyle, MetricForm, PrometheusSettings, SettingProblem};
 
-/// How one metric is exposed.
+/// Exposition of one metric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Form {
     pub style: HistogramStyle,

@@ -31,7 +31,7 @@ pub(crate) use native::Native;
 pub use state::{Counts, NoState, Seconds};
 
 use render::Cursor;
-use state::State;
+use state::CumulativeState;
 
 /// Bytes of a piece before compression. It takes well below a millisecond to write, and for so long a flush may wait.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -52,14 +52,14 @@ pub struct OwnSeries {
 }
 
 /// The scrape state, shared between the flush that fills it and the scrapes that show it.
-pub struct Scrape(Mutex<State>);
+pub struct Scrape(Mutex<CumulativeState>);
 
 /// A metric whose name was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renamed {
     pub name: String,
     pub kind: Kind,
-    /// Without what the kind appends.
+    /// Without the suffix of its kind.
     pub shown_as: String,
 }
 
@@ -88,7 +88,7 @@ impl ScrapeStatus {
 impl Scrape {
     /// `bytes_max`: a new series that would need more is refused.
     pub fn new(settings: PrometheusSettings, weights: Weights, bytes_max: usize) -> Self {
-        Scrape(Mutex::new(State::new(settings, weights, bytes_max)))
+        Scrape(Mutex::new(CumulativeState::new(settings, weights, bytes_max)))
     }
 
     /// Whether another shows the same of the same series; after how long they leave does not count.
@@ -115,7 +115,7 @@ impl Scrape {
         self.lock().save(now)
     }
 
-    /// Continues the series of another process; see [`State::restore`].
+    /// Continues the series of another process; see [`CumulativeState::restore`].
     pub fn restore(&self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
         self.lock().restore(saved, away, now)
     }
@@ -133,7 +133,7 @@ impl Scrape {
         self.lock().heap_bytes()
     }
 
-    /// Adds what a flush brings. `now` comes from a monotonic clock.
+    /// Adds the rows of a flush. `now` comes from a monotonic clock.
     pub fn take(&self, batch: &Batch, now: Seconds) {
         let mut state = self.lock();
         state.take(batch, now);
@@ -192,7 +192,7 @@ impl Scrape {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CumulativeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -118,7 +118,7 @@ pub fn rank(name: &str, kind: Kind) -> (bool, u8, &str) {
 #[derive(Default)]
 pub struct LabelWriter {
     text: String,
-    /// Where the label before the current one has its name.
+    /// Position of the previous label's name.
     before: std::ops::Range<usize>,
     key: String,
 }

@@ -5,12 +5,12 @@ use weir_protocol::Kind;
 use super::accept::Format;
 use super::forms::Form;
 use super::names::{escape, for_each_label, unescape};
-use super::state::{Family, Series, State, Summary, Value};
+use super::state::{CumulativeState, Family, Series, Summary, Value};
 use super::{OwnSeries, help};
 use crate::protobuf;
 use crate::settings::HistogramStyle;
 
-/// Where a rendering stands.
+/// Progress of a rendering.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cursor {
     family: usize,
@@ -40,7 +40,13 @@ impl Type {
 }
 
 /// Appends at least `bytes`, or all there is; false when that was the end.
-pub fn piece(state: &State, format: Format, cursor: &mut Cursor, bytes: usize, out: &mut Vec<u8>) -> bool {
+pub fn piece(
+    state: &CumulativeState,
+    format: Format,
+    cursor: &mut Cursor,
+    bytes: usize,
+    out: &mut Vec<u8>,
+) -> bool {
     let created = state.settings.openmetrics_created && format == Format::OpenMetrics;
     let mut writer = Writer { format, created };
     while let Some(family) = state.families[..state.named].get(cursor.family) {
@@ -228,7 +234,7 @@ fn help_of(family: &Family) -> String {
     }
 }
 
-/// Classic buckets: each counts what is below it too.
+/// Classic buckets: each includes the ones below it.
 fn buckets(base: &str, labels: &str, summary: &Summary, form: &Form, format: Format, out: &mut String) {
     let mut below = 0.0;
     for (text, weight) in form.bucket_texts.iter().zip(&summary.classic) {

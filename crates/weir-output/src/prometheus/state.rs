@@ -57,7 +57,7 @@ pub struct Series<S = ()> {
 }
 
 /// The result of a row: family and number of its series, or why it was refused.
-pub type Taken = Result<(usize, usize), Reason>;
+pub type RowResult = Result<(usize, usize), Reason>;
 
 #[derive(Debug)]
 pub enum Value {
@@ -74,7 +74,7 @@ pub struct Summary {
     pub quantiles: Box<[f64]>,
     /// Weights by classic bucket, each without those below it; empty where the style is another one.
     pub classic: Box<[f64]>,
-    /// Where the style is native or classic.
+    /// With the style native or classic.
     pub native: Option<Box<Native>>,
 }
 
@@ -90,7 +90,7 @@ pub struct Counts {
     pub expired: u64,
 }
 
-pub struct State<M = (), S = ()> {
+pub struct CumulativeState<M = (), S = ()> {
     pub settings: PrometheusSettings,
     forms: Forms,
     weights: Weights,
@@ -129,11 +129,11 @@ pub struct Row<'a> {
     pub is_timestamped: bool,
 }
 
-impl<M: Default, S: Default> State<M, S> {
+impl<M: Default, S: Default> CumulativeState<M, S> {
     pub fn new(settings: PrometheusSettings, weights: Weights, bytes_max: usize) -> Self {
         // `check` of the settings refuses what cannot be compiled.
         let forms = Forms::new(&settings.metrics).expect("the entries were checked");
-        State {
+        CumulativeState {
             settings,
             forms,
             weights,
@@ -177,7 +177,7 @@ impl<M: Default, S: Default> State<M, S> {
         tags: impl Iterator<Item = &'t str> + Clone,
         value: Aggregated<'_>,
         now: Seconds,
-    ) -> Taken {
+    ) -> RowResult {
         let host = row.host.filter(|_| self.settings.host_label);
         let mut writer = std::mem::take(&mut self.labels);
         let taken = self.add_to(row, writer.write(tags, host, is_compound(row.kind)), value, now);
@@ -186,7 +186,7 @@ impl<M: Default, S: Default> State<M, S> {
     }
 
     /// Adds a row to the series that these labels name.
-    pub fn add_to(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> Taken {
+    pub fn add_to(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> RowResult {
         self.counts.taken += 1;
         let now = now.saturating_add(self.past);
         let taken = self.try_add(row, labels, value, now);
@@ -197,7 +197,7 @@ impl<M: Default, S: Default> State<M, S> {
         taken
     }
 
-    fn try_add(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> Taken {
+    fn try_add(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> RowResult {
         // Before its series is made: a refused point starts no series.
         sums::check(value, self.counters)?;
         let (family, at, is_new) = self.place(row, labels, now).ok_or(Reason::Memory)?;
@@ -227,8 +227,8 @@ impl<M: Default, S: Default> State<M, S> {
         Ok((family, at))
     }
 
-    /// Where the state has become too large, a native histogram that grew gives resolution for room, so that buckets of
-    /// series that are there are bounded as series are.
+    /// When the state is too large, a native histogram that grew halves its resolution, so that the buckets of
+    /// existing series are bounded like the series.
     fn fit(&mut self, family: usize, at: usize, before: usize) {
         if self.heap_bytes() <= self.bytes_max {
             return;
@@ -278,7 +278,7 @@ impl<M: Default, S: Default> State<M, S> {
         let series = &mut self.families[family].series;
         let capacity = series.capacity();
         if series.len() == capacity {
-            // A quarter at a time: most families are small, and doubling a large one would waste what others need.
+            // A quarter at a time: most families are small, and doubling a large one would waste memory.
             series.reserve_exact(capacity / 4 + 1);
         }
         self.bytes +=

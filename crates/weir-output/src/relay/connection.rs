@@ -11,12 +11,12 @@ use super::{Block, RelaySettings, StreamFraming};
 use crate::datagrams::next_end;
 use crate::tcp::reset_on_close;
 
-/// How long a machine may take to refuse a port.
+/// Time a machine may take to refuse a port.
 const REFUSAL_WAIT: Duration = Duration::from_millis(250);
 
 /// The progress of one attempt before it ended, with success or not.
 #[derive(Debug, Default)]
-pub struct Sent {
+pub struct SentCounts {
     pub messages: u64,
     pub bytes: u64,
     pub packets: u64,
@@ -103,7 +103,7 @@ impl Connection {
         &mut self,
         block: &mut Block,
         settings: &RelaySettings,
-        sent: &mut Sent,
+        sent: &mut SentCounts,
     ) -> io::Result<()> {
         self.still_open()?;
         // A line may be half written at this point; frames and datagrams are sent completely or not at all.
@@ -129,7 +129,7 @@ impl Connection {
         &mut self,
         block: &mut Block,
         settings: &RelaySettings,
-        sent: &mut Sent,
+        sent: &mut SentCounts,
     ) -> io::Result<()> {
         let bytes_max = match self {
             Self::Udp(_) => settings.udp_bytes_max,
@@ -167,7 +167,7 @@ impl Connection {
         Ok(())
     }
 
-    async fn packet(&mut self, packet: &[u8], settings: &RelaySettings) -> Written {
+    async fn packet(&mut self, packet: &[u8], settings: &RelaySettings) -> PacketProgress {
         // Lines know how far they have come when the time is up.
         if let (Self::Tcp(stream), StreamFraming::Newline) = (&mut *self, settings.tcp_framing) {
             return lines(stream, packet, settings.timeout).await;
@@ -181,22 +181,22 @@ impl Connection {
             }
         };
         match tokio::time::timeout(settings.timeout, whole).await {
-            Ok(Ok(())) => Written::whole(packet),
-            Ok(Err(error)) => Written::broken(0, error),
-            Err(_) => Written::broken(0, takes_nothing()),
+            Ok(Ok(())) => PacketProgress::whole(packet),
+            Ok(Err(error)) => PacketProgress::broken(0, error),
+            Err(_) => PacketProgress::broken(0, takes_nothing()),
         }
     }
 }
 
 const EMSGSIZE: i32 = 90;
 
-/// How much of a packet needs no repetition.
-struct Written {
+/// Bytes of a packet that need not be repeated.
+struct PacketProgress {
     bytes: usize,
     error: Option<io::Error>,
 }
 
-impl Written {
+impl PacketProgress {
     fn whole(packet: &[u8]) -> Self {
         Self {
             bytes: packet.len(),
@@ -225,7 +225,7 @@ async fn frame(stream: &mut (impl AsyncWriteExt + Unpin), packet: &[u8]) -> io::
 }
 
 /// Complete lines count as sent; a line that was cut is repeated on the next connection.
-async fn lines(stream: &mut TcpStream, packet: &[u8], timeout: Duration) -> Written {
+async fn lines(stream: &mut TcpStream, packet: &[u8], timeout: Duration) -> PacketProgress {
     let mut at = 0;
     while at < packet.len() {
         let error = match tokio::time::timeout(timeout, stream.write(&packet[at..])).await {
@@ -241,7 +241,7 @@ async fn lines(stream: &mut TcpStream, packet: &[u8], timeout: Duration) -> Writ
             .iter()
             .rposition(|byte| *byte == b'\n')
             .map_or(0, |end| end + 1);
-        return Written::broken(whole, error);
+        return PacketProgress::broken(whole, error);
     }
-    Written::whole(packet)
+    PacketProgress::whole(packet)
 }

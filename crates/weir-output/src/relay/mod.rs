@@ -32,7 +32,7 @@ const BUFFERS_MAX: u64 = 1024;
 /// Room in a target's mailbox for what needs no buffer: counts alone, and lines of a target that was ejected.
 const MAILBOX_MARGIN: usize = 64;
 
-/// Lines for one target, with what is to be known of those that are not in it. The same as the worker's.
+/// Lines for one target, and the counts of lines that are not in it. The same as the worker's.
 #[derive(Debug, Default)]
 pub struct Block {
     pub lines: Vec<u8>,
@@ -88,7 +88,7 @@ impl Port {
 
 counters! {
     /// Why a line was not delivered.
-    pub enum Lost {
+    pub enum RelayLoss {
         /// Its target takes lines more slowly than they come, or not at all; the oldest go.
         QueueFull = DROPPED.because("queue_full"),
             Sign("The target is down or slow: `weir status` shows its last error.");
@@ -115,11 +115,11 @@ pub struct TargetStatus {
     pub in_flight: u64,
     /// Bytes that wait or are under way.
     pub queued_bytes: u64,
-    pub dropped: BTreeMap<Lost, u64>,
+    pub dropped: BTreeMap<RelayLoss, u64>,
     pub healthy: bool,
     /// Its share goes to the others.
     pub ejected: bool,
-    /// Unix seconds since `healthy` is what it is.
+    /// Time of the last change of `healthy`, in Unix seconds.
     pub since: i64,
     pub last_error: Option<String>,
 }
@@ -213,7 +213,7 @@ impl Relay {
             stage: watch::Sender::new(Stage::Running),
         });
         let mut tasks = JoinSet::new();
-        // Two of a worker's buffers stay free, so that what is new finds room while the oldest goes.
+        // Two of a worker's buffers stay free, so that new lines find room while the oldest are dropped.
         let blocks_max = (buffers - 2) * workers;
         for (index, (inbox, returns)) in inboxes.into_iter().enumerate() {
             tasks.spawn(Task::new(shared.clone(), index, inbox, returns, blocks_max).run());
@@ -274,7 +274,7 @@ impl Relay {
             while tasks.join_next().await.is_some() {}
         }
         for status in self.status() {
-            if let Some(lost) = status.dropped.get(&Lost::Shutdown) {
+            if let Some(lost) = status.dropped.get(&RelayLoss::Shutdown) {
                 let target = status.address;
                 tracing::warn!(output = shared.name, target, lost, "not everything was relayed");
             }

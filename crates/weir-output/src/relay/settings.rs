@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use weir_config::{Kind, PathUse, SettingProblem, choices, settings};
+use weir_config::{PathUse, SettingProblem, SettingType, choices, settings};
 use weir_units::Address;
 
 use crate::settings::{OutputSettings, OutputType};
 
 settings! {
-    /// Where lines go, and how.
+    /// Destination and transport of lines.
     pub struct RelaySettings {
         targets: Vec<String> = "[]"
-            .takes(Kind::List(&ADDRESS))
+            .takes(SettingType::List(&ADDRESS))
             .path(PathUse::Connect)
             .effect("The targets of lines. With several, a series (name and tags) always goes to the same one, chosen by a hash that every agent shares.")
             .who("Everyone who relays.")
@@ -26,35 +26,35 @@ settings! {
             .effect("Only relays: nothing is aggregated, and other outputs get no data.")
             .who("Operators of an agent that only distributes.");
         linger: Duration = "100ms"
-            .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(10) })
-            .effect("How long a line may wait for others to share its packet with.")
+            .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(10) })
+            .effect("The longest time that a line waits for others to share its packet.")
             .who("Operators who need less delay.");
         udp_bytes_max: usize = "1432"
-            .takes(Kind::Integer { min: 64, max: 65_507 })
+            .takes(SettingType::Integer { min: 64, max: 65_507 })
             .effect("The most bytes in a datagram over UDP; a longer line is dropped and counted.")
             .who("Operators of a network with larger packets, or of targets on this machine.");
         uds_bytes_max: usize = "8192"
-            .takes(Kind::Integer { min: 64, max: 65_536 })
+            .takes(SettingType::Integer { min: 64, max: 65_536 })
             .effect("The most bytes in a datagram to a Unix socket, and in a frame of a stream.")
             .who("Operators of targets with a lower limit.");
         tcp_framing: StreamFraming = "length"
-            .effect("How packets go over TCP: each after its length in four bytes, the lowest first, as weir and DogStatsD's streams take them, or as lines.")
+            .effect("The framing of packets on TCP: each after its length in four bytes, the lowest first, as weir and DogStatsD's streams expect (`length`), or as lines (`newline`).")
             .who("Operators of other StatsD servers (`newline`).");
         timeout: Duration = "5s"
-            .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
+            .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("A target that accepts no data for this long has failed.")
             .who("Operators of targets that sometimes stop answering for longer, or who want another target to take over sooner.");
         eject_after: u32 = "3"
-            .takes(Kind::Integer { min: 0, max: 1000 })
+            .takes(SettingType::Integer { min: 0, max: 1000 })
             .effect("After this many failures in a row, the other targets get a target's lines, waiting ones included.")
             .zero("0: never; they wait for it.")
             .who("Operators who would rather lose lines than see a series at another target.");
         check_interval: Duration = "5s"
-            .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
-            .effect("How often a failed target is checked.")
+            .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
+            .effect("The interval between checks of a failed target.")
             .who("Operators of targets that restart often: lines wait until a check succeeds.");
         readmit_after: u32 = "2"
-            .takes(Kind::Integer { min: 1, max: 1000 })
+            .takes(SettingType::Integer { min: 1, max: 1000 })
             .effect("After this many successful checks in a row, an ejected target gets its lines again.")
             .who("Operators of targets that come and go.");
     }
@@ -69,7 +69,7 @@ choices! {
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-const ADDRESS: Kind = Kind::Checked {
+const ADDRESS: SettingType = SettingType::Checked {
     allowed: "an address such as udp://host:port, tcp://host:port, unixgram:///path or unix:///path",
     check: is_address,
 };
@@ -79,7 +79,7 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Passes messages on as they were received, to one or several StatsD servers over UDP, TCP or Unix sockets.",
     on_by_default: false,
     settings: RelaySettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| output.read(|_, _| {}, check).map(OutputSettings::Relay),
 };
 

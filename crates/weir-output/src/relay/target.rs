@@ -13,15 +13,15 @@ use tokio::time::Instant;
 use weir_protocol::route_slot;
 use weir_units::Address;
 
-use super::connection::{Connection, Sent};
-use super::{Block, Lost, RelaySettings, Shared, Stage, TargetStatus, lock, unix_now};
+use super::connection::{Connection, SentCounts};
+use super::{Block, RelayLoss, RelaySettings, Shared, Stage, TargetStatus, lock, unix_now};
 use crate::counters::OutputCounter;
 
 /// The first wait after a failure; it doubles up to the interval of checks.
 const BACKOFF: Duration = Duration::from_millis(100);
 /// A target without answers may have moved: its name is looked up again after this many check intervals.
 const CHECKS_PER_LOOK_UP: u32 = 12;
-/// How long lines wait for that.
+/// Longest wait of lines for that.
 const LOOK_UP_WAIT: Duration = Duration::from_secs(1);
 /// Bytes of a block of lines that were meant for another target.
 const REROUTED_BYTES: usize = 64 << 10;
@@ -50,7 +50,7 @@ pub struct Task {
 struct Attempt {
     connection: Option<Connection>,
     block: Option<Block>,
-    sent: Sent,
+    sent: SentCounts,
     result: io::Result<()>,
 }
 
@@ -132,7 +132,7 @@ impl Task {
         }
         self.books(|books| {
             let left = std::mem::take(&mut books.waiting) + std::mem::take(&mut books.in_flight);
-            drop_messages(books, Lost::Shutdown, left);
+            drop_messages(books, RelayLoss::Shutdown, left);
             books.queued_bytes = 0;
         });
     }
@@ -151,8 +151,8 @@ impl Task {
             books.waiting += messages;
             books.queued_bytes += bytes;
             books.counts[OutputCounter::Unmatched] += block.unmatched;
-            drop_messages(books, Lost::QueueFull, block.no_buffer);
-            drop_messages(books, Lost::TooLong, block.too_long);
+            drop_messages(books, RelayLoss::QueueFull, block.no_buffer);
+            drop_messages(books, RelayLoss::TooLong, block.too_long);
         });
         if messages == 0 {
             return;
@@ -166,7 +166,7 @@ impl Task {
                 self.books(|books| {
                     books.waiting -= oldest.messages;
                     books.queued_bytes = books.queued_bytes.saturating_sub(oldest.lines.len() as u64);
-                    drop_messages(books, Lost::QueueFull, oldest.messages);
+                    drop_messages(books, RelayLoss::QueueFull, oldest.messages);
                 });
                 self.give_back(oldest);
             }
@@ -222,7 +222,7 @@ impl Task {
                 books.delivered += sent.messages;
                 books.counts[OutputCounter::Bytes] += sent.bytes;
                 books.counts[OutputCounter::Payloads] += sent.packets;
-                drop_messages(books, Lost::TooLong, sent.too_long);
+                drop_messages(books, RelayLoss::TooLong, sent.too_long);
             });
             block.messages = left;
             let bytes = block.lines.len() as u64;
@@ -256,7 +256,7 @@ impl Task {
             tracing::info!(
                 output = shared.name,
                 target = address,
-                "is back and gets its lines again"
+                "reachable again: it gets its lines again"
             );
         }
         if self.failures > 0 {
@@ -338,13 +338,13 @@ impl Task {
         self.books(|books| {
             books.waiting -= moved + lost;
             books.queued_bytes = books.queued_bytes.saturating_sub(bytes);
-            drop_messages(books, Lost::Rerouted, moved);
-            drop_messages(books, Lost::QueueFull, lost);
+            drop_messages(books, RelayLoss::Rerouted, moved);
+            drop_messages(books, RelayLoss::QueueFull, lost);
         });
     }
 }
 
-fn drop_messages(books: &mut TargetStatus, reason: Lost, messages: u64) {
+fn drop_messages(books: &mut TargetStatus, reason: RelayLoss, messages: u64) {
     if messages > 0 {
         *books.dropped.entry(reason).or_default() += messages;
     }
@@ -362,7 +362,7 @@ async fn try_once(
     let mut attempt = Attempt {
         connection: None,
         block,
-        sent: Sent::default(),
+        sent: SentCounts::default(),
         result: Ok(()),
     };
     let timeout = settings.timeout;

@@ -17,12 +17,12 @@ use super::request::{Metadata, Request, STALE, Sample, Times};
 use super::settings::RemoteWriteSettings;
 use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items};
 use crate::prometheus::names::{for_each_label, unescape};
-use crate::prometheus::state::{Family, Row, Seconds, Series, State, Value, is_compound, style};
+use crate::prometheus::state::{CumulativeState, Family, Row, Seconds, Series, Value, is_compound, style};
 use crate::prometheus::{Native, NoState, help};
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::timeline::{Moments, Timeline};
 
-/// How often version 1.0 repeats the description of a metric.
+/// Interval at which version 1.0 repeats the description of a metric.
 const METADATA_SECONDS: Seconds = 60;
 
 /// Prometheus's names of the kinds, with their numbers in both versions.
@@ -66,7 +66,7 @@ pub struct Facts {
 }
 
 pub struct RemoteWriteEncoder {
-    state: State<OfMetric, OfSeries>,
+    state: CumulativeState<OfMetric, OfSeries>,
     request: Request,
     clock: Clock,
     facts: Arc<Facts>,
@@ -92,7 +92,7 @@ impl RemoteWriteEncoder {
         let as_scrape = settings.as_scrape();
         let quantiles = as_scrape.quantiles.iter().map(|q| format!("{q:?}")).collect();
         let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
-        let state = State::new(as_scrape, weights, bytes_max);
+        let state = CumulativeState::new(as_scrape, weights, bytes_max);
         RemoteWriteEncoder {
             state,
             request: Request::new(settings.version, settings.samples_per_payload_max),
@@ -205,7 +205,7 @@ impl RemoteWriteEncoder {
                 series.kept.start = at;
                 if zero_samples && is_cumulative(family.kind) {
                     let texts = texts.get_or_insert_with(|| Texts::of(family, writer.out.styles));
-                    writer.out.write(texts, series, at, Shown::Zero(&zero));
+                    writer.out.write(texts, series, at, SeriesForm::Zero(&zero));
                     writer.out.made(out);
                 }
             }
@@ -241,7 +241,7 @@ impl RemoteWriteEncoder {
                     if rows == 0 && !repeat_idle {
                         continue;
                     }
-                    writer.out.write(&texts, series, at, Shown::Value);
+                    writer.out.write(&texts, series, at, SeriesForm::Value);
                     if rows == 0 {
                         writer.out.made(out);
                     } else {
@@ -370,7 +370,7 @@ impl Encode for RemoteWriteEncoder {
     }
 }
 
-/// Everything that changes the receiver, names or kinds of values: with another such text, series restart.
+/// All settings that change the receiver, names or kinds of values: if this text changes, series restart.
 fn lineage(settings: &RemoteWriteSettings) -> String {
     let of_series = PrometheusSettings {
         expiry: Duration::ZERO,
@@ -389,7 +389,7 @@ fn lineage(settings: &RemoteWriteSettings) -> String {
 
 /// The written parts of a series.
 #[derive(Clone, Copy)]
-enum Shown<'a> {
+enum SeriesForm<'a> {
     Value,
     /// Its start.
     Zero(&'a Native),
@@ -401,7 +401,7 @@ struct Writer<'a> {
     out: Output<'a>,
 }
 
-/// How histograms and distributions are written.
+/// Encoding of histograms and distributions.
 #[derive(Clone, Copy)]
 struct Styles {
     histograms: HistogramStyle,
@@ -443,23 +443,23 @@ impl Output<'_> {
 
     fn stale(&mut self, texts: &Texts, series: &OneSeries, at: i64, out: &mut Encoded) {
         if series.kept.start != 0 {
-            self.write(texts, series, at, Shown::Stale);
+            self.write(texts, series, at, SeriesForm::Stale);
             self.made(out);
         }
     }
 
     /// All samples of one series of ours, each of which is a series to Prometheus.
-    fn write(&mut self, texts: &Texts, series: &OneSeries, at: i64, shown: Shown<'_>) {
+    fn write(&mut self, texts: &Texts, series: &OneSeries, at: i64, shown: SeriesForm<'_>) {
         let start = match shown {
-            Shown::Stale => 0,
+            SeriesForm::Stale => 0,
             _ if texts.kind == Type::Gauge => 0,
             _ => series.kept.start,
         };
         let (times, instant) = (Times { at, start }, Times { at, start: 0 });
         let number = |value: f64| match shown {
-            Shown::Value => Sample::Number(value),
-            Shown::Zero(_) => Sample::Number(0.0),
-            Shown::Stale => Sample::Number(STALE),
+            SeriesForm::Value => Sample::Number(value),
+            SeriesForm::Zero(_) => Sample::Number(0.0),
+            SeriesForm::Stale => Sample::Number(STALE),
         };
         let (request, labels, scratch) = (&mut *self.request, self.labels, &mut self.scratch);
         let mut add = |name: &str, quantile: Option<&str>, sample, times| {
@@ -474,15 +474,15 @@ impl Output<'_> {
             Value::Number(value) => add(&texts.name, None, number(*value), times),
             Value::Summary(summary) if texts.kind == Type::Histogram => {
                 let sample = match (shown, &summary.native) {
-                    (Shown::Stale, _) => Sample::StaleHistogram,
-                    (Shown::Zero(zero), _) => Sample::Histogram(zero),
-                    (Shown::Value, Some(native)) => Sample::Histogram(native),
-                    (Shown::Value, None) => return,
+                    (SeriesForm::Stale, _) => Sample::StaleHistogram,
+                    (SeriesForm::Zero(zero), _) => Sample::Histogram(zero),
+                    (SeriesForm::Value, Some(native)) => Sample::Histogram(native),
+                    (SeriesForm::Value, None) => return,
                 };
                 add(&texts.name, None, sample, times);
             }
             Value::Summary(summary) => {
-                if !matches!(shown, Shown::Zero(_)) {
+                if !matches!(shown, SeriesForm::Zero(_)) {
                     for (quantile, value) in self.quantiles.iter().zip(&summary.quantiles) {
                         add(&texts.name, Some(quantile), number(*value), instant);
                     }

@@ -22,7 +22,7 @@ use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
 };
 use crate::http::{self, Answer};
-use crate::probe::{Destination, Way};
+use crate::probe::{Destination, Route};
 use crate::settings::Start;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -81,7 +81,7 @@ impl Start for RemoteWriteSettings {
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(vec![Destination {
             label: http::shown_url(&self.url),
-            way: Way::Http {
+            way: Route::Http {
                 url: self.url.clone(),
                 headers: http::configured_headers(&self.authorization)?,
                 delivery: Box::new(self.delivery.clone()),

@@ -86,7 +86,7 @@ fn pick_2(request: &[u8], keep: &mut Keep<'_>) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The texts of a 2.0 request, and those of what is picked of it. The empty text is number zero in both.
+/// The texts of a 2.0 request, and those of its picked part. The empty text is number zero in both.
 #[derive(Default)]
 struct Symbols<'a> {
     old: Vec<&'a str>,

@@ -141,7 +141,7 @@ impl Request {
                         protobuf::integer(out, 1, metadata.kind as i64);
                         protobuf::integer(out, 3, i64::from(help));
                     });
-                    // Where drafts of the specification had the start; receivers since ignore it.
+                    // The field of the start time in drafts of the specification; newer receivers ignore it.
                     protobuf::integer(out, 6, times.start);
                 });
             }
@@ -214,7 +214,7 @@ fn histogram(out: &mut Vec<u8>, sample: Sample<'_>, at: i64) {
 struct Symbols {
     random: RandomState,
     bytes: Vec<u8>,
-    /// Where each text lies in `bytes`.
+    /// Position of each text in `bytes`.
     spans: Vec<(u32, u32)>,
     index: HashTable<u32>,
 }

@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_config::{DURATION_MAX, Kind, SettingProblem, choices, settings};
+use weir_config::{DURATION_MAX, SettingProblem, SettingType, choices, settings};
 
 use crate::settings::{
-    Authorization, Delivered, DeliverySettings, HistogramStyle, OutputType, PrometheusSettings, URL,
+    Authorization, BatchOutput, DeliverySettings, HistogramStyle, OutputType, PrometheusSettings, URL,
 };
 
 /// Classic buckets are for scrapes.
-const STYLES: Kind = Kind::Choice(&["summary", "native"]);
+const STYLES: SettingType = SettingType::Choice(&["summary", "native"]);
 
 settings! {
     /// The receiver to write to, and how.
     pub struct RemoteWriteSettings {
         url: String = "''"
             .takes(URL)
-            .effect("Where to write, path included, such as `https://prometheus.example:9090/api/v1/write`.")
+            .effect("The receiver's URL, path included, such as `https://prometheus.example:9090/api/v1/write`.")
             .who("Everyone who writes to Prometheus or to a system that takes its remote write; setting it in the environment switches the output on.")
             .required();
         version: RemoteWriteVersion = "1.0"
@@ -25,13 +25,13 @@ settings! {
             .who("Operators of a receiver that takes 2.0.");
         authorization: Authorization = "{}".flat();
         labels: BTreeMap<String, String> = "{}"
-            .effect("Labels that every series gets, such as `job: weir`. A tag of the same name goes before it.")
+            .effect("Labels that every series gets, such as `job: weir`. A tag of the same name overrides it.")
             .who("Operators with several clusters or teams in one receiver.");
         instance_label: bool = "true"
             .effect("Adds the label `instance` with the agent's host name, unless `labels` has one. Without it two agents cannot write to one receiver: they would write the same series.")
             .who("Operators whose `labels` name the agent already.");
         expiry: Duration = "300s"
-            .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
+            .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("A series without a sample for this long ends with a staleness marker; if it returns, a counter restarts from zero. At least two buckets.")
             .who("Operators with many short-lived series.");
         repeat_idle: bool = "true"
@@ -42,14 +42,14 @@ settings! {
             .who("Operators whose receiver makes zeros of start times itself.");
         histograms: HistogramStyle = "summary"
             .takes(STYLES)
-            .effect("How `h` and `ms` metrics are written.")
+            .effect("The form of written `h` and `ms` metrics.")
             .who("Users of native histograms.");
         distributions: HistogramStyle = "native"
             .takes(STYLES)
-            .effect("How `d` metrics are written: as native histograms, or as quantiles with `_sum` and `_count`.")
+            .effect("The form of written `d` metrics: native histograms, or quantiles with `_sum` and `_count`.")
             .who("Operators of a receiver without native histograms, such as VictoriaMetrics or a Prometheus that has them off.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
-            .takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }))
+            .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its `_sum` and `_count` only.")
             .who("Dashboards that need another quantile.");
@@ -60,7 +60,7 @@ settings! {
             .effect("Adds the label `host` where a message names its host, as in `host:web1`.")
             .who("Operators who do not want it.");
         samples_per_payload_max: u32 = "10000"
-            .takes(Kind::Integer { min: 1, max: 1_000_000 })
+            .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("Samples after which a request ends.")
             .who("Operators of a receiver with a lower limit.");
         /// `concurrency` has no effect: requests are sequential, in the order of time.
@@ -99,9 +99,9 @@ pub(crate) const TYPE: OutputType = OutputType {
     summary: "Writes cumulative series to Prometheus or any other receiver of remote write 1.0 or 2.0.",
     on_by_default: false,
     settings: RemoteWriteSettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| {
-        Delivered::read(
+        BatchOutput::read(
             output,
             |settings: &mut RemoteWriteSettings, files| settings.authorization.read(files),
             check,

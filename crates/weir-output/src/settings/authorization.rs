@@ -41,7 +41,7 @@ impl Authorization {
     pub(crate) fn check(&self) -> Result<(), SettingProblem> {
         let is_set = |name: &String| name.eq_ignore_ascii_case("authorization");
         if !self.bearer_token.is_empty() && self.headers.keys().any(is_set) {
-            let message = "`headers` has Authorization too; only one of them can be";
+            let message = "`headers` sets Authorization too; only one of them may";
             return Err(SettingProblem::new("bearer_token", message));
         }
         Ok(())

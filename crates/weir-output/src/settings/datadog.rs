@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use weir_config::{Files, Kind, Secret, SettingProblem, choices, settings};
+use weir_config::{Files, Secret, SettingProblem, SettingType, choices, settings};
 
-use super::{Delivered, DeliverySettings, OutputType, QueueSettings};
+use super::{BatchOutput, DeliverySettings, OutputType, QueueSettings};
 
 settings! {
     /// The intake to deliver to, and how.
@@ -21,14 +21,14 @@ settings! {
             .file_of("api_key")
             .also(&["DD_API_KEY_FILE"]);
         site: String = "datadoghq.com"
-            .takes(Kind::Checked { allowed: "a host name such as datadoghq.com", check: is_host_name })
+            .takes(SettingType::Checked { allowed: "a host name such as datadoghq.com", check: is_host_name })
             .effect("The site whose intake is used: `https://app.<site>`.")
-            .who("Customers of another site than the first.")
+            .who("Customers of another site.")
             .also(&["DD_SITE"]);
         /// Empty: `https://app.<site>`; [`DatadogSettings::base_url`] gives the answer.
         url: String = "''"
             .takes(URL)
-            .effect("The intake's base URL, in place of the one made from `site`.")
+            .effect("The intake's base URL, instead of the one made from `site`.")
             .zero("Empty: made from `site`.")
             .who("Operators of a relay or a test intake.")
             .also(&["DD_URL", "DD_DD_URL"]);
@@ -46,7 +46,7 @@ settings! {
             .who("Operators of an older intake.")
             .also(&["DD_SERIALIZER_COMPRESSOR_KIND"]);
         compression_level: i32 = "0"
-            .takes(Kind::Integer { min: 0, max: 22 })
+            .takes(SettingType::Integer { min: 0, max: 22 })
             .effect("The compressor's level: 1 to 22 for zstd, 1 to 9 for zlib and gzip.")
             .zero("0: 1 for zstd, 6 for the others.")
             .who("Operators who pay for bandwidth rather than CPU.")
@@ -56,7 +56,7 @@ settings! {
             .who("Operators of an older intake.")
             .also(&["DD_USE_V2_API_SERIES"]);
         points_per_payload_max: usize = "10000"
-            .takes(Kind::Integer { min: 1, max: 1_000_000 })
+            .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("The most points in one series payload.")
             .who("Operators of an intake with a lower limit.")
             .also(&["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"]);
@@ -80,7 +80,7 @@ settings! {
 }
 
 impl DatadogSettings {
-    /// Where payloads go, without a slash at the end.
+    /// URL of payloads, without a slash at the end.
     pub fn base_url(&self) -> String {
         if self.url.is_empty() {
             format!("https://app.{}", self.site)
@@ -110,7 +110,7 @@ choices! {
     }
 }
 
-pub(crate) const URL: Kind = Kind::Checked {
+pub(crate) const URL: SettingType = SettingType::Checked {
     allowed: "a URL such as https://host:port, or nothing",
     check: is_url_or_empty,
 };
@@ -120,8 +120,8 @@ pub(super) const TYPE: OutputType = OutputType {
     summary: "Delivers series, sketches, events and service checks to a Datadog intake.",
     on_by_default: false,
     settings: DatadogSettings::SETTINGS,
-    gone: &[DatadogSettings::GONE, QueueSettings::GONE],
-    read: |output| Delivered::read(output, read_files, check),
+    removed: &[DatadogSettings::REMOVED, QueueSettings::REMOVED],
+    read: |output| BatchOutput::read(output, read_files, check),
 };
 
 fn read_files(settings: &mut DatadogSettings, files: &mut Files<'_, '_, '_>) {

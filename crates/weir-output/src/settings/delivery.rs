@@ -4,28 +4,28 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use weir_config::{DURATION_MAX, Gone, Kind, PathUse, settings};
+use weir_config::{DURATION_MAX, PathUse, RemovedSetting, SettingType, settings};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// How long to wait after failures is worked out from `backoff_max`.
-const GONE: &[Gone] = &[
-    Gone {
+/// The waits after failures follow from `backoff_max`.
+const REMOVED: &[RemovedSetting] = &[
+    RemovedSetting {
         key: "backoff_base",
         why: "the first wait is at most a sixteenth of backoff_max",
         also: &["DD_FORWARDER_BACKOFF_BASE"],
     },
-    Gone {
+    RemovedSetting {
         key: "backoff_factor",
         why: "each wait is drawn between half of its full length and all of it, so that agents do not return in step",
         also: &["DD_FORWARDER_BACKOFF_FACTOR"],
     },
-    Gone {
+    RemovedSetting {
         key: "recovery_interval",
         why: "one success makes up for two failures",
         also: &["DD_FORWARDER_RECOVERY_INTERVAL"],
     },
-    Gone {
+    RemovedSetting {
         key: "recovery_reset",
         why: "one success makes up for two failures",
         also: &["DD_FORWARDER_RECOVERY_RESET"],
@@ -37,12 +37,12 @@ settings! {
     /// that takes its place.
     pub struct QueueSettings {
         timeout: Duration = "20s"
-            .takes(Kind::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
+            .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("An attempt without an answer within this time failed and is retried.")
             .who("Operators behind slow proxies.")
             .also(&["DD_FORWARDER_TIMEOUT"]);
         backoff_max: Duration = "64s"
-            .takes(Kind::Duration { min: Duration::from_millis(32), max: DURATION_MAX })
+            .takes(SettingType::Duration { min: Duration::from_millis(32), max: DURATION_MAX })
             .effect("The longest wait between two attempts. After failures in a row the first wait is at most a sixteenth of this, and each further one twice as long.")
             .who("Operators who want data sooner after an outage, or who want fewer attempts during one.")
             .also(&["DD_FORWARDER_BACKOFF_MAX"]);
@@ -53,19 +53,19 @@ settings! {
             .who("Operators who must not lose data during an outage.")
             .also(&["DD_FORWARDER_STORAGE_PATH"]);
         disk_bytes_max: u64 = "1GiB"
-            .takes(Kind::Bytes { min: 0, max: u64::MAX >> 1 })
+            .takes(SettingType::Bytes { min: 0, max: u64::MAX >> 1 })
             .effect("The maximum size of the disk queue; beyond it the oldest payloads are dropped and counted.")
             .zero("0: no disk queue, even with a path.")
             .who("Operators with little disk, or long outages.")
             .also(&["DD_FORWARDER_STORAGE_MAX_SIZE_IN_BYTES"]);
         disk_age_max: Duration = "10d"
-            .takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX })
+            .takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("Payloads older than this are dropped from disk and counted.")
             .zero("0: no limit.")
             .who("Operators whose backend refuses old data.")
             .also(&["DD_FORWARDER_OUTDATED_FILE_IN_DAYS"]);
     }
-    gone GONE
+    removed REMOVED
 }
 
 settings! {
@@ -73,8 +73,8 @@ settings! {
     pub struct DeliverySettings {
         queue: QueueSettings = "{}".flat();
         concurrency: usize = "10"
-            .takes(Kind::Integer { min: 1, max: 1000 })
-            .effect("Requests under way at once, per endpoint.")
+            .takes(SettingType::Integer { min: 1, max: 1000 })
+            .effect("Concurrent requests per endpoint.")
             .who("Operators of very large agents far from the backend.")
             .also(&["DD_FORWARDER_MAX_CONCURRENT_REQUESTS"]);
         ca_file: String = "''"
@@ -93,7 +93,7 @@ settings! {
             .who("Operators with some receivers that need no proxy.")
             .also(&["DD_PROXY_NO_PROXY"]);
     }
-    gone GONE
+    removed REMOVED
 }
 
 impl Deref for DeliverySettings {

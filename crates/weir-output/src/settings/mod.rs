@@ -39,7 +39,7 @@ pub enum OutputSettings {
     /// Answers scrapes at the admin address.
     Prometheus(PrometheusSettings),
     /// Delivers batches.
-    Delivered(Delivered),
+    Delivered(BatchOutput),
     /// Passes lines on as they come, from the workers.
     Relay(RelaySettings),
 }
@@ -54,7 +54,7 @@ pub trait Start: Any + fmt::Debug + Send + Sync {
         surroundings: &Surroundings,
     ) -> Result<Delivery, StartError>;
 
-    /// Where it would deliver to, for [`crate::probe`]; nowhere, where that is this machine.
+    /// Its destination, for [`crate::probe`]; `None` on this machine.
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(Vec::new())
     }
@@ -62,12 +62,12 @@ pub trait Start: Any + fmt::Debug + Send + Sync {
 
 /// The configuration of an output that delivers batches.
 #[derive(Clone)]
-pub struct Delivered {
+pub struct BatchOutput {
     start: Arc<dyn Start>,
     same: fn(&dyn Any, &dyn Any) -> bool,
 }
 
-impl Delivered {
+impl BatchOutput {
     /// Reads the settings and the files they name; `check` looks at those that depend on each other.
     pub fn read<'r, 'i, T: Start + Typed + PartialEq>(
         output: &mut Output<'r, 'i>,
@@ -85,19 +85,19 @@ fn same<T: PartialEq + 'static>(one: &dyn Any, other: &dyn Any) -> bool {
     one.is_some() && one == other
 }
 
-impl PartialEq for Delivered {
+impl PartialEq for BatchOutput {
     fn eq(&self, other: &Self) -> bool {
         (self.same)(&*self.start, &*other.start)
     }
 }
 
-impl fmt::Debug for Delivered {
+impl fmt::Debug for BatchOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.start.fmt(f)
     }
 }
 
-impl std::ops::Deref for Delivered {
+impl std::ops::Deref for BatchOutput {
     type Target = dyn Start;
 
     fn deref(&self) -> &Self::Target {

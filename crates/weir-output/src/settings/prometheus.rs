@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use weir_config::{DURATION_MAX, Kind, MatchType, MetricType, choices, kinds, pattern, settings};
+use weir_config::{DURATION_MAX, MatchType, MetricType, SettingType, choices, kinds, pattern, settings};
 use weir_rules::{Kinds, Pattern};
 
 use super::{OutputSettings, OutputType, SettingProblem};
 use crate::prometheus::Forms;
 
 /// Finite or not is looked at when they are used.
-const BOUND: Kind = Kind::Number {
+const BOUND: SettingType = SettingType::Number {
     min: f64::NEG_INFINITY,
     max: f64::INFINITY,
 };
@@ -18,22 +18,22 @@ settings! {
     /// `/metrics` on the admin address.
     pub struct PrometheusSettings {
         expiry: Duration = "300s"
-            .takes(Kind::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
+            .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("A series without a sample for this long leaves the exposition; if it returns, a counter restarts from zero.")
             .who("Operators who scrape less often than every five minutes.");
         histograms: HistogramStyle = "summary"
-            .effect("How `h` and `ms` metrics are exposed.")
+            .effect("The form of exposed `h` and `ms` metrics.")
             .who("Users of native histograms.");
         distributions: HistogramStyle = "native"
-            .effect("How `d` metrics are exposed. A scraper that does not ask for the protobuf format gets a summary.")
+            .effect("The form of exposed `d` metrics. A scraper that does not ask for the protobuf format gets a summary.")
             .who("Users whose Prometheus has native histograms on but whose dashboards want quantiles.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
-            .takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }))
+            .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its `_sum` and `_count` only.")
             .who("Dashboards that need another quantile.");
         buckets: Vec<f64> = "[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]"
-            .takes(Kind::List(&BOUND))
+            .takes(SettingType::List(&BOUND))
             .effect("Upper bounds of classic buckets, where the style is `classic`; one without a bound follows.")
             .zero("An empty list: the bucket without a bound alone.")
             .who("Operators whose values are not seconds, or lie close together.");
@@ -44,29 +44,29 @@ settings! {
             .effect("Adds the label `host` where a message names its host, as in `host:web1`.")
             .who("Operators whose scrape configuration already names the instance.");
         total_suffix: bool = "true"
-            .effect("Names of counters end in `_total`, as OpenMetrics wants it. Off, they stay as they are, and to OpenMetrics those without `_total` are of unknown type.")
+            .effect("Names of counters end in `_total`, as OpenMetrics requires. Off, they stay as they are, and to OpenMetrics those without `_total` are of unknown type.")
             .who("Operators who come from statsd_exporter.");
         openmetrics_created: bool = "false"
             .effect("Shows the time at which each sum began as a series `_created` of OpenMetrics. The protobuf format always has it, and not as a series.")
             .who("Operators whose reader of OpenMetrics uses it; a Prometheus stores it as one more series.");
         metrics: Vec<MetricForm> = "[]"
-            .effect("How metrics of some names or kinds are exposed; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
-            .zero("An empty list: all as the other settings say.")
+            .effect("The exposition of metrics with certain names or kinds; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
+            .zero("An empty list: the other settings apply to all.")
             .who("Operators whose metrics need buckets, quantiles, units, help texts or times to live of their own.");
     }
 }
 
 settings! {
-    /// How some metrics are exposed. Missing options are those of the output.
+    /// Exposition of selected metrics. Missing options are those of the output.
     pub struct MetricForm {
         pattern: String = "''".named("match");
         match_type: MatchType = "wildcard";
         types: Vec<MetricType> = "[]";
         style: FormStyle = "default";
-        buckets: Vec<f64> = "[]".takes(Kind::List(&BOUND));
-        quantiles: Vec<f64> = "[]".takes(Kind::List(&Kind::Number { min: 0.0, max: 1.0 }));
+        buckets: Vec<f64> = "[]".takes(SettingType::List(&BOUND));
+        quantiles: Vec<f64> = "[]".takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }));
         help: String = "''";
-        expiry: Duration = "0".takes(Kind::Duration { min: Duration::ZERO, max: DURATION_MAX });
+        expiry: Duration = "0".takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX });
         scale: f64 = "1".takes(BOUND);
     }
 }
@@ -82,7 +82,7 @@ impl MetricForm {
 }
 
 choices! {
-    /// How an entry of `metrics` exposes histograms, timings and distributions.
+    /// Exposition of histograms, timings and distributions in an entry of `metrics`.
     pub enum FormStyle {
         /// As the output does.
         Default: "default",
@@ -111,7 +111,7 @@ impl Default for PrometheusSettings {
 }
 
 choices! {
-    /// How a histogram, timing or distribution is exposed.
+    /// Exposition of a histogram, timing or distribution.
     pub enum HistogramStyle {
         /// Quantiles, `_sum` and `_count`.
         Summary: "summary",
@@ -147,7 +147,7 @@ pub(super) const TYPE: OutputType = OutputType {
     summary: "Serves every series at `/metrics` on the admin address.",
     on_by_default: true,
     settings: PrometheusSettings::SETTINGS,
-    gone: &[],
+    removed: &[],
     read: |output| {
         let mut settings: PrometheusSettings = output.read(|_, _| {}, check)?;
         settings.quantiles.sort_by(f64::total_cmp);

@@ -21,7 +21,7 @@ use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_config::{LogConnection, LogSasl, LogTls, Mechanism};
 use weir_context::{ContextLimits, HashSecret, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
-use weir_output::delivery::{Agent, Clock, Delivery, Driver, OutputStatus, Surroundings};
+use weir_output::delivery::{AgentIdentity, Clock, Delivery, Driver, OutputStatus, Surroundings};
 use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
 use weir_output::influx::{InfluxCompression, InfluxSettings, LineSettings, Precision};
 use weir_output::kafka::{Format, KafkaSettings};
@@ -85,7 +85,7 @@ impl Request {
     }
 }
 
-/// What the scripted server does with a request.
+/// The scripted server's reaction to a request.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Status(u16),
@@ -356,7 +356,7 @@ pub fn child_on_a_small_disk(variable: &str) {
     assert!(status.success(), "{status}");
 }
 
-/// What every kind of backend takes for a success.
+/// An answer that every kind of backend accepts as success.
 pub fn taken() -> Reply {
     let header = "x-prometheus-remote-write-samples-written";
     Reply::Full(202, vec![(header, "1000000".into())], "")
@@ -658,8 +658,8 @@ pub fn kafka(directory: &std::path::Path) -> KafkaSettings {
     }
 }
 
-pub fn agent(epoch: u64) -> Agent {
-    Agent {
+pub fn agent(epoch: u64) -> AgentIdentity {
+    AgentIdentity {
         id: AgentId([7; 16]),
         epoch,
         is_kept: true,
@@ -667,7 +667,7 @@ pub fn agent(epoch: u64) -> Agent {
     }
 }
 
-/// What the agent makes of these messages in the bucket that starts at `bucket`, on the host `agent-host`.
+/// The agent's result for these messages in the bucket that starts at `bucket`, on the host `agent-host`.
 pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
     let rules = Rules::new(RuleSettings {
         set: Default::default(),

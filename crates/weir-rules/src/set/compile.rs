@@ -15,33 +15,33 @@ use crate::{
 
 /// An error and its place, such as `rules[2].match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct RuleError {
     pub path: String,
     pub message: String,
 }
 
 /// A set of rules, or all errors.
-pub type Compiled = Result<RuleSet, Vec<Fault>>;
+pub type Compiled = Result<RuleSet, Vec<RuleError>>;
 
 /// The errors found so far.
 #[derive(Default)]
-struct Faults(Vec<Fault>);
+struct RuleErrors(Vec<RuleError>);
 
-impl Faults {
+impl RuleErrors {
     fn add(&mut self, path: String, message: impl Into<String>) {
         let message = message.into();
-        self.0.push(Fault { path, message });
+        self.0.push(RuleError { path, message });
     }
 }
 
 impl RuleSet {
     /// Compiles `definitions` or returns every error. `suffixes`: the suffixes of histograms, in the order of their bits.
     pub fn new(definitions: Definitions, suffixes: &[String], limits: RuleLimits) -> Compiled {
-        let mut faults = Faults::default();
-        let mappings = compile_profiles(&definitions.profiles, &limits, &mut faults);
-        let (values, masks) = compile_rules(&definitions.rules, suffixes, &limits, &mut faults);
-        if !faults.0.is_empty() {
-            return Err(faults.0);
+        let mut errors = RuleErrors::default();
+        let mappings = compile_profiles(&definitions.profiles, &limits, &mut errors);
+        let (values, masks) = compile_rules(&definitions.rules, suffixes, &limits, &mut errors);
+        if !errors.0.is_empty() {
+            return Err(errors.0);
         }
         let places = places(&definitions);
         let infos = infos(&definitions);
@@ -61,23 +61,27 @@ impl RuleSet {
     }
 }
 
-fn compile_profiles(profiles: &[Profile], limits: &RuleLimits, faults: &mut Faults) -> Vec<CompiledMapping> {
+fn compile_profiles(
+    profiles: &[Profile],
+    limits: &RuleLimits,
+    errors: &mut RuleErrors,
+) -> Vec<CompiledMapping> {
     let mut mappings = Vec::new();
     for (at, profile) in profiles.iter().enumerate() {
         let path = format!("mapper_profiles[{at}]");
         if profile.name.is_empty() {
-            faults.add(format!("{path}.name"), "is missing; each profile has a name");
+            errors.add(format!("{path}.name"), "is missing; each profile has a name");
         }
         if profile.prefix.is_empty() {
-            let message = "is missing; must be how names begin, or * for all";
-            faults.add(format!("{path}.prefix"), message);
+            let message = "is missing; must be a prefix of names, or * for all";
+            errors.add(format!("{path}.prefix"), message);
         }
         for (number, mapping) in profile.mappings.iter().enumerate() {
             match CompiledMapping::new(at, mapping, limits) {
                 Ok(compiled) => mappings.push(compiled),
-                Err(found) => found.into_iter().for_each(|fault| {
-                    let path = format!("{path}.mappings[{number}].{}", fault.path);
-                    faults.add(path, fault.message);
+                Err(found) => found.into_iter().for_each(|error| {
+                    let path = format!("{path}.mappings[{number}].{}", error.path);
+                    errors.add(path, error.message);
                 }),
             }
         }
@@ -92,38 +96,43 @@ fn compile_rules(
     rules: &[Rule],
     suffixes: &[String],
     limits: &RuleLimits,
-    faults: &mut Faults,
+    errors: &mut RuleErrors,
 ) -> CompiledRules {
     let (mut values, mut masks) = (Vec::new(), Vec::new());
     let mut names = HashSet::new();
     for (at, rule) in rules.iter().enumerate() {
         let path = format!("rules[{at}]");
         if let Err(PatternError(message)) = rule.pattern.validate(limits) {
-            faults.add(format!("{path}.match"), message);
+            errors.add(format!("{path}.match"), message);
         }
-        values.push(compile_values(rule, &path, limits, faults));
+        values.push(compile_values(rule, &path, limits, errors));
         match rule.effect.histogram.mask(suffixes) {
             Ok(mask) => masks.push(mask),
-            Err((field, message)) => faults.add(format!("{path}.{field}"), message),
+            Err((field, message)) => errors.add(format!("{path}.{field}"), message),
         }
         let is_new = names.insert(rule.name.as_str());
         if rule.name.is_empty() {
             let message = "is missing; each rule has a name, under which it is counted";
-            faults.add(format!("{path}.name"), message);
+            errors.add(format!("{path}.name"), message);
         } else if !is_new {
             let message = format!("{:?} is the name of an earlier rule too", rule.name);
-            faults.add(format!("{path}.name"), message);
+            errors.add(format!("{path}.name"), message);
         }
     }
     (values, masks)
 }
 
-fn compile_values(rule: &Rule, path: &str, limits: &RuleLimits, faults: &mut Faults) -> Vec<CompiledValue> {
+fn compile_values(
+    rule: &Rule,
+    path: &str,
+    limits: &RuleLimits,
+    errors: &mut RuleErrors,
+) -> Vec<CompiledValue> {
     let mut compiled = Vec::new();
     for (number, value) in rule.effect.values.iter().enumerate() {
         match CompiledValue::new(value, limits) {
             Ok(value) => compiled.push(value),
-            Err(PatternError(message)) => faults.add(format!("{path}.values[{number}]"), message),
+            Err(PatternError(message)) => errors.add(format!("{path}.values[{number}]"), message),
         }
     }
     compiled
@@ -141,7 +150,7 @@ fn mapper(
     definitions: &Definitions,
     places: &[(usize, usize)],
     limits: &RuleLimits,
-) -> Result<NameMatcher, Vec<Fault>> {
+) -> Result<NameMatcher, Vec<RuleError>> {
     let mappings = definitions.profiles.iter().flat_map(|profile| &profile.mappings);
     let patterns: Vec<&Pattern> = mappings.map(|mapping| &mapping.pattern).collect();
     NameMatcher::new(&patterns, limits).map_err(|(at, error)| {
@@ -150,16 +159,16 @@ fn mapper(
             format!("mapper_profiles[{profile}].mappings[{number}].match")
         });
         let message = error.0;
-        vec![Fault { path, message }]
+        vec![RuleError { path, message }]
     })
 }
 
-fn names(definitions: &Definitions, limits: &RuleLimits) -> Result<NameMatcher, Vec<Fault>> {
+fn names(definitions: &Definitions, limits: &RuleLimits) -> Result<NameMatcher, Vec<RuleError>> {
     let patterns: Vec<&Pattern> = definitions.rules.iter().map(|rule| &rule.pattern).collect();
     NameMatcher::new(&patterns, limits).map_err(|(at, error)| {
         let path = at.map_or("rules".to_owned(), |at| format!("rules[{at}].match"));
         let message = error.0;
-        vec![Fault { path, message }]
+        vec![RuleError { path, message }]
     })
 }
 
@@ -226,7 +235,7 @@ struct GroupsOf {
 
 impl GroupsOf {
     /// Also checks the pattern of the mapping.
-    fn new(pattern: &Pattern, limits: &RuleLimits, faults: &mut Faults) -> Self {
+    fn new(pattern: &Pattern, limits: &RuleLimits, errors: &mut RuleErrors) -> Self {
         let mut groups = GroupsOf {
             stars: 0,
             regex: None,
@@ -242,17 +251,17 @@ impl GroupsOf {
         }
         groups.known = !matches!(pattern, Pattern::Regex(_)) || groups.regex.is_some();
         if let Err(PatternError(message)) = checked {
-            faults.add("match".into(), message);
+            errors.add("match".into(), message);
         }
         groups
     }
 
-    fn check(&self, field: String, template: &Template, faults: &mut Faults) {
+    fn check(&self, field: String, template: &Template, errors: &mut RuleErrors) {
         let absent = template.missing(self.stars, self.regex.as_ref());
         if !absent.is_empty() && self.known {
             let (absent, there) = (absent.join(", "), self.describe());
             let message = format!("refers to {absent}, but the pattern has no such group; {there}");
-            faults.add(field, message);
+            errors.add(field, message);
         }
     }
 
@@ -271,21 +280,21 @@ impl GroupsOf {
 
 impl CompiledMapping {
     /// The paths of errors are relative to the mapping.
-    fn new(profile: usize, mapping: &Mapping, limits: &RuleLimits) -> Result<Self, Vec<Fault>> {
-        let mut faults = Faults::default();
-        let groups = GroupsOf::new(&mapping.pattern, limits, &mut faults);
+    fn new(profile: usize, mapping: &Mapping, limits: &RuleLimits) -> Result<Self, Vec<RuleError>> {
+        let mut errors = RuleErrors::default();
+        let groups = GroupsOf::new(&mapping.pattern, limits, &mut errors);
         let name = Template::parse(&mapping.name);
-        check_name(mapping, &mut faults);
-        groups.check("name".into(), &name, &mut faults);
+        check_name(mapping, &mut errors);
+        groups.check("name".into(), &name, &mut errors);
         let mut tags = Vec::new();
         for (key, value) in &mapping.tags {
             let template = Template::parse(value);
-            groups.check(format!("tags.{key}"), &template, &mut faults);
-            check_tag(key, value, &mut faults);
+            groups.check(format!("tags.{key}"), &template, &mut errors);
+            check_tag(key, value, &mut errors);
             tags.push((key.clone(), template));
         }
-        if !faults.0.is_empty() {
-            return Err(faults.0);
+        if !errors.0.is_empty() {
+            return Err(errors.0);
         }
         Ok(CompiledMapping {
             profile,
@@ -296,20 +305,20 @@ impl CompiledMapping {
     }
 }
 
-fn check_name(mapping: &Mapping, faults: &mut Faults) {
+fn check_name(mapping: &Mapping, errors: &mut RuleErrors) {
     if mapping.name.is_empty() && !mapping.drop {
-        faults.add("name".into(), "is missing; must be the new name");
+        errors.add("name".into(), "is missing; must be the new name");
     }
     if mapping.name.contains([':', '|', '\n']) {
         let message = "has a colon, a bar or a line end, which is not allowed in a metric name";
-        faults.add("name".into(), message);
+        errors.add("name".into(), message);
     }
 }
 
-fn check_tag(key: &str, value: &str, faults: &mut Faults) {
+fn check_tag(key: &str, value: &str, errors: &mut RuleErrors) {
     let forbidden = [',', '|', '\n'];
     if key.is_empty() || key.contains(forbidden) || value.contains(forbidden) {
         let message = "is empty or has a comma, a bar or a line end, which is not allowed in a tag";
-        faults.add(format!("tags.{key}"), message);
+        errors.add(format!("tags.{key}"), message);
     }
 }

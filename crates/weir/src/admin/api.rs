@@ -8,13 +8,13 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use weir_counters::{Info, Moves};
 use weir_history::{
-    Answer, Function, History, Kind, Metric, MetricSort, MetricsRequest, Query, QueryError, SeriesColumns,
-    TagKey,
+    Answer, Function, History, Metric, MetricSort, MetricsRequest, Query, QueryError, SeriesColumns,
+    SeriesKind, TagKey,
 };
 
 use super::query::{self, bad};
 use super::series::declared;
-use super::server::Refused;
+use super::server::HttpError;
 use crate::history::Recent;
 use crate::streams::Permit;
 
@@ -95,14 +95,14 @@ impl Meaning {
             label: info.series.label,
             unit: info.series.unit,
             meaning: info.meaning(),
-            sign: sign && info.series.kind == weir_counters::Kind::Counter,
+            sign: sign && info.series.kind == weir_counters::NumberKind::Counter,
             advice,
         }
     }
 }
 
 /// Every series of the agent itself.
-pub fn meanings() -> Result<Vec<u8>, Refused> {
+pub fn meanings() -> Result<Vec<u8>, HttpError> {
     json(
         &declared()
             .iter()
@@ -112,7 +112,7 @@ pub fn meanings() -> Result<Vec<u8>, Refused> {
 }
 
 /// The request of a path; `None` for other paths.
-pub fn request(path: &str, query: query::Query<'_>, recent: &Recent) -> Option<Result<Request, Refused>> {
+pub fn request(path: &str, query: query::Query<'_>, recent: &Recent) -> Option<Result<Request, HttpError>> {
     Some(match path {
         "/api/v1/metrics" => metrics_request(query).map(Request::Metrics),
         "/api/v1/query" => points_request(query, recent).map(Request::Query),
@@ -123,7 +123,7 @@ pub fn request(path: &str, query: query::Query<'_>, recent: &Recent) -> Option<R
     })
 }
 
-fn metrics_request(query: query::Query<'_>) -> Result<MetricsRequest, Refused> {
+fn metrics_request(query: query::Query<'_>) -> Result<MetricsRequest, HttpError> {
     let sort = match query.text("sort")?.as_deref() {
         None | Some("name") => MetricSort::Name,
         Some("contexts") => MetricSort::Contexts,
@@ -145,17 +145,17 @@ fn metrics_request(query: query::Query<'_>) -> Result<MetricsRequest, Refused> {
     })
 }
 
-fn rules_of(query: query::Query<'_>) -> Result<String, Refused> {
+fn rules_of(query: query::Query<'_>) -> Result<String, HttpError> {
     let rules = query.text("rules")?.filter(|rules| !rules.trim().is_empty());
     rules.ok_or_else(|| bad("rules is missing: rules as the configuration has them, percent-encoded"))
 }
 
-fn metric_of(query: query::Query<'_>) -> Result<String, Refused> {
+fn metric_of(query: query::Query<'_>) -> Result<String, HttpError> {
     let metric = query.text("metric")?.filter(|metric| !metric.is_empty());
     metric.ok_or_else(|| bad("metric is missing: the name of a metric, such as metric=page.views"))
 }
 
-fn points_request(query: query::Query<'_>, recent: &Recent) -> Result<Query, Refused> {
+fn points_request(query: query::Query<'_>, recent: &Recent) -> Result<Query, HttpError> {
     let now = end_of(&recent.points());
     let tag = |text: &String| match text.split_once(':') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
@@ -170,7 +170,7 @@ fn points_request(query: query::Query<'_>, recent: &Recent) -> Result<Query, Ref
             .all("where")
             .iter()
             .map(tag)
-            .collect::<Result<_, Refused>>()?,
+            .collect::<Result<_, HttpError>>()?,
         by: query.list("by"),
         function: function.map_err(|error| bad(error.to_string()))?,
         from: query.time("from", now)?,
@@ -179,16 +179,16 @@ fn points_request(query: query::Query<'_>, recent: &Recent) -> Result<Query, Ref
     })
 }
 
-fn kind_of(query: query::Query<'_>) -> Result<Option<Kind>, Refused> {
+fn kind_of(query: query::Query<'_>) -> Result<Option<SeriesKind>, HttpError> {
     let Some(text) = query.text("kind")? else {
         return Ok(None);
     };
     let kinds = [
-        Kind::Counter,
-        Kind::Rate,
-        Kind::Gauge,
-        Kind::Set,
-        Kind::Distribution,
+        SeriesKind::Counter,
+        SeriesKind::Rate,
+        SeriesKind::Gauge,
+        SeriesKind::Set,
+        SeriesKind::Distribution,
     ];
     let kind = kinds
         .into_iter()
@@ -201,7 +201,7 @@ fn kind_of(query: query::Query<'_>) -> Result<Option<Kind>, Refused> {
     kind.map(Some).ok_or_else(wrong)
 }
 
-fn step_of(query: query::Query<'_>) -> Result<Option<u32>, Refused> {
+fn step_of(query: query::Query<'_>) -> Result<Option<u32>, HttpError> {
     let Some(text) = query.text("step")? else {
         return Ok(None);
     };
@@ -215,7 +215,7 @@ fn step_of(query: query::Query<'_>) -> Result<Option<u32>, Refused> {
         .ok_or_else(|| bad("step must be a duration from 1s to 24h, such as 30s"))
 }
 
-fn books_request(query: query::Query<'_>, recent: &Recent) -> Result<BooksRequest, Refused> {
+fn books_request(query: query::Query<'_>, recent: &Recent) -> Result<BooksRequest, HttpError> {
     let now = end_of(&recent.books());
     Ok(BooksRequest {
         pattern: query.text("match")?.unwrap_or_default(),
@@ -233,7 +233,7 @@ fn end_of(history: &History) -> i64 {
 }
 
 /// Answers from the history. Takes up to a tenth of a second: not for async tasks.
-pub fn answer(request: &Request, recent: &Recent) -> Result<Vec<u8>, Refused> {
+pub fn answer(request: &Request, recent: &Recent) -> Result<Vec<u8>, HttpError> {
     match request {
         Request::Metrics(request) => {
             let history = recent.points();
@@ -257,27 +257,27 @@ pub fn answer(request: &Request, recent: &Recent) -> Result<Vec<u8>, Refused> {
     }
 }
 
-fn points(query: &Query, recent: &Recent) -> Result<Answer, Refused> {
+fn points(query: &Query, recent: &Recent) -> Result<Answer, HttpError> {
     recent.points().query(query).map_err(refused)
 }
 
-fn books(request: &BooksRequest, recent: &Recent) -> Result<SeriesColumns, Refused> {
+fn books(request: &BooksRequest, recent: &Recent) -> Result<SeriesColumns, HttpError> {
     let books = recent.books();
     books
         .series(&request.pattern, request.from, request.to, request.step)
         .map_err(refused)
 }
 
-fn refused(error: QueryError) -> Refused {
+fn refused(error: QueryError) -> HttpError {
     let status = match error {
         QueryError::Unknown(_) => StatusCode::NOT_FOUND,
         _ => StatusCode::BAD_REQUEST,
     };
-    Refused(status, error.to_string())
+    HttpError(status, error.to_string())
 }
 
-fn json(value: &impl Serialize) -> Result<Vec<u8>, Refused> {
-    let failed = |error: serde_json::Error| Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+fn json(value: &impl Serialize) -> Result<Vec<u8>, HttpError> {
+    let failed = |error: serde_json::Error| HttpError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
     let mut bytes = serde_json::to_vec(value).map_err(failed)?;
     bytes.push(b'\n');
     Ok(bytes)
@@ -292,7 +292,7 @@ pub struct Live {
     books: String,
 }
 
-pub fn live_request(query: query::Query<'_>, recent: &Recent) -> Result<Live, Refused> {
+pub fn live_request(query: query::Query<'_>, recent: &Recent) -> Result<Live, HttpError> {
     let points = match query.text("metric")? {
         Some(_) => Some(points_request(query, recent)?),
         None => None,
@@ -370,7 +370,7 @@ impl Live {
 }
 
 /// One server-sent event; JSON has no line breaks within.
-fn event(name: &str, data: Result<Vec<u8>, Refused>) -> Vec<u8> {
+fn event(name: &str, data: Result<Vec<u8>, HttpError>) -> Vec<u8> {
     let (name, data) = match data {
         Ok(data) => (name, data),
         // Not `error`, which a browser's EventSource reserves.

@@ -11,7 +11,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Request, StatusCode, Version};
 use weir_config::HostName;
 
-use super::server::Refused;
+use super::server::HttpError;
 use crate::logging::printable;
 
 /// Requests that change something need this header, with any value. A form cannot send it, and a script of another site only after a
@@ -30,8 +30,8 @@ impl Hosts {
     /// # Errors
     ///
     /// When a host that the request names is not allowed, or a request of HTTP/1.1 names none. Browsers always name one.
-    pub fn check<B>(&self, request: &Request<B>) -> Result<(), Refused> {
-        let refuse = |message: String| Err(Refused(StatusCode::BAD_REQUEST, message));
+    pub fn check<B>(&self, request: &Request<B>) -> Result<(), HttpError> {
+        let refuse = |message: String| Err(HttpError(StatusCode::BAD_REQUEST, message));
         let mut named = request.headers().get_all(header::HOST).iter();
         let host = named.next();
         if named.next().is_some() {
@@ -50,7 +50,7 @@ impl Hosts {
             .try_for_each(|host| self.allow(host))
     }
 
-    fn allow(&self, host: &[u8]) -> Result<(), Refused> {
+    fn allow(&self, host: &[u8]) -> Result<(), HttpError> {
         let name = std::str::from_utf8(host).ok().and_then(without_port).map(plain);
         let allowed = name.is_some_and(|name| {
             name == "localhost" || name.parse::<IpAddr>().is_ok() || self.0.contains(&name)
@@ -58,7 +58,7 @@ impl Hosts {
         if allowed {
             return Ok(());
         }
-        Err(Refused(
+        Err(HttpError(
             StatusCode::FORBIDDEN,
             format!(
                 "the host {} is neither an IP address nor localhost nor in admin_hosts",
@@ -71,7 +71,7 @@ impl Hosts {
 /// # Errors
 ///
 /// When the headers say that a page of another origin sent the request.
-pub fn check_site(headers: &HeaderMap) -> Result<(), Refused> {
+pub fn check_site(headers: &HeaderMap) -> Result<(), HttpError> {
     for site in headers.get_all("sec-fetch-site") {
         // `none`: typed by the user.
         if site != "same-origin" && site != "none" {
@@ -96,12 +96,12 @@ pub fn check_site(headers: &HeaderMap) -> Result<(), Refused> {
 /// # Errors
 ///
 /// When a page of another site may have sent a request that changes something.
-pub fn check_change(headers: &HeaderMap) -> Result<(), Refused> {
+pub fn check_change(headers: &HeaderMap) -> Result<(), HttpError> {
     check_site(headers)?;
     if headers.contains_key(REQUEST_HEADER) {
         return Ok(());
     }
-    Err(Refused(
+    Err(HttpError(
         StatusCode::FORBIDDEN,
         format!(
             "the header {REQUEST_HEADER} is missing, which no web page of another site can send: \
@@ -110,8 +110,8 @@ pub fn check_change(headers: &HeaderMap) -> Result<(), Refused> {
     ))
 }
 
-fn foreign(name: &str, value: &HeaderValue) -> Refused {
-    Refused(
+fn foreign(name: &str, value: &HeaderValue) -> HttpError {
+    HttpError(
         StatusCode::FORBIDDEN,
         format!("{name} names another site: {}", printable(value.as_bytes())),
     )

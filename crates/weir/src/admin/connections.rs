@@ -55,20 +55,20 @@ impl Default for ConnectionLimits {
 /// All connections of the server.
 #[derive(Clone)]
 pub struct Connections {
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<OpenConnections>>,
     pub limits: ConnectionLimits,
 }
 
 #[derive(Default)]
-struct Held {
+struct OpenConnections {
     next: u64,
     /// Ordered by age: numbers increase.
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, WaitingConnection>,
     requests: usize,
     requests_of: HashMap<IpAddr, usize>,
 }
 
-struct Waiting {
+struct WaitingConnection {
     peer: IpAddr,
     turned_out: Arc<Notify>,
 }
@@ -104,7 +104,7 @@ impl Connections {
     }
 }
 
-impl Held {
+impl OpenConnections {
     /// Evicts the oldest connection of the peer with the most.
     fn turn_one_out(&mut self) {
         let mut by_peer: HashMap<IpAddr, (usize, u64)> = HashMap::new();
@@ -134,7 +134,7 @@ pub struct Connection {
 
 /// Why a request gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoSlot {
+pub enum TooManyRequests {
     #[error("{requests} requests of {peer} are under way")]
     OfPeer { requests: usize, peer: IpAddr },
     #[error("{requests} requests are under way")]
@@ -148,18 +148,18 @@ impl Connection {
     }
 
     /// Takes a slot for a request, held until the guard is dropped and the answer was sent.
-    pub fn begin(self: &Arc<Self>) -> Result<Slot, NoSlot> {
+    pub fn begin(self: &Arc<Self>) -> Result<Slot, TooManyRequests> {
         let limits = &self.all.limits;
         let mut held = lock(&self.all.held);
         if !self.has_slot.load(Ordering::Relaxed) {
             let of_peer = held.requests_of.get(&self.peer).copied().unwrap_or(0);
             if of_peer >= limits.requests_per_peer {
                 let (requests, peer) = (of_peer, self.peer);
-                return Err(NoSlot::OfPeer { requests, peer });
+                return Err(TooManyRequests::OfPeer { requests, peer });
             }
             if held.requests >= limits.requests {
                 let requests = held.requests;
-                return Err(NoSlot::OfAll { requests });
+                return Err(TooManyRequests::OfAll { requests });
             }
             held.requests += 1;
             *held.requests_of.entry(self.peer).or_default() += 1;
@@ -179,15 +179,15 @@ impl Connection {
         }
     }
 
-    fn wait(&self, held: &mut Held) {
-        let waiting = Waiting {
+    fn wait(&self, held: &mut OpenConnections) {
+        let waiting = WaitingConnection {
             peer: self.peer,
             turned_out: self.turned_out.clone(),
         };
         held.waiting.insert(self.id, waiting);
     }
 
-    fn give_slot_back(&self, held: &mut Held) {
+    fn give_slot_back(&self, held: &mut OpenConnections) {
         if !self.has_slot.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -218,7 +218,7 @@ impl Drop for Slot {
     }
 }
 
-fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+fn lock(held: &Mutex<OpenConnections>) -> MutexGuard<'_, OpenConnections> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

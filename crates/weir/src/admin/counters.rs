@@ -7,7 +7,7 @@ use weir_counters::{Counter, Info, Series, counters};
 use weir_ingest::{IngestCounter, ParkingCounter, Refusal, SampleDrop, SenderCounter, WorkerCounter};
 use weir_listener::{ListenerCounter, LoopCounter};
 use weir_output::delivery::Reason;
-use weir_output::relay::Lost;
+use weir_output::relay::RelayLoss;
 use weir_output::{OutputCounter, ScrapeCounter};
 use weir_protocol::ErrorClass;
 
@@ -17,12 +17,12 @@ use super::fleet::FleetCounter;
 counters! {
     /// The agent's facts about its listeners.
     pub enum SocketCounter {
-        /// How often the socket file was missing or replaced, and was created again.
+        /// Number of times the socket file was missing or replaced, and was created again.
         FilesRemade = Series::counter("weir_socket_files_remade_total", "listeners.socket_files_remade", "times"),
             Sign("A program removes socket files: clients have to reconnect each time.");
         /// Size of the receive buffer that the kernel granted, in bytes; 0 for sockets without one.
         ReceiveBuffer = Series::gauge("weir_receive_buffer_bytes", "listeners.receive_buffer", "bytes"),
-            Work("If it is less than what was wanted, raise `net.core.rmem_max`.");
+            Work("If it is below the requested size, raise `net.core.rmem_max`.");
         /// Size of the receive buffer that weir requested, in bytes.
         ReceiveBufferWanted = Series::gauge("weir_receive_buffer_wanted_bytes", "listeners.receive_buffer_wanted", "bytes"),
             Work("It follows `receive_buffer`.");
@@ -79,7 +79,7 @@ counters! {
             Work("Senders give timestamps of the past; the page does not show them.");
         /// Points stored.
         Points = Series::gauge("weir_history_points", "history.points", "points"),
-            Work("It stops growing when the memory is full: then the oldest go as new ones come.");
+            Work("It stops growing when the memory is full: then new ones replace the oldest.");
         /// Series stored.
         HeldSeries = Series::gauge("weir_history_series", "history.series", "series"),
             Work("It follows the contexts.");
@@ -142,6 +142,6 @@ tables![
     OriginCounter,
     OutputCounter,
     Reason,
-    Lost,
+    RelayLoss,
     ScrapeCounter,
 ];

@@ -1,7 +1,7 @@
 //! A dashboard for Grafana, generated from the declarations: every series has a panel with its meaning.
 
 use serde_json::{Value, json};
-use weir_counters::{Kind, Moves};
+use weir_counters::{Moves, NumberKind};
 
 use super::metrics_page::groups;
 use super::series::{Declared, declared};
@@ -135,8 +135,8 @@ fn of_series(counters: &[&Declared]) -> Value {
 fn query(counters: &[&Declared]) -> String {
     let series = counters[0].info.series;
     match series.kind {
-        Kind::Gauge => format!("{}{{{CHOSEN}}}", series.name),
-        Kind::Counter => {
+        NumberKind::Gauge => format!("{}{{{CHOSEN}}}", series.name),
+        NumberKind::Counter => {
             let mut labels = vec!["instance"];
             labels.extend(&counters[0].labels);
             let name = series.name;
@@ -149,13 +149,13 @@ fn query(counters: &[&Declared]) -> String {
 }
 
 /// Grafana's name of a unit.
-fn unit(unit: &str, kind: Kind) -> String {
+fn unit(unit: &str, kind: NumberKind) -> String {
     match (unit, kind) {
-        ("bytes", Kind::Counter) => "Bps".to_owned(),
-        ("bytes", Kind::Gauge) => "bytes".to_owned(),
-        ("seconds", Kind::Gauge) => "s".to_owned(),
-        (_, Kind::Counter) => "cps".to_owned(),
-        (_, Kind::Gauge) => "short".to_owned(),
+        ("bytes", NumberKind::Counter) => "Bps".to_owned(),
+        ("bytes", NumberKind::Gauge) => "bytes".to_owned(),
+        ("seconds", NumberKind::Gauge) => "s".to_owned(),
+        (_, NumberKind::Counter) => "cps".to_owned(),
+        (_, NumberKind::Gauge) => "short".to_owned(),
     }
 }
 

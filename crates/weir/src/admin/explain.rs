@@ -17,7 +17,7 @@ pub struct ExplainRequest {
 
 /// Why there is no explanation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unexplained {
+pub enum ExplainError {
     #[error("this process receives no messages")]
     ReceivesNone,
     #[error("listener: {name:?} is no listener; allowed are {allowed}")]

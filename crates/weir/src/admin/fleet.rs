@@ -22,21 +22,21 @@ counters! {
         /// Records of the log that were not read yet.
         LagRecords = Series::gauge("weir_fleet_lag_records", "fleet.lag_records", "records"),
             Work("It rises while less is read than agents publish: add a process or cores.");
-        /// How far the merged records lag behind the clock.
+        /// Lag of the merged records behind the clock.
         LagMs = Series::gauge("weir_fleet_lag_seconds", "fleet.lag_seconds", "seconds").per_unit(1000),
             Work("It is zero while everything is read.");
         /// Open buckets.
         OpenBuckets = Series::gauge("weir_fleet_open_buckets", "fleet.open_buckets", "buckets"),
-            Work("Two or three of each partition are; more when an agent is waited for.");
+            Work("Two or three per partition are normal; more while the merge waits for an agent.");
         /// Closed buckets.
         ClosedBuckets = Series::counter("weir_fleet_closed_buckets_total", "fleet.closed_buckets", "buckets"),
             Work("It rises by one for each partition and bucket.");
         /// Agents that the last closed bucket waited for.
         AgentsExpected = Series::gauge("weir_fleet_agents_expected", "fleet.agents_expected", "agents"),
-            Work("It follows the fleet, six buckets later where an agent ends without saying so.");
+            Work("It follows the fleet, six buckets later for an agent that ended without notice.");
         /// Agents whose records are in the last closed bucket.
         AgentsSeen = Series::gauge("weir_fleet_agents_seen", "fleet.agents_seen", "agents"),
-            Work("Less than `weir_fleet_agents_expected` means that a fall of numbers may be one of agents.");
+            Work("If it is below `weir_fleet_agents_expected`, a drop in values may come from missing agents.");
         /// Agents that the last closed bucket waited for and whose records were missing in some partition.
         AgentsMissing = Series::gauge("weir_fleet_agents_missing", "fleet.agents_missing", "agents"),
             Sign("`weir merge status` names them. Their later records go into corrections.");
@@ -51,7 +51,7 @@ counters! {
             Sign("Agents or their network are slow or were down: a longer `grace` waits for them.");
         /// Repeated records, which were not merged again.
         Repeats = Series::counter("weir_fleet_repeated_records_total", "fleet.records.repeated", "records"),
-            Work("Agents resend what they have no answer for.");
+            Work("Agents resend records that were not confirmed.");
         /// Invalid records, or records of a version that this program cannot read.
         Unreadable = QUARANTINED.because("unreadable"),
             Sign("Something else writes into the log, or an agent is newer than this process.");
@@ -69,7 +69,7 @@ counters! {
             Sign("Set the clock of the agents that `weir merge status` names.");
         /// Records older than the history of their agent.
         TooOld = QUARANTINED.because("too_old"),
-            Sign("An agent was away for longer than a day, or has started more than 64 times.");
+            Sign("An agent was offline for longer than a day, or has started more than 64 times.");
         /// Records with the number of another record of the same agent.
         SharedId = QUARANTINED.because("shared_id"),
             Sign("Two agents have one id: `weir merge status` names it.");
@@ -118,7 +118,7 @@ counters! {
         /// Commits that were refused because another process has the partition.
         Fenced = Series::counter("weir_fleet_fenced_commits_total", "fleet.fenced_commits", "commits"),
             Work("This process stalled for longer than the session timeout, and another one took over its partitions. Nothing is lost or doubled.");
-        /// How often reading or committing failed.
+        /// Number of failed reads and commits.
         LogErrors = Series::counter("weir_fleet_log_errors_total", "fleet.log_errors", "times"),
             Sign("The log cannot be reached or written: `weir merge status` says why. Everything is read again.");
         /// Partitions that are not merged, because their snapshot cannot be read.
@@ -127,7 +127,7 @@ counters! {
     }
 }
 
-/// The counters of quarantined records, in the order of [`weir_merge::Reason::NAMES`].
+/// The counters of quarantined records, in the order of [`weir_merge::QuarantineReason::NAMES`].
 pub const REASONS: [FleetCounter; 9] = [
     FleetCounter::Unreadable,
     FleetCounter::Unpublished,
@@ -257,7 +257,7 @@ pub struct SentRow {
     /// Corrected series that were delivered, and those that this output cannot correct.
     pub corrected: u64,
     pub not_corrected: u64,
-    /// What the output waits for; meanwhile it reads no results.
+    /// The event the output waits for; meanwhile it reads no results.
     pub waits: bool,
 }
 

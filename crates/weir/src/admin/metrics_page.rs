@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use weir_counters::Kind;
+use weir_counters::NumberKind;
 
 use super::series::{Declared, declared};
 
@@ -86,8 +86,8 @@ fn series(page: &mut String, counters: &[&Declared]) {
     let first = counters[0];
     let series = first.info.series;
     let kind = match series.kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
+        NumberKind::Counter => "counter",
+        NumberKind::Gauge => "gauge",
     };
     let _ = write!(page, "\n### {}\n\n{}\n", series.name, first.info.help());
     let _ = write!(page, "\n* {kind}, {}", series.unit);

@@ -53,7 +53,7 @@ pub enum NotReady {
     Log,
     /// Something that worked before.
     #[error("{0}")]
-    Fault(String),
+    Failed(String),
 }
 
 /// The agent's state for the admin server.
@@ -86,8 +86,8 @@ pub trait AdminSource: Send + Sync + 'static {
     fn explain(
         &self,
         _request: explain::ExplainRequest,
-    ) -> Answer<'_, Result<explain::Explanation, explain::Unexplained>> {
-        Box::pin(async { Err(explain::Unexplained::ReceivesNone) })
+    ) -> Answer<'_, Result<explain::Explanation, explain::ExplainError>> {
+        Box::pin(async { Err(explain::ExplainError::ReceivesNone) })
     }
 
     /// The exposition for a scraper. `None` without the Prometheus output.

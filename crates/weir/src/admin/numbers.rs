@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use weir_counters::{Across, Counter, Counts, Info, Kind};
+use weir_counters::{Across, Counter, Counts, Info, NumberKind};
 
 use super::counters::TABLES;
 
@@ -89,7 +89,7 @@ impl Numbers {
     pub fn add_counters(&mut self, other: &Numbers) {
         let counters = TABLES.iter().copied().flatten().map(|info| &info.series);
         let paths: BTreeSet<&str> = counters
-            .filter(|series| series.kind == Kind::Counter)
+            .filter(|series| series.kind == NumberKind::Counter)
             .flat_map(|series| std::iter::once(series.path).chain(series.also))
             .map(below)
             .collect();

@@ -13,7 +13,7 @@ const NOT_BUILT: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\
 <h1>weir</h1><p>This binary was built without its live page. <code>make run</code> builds it where Node is installed; \
 or: <code>cd web &amp;&amp; npm ci &amp;&amp; npm run build</code>, then <code>cargo build</code> again.</p>\
 <p><code>weir status</code> and <code>weir top</code> show the state in a terminal, and <a href=\"/metrics\">/metrics</a>, \
-<a href=\"/api/v1/status\">/api/v1/status</a> and the others answer as ever.</p></html>\n";
+<a href=\"/api/v1/status\">/api/v1/status</a> and the others still answer.</p></html>\n";
 
 /// The page loads nothing from other sites, and no other site may embed it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \

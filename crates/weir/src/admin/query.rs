@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 
-use super::server::Refused;
+use super::server::HttpError;
 
 /// Names and values, decoded on access.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ impl<'a> Query<'a> {
     }
 
     /// The last value of that name.
-    pub fn text(self, name: &str) -> Result<Option<String>, Refused> {
+    pub fn text(self, name: &str) -> Result<Option<String>, HttpError> {
         let Some((_, text)) = self.pairs().filter(|(key, _)| key == name).last() else {
             return Ok(None);
         };
@@ -41,7 +41,7 @@ impl<'a> Query<'a> {
         parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
     }
 
-    pub fn number(self, name: &str, default: u64, min: u64, max: u64) -> Result<u64, Refused> {
+    pub fn number(self, name: &str, default: u64, min: u64, max: u64) -> Result<u64, HttpError> {
         let Some(text) = self.text(name)? else {
             return Ok(default);
         };
@@ -50,7 +50,7 @@ impl<'a> Query<'a> {
     }
 
     /// Unix seconds, or `-15m`: this long before `now`.
-    pub fn time(self, name: &str, now: i64) -> Result<Option<i64>, Refused> {
+    pub fn time(self, name: &str, now: i64) -> Result<Option<i64>, HttpError> {
         let Some(text) = self.text(name)? else {
             return Ok(None);
         };
@@ -68,6 +68,6 @@ impl<'a> Query<'a> {
     }
 }
 
-pub fn bad(message: impl Into<String>) -> Refused {
-    Refused(StatusCode::BAD_REQUEST, message.into())
+pub fn bad(message: impl Into<String>) -> HttpError {
+    HttpError(StatusCode::BAD_REQUEST, message.into())
 }

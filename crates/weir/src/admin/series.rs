@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_counters::Moves::{Sign, Work};
-use weir_counters::{Counter as _, Info, Kind};
+use weir_counters::{Counter as _, Info, NumberKind};
 use weir_origin::OriginStatus;
 use weir_output::delivery::Reason;
 use weir_output::prometheus::OwnSeries;
@@ -209,7 +209,7 @@ impl Collected {
         self.0.push(OwnSeries {
             name: info.series.name,
             help: info.help(),
-            is_counter: info.series.kind == Kind::Counter,
+            is_counter: info.series.kind == NumberKind::Counter,
             labels,
             value,
         });

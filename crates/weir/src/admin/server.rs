@@ -22,8 +22,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::api;
 use super::caller::{self, Hosts};
-use super::connections::{Connection, ConnectionLimits, Connections, NoSlot, Slot, Timed};
-use super::explain::{ExplainRequest, Unexplained};
+use super::connections::{Connection, ConnectionLimits, Connections, Slot, Timed, TooManyRequests};
+use super::explain::{ExplainError, ExplainRequest};
 use super::page;
 use super::query::Query;
 use super::taps;
@@ -253,7 +253,7 @@ async fn answer(
 }
 
 /// Refuses requests that a page of another site may have caused.
-fn check(request: &Request<Incoming>) -> Result<(), Refused> {
+fn check(request: &Request<Incoming>) -> Result<(), HttpError> {
     let path = request.uri().path();
     if path == RELOAD {
         caller::check_change(request.headers())
@@ -290,7 +290,7 @@ fn ready(source: &dyn AdminSource) -> Answer {
     }
 }
 
-fn busy(reason: NoSlot) -> Answer {
+fn busy(reason: TooManyRequests) -> Answer {
     let message = format!("{reason}; try again\n");
     let mut answer = text(StatusCode::SERVICE_UNAVAILABLE, message);
     answer
@@ -311,7 +311,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
         "/api/v1/contexts" => match query.number("top", TOP_DEFAULT as u64, 1, TOP_MAX as u64) {
             Ok(top) => match source.contexts(top as usize).await {
                 Some(report) => json_of(&report),
-                None => Err(Refused(
+                None => Err(HttpError(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "contexts are counted at each flush; there was none yet".to_owned(),
                 )),
@@ -345,7 +345,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
             Some(file) => Ok(file_answer(file)),
             None => recent(source, path, query).await.unwrap_or_else(|| {
                 let message = no_such_profile(path).unwrap_or("not found; / lists all paths");
-                Err(Refused(StatusCode::NOT_FOUND, message.to_owned()))
+                Err(HttpError(StatusCode::NOT_FOUND, message.to_owned()))
             }),
         },
     };
@@ -364,13 +364,13 @@ fn file_answer(file: page::File) -> Answer {
 }
 
 /// A query to the history. `None` for another path.
-async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Option<Result<Answer, Refused>> {
+async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Option<Result<Answer, HttpError>> {
     if path != LIVE && !api::PATHS.contains(&path) {
         return None;
     }
     let Some(recent) = source.recent() else {
         let message = "the last minutes are not stored; set `history` to a size above 0";
-        return Some(Err(Refused(StatusCode::NOT_FOUND, message.to_owned())));
+        return Some(Err(HttpError(StatusCode::NOT_FOUND, message.to_owned())));
     };
     if path == LIVE {
         return Some(live(query, recent));
@@ -384,12 +384,12 @@ async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Optio
     Some(answer.map(json_bytes))
 }
 
-fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<Answer, Refused> {
+fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<Answer, HttpError> {
     let live = api::live_request(query, &recent)?;
     let permit = recent
         .streams()
         .open()
-        .map_err(|reason| Refused(StatusCode::SERVICE_UNAVAILABLE, reason.to_string()))?;
+        .map_err(|reason| HttpError(StatusCode::SERVICE_UNAVAILABLE, reason.to_string()))?;
     Ok(events(api::live(live, recent, permit)))
 }
 
@@ -407,9 +407,9 @@ fn capture_file(pieces: mpsc::Receiver<Bytes>) -> Answer {
 }
 
 /// The result of a reload as JSON. 422 if an error left everything unchanged.
-async fn reload(source: &dyn AdminSource) -> Result<Answer, Refused> {
+async fn reload(source: &dyn AdminSource) -> Result<Answer, HttpError> {
     let reloaded = source.reload().await.ok_or_else(|| {
-        Refused(
+        HttpError(
             StatusCode::SERVICE_UNAVAILABLE,
             "the agent is starting or ending".to_owned(),
         )
@@ -423,9 +423,9 @@ async fn reload(source: &dyn AdminSource) -> Result<Answer, Refused> {
 
 /// Status and reason of a refusal.
 #[derive(Debug)]
-pub struct Refused(pub StatusCode, pub String);
+pub struct HttpError(pub StatusCode, pub String);
 
-impl Refused {
+impl HttpError {
     fn answer(self) -> Answer {
         let Self(status, message) = self;
         text(status, format!("{message}\n"))
@@ -455,13 +455,13 @@ impl Refused {
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> Refused {
-    Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+fn failed(error: impl std::fmt::Display) -> HttpError {
+    HttpError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
-fn explain_request(query: &Query<'_>) -> Result<ExplainRequest, Refused> {
+fn explain_request(query: &Query<'_>) -> Result<ExplainRequest, HttpError> {
     let Some(line) = query.text("line")? else {
-        return Err(Refused(
+        return Err(HttpError(
             StatusCode::BAD_REQUEST,
             "line is missing: the message to explain, such as line=a:1%7Cc%7C%23k:v".to_owned(),
         ));
@@ -474,12 +474,12 @@ fn explain_request(query: &Query<'_>) -> Result<ExplainRequest, Refused> {
     Ok(ExplainRequest { line, pid, listener })
 }
 
-fn refused_explanation(unexplained: &Unexplained) -> Refused {
+fn refused_explanation(unexplained: &ExplainError) -> HttpError {
     let status = match unexplained {
-        Unexplained::ReceivesNone => StatusCode::NOT_FOUND,
-        Unexplained::NoSuchListener { .. } | Unexplained::ReadDifferently { .. } => StatusCode::BAD_REQUEST,
+        ExplainError::ReceivesNone => StatusCode::NOT_FOUND,
+        ExplainError::NoSuchListener { .. } | ExplainError::ReadDifferently { .. } => StatusCode::BAD_REQUEST,
     };
-    Refused(status, unexplained.to_string())
+    HttpError(status, unexplained.to_string())
 }
 
 async fn metrics(source: &dyn AdminSource, request: &Request<Incoming>) -> Answer {
@@ -522,10 +522,10 @@ async fn metrics(source: &dyn AdminSource, request: &Request<Incoming>) -> Answe
     answer
 }
 
-async fn cpu_profile(duration: Duration) -> Result<Answer, Refused> {
+async fn cpu_profile(duration: Duration) -> Result<Answer, HttpError> {
     match profile::cpu(duration).await.map_err(failed)? {
         Some(bytes) => Ok(binary("profile", bytes)),
-        None => Err(Refused(
+        None => Err(HttpError(
             StatusCode::CONFLICT,
             "another CPU profile is running".to_owned(),
         )),
@@ -537,12 +537,12 @@ fn no_such_profile(path: &str) -> Option<&'static str> {
     match path.strip_prefix("/debug/pprof/")? {
         "trace" => Some(
             "there is no execution trace: no Go runtime schedules weir. /debug/pprof/profile?seconds=30 shows where CPU time goes, \
-             weir_receive_gap_seconds and weir_hand_over_waits_total (/metrics) how long receiving and flushes were held up, and \
+             weir_receive_gap_seconds and weir_hand_over_waits_total (/metrics) how long receiving and flushes were delayed, and \
              `perf trace -s -p PID` how long each thread waits in which system call",
         ),
         "block" | "mutex" => Some(
             "waiting is not profiled: no lock is taken for a packet. weir_hand_over_waits_total and weir_receive_gap_seconds (/metrics) \
-             show whether threads of weir hold each other up, /debug/pprof/profile?seconds=30 where CPU time goes, and \
+             show whether threads of weir delay each other, /debug/pprof/profile?seconds=30 where CPU time goes, and \
              `perf trace -s -p PID` how long each thread waits in which system call",
         ),
         "goroutine" | "threadcreate" => Some(
@@ -552,7 +552,7 @@ fn no_such_profile(path: &str) -> Option<&'static str> {
     }
 }
 
-async fn heap_profile(name: &'static str, view: HeapView) -> Result<Answer, Refused> {
+async fn heap_profile(name: &'static str, view: HeapView) -> Result<Answer, HttpError> {
     let bytes = tokio::task::spawn_blocking(move || profile::heap(view))
         .await
         .map_err(failed)?
@@ -575,7 +575,7 @@ async fn variables(source: &dyn AdminSource) -> Value {
     Value::Object(variables)
 }
 
-fn json_of(value: &impl serde::Serialize) -> Result<Answer, Refused> {
+fn json_of(value: &impl serde::Serialize) -> Result<Answer, HttpError> {
     let mut bytes = serde_json::to_vec(value).map_err(failed)?;
     bytes.push(b'\n');
     Ok(json_bytes(bytes))

@@ -76,7 +76,7 @@ pub struct StateStatus {
     pub contexts_refused: u64,
     /// Outputs that could not continue their sums.
     pub outputs_reset: u64,
-    /// How often state could not be used, and the last reason.
+    /// Number of times state could not be used, and the last reason.
     pub set_aside: u64,
     pub set_aside_because: Option<String>,
     /// Samples in buckets that could not be continued, as far as they are known.
@@ -287,7 +287,7 @@ pub struct MemoryShare {
     pub used: u64,
     /// The action when the share is full, in words.
     pub when_full: String,
-    /// How often each action was taken.
+    /// Number of times each action was taken.
     pub events: BTreeMap<String, u64>,
 }
 

@@ -13,7 +13,7 @@ use super::status::{
 };
 
 /// A series computed from a part of the status.
-pub struct Shown<T: 'static> {
+pub struct ComputedSeries<T: 'static> {
     pub info: Info,
     pub read: fn(&T) -> Option<f64>,
 }
@@ -21,7 +21,7 @@ pub struct Shown<T: 'static> {
 /// Series of a list, with the labels that identify its entries.
 pub struct Table<T: 'static> {
     pub labels: &'static [&'static str],
-    pub shown: &'static [Shown<T>],
+    pub shown: &'static [ComputedSeries<T>],
 }
 
 /// Number and time of reloads with one result.
@@ -37,7 +37,7 @@ macro_rules! tables {
     })+) => {
         $(pub const $table: Table<$part> = Table {
             labels: &$labels,
-            shown: &[$(Shown {
+            shown: &[$(ComputedSeries {
                 info: Info { series: Series::$kind($name, $path, $unit), doc: $doc, moves: $moves },
                 read: $read,
             }),+],
@@ -155,7 +155,7 @@ tables! {
         /// Contexts of the previous process that did not fit; their samples in the open bucket are lost.
         counter("weir_saved_state_refused_contexts_total", "state.contexts_refused", "contexts"),
             Sign("`memory` or `contexts_max` is smaller than it was."), |state| Some(state.contexts_refused as f64);
-        /// How often the state of the previous process could not be used.
+        /// Number of times the state of the previous process could not be used.
         counter("weir_saved_state_set_aside_total", "state.set_aside", "times"),
             Sign("`state.set_aside_because` in the status says why: `docs/restart.md`."), |state| Some(state.set_aside as f64);
         /// Samples in open buckets of earlier processes that could not be continued, as far as they are known.
@@ -296,12 +296,12 @@ tables! {
         /// Records of a partition that were not read yet.
         gauge("weir_fleet_partition_lag_records", "fleet.partitions[].lag_records", "records"),
             Work("It rises while less is read than agents publish."), |row| Some(row.lag_records as f64);
-        /// How far the merged records of a partition lag behind the clock.
+        /// Lag of a partition's merged records behind the clock.
         gauge("weir_fleet_partition_lag_seconds", "fleet.partitions[].lag_seconds", "seconds"),
             Work("It is zero while everything is read."), |row| Some(row.lag_seconds);
         /// Open buckets of a partition.
         gauge("weir_fleet_partition_open_buckets", "fleet.partitions[].open_buckets", "buckets"),
-            Work("More than three while an agent is waited for."), |row| Some(row.open_buckets as f64);
+            Work("More than three while the merge waits for an agent."), |row| Some(row.open_buckets as f64);
         /// Agents that a partition's last closed bucket waited for.
         gauge("weir_fleet_partition_agents_expected", "fleet.partitions[].agents_expected", "agents"),
             Work("It follows the fleet."), |row| Some(row.agents_expected as f64);
@@ -310,7 +310,7 @@ tables! {
             Work("Less than are expected: an agent ended, or stopped between two partitions."), |row| Some(row.agents_seen as f64);
         /// Repeated records of a partition.
         counter("weir_fleet_partition_repeated_records_total", "fleet.partitions[].repeated", "records"),
-            Work("Agents resend what they have no answer for."), |row| Some(row.repeated as f64);
+            Work("Agents resend records that were not confirmed."), |row| Some(row.repeated as f64);
         /// Records of a partition that arrived after their bucket had closed.
         counter("weir_fleet_partition_late_records_total", "fleet.partitions[].late", "records"),
             Work("See `weir_fleet_late_records_total`."), |row| Some(row.late as f64);

@@ -8,11 +8,11 @@ use hyper::StatusCode;
 use tokio::sync::mpsc;
 
 use super::query::{Query, bad};
-use super::server::Refused;
+use super::server::HttpError;
 use crate::streams::{Permit, TooManyStreams};
 use crate::tap::Taps;
 use crate::tap::capture::{self, BYTES_DEFAULT, CaptureRequest};
-use crate::tap::message::Wanted;
+use crate::tap::message::MessageFilter;
 use crate::tap::tail::{self, RATE_MAX, TailRequest};
 
 pub const TAIL: &str = "/api/v1/tail";
@@ -22,7 +22,7 @@ pub const CAPTURE: &str = "/api/v1/capture";
 const PATTERN_BYTES_MAX: usize = 1024;
 const TAGS_MAX: usize = 32;
 
-pub fn tail(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiver<Bytes>, Refused> {
+pub fn tail(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiver<Bytes>, HttpError> {
     let taps = allowed(taps)?;
     let mut wanted = wanted(query)?;
     wanted.rejected_only = match query.text("verdict")?.as_deref() {
@@ -38,7 +38,7 @@ pub fn tail(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiver<
     tail::start(&taps, TailRequest { wanted, rate }, permit(&taps)?).map_err(no_thread)
 }
 
-pub fn capture(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiver<Bytes>, Refused> {
+pub fn capture(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiver<Bytes>, HttpError> {
     let taps = allowed(taps)?;
     let request = CaptureRequest {
         wanted: wanted(query)?,
@@ -47,31 +47,31 @@ pub fn capture(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiv
     };
     let pieces = capture::start(&taps, request, permit(&taps)?).map_err(no_thread)?;
     pieces.ok_or_else(|| {
-        Refused(
+        HttpError(
             StatusCode::CONFLICT,
             "another capture is running; one runs at a time".to_owned(),
         )
     })
 }
 
-fn allowed(taps: Option<Arc<Taps>>) -> Result<Arc<Taps>, Refused> {
+fn allowed(taps: Option<Arc<Taps>>) -> Result<Arc<Taps>, HttpError> {
     let reason = "the agent does not show messages: admin_payloads is false";
-    taps.ok_or_else(|| Refused(StatusCode::FORBIDDEN, reason.to_owned()))
+    taps.ok_or_else(|| HttpError(StatusCode::FORBIDDEN, reason.to_owned()))
 }
 
-fn permit(taps: &Taps) -> Result<Permit, Refused> {
-    let refused = |reason: TooManyStreams| Refused(StatusCode::SERVICE_UNAVAILABLE, reason.to_string());
+fn permit(taps: &Taps) -> Result<Permit, HttpError> {
+    let refused = |reason: TooManyStreams| HttpError(StatusCode::SERVICE_UNAVAILABLE, reason.to_string());
     taps.streams.open().map_err(refused)
 }
 
-fn no_thread(error: std::io::Error) -> Refused {
-    Refused(
+fn no_thread(error: std::io::Error) -> HttpError {
+    HttpError(
         StatusCode::SERVICE_UNAVAILABLE,
         format!("a thread cannot be started: {error}"),
     )
 }
 
-fn wanted(query: Query<'_>) -> Result<Wanted, Refused> {
+fn wanted(query: Query<'_>) -> Result<MessageFilter, HttpError> {
     let pattern = query.text("match")?.unwrap_or_default();
     if pattern.len() > PATTERN_BYTES_MAX {
         return Err(bad(format!("match is longer than {PATTERN_BYTES_MAX} bytes")));
@@ -84,14 +84,14 @@ fn wanted(query: Query<'_>) -> Result<Wanted, Refused> {
         Some((key, value)) => (key.to_owned(), Some(value.to_owned())),
         None => (text, None),
     };
-    Ok(Wanted {
+    Ok(MessageFilter {
         pattern,
         tags: tags.into_iter().filter(|tag| !tag.is_empty()).map(tag).collect(),
         rejected_only: false,
     })
 }
 
-fn duration(query: Query<'_>) -> Result<Duration, Refused> {
+fn duration(query: Query<'_>) -> Result<Duration, HttpError> {
     let text = query.text("for")?.unwrap_or_else(|| "30s".to_owned());
     let most = Duration::from_secs(capture::SECONDS_MAX);
     let duration = weir_units::parse_duration_or_seconds(&text).ok();

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use weir_config::node::{self, Content};
 use weir_context::{Resolved, RuleSettings, Rules};
-use weir_history::{Kind, Labels};
+use weir_history::{Labels, SeriesKind};
 use weir_protocol::Kind as MetricKind;
 use weir_rules::Subject;
 
 use super::query::bad;
-use super::server::Refused;
+use super::server::HttpError;
 use crate::config;
 use crate::history::Recent;
 
@@ -51,7 +51,7 @@ struct Example {
 }
 
 /// Applies the rules to the stored series. Locks the history for at most [`TIME_MAX`].
-pub fn answer(text: &str, recent: &Recent) -> Result<Trial, Refused> {
+pub fn answer(text: &str, recent: &Recent) -> Result<Trial, HttpError> {
     let rules = rules(text)?;
     let points = recent.points();
     let since = points.newest().map_or(0, |(time, _)| time) - SECONDS;
@@ -70,8 +70,8 @@ pub fn answer(text: &str, recent: &Recent) -> Result<Trial, Refused> {
 }
 
 /// Parses only rules: other settings, for example a file name, have no effect here.
-fn rules(text: &str) -> Result<Rules, Refused> {
-    let node = node::parse(text).map_err(|fault| bad(format!("line {}: {}", fault.line, fault.message)))?;
+fn rules(text: &str) -> Result<Rules, HttpError> {
+    let node = node::parse(text).map_err(|error| bad(format!("line {}: {}", error.line, error.message)))?;
     match node.map(|node| node.content) {
         Some(Content::Map(keys)) if keys.iter().all(|(key, _)| key.text == "rules") => {}
         _ => {
@@ -112,7 +112,7 @@ impl<'t> Trying<'t> {
         }
     }
 
-    fn series(&mut self, kind: Kind, name: &'t str, labels: Labels<'t>) {
+    fn series(&mut self, kind: SeriesKind, name: &'t str, labels: Labels<'t>) {
         self.trial.series_now += 1;
         let mut tags: Vec<&str> = labels.tags().collect();
         let (outcome, suffix) = self.outcome(kind, name, &mut tags);
@@ -135,15 +135,20 @@ impl<'t> Trying<'t> {
     }
 
     /// With the suffix, which the rule does not see. Sorts the tags.
-    fn outcome(&mut self, kind: Kind, name: &'t str, tags: &mut Vec<&'t str>) -> (Outcome<'t>, &'t str) {
+    fn outcome(
+        &mut self,
+        kind: SeriesKind,
+        name: &'t str,
+        tags: &mut Vec<&'t str>,
+    ) -> (Outcome<'t>, &'t str) {
         tags.sort_unstable();
         tags.dedup();
         let own = match kind {
-            Kind::Counter => Some(MetricKind::Counter),
-            Kind::Gauge => Some(MetricKind::Gauge),
-            Kind::Set => Some(MetricKind::Set),
-            Kind::Distribution => Some(MetricKind::Distribution),
-            Kind::Rate => None,
+            SeriesKind::Counter => Some(MetricKind::Counter),
+            SeriesKind::Gauge => Some(MetricKind::Gauge),
+            SeriesKind::Set => Some(MetricKind::Set),
+            SeriesKind::Distribution => Some(MetricKind::Distribution),
+            SeriesKind::Rate => None,
         };
         if let Some(own) = own
             && let outcome @ (Outcome::Dropped | Outcome::Other(_)) = self.apply(own, name, tags)
@@ -172,7 +177,7 @@ impl<'t> Trying<'t> {
         }
     }
 
-    fn leave(&mut self, kind: Kind, name: &str, host: Option<&str>, tags: &[&str]) {
+    fn leave(&mut self, kind: SeriesKind, name: &str, host: Option<&str>, tags: &[&str]) {
         let hash = self.hashes.hash_one((kind, name, host, tags));
         self.left.insert(hash);
     }
@@ -194,13 +199,13 @@ fn is_same(subject: &Subject<'_>, name: &str, tags: &[&str]) -> bool {
 }
 
 /// The name and suffix, if the series may be part of a histogram.
-fn base(kind: Kind, name: &str) -> Option<(&str, &str)> {
+fn base(kind: SeriesKind, name: &str) -> Option<(&str, &str)> {
     let (base, suffix) = name.split_at(name.rfind('.')?);
     let last = &suffix[1..];
     let percent = last.strip_suffix("percentile");
     let is_percentile = percent.is_some_and(|percent| percent.parse::<u8>().is_ok());
     let is_aggregate = is_percentile || AGGREGATES.contains(&last);
-    (matches!(kind, Kind::Gauge | Kind::Rate) && is_aggregate).then_some((base, suffix))
+    (matches!(kind, SeriesKind::Gauge | SeriesKind::Rate) && is_aggregate).then_some((base, suffix))
 }
 
 fn shown(name: &str, tags: &[&str]) -> String {

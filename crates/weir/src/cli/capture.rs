@@ -12,7 +12,7 @@ use super::stream::{self, Body};
 use super::switch;
 use super::table::grouped;
 use crate::capture_file::{
-    CaptureError, CaptureReader, CaptureWriter, State, header, write_packet, write_state,
+    CaptureError, CaptureReader, CaptureState, CaptureWriter, header, write_packet, write_state,
 };
 use crate::failure::Failure;
 
@@ -115,7 +115,7 @@ fn on_interrupt(interrupted: Arc<AtomicBool>, stop: impl FnOnce() + Send + 'stat
 }
 
 /// Copies a capture. If it ends early, appends an end record.
-fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result<State, CaptureError> {
+fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result<CaptureState, CaptureError> {
     let mut reader = CaptureReader::new(body)?;
     begun();
     writer.write(&header())?;
@@ -130,10 +130,10 @@ fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result
             }
             Ok(None) => break reader.state().cloned().unwrap_or_default(),
             Err(error) if error.is_cut() => {
-                break State {
+                break CaptureState {
                     packets,
                     ended_early: "the agent's answer ended".to_owned(),
-                    ..State::default()
+                    ..CaptureState::default()
                 };
             }
             Err(error) => return Err(error),
@@ -145,7 +145,7 @@ fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result
     Ok(state)
 }
 
-fn report(path: &Path, state: &State, interrupted: bool) -> Result<(), Failure> {
+fn report(path: &Path, state: &CaptureState, interrupted: bool) -> Result<(), Failure> {
     let size = std::fs::metadata(path).map_or(0, |file| file.len());
     let mut text = format!(
         "{}: {} packets, {}\n",

@@ -265,7 +265,7 @@ pub mod tests {
     }
 
     #[test]
-    fn nothing_to_draw_is_no_fault() {
+    fn nothing_to_draw_is_no_error() {
         let text = text(&points("rate", &[]), 40, 8, Style::COLOURED);
         assert!(text.contains("0 series"), "{text}");
     }

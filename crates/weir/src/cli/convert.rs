@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-use crate::convert::{self, Converted, Refused};
+use crate::convert::{self, ConvertError, Converted};
 use crate::failure::Failure;
 use weir_config::node::FILE_BYTES_MAX;
 
-type Conversion = Box<dyn Fn(&str) -> Result<Converted, Refused>>;
+type Conversion = Box<dyn Fn(&str) -> Result<Converted, ConvertError>>;
 
 pub fn command() -> Command {
     let file = || {
@@ -76,7 +76,7 @@ pub fn convert(arguments: &ArgMatches) -> Result<(), Failure> {
     }
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
     let converted = convert(&text)
-        .map_err(|Refused { line, message }| Failure::usage(format!("{shown}:{line}: {message}")))?;
+        .map_err(|ConvertError { line, message }| Failure::usage(format!("{shown}:{line}: {message}")))?;
     for left in &converted.left {
         eprintln!("{shown}:{}: not converted: {}", left.line, left.message);
     }

@@ -6,7 +6,7 @@ use clap::{ArgMatches, Command};
 
 use super::switch;
 use crate::config;
-use crate::doctor::{Finding, Verdict, examine};
+use crate::doctor::{Finding, Severity, examine};
 use crate::failure::{Failure, FailureKind};
 
 pub fn command() -> Command {
@@ -34,7 +34,7 @@ pub fn doctor(arguments: &ArgMatches) -> Result<(), Failure> {
     findings.extend(loaded.warnings.iter().map(|warning| Finding {
         check: "configuration",
         subject: "files".to_owned(),
-        verdict: Verdict::Warning,
+        verdict: Severity::Warning,
         found: warning.clone(),
         remedy: String::new(),
     }));
@@ -44,7 +44,7 @@ pub fn doctor(arguments: &ArgMatches) -> Result<(), Failure> {
         false => report(&findings),
     };
     super::print(&text)?;
-    if findings.iter().any(|finding| finding.verdict == Verdict::Error) {
+    if findings.iter().any(|finding| finding.verdict == Severity::Error) {
         return Err(Failure {
             kind: FailureKind::Runtime,
             message: String::new(),
@@ -57,10 +57,10 @@ fn report(findings: &[Finding]) -> String {
     let mut text = String::new();
     for finding in findings {
         let verdict = match finding.verdict {
-            Verdict::Fine => "ok",
-            Verdict::Skipped => "-",
-            Verdict::Warning => "WARNING",
-            Verdict::Error => "ERROR",
+            Severity::Fine => "ok",
+            Severity::Skipped => "-",
+            Severity::Warning => "WARNING",
+            Severity::Error => "ERROR",
         };
         let Finding {
             check,
@@ -80,7 +80,7 @@ fn report(findings: &[Finding]) -> String {
             .filter(|finding| finding.verdict == verdict)
             .count()
     };
-    let (errors, warnings) = (count(Verdict::Error), count(Verdict::Warning));
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
     let _ = writeln!(text, "\n{errors} errors, {warnings} warnings");
     text
 }

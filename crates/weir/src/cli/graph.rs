@@ -48,7 +48,7 @@ pub fn command() -> Command {
                 .help("Only series with this tag; may be given several times"),
         )
         .arg(Arg::new("fn").long("fn").value_name("FUNCTION").help(
-            "rate, sum, avg, min, max, count, last, or a quantile such as p99 [default: what fits the kind]",
+            "rate, sum, avg, min, max, count, last, or a quantile such as p99 [default: depends on the kind]",
         ))
         .arg(
             Arg::new("last")

@@ -28,7 +28,7 @@ pub fn command() -> Command {
     )
     .args_conflicts_with_subcommands(true)
     .arg(
-        switch("check", "Check the configuration and print every value with where it came from, and end"),
+        switch("check", "Check the configuration, print every value and its source, and exit"),
     )
     .subcommand(status_command())
     .subcommand(super::partitions::command());
@@ -42,7 +42,7 @@ pub fn command() -> Command {
 
 fn status_command() -> Command {
     Command::new("status")
-        .about("Show how the merge that runs here stands: lag, agents, ledger, quarantine, outputs")
+        .about("Show the state of the merge on this machine: lag, agents, ledger, quarantine, outputs")
         .args(super::agent::arguments_of(Role::Merge))
         .arg(switch("watch", "Show it again every second"))
         .arg(switch("json", "Print the JSON instead"))
@@ -180,7 +180,7 @@ fn ledger(page: &mut String, fleet: &FleetStatus, style: Style) {
     if others > 0 {
         let _ = writeln!(
             page,
-            "  and {} agents more: --json has them",
+            "  and {} more agents: --json lists them",
             grouped(others as u64)
         );
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind as ClapErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use weir_config::{Flag, GROUPS, Kind, OUTPUT_FLAG_KEY, Role, Setting};
+use weir_config::{Flag, GROUPS, OUTPUT_FLAG_KEY, Role, Setting, SettingType};
 use weir_output::settings::OUTPUT_TYPES;
 
 use crate::config::{self, Inputs};
@@ -146,7 +146,7 @@ pub fn command() -> Command {
         .subcommand(merge::command())
         .subcommand(
             Command::new(starter::COMMAND)
-                .about("Starts the program for an agent that may not: weir's own")
+                .about("Internal: starts the program for an agent in a sandbox")
                 .hide(true)
                 .disable_help_flag(true)
                 .arg(
@@ -171,8 +171,8 @@ fn with_settings(mut command: Command) -> Command {
             command = command.arg(arg);
         }
         // The configuration reports the replacement of a removed flag.
-        for gone in group.gone {
-            command = command.arg(flag(gone.key).hide(true));
+        for removed in group.removed {
+            command = command.arg(flag(removed.key).hide(true));
         }
     }
     command
@@ -181,7 +181,7 @@ fn with_settings(mut command: Command) -> Command {
 /// Settings of a role with a flag of their own; `--set` covers all.
 fn flags_of(role: Role) -> impl Iterator<Item = &'static Setting> + Clone {
     role.settings()
-        .filter(|setting| !matches!(setting.kind, Kind::Record(_)))
+        .filter(|setting| !matches!(setting.kind, SettingType::Record(_)))
 }
 
 /// Adds the flags that can set any setting.
@@ -225,7 +225,7 @@ fn flag(key: &'static str) -> Arg {
 fn setting_flag(setting: &Setting) -> Arg {
     let arg = flag(setting.key).value_name(value_name(&setting.kind));
     match setting.kind {
-        Kind::Bool => arg
+        SettingType::Bool => arg
             .num_args(0..=1)
             .require_equals(true)
             .default_missing_value("true"),
@@ -233,13 +233,13 @@ fn setting_flag(setting: &Setting) -> Arg {
     }
 }
 
-fn value_name(kind: &Kind) -> &'static str {
+fn value_name(kind: &SettingType) -> &'static str {
     match kind {
-        Kind::Bool => "BOOL",
-        Kind::Integer { .. } | Kind::Number { .. } => "NUMBER",
-        Kind::Bytes { .. } => "SIZE",
-        Kind::Duration { .. } => "TIME",
-        Kind::List(_) => "LIST",
+        SettingType::Bool => "BOOL",
+        SettingType::Integer { .. } | SettingType::Number { .. } => "NUMBER",
+        SettingType::Bytes { .. } => "SIZE",
+        SettingType::Duration { .. } => "TIME",
+        SettingType::List(_) => "LIST",
         _ => "VALUE",
     }
 }
@@ -257,9 +257,9 @@ fn inputs_of(role: Role, matches: &ArgMatches) -> Result<Inputs, Failure> {
         let values = matches.try_get_many::<String>(id).ok().flatten();
         values.map(|values| values.cloned().collect()).unwrap_or_default()
     };
-    let gone = weir_config::gone().map(|gone| gone.key);
-    let gone = gone.filter(|_| role == Role::Agent);
-    for key in flags_of(role).map(|setting| setting.key).chain(gone) {
+    let removed = weir_config::removed_settings().map(|removed| removed.key);
+    let removed = removed.filter(|_| role == Role::Agent);
+    for key in flags_of(role).map(|setting| setting.key).chain(removed) {
         let values = texts(key);
         if !values.is_empty() {
             let shown = format!("--{}", key.replace('_', "-"));

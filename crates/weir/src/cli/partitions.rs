@@ -1,4 +1,4 @@
-//! `weir merge partitions`: among how many partitions the series of a fleet are divided, and an announcement of more.
+//! `weir merge partitions`: shows the number of partitions of a fleet, and announces a larger one.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -19,18 +19,18 @@ pub fn command() -> Command {
     let number = Arg::new("number")
         .value_name("NUMBER")
         .value_parser(value_parser!(u32).range(1..=10_000))
-        .help("More partitions than there are; without it nothing is changed");
+        .help("The new number of partitions, larger than the current one; without it nothing changes");
     let after = Arg::new("after")
         .long("after")
         .value_name("TIME")
         .default_value("5m")
-        .help("From which bucket on: an agent that does not reach the log until then divides as before, and its records are quarantined");
+        .help("The time from which the new number applies: an agent that does not reach the log before then divides as before, and its records are quarantined");
     super::with_sources(
         Command::new("partitions")
-            .about("Show among how many partitions series are divided, or announce more")
+            .about("Show the number of partitions, or raise it")
             .long_about(
-                "Show among how many partitions the series of the fleet are divided, or announce more of them. The topics get them at once; series \
-                 move with a bucket that begins later, so that every agent knows it and no series is split. Give it the configuration of the merge.",
+                "Show the number of partitions among which the series of the fleet are divided, or raise it. The topics get the new partitions at once; \
+                 series move with a later bucket, so that every agent knows of it and no series is split. Give it the configuration of the merge.",
             ),
     )
     .arg(number)
@@ -70,13 +70,13 @@ fn after(arguments: &ArgMatches) -> Result<Duration, Failure> {
     match after >= AFTER_MIN {
         true => Ok(after),
         false => Err(wrong(format!(
-            "{text} is too soon: agents need up to {} s to hear of it",
+            "{text} is too soon: agents need up to {} s to learn of it",
             AFTER_MIN.as_secs()
         ))),
     }
 }
 
-/// Partitions that are gone would take what is in them along.
+/// Removed partitions would take their records along.
 fn may_become(plan: &Plan, number: u32) -> Result<(), Failure> {
     let last = plan.at(i64::MAX);
     match number > last {
@@ -93,7 +93,7 @@ fn shown(plan: &Plan, now: i64) -> String {
         let left = duration((from - now) as u64);
         let _ = writeln!(
             text,
-            "{partitions} from the bucket on that begins at {from} (Unix seconds, in {left})"
+            "{partitions} from the bucket that begins at {from} (Unix seconds, in {left})"
         );
     }
     text

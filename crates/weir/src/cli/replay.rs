@@ -106,7 +106,7 @@ fn wait_until(due: Instant) {
 
 /// The content of a capture.
 #[derive(Default)]
-struct Found {
+struct CaptureTotals {
     packets: u64,
     bytes: u64,
     /// Packets that the capture lost.
@@ -118,7 +118,7 @@ fn run_through(
     path: &Path,
     partial: bool,
     mut each: impl FnMut(Duration, &[u8]) -> Result<(), Failure>,
-) -> Result<Found, Failure> {
+) -> Result<CaptureTotals, Failure> {
     let failed = |error: CaptureError| {
         let hint = if error.is_cut() {
             " (--partial sends the whole packets)"
@@ -128,7 +128,7 @@ fn run_through(
         Failure::usage(format!("{}: {error}{hint}", path.display()))
     };
     let mut reader = CaptureReader::open(path).map_err(failed)?;
-    let mut found = Found::default();
+    let mut found = CaptureTotals::default();
     let mut first = None;
     loop {
         let packet = match reader.next_packet() {

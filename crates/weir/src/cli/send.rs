@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// Timeout, for an agent that stops reading.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long to wait for the refusal of a datagram: on this machine it usually arrives before `send` returns.
+/// Time to wait for the refusal of a datagram: on this machine it usually arrives before `send` returns.
 const REFUSAL_HERE: Duration = Duration::from_millis(10);
 const REFUSAL_ELSEWHERE: Duration = Duration::from_millis(200);
 
@@ -48,7 +48,7 @@ pub fn framing_argument() -> Arg {
         .long("framing")
         .default_value("length")
         .value_parser(["length", "newline"])
-        .help("How packets are framed over TCP: each after its length in four bytes, or as lines")
+        .help("The framing of packets on TCP: each after its length in four bytes, or as lines")
 }
 
 pub fn send(arguments: &ArgMatches) -> Result<(), Failure> {

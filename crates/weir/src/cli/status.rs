@@ -633,7 +633,7 @@ mod tests {
         let lost = "\u{1b}[1;31mudp://127.0.0.1:8125: Datagrams the kernel dropped";
         let remedy = "\u{1b}[33mGive weir a larger `receive_buffer`";
         assert!(coloured.contains(lost) && coloured.contains(remedy), "{coloured}");
-        // Colours only repeat what the words say.
+        // Colours only repeat the words.
         let codes = [
             "\u{1b}[1;31m",
             "\u{1b}[33m",

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 
-/// Colours on a terminal only. They only repeat what the words say.
+/// Colours, on a terminal only. They only repeat the words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     colours: bool,

@@ -11,13 +11,13 @@ use super::stream::{self, Body};
 use super::switch;
 use super::table::grouped;
 use crate::failure::Failure;
-use crate::tap::message::{BadBytes, Seen, Verdict};
+use crate::tap::message::{BadBytes, MessageOutcome, TailMessage};
 use crate::tap::tail::{RATE_MAX, Share};
 
 /// The agent sends something every second.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 
-/// How often the share of shown messages is printed.
+/// Interval at which the share of shown messages is printed.
 const SHARE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Characters shown around the error.
@@ -70,7 +70,7 @@ pub fn tail(arguments: &ArgMatches) -> Result<(), Failure> {
     let mut shows = Shows {
         json: arguments.get_flag("json"),
         colour: io::stdout().is_terminal(),
-        told: None,
+        share_printed: None,
     };
     loop {
         let body = Body::open(address, &path, QUIET_MAX)?;
@@ -88,7 +88,7 @@ struct Shows {
     json: bool,
     colour: bool,
     /// When the share of shown messages was last printed.
-    told: Option<Instant>,
+    share_printed: Option<Instant>,
 }
 
 impl Shows {
@@ -132,9 +132,11 @@ impl Shows {
     }
 
     fn share(&mut self, share: &Share) {
-        let late = self.told.is_none_or(|told| told.elapsed() >= SHARE_INTERVAL);
+        let late = self
+            .share_printed
+            .is_none_or(|share_printed| share_printed.elapsed() >= SHARE_INTERVAL);
         if share.share < 1.0 && late {
-            self.told = Some(Instant::now());
+            self.share_printed = Some(Instant::now());
             eprintln!(
                 "# {:.1} % are shown: {} messages per second arrived, {} are shown",
                 share.share * 100.0,
@@ -161,7 +163,7 @@ const MARK: &str = "\x1b[1;7;31m";
 const OFF: &str = "\x1b[0m";
 
 /// One message, with its error on a second line.
-fn message(seen: &Seen, colour: bool) -> String {
+fn message(seen: &TailMessage, colour: bool) -> String {
     let paint = |code: &str, text: &str| {
         if colour {
             format!("{code}{text}{OFF}")
@@ -172,7 +174,7 @@ fn message(seen: &Seen, colour: bool) -> String {
     let mut head = format!("{} {} ", clock(seen.time), sender(seen));
     let indent = head.chars().count();
     head = paint(DIM, &head);
-    let code = if seen.verdict == Verdict::Rejected {
+    let code = if seen.verdict == MessageOutcome::Rejected {
         RED
     } else {
         YELLOW
@@ -192,7 +194,7 @@ fn message(seen: &Seen, colour: bool) -> String {
             );
             text
         }
-        (None, Verdict::Accepted) => format!("{head}{}\n", seen.line),
+        (None, MessageOutcome::Accepted) => format!("{head}{}\n", seen.line),
         (None, verdict) => {
             let reason = seen.reason.as_deref().unwrap_or_default();
             let note = format!("{}: {reason}", verdict.as_str());
@@ -201,7 +203,7 @@ fn message(seen: &Seen, colour: bool) -> String {
     }
 }
 
-fn why(seen: &Seen, bad: &BadBytes) -> String {
+fn why(seen: &TailMessage, bad: &BadBytes) -> String {
     let reason = seen.reason.as_deref().unwrap_or_default();
     let bytes = match bad.length {
         1 => format!("byte {}", bad.offset),
@@ -210,7 +212,7 @@ fn why(seen: &Seen, bad: &BadBytes) -> String {
     format!("rejected: {reason}, {bytes} of {}", seen.bytes)
 }
 
-fn sender(seen: &Seen) -> String {
+fn sender(seen: &TailMessage) -> String {
     let listener = seen.listener.as_str();
     let from = match (&seen.address, seen.pid, &seen.container) {
         (_, Some(pid), Some(container)) => {
@@ -258,14 +260,14 @@ fn clock(time: f64) -> String {
 mod tests {
     use super::*;
 
-    fn rejected() -> Seen {
-        Seen {
+    fn rejected() -> TailMessage {
+        TailMessage {
             time: 1_795_392_741.25,
             listener: "udp://127.0.0.1:8125".to_owned(),
             address: Some("127.0.0.1:40000".to_owned()),
             line: "a:zwei|c".to_owned(),
             bytes: 8,
-            verdict: Verdict::Rejected,
+            verdict: MessageOutcome::Rejected,
             reason: Some("bad_value".to_owned()),
             bad: Some(BadBytes {
                 offset: 2,
@@ -274,7 +276,7 @@ mod tests {
                 bytes: "zwei".to_owned(),
                 after: "|c".to_owned(),
             }),
-            ..Seen::default()
+            ..TailMessage::default()
         }
     }
 
@@ -296,8 +298,8 @@ mod tests {
 
     #[test]
     fn other_verdicts_have_their_reason() {
-        let seen = Seen {
-            verdict: Verdict::Dropped,
+        let seen = TailMessage {
+            verdict: MessageOutcome::Dropped,
             reason: Some("rule: noisy".to_owned()),
             bad: None,
             pid: Some(7),

@@ -46,7 +46,7 @@ pub fn upgrade(arguments: &ArgMatches) -> Result<(), Failure> {
     })?;
     let Some(path) = loaded.config.running.state_path else {
         return Err(Failure::usage(
-            "upgrade: state_path is not set; it is how the running agent is found, and where it hands over",
+            "upgrade: state_path is not set; the running agent is found through it and hands over there",
         ));
     };
     let process = crate::run::upgrade(&path)?;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use weir_config::{Accounts, Host, HostFault, Secret, SecretFault, TlsContent, TlsFault, TlsPaths};
+use weir_config::{Accounts, Host, HostError, Secret, SecretError, TlsContent, TlsFileError, TlsPaths};
 use weir_listener::{TlsFiles, TlsServer};
 
 use super::secrets::{self, SecretFile};
@@ -61,7 +61,7 @@ impl Host for Machine {
     }
 
     /// By number, or by the name in the system's file.
-    fn account(&self, name: &str, of: Accounts) -> Result<u32, HostFault> {
+    fn account(&self, name: &str, of: Accounts) -> Result<u32, HostError> {
         if let Ok(id) = name.parse() {
             return Ok(id);
         }
@@ -69,25 +69,25 @@ impl Host for Machine {
             Accounts::Users => "/etc/passwd",
             Accounts::Groups => "/etc/group",
         };
-        let listed = std::fs::read_to_string(file).map_err(|error| HostFault::Accounts { file, error })?;
+        let listed = std::fs::read_to_string(file).map_err(|error| HostError::Accounts { file, error })?;
         let id = listed.lines().find_map(|line| {
             let mut fields = line.split(':');
             fields.next().filter(|first| *first == name)?;
             fields.nth(1)?.parse().ok()
         });
-        id.ok_or_else(|| HostFault::NoAccount {
+        id.ok_or_else(|| HostError::NoAccount {
             name: name.to_owned(),
             file,
         })
     }
 
-    fn resolve(&self, name: &str, port: u16) -> Result<SocketAddr, HostFault> {
+    fn resolve(&self, name: &str, port: u16) -> Result<SocketAddr, HostError> {
         if !self.resolve_names {
-            return Err(HostFault::NamesNotResolved(name.to_owned()));
+            return Err(HostError::NamesNotResolved(name.to_owned()));
         }
         let found = (name, port)
             .to_socket_addrs()
-            .map_err(|error| HostFault::NotResolved {
+            .map_err(|error| HostError::NotResolved {
                 name: name.to_owned(),
                 error,
             })?;
@@ -95,14 +95,14 @@ impl Host for Machine {
         let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
         first
             .copied()
-            .ok_or_else(|| HostFault::NoAddress(name.to_owned()))
+            .ok_or_else(|| HostError::NoAddress(name.to_owned()))
     }
 
     fn has_ipv6(&self) -> bool {
         Path::new("/proc/net/if_inet6").exists()
     }
 
-    fn secret(&self, path: &Path) -> Result<Secret, SecretFault> {
+    fn secret(&self, path: &Path) -> Result<Secret, SecretError> {
         let (secret, stamp) = secrets::read_secret(path)?;
         self.secret_files.borrow_mut().push(SecretFile {
             path: path.to_owned(),
@@ -111,13 +111,13 @@ impl Host for Machine {
         Ok(Secret::new(secret))
     }
 
-    fn tls(&self, paths: &TlsPaths) -> Result<TlsContent, TlsFault> {
+    fn tls(&self, paths: &TlsPaths) -> Result<TlsContent, TlsFileError> {
         match TlsServer::load(&tls_files(paths)) {
             Ok(server) => Ok(TlsContent {
                 certificate: server.certificate(),
                 client_ca: server.client_ca(),
             }),
-            Err(error) => Err(TlsFault {
+            Err(error) => Err(TlsFileError {
                 message: error.to_string(),
                 path: error.path,
             }),

@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use weir_config::{File, Flag, Problems, Role, Shown};
+use weir_config::{File, Flag, Problems, Role, ShownValue};
 use weir_output::settings::{OUTPUT_TYPES, OutputSettings};
 
 mod machine;
@@ -50,7 +50,7 @@ impl fmt::Debug for FileText {
 pub struct Loaded {
     pub config: Config,
     /// Every value in the order of the table, then those of the outputs.
-    pub shown: Vec<Shown>,
+    pub shown: Vec<ShownValue>,
     /// Remarks about valid settings that are probably mistakes.
     pub notes: Vec<String>,
     /// Excessive permissions of the configuration's files.
@@ -179,7 +179,7 @@ fn read_file(path: &Path) -> Result<FileText, Unreadable> {
 
 #[cfg(test)]
 mod tests {
-    use weir_config::{Kind, Setting};
+    use weir_config::{Setting, SettingType};
 
     use super::*;
 
@@ -208,7 +208,7 @@ mod tests {
 
     fn described(prefix: &str, setting: &Setting) {
         let key = format!("{prefix}.{}", setting.key);
-        if let Kind::Record(fields) = setting.kind {
+        if let SettingType::Record(fields) = setting.kind {
             fields.iter().for_each(|field| described(&key, field));
         } else {
             assert!(!setting.effect.is_empty() && !setting.who.is_empty(), "{key}");

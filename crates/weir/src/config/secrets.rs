@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use weir_config::SecretFault;
+use weir_config::SecretError;
 
 /// Maximum size of a secret file.
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
@@ -46,12 +46,12 @@ fn stamp_of(found: &Metadata) -> (u64, u64, u64, i64, i64, i64, i64) {
 pub type Stamped = (String, (u64, u64, u64, i64, i64, i64, i64));
 
 /// Reads one key or token, and the stamp of its file.
-pub fn read_secret(path: &Path) -> Result<Stamped, SecretFault> {
-    let unreadable = |error| SecretFault::Unreadable {
+pub fn read_secret(path: &Path) -> Result<Stamped, SecretError> {
+    let unreadable = |error| SecretError::Unreadable {
         path: path.to_owned(),
         error,
     };
-    let wrong = |wrong| SecretFault::Wrong {
+    let wrong = |wrong| SecretError::Wrong {
         path: path.to_owned(),
         wrong,
     };

@@ -1,20 +1,20 @@
 //! The DogStatsD settings of a `datadog.yaml`.
 
 use weir_config::{
-    Kind, Setting, VariableFault, adds_up, forward_target, gone_variable, hide_password, in_our_words,
-    is_section, output_setting, settings, show_text, why_not_taken,
+    Setting, SettingType, VariableError, adds_up, forward_target, hide_password, in_our_words, is_section,
+    output_setting, removed_variable, settings, show_text, why_not_taken,
 };
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
 
 use super::draft::Draft;
-use super::{Converted, Left, Refused, block, finish, map, scalar, top_level};
+use super::{ConvertError, Converted, Unconverted, block, finish, map, scalar, top_level};
 use weir_config::node::{Content, Key, Node};
 
 /// The path of the disk queue if the file names none: the Datadog Agent has a default.
 const DISK_PATH: &str = "/var/lib/weir/datadog";
 
 /// Converts the text of a `datadog.yaml`.
-pub fn convert(text: &str) -> Result<Converted, Refused> {
+pub fn convert(text: &str) -> Result<Converted, ConvertError> {
     let mut converter = Converter::default();
     for (key, node) in top_level(text)? {
         converter.entry(key, node);
@@ -35,7 +35,7 @@ struct Converter {
     draft: Draft,
     forward_host: Option<Entry>,
     forward_port: Option<Entry>,
-    left: Vec<Left>,
+    left: Vec<Unconverted>,
 }
 
 impl Converter {
@@ -57,14 +57,14 @@ impl Converter {
         let variable = variable_of(&key.text);
         let node = &match in_our_words_too(&variable, node) {
             Ok(node) => node,
-            Err(fault) => return self.left.push(note(key, fault.to_string())),
+            Err(error) => return self.left.push(note(key, error.to_string())),
         };
         if let Some(setting) = settings().find(|setting| setting.also.contains(&variable.as_str())) {
             self.own_setting(setting, key, node);
         } else if let Some(found) = output_setting(OUTPUT_TYPES, &variable) {
             self.output_setting(found, key, node);
-        } else if let Some(gone) = gone_variable(&variable, OUTPUT_TYPES) {
-            self.left.push(note(key, gone.why));
+        } else if let Some(removed) = removed_variable(&variable, OUTPUT_TYPES) {
+            self.left.push(note(key, removed.why));
         } else if let Some(why) = why_not_taken(&key.text) {
             self.left.push(note(key, why));
         } else {
@@ -143,7 +143,7 @@ impl Converter {
                         let value = format!("\n      - {}\n", show_text(&target));
                         self.draft.output("relay", "targets", value);
                     }
-                    Err(fault) => self.left.push(note(&key, fault.to_string())),
+                    Err(error) => self.left.push(note(&key, error.to_string())),
                 },
                 _ => self.left.push(note(&key, "is not a host with a port")),
             },
@@ -198,7 +198,7 @@ fn below(section: &Key, part: &Key) -> Key {
     }
 }
 
-fn in_our_words_too(variable: &str, node: &Node) -> Result<Node, VariableFault> {
+fn in_our_words_too(variable: &str, node: &Node) -> Result<Node, VariableError> {
     let mut node = node.clone();
     if let Content::Scalar { text, .. } = &mut node.content {
         *text = in_our_words(variable, text)?.into_owned();
@@ -212,16 +212,16 @@ fn append(list: &mut Node, more: &Node) {
     }
 }
 
-fn note(key: &Key, message: impl Into<String>) -> Left {
-    Left {
+fn note(key: &Key, message: impl Into<String>) -> Unconverted {
+    Unconverted {
         line: key.line,
         message: format!("{}: {}", key.text, message.into()),
     }
 }
 
 /// Whether the setting accepts the value. A rejected value, or a secret, is reported as not converted.
-fn takes(setting: &Setting, key: &Key, node: &Node, left: &mut Vec<Left>) -> bool {
-    if matches!(setting.kind, Kind::Secret) {
+fn takes(setting: &Setting, key: &Key, node: &Node, left: &mut Vec<Unconverted>) -> bool {
+    if matches!(setting.kind, SettingType::Secret) {
         left.push(note(
             key,
             "is a secret, which is not copied; set it in the environment or by hand",
@@ -229,7 +229,7 @@ fn takes(setting: &Setting, key: &Key, node: &Node, left: &mut Vec<Left>) -> boo
         return false;
     }
     if let Err(refusal) = setting.check(node) {
-        left.push(Left {
+        left.push(Unconverted {
             line: refusal.line,
             message: format!("{}{}: {}", key.text, refusal.path, refusal.message),
         });
@@ -243,7 +243,7 @@ fn as_list(setting: &Setting, node: &Node) -> Node {
     let Content::Scalar { text, .. } = &node.content else {
         return node.clone();
     };
-    if !matches!(setting.kind, Kind::List(_)) || node.is_null() {
+    if !matches!(setting.kind, SettingType::List(_)) || node.is_null() {
         return node.clone();
     }
     let items = text.split_whitespace().map(|text| Node {

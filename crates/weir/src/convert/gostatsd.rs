@@ -3,7 +3,7 @@
 use weir_config::node::{Key, Node};
 
 use super::draft::Draft;
-use super::{Converted, Left, Refused, finish, list, map, scalar, toml, top_level};
+use super::{ConvertError, Converted, Unconverted, finish, list, map, scalar, toml, top_level};
 
 /// Keys that weir needs nothing for, and why. One that ends in `*` stands for all that begin so.
 const NOT_NEEDED: &[(&str, &str)] = &[
@@ -13,11 +13,11 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ),
     (
         "burst-cloud-requests",
-        "no cloud is asked for anything; origin detection (docs/origin.md) says which container sent a message",
+        "weir asks no cloud for metadata; origin detection (docs/origin.md) says which container sent a message",
     ),
     (
         "cloud-*",
-        "no cloud is asked for anything; origin detection (docs/origin.md) says which container sent a message",
+        "weir asks no cloud for metadata; origin detection (docs/origin.md) says which container sent a message",
     ),
     (
         "conn-per-reader",
@@ -43,7 +43,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ),
     (
         "fast-fail-on-non-retryable-errors",
-        "what a receiver refuses for good is never sent again",
+        "data that a receiver refuses permanently is never sent again",
     ),
     ("flush-aligned", "buckets are always aligned to the clock"),
     ("flush-offset", "buckets are aligned to multiples of bucket_width"),
@@ -68,14 +68,14 @@ const NOT_NEEDED: &[(&str, &str)] = &[
         "log-raw-metric",
         "`weir top` and the page at the admin address show metrics as they arrive",
     ),
-    ("max-cloud-requests", "no cloud is asked for anything"),
+    ("max-cloud-requests", "weir asks no cloud for metadata"),
     ("max-concurrent-events", "there is one memory budget, `memory`"),
     ("max-parsers", "`workers` is worked out from the cores"),
     ("max-queue-size", "there is one memory budget, `memory`"),
     ("max-readers", "`workers` is worked out from the cores"),
     ("max-workers", "`workers` is worked out from the cores"),
     ("profile", "profiles are at /debug/pprof of the admin address"),
-    ("receive-batch-size", "as many packets are read at once as wait"),
+    ("receive-batch-size", "all waiting packets are read at once"),
     ("receive-buffer-size", "packets may be as long as 64KiB"),
     (
         "statser-type",
@@ -83,14 +83,14 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ),
     (
         "timer-histogram-limit",
-        "distributions are sketches, and their buckets no setting",
+        "distributions are sketches, and their buckets cannot be set",
     ),
     ("transport", "each output has its own `delivery`"),
     ("verbose", "log_level is the setting"),
 ];
 
 /// Converts the text of a configuration.
-pub fn convert(text: &str) -> Result<Converted, Refused> {
+pub fn convert(text: &str) -> Result<Converted, ConvertError> {
     // A TOML file is not a YAML mapping, and a YAML file is not valid TOML.
     let entries = match top_level(text) {
         Ok(entries) => entries,
@@ -127,12 +127,12 @@ struct Converter {
     percentiles: Vec<String>,
     /// Messages say of which host they are, and nothing else does.
     ignores_host: bool,
-    left: Vec<Left>,
+    left: Vec<Unconverted>,
 }
 
 impl Converter {
     fn leave(&mut self, line: usize, message: impl Into<String>) {
-        self.left.push(Left {
+        self.left.push(Unconverted {
             line,
             message: message.into(),
         });
@@ -172,7 +172,7 @@ impl Converter {
         }
     }
 
-    /// What gostatsd expires never or at once has no like in weir.
+    /// weir has no equivalent of metrics that gostatsd never expires or expires at once.
     fn duration(&mut self, ours: &str, key: &Key, text: &str) {
         if text.starts_with('-') {
             return self.draft.set(ours, "0");
@@ -237,7 +237,7 @@ impl Converter {
     }
 
     fn graphite(&mut self, options: &[(Key, Node)]) {
-        // What stands without being told.
+        // gostatsd's defaults.
         let (mut address, mut prefix) = ("localhost:2003", "stats");
         let mut kinds = [
             ("counter", "counters"),
@@ -301,7 +301,7 @@ impl Converter {
                 other => self.leave(key.line, format!("influxdb.{other}: weir has no such setting; outputs.influx.delivery has those of delivery")),
             }
         }
-        let why = "influxdb: the fields of outputs.influx are value, or count, lower, upper, mean, sum and percentiles; gostatsd's are others";
+        let why = "influxdb: the fields of outputs.influx are value, or count, lower, upper, mean, sum and percentiles; gostatsd's are different";
         self.leave(line, why);
         self.draft
             .set_output_list("influx", "percentiles", &self.percentiles);
@@ -329,7 +329,10 @@ impl Converter {
                 "address" => {
                     self.draft
                         .set_output_list("relay", "targets", &[format!("udp://{text}")]);
-                    self.leave(key.line, "statsdaemon.address: outputs.relay passes messages on as they arrive, and not what they add up to");
+                    self.leave(
+                        key.line,
+                        "statsdaemon.address: outputs.relay forwards messages as they arrive, not their sums",
+                    );
                 }
                 other => self.leave(key.line, format!("statsdaemon.{other}: weir has no such setting")),
             }
@@ -382,7 +385,7 @@ impl Converter {
                     None => self.leave(
                         key.line,
                         format!(
-                            "filter.{}.drop-tags: {tag}: rules take tags out by their key, as in `key:*`",
+                            "filter.{}.drop-tags: {tag}: rules remove tags by their key, as in `key:*`",
                             key.text
                         ),
                     ),
@@ -441,7 +444,7 @@ fn kind_prefixes(kinds: [(&str, &str); 4]) -> String {
     format!(" {{{}}}\n", shown.join(", "))
 }
 
-/// How a rule says the same of names.
+/// The equivalent condition on names in a rule.
 fn matching(pattern: &str) -> Option<(&'static str, String)> {
     if pattern.starts_with('!') {
         return None;

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use weir_config::node::{Content, Fault, Key, Node};
+use weir_config::node::{Content, Key, Node, YamlError};
 use weir_config::show_text;
 
 use crate::config::load_content;
@@ -26,12 +26,12 @@ pub use telegraf::convert as telegraf;
 pub struct Converted {
     /// A YAML document.
     pub yaml: String,
-    pub left: Vec<Left>,
+    pub left: Vec<Unconverted>,
 }
 
 /// A setting that is not converted, or whose meaning changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Left {
+pub struct Unconverted {
     /// Counted from 1.
     pub line: usize,
     pub message: String,
@@ -39,22 +39,22 @@ pub struct Left {
 
 /// The reason why a file cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct ConvertError {
     pub line: usize,
     pub message: String,
 }
 
-impl From<Fault> for Refused {
-    fn from(fault: Fault) -> Self {
-        Refused {
-            line: fault.line,
-            message: fault.message,
+impl From<YamlError> for ConvertError {
+    fn from(error: YamlError) -> Self {
+        ConvertError {
+            line: error.line,
+            message: error.message,
         }
     }
 }
 
 /// The top-level mapping of a document; an empty document has none.
-fn top_level(text: &str) -> Result<Vec<(Key, Node)>, Refused> {
+fn top_level(text: &str) -> Result<Vec<(Key, Node)>, ConvertError> {
     match weir_config::node::parse(text)? {
         None => Ok(Vec::new()),
         Some(node) if node.is_null() => Ok(Vec::new()),
@@ -62,7 +62,7 @@ fn top_level(text: &str) -> Result<Vec<(Key, Node)>, Refused> {
             content: Content::Map(entries),
             ..
         }) => Ok(entries),
-        Some(node) => Err(Refused {
+        Some(node) => Err(ConvertError {
             line: node.line,
             message: format!("is {}; must be a mapping of settings", node.what()),
         }),
@@ -70,7 +70,7 @@ fn top_level(text: &str) -> Result<Vec<(Key, Node)>, Refused> {
 }
 
 /// Lists unconverted settings as comments before the document, in the order of the file, and checks that weir accepts the document.
-fn finish(body: &str, mut left: Vec<Left>, source: &str) -> Converted {
+fn finish(body: &str, mut left: Vec<Unconverted>, source: &str) -> Converted {
     left.sort_by_key(|left| left.line);
     if let Err(problems) = load_content(body.as_bytes()) {
         // Secrets are not copied, so an output's required secret may be missing here.
@@ -79,18 +79,15 @@ fn finish(body: &str, mut left: Vec<Left>, source: &str) -> Converted {
             .iter()
             .filter(|problem| !problem.message.starts_with("is missing"))
         {
-            left.push(Left {
+            left.push(Unconverted {
                 line: 0,
-                message: format!(
-                    "weir does not take the result: {}: {}",
-                    problem.key, problem.message
-                ),
+                message: format!("weir rejects the result: {}: {}", problem.key, problem.message),
             });
         }
     }
     let mut yaml =
-        format!("# Converted from {source} by `weir convert`; `weir check --config FILE` looks it over.\n");
-    for Left { line, message } in &left {
+        format!("# Converted from {source} by `weir convert`; `weir check --config FILE` validates it.\n");
+    for Unconverted { line, message } in &left {
         let _ = writeln!(yaml, "# not converted, line {line}: {message}");
     }
     yaml.push_str(body);

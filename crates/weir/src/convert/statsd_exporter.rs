@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Converted, Left, Refused, finish, list, map, scalar, top_level};
+use super::{ConvertError, Converted, Unconverted, finish, list, map, scalar, top_level};
 use weir_config::node::Node;
 use weir_config::show_text;
 
@@ -14,7 +14,7 @@ mod flags;
 use flags::Flags;
 
 /// Converts the text of a mapping file and the arguments of the command line.
-pub fn convert(text: &str, flags: &[String]) -> Result<Converted, Refused> {
+pub fn convert(text: &str, flags: &[String]) -> Result<Converted, ConvertError> {
     let entries = top_level(text)?;
     let mut converter = Converter::default();
     let flags = Flags::read(flags, &mut converter.left);
@@ -38,7 +38,7 @@ pub fn convert(text: &str, flags: &[String]) -> Result<Converted, Refused> {
 /// A year is as long as any series lives.
 const FOR_EVER: &str = "365d";
 
-/// How long a metric without a sample is kept, because the other program never expires it: a gauge's value, to which deltas add.
+/// Time for which a metric without a sample is kept, because the other program never expires it: a gauge's value, to which deltas add.
 const CONTEXTS: &str = "1d";
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ struct Converter {
     quantiles: Vec<String>,
     /// Names that mappings produce, and how they are exposed.
     forms: Vec<Form>,
-    left: Vec<Left>,
+    left: Vec<Unconverted>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -81,7 +81,7 @@ impl Observer {
     }
 }
 
-/// How the metrics of one mapping are exposed, if not in the default way.
+/// Exposition of the metrics of one mapping, if it differs from the default.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Form {
     line: usize,
@@ -166,7 +166,7 @@ impl Form {
     }
 }
 
-/// Part of a name as part of an expression: names of Prometheus need it for nothing but what stands between groups.
+/// Part of a name as part of an expression: Prometheus' names need it only between groups.
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
@@ -180,7 +180,7 @@ fn escaped(text: &str) -> String {
 
 /// Why a mapping is left out.
 #[derive(Debug, thiserror::Error)]
-enum LeftOut {
+enum MappingError {
     #[error("this mapping has no match")]
     NoMatch,
     #[error("{0}: {1:?} is not known; the mapping is left out")]
@@ -189,7 +189,7 @@ enum LeftOut {
 
 impl Converter {
     fn leave(&mut self, line: usize, message: impl Into<String>) {
-        self.left.push(Left {
+        self.left.push(Unconverted {
             line,
             message: message.into(),
         });
@@ -305,11 +305,11 @@ impl Converter {
         &self,
         pattern: &str,
         [match_type, action, kind]: [&str; 3],
-    ) -> Result<(bool, bool, &'static str), LeftOut> {
+    ) -> Result<(bool, bool, &'static str), MappingError> {
         if pattern.is_empty() {
-            return Err(LeftOut::NoMatch);
+            return Err(MappingError::NoMatch);
         }
-        let unknown = |key, text: &str| LeftOut::Unknown(key, text.to_owned());
+        let unknown = |key, text: &str| MappingError::Unknown(key, text.to_owned());
         let is_regex = match match_type {
             "" => self.default_is_regex,
             "regex" => true,
@@ -331,7 +331,7 @@ impl Converter {
         Ok((is_regex, drop, types))
     }
 
-    /// How the metrics of a mapping are exposed.
+    /// Exposition of a mapping's metrics.
     fn form(&mut self, node: &Node, types: &'static str) -> Form {
         let mut form = Form {
             line: node.line,
@@ -412,7 +412,9 @@ impl Converter {
                 );
             }
         }
-        body.push_str("# What that program does without being asked: tags in names, signed gauges that add to the value that is there,\n");
+        body.push_str(
+            "# Defaults of that program: tags in names, signed gauges that add to the current value,\n",
+        );
         body.push_str("# and whole samples for a rate.\n");
         flags.write_reading(&mut body);
         body.push_str("histogram_weights: agent\n");

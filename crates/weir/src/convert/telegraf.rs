@@ -3,7 +3,7 @@
 use weir_config::node::{Content, Key, Node};
 
 use super::draft::Draft;
-use super::{Converted, Left, Refused, finish, list, map, scalar, toml};
+use super::{ConvertError, Converted, Unconverted, finish, list, map, scalar, toml};
 
 mod templates;
 
@@ -23,15 +23,15 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ),
     (
         "float_counters",
-        "numbers are floats everywhere, and written as integers where they are",
+        "all numbers are floats, and whole ones are written as integers",
     ),
     (
         "float_sets",
-        "numbers are floats everywhere, and written as integers where they are",
+        "all numbers are floats, and whole ones are written as integers",
     ),
     (
         "float_timings",
-        "numbers are floats everywhere, and written as integers where they are",
+        "all numbers are floats, and whole ones are written as integers",
     ),
     (
         "max_tcp_connections",
@@ -57,7 +57,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
 ];
 
 /// Converts the text of a `telegraf.conf`.
-pub fn convert(text: &str) -> Result<Converted, Refused> {
+pub fn convert(text: &str) -> Result<Converted, ConvertError> {
     let entries = toml::parse(text)?;
     let mut converter = Converter::default();
     for (key, node) in &entries {
@@ -82,17 +82,17 @@ struct Converter {
     udp: Vec<String>,
     tcp: Vec<String>,
     mappings: Vec<templates::Mapping>,
-    /// What joins the parts of names that no template matches.
+    /// The separator in names that no template matches.
     separators: Vec<String>,
     /// As fractions, each with its line.
     percentiles: Vec<(f64, usize)>,
     inputs: usize,
-    left: Vec<Left>,
+    left: Vec<Unconverted>,
 }
 
 impl Converter {
     fn leave(&mut self, line: usize, message: impl Into<String>) {
-        self.left.push(Left {
+        self.left.push(Unconverted {
             line,
             message: message.into(),
         });
@@ -137,7 +137,7 @@ impl Converter {
             if key.text != "statsd" {
                 self.leave(
                     key.line,
-                    format!("inputs.{}: weir takes StatsD and DogStatsD alone", key.text),
+                    format!("inputs.{}: weir receives StatsD and DogStatsD alone", key.text),
                 );
                 continue;
             }
@@ -178,7 +178,7 @@ impl Converter {
             "percentiles" => self.percentiles(key, value),
             "templates" => self.templates(key, value, separator),
             "delete_counters" | "delete_gauges" | "delete_sets" | "delete_timings" if text == "true" => {}
-            "delete_counters" => self.leave(key.line, say("a bucket has what came in it; outputs.prometheus, remote_write and otlp add up")),
+            "delete_counters" => self.leave(key.line, say("a bucket has its own samples; outputs.prometheus, remote_write and otlp sum over buckets")),
             "delete_gauges" => self.leave(key.line, say("a gauge is sent when it was set; a scrape shows it for outputs.prometheus.expiry, and deltas find it for context_expiry")),
             "delete_sets" | "delete_timings" => self.leave(key.line, say("a bucket has what came in it")),
             "datadog_extensions" | "parse_data_dog_tags" | "datadog_distributions" if text == "true" => {}
@@ -186,9 +186,9 @@ impl Converter {
                 self.leave(key.line, say("DogStatsD's tags, events, checks and distributions are always read"));
             }
             "convert_names" if text == "false" => {}
-            "convert_names" => self.leave(key.line, say("names keep their dots; outputs replace them that know none")),
+            "convert_names" => self.leave(key.line, say("names keep their dots; outputs that allow none replace them")),
             "sanitize_name_method" if text.is_empty() => {}
-            "sanitize_name_method" => self.leave(key.line, say("names stay as they are; outputs replace what they do not know")),
+            "sanitize_name_method" => self.leave(key.line, say("names stay as they are; outputs replace characters that they do not allow")),
             "name_prefix" => self.draft.set("namespace", text),
             other => {
                 let known = NOT_NEEDED.iter().find(|(name, _)| *name == other);

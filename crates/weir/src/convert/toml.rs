@@ -4,12 +4,12 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use weir_config::node::{Content, Key, Node};
 
-use super::Refused;
+use super::ConvertError;
 
 /// The top-level table of a document.
-pub fn parse(text: &str) -> Result<Vec<(Key, Node)>, Refused> {
+pub fn parse(text: &str) -> Result<Vec<(Key, Node)>, ConvertError> {
     let line = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
-    let table = DeTable::parse(text).map_err(|error| Refused {
+    let table = DeTable::parse(text).map_err(|error| ConvertError {
         line: error.span().map_or(0, |span| line(span.start)),
         message: error.message().to_owned(),
     })?;

@@ -27,7 +27,7 @@ fn synchronised() -> Finding {
             let found = "no time service has told the kernel that the clock is synchronised; the host of a virtual machine may still do it";
             Finding::warning(CHECK, subject, found).remedy(REMEDY)
         }
-        Err(error) => Finding::skipped(CHECK, subject, format!("the kernel does not say: {error}")),
+        Err(error) => Finding::skipped(CHECK, subject, format!("the kernel does not answer: {error}")),
     }
 }
 

@@ -16,7 +16,7 @@ mod sockets;
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum Severity {
     Fine,
     /// There was nothing to check, or no means to check it.
     Skipped,
@@ -33,7 +33,7 @@ pub struct Finding {
     pub check: &'static str,
     /// The checked thing, for example a path or an address.
     pub subject: String,
-    pub verdict: Verdict,
+    pub verdict: Severity,
     pub found: String,
     /// The remedy; empty if there is nothing to do.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -44,7 +44,7 @@ impl Finding {
     fn new(
         check: &'static str,
         subject: impl Into<String>,
-        verdict: Verdict,
+        verdict: Severity,
         found: impl Into<String>,
     ) -> Self {
         Finding {
@@ -57,19 +57,19 @@ impl Finding {
     }
 
     fn fine(check: &'static str, subject: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::new(check, subject, Verdict::Fine, found)
+        Self::new(check, subject, Severity::Fine, found)
     }
 
     fn skipped(check: &'static str, subject: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::new(check, subject, Verdict::Skipped, found)
+        Self::new(check, subject, Severity::Skipped, found)
     }
 
     fn warning(check: &'static str, subject: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::new(check, subject, Verdict::Warning, found)
+        Self::new(check, subject, Severity::Warning, found)
     }
 
     fn error(check: &'static str, subject: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::new(check, subject, Verdict::Error, found)
+        Self::new(check, subject, Severity::Error, found)
     }
 
     fn remedy(mut self, remedy: impl Into<String>) -> Self {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use weir_output::probe::{self, Destination, Fault, Way, host_of};
+use weir_output::probe::{self, AnswerError, Destination, Route, host_of};
 
 use super::{Finding, Patient};
 
@@ -66,9 +66,9 @@ async fn all(destinations: &[(&str, Destination)]) -> (Vec<Finding>, Option<(Str
     }
     let mut date = None;
     for (output, destination) in destinations {
-        let (finding, told) = endpoint(output, destination).await;
+        let (finding, date_of_answer) = endpoint(output, destination).await;
         findings.push(finding);
-        date = date.or(told);
+        date = date.or(date_of_answer);
     }
     (findings, date)
 }
@@ -93,8 +93,8 @@ async fn name(host: &str, port: u16) -> Option<Finding> {
 }
 
 /// The proxy, and the setting or variable that names it.
-fn proxy_of(way: &Way) -> Option<(String, String)> {
-    let Way::Http { url, delivery, .. } = way else {
+fn proxy_of(way: &Route) -> Option<(String, String)> {
+    let Route::Http { url, delivery, .. } = way else {
         return None;
     };
     match delivery.proxy.as_str() {
@@ -113,7 +113,7 @@ fn proxy_of(way: &Way) -> Option<(String, String)> {
     }
 }
 
-/// Whether the proxy accepts connections. The checks of endpoints show what it forwards.
+/// Whether the proxy accepts connections. The checks of endpoints show whether it forwards.
 async fn proxy(from: &str, url: &str) -> Finding {
     let Some((host, port)) = host_of(url) else {
         return Finding::error("proxy", from, "it is not a proxy URL")
@@ -146,26 +146,26 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
         }
     };
     let date = reached.date.map(|date| (destination.label.clone(), date));
-    let finding = match reached.fault {
+    let finding = match reached.error {
         None => Finding::fine("endpoint", subject, reached.found),
-        Some(Fault::KeyRefused) => Finding::error("endpoint", subject, reached.found)
+        Some(AnswerError::KeyRefused) => Finding::error("endpoint", subject, reached.found)
             .remedy("the receiver does not accept the key, token or password"),
-        Some(Fault::ProxyRefused) => Finding::error("endpoint", subject, reached.found)
+        Some(AnswerError::ProxyRefused) => Finding::error("endpoint", subject, reached.found)
             .remedy("write the proxy's user and password into its URL: http://user:password@proxy:3128"),
-        Some(Fault::NoSuchPath) => Finding::warning("endpoint", subject, reached.found)
+        Some(AnswerError::PathNotFound) => Finding::warning("endpoint", subject, reached.found)
             .remedy("check the path of the URL, and whether the receiver is enabled there"),
-        Some(Fault::ServerFails) => Finding::warning("endpoint", subject, reached.found)
+        Some(AnswerError::ServerError) => Finding::warning("endpoint", subject, reached.found)
             .remedy("the receiver has an error, or its gateway cannot reach it: see its log"),
-        Some(Fault::NoTls) => Finding::error("endpoint", subject, reached.found).remedy(
-            "set `tls.enabled` where the port of the brokers speaks TLS and switch it off where it does not; `tls.ca_file` names an authority of one's own",
+        Some(AnswerError::TlsFailed) => Finding::error("endpoint", subject, reached.found).remedy(
+            "set `tls.enabled` if the brokers' port uses TLS, and unset it if not; `tls.ca_file` names a private certificate authority",
         ),
-        Some(Fault::NotAllowed) => Finding::error("endpoint", subject, reached.found)
+        Some(AnswerError::NotAllowed) => Finding::error("endpoint", subject, reached.found)
             .remedy("give this user WRITE and DESCRIBE on the topic and the other rights that docs/fleet.md lists"),
-        Some(Fault::NoTopic) => Finding::warning("endpoint", subject, reached.found).remedy(
-            "nothing, where this user may create topics: the agent makes it; else make it as docs/fleet.md says",
+        Some(AnswerError::NoTopic) => Finding::warning("endpoint", subject, reached.found).remedy(
+            "none if this user may create topics, because the agent then creates it; otherwise create it as in docs/fleet.md",
         ),
-        Some(Fault::SendersTime) => Finding::error("endpoint", subject, reached.found)
-            .remedy("set message.timestamp.type=LogAppendTime for the topic: the time that brokers stamp is the clock of the log"),
+        Some(AnswerError::SenderTimestamps) => Finding::error("endpoint", subject, reached.found)
+            .remedy("set message.timestamp.type=LogAppendTime for the topic: the timestamps of the brokers are the clock of the log"),
     };
     (finding, date)
 }

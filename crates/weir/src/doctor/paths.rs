@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use weir_config::{PathUse, Shown, Source};
+use weir_config::{PathUse, ShownValue, ValueSource};
 
 use super::{Finding, Patient};
 use crate::config::Loaded;
@@ -54,9 +54,9 @@ pub fn named(patient: &Patient<'_>, file: Option<PathBuf>) -> Vec<Finding> {
 /// Whether a path is the default of a setting.
 fn is_default(loaded: &Loaded, path: &Path) -> bool {
     let text = path.display().to_string();
-    let of_path = |shown: &&Shown| shown.value.trim_matches(['\'', '"']) == text;
+    let of_path = |shown: &&ShownValue| shown.value.trim_matches(['\'', '"']) == text;
     let mut settings = loaded.shown.iter().filter(of_path).peekable();
-    settings.peek().is_some() && settings.all(|shown| shown.source == Source::Default)
+    settings.peek().is_some() && settings.all(|shown| shown.source == ValueSource::Default)
 }
 
 fn used_path(path: &Path, used: PathUse, user: &User) -> Option<Finding> {
@@ -87,7 +87,7 @@ fn directory(check: &'static str, path: &Path, user: &User) -> Finding {
     }
     let mut finding = judged(check, there, May::Change, user);
     finding.subject = path.display().to_string();
-    if finding.verdict != super::Verdict::Fine {
+    if finding.verdict != super::Severity::Fine {
         return finding;
     }
     if there != path {
@@ -159,7 +159,7 @@ impl User {
     }
 }
 
-/// User and groups of a process, from what the kernel shows.
+/// User and groups of a process, from `/proc`.
 fn ids_of(pid: u32) -> Option<(u32, Vec<u32>)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let numbers = |name: &str| -> Option<Vec<u32>> {

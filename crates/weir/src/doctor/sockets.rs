@@ -21,7 +21,7 @@ pub fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let internet =
         |scheme, address: &SocketAddr, bind: fn(SocketAddr) -> std::io::Result<()>| match &patient.status {
-            Some(status) => heard(
+            Some(status) => received_there(
                 &format!("{scheme}://{address}"),
                 status.listeners.iter().map(|of| of.address.as_str()),
             ),
@@ -47,7 +47,7 @@ pub fn check(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Whether the running agent listens on this address.
-fn heard<'a>(address: &str, mut listeners: impl Iterator<Item = &'a str>) -> Finding {
+fn received_there<'a>(address: &str, mut listeners: impl Iterator<Item = &'a str>) -> Finding {
     // For port 0 the kernel chooses the port.
     let is_it = |listener: &str| match address.strip_suffix(":0") {
         Some(host) => listener.starts_with(host),

@@ -132,7 +132,7 @@ impl Channel {
                 String::from_utf8_lossy(&message.body).into_owned(),
             )),
             found if found == tag => Ok(message),
-            found => Err(io::Error::other(format!("message {found} in place of {tag}"))),
+            found => Err(io::Error::other(format!("message {found} instead of {tag}"))),
         }
     }
 }

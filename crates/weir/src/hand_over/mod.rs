@@ -45,7 +45,7 @@ pub const BEGIN: u8 = 7;
 pub const AGAIN: u8 = 8;
 /// Open connections.
 pub const CONNECTIONS: u8 = 9;
-/// With a file that has what a file of state has.
+/// With a file in the format of a state file.
 pub const STATE: u8 = 10;
 /// End of the state, with the lock of the directory.
 pub const END: u8 = 11;
@@ -104,7 +104,7 @@ pub struct Greeting {
 
 /// One listener; its sockets are attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SocketsOf {
+pub struct HandedListener {
     /// The address as configured.
     pub address: String,
     /// Opened by a service manager's socket unit.
@@ -113,7 +113,7 @@ pub struct SocketsOf {
 
 /// One of the attached connections, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConnectionOf {
+pub struct HandedConnection {
     /// The listener's address as configured.
     pub address: String,
     /// Length-prefixed frames if true, otherwise lines.

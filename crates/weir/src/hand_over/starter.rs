@@ -81,12 +81,12 @@ impl Drop for Starter {
 
 /// Runs the starter: `arguments` are the program and the agent's arguments.
 pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<(), Failure> {
-    let fault = |error: io::Error| Failure::runtime(format!("starter: {error}"));
+    let failed = |error: io::Error| Failure::runtime(format!("starter: {error}"));
     let program = arguments
         .next()
         .ok_or_else(|| Failure::usage("starter: only weir starts it"))?;
     let arguments: Vec<_> = arguments.filter(|argument| argument != TAKE_OVER).collect();
-    let stream = io::stdin().as_fd().try_clone_to_owned().map_err(fault)?;
+    let stream = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let stream = UnixStream::from(stream);
     let mut order = [0];
     while (&stream).read(&mut order).is_ok_and(|bytes| bytes > 0) {
@@ -95,7 +95,7 @@ pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<()
         for name in ONES_OWN {
             command.env_remove(name);
         }
-        let reported = stream.try_clone().map_err(fault)?;
+        let reported = stream.try_clone().map_err(failed)?;
         match command.spawn() {
             Ok(mut child) => drop(std::thread::spawn(move || {
                 let ended = child.wait().map_or_else(

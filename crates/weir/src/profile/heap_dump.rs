@@ -45,15 +45,15 @@ impl Amount {
 /// The allocator wrote something else.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the allocator's dump starts with {0:?}")]
-pub struct NoDump(String);
+pub struct DumpError(String);
 
-pub fn parse(text: &str) -> Result<Dump, NoDump> {
+pub fn parse(text: &str) -> Result<Dump, DumpError> {
     let mut lines = text.lines();
     let head = lines.next().unwrap_or_default();
     let sample_bytes = head
         .strip_prefix("heap_v2/")
         .and_then(|rest| rest.trim().parse().ok())
-        .ok_or_else(|| NoDump(head.to_owned()))?;
+        .ok_or_else(|| DumpError(head.to_owned()))?;
     let mut dump = Dump {
         sample_bytes,
         samples: Vec::new(),

@@ -64,7 +64,7 @@ impl Symbolizer {
         build_id(&self.mappings[mapping].readable_at).unwrap_or_default()
     }
 
-    /// What to show for an address without a name: the file it is in.
+    /// The text for an address without a name: its file.
     pub fn place(&self, address: usize) -> String {
         match self.mapping_of(address) {
             Some(index) => {
@@ -353,13 +353,13 @@ mod tests {
             [0, 1, 2].map(|index| symbols.has_names(index)),
             [false, true, false]
         );
-        let told = std::process::Command::new("readelf")
+        let output = std::process::Command::new("readelf")
             .args(["-n", path])
             .output()
             .unwrap();
         let id = symbols.build_id(0);
         assert!(
-            String::from_utf8_lossy(&told.stdout).contains(&format!("Build ID: {id}\n")),
+            String::from_utf8_lossy(&output.stdout).contains(&format!("Build ID: {id}\n")),
             "{id}"
         );
         assert_eq!(symbols.build_id(1), id, "it stays when symbols are put apart");

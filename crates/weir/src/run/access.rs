@@ -11,7 +11,7 @@ use weir_listener::{
 };
 
 use super::books::BoundListener;
-use super::pipeline::State;
+use super::pipeline::PipelineState;
 use super::usage::origin_name;
 use crate::admin::status::{RateLimitedRow, RefusedSenderRow};
 use crate::budget::{Budget, Share};
@@ -84,17 +84,17 @@ impl Access {
     /// The errors in the files; nothing has changed.
     pub fn read_again(&self, config: &Config) -> Result<Renewal, Vec<String>> {
         let mut renewal = Renewal::default();
-        let mut faults = Vec::new();
+        let mut errors = Vec::new();
         if let (Some(_), Some(files)) = (&self.tls, config.listeners.tls()) {
             match TlsServer::load(&tls_files(&files)) {
                 Ok(server) => renewal.tls = Some(server),
-                Err(error) => faults.push(format!("tcp_tls_certificate: {error}")),
+                Err(error) => errors.push(format!("tcp_tls_certificate: {error}")),
             }
         }
-        if faults.is_empty() {
+        if errors.is_empty() {
             Ok(renewal)
         } else {
-            Err(faults)
+            Err(errors)
         }
     }
 
@@ -148,7 +148,7 @@ impl Access {
     }
 
     /// Sources above their rate, most losses first.
-    pub fn limited(&self, state: &State) -> Vec<RateLimitedRow> {
+    pub fn limited(&self, state: &PipelineState) -> Vec<RateLimitedRow> {
         let mut rows: Vec<RateLimitedRow> = Vec::new();
         if let Some(rates) = &self.rates {
             rows.extend(rates.limited(NAMED_MAX).into_iter().map(row));
@@ -176,7 +176,7 @@ impl Access {
     }
 
     /// Refused senders of the last minute, most losses first.
-    pub fn refused(state: &State) -> Vec<RefusedSenderRow> {
+    pub fn refused(state: &PipelineState) -> Vec<RefusedSenderRow> {
         let mut rows: Vec<RefusedSenderRow> = Vec::new();
         let refused = state.workers.iter().flatten();
         for sender in refused.flat_map(|worker| &worker.refused_senders) {
@@ -207,7 +207,7 @@ impl Access {
     }
 
     /// Log lines after a flush.
-    pub fn log_lines(&self, state: &State, listeners: &[BoundListener], now: Instant) -> Vec<String> {
+    pub fn log_lines(&self, state: &PipelineState, listeners: &[BoundListener], now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         for row in self.limited(state) {
             let (source, rate) = (&row.source, row.bytes_per_second);
@@ -266,7 +266,7 @@ impl Access {
 }
 
 /// Refusals of one listener for reasons other than a single sender's, with their numbers.
-fn refusals(state: &State, listener: usize) -> [(&'static str, u64); 5] {
+fn refusals(state: &PipelineState, listener: usize) -> [(&'static str, u64); 5] {
     let total = |counter: ListenerCounter| -> u64 {
         let workers = state.workers.iter().flatten();
         let listeners = workers.flat_map(|worker| &worker.listeners);

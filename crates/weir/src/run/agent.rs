@@ -1,4 +1,4 @@
-//! The running agent: what it is made of, how it starts, changes and ends.
+//! The running agent: its parts, start, reload and end.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
@@ -11,7 +11,7 @@ use weir_aggregate::Batch;
 use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
-use weir_output::delivery::{Agent as Publisher, SavedStates};
+use weir_output::delivery::{AgentIdentity, SavedStates};
 
 use super::access::Access;
 use super::books::{self, BoundListener};
@@ -22,7 +22,7 @@ use super::outputs::{Feed, Outputs};
 use super::pipeline::{Pipeline, Shared};
 use super::resume::{Keeper, Resumed};
 use super::rules::Fixed;
-use super::taking::Taken;
+use super::taking::TakenOver;
 use super::usage::{self, Usage};
 use super::view::View;
 use super::{history, listeners, origins, outputs_runtime, taps, unix_now, workers};
@@ -30,7 +30,7 @@ use crate::admin::status::HandOverStatus;
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::hand_over::{self, Channel, SocketsOf};
+use crate::hand_over::{self, Channel, HandedListener};
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{Reloaded, Reloader, Reread};
@@ -40,7 +40,7 @@ use crate::streams::Streams;
 const REPORTS_MAX: usize = 16;
 
 /// Result of a reload.
-pub(super) struct Done {
+pub(super) struct ReloadResult {
     /// `None`: there was no need for one.
     pub reloaded: Option<Reloaded>,
     pub level: weir_config::LogLevel,
@@ -52,7 +52,7 @@ pub(super) struct Done {
 pub(super) struct Agent {
     pub workers: Mutex<Vec<WorkerHandle>>,
     /// The listeners in the form for another process.
-    pub sources: Arc<[SocketsOf]>,
+    pub sources: Arc<[HandedListener]>,
     /// Held while the process ends, or another one takes over.
     pub leaving: Mutex<()>,
     pub watch: Watch,
@@ -73,7 +73,7 @@ impl Agent {
         bound: listeners::Bound,
         sandbox: SandboxStatus,
         mut resumed: Resumed,
-        mut taken: Option<Taken>,
+        mut taken: Option<TakenOver>,
     ) -> Result<Agent, Failure> {
         let fixed = Fixed::new(config);
         let rules = rules(&fixed, config)?;
@@ -106,18 +106,18 @@ impl Agent {
         }
         .workers(sources)?;
         wait_for_workers(taken.as_ref(), &gathered.shared)?;
-        let (told, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
+        let (summary, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
         let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
             .map_err(|error| Failure::thread(&error))?;
         let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
         let origins = resolver.map(start_origins).transpose()?;
         let rules = Arc::new(Mutex::new(rules));
-        let heard = listeners::heard(&planned, &bound.listeners);
+        let tap_listeners = listeners::tap_listeners(&planned, &bound.listeners);
         let taps = taps::taps(
             &budget,
             streams,
             &workers,
-            heard.clone(),
+            tap_listeners.clone(),
             origins.clone(),
             rules.clone(),
         );
@@ -130,7 +130,7 @@ impl Agent {
             clients: gathered.clients,
             access,
             sandbox,
-            heard,
+            tap_listeners,
             rules,
             taps,
             shared: gathered.shared,
@@ -147,7 +147,7 @@ impl Agent {
             stopping: AtomicBool::new(false),
             reloads: OnceLock::new(),
             reload: Mutex::default(),
-            hand_over: Mutex::new(told.map(HandOverStatus::from).unwrap_or_default()),
+            hand_over: Mutex::new(summary.map(HandOverStatus::from).unwrap_or_default()),
         });
         if let Some(recent) = recent.zip(history_batches) {
             start_history(recent, &fixed, &view, before.flatten())?;
@@ -172,7 +172,7 @@ impl Agent {
     }
 
     /// Reloads the configuration, or only changed keys and tokens. Blocks.
-    pub fn reload(&self, reloader: &Mutex<Reloader>, what: Reread) -> Done {
+    pub fn reload(&self, reloader: &Mutex<Reloader>, what: Reread) -> ReloadResult {
         let mut reloader = reloader.lock().unwrap_or_else(PoisonError::into_inner);
         if what == Reread::Everything {
             self.view.outputs.reopen();
@@ -180,7 +180,7 @@ impl Agent {
         let reloaded = (what == Reread::Everything || reloader.secrets_changed())
             .then(|| reloader.reload_and_log(what, |loaded| self.apply(&loaded.config)));
         *self.view.reload.lock().unwrap_or_else(PoisonError::into_inner) = reloader.outcome();
-        Done {
+        ReloadResult {
             reloaded,
             level: reloader.current().config.running.log_level,
             watches: reloader.has_secret_files(),
@@ -277,7 +277,7 @@ impl Agent {
         if !lost.is_empty() {
             let lost = lost.join(", ");
             return Err(Failure::runtime(format!(
-                "lost at the end, because it could not be delivered: {lost}"
+                "lost at the end, because it was not delivered: {lost}"
             )));
         }
         Ok(())
@@ -286,11 +286,11 @@ impl Agent {
 
 fn rules(fixed: &Fixed, config: &Config) -> Result<Rules, Failure> {
     let rules = fixed.rules(config);
-    rules.map_err(|faults| Failure::usage(faults.join("\n")))
+    rules.map_err(|errors| Failure::usage(errors.join("\n")))
 }
 
-/// Those that continue the state of another process.
-fn wait_for_workers(taken: Option<&Taken>, shared: &Shared) -> Result<(), Failure> {
+/// The settings of outputs that continue the state of another process.
+fn wait_for_workers(taken: Option<&TakenOver>, shared: &Shared) -> Result<(), Failure> {
     match taken.is_none() || shared.wait_for_workers(hand_over::STEP_MAX) {
         true => Ok(()),
         false => Err(Failure::runtime("--take-over: the workers did not start in time")),
@@ -303,7 +303,7 @@ fn start_outputs(
     fixed: &Fixed,
     runtime: &Runtime,
     saved: Arc<SavedStates>,
-    publisher: Publisher,
+    publisher: AgentIdentity,
 ) -> Result<Arc<Outputs>, Failure> {
     let handle = runtime.handle().clone();
     Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher).map(Arc::new)
@@ -320,7 +320,7 @@ fn start_history(
     history::start(recent, batches, expansion, view.clone(), before).map_err(|error| Failure::thread(&error))
 }
 
-/// What comes out of the pipeline for the status.
+/// The pipeline's results for the status.
 struct Gathered {
     shared: Arc<Shared>,
     last_flush: Arc<Mutex<LastFlush>>,
@@ -367,9 +367,9 @@ impl Gathered {
     }
 }
 
-/// What each worker reads, and where it writes down what it has.
+/// The inputs of each worker, and the destination of its checkpoints.
 fn sources(
-    taken: Option<&mut Taken>,
+    taken: Option<&mut TakenOver>,
     planned: &[(ListenerConfig, ListenerSettings)],
     sockets: Vec<Vec<(BoundSocket, ListenerId)>>,
     checkpoints: Vec<CheckpointLink>,

@@ -7,7 +7,7 @@ use weir_context::RuleCounts;
 use weir_counters::Counts;
 use weir_ingest::{IngestCounts, ListenerSnapshot, WorkerSnapshot};
 
-use super::pipeline::State;
+use super::pipeline::PipelineState;
 use crate::admin::counters::SocketCounter;
 use crate::admin::status::{ListenerStatus, RuleStatus, RulesStatus, Status, TrialStatus};
 
@@ -22,7 +22,7 @@ pub struct BoundListener {
 }
 
 /// Adds all numbers of workers and pipeline.
-pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &State) {
+pub fn fill(status: &mut Status, listeners: &[BoundListener], state: &PipelineState) {
     for (number, listener) in listeners.iter().enumerate() {
         status.listeners.push(ListenerStatus {
             address: listener.address.clone(),

@@ -52,15 +52,15 @@ pub struct Clients {
 #[derive(Default)]
 struct State {
     total: Counts<ClientCounter>,
-    seen: HashMap<String, Seen>,
+    seen: HashMap<String, KnownClient>,
     /// Clients that found no room.
-    others: Option<Seen>,
+    others: Option<KnownClient>,
     /// Reused for the keys of look-ups.
     key: String,
 }
 
 #[derive(Default)]
-struct Seen {
+struct KnownClient {
     row: ClientRow,
     counts: Counts<ClientCounter>,
 }
@@ -99,7 +99,7 @@ impl Clients {
 
     pub fn heap_bytes(&self) -> u64 {
         let state = self.lock();
-        let texts = |seen: &Seen| {
+        let texts = |seen: &KnownClient| {
             let ClientRow {
                 client,
                 version,
@@ -117,7 +117,7 @@ impl Clients {
             .iter()
             .map(|(key, seen)| key.capacity() + texts(seen))
             .sum();
-        (rows + state.seen.capacity() * size_of::<(String, Seen)>()) as u64
+        (rows + state.seen.capacity() * size_of::<(String, KnownClient)>()) as u64
     }
 
     /// A poisoned lock is harmless: the numbers are consistent after every statement.
@@ -155,7 +155,7 @@ impl State {
                 .or_insert_with(|| reported.first()),
             None => {
                 self.total[ClientCounter::Crowded] += 1;
-                self.others.get_or_insert_with(Seen::others)
+                self.others.get_or_insert_with(KnownClient::others)
             }
         };
         add(&mut seen.counts, reported);
@@ -173,15 +173,15 @@ impl State {
     }
 }
 
-impl Seen {
-    fn others() -> Seen {
+impl KnownClient {
+    fn others() -> KnownClient {
         let row = ClientRow {
             client: OTHER.to_owned(),
             ..ClientRow::default()
         };
-        Seen {
+        KnownClient {
             row,
-            ..Seen::default()
+            ..KnownClient::default()
         }
     }
 }
@@ -261,7 +261,7 @@ impl<'a> Reported<'a> {
         [self.client, self.version, self.transport, self.origin].map(shortened)
     }
 
-    fn first(&self) -> Seen {
+    fn first(&self) -> KnownClient {
         let [client, version, transport, origin] = self.parts().map(str::to_owned);
         let row = ClientRow {
             client,
@@ -270,9 +270,9 @@ impl<'a> Reported<'a> {
             origin,
             ..ClientRow::default()
         };
-        Seen {
+        KnownClient {
             row,
-            ..Seen::default()
+            ..KnownClient::default()
         }
     }
 }

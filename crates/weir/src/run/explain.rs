@@ -6,41 +6,47 @@ use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_origin::{OriginExplanation, Origins};
 use weir_protocol::{Kind, Message, Tags, Values, parse_line};
 
-use crate::admin::explain::{ExplainRequest, ExplainedContext, ExplainedStep, Explanation, Unexplained};
-use crate::tap::Heard;
+use crate::admin::explain::{ExplainError, ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
+use crate::tap::TapListener;
 
 /// The listener that an explanation is about.
 pub struct About {
-    listener: Heard,
+    listener: TapListener,
     /// Addresses of those that read messages in another way.
     others: Vec<String>,
 }
 
 impl About {
     /// The listener that was asked for, or the first that could have such a sender.
-    pub fn choose(heard: &[Heard], request: &ExplainRequest) -> Result<Self, Unexplained> {
-        let addresses = |heard: &[&Heard]| {
-            let addresses: Vec<&str> = heard.iter().map(|heard| heard.address.as_str()).collect();
+    pub fn choose(listeners: &[TapListener], request: &ExplainRequest) -> Result<Self, ExplainError> {
+        let addresses = |listeners: &[&TapListener]| {
+            let addresses: Vec<&str> = listeners
+                .iter()
+                .map(|listener| listener.address.as_str())
+                .collect();
             addresses.join(", ")
         };
-        let all: Vec<&Heard> = heard.iter().collect();
+        let all: Vec<&TapListener> = listeners.iter().collect();
         let found = match &request.listener {
-            None => first_for(heard, request.pid.is_some()),
+            None => first_for(listeners, request.pid.is_some()),
             Some(name) => {
-                let named: Vec<&Heard> = heard.iter().filter(|heard| is_named(heard, name)).collect();
+                let named: Vec<&TapListener> = listeners
+                    .iter()
+                    .filter(|listener| is_named(listener, name))
+                    .collect();
                 if named.iter().any(|other| !reads_alike(other, named[0])) {
                     let (name, allowed) = (name.clone(), addresses(&named));
-                    return Err(Unexplained::ReadDifferently { name, allowed });
+                    return Err(ExplainError::ReadDifferently { name, allowed });
                 }
-                let unknown = || Unexplained::NoSuchListener {
+                let unknown = || ExplainError::NoSuchListener {
                     name: name.clone(),
                     allowed: addresses(&all),
                 };
                 Some(*named.first().ok_or_else(unknown)?)
             }
         };
-        let listener = found.ok_or(Unexplained::ReceivesNone)?;
-        let others = heard.iter().filter(|other| !reads_alike(other, listener));
+        let listener = found.ok_or(ExplainError::ReceivesNone)?;
+        let others = listeners.iter().filter(|other| !reads_alike(other, listener));
         Ok(About {
             others: others.map(|other| other.address.clone()).collect(),
             listener: listener.clone(),
@@ -49,26 +55,26 @@ impl About {
 }
 
 /// The first listener; the sending process is known on Unix sockets alone.
-fn first_for(heard: &[Heard], has_process: bool) -> Option<&Heard> {
-    let is_unix = |heard: &&Heard| heard.address.starts_with("unix");
-    let of_process = has_process.then(|| heard.iter().find(is_unix)).flatten();
-    of_process.or(heard.first())
+fn first_for(listeners: &[TapListener], has_process: bool) -> Option<&TapListener> {
+    let is_unix = |listener: &&TapListener| listener.address.starts_with("unix");
+    let of_process = has_process.then(|| listeners.iter().find(is_unix)).flatten();
+    of_process.or(listeners.first())
 }
 
 /// Whether a listener has this address, or this transport as `per_listener` calls it.
-fn is_named(heard: &Heard, name: &str) -> bool {
-    let transport = match heard.address.split("://").next() {
+fn is_named(listener: &TapListener, name: &str) -> bool {
+    let transport = match listener.address.split("://").next() {
         Some("unixgram") => "uds",
         Some("unix") => "uds_stream",
         Some(scheme) => scheme,
         None => "",
     };
-    heard.address == name || transport == name
+    listener.address == name || transport == name
 }
 
-/// Whether two listeners make the same of every message.
-fn reads_alike(one: &Heard, other: &Heard) -> bool {
-    let of = |heard: &Heard| (heard.reading.gauge_deltas, heard.reading.names);
+/// Whether two listeners read every message alike.
+fn reads_alike(one: &TapListener, other: &TapListener) -> bool {
+    let of = |listener: &TapListener| (listener.reading.gauge_deltas, listener.reading.names);
     of(one) == of(other)
 }
 

@@ -16,23 +16,23 @@ use weir_listener::{EventLoop, Framing, ListenerId, Monotonic};
 use super::agent::Agent;
 use crate::admin::Gate;
 use crate::hand_over::starter::Starter;
-use crate::hand_over::{self, Account, Asks, Channel, ConnectionOf, Greeting, Hello, SocketsOf};
+use crate::hand_over::{self, Account, Asks, Channel, Greeting, HandedConnection, HandedListener, Hello};
 use crate::notify::Notify;
 use crate::state::Passing;
 
-/// How long to wait for open requests. After that the new process repeats them.
+/// Time to wait for open requests. After it the new process repeats them.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
 
-/// How long relays may take to send their lines.
+/// Time limit for relays to send their lines.
 const RELAYS_MAX: Duration = Duration::from_secs(1);
 
-/// How long requests to the admin address may take after the new process has started.
+/// Time limit for requests to the admin address after the new process has started.
 const REQUESTS_MAX: Duration = Duration::from_secs(2);
 
 /// Workers may stop in different buckets; then they continue for a moment and stop again.
 const ATTEMPTS_MAX: usize = 20;
 
-/// Everything that the running process needs for a hand-over.
+/// The running process's inputs of a hand-over.
 pub struct Giver {
     pub agent: Arc<Agent>,
     pub notify: Arc<Notify>,
@@ -48,20 +48,20 @@ pub struct Giver {
 }
 
 /// The state handed over, and the further wishes of the new process.
-struct Given {
+struct StateTransfer {
     account: Account,
     wants_history: bool,
 }
 
-/// What the next process continues, and the buckets in it as far as they are not written there.
-struct State {
+/// State that the next process continues, and its buckets that are not written there.
+struct FrozenState {
     passing: Arc<Mutex<Passing>>,
     workers: Vec<SavedBucket>,
 }
 
 /// Why this process continues instead.
 #[derive(Debug, thiserror::Error)]
-enum NotGiven {
+enum HandOverError {
     #[error("this process is stopping")]
     Stopping,
     #[error(
@@ -190,7 +190,7 @@ impl Giver {
         let _alone = lock(&self.agent.leaving);
         let pid = channel.peer().map_or(0, |peer| peer.pid);
         tracing::info!(
-            "hand-over: weir {} (process {pid}) wants to take over from this process",
+            "hand-over: weir {} (process {pid}) asks to take over from this process",
             hello.weir
         );
         let channel = Arc::new(channel);
@@ -217,19 +217,23 @@ impl Giver {
         }
     }
 
-    fn check(&self, hello: &Hello) -> Result<(), NotGiven> {
+    fn check(&self, hello: &Hello) -> Result<(), HandOverError> {
         if self.agent.view.stopping.load(Ordering::Acquire) {
-            return Err(NotGiven::Stopping);
+            return Err(HandOverError::Stopping);
         }
         if hello.protocol != hand_over::PROTOCOL || hello.state < crate::state::VERSION {
-            return Err(NotGiven::OtherVersion(hello.clone()));
+            return Err(HandOverError::OtherVersion(hello.clone()));
         }
         Ok(())
     }
 
     /// All steps until the new process reads the sockets. `Err`: why it does not.
-    fn hand_over(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<Given, NotGiven> {
-        let step = |what: &'static str| move |error: io::Error| NotGiven::Step { what, error };
+    fn hand_over(
+        &self,
+        channel: &Arc<Channel>,
+        standing: &mut Standing,
+    ) -> Result<StateTransfer, HandOverError> {
+        let step = |what: &'static str| move |error: io::Error| HandOverError::Step { what, error };
         self.greet(channel).map_err(step("sockets could not be sent"))?;
         let patience = |time| channel.set_patience(time).map_err(step("the connection"));
         patience(hand_over::PREPARATION_MAX)?;
@@ -259,7 +263,7 @@ impl Giver {
             .send(hand_over::GO, &[], &[])
             .map_err(step("the new process has ended"))?;
         match channel.expect(hand_over::RUNNING) {
-            Ok(message) => Ok(Given {
+            Ok(message) => Ok(StateTransfer {
                 account,
                 wants_history: message.body == hand_over::WANTS_HISTORY,
             }),
@@ -268,7 +272,7 @@ impl Giver {
                 tracing::error!(
                     "hand-over: the new process does not confirm that it runs; this one ends anyway"
                 );
-                Ok(Given {
+                Ok(StateTransfer {
                     account,
                     wants_history: false,
                 })
@@ -303,34 +307,38 @@ impl Giver {
 
     /// The sockets that the workers read.
     fn sockets(&self) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
-        let (tell, told) = channel();
+        let (results, received) = channel();
         let workers = lock(&self.agent.workers);
         for worker in workers.iter() {
-            let tell = tell.clone();
+            let results = results.clone();
             worker.send(Command::Lend(Box::new(move |event_loop: &EventLoop| {
                 let sockets = event_loop.sockets();
                 let cloned = sockets.map(|(id, socket)| Ok((id, socket.try_clone_to_owned()?)));
-                let _ = tell.send(cloned.collect::<io::Result<Vec<_>>>());
+                let _ = results.send(cloned.collect::<io::Result<Vec<_>>>());
             })));
         }
         let mut sockets = Vec::new();
         for _ in workers.iter() {
-            let of_worker = told.recv_timeout(hand_over::STEP_MAX);
+            let of_worker = received.recv_timeout(hand_over::STEP_MAX);
             sockets.extend(of_worker.map_err(|_| io::Error::other("a worker does not answer"))??);
         }
         Ok(sockets)
     }
 
     /// Stops every worker in the same bucket, and sends its connections.
-    fn freeze(&self, channel: &Arc<Channel>, standing: &mut Standing) -> Result<(Account, State), NotGiven> {
+    fn freeze(
+        &self,
+        channel: &Arc<Channel>,
+        standing: &mut Standing,
+    ) -> Result<(Account, FrozenState), HandOverError> {
         for _ in 0..ATTEMPTS_MAX {
             channel
                 .send(hand_over::AGAIN, &[], &[])
-                .map_err(|error| NotGiven::Step {
+                .map_err(|error| HandOverError::Step {
                     what: "the new process has ended",
                     error,
                 })?;
-            let passing = self.agent.keeper.passing().map_err(|error| NotGiven::Step {
+            let passing = self.agent.keeper.passing().map_err(|error| HandOverError::Step {
                 what: "the state could not be written",
                 error,
             })?;
@@ -339,14 +347,14 @@ impl Giver {
             let shared = &self.agent.view.shared;
             let workers = shared
                 .take_saved(standing.ends.len(), hand_over::STEP_MAX)
-                .ok_or(NotGiven::BucketsLate)?;
+                .ok_or(HandOverError::BucketsLate)?;
             let first = workers.first().and_then(|saved| saved.bucket);
             if workers.iter().all(|saved| saved.bucket == first) {
-                return Ok((account, State { passing, workers }));
+                return Ok((account, FrozenState { passing, workers }));
             }
             standing.ends.clear();
         }
-        Err(NotGiven::DifferentBuckets)
+        Err(HandOverError::DifferentBuckets)
     }
 
     fn freeze_once(
@@ -354,14 +362,14 @@ impl Giver {
         channel: &Arc<Channel>,
         passing: &Arc<Mutex<Passing>>,
         standing: &mut Standing,
-    ) -> Result<Account, NotGiven> {
-        let (tell, told) = std::sync::mpsc::channel();
+    ) -> Result<Account, HandOverError> {
+        let (results, received) = std::sync::mpsc::channel();
         let workers = lock(&self.agent.workers);
         for (number, worker) in workers.iter().enumerate() {
             let passing = passing.clone();
             let (end, thaw) = std::sync::mpsc::channel();
             standing.ends.push(end);
-            let (tell, channel, sources) = (tell.clone(), channel.clone(), self.agent.sources.clone());
+            let (results, channel, sources) = (results.clone(), channel.clone(), self.agent.sources.clone());
             let counted = Arc::new(Mutex::new(Account::default()));
             let noted = counted.clone();
             worker.send(Command::Freeze(Box::new(Freeze {
@@ -380,7 +388,7 @@ impl Giver {
                         since: since.0,
                         ..account
                     };
-                    let _ = tell.send(sent.map(|()| account));
+                    let _ = results.send(sent.map(|()| account));
                 }),
                 thaw,
             })));
@@ -390,10 +398,10 @@ impl Giver {
             ..Account::default()
         };
         for _ in workers.iter() {
-            let of_worker = told.recv_timeout(hand_over::STEP_MAX);
-            let of_worker = of_worker.map_err(|_| NotGiven::WorkerLate)?;
-            let of_worker = of_worker.map_err(|error| NotGiven::Step {
-                what: "a worker could not give what it has",
+            let of_worker = received.recv_timeout(hand_over::STEP_MAX);
+            let of_worker = of_worker.map_err(|_| HandOverError::WorkerLate)?;
+            let of_worker = of_worker.map_err(|error| HandOverError::Step {
+                what: "a worker could not return its state",
                 error,
             })?;
             sum.since = sum.since.min(of_worker.since);
@@ -403,7 +411,7 @@ impl Giver {
         Ok(sum)
     }
 
-    fn send_state(&self, channel: &Channel, state: State) -> io::Result<()> {
+    fn send_state(&self, channel: &Channel, state: FrozenState) -> io::Result<()> {
         let view = &self.agent.view;
         let mut passing = lock(&state.passing);
         view.outputs.leave(&mut passing, RELAYS_MAX)?;
@@ -430,7 +438,7 @@ impl Giver {
     }
 
     /// The new process runs: this one ends.
-    fn leave(&self, given: &Given, standing: Standing, pid: i32) {
+    fn leave(&self, given: &StateTransfer, standing: Standing, pid: i32) {
         self.agent.keeper.leave_to_next();
         self.agent.watch.end();
         for end in &standing.ends {
@@ -457,7 +465,7 @@ impl Giver {
             return;
         };
         if let Err(error) = super::history::give(recent, channel) {
-            tracing::warn!("hand-over: the history could not be given: {error}");
+            tracing::warn!("hand-over: the history could not be sent: {error}");
         }
     }
 
@@ -476,10 +484,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn send_connections(channel: &Channel, event_loop: &EventLoop, sources: &[SocketsOf]) -> io::Result<Account> {
+fn send_connections(
+    channel: &Channel,
+    event_loop: &EventLoop,
+    sources: &[HandedListener],
+) -> io::Result<Account> {
     let connections: Vec<_> = event_loop.connections().collect();
     for some in connections.chunks(hand_over::DESCRIPTORS_MAX) {
-        let heads = some.iter().map(|connection| ConnectionOf {
+        let heads = some.iter().map(|connection| HandedConnection {
             address: sources[usize::from(connection.listener.0)].address.clone(),
             lengths: connection.framing == Framing::LengthPrefixed,
             partial: connection.partial.to_vec(),

@@ -27,9 +27,9 @@ const STALL: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub struct Health {
     /// Current problems, one sentence each.
-    faults: Mutex<Vec<String>>,
+    errors: Mutex<Vec<String>>,
     longest_pause_ns: AtomicU64,
-    /// How often each listener's socket file was created again, by listener number.
+    /// Number of times each listener's socket file was created again, by listener number.
     remade: Vec<AtomicU64>,
     ended: AtomicBool,
 }
@@ -114,7 +114,7 @@ impl Watch {
 
 impl Health {
     /// The first problem.
-    pub fn fault(&self) -> Option<String> {
+    pub fn error(&self) -> Option<String> {
         self.lock().first().cloned()
     }
 
@@ -130,19 +130,19 @@ impl Health {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the current problems, and logs changes.
     fn report(&self, found: Vec<String>) {
-        let mut faults = self.lock();
-        for fault in found.iter().filter(|fault| !faults.contains(fault)) {
-            tracing::error!("not ready: {fault}");
+        let mut errors = self.lock();
+        for error in found.iter().filter(|error| !errors.contains(error)) {
+            tracing::error!("not ready: {error}");
         }
-        if found.is_empty() && !faults.is_empty() {
+        if found.is_empty() && !errors.is_empty() {
             tracing::info!("ready again");
         }
-        *faults = found;
+        *errors = found;
     }
 
     /// Records that the process was stopped.
@@ -180,19 +180,19 @@ impl Looks {
             before = now;
             pulses += 1;
             if pulses % PULSES_PER_LOOK == 0 && !self.health.ended.load(Ordering::Acquire) {
-                let faults = self.look(Monotonic::now());
-                self.health.report(faults);
+                let errors = self.look(Monotonic::now());
+                self.health.report(errors);
             }
         }
     }
 
     fn look(&mut self, now: Monotonic) -> Vec<String> {
         let workers = self.workers.iter().enumerate();
-        let mut faults: Vec<String> = workers
-            .filter_map(|(number, worker)| worker_fault(number, worker, now))
+        let mut errors: Vec<String> = workers
+            .filter_map(|(number, worker)| worker_error(number, worker, now))
             .collect();
         if self.pipeline.strong_count() == 0 {
-            faults.push("the thread that merges buckets has ended: outputs get no data; restart weir".into());
+            errors.push("the thread that merges buckets has ended: outputs get no data; restart weir".into());
         }
         // The sockets of an ended worker are not read.
         let workers = &self.workers;
@@ -204,14 +204,14 @@ impl Looks {
                     self.health.remade[usize::from(file.id.0)].fetch_add(1, Ordering::Relaxed);
                     self.commands[file.worker].send(Command::Socket(file.id, Box::new(socket)));
                 }
-                Err(fault) => faults.push(fault.to_string()),
+                Err(error) => errors.push(error.to_string()),
             }
         }
-        faults
+        errors
     }
 }
 
-fn worker_fault(number: usize, worker: &Progress, now: Monotonic) -> Option<String> {
+fn worker_error(number: usize, worker: &Progress, now: Monotonic) -> Option<String> {
     if worker.has_ended() {
         return Some(format!(
             "ingest worker {number} has ended: its sockets are not read; restart weir"
@@ -226,7 +226,7 @@ fn worker_fault(number: usize, worker: &Progress, now: Monotonic) -> Option<Stri
 /// A socket file cannot be created again.
 #[derive(Debug, thiserror::Error)]
 #[error("the socket file of {address} {what} and cannot be created again: {error}")]
-struct NotRemade {
+struct SocketFileError {
     address: String,
     what: &'static str,
     #[source]
@@ -235,7 +235,7 @@ struct NotRemade {
 
 impl SocketFile {
     /// Creates the socket again if its file is missing. `Err`: why this failed.
-    fn look(&mut self) -> Result<Option<BoundSocket>, NotRemade> {
+    fn look(&mut self) -> Result<Option<BoundSocket>, SocketFileError> {
         let Some(path) = self.config.address.path() else {
             return Ok(None);
         };
@@ -249,7 +249,7 @@ impl SocketFile {
             "was replaced"
         };
         let address = &self.config.address;
-        let socket = weir_listener::bind(&self.config).map_err(|error| NotRemade {
+        let socket = weir_listener::bind(&self.config).map_err(|error| SocketFileError {
             address: address.to_string(),
             what,
             error,

@@ -11,7 +11,7 @@ use weir_output::prometheus::OwnSeries;
 use super::view::View;
 use crate::admin::series::own_series;
 use crate::hand_over::{self, Channel};
-use crate::history::{Of, Recent};
+use crate::history::{HistoryKind, Recent};
 use crate::process;
 
 /// Maximum batches that wait for the thread, which needs a few milliseconds for each.
@@ -69,8 +69,8 @@ pub fn start(
 pub fn give(recent: &Recent, channel: &Channel) -> io::Result<()> {
     recent.give(hand_over::STEP_MAX, |of, part| {
         let tag = match of {
-            Of::Points => hand_over::POINTS,
-            Of::Books => hand_over::BOOKS,
+            HistoryKind::Points => hand_over::POINTS,
+            HistoryKind::Books => hand_over::BOOKS,
         };
         let bytes = postcard::to_extend(part, Vec::new()).map_err(io::Error::other)?;
         channel.send(tag, &bytes, &[])
@@ -87,7 +87,7 @@ fn adopt(recent: &Recent, channel: &Channel) {
             "hand-over: the history continues with {} points",
             recent.points().figures().points
         ),
-        Err(error) => tracing::warn!("hand-over: not all of the history came: {error}"),
+        Err(error) => tracing::warn!("hand-over: the history was received in part: {error}"),
     }
 }
 
@@ -95,10 +95,14 @@ fn take_parts(recent: &Recent, channel: &Channel) -> io::Result<()> {
     loop {
         let message = channel.receive()?;
         let of = match message.tag {
-            hand_over::POINTS => Of::Points,
-            hand_over::BOOKS => Of::Books,
+            hand_over::POINTS => HistoryKind::Points,
+            hand_over::BOOKS => HistoryKind::Books,
             hand_over::HISTORY_END => return Ok(()),
-            tag => return Err(io::Error::other(format!("message {tag} among the history"))),
+            tag => {
+                return Err(io::Error::other(format!(
+                    "unexpected message {tag} in the history"
+                )));
+            }
         };
         let part = postcard::from_bytes(&message.body).map_err(io::Error::other)?;
         recent.adopt(of, part).map_err(io::Error::other)?;

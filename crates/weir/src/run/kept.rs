@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use weir_listener::{Address, BoundSocket, ListenerConfig, PassedSocket};
 
 use crate::failure::Failure;
-use crate::hand_over::SocketsOf;
+use crate::hand_over::HandedListener;
 use crate::notify::Notify;
 
 /// The first descriptor from a manager.
@@ -20,20 +20,20 @@ const OWN_NAME: &str = "weir-";
 
 /// Sockets without a listener yet.
 #[derive(Debug, Default)]
-pub struct Passed {
-    sockets: Vec<Named>,
+pub struct PassedSockets {
+    sockets: Vec<NamedSocket>,
 }
 
 #[derive(Debug)]
-struct Named {
+struct NamedSocket {
     name: String,
     socket: PassedSocket,
-    from: From,
+    from: SocketSource,
 }
 
-/// Where a socket comes from.
+/// Source of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
+enum SocketSource {
     /// A socket unit of the service manager.
     Unit,
     /// Stored with the service manager by an earlier process.
@@ -58,15 +58,15 @@ impl Adopted {
     }
 }
 
-impl Passed {
+impl PassedSockets {
     /// The descriptors that this process was started with. Call once, before anything opens a descriptor that may take one of their
     /// numbers.
-    pub fn of_environment() -> Result<Passed, Failure> {
+    pub fn of_environment() -> Result<PassedSockets, Failure> {
         let variable = |name| std::env::var(name).unwrap_or_default();
         let is_meant = variable("LISTEN_PID") == std::process::id().to_string();
         let count = variable("LISTEN_FDS");
         if !is_meant || count.is_empty() {
-            return Ok(Passed::default());
+            return Ok(PassedSockets::default());
         }
         let number = count
             .parse()
@@ -79,7 +79,7 @@ impl Passed {
         })?;
         let names = variable("LISTEN_FDNAMES");
         let mut names = names.split(':');
-        let mut passed = Passed::default();
+        let mut passed = PassedSockets::default();
         for descriptor in FIRST..FIRST + number {
             let name = names.next().unwrap_or_default();
             let taken = crate::sys::take_descriptor(descriptor);
@@ -89,9 +89,9 @@ impl Passed {
                 ))
             })?;
             let from = if name.starts_with(OWN_NAME) {
-                From::Store
+                SocketSource::Store
             } else {
-                From::Unit
+                SocketSource::Unit
             };
             passed.add(name, taken, from);
         }
@@ -99,31 +99,29 @@ impl Passed {
     }
 
     /// Adds a listening socket of another process.
-    pub fn add_of_process(&mut self, of: &SocketsOf, descriptor: OwnedFd) {
-        let from = From::Process { of_unit: of.of_unit };
+    pub fn add_of_process(&mut self, of: &HandedListener, descriptor: OwnedFd) {
+        let from = SocketSource::Process { of_unit: of.of_unit };
         self.add(&stored_name(&of.address), descriptor, from);
     }
 
     /// Whether another process passed them, which may have to continue with them.
     pub fn are_of_process(&self) -> bool {
-        let is_of_process = |named: &Named| matches!(named.from, From::Process { .. });
+        let is_of_process = |named: &NamedSocket| matches!(named.from, SocketSource::Process { .. });
         self.sockets.iter().any(is_of_process)
     }
 
     /// Closes other descriptors at once; duplicates are dropped.
-    fn add(&mut self, name: &str, descriptor: OwnedFd, from: From) {
+    fn add(&mut self, name: &str, descriptor: OwnedFd, from: SocketSource) {
         match PassedSocket::new(descriptor) {
             Err(error) => {
-                tracing::warn!(
-                    "this process was passed something under the name {name:?}, which is closed: {error}"
-                );
+                tracing::warn!("the descriptor passed under the name {name:?} is closed: {error}");
             }
             Ok(socket)
                 if self
                     .sockets
                     .iter()
                     .any(|known| known.socket.inode() == socket.inode()) => {}
-            Ok(socket) => self.sockets.push(Named {
+            Ok(socket) => self.sockets.push(NamedSocket {
                 name: name.to_owned(),
                 socket,
                 from,
@@ -135,7 +133,7 @@ impl Passed {
     pub fn adopt(&mut self, listener: &ListenerConfig, most: usize) -> Result<Vec<Adopted>, Failure> {
         self.check_names(listener)?;
         let address = &listener.address;
-        let is_at = |named: &Named| named.is_stored_for(address) || named.socket.is_at(address);
+        let is_at = |named: &NamedSocket| named.is_stored_for(address) || named.socket.is_at(address);
         let mut adopted = self.adopt_those(listener, most, is_at)?;
         if adopted.is_empty() {
             adopted = self.adopt_those(listener, most, |named| named.name == key(address))?;
@@ -147,25 +145,26 @@ impl Passed {
         &mut self,
         listener: &ListenerConfig,
         most: usize,
-        fits: impl Fn(&Named) -> bool,
+        fits: impl Fn(&NamedSocket) -> bool,
     ) -> Result<Vec<Adopted>, Failure> {
         let mut adopted = Vec::new();
-        let is_wanted = |named: &Named| named.socket.is_like(&listener.address) && fits(named);
+        let is_wanted = |named: &NamedSocket| named.socket.is_like(&listener.address) && fits(named);
         while adopted.len() < most
             && let Some(at) = self.sockets.iter().position(is_wanted)
         {
-            let Named { socket, from, .. } = self.sockets.remove(at);
+            let NamedSocket { socket, from, .. } = self.sockets.remove(at);
             let bound = socket.address().clone();
             match weir_listener::adopt(listener, socket) {
                 Ok(mut socket) => {
-                    let of_unit = matches!(from, From::Unit | From::Process { of_unit: true });
-                    if from == (From::Process { of_unit: false }) {
+                    let of_unit =
+                        matches!(from, SocketSource::Unit | SocketSource::Process { of_unit: true });
+                    if from == (SocketSource::Process { of_unit: false }) {
                         socket.share();
                     }
                     adopted.push(Adopted { socket, of_unit });
                 }
                 // A stored socket is created again; that of a unit is not ours to replace.
-                Err(error) if from == From::Store => {
+                Err(error) if from == SocketSource::Store => {
                     tracing::warn!(
                         "the socket {bound}, which the service manager kept, cannot be used: {error}"
                     );
@@ -183,7 +182,7 @@ impl Passed {
     /// Checks sockets whose names select a listener.
     fn check_names(&self, listener: &ListenerConfig) -> Result<(), Failure> {
         let key = key(&listener.address);
-        let wrong = |named: &&Named| named.name == key && !named.socket.is_like(&listener.address);
+        let wrong = |named: &&NamedSocket| named.name == key && !named.socket.is_like(&listener.address);
         match self.sockets.iter().find(wrong) {
             None => Ok(()),
             Some(named) => Err(Failure::usage(format!(
@@ -197,20 +196,20 @@ impl Passed {
 
     /// Closes sockets without a listener, and removes them from the manager's store.
     pub fn close_the_rest(self, notify: &Notify) {
-        for Named { name, socket, from } in self.sockets {
+        for NamedSocket { name, socket, from } in self.sockets {
             let address = socket.address();
             match from {
-                From::Store => {
+                SocketSource::Store => {
                     notify.forget(&name);
                     tracing::warn!(
-                        "the socket {address}, which the service manager kept, is closed: no listener is configured for it; what it \
-                         holds is lost"
+                        "the socket {address}, which the service manager kept, is closed: no listener is configured for it; the packets in it \
+                         are lost"
                     );
                 }
-                From::Process { .. } => tracing::warn!(
+                SocketSource::Process { .. } => tracing::warn!(
                     "the socket {address} of the previous process is not used: no listener is configured for it"
                 ),
-                From::Unit => tracing::warn!(
+                SocketSource::Unit => tracing::warn!(
                     "the service manager passed the socket {address} (FileDescriptorName={name}), and no listener is configured for \
                      it: it is closed"
                 ),
@@ -219,9 +218,9 @@ impl Passed {
     }
 }
 
-impl Named {
+impl NamedSocket {
     fn is_stored_for(&self, address: &Address) -> bool {
-        self.from != From::Unit && self.name == stored_name(&address.to_string())
+        self.from != SocketSource::Unit && self.name == stored_name(&address.to_string())
     }
 }
 

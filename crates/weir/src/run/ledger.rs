@@ -9,13 +9,13 @@ use weir_ingest::{
 };
 use weir_listener::ListenerCounter;
 
-use super::pipeline::State;
+use super::pipeline::PipelineState;
 use crate::admin::counters::{HistoryCounter, TapCounter};
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::budget::{Budget, Share};
 
 /// Adds the shares to an otherwise complete status.
-pub fn fill(status: &mut Status, budget: &Budget, state: &State) {
+pub fn fill(status: &mut Status, budget: &Budget, state: &PipelineState) {
     let workers: Vec<&WorkerSnapshot> = state.workers.iter().flatten().collect();
     status.memory.budget = budget.bytes();
     status.memory.shares = budget
@@ -34,7 +34,7 @@ pub fn fill(status: &mut Status, budget: &Budget, state: &State) {
         .collect();
 }
 
-/// How often the limit of a share was reached, by action.
+/// Number of times the limit of a share was reached, by action.
 fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMap<String, u64> {
     let counted: Vec<(&str, u64)> = match share {
         Share::Contexts => contexts(status, workers),

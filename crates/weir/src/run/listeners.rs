@@ -11,12 +11,12 @@ use weir_protocol::ParseOptions;
 
 use super::access::Access;
 use super::books::BoundListener;
-use super::kept::{self, Adopted, Passed};
+use super::kept::{self, Adopted, PassedSockets};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::hand_over::SocketsOf;
+use crate::hand_over::HandedListener;
 use crate::notify::Notify;
-use crate::tap::Heard;
+use crate::tap::TapListener;
 
 /// Sockets that are bound and not read yet.
 pub struct Bound {
@@ -25,7 +25,7 @@ pub struct Bound {
     /// In the order of listener numbers.
     pub listeners: Vec<BoundListener>,
     /// The same in the form for another process.
-    pub sources: Vec<SocketsOf>,
+    pub sources: Vec<HandedListener>,
 }
 
 impl Bound {
@@ -49,7 +49,7 @@ impl Bound {
 pub fn bind(
     planned: &[(ListenerConfig, ListenerSettings)],
     workers: usize,
-    mut passed: Passed,
+    mut passed: PassedSockets,
     notify: &Notify,
 ) -> Result<Bound, Failure> {
     if planned.is_empty() {
@@ -79,8 +79,8 @@ pub fn bind(
         let missing = missing.map_err(|error| Failure::runtime(error.to_string()))?;
         if spread && !may_add && (1..workers).contains(&kept) {
             tracing::warn!(
-                "{}: {kept} of {workers} workers receive, as many as the previous process had sockets; all of them after a start \
-                 that is no hand-over",
+                "{}: {kept} of {workers} workers receive, as many as the previous process had sockets; a start without a hand-over \
+                 uses all of them",
                 listener.address
             );
         }
@@ -104,10 +104,11 @@ pub fn bind(
     }
     passed.close_the_rest(notify);
     keep_all(planned, &mut sockets, notify);
-    let source = |((listener, _), bound): (&(ListenerConfig, ListenerSettings), &Vec<Adopted>)| SocketsOf {
-        address: listener.address.to_string(),
-        of_unit: bound.iter().any(|bound| bound.of_unit),
-    };
+    let source =
+        |((listener, _), bound): (&(ListenerConfig, ListenerSettings), &Vec<Adopted>)| HandedListener {
+            address: listener.address.to_string(),
+            of_unit: bound.iter().any(|bound| bound.of_unit),
+        };
     let sources = planned.iter().zip(&sockets).map(source).collect();
     for (number, bound) in sockets.into_iter().enumerate() {
         let spread = bound.len() > 1;
@@ -143,7 +144,7 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
     }
     if number > most {
         tracing::warn!(
-            "{number} sockets should survive a restart, but the service manager keeps at most {most}, so it keeps none; FileDescriptorStoreMax= sets how many"
+            "{number} sockets should survive a restart, but the service manager keeps at most {most}, so it keeps none; raise FileDescriptorStoreMax="
         );
         return;
     }
@@ -154,14 +155,17 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
     }
 }
 
-/// The same listeners for readers of what they receive.
-pub fn heard(planned: &[(ListenerConfig, ListenerSettings)], bound: &[BoundListener]) -> Vec<Heard> {
+/// The same listeners, for readers of their packets.
+pub fn tap_listeners(
+    planned: &[(ListenerConfig, ListenerSettings)],
+    bound: &[BoundListener],
+) -> Vec<TapListener> {
     let all = planned.iter().zip(bound);
-    let heard = all.map(|((_, reading), bound)| Heard {
+    let listeners = all.map(|((_, reading), bound)| TapListener {
         address: bound.address.clone(),
         reading: *reading,
     });
-    heard.collect()
+    listeners.collect()
 }
 
 /// The listeners in the order of their numbers, each with its parse settings.

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use weir_context::{ContextCounter, UsageSummary};
-use weir_ingest::{IngestCounter, TLS_FAULT, WorkerCounter};
+use weir_ingest::{IngestCounter, TLS_ERROR, WorkerCounter};
 use weir_listener::ListenerCounter;
 use weir_protocol::ErrorClass;
 
 use super::access::Access;
 use super::books::BoundListener;
-use super::pipeline::{Flushed, Shared, State};
+use super::pipeline::{Flushed, PipelineState, Shared};
 use super::unix_now;
 use super::usage::Usage;
 use crate::admin::status::{Rates, Reasons, Status, sum_of};
@@ -39,11 +39,11 @@ pub fn bad_input(
     let mut next_tls_line = Instant::now();
     Box::new(move |bad| {
         let address = &addresses[bad.listener];
-        if bad.class == TLS_FAULT {
+        if bad.class == TLS_ERROR {
             if Instant::now() >= next_tls_line {
                 next_tls_line = Instant::now() + BAD_INPUT_INTERVAL;
-                let fault = &bad.example;
-                tracing::warn!("{address}: a connection could not be encrypted: {fault}");
+                let error = &bad.example;
+                tracing::warn!("{address}: a connection could not be encrypted: {error}");
             }
             return;
         }
@@ -54,7 +54,7 @@ pub fn bad_input(
     })
 }
 
-/// Takes who used how much, and warns of what stands out.
+/// Takes the usage by metric, tag and origin, and warns of outliers.
 pub fn usage(usage: Arc<Usage>) -> Box<dyn FnMut(u16, UsageSummary) + Send> {
     Box::new(move |worker, summary| {
         for line in usage.take(worker, summary, unix_now()) {
@@ -100,7 +100,7 @@ struct ClockLog {
 }
 
 impl ClockLog {
-    fn lines(&mut self, state: &State) -> Vec<String> {
+    fn lines(&mut self, state: &PipelineState) -> Vec<String> {
         let workers = || state.workers.iter().flatten();
         let ahead = workers()
             .map(|worker| worker.counts[WorkerCounter::ClockAheadMs])

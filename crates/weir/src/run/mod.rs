@@ -15,7 +15,7 @@ use crate::hand_over::starter::Starter;
 use crate::logging::Logging;
 use crate::notify::Notify;
 use crate::sandbox;
-use crate::signals::{Asked, Reloader, Request, Reread, Signals};
+use crate::signals::{Reloader, Request, Reread, SignalRequest, Signals};
 
 mod access;
 mod agent;
@@ -36,12 +36,12 @@ mod origins;
 mod outputs;
 mod pipeline;
 mod relay;
+mod reporting;
 mod resume;
 mod rules;
 mod scrape;
 mod taking;
 mod taps;
-mod told;
 mod usage;
 mod view;
 mod workers;
@@ -63,7 +63,7 @@ pub use taking::upgrade;
 pub fn run(loaded: Loaded, inputs: Inputs, take_over: bool) -> Result<(), Failure> {
     let mut logging = Logging::new(loaded.config.running.log_level);
     // Before anything opens a descriptor that could take one of their numbers.
-    let passed = kept::Passed::of_environment()?;
+    let passed = kept::PassedSockets::of_environment()?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
@@ -97,7 +97,7 @@ fn control(
     runtime: &tokio::runtime::Runtime,
     logging: &mut Logging,
     mut reloader: Reloader,
-    mut passed: kept::Passed,
+    mut passed: kept::PassedSockets,
     take_over: bool,
 ) -> Result<(), Failure> {
     let config = reloader.current().config.clone();
@@ -202,7 +202,7 @@ async fn serve(
 ) -> Result<(), Failure> {
     let view = agent.view.clone();
     let keeping = tokio::spawn(keep_books(agent.clone()));
-    let telling = tokio::spawn(told::tell_of_agent(
+    let reporting_task = tokio::spawn(reporting::report_agent(
         notify.clone(),
         view.clone(),
         agent.progress(),
@@ -225,10 +225,10 @@ async fn serve(
     let mut watches = true;
     let signal = loop {
         let (answer, what) = match signals.until_asked(&mut reloads, watches).await {
-            Asked::Stop(signal) => break signal,
-            Asked::Reload(answer) => (answer, Reread::Everything),
-            Asked::Nothing => (None, Reread::Secrets),
-            Asked::Upgrade => {
+            SignalRequest::Stop(signal) => break signal,
+            SignalRequest::Reload(answer) => (answer, Reread::Everything),
+            SignalRequest::Nothing => (None, Reread::Secrets),
+            SignalRequest::Upgrade => {
                 upgrade();
                 continue;
             }
@@ -258,7 +258,7 @@ async fn serve(
         "{signal}: outputs deliver their queues; then received packets are read, flushed and delivered"
     );
     view.stopping.store(true, Ordering::Release);
-    telling.abort();
+    reporting_task.abort();
     keeping.abort();
     notify.stopping();
     let stopped = tokio::task::spawn_blocking(move || agent.stop());

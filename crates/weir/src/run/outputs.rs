@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
 use weir_output::StartError;
-use weir_output::delivery::{Agent, Clock, Delivery, Saved, SavedStates, Surroundings};
+use weir_output::delivery::{AgentIdentity, Clock, Delivery, OutputState, SavedStates, Surroundings};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::state::{Passing, PutSums};
 
-/// How long a reload waits for the end of the current hand-over of a bucket.
+/// Time that a reload waits for the end of the current hand-over of a bucket.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Maximum part of the grace period reserved for the last flush.
@@ -82,7 +82,7 @@ pub(super) struct Replaced {
 /// An output that cannot be started, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("output {output}: {error}")]
-struct NotStarted {
+struct OutputStartError {
     output: String,
     #[source]
     error: StartError,
@@ -104,7 +104,7 @@ impl Outputs {
         expansion: &Expansion,
         handle: Handle,
         saved: Arc<SavedStates>,
-        agent: Agent,
+        agent: AgentIdentity,
     ) -> Result<Outputs, Failure> {
         let outputs = Outputs {
             handle,
@@ -151,7 +151,7 @@ impl Outputs {
         wanted: &OutputConfig,
         all: &[OutputConfig],
         replaces: Option<Arc<Delivery>>,
-    ) -> Result<Output, NotStarted> {
+    ) -> Result<Output, OutputStartError> {
         let _entered = self.handle.enter();
         let name = &wanted.name;
         Ok(match &wanted.settings {
@@ -171,7 +171,7 @@ impl Outputs {
                 let delivery =
                     settings
                         .start(name, &self.expansion, &around)
-                        .map_err(|error| NotStarted {
+                        .map_err(|error| OutputStartError {
                             output: name.clone(),
                             error,
                         })?;
@@ -209,7 +209,7 @@ impl Outputs {
             taking_over: Vec::new(),
             going: Vec::new(),
         };
-        let mut faults = Vec::new();
+        let mut errors = Vec::new();
         for wanted in &config.outputs {
             if let Some(kept) = current.iter().find(|running| running.config == *wanted) {
                 prepared.list.push(kept.clone());
@@ -231,11 +231,11 @@ impl Outputs {
                         output,
                     });
                 }
-                Err(fault) => faults.push(fault.to_string()),
+                Err(error) => errors.push(error.to_string()),
             }
         }
-        if !faults.is_empty() {
-            return Err(faults);
+        if !errors.is_empty() {
+            return Err(errors);
         }
         // A scrape has nothing to deliver at its end.
         let goes = |running: &&Running| {
@@ -460,7 +460,7 @@ impl Outputs {
     }
 
     /// After the end: the cumulative state of each output, by name.
-    pub fn take_state(&self) -> BTreeMap<String, Saved> {
+    pub fn take_state(&self) -> BTreeMap<String, OutputState> {
         let list = self.list();
         let saved = list.iter().filter_map(|running| {
             let saved = match &running.output {
@@ -623,7 +623,7 @@ impl Feed {
         }
     }
 
-    /// Does not wait for long: an output drops and counts what it cannot queue.
+    /// Does not wait for long: an output drops and counts batches it cannot queue.
     pub fn take(&self, batch: &Arc<Batch>) {
         self.list.iter().for_each(|running| running.output.take(batch));
         if batch.last {
@@ -680,7 +680,9 @@ fn warn_of_idle(list: &[Running]) {
     let idle = list.iter().find_map(Running::delivery);
     if let (Some(relay), Some(idle)) = (relays(list).find(|relay| relay.settings().only), idle) {
         let (relay, output) = (relay.name(), idle.name());
-        tracing::warn!("with outputs.{relay}.only nothing is aggregated; {output} and the like get nothing");
+        tracing::warn!(
+            "with outputs.{relay}.only nothing is aggregated; outputs such as {output} get no data"
+        );
     }
 }
 

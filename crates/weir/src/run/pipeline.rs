@@ -17,7 +17,7 @@ use crate::admin::counters::PipelineCounter;
 /// The pipeline's state that others may read.
 #[derive(Default)]
 pub struct Shared {
-    state: Mutex<State>,
+    state: Mutex<PipelineState>,
     /// The open buckets of workers that were stopped for a hand-over.
     saved: Mutex<Vec<SavedBucket>>,
     saved_arrived: Condvar,
@@ -25,20 +25,20 @@ pub struct Shared {
 }
 
 #[derive(Clone, Default)]
-pub struct State {
+pub struct PipelineState {
     pub workers: Vec<Option<WorkerSnapshot>>,
     pub counts: Counts<PipelineCounter>,
 }
 
 impl Shared {
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, PipelineState> {
         // The state consists of plain numbers, so a panic elsewhere cannot leave it inconsistent in a way that matters.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Waits until every worker has reported. Returns false on timeout.
     pub fn wait_for_workers(&self, patience: Duration) -> bool {
-        let is_missing = |state: &mut State| state.workers.iter().any(Option::is_none);
+        let is_missing = |state: &mut PipelineState| state.workers.iter().any(Option::is_none);
         let waited = self
             .reported
             .wait_timeout_while(self.lock(), patience, is_missing);
@@ -82,7 +82,7 @@ pub struct Pipeline {
 /// One bucket, handed over completely.
 pub struct Flushed {
     pub rows: u64,
-    pub state: State,
+    pub state: PipelineState,
 }
 
 impl Pipeline {
@@ -165,7 +165,7 @@ impl Pipeline {
         });
     }
 
-    /// Delivers what is complete after a step of the merger that took `rows`.
+    /// Delivers complete buckets after a step of the merger that took `rows`.
     fn pass_on(&mut self, rows: u64, step: impl FnOnce(&mut Merger, &mut Vec<Batch>)) {
         let mut ready = Vec::new();
         step(&mut self.merger, &mut ready);

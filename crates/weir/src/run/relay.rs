@@ -69,7 +69,7 @@ impl RelayQueue for Queue {
     }
 }
 
-/// How long a stop waits for a failing target.
+/// Time that a stop waits for a failing target.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// Waits until all lines queued at the call are sent, at most `patience`. Returns whether they are.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weir_ingest::{CheckpointLink, SavedBucket};
 use weir_listener::Monotonic;
-use weir_output::delivery::{Agent as Publisher, Saved, SavedStates};
+use weir_output::delivery::{AgentIdentity, OutputState, SavedStates};
 use weir_state::{AgentId, Table};
 
 use super::outputs::Outputs;
@@ -20,8 +20,8 @@ use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::state::{
-    Content, Encoded, LastBooks, Leaving, Left, Meta, Passing, Refusal, StateDir, StateWriter, checkpoints,
-    merged, newest,
+    Content, Encoded, LastBooks, Leaving, Meta, Passing, PreviousState, StateDir, StateError, StateWriter,
+    checkpoints, merged, newest,
 };
 
 /// The state directory, if there is one, and the state found in it.
@@ -44,7 +44,7 @@ pub struct Keeper {
     ended: Mutex<bool>,
 }
 
-/// What is lost because the next process finds no state.
+/// The loss when the next process finds no state.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{samples} samples of the open bucket and the sums of outputs, because the state could not be written to {}: {error}",
@@ -73,27 +73,27 @@ impl Resumed {
             ..Resumed::default()
         };
         match directory.left(oldest, now, config.resources.memory) {
-            Left::Nothing => resumed.after_a_kill(&directory, config, oldest, now),
-            Left::SetAside(refusal) => {
+            PreviousState::Nothing => resumed.after_a_kill(&directory, config, oldest, now),
+            PreviousState::SetAside(refusal) => {
                 resumed.status.set_aside = 1;
                 resumed.status.samples_lost = refusal.samples();
                 resumed.status.set_aside_because = Some(refusal.to_string());
             }
-            Left::State(content) => resumed.take(content, config, now),
+            PreviousState::State(content) => resumed.take(content, config, now),
         }
         resumed.directory = Some(directory);
         Ok(resumed)
     }
 
     /// Continues the state that another process has sent. `Err`: why this is impossible.
-    pub fn passed(config: &Config, directory: StateDir, mut state: File) -> Result<Resumed, Refusal> {
+    pub fn passed(config: &Config, directory: StateDir, mut state: File) -> Result<Resumed, StateError> {
         // The other process wrote up to its end.
         state
             .rewind()
-            .map_err(|error| Refusal::Unreadable(error.to_string()))?;
+            .map_err(|error| StateError::Unreadable(error.to_string()))?;
         let content = crate::state::read_from(state, config.resources.memory)?;
         if content.meta.agent != directory.agent().0 {
-            return Err(Refusal::Invalid("it belongs to another agent".into()));
+            return Err(StateError::Invalid("it belongs to another agent".into()));
         }
         let mut resumed = Resumed {
             status: StateStatus::of(&directory),
@@ -118,7 +118,7 @@ impl Resumed {
         let Some(rest) = checkpoints::rest(directory.path(), directory.agent(), bytes_max) else {
             let (lost, rate) = (books.state.samples_open, books.rates.samples);
             tracing::warn!(
-                "the previous process was killed, and nothing of its open bucket is left: {lost} samples that it had {:.1} s ago are lost, and those of the next second, about {rate:.0} by its rate",
+                "the previous process was killed, and nothing of its open bucket is left: {lost} samples are lost that it had {:.1} s ago, and about {rate:.0} samples of the second after that",
                 (now - last.at_ms) as f64 / 1e3
             );
             self.status.samples_lost = lost;
@@ -213,7 +213,7 @@ impl Resumed {
         self.content.as_ref().map_or(&[], |content| &content.meta.drops)
     }
 
-    /// Where each worker saves its bucket in case of a kill. Removes files of a previous process.
+    /// The files in which workers save their buckets in case of a kill. Removes files of a previous process.
     pub fn checkpoints(&self, fixed: &Fixed, workers: usize, budget: &Budget) -> Vec<CheckpointLink> {
         let Some(directory) = &self.directory else {
             return Vec::new();
@@ -222,7 +222,7 @@ impl Resumed {
         let bytes_max = budget.of_worker(Share::OpenBucket);
         let started = checkpoints::start(directory.path(), directory.agent(), points, workers, bytes_max);
         started.unwrap_or_else(|error| {
-            tracing::warn!("state_path: the open bucket cannot be saved against a kill: {error}");
+            tracing::warn!("state_path: the open bucket cannot be saved, and a kill would lose it: {error}");
             Vec::new()
         })
     }
@@ -232,19 +232,19 @@ impl Resumed {
     }
 
     /// The process's identity as a publisher. Without a state directory each start has a new one.
-    pub fn publisher(&self) -> Result<Publisher, Failure> {
+    pub fn publisher(&self) -> Result<AgentIdentity, Failure> {
         let monotonic_zero = || {
             let now = now_ms() as i128 * 1_000_000;
             (now - i128::from(Monotonic::now().0)) as i64
         };
         Ok(match &self.directory {
-            Some(directory) => Publisher {
+            Some(directory) => AgentIdentity {
                 id: directory.agent(),
                 epoch: directory.epoch(),
                 is_kept: true,
                 monotonic_zero,
             },
-            None => Publisher {
+            None => AgentIdentity {
                 id: crate::state::random().map_err(|error| Failure::runtime(error.to_string()))?,
                 epoch: now_ms().max(0) as u64 / 1000,
                 is_kept: false,
@@ -259,11 +259,11 @@ impl Resumed {
         fixed: &Fixed,
         outputs: &SavedStates,
     ) -> (Keeper, StateStatus, Option<Box<Status>>) {
-        for fault in outputs.finish() {
+        for error in outputs.finish() {
             tracing::warn!(
                 "output {} starts its sums from zero: {}",
-                fault.output,
-                fault.reason
+                error.output,
+                error.reason
             );
             self.status.outputs_reset += 1;
         }
@@ -360,7 +360,7 @@ impl Keeper {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// Where the state goes that another process continues.
+    /// Destination of the state that another process continues.
     pub fn passing(&self) -> io::Result<Passing> {
         let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
         StateWriter::new(BufWriter::new(directory.passing()?))
@@ -375,7 +375,7 @@ impl Keeper {
         passing.finish().map(drop)
     }
 
-    /// What is known of the open bucket of these workers.
+    /// Facts about the open bucket of these workers.
     fn meta(&self, directory: &StateDir, workers: &[SavedBucket]) -> Meta {
         Meta {
             version: crate::version::VERSION.into(),
@@ -393,12 +393,12 @@ impl Keeper {
         }
     }
 
-    /// Saves the workers' state. `Err`: what is lost.
+    /// Saves the workers' state. `Err`: the loss.
     pub fn leave(
         &self,
         leaving: Leaving,
         workers: Vec<SavedBucket>,
-        outputs: BTreeMap<String, Saved>,
+        outputs: BTreeMap<String, OutputState>,
         books: Status,
     ) -> Result<(), NotLeft> {
         let Some(directory) = &self.directory else {

@@ -41,10 +41,10 @@ impl Fixed {
     pub fn rules(&self, config: &Config) -> Result<Rules, Vec<String>> {
         let suffixes: Vec<String> = self.expansion.suffixes().map(str::to_string).collect();
         let definitions = config.rules.set.definitions().clone();
-        let set = RuleSet::new(definitions, &suffixes, RuleLimits::default()).map_err(|faults| {
-            let shown = faults
+        let set = RuleSet::new(definitions, &suffixes, RuleLimits::default()).map_err(|errors| {
+            let shown = errors
                 .iter()
-                .map(|fault| format!("{}: {}", fault.path, fault.message));
+                .map(|error| format!("{}: {}", error.path, error.message));
             shown.collect::<Vec<_>>()
         })?;
         let names = &config.names;

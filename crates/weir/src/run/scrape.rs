@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use weir_aggregate::{Batch, Weights};
-use weir_output::delivery::{Saved, SavedStates};
+use weir_output::delivery::{OutputState, SavedStates};
 use weir_output::prometheus::{Format, Scrape, ScrapeStatus, Seconds};
 use weir_output::settings::PrometheusSettings;
 
@@ -38,8 +38,8 @@ impl ScrapeOutput {
     }
 
     /// Every series, for the next process.
-    pub fn save(&self) -> Saved {
-        Saved::new(&self.scrape.lineage(), self.scrape.save(self.now()))
+    pub fn save(&self) -> OutputState {
+        OutputState::new(&self.scrape.lineage(), self.scrape.save(self.now()))
     }
 
     /// Continues the exposition of the previous process.

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use weir_ingest::ListenerSettings;
 use weir_listener::{BoundSocket, Framing, ListenerConfig, ListenerId, Monotonic, PassedConnection};
 
-use super::kept::Passed;
+use super::kept::PassedSockets;
 use super::resume::Resumed;
 use crate::admin::status::HandOverStatus;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::hand_over::{self, Account, Asks, Channel, ConnectionOf, Greeting, Hello, SocketsOf};
+use crate::hand_over::{self, Account, Asks, Channel, Greeting, HandedConnection, HandedListener, Hello};
 use crate::state::StateDir;
 
 /// The connection to the running process.
@@ -23,22 +23,22 @@ pub struct Taking {
     channel: Channel,
     path: PathBuf,
     before: Greeting,
-    sockets: Passed,
+    sockets: PassedSockets,
     admin: Option<OwnedFd>,
 }
 
 /// The state received from it.
-pub struct Taken {
+pub struct TakenOver {
     channel: Channel,
     before: Greeting,
     pub resumed: Resumed,
-    connections: Vec<(ConnectionOf, OwnedFd)>,
+    connections: Vec<(HandedConnection, OwnedFd)>,
     account: Account,
 }
 
 /// Summary for the log.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct TakeOverSummary {
     pub pause_seconds: f64,
     pub account: Account,
 }
@@ -48,7 +48,7 @@ impl Taking {
     pub fn begin(config: &Config) -> Result<Option<Taking>, Failure> {
         let Some(path) = &config.running.state_path else {
             return Err(Failure::usage(
-                "--take-over: state_path is not set; it is how the running process is found",
+                "--take-over: state_path is not set; the running process is found through it",
             ));
         };
         let stream = match UnixStream::connect(hand_over::socket_path(path)) {
@@ -65,7 +65,7 @@ impl Taking {
                 );
                 return Ok(None);
             }
-            Err(error) => return Err(fault("the running process cannot be reached", &error)),
+            Err(error) => return Err(failed("the running process cannot be reached", &error)),
         };
         let bytes_max = config.resources.memory;
         let asked = (|| {
@@ -77,17 +77,17 @@ impl Taking {
             let before: Greeting = channel.expect(hand_over::GREETING)?.json()?;
             Ok((channel, before))
         })();
-        let (channel, before) = asked.map_err(|error| fault("the running process", &error))?;
+        let (channel, before) = asked.map_err(|error| failed("the running process", &error))?;
         let mut taking = Taking {
             channel,
             path: path.clone(),
             before,
-            sockets: Passed::default(),
+            sockets: PassedSockets::default(),
             admin: None,
         };
         taking
             .receive_sockets()
-            .map_err(|error| fault("its sockets were not received", &error))?;
+            .map_err(|error| failed("its sockets were not received", &error))?;
         Ok(Some(taking))
     }
 
@@ -96,7 +96,7 @@ impl Taking {
             let message = self.channel.receive()?;
             match message.tag {
                 hand_over::SOCKETS => {
-                    let of: SocketsOf = message.json()?;
+                    let of: HandedListener = message.json()?;
                     for socket in message.descriptors {
                         self.sockets.add_of_process(&of, socket);
                     }
@@ -108,13 +108,17 @@ impl Taking {
                         String::from_utf8_lossy(&message.body).into_owned(),
                     ));
                 }
-                tag => return Err(io::Error::other(format!("message {tag} among the sockets"))),
+                tag => {
+                    return Err(io::Error::other(format!(
+                        "unexpected message {tag} among the sockets"
+                    )));
+                }
             }
         }
     }
 
     /// The listening sockets.
-    pub fn sockets(&mut self) -> Passed {
+    pub fn sockets(&mut self) -> PassedSockets {
         std::mem::take(&mut self.sockets)
     }
 
@@ -126,19 +130,19 @@ impl Taking {
         is_same.then_some(listener)
     }
 
-    /// Everything is prepared: from now on no process receives, until [`Taken::running`].
-    pub fn receive(self, config: &Config) -> Result<Taken, Failure> {
+    /// Everything is prepared: from now on no process receives, until [`TakenOver::running`].
+    pub fn receive(self, config: &Config) -> Result<TakenOver, Failure> {
         let agent = StateDir::next_agent(&self.path)?;
-        let mut given = Given::default();
+        let mut given = ReceivedState::default();
         self.receive_state(&mut given)
-            .map_err(|error| fault("its state was not received", &error))?;
-        let missing = |what: &str| fault("its state was not received", &format!("{what} is missing"));
+            .map_err(|error| failed("its state was not received", &error))?;
+        let missing = |what: &str| failed("its state was not received", &format!("{what} is missing"));
         let lock = given.lock.ok_or_else(|| missing("the lock of the directory"))?;
         let state = given.state.ok_or_else(|| missing("its file"))?;
         let directory = StateDir::taken_over(&self.path, agent, File::from(lock));
         let resumed = Resumed::passed(config, directory, File::from(state))
-            .map_err(|reason| fault("its state cannot be continued", &reason))?;
-        let taken = Taken {
+            .map_err(|reason| failed("its state cannot be continued", &reason))?;
+        let taken = TakenOver {
             channel: self.channel,
             before: self.before,
             resumed,
@@ -149,18 +153,18 @@ impl Taking {
             taken.channel.send(hand_over::COMMIT, &[], &[])?;
             taken.channel.expect(hand_over::GO)
         })();
-        committed.map_err(|error| fault("the running process refuses to hand over", &error))?;
+        committed.map_err(|error| failed("the running process refuses to hand over", &error))?;
         Ok(taken)
     }
 
-    fn receive_state(&self, given: &mut Given) -> io::Result<()> {
+    fn receive_state(&self, given: &mut ReceivedState) -> io::Result<()> {
         self.channel.send(hand_over::BEGIN, &[], &[])?;
         loop {
             let message = self.channel.receive()?;
             match message.tag {
                 hand_over::AGAIN => given.connections.clear(),
                 hand_over::CONNECTIONS => {
-                    let heads: Vec<ConnectionOf> =
+                    let heads: Vec<HandedConnection> =
                         postcard::from_bytes(&message.body).map_err(io::Error::other)?;
                     given
                         .connections
@@ -177,21 +181,21 @@ impl Taking {
                         String::from_utf8_lossy(&message.body).into_owned(),
                     ));
                 }
-                tag => return Err(io::Error::other(format!("message {tag} among the state"))),
+                tag => return Err(io::Error::other(format!("unexpected message {tag} in the state"))),
             }
         }
     }
 }
 
 #[derive(Default)]
-struct Given {
-    connections: Vec<(ConnectionOf, OwnedFd)>,
+struct ReceivedState {
+    connections: Vec<(HandedConnection, OwnedFd)>,
     state: Option<OwnedFd>,
     account: Account,
     lock: Option<OwnedFd>,
 }
 
-impl Taken {
+impl TakenOver {
     /// Its connections, for each worker those of its listeners. The others end.
     pub fn connections(
         &mut self,
@@ -232,8 +236,8 @@ impl Taken {
     }
 
     /// The workers read, so the previous process ends. If it sends its history first, that arrives on the returned channel.
-    pub fn running(self, wants_history: bool) -> (Told, Option<Channel>) {
-        let told = Told {
+    pub fn running(self, wants_history: bool) -> (TakeOverSummary, Option<Channel>) {
+        let summary = TakeOverSummary {
             pause_seconds: Monotonic::now().0.saturating_sub(self.account.since) as f64 / 1e9,
             account: self.account,
         };
@@ -250,31 +254,31 @@ impl Taken {
             connections,
             encrypted,
             ..
-        } = told.account;
+        } = summary.account;
         tracing::info!(
             "hand-over: took over from weir {} (process {}), with {connections} connections; receiving paused for {:.1} ms, and \
              {encrypted} TLS connections ended",
             self.before.weir,
             self.before.pid,
-            told.pause_seconds * 1e3
+            summary.pause_seconds * 1e3
         );
-        (told, (wants_history && sent.is_ok()).then_some(self.channel))
+        (summary, (wants_history && sent.is_ok()).then_some(self.channel))
     }
 }
 
-impl From<Told> for HandOverStatus {
-    fn from(told: Told) -> Self {
+impl From<TakeOverSummary> for HandOverStatus {
+    fn from(summary: TakeOverSummary) -> Self {
         HandOverStatus {
             completed: 1,
-            pause_seconds: told.pause_seconds,
-            connections: told.account.connections,
-            connections_ended: told.account.encrypted,
+            pause_seconds: summary.pause_seconds,
+            connections: summary.account.connections,
+            connections_ended: summary.account.encrypted,
             ..HandOverStatus::default()
         }
     }
 }
 
-fn fault(what: &str, error: &dyn std::fmt::Display) -> Failure {
+fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::runtime(format!("--take-over: {what}: {error}"))
 }
 

@@ -10,22 +10,22 @@ use weir_protocol::Message;
 use super::explain;
 use crate::budget::{Budget, Share};
 use crate::streams::Streams;
-use crate::tap::{Heard, Knowledge, Taps};
+use crate::tap::{Knowledge, TapListener, Taps};
 
 /// `None`: the configuration gives them no memory, because messages are confidential.
 pub fn taps(
     budget: &Budget,
     streams: Streams,
     workers: &[WorkerHandle],
-    heard: Vec<Heard>,
+    listeners: Vec<TapListener>,
     origins: Option<Origins>,
     rules: Arc<Mutex<Rules>>,
 ) -> Option<Arc<Taps>> {
     let room = budget.share(Share::Taps);
     let taps = Taps {
         workers: workers.iter().map(WorkerHandle::commands).collect(),
-        listeners: heard,
-        knowledge: Box::new(Known { origins, rules }),
+        listeners,
+        knowledge: Box::new(AgentKnowledge { origins, rules }),
         room,
         streams,
         counts: Mutex::default(),
@@ -36,12 +36,12 @@ pub fn taps(
     (room > 0).then(|| Arc::new(taps))
 }
 
-struct Known {
+struct AgentKnowledge {
     origins: Option<Origins>,
     rules: Arc<Mutex<Rules>>,
 }
 
-impl Knowledge for Known {
+impl Knowledge for AgentKnowledge {
     fn sender(&self, pid: i32) -> OriginExplanation {
         let origins = self.origins.as_ref();
         origins
@@ -49,8 +49,13 @@ impl Knowledge for Known {
             .unwrap_or_default()
     }
 
-    fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation, heard: &Heard) -> Option<String> {
+    fn dropped(
+        &self,
+        message: &Message<'_>,
+        sender: &OriginExplanation,
+        listener: &TapListener,
+    ) -> Option<String> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        explain::dropped(message, sender, heard.reading.names, &rules)
+        explain::dropped(message, sender, listener.reading.names, &rules)
     }
 }

@@ -205,7 +205,7 @@ impl Usage {
             }
             state.mentioned.insert(limited.name.clone(), now);
             let mut line = format!(
-                "metric {}: {} samples of new contexts met the limit {}",
+                "metric {}: {} samples of new contexts exceeded the limit {}",
                 printable(limited.name.as_bytes()),
                 limited.samples,
                 limited.reason.as_str()

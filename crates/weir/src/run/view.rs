@@ -18,14 +18,14 @@ use super::pipeline::Shared;
 use super::usage::Usage;
 use crate::admin::contexts::ContextReport;
 use crate::admin::counters::PipelineCounter;
-use crate::admin::explain::{ExplainRequest, Explanation, Unexplained};
+use crate::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use crate::admin::status::{HandOverStatus, OriginReport, ReloadStatus, StateStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, NotReady, ScrapeRequest};
 use crate::budget::Budget;
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
-use crate::tap::{Heard, Taps};
+use crate::tap::{TapListener, Taps};
 
 /// Access to the running agent.
 pub struct View {
@@ -43,8 +43,8 @@ pub struct View {
     pub clients: Arc<Clients>,
     pub access: Access,
     pub sandbox: SandboxStatus,
-    /// How each listener reads messages, for explanations.
-    pub heard: Vec<Heard>,
+    /// Each listener's reading of messages, for explanations.
+    pub tap_listeners: Vec<TapListener>,
     pub rules: Arc<Mutex<Rules>>,
     /// `None`: messages are confidential.
     pub taps: Option<Arc<Taps>>,
@@ -148,9 +148,9 @@ impl AdminSource for View {
         if running < self.workers {
             return Err(NotReady::Workers);
         }
-        match self.health.fault() {
+        match self.health.error() {
             None => Ok(()),
-            Some(fault) => Err(NotReady::Fault(fault)),
+            Some(error) => Err(NotReady::Failed(error)),
         }
     }
 
@@ -178,11 +178,11 @@ impl AdminSource for View {
         self.taps.clone()
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, Unexplained>> {
+    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, ExplainError>> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let origins = self.origins.clone();
         Box::pin(async move {
-            let about = explain::About::choose(&self.heard, &request)?;
+            let about = explain::About::choose(&self.tap_listeners, &request)?;
             // Look-ups of origins read files; no other request may wait for that.
             let explained = tokio::task::spawn_blocking(move || {
                 explain::explain(&request, &about, &rules, origins.as_ref())

@@ -17,7 +17,7 @@ use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
 
-/// What all workers have in common.
+/// Settings shared by all workers.
 pub struct Start<'a> {
     pub config: &'a Config,
     pub budget: &'a Budget,

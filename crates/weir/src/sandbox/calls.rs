@@ -72,7 +72,7 @@ const REFUSED: &[libc::c_long] = &[
 
 /// Why system calls are not refused.
 #[derive(Debug, thiserror::Error)]
-pub enum NoFilter {
+pub enum FilterError {
     #[error("no filter for {}", std::env::consts::ARCH)]
     Architecture,
     #[error(transparent)]
@@ -82,10 +82,10 @@ pub enum NoFilter {
 }
 
 /// Returns the number of refused calls.
-pub fn refuse() -> Result<usize, NoFilter> {
+pub fn refuse() -> Result<usize, FilterError> {
     let architecture = std::env::consts::ARCH
         .try_into()
-        .map_err(|_| NoFilter::Architecture)?;
+        .map_err(|_| FilterError::Architecture)?;
     let rules: BTreeMap<i64, Vec<_>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     let number = rules.len();
     let refused = SeccompAction::Errno(libc::EPERM as u32);

@@ -7,12 +7,12 @@ use std::path::Path;
 use caps::errors::CapsError;
 use caps::{CapSet, Capability, CapsHashSet};
 
-use super::Kept;
+use super::KeptCapability;
 use super::plan::Plan;
 use crate::sys::{self, May};
 
 /// Returns the remaining ones.
-pub fn drop_unneeded(plan: &Plan) -> Result<Vec<Kept>, CapsError> {
+pub fn drop_unneeded(plan: &Plan) -> Result<Vec<KeptCapability>, CapsError> {
     let permitted = caps::read(None, CapSet::Permitted)?;
     if permitted.is_empty() {
         return Ok(Vec::new());
@@ -36,7 +36,7 @@ pub fn drop_unneeded(plan: &Plan) -> Result<Vec<Kept>, CapsError> {
     caps::clear(None, CapSet::Inheritable)?;
     // Linux before 4.3 has none.
     let _ = caps::clear(None, CapSet::Ambient);
-    let named = |(capability, because): (Capability, String)| Kept {
+    let named = |(capability, because): (Capability, String)| KeptCapability {
         capability: capability.to_string(),
         because,
     };
@@ -54,7 +54,7 @@ fn needed(plan: &Plan) -> Vec<(Capability, String)> {
         for capability in [Capability::CAP_CHOWN, Capability::CAP_FOWNER] {
             needed.push((
                 capability,
-                "socket_owner or socket_group, when a socket file is made again".to_owned(),
+                "socket_owner or socket_group, when a socket file is created again".to_owned(),
             ));
         }
     }

@@ -9,23 +9,23 @@ use landlock::{
 
 use super::plan::Plan;
 
-/// The newest tested version. On older kernels the crate omits what they do not support.
+/// The newest tested version. On older kernels the crate omits unsupported rights.
 const KNOWN: ABI = ABI::V7;
 
 /// Why files are not restricted.
 #[derive(Debug, thiserror::Error)]
-pub enum NotRestricted {
+pub enum LandlockError {
     #[error("{0} is mounted with hidepid, and origin detection has to look at other processes")]
     HiddenProcesses(String),
-    #[error("this kernel does not offer it")]
+    #[error("this kernel does not support it")]
     NotOffered,
     #[error(transparent)]
     Refused(#[from] landlock::RulesetError),
 }
 
-pub fn restrict(plan: &Plan) -> Result<(), NotRestricted> {
+pub fn restrict(plan: &Plan) -> Result<(), LandlockError> {
     if let Some(mount) = &plan.hidden_processes {
-        return Err(NotRestricted::HiddenProcesses(mount.to_string()));
+        return Err(LandlockError::HiddenProcesses(mount.to_string()));
     }
     let everything = AccessFs::from_all(KNOWN);
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -39,7 +39,7 @@ pub fn restrict(plan: &Plan) -> Result<(), NotRestricted> {
         .add_rules(beneath(&plan.writable, write))?
         .restrict_self()?;
     match status.ruleset {
-        RulesetStatus::NotEnforced => Err(NotRestricted::NotOffered),
+        RulesetStatus::NotEnforced => Err(LandlockError::NotOffered),
         _ => Ok(()),
     }
 }

@@ -27,7 +27,7 @@ pub struct SandboxStatus {
     pub enabled: bool,
     pub no_new_privileges: bool,
     /// Remaining capabilities, each with the reason.
-    pub capabilities: Vec<Kept>,
+    pub capabilities: Vec<KeptCapability>,
     /// Whether files are restricted to those listed here.
     pub files_restricted: bool,
     /// Directories and files that may be read.
@@ -41,7 +41,7 @@ pub struct SandboxStatus {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptCapability {
     pub capability: String,
     pub because: String,
 }

@@ -203,7 +203,7 @@ fn hides(mounts: &str, root: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use weir_config::Kind;
+    use weir_config::SettingType;
 
     use super::*;
 
@@ -242,8 +242,8 @@ mod tests {
             .iter()
             .flat_map(|output| leaves_of(output.name, output.settings));
         for (key, setting) in leaves_of("", weir_config::settings()).into_iter().chain(outputs) {
-            let looks =
-                matches!(setting.kind, Kind::Text) && endings.iter().any(|end| setting.key.ends_with(end));
+            let looks = matches!(setting.kind, SettingType::Text)
+                && endings.iter().any(|end| setting.key.ends_with(end));
             // Secret files are those that were read: `Loaded::secret_files`.
             let is_of_secrets = !setting.file_of.is_empty();
             assert!(

@@ -18,7 +18,7 @@ const MACHINE_ID: &str = "/etc/machine-id";
 const DIGEST_OF: &[u8] = b"weir state directory\n";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Agent {
+pub struct StoredAgent {
     #[serde(with = "id")]
     pub id: AgentId,
     /// Grows with every start.
@@ -27,19 +27,19 @@ pub struct Agent {
     machine: String,
 }
 
-impl Agent {
+impl StoredAgent {
     /// The agent of this directory at its next start. On another machine it becomes another agent.
-    pub fn of(directory: &Path) -> io::Result<Agent> {
+    pub fn of(directory: &Path) -> io::Result<StoredAgent> {
         let known = std::fs::read(directory.join(AGENT)).ok();
-        let known: Option<Agent> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let known: Option<StoredAgent> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let machine = fingerprint(std::fs::read(MACHINE_ID).ok().as_deref());
         let agent = match known {
-            Some(known) if known.is_at(&machine) => Agent {
+            Some(known) if known.is_at(&machine) => StoredAgent {
                 epoch: known.epoch + 1,
                 machine,
                 ..known
             },
-            _ => Agent {
+            _ => StoredAgent {
                 id: random()?,
                 epoch: 1,
                 machine,
@@ -76,7 +76,7 @@ pub fn random() -> io::Result<AgentId> {
     let mut id = [0; 16];
     ring::rand::SystemRandom::new()
         .fill(&mut id)
-        .map_err(|_| io::Error::other("the system gives no random numbers"))?;
+        .map_err(|_| io::Error::other("the system provides no random numbers"))?;
     Ok(AgentId(id))
 }
 
@@ -105,13 +105,13 @@ mod tests {
 
     #[test]
     fn an_agent_stays_itself_unless_its_disk_was_copied() {
-        let agent = Agent {
+        let agent = StoredAgent {
             id: AgentId([7; 16]),
             epoch: 3,
             machine: fingerprint(Some(b"one\n")),
         };
         let bytes = serde_json::to_vec(&agent).unwrap();
-        assert_eq!(serde_json::from_slice::<Agent>(&bytes).unwrap(), agent);
+        assert_eq!(serde_json::from_slice::<StoredAgent>(&bytes).unwrap(), agent);
         assert!(agent.is_at(&fingerprint(Some(b"one"))) && agent.is_at(&fingerprint(None)));
         assert!(!agent.is_at(&fingerprint(Some(b"other"))));
     }
@@ -119,10 +119,10 @@ mod tests {
     #[test]
     fn every_start_is_another_epoch() {
         let directory = tempfile::tempdir().unwrap();
-        let first = Agent::of(directory.path()).unwrap();
-        let second = Agent::of(directory.path()).unwrap();
+        let first = StoredAgent::of(directory.path()).unwrap();
+        let second = StoredAgent::of(directory.path()).unwrap();
         assert_eq!((first.id, first.epoch + 1), (second.id, second.epoch));
         std::fs::write(directory.path().join(AGENT), b"{").unwrap();
-        assert_ne!(Agent::of(directory.path()).unwrap().id, first.id);
+        assert_ne!(StoredAgent::of(directory.path()).unwrap().id, first.id);
     }
 }

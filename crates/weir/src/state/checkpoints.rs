@@ -139,7 +139,9 @@ impl Writer {
             if let Err(error) = self.write(&piece)
                 && !std::mem::replace(&mut self.failed, true)
             {
-                tracing::warn!("state_path: the open bucket cannot be saved against a kill: {error}");
+                tracing::warn!(
+                    "state_path: the open bucket cannot be saved, and a kill would lose it: {error}"
+                );
             }
             if let Piece::Series { worker, bytes } = &piece {
                 self.on_their_way[usize::from(*worker)].fetch_sub(bytes.len(), Ordering::Relaxed);
@@ -204,7 +206,7 @@ impl Writer {
 
 /// The recovered open bucket of a killed process.
 #[derive(Debug, Default)]
-pub struct Rest {
+pub struct RecoveredBucket {
     pub bucket: Option<OpenBucket>,
     pub histogram_points: String,
     pub table: Table,
@@ -219,16 +221,16 @@ pub struct Rest {
 }
 
 /// Reads the checkpoints of a killed process of this agent; `None` if there are none.
-pub fn rest(directory: &Path, agent: AgentId, bytes_max: u64) -> Option<Rest> {
+pub fn rest(directory: &Path, agent: AgentId, bytes_max: u64) -> Option<RecoveredBucket> {
     let tally = std::fs::read(directory.join(TALLY)).ok()?;
     let words: Vec<u64> = tally
         .chunks_exact(8)
         .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
         .collect();
     let newest = words.chunks_exact(WORDS).map(|of| of[0] as i64).max()?;
-    let mut rest = Rest {
+    let mut rest = RecoveredBucket {
         table: Table::new(Bounds::NONE),
-        ..Rest::default()
+        ..RecoveredBucket::default()
     };
     for (worker, of) in words.chunks_exact(WORDS).enumerate() {
         let (bucket, samples, at_ms) = (of[0] as i64, of[1], of[2] as i64);
@@ -236,7 +238,7 @@ pub fn rest(directory: &Path, agent: AgentId, bytes_max: u64) -> Option<Rest> {
             continue;
         }
         rest.at_ms = rest.at_ms.max(at_ms);
-        let open = Open::read(&path(directory, worker), agent, bytes_max);
+        let open = WorkerCheckpoint::read(&path(directory, worker), agent, bytes_max);
         // Earlier buckets have been handed over.
         let open = open.filter(|open| open.begin.bucket.start == newest && bucket == newest);
         let (kept, since_ms) = match open {
@@ -251,9 +253,9 @@ pub fn rest(directory: &Path, agent: AgentId, bytes_max: u64) -> Option<Rest> {
     (rest.at_ms > 0).then_some(rest)
 }
 
-impl Rest {
+impl RecoveredBucket {
     /// Returns the number of samples, and the Unix milliseconds of the last mark.
-    fn add(&mut self, open: Open) -> (u64, i64) {
+    fn add(&mut self, open: WorkerCheckpoint) -> (u64, i64) {
         self.bucket = self.bucket.max(Some(open.begin.bucket));
         self.histogram_points = open.begin.histogram_points;
         self.samples += open.mark.samples;
@@ -265,14 +267,14 @@ impl Rest {
 }
 
 /// The file of one worker.
-struct Open {
+struct WorkerCheckpoint {
     begin: Begin,
     mark: Mark,
     series: HashMap<(Kind, u32), (Identity, Facts, State)>,
 }
 
-impl Open {
-    fn read(path: &Path, agent: AgentId, bytes_max: u64) -> Option<Open> {
+impl WorkerCheckpoint {
+    fn read(path: &Path, agent: AgentId, bytes_max: u64) -> Option<WorkerCheckpoint> {
         if std::fs::metadata(path).ok()?.len() > bytes_max {
             tracing::warn!(
                 "{} is larger than `memory` allows and is not read",
@@ -289,7 +291,7 @@ impl Open {
         if begin.agent != agent.0 {
             return None;
         }
-        let mut open = Open {
+        let mut open = WorkerCheckpoint {
             begin,
             mark: Mark { samples: 0, at_ms: 0 },
             series: HashMap::new(),

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use weir_aggregate::Bucket;
 use weir_ingest::{Pieces, SavedBucket};
-use weir_output::delivery::{Saved, SavedQueue};
+use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::{AgentId, Bounds, Facts, Header, Record, StreamReader, Table};
 
 use crate::admin::status::Status;
 
 /// The cumulative state of an output, by its name.
-pub type SavedOutput = (String, Saved);
+pub type SavedOutput = (String, OutputState);
 
 /// The queued payloads of an output's endpoints, by its name.
 pub type SavedQueues = (String, Vec<SavedQueue>);
@@ -27,7 +27,7 @@ pub struct Content {
     pub table: Table,
     /// Or, for a process that takes over at once, the bucket of each worker.
     pub encoded: Encoded,
-    pub outputs: BTreeMap<String, Saved>,
+    pub outputs: BTreeMap<String, OutputState>,
     /// Payloads of outputs that are only in memory, by name.
     pub queues: BTreeMap<String, Vec<SavedQueue>>,
     /// Books, including those of earlier processes.
@@ -73,7 +73,7 @@ pub struct EncodedPiece {
 }
 
 impl Encoded {
-    /// Those that are wanted; none is left in the end.
+    /// The wanted sections; none is left in the end.
     fn take(&mut self, is_wanted: impl Fn(&EncodedPiece) -> bool) -> Pieces {
         let taken: Vec<EncodedPiece> = self.pieces.extract_if(.., |piece| is_wanted(piece)).collect();
         let bytes = taken.iter().map(|piece| piece.bytes as usize).sum();

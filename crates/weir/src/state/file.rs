@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crc32fast::Hasher;
 use serde::de::DeserializeOwned;
-use weir_output::delivery::{Saved, SavedQueue};
+use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::{Bounds, Record, Table};
 
 use super::content::{Content, Encoded, EncodedPiece, Meta, SavedOutput, SavedQueues};
@@ -30,15 +30,15 @@ const QUEUES: u8 = 5;
 /// 6 was one of a version that hand-overs do not speak any more.
 const PIECE: u8 = 7;
 
-/// What a piece begins with.
+/// The header of a piece.
 const WORKER_BYTES: usize = 2;
 
-/// Read at a time of what is not kept.
+/// Bytes per read of skipped data.
 const SKIP_BYTES: u64 = 64 << 10;
 
 /// Why state is unusable. `samples`: the samples in its open bucket, which are lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum StateError {
     #[error("it cannot be read: {0}")]
     Unreadable(String),
     #[error("it is not a state file of weir")]
@@ -61,13 +61,13 @@ pub enum Refusal {
     Future { seconds: i64, samples: u64 },
 }
 
-impl Refusal {
+impl StateError {
     /// Number of samples known to be lost.
     pub fn samples(&self) -> u64 {
         match self {
-            Refusal::Foreign { samples }
-            | Refusal::Stale { samples, .. }
-            | Refusal::Future { samples, .. } => *samples,
+            StateError::Foreign { samples }
+            | StateError::Stale { samples, .. }
+            | StateError::Future { samples, .. } => *samples,
             _ => 0,
         }
     }
@@ -124,7 +124,7 @@ impl<W: Write> StateWriter<W> {
         self.put(piece)
     }
 
-    pub fn output(&mut self, name: &str, saved: &Saved) -> io::Result<()> {
+    pub fn output(&mut self, name: &str, saved: &OutputState) -> io::Result<()> {
         self.section(OUTPUT, &postcard_of(&(name, saved))?)
     }
 
@@ -155,7 +155,7 @@ fn postcard_of(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
 }
 
 /// `None`: the file is missing.
-pub fn read(path: &Path, bytes_max: u64) -> Result<Option<Content>, Refusal> {
+pub fn read(path: &Path, bytes_max: u64) -> Result<Option<Content>, StateError> {
     match File::open(path) {
         Ok(file) => read_from(file, bytes_max).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -164,10 +164,10 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<Option<Content>, Refusal> {
 }
 
 /// Pieces of buckets stay in the file.
-pub fn read_from(file: File, bytes_max: u64) -> Result<Content, Refusal> {
+pub fn read_from(file: File, bytes_max: u64) -> Result<Content, StateError> {
     let bytes = file.metadata().map_err(unreadable)?.len();
     if bytes > bytes_max {
-        return Err(Refusal::TooLarge { bytes, bytes_max });
+        return Err(StateError::TooLarge { bytes, bytes_max });
     }
     let file = Arc::new(file);
     let mut content = parse(BufReader::new((&*file).take(bytes_max)))?;
@@ -175,14 +175,14 @@ pub fn read_from(file: File, bytes_max: u64) -> Result<Content, Refusal> {
     Ok(content)
 }
 
-fn unreadable(error: io::Error) -> Refusal {
+fn unreadable(error: io::Error) -> StateError {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => Refusal::Truncated,
-        _ => Refusal::Unreadable(error.to_string()),
+        io::ErrorKind::UnexpectedEof => StateError::Truncated,
+        _ => StateError::Unreadable(error.to_string()),
     }
 }
 
-pub fn parse(from: impl Read) -> Result<Content, Refusal> {
+pub fn parse(from: impl Read) -> Result<Content, StateError> {
     let mut sections = Sections {
         from,
         checksum: Hasher::new(),
@@ -205,7 +205,7 @@ pub fn parse(from: impl Read) -> Result<Content, Refusal> {
             META => meta = Some(json(&sections.body(bytes)?, "its header")?),
             RECORD => {
                 let record = Record::decode(&sections.body(bytes)?);
-                content.add_record(&record.map_err(|error| Refusal::Invalid(error.to_string()))?);
+                content.add_record(&record.map_err(|error| StateError::Invalid(error.to_string()))?);
             }
             OUTPUT => {
                 let output = postcard::from_bytes::<SavedOutput>(&sections.body(bytes)?);
@@ -235,23 +235,23 @@ struct Sections<R> {
 }
 
 impl<R: Read> Sections<R> {
-    fn begin(&mut self) -> Result<(), Refusal> {
+    fn begin(&mut self) -> Result<(), StateError> {
         let found = self.up_to(MARK.len() as u64)?;
         if found != MARK {
             return Err(match MARK.starts_with(&found) {
-                true => Refusal::Truncated,
-                false => Refusal::NotState,
+                true => StateError::Truncated,
+                false => StateError::NotState,
             });
         }
         let [version] = self.array()?;
         match (OLDEST_VERSION..=VERSION).contains(&version) {
             true => Ok(()),
-            false => Err(Refusal::Version { found: version }),
+            false => Err(StateError::Version { found: version }),
         }
     }
 
     /// As many bytes as there are, up to a number.
-    fn up_to(&mut self, bytes: u64) -> Result<Vec<u8>, Refusal> {
+    fn up_to(&mut self, bytes: u64) -> Result<Vec<u8>, StateError> {
         let mut found = Vec::new();
         let mut from = (&mut self.from).take(bytes);
         from.read_to_end(&mut found).map_err(unreadable)?;
@@ -260,7 +260,7 @@ impl<R: Read> Sections<R> {
         Ok(found)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refusal> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], StateError> {
         let mut bytes = [0; N];
         self.from.read_exact(&mut bytes).map_err(unreadable)?;
         self.checksum.update(&bytes);
@@ -268,21 +268,21 @@ impl<R: Read> Sections<R> {
         Ok(bytes)
     }
 
-    /// What the next section holds, and its length.
-    fn head(&mut self) -> Result<(u8, u64), Refusal> {
+    /// Kind and length of the next section.
+    fn head(&mut self) -> Result<(u8, u64), StateError> {
         let [tag] = self.array()?;
         Ok((tag, u64::from_le_bytes(self.array()?)))
     }
 
-    fn body(&mut self, bytes: u64) -> Result<Vec<u8>, Refusal> {
+    fn body(&mut self, bytes: u64) -> Result<Vec<u8>, StateError> {
         let body = self.up_to(bytes)?;
         match body.len() as u64 == bytes {
             true => Ok(body),
-            false => Err(Refusal::Truncated),
+            false => Err(StateError::Truncated),
         }
     }
 
-    fn skip(&mut self, bytes: u64) -> Result<(), Refusal> {
+    fn skip(&mut self, bytes: u64) -> Result<(), StateError> {
         let mut left = bytes;
         while left > 0 {
             left -= self.body(left.min(SKIP_BYTES))?.len() as u64;
@@ -290,34 +290,36 @@ impl<R: Read> Sections<R> {
         Ok(())
     }
 
-    /// Where it is, for later.
-    fn piece(&mut self, bytes: u64) -> Result<EncodedPiece, Refusal> {
+    /// Its position, for later.
+    fn piece(&mut self, bytes: u64) -> Result<EncodedPiece, StateError> {
         let worker = u16::from_le_bytes(self.array()?);
-        let bytes = bytes.checked_sub(WORKER_BYTES as u64).ok_or(Refusal::Truncated)?;
+        let bytes = bytes
+            .checked_sub(WORKER_BYTES as u64)
+            .ok_or(StateError::Truncated)?;
         let at = self.at;
         self.skip(bytes)?;
         Ok(EncodedPiece { worker, at, bytes })
     }
 
-    fn end(&mut self) -> Result<(), Refusal> {
+    fn end(&mut self) -> Result<(), StateError> {
         let found = self.checksum.clone().finalize();
         let expected = u32::from_le_bytes(self.array()?);
         if !self.up_to(1)?.is_empty() {
-            return Err(Refusal::Truncated);
+            return Err(StateError::Truncated);
         }
         match found == expected {
             true => Ok(()),
-            false => Err(Refusal::Damaged),
+            false => Err(StateError::Damaged),
         }
     }
 }
 
-fn json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, Refusal> {
+fn json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, StateError> {
     serde_json::from_slice(bytes).map_err(|_| invalid(what))
 }
 
-fn invalid(what: &str) -> Refusal {
-    Refusal::Invalid(format!("{what} cannot be read"))
+fn invalid(what: &str) -> StateError {
+    StateError::Invalid(format!("{what} cannot be read"))
 }
 
 #[cfg(test)]

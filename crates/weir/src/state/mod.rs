@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use weir_output::delivery::Saved;
+use weir_output::delivery::OutputState;
 use weir_state::AgentId;
 
 use crate::admin::status::Status;
@@ -24,12 +24,12 @@ mod content;
 mod file;
 
 pub use content::{Content, Encoded, Meta, merged, newest};
-pub use file::{Refusal, StateWriter, VERSION, read_from};
+pub use file::{StateError, StateWriter, VERSION, read_from};
 
-pub use agent::{Agent, random};
+pub use agent::{StoredAgent, random};
 
 /// Takes what one output has summed up, with its name.
-pub type PutSums<'a> = &'a mut dyn FnMut(&str, &Saved) -> io::Result<()>;
+pub type PutSums<'a> = &'a mut dyn FnMut(&str, &OutputState) -> io::Result<()>;
 
 /// The names of files in the directory.
 const LOCK: &str = "lock";
@@ -46,7 +46,7 @@ const FILE_MODE: u32 = 0o600;
 /// The state directory of this process.
 pub struct StateDir {
     path: PathBuf,
-    agent: Agent,
+    agent: StoredAgent,
     lock: File,
 }
 
@@ -60,36 +60,36 @@ pub struct LastBooks {
 }
 
 /// The state of the previous process.
-pub enum Left {
+pub enum PreviousState {
     /// No state: there was none, or the process was killed.
     Nothing,
     State(Box<Content>),
     /// Unusable state that was set aside.
-    SetAside(Refusal),
+    SetAside(StateError),
 }
 
 impl StateDir {
     /// Creates the directory if missing, and locks it for this process.
     pub fn open(path: &Path) -> Result<StateDir, Failure> {
-        let fault = |what: &str, error: &dyn std::fmt::Display| {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
             Failure::runtime(format!("state_path: {}: {what}: {error}", path.display()))
         };
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(DIRECTORY_MODE)
             .create(path)
-            .map_err(|error| fault("the directory cannot be made", &error))?;
+            .map_err(|error| failed("the directory cannot be made", &error))?;
         let lock = private()
             .create(true)
             .open(path.join(LOCK))
-            .map_err(|error| fault("its files cannot be written", &error))?;
+            .map_err(|error| failed("its files cannot be written", &error))?;
         if let Err(error) = lock.try_lock() {
             return Err(match error {
                 std::fs::TryLockError::WouldBlock => Failure::runtime(format!(
                     "state_path: {}: another weir uses it; each needs its own directory, and --take-over replaces the running one",
                     path.display()
                 )),
-                std::fs::TryLockError::Error(error) => fault("it cannot be locked", &error),
+                std::fs::TryLockError::Error(error) => failed("it cannot be locked", &error),
             });
         }
         let agent = Self::next_agent(path)?;
@@ -101,8 +101,8 @@ impl StateDir {
     }
 
     /// The agent of the directory at its next start.
-    pub fn next_agent(path: &Path) -> Result<Agent, Failure> {
-        Agent::of(path).map_err(|error| {
+    pub fn next_agent(path: &Path) -> Result<StoredAgent, Failure> {
+        StoredAgent::of(path).map_err(|error| {
             let path = path.display();
             Failure::runtime(format!(
                 "state_path: {path}: its files cannot be written: {error}"
@@ -111,7 +111,7 @@ impl StateDir {
     }
 
     /// Continues in the directory of a process that has handed over its lock.
-    pub fn taken_over(path: &Path, agent: Agent, lock: File) -> StateDir {
+    pub fn taken_over(path: &Path, agent: StoredAgent, lock: File) -> StateDir {
         StateDir {
             path: path.to_owned(),
             agent,
@@ -138,15 +138,15 @@ impl StateDir {
 
     /// The state of the previous process, which stays until [`StateDir::taken`]. `oldest`: Unix milliseconds before which it is too old;
     /// `bytes_max`: maximum size of the file.
-    pub fn left(&self, oldest: i64, now: i64, bytes_max: u64) -> Left {
+    pub fn left(&self, oldest: i64, now: i64, bytes_max: u64) -> PreviousState {
         let path = self.path.join(STATE);
         let content = match file::read(&path, bytes_max) {
-            Ok(None) => return Left::Nothing,
+            Ok(None) => return PreviousState::Nothing,
             Ok(Some(content)) => content,
             Err(refusal) => return self.set_aside(refusal),
         };
         match refusal(&content.meta, self.agent.id, oldest, now) {
-            None => Left::State(Box::new(content)),
+            None => PreviousState::State(Box::new(content)),
             Some(refusal) => self.set_aside(refusal),
         }
     }
@@ -200,7 +200,7 @@ impl StateDir {
     }
 
     /// The cumulative state of a killed process's outputs.
-    pub fn sums(&self, bytes_max: u64) -> BTreeMap<String, Saved> {
+    pub fn sums(&self, bytes_max: u64) -> BTreeMap<String, OutputState> {
         match file::read(&self.path.join(SUMS), bytes_max) {
             Ok(Some(content)) if content.meta.agent == self.agent.id.0 => content.outputs,
             Ok(_) => BTreeMap::new(),
@@ -218,7 +218,7 @@ impl StateDir {
     }
 
     /// Renames the file, replacing an earlier one.
-    fn set_aside(&self, refusal: Refusal) -> Left {
+    fn set_aside(&self, refusal: StateError) -> PreviousState {
         let (from, to) = (self.path.join(STATE), self.path.join(SET_ASIDE));
         match std::fs::rename(&from, &to) {
             Ok(()) => {
@@ -232,7 +232,7 @@ impl StateDir {
                 );
             }
         }
-        Left::SetAside(refusal)
+        PreviousState::SetAside(refusal)
     }
 
     /// Removes the state, because this process has continued it.
@@ -249,19 +249,19 @@ impl StateDir {
     }
 }
 
-pub fn refusal(meta: &Meta, agent: AgentId, oldest: i64, now: i64) -> Option<Refusal> {
+pub fn refusal(meta: &Meta, agent: AgentId, oldest: i64, now: i64) -> Option<StateError> {
     let samples = meta.samples;
     if meta.agent != agent.0 {
-        return Some(Refusal::Foreign { samples });
+        return Some(StateError::Foreign { samples });
     }
     if meta.saved_at_ms < oldest {
         let seconds = (now - meta.saved_at_ms) / 1000;
-        return Some(Refusal::Stale { seconds, samples });
+        return Some(StateError::Stale { seconds, samples });
     }
     // A clock that was corrected may have been slightly ahead.
     (meta.saved_at_ms > now + FUTURE_MS_MAX).then(|| {
         let seconds = (meta.saved_at_ms - now) / 1000;
-        Refusal::Future { seconds, samples }
+        StateError::Future { seconds, samples }
     })
 }
 
@@ -321,7 +321,7 @@ impl Leaving {
     }
 }
 
-/// All of it but pieces and what waits for outputs.
+/// All of it but pieces and queued payloads.
 pub fn write(content: &Content, to: impl Write) -> io::Result<u64> {
     let mut writer = StateWriter::new(to)?;
     writer.meta(&content.meta)?;

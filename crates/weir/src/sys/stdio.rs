@@ -26,7 +26,7 @@ pub fn break_closed_output() -> io::Result<()> {
         return Ok(());
     }
     let (_, writer) = io::pipe()?;
-    // SAFETY: both numbers are of open descriptors, and nothing owns what was at the second: the standard library refers to it by number.
+    // SAFETY: both numbers are of open descriptors, and nothing owns the second's old file: the standard library refers to it by number.
     match unsafe { libc::dup2(writer.as_raw_fd(), libc::STDOUT_FILENO) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -10,7 +10,7 @@ use libc::{Elf64_Ehdr, Elf64_Phdr, PT_GNU_EH_FRAME, PT_LOAD};
 
 /// `struct dl_find_object` of glibc on x86-64. The unwinder reads only `tables`.
 #[repr(C)]
-pub struct Found {
+pub struct DlFindObject {
     flags: u64,
     start: *const c_void,
     end: *const c_void,
@@ -22,14 +22,14 @@ pub struct Found {
 unsafe extern "C" {
     /// The program header in memory; the linker gives it this name.
     static __ehdr_start: Elf64_Ehdr;
-    fn __real__dl_find_object(address: *const c_void, found: *mut Found) -> c_int;
+    fn __real__dl_find_object(address: *const c_void, found: *mut DlFindObject) -> c_int;
 }
 
 /// Answers for the program's own code. The C library knows the rest, the vDSO, in time.
 ///
 /// # Safety As for `_dl_find_object`: `found` points to space for one.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __wrap__dl_find_object(address: *const c_void, found: *mut Found) -> c_int {
+unsafe extern "C" fn __wrap__dl_find_object(address: *const c_void, found: *mut DlFindObject) -> c_int {
     let program = program();
     if (program.start..program.end).contains(&address) {
         // SAFETY: the caller's promise.
@@ -40,7 +40,7 @@ unsafe extern "C" fn __wrap__dl_find_object(address: *const c_void, found: *mut 
     unsafe { __real__dl_find_object(address, found) }
 }
 
-fn program() -> Found {
+fn program() -> DlFindObject {
     let head = &raw const __ehdr_start;
     // SAFETY: the linker wrote head and segments for the kernel, which has mapped both; they are never written.
     let segments = unsafe {
@@ -60,7 +60,7 @@ fn program() -> Found {
         head.wrapping_byte_add((address - first) as usize)
             .cast::<c_void>()
     };
-    Found {
+    DlFindObject {
         flags: 0,
         start: head.cast(),
         end: at(end),

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use weir_ingest::{TapBlock, TappedPacket};
 
-use super::message::{Wanted, lines};
-use super::{Heard, Next, Tapped, Taps, clock_offset};
+use super::message::{MessageFilter, lines};
+use super::{Next, TapListener, Tapped, Taps, clock_offset};
 use crate::capture_file::{
-    Captured, Entity, EntityId, State, credentials, header, write_packet, write_state,
+    CaptureState, Captured, Entity, EntityId, credentials, header, write_packet, write_state,
 };
 use crate::streams::Permit;
 
@@ -33,7 +33,7 @@ const LINGER: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureRequest {
     /// Only packets with a matching message.
-    pub wanted: Wanted,
+    pub wanted: MessageFilter,
     pub duration: Duration,
     /// Size limit.
     pub bytes_max: u64,
@@ -55,7 +55,7 @@ pub fn start(
         pieces,
         out: header().to_vec(),
         bytes: 0,
-        state: State::default(),
+        state: CaptureState::default(),
         _only: only,
     };
     std::thread::Builder::new()
@@ -72,7 +72,7 @@ struct Capture {
     out: Vec<u8>,
     /// Bytes sent.
     bytes: u64,
-    state: State,
+    state: CaptureState,
     _only: OwnedSemaphorePermit,
 }
 
@@ -82,7 +82,7 @@ impl Capture {
             return;
         }
         let end = Instant::now() + self.request.duration;
-        // The header tells the reader that the capture has begun.
+        // The header shows the reader that the capture has begun.
         while self.hand_on() {
             let now = Instant::now();
             if now >= end {
@@ -121,14 +121,14 @@ impl Capture {
         let offset = clock_offset();
         let taps = self.tapped.taps.clone();
         for (packet, bytes) in block.iter() {
-            let Some(heard) = taps.listeners.get(usize::from(packet.listener)) else {
+            let Some(listener) = taps.listeners.get(usize::from(packet.listener)) else {
                 continue;
             };
-            if !self.wants(packet, bytes, heard) {
+            if !self.wants(packet, bytes, listener) {
                 continue;
             }
             self.state.packets += 1;
-            let captured = captured(packet, bytes, heard, offset);
+            let captured = captured(packet, bytes, listener, offset);
             if self.state.processes.len() < SENDERS_MAX && captured.pid > 0 {
                 self.state.processes.entry(captured.pid).or_default();
             }
@@ -139,10 +139,10 @@ impl Capture {
         }
     }
 
-    fn wants(&self, packet: &TappedPacket, bytes: &[u8], heard: &Heard) -> bool {
+    fn wants(&self, packet: &TappedPacket, bytes: &[u8], listener: &TapListener) -> bool {
         let wanted = &self.request.wanted;
         wanted.everything()
-            || lines(bytes, packet.truncated, &heard.reading.parse).any(|line| wanted.wants(&line))
+            || lines(bytes, packet.truncated, &listener.reading.parse).any(|line| wanted.wants(&line))
     }
 
     /// Records the containers of processes, as far as they are known.
@@ -167,7 +167,7 @@ impl Capture {
     }
 }
 
-fn captured(packet: &TappedPacket, bytes: &[u8], heard: &Heard, offset: i128) -> Captured {
+fn captured(packet: &TappedPacket, bytes: &[u8], listener: &TapListener, offset: i128) -> Captured {
     let ancillary = packet
         .sender
         .map(|sender| credentials(sender.pid, sender.uid, sender.gid))
@@ -179,7 +179,7 @@ fn captured(packet: &TappedPacket, bytes: &[u8], heard: &Heard, offset: i128) ->
         pid: packet.sender.map_or(0, |sender| sender.pid),
         ancillary_size: ancillary.len() as i32,
         ancillary,
-        listener: heard.address.clone(),
+        listener: listener.address.clone(),
         source: packet.source.map(|source| source.to_string()).unwrap_or_default(),
     }
 }

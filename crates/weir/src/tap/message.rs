@@ -12,9 +12,9 @@ const SHOWN_BYTES: usize = 4096;
 /// Bytes shown on either side of the error in a longer message.
 const AROUND_BYTES: usize = 1024;
 
-/// A message, for people.
+/// A message, for users.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct TailMessage {
     /// Unix seconds of its receipt.
     pub time: f64,
     pub listener: String,
@@ -28,7 +28,7 @@ pub struct Seen {
     pub line: String,
     /// Its length.
     pub bytes: usize,
-    pub verdict: Verdict,
+    pub verdict: MessageOutcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The invalid bytes of a rejected message.
@@ -38,7 +38,7 @@ pub struct Seen {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum MessageOutcome {
     #[default]
     Accepted,
     /// Not a valid message.
@@ -51,14 +51,14 @@ pub enum Verdict {
     Limited,
 }
 
-impl Verdict {
+impl MessageOutcome {
     pub fn as_str(self) -> &'static str {
         match self {
-            Verdict::Accepted => "accepted",
-            Verdict::Rejected => "rejected",
-            Verdict::Dropped => "dropped",
-            Verdict::Refused => "refused",
-            Verdict::Limited => "limited",
+            MessageOutcome::Accepted => "accepted",
+            MessageOutcome::Rejected => "rejected",
+            MessageOutcome::Dropped => "dropped",
+            MessageOutcome::Refused => "refused",
+            MessageOutcome::Limited => "limited",
         }
     }
 }
@@ -115,7 +115,7 @@ pub fn shown(line: &[u8]) -> String {
 }
 
 /// A line of a packet, parsed as by its worker.
-pub struct Read<'a> {
+pub struct ParsedLine<'a> {
     pub bytes: &'a [u8],
     pub parsed: Result<Message<'a>, Rejection>,
 }
@@ -133,7 +133,7 @@ pub fn lines<'a>(
     packet: &'a [u8],
     truncated: bool,
     options: &'a ParseOptions,
-) -> impl Iterator<Item = Read<'a>> {
+) -> impl Iterator<Item = ParsedLine<'a>> {
     Lines::new(packet).map(move |line| {
         let parsed = if !line.terminated && truncated {
             Err(Rejection::Truncated)
@@ -142,14 +142,14 @@ pub fn lines<'a>(
         } else {
             parse_line(line.bytes, options).map_err(Rejection::Class)
         };
-        Read {
+        ParsedLine {
             bytes: line.bytes,
             parsed,
         }
     })
 }
 
-impl Read<'_> {
+impl ParsedLine<'_> {
     /// The reason for the rejection, and the invalid bytes.
     pub fn bad(&self, options: &ParseOptions) -> Option<(&'static str, BadBytes)> {
         let (reason, range) = match self.parsed.as_ref().err()? {
@@ -165,7 +165,7 @@ impl Read<'_> {
 
 /// A filter for messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct MessageFilter {
     /// Matches the name; everything if empty.
     pub pattern: String,
     /// Required tags, with any value if only a key is given.
@@ -173,16 +173,16 @@ pub struct Wanted {
     pub rejected_only: bool,
 }
 
-impl Wanted {
+impl MessageFilter {
     pub fn everything(&self) -> bool {
-        *self == Wanted::default()
+        *self == MessageFilter::default()
     }
 
-    pub fn wants(&self, line: &Read<'_>) -> bool {
+    pub fn wants(&self, line: &ParsedLine<'_>) -> bool {
         (!self.rejected_only || line.parsed.is_err()) && self.fits_name(line) && self.fits_tags(line)
     }
 
-    fn fits_name(&self, line: &Read<'_>) -> bool {
+    fn fits_name(&self, line: &ParsedLine<'_>) -> bool {
         let fits = |name: &str| weir_history::matches(&self.pattern, name);
         if self.pattern.is_empty() {
             return true;
@@ -200,7 +200,7 @@ impl Wanted {
         }
     }
 
-    fn fits_tags(&self, line: &Read<'_>) -> bool {
+    fn fits_tags(&self, line: &ParsedLine<'_>) -> bool {
         if self.tags.is_empty() {
             return true;
         }
@@ -253,18 +253,18 @@ mod tests {
         eol_required: false,
     };
 
-    fn wanted(pattern: &str, tags: &[(&str, Option<&str>)]) -> Wanted {
+    fn wanted(pattern: &str, tags: &[(&str, Option<&str>)]) -> MessageFilter {
         let tags = tags
             .iter()
             .map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)));
-        Wanted {
+        MessageFilter {
             pattern: pattern.to_owned(),
             tags: tags.collect(),
             rejected_only: false,
         }
     }
 
-    fn fits(wanted: &Wanted, line: &str) -> bool {
+    fn fits(wanted: &MessageFilter, line: &str) -> bool {
         lines(line.as_bytes(), false, &OPTIONS).all(|line| wanted.wants(&line))
     }
 

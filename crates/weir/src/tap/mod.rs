@@ -31,10 +31,10 @@ const BLOCKS_IN_ROOM: u64 = 8;
 /// Larger blocks would only arrive later.
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
 
-/// How long workers may take to start copying.
+/// Time limit for workers to start copying.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the end of the agent waits for streams.
+/// Time that the agent's end waits for streams.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// Tails share one half of the memory for copies, as if there were this many; a capture has the other half.
@@ -46,12 +46,17 @@ pub trait Knowledge: Send + Sync {
     fn sender(&self, pid: i32) -> OriginExplanation;
 
     /// The reason if a rule drops this message of this sender.
-    fn dropped(&self, message: &Message<'_>, sender: &OriginExplanation, heard: &Heard) -> Option<String>;
+    fn dropped(
+        &self,
+        message: &Message<'_>,
+        sender: &OriginExplanation,
+        listener: &TapListener,
+    ) -> Option<String>;
 }
 
 /// A listener, as readers of its packets need it.
 #[derive(Clone, Debug)]
-pub struct Heard {
+pub struct TapListener {
     pub address: String,
     pub reading: ListenerSettings,
 }
@@ -59,7 +64,7 @@ pub struct Heard {
 /// Opens streams.
 pub struct Taps {
     pub workers: Vec<CommandSender>,
-    pub listeners: Vec<Heard>,
+    pub listeners: Vec<TapListener>,
     pub knowledge: Box<dyn Knowledge>,
     /// Bytes of copies of all streams.
     pub room: u64,
@@ -140,14 +145,18 @@ struct Room {
 }
 
 impl Room {
-    fn push(self: &Arc<Self>, sender: &SyncSender<Kept>, block: TapBlock) -> Result<(), Option<TapBlock>> {
+    fn push(
+        self: &Arc<Self>,
+        sender: &SyncSender<HeldBlock>,
+        block: TapBlock,
+    ) -> Result<(), Option<TapBlock>> {
         let bytes = block.heap_bytes() as u64;
         if bytes > 0 && self.held.load(Ordering::Relaxed) + bytes > self.max {
             return Err(Some(block));
         }
         self.held.fetch_add(bytes, Ordering::Relaxed);
         self.of_all.fetch_add(bytes, Ordering::Relaxed);
-        let kept = Kept {
+        let kept = HeldBlock {
             block,
             bytes,
             room: self.clone(),
@@ -162,7 +171,7 @@ impl Room {
 /// Losses of one worker, counted as soon as they are known. A later block reports them again.
 struct Losses {
     of_all: Arc<AtomicU64>,
-    /// How many of the losses that the next block will report are counted already.
+    /// Number of losses of the next block's report that are counted already.
     counted: u64,
 }
 
@@ -176,11 +185,11 @@ impl Losses {
         block: TapBlock,
         push: impl FnOnce(TapBlock) -> Result<(), Option<TapBlock>>,
     ) -> Result<(), Option<TapBlock>> {
-        let told = block.lost;
+        let lost = block.lost;
         let pushed = push(block);
         let lost = match &pushed {
-            Err(Some(block)) => told + block.packets.len() as u64,
-            _ => told,
+            Err(Some(block)) => lost + block.packets.len() as u64,
+            _ => lost,
         };
         self.of_all.fetch_add(lost - self.counted, Ordering::Relaxed);
         self.counted = if pushed.is_ok() { 0 } else { lost };
@@ -189,13 +198,13 @@ impl Losses {
 }
 
 /// A block that occupies room until it is dropped.
-struct Kept {
+struct HeldBlock {
     block: TapBlock,
     bytes: u64,
     room: Arc<Room>,
 }
 
-impl Drop for Kept {
+impl Drop for HeldBlock {
     fn drop(&mut self) {
         self.room.held.fetch_sub(self.bytes, Ordering::Relaxed);
         self.room.of_all.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -205,7 +214,7 @@ impl Drop for Kept {
 /// The copies for one stream.
 struct Tapped {
     taps: Arc<Taps>,
-    blocks: Receiver<Kept>,
+    blocks: Receiver<HeldBlock>,
     _permit: Permit,
 }
 
@@ -248,7 +257,7 @@ impl Drop for Tapped {
 }
 
 enum Next {
-    Block(Kept),
+    Block(HeldBlock),
     Time,
     /// The workers have ended.
     Ended,

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use weir_ingest::{TapBlock, TappedPacket};
 use weir_origin::OriginExplanation;
 
-use super::message::{Read, Seen, Verdict, Wanted, lines, refusal, shown};
+use super::message::{MessageFilter, MessageOutcome, ParsedLine, TailMessage, lines, refusal, shown};
 use super::{Next, TAILS, Tapped, Taps, clock_offset};
 use crate::admin::counters::TapCounter;
 use crate::streams::Permit;
@@ -26,13 +26,13 @@ const EVENTS_MAX: usize = 64;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How many senders are remembered, and for how long.
+/// Number of remembered senders, and the time each is remembered.
 const SENDERS_MAX: usize = 1024;
 const SENDER_SECONDS: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TailRequest {
-    pub wanted: Wanted,
+    pub wanted: MessageFilter,
     /// Messages a second.
     pub rate: u64,
 }
@@ -152,11 +152,11 @@ impl Tail {
         self.now.messages += block.messages;
         let taps = self.tapped.taps.clone();
         for (packet, bytes) in block.iter() {
-            let Some(heard) = taps.listeners.get(usize::from(packet.listener)) else {
+            let Some(listener) = taps.listeners.get(usize::from(packet.listener)) else {
                 continue;
             };
             let time = (i128::from(packet.received) + offset) as f64 / 1e9;
-            let mut messages = lines(bytes, packet.truncated, &heard.reading.parse).peekable();
+            let mut messages = lines(bytes, packet.truncated, &listener.reading.parse).peekable();
             let mut first = true;
             while let Some(line) = messages.next() {
                 let alone = std::mem::replace(&mut first, false) && messages.peek().is_none();
@@ -188,12 +188,18 @@ impl Tail {
         self.random % end
     }
 
-    fn seen(&mut self, taps: &Taps, packet: &TappedPacket, line: &Read<'_>, alone: bool) -> Seen {
-        let heard = &taps.listeners[usize::from(packet.listener)];
+    fn seen(
+        &mut self,
+        taps: &Taps,
+        packet: &TappedPacket,
+        line: &ParsedLine<'_>,
+        alone: bool,
+    ) -> TailMessage {
+        let listener = &taps.listeners[usize::from(packet.listener)];
         let pid = packet.sender.map(|sender| sender.pid).filter(|pid| *pid > 0);
         let sender = pid.map(|pid| self.sender(taps, pid)).unwrap_or_default();
-        let mut seen = Seen {
-            listener: heard.address.clone(),
+        let mut seen = TailMessage {
+            listener: listener.address.clone(),
             pid,
             address: packet.source.map(|source| {
                 std::net::SocketAddr::new(source.ip().to_canonical(), source.port()).to_string()
@@ -201,21 +207,21 @@ impl Tail {
             container: sender.container.clone(),
             line: shown(line.bytes),
             bytes: line.bytes.len(),
-            ..Seen::default()
+            ..TailMessage::default()
         };
         let because = |reason: &str| Some(reason.to_owned());
         if let Some(reason) = refusal(&packet.fate) {
-            (seen.verdict, seen.reason) = (Verdict::Refused, because(reason));
-        } else if let Some((reason, bad)) = line.bad(&heard.reading.parse) {
-            (seen.verdict, seen.reason) = (Verdict::Rejected, because(reason));
+            (seen.verdict, seen.reason) = (MessageOutcome::Refused, because(reason));
+        } else if let Some((reason, bad)) = line.bad(&listener.reading.parse) {
+            (seen.verdict, seen.reason) = (MessageOutcome::Rejected, because(reason));
             seen.bad = Some(bad);
         } else if let Ok(message) = &line.parsed
-            && let Some(rule) = taps.knowledge.dropped(message, &sender, heard)
+            && let Some(rule) = taps.knowledge.dropped(message, &sender, listener)
         {
-            (seen.verdict, seen.reason) = (Verdict::Dropped, Some(rule));
+            (seen.verdict, seen.reason) = (MessageOutcome::Dropped, Some(rule));
         } else if alone && packet.fate.limited > 0 {
             // With several messages in a packet, the affected one is unknown.
-            (seen.verdict, seen.reason) = (Verdict::Limited, because("context_limit"));
+            (seen.verdict, seen.reason) = (MessageOutcome::Limited, because("context_limit"));
         }
         seen
     }

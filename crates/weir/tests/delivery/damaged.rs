@@ -54,7 +54,7 @@ fn one_record_is_lost_and_named() {
         let is_there = books.produced == SERIES && books.to_write == 0;
         is_there.then_some(()).ok_or(format!("{books:?}"))
     });
-    // What the disk holds is no loss.
+    // Payloads on disk are not lost.
     first.finish();
 
     // One bit of the length of the twelfth.

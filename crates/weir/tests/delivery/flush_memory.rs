@@ -1,4 +1,4 @@
-//! What a flush adds to the memory of the real agent: little, as batches and payloads are made and gone piece by piece.
+//! Memory that a flush adds to the real agent: little, because batches and payloads are created and freed piece by piece.
 //!
 //! `WEIR_TEST_CONTEXTS=1000000 cargo test --release -p weir --test delivery flush_memory -- --nocapture` measures a million contexts.
 

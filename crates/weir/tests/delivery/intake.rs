@@ -1,4 +1,4 @@
-//! A double of a Datadog intake for tests with the real agent: remembers series, answers as it is told to.
+//! A double of a Datadog intake for tests with the real agent: remembers series, gives scripted answers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

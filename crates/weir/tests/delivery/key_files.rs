@@ -43,7 +43,7 @@ fn a_key_that_is_replaced_in_its_file_is_picked_up() {
     let mut setup = Setup::start(&datadog("intake", &setting, &intake.url, &more));
     setup.agent.send("first:1|c");
     arrived_with(&intake, &format!("dd-api-key: {OLD}"));
-    // What is in the configuration by now is not for now.
+    // The current file is not meant for this reload.
     setup.rewrite("  nonsense: {}\n");
     intake.answer_with(503);
     setup.agent.send("second:1|c");
@@ -151,7 +151,7 @@ fn check(arguments: &[&str], environment: &[(&str, &str)]) -> (bool, String) {
 }
 
 #[test]
-fn a_key_file_switches_the_output_on_and_faults_name_the_file() {
+fn a_key_file_switches_the_output_on_and_errors_name_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let key = directory.path().join("key");
     let path = key.to_str().unwrap();

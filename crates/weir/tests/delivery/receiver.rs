@@ -1,4 +1,4 @@
-//! An HTTP receiver that remembers what it took, and from whom, and can be told to fail.
+//! An HTTP receiver that records requests and their senders, and can fail on request.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -106,7 +106,7 @@ impl Receiver {
         found
     }
 
-    /// What all points of a counter come to, with buckets of a second.
+    /// Sum of all points of a counter, with buckets of a second.
     pub fn sum(&self, metric: &str) -> f64 {
         self.points(metric).iter().map(|(_, value)| value).sum()
     }

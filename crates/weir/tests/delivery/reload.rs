@@ -76,7 +76,7 @@ impl Setup {
         });
     }
 
-    /// What a counter of the scrape stands at.
+    /// Value of a counter in the scrape.
     fn scraped(&self, name: &str) -> Option<f64> {
         let (_, body) = get(&self.agent.admin, "/metrics", "text/plain").unwrap();
         let text = String::from_utf8(body).unwrap();
@@ -288,7 +288,7 @@ fn an_output_that_cannot_start_leaves_everything_as_it_was() {
     setup.agent.send("goes.on:1|c");
     until_sum(&intake, "goes.on", 1.0);
     assert!(new.taken().is_empty());
-    // How often, when and why a reload failed, for people and for monitors.
+    // Number, time and reason of failed reloads, for users and for monitors.
     let status = setup.agent.status();
     let reload = &status["reload"];
     assert_eq!(

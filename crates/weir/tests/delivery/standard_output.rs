@@ -72,7 +72,7 @@ fn a_reader_that_stands_still_holds_up_nothing_else() {
         file["healthy"] == true && file["points"]["dropped"] == serde_json::json!({}),
         "{file}"
     );
-    // And it does not hold up the end, with books that balance and an exit code that tells of the loss.
+    // And it does not delay the end. The books balance, and the exit code reports the loss.
     let log = agent.finish_with_a_loss();
     assert!(log.contains("points of stdout"), "{log}");
 }

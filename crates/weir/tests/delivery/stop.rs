@@ -1,5 +1,5 @@
 //! A stop is bounded in time whatever the receivers do: with nobody at their addresses, or with somebody who takes a connection
-//! and never says a word, the agent ends after its grace period, in order, with books that balance and an exit code that tells of
+//! and never says a word, the agent ends after its grace period, in order, with books that balance and an exit code that reports
 //! what was lost. What a disk queue holds is not waited for.
 
 use std::net::{TcpListener, UdpSocket};

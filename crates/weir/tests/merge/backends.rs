@@ -20,7 +20,7 @@ fn outputs(intake: &Intake, delivery: &str) -> String {
     )
 }
 
-/// What a backend has that replaces points of equal times: value and number of each.
+/// Points of a backend that replaces equal times: value and number of each.
 fn points(intake: &Intake) -> BTreeMap<i64, (f64, usize)> {
     let mut points: BTreeMap<i64, (f64, usize)> = BTreeMap::new();
     for body in intake.series.lock().unwrap().iter() {

@@ -4,7 +4,7 @@ use crate::fleet::*;
 use crate::process::{Merge, config, series};
 use crate::support::until;
 
-/// What three agents send in a bucket, by their numbers.
+/// Messages of three agents in a bucket, by their numbers.
 fn of_agent(agent: &Agent, number: i64, bucket: i64) -> Vec<(weir_state::Identity, weir_state::State)> {
     let user = format!("user{}", (number + bucket) % 5);
     vec![

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use weir_log::FileLog;
-use weir_merge::{Closed, Log as _, Published, Publisher};
+use weir_merge::{BucketResult, Log as _, Published, Publisher};
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 use weir_state::{AgentId, Distribution, ExactSum, Facts, Gauge, Identity, Members, Record, Samples, State};
@@ -113,11 +113,11 @@ impl Fleet {
     }
 
     /// The results, decoded.
-    pub fn closed(&mut self, partition: u32) -> Vec<(Closed, Record)> {
+    pub fn closed(&mut self, partition: u32) -> Vec<(BucketResult, Record)> {
         let results = self.results(partition);
         results
             .iter()
-            .map(|bytes| Closed::decode(bytes).unwrap())
+            .map(|bytes| BucketResult::decode(bytes).unwrap())
             .collect()
     }
 }

@@ -60,7 +60,7 @@ impl Merge {
         kibibytes << 10
     }
 
-    /// What `weir merge status` prints.
+    /// Output of `weir merge status`.
     pub fn page(&self) -> String {
         let (ended_well, text) = support::weir(&["merge", "status", "--admin", &self.admin]);
         assert!(ended_well, "{text}");

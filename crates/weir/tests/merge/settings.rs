@@ -48,7 +48,7 @@ fn what_is_wrong_is_named_with_its_line() {
         ("log: {directory: /a, brocers: [a]}\n", "did you mean \"brokers\""),
         (
             "log: {directory: /a}\noutputs:\n  relay: {targets: ['udp://127.0.0.1:9']}\n",
-            "a relay passes messages on",
+            "a relay forwards messages",
         ),
     ] {
         let (is_valid, message) = check(text, &[]);

@@ -15,7 +15,7 @@ use crate::log::Log;
 /// However slow the machine: what takes longer is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Polls, for what nobody tells.
+/// Polls, for events without a notification.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -116,7 +116,7 @@ impl Agent {
         socket.send_to(messages.as_bytes(), self.socket()).unwrap();
     }
 
-    /// What a command of weir that asks this agent prints.
+    /// Output of a weir command that asks this agent.
     pub fn ask(&self, arguments: &[&str]) -> String {
         let output = Command::new(env!("CARGO_BIN_EXE_weir"))
             .args(arguments)
@@ -138,7 +138,7 @@ impl Agent {
         serde_json::from_str(&self.ask(&arguments)).unwrap()
     }
 
-    /// What the status says about origins.
+    /// The status's section about origins.
     pub fn origin(&self) -> Value {
         let status: Value = serde_json::from_str(&self.ask(&["status", "--json"])).unwrap();
         status["origin"].clone()
@@ -220,7 +220,7 @@ pub fn has(program: &str) -> bool {
     found
 }
 
-/// A file that tells of one container.
+/// A file that describes one container.
 pub fn tags_file(directory: &Path, json: &str) -> PathBuf {
     let path = directory.join("tags.json");
     let fresh = directory.join("tags.fresh");

@@ -74,7 +74,7 @@ fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
         stream.to_str().unwrap(),
         "--workers=2",
     ]);
-    // Nobody waits for the source: what is sent before it has told anything waits to be allowed.
+    // Nobody waits for the source: packets sent before its first report wait to be allowed.
     let mut good = first.sender(&agent, "good:1|c");
     let mut bad = second.sender(&agent, "bad:1|c");
     let mut streamed = second.stream_sender(&stream, "bad:1|c");
@@ -117,7 +117,7 @@ fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
     // Nobody is named, so nobody is judged.
     assert_eq!(agent.explain("own:1|c", None)["origin"]["access"], Value::Null);
 
-    // Tags change, and with them who may send. A worker is told of it within a moment.
+    // Tags change, and with them the allowed senders. A worker learns it within a moment.
     tags("dev", "prod");
     until("the list says so", || {
         agent.explain("x:1|c", Some(good.id()))["origin"]["access"]["allowed"] == false

@@ -70,7 +70,7 @@ fn containers_of_every_namespace_are_known() {
     agent.send("b:1|c|c:ci-plain");
     agent.send("c:1|c|e:it-false,cn-main,pu-uid-1|card:low");
     create("default", &["nerdctl/name=late"], "latecomer");
-    // Asked for before anybody told of it: weir looks again.
+    // The look-up came before the container was reported, so weir looks again.
     agent.send("d:1|c|c:ci-latecomer");
     agent.wait_for_source("containerd", "entities", 3);
     assert_eq!(

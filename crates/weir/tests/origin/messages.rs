@@ -1,4 +1,4 @@
-//! What messages say about themselves, and `weir explain`.
+//! Origin fields of messages, and `weir explain`.
 
 use crate::agent::{Agent, tags_file, texts, until};
 
@@ -114,7 +114,7 @@ fn tags_that_change_apply_from_then_on() {
     let before = count("changed");
     tags_file(directory.path(), &TAGS.replace("c:one", "c:changed"));
     until("the change is noticed", || count("changed") > before);
-    // The worker is told after the figures; its answer to another origin comes after that.
+    // The worker learns it after the figures; its answer to another origin comes after that.
     agent.send("b:1|c|c:ci-c-main");
     until("the second is resolved", || count("known") == 3);
     agent.send("a:1|c|c:ci-c-one");

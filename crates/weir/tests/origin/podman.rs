@@ -141,7 +141,7 @@ fn containers_are_known_from_the_start_and_when_they_come_later() {
     );
 }
 
-/// What a program needs to run elsewhere: itself and its libraries.
+/// Files that a program needs to run elsewhere: itself and its libraries.
 fn root_file_system(directory: &Path, program: &str) -> PathBuf {
     let root = directory.join("rootfs");
     for name in ["proc", "sys", "dev", "etc", "tmp", "run"] {

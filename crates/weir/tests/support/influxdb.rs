@@ -13,7 +13,7 @@ pub struct InfluxDb {
     child: Child,
     /// Of HTTP.
     pub address: String,
-    /// What arrives here goes to the database `udp`.
+    /// Points received here go to the database `udp`.
     pub udp: String,
     _directory: tempfile::TempDir,
 }

@@ -1,4 +1,4 @@
-//! A service manager of the tests' own: it is told how the agent is, keeps descriptors for it, and passes them to the next start.
+//! A service manager for tests: it receives the agent's state, keeps descriptors for it, and passes them to the next start.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -28,7 +28,7 @@ impl Manager {
         }
     }
 
-    /// How many descriptors it keeps.
+    /// Number of stored descriptors.
     pub fn kept(&self) -> usize {
         self.store.len()
     }
@@ -63,7 +63,7 @@ impl Manager {
         text
     }
 
-    /// What it has already it closes, as the real one does.
+    /// It closes descriptors that it has already, as the real one does.
     fn keep(&mut self, name: &str, descriptor: OwnedFd) {
         let inode = |descriptor: &OwnedFd| {
             let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());

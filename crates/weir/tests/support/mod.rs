@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use weir_config::{Kind, Setting};
+use weir_config::{Setting, SettingType};
 use weir_output::settings::OUTPUT_TYPES;
 
 use log::Log;
@@ -41,7 +41,7 @@ pub fn names_every_setting(text: &str, output: &str) {
                 "{} is missing",
                 setting.key
             );
-            if let Kind::Record(fields) = setting.kind {
+            if let SettingType::Record(fields) = setting.kind {
                 check(text, fields);
             }
         }
@@ -50,7 +50,7 @@ pub fn names_every_setting(text: &str, output: &str) {
     check(text, found.settings);
 }
 
-/// What the admin server answers: its code, and the body.
+/// The admin server's answer: status code and body.
 pub fn get(admin: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(admin).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
@@ -83,7 +83,7 @@ pub fn weir(arguments: &[&str]) -> (bool, String) {
     (output.status.success(), text)
 }
 
-/// Polls, for what nobody tells.
+/// Polls, for events without a notification.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
@@ -148,7 +148,7 @@ impl Agent {
     fn spawn(mut command: Command, directory: tempfile::TempDir, config: &str) -> Agent {
         let path = directory.path().join("weir.yaml");
         std::fs::write(&path, config).unwrap();
-        // What the caller has set comes first.
+        // The caller's settings come first.
         let admin = command.get_envs().any(|(name, _)| name == "WEIR_ADMIN");
         if !admin {
             command.env("WEIR_ADMIN", "127.0.0.1:0");
@@ -217,7 +217,7 @@ impl Agent {
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
-    /// How it has ended, once it has.
+    /// Its exit status, once it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }

@@ -89,7 +89,7 @@ impl Agent {
         self.log.wait_for(text)
     }
 
-    /// What `/api/v1/status` says.
+    /// The JSON of `/api/v1/status`.
     pub fn status(&self) -> Value {
         let (_, body) = until("status", || {
             get(&self.admin, "/api/v1/status", "*/*").ok_or("no answer".into())

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::until;
 
-/// What a receiver was given, over all processes.
+/// Data of a receiver, over all processes.
 pub fn total(stdout: &str, metric: &str) -> f64 {
     let points = stdout
         .lines()

@@ -17,7 +17,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use super::PATIENCE;
 
 pub struct Terminal {
-    /// What somebody types goes in, what a program shows comes out.
+    /// Typed input goes in, the program's display comes out.
     keyboard: Option<File>,
     child: Child,
     screen: vt100::Parser,
@@ -84,7 +84,7 @@ impl Terminal {
         resize(self.keyboard.as_ref().unwrap(), rows, columns);
     }
 
-    /// What is to be seen, line by line.
+    /// Visible lines.
     pub fn contents(&self) -> String {
         self.screen.screen().contents()
     }

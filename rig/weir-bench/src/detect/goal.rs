@@ -25,7 +25,7 @@ pub enum Goal {
     PageFaults,
 }
 
-/// How a value is printed.
+/// Format of a printed value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     BytesPerSecond,

@@ -60,23 +60,23 @@ pub fn read_text(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| ConfigError(format!("{}: {error}", path.display())))
 }
 
-/// Where a value was written.
+/// File and line of a value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Place {
+pub struct SourceLine {
     file: Arc<str>,
     line: u64,
 }
 
-impl Place {
-    fn at(line: u64) -> Place {
-        READING.with_borrow(|reading| Place {
+impl SourceLine {
+    fn at(line: u64) -> SourceLine {
+        READING.with_borrow(|reading| SourceLine {
             file: reading.file.clone(),
             line: if line == 0 { reading.line } else { line },
         })
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.line {
             0 => write!(f, "{}", self.file),
@@ -97,7 +97,7 @@ pub enum Slot<T> {
     #[default]
     Missing,
     Null,
-    Here(T, Place),
+    Here(T, SourceLine),
 }
 
 impl<T> Slot<T> {
@@ -153,7 +153,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Slot<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let found = Option::<Spanned<T>>::deserialize(deserializer)?;
         Ok(found.map_or(Slot::Null, |spanned| {
-            let place = Place::at(spanned.referenced.line());
+            let place = SourceLine::at(spanned.referenced.line());
             Slot::Here(spanned.value, place)
         }))
     }
@@ -344,7 +344,7 @@ pub fn unknown_key<E: de::Error>(path: &str, key: &str, allowed: &[&str], line: 
     let dot = if path.is_empty() { "" } else { "." };
     let message = format!(
         "{}: {path}{dot}{key}: unknown key{}; allowed: {}",
-        Place::at(line),
+        SourceLine::at(line),
         suggestion(key, allowed),
         allowed.join(", ")
     );

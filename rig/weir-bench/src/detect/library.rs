@@ -72,12 +72,12 @@ layer!(
 
 /// A file in which a matrix replaces words in braces before it is parsed.
 #[derive(Debug)]
-struct Source {
+struct TemplateFile {
     file: String,
     text: String,
 }
 
-impl Source {
+impl TemplateFile {
     fn layer(&self, choice: &[(&str, &str)]) -> Result<Layer> {
         let mut text = self.text.clone();
         for (axis, value) in choice {
@@ -104,7 +104,7 @@ static BUILT_IN: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/library.r
 /// The preset that changes nothing.
 const THOROUGH: &str = "thorough";
 
-/// Where a library is looked for unless `--library` says so.
+/// Default directories of a library, without `--library`.
 const USUAL: &str = "experiments";
 
 /// A folder of experiments, or the one in the program.
@@ -162,16 +162,16 @@ impl Library {
     }
 
     /// A file of the library, by its path in it.
-    fn source(&self, path: &str) -> Option<Source> {
+    fn source(&self, path: &str) -> Option<TemplateFile> {
         let text = self.texts.get(path)?.clone();
         let file = match &self.root {
             Some(root) => root.join(path).display().to_string(),
             None => format!("{}: {path}", self.name),
         };
-        Some(Source { file, text })
+        Some(TemplateFile { file, text })
     }
 
-    /// What stands for the star in the paths of files, in order.
+    /// Replacements of the star in the paths of files, in order.
     fn names<'a>(&'a self, head: &'a str, tail: &'a str) -> impl Iterator<Item = &'a str> {
         let paths = self.texts.keys();
         paths.filter_map(move |path| path.strip_prefix(head)?.strip_suffix(tail))
@@ -258,7 +258,7 @@ impl Library {
         ))
     }
 
-    fn expand(&self, folder_name: &str, source: &Source) -> Result<Vec<Case>> {
+    fn expand(&self, folder_name: &str, source: &TemplateFile) -> Result<Vec<Case>> {
         let raw = source.layer(&[])?;
         let files = self
             .root

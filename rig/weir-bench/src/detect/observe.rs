@@ -25,7 +25,7 @@ pub struct Plan {
 
 /// One observed value. Phases are added after the run, when its times are known.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
+pub struct Observation {
     pub t: u64,
     pub src: &'static str,
     pub name: String,
@@ -42,12 +42,12 @@ enum Message {
 #[derive(Debug)]
 pub struct Observer {
     to: Sender<Message>,
-    thread: JoinHandle<Outcome>,
+    thread: JoinHandle<Observations>,
 }
 
 #[derive(Debug, Default)]
-pub struct Outcome {
-    pub seen: Vec<Seen>,
+pub struct Observations {
+    pub seen: Vec<Observation>,
     pub problems: Vec<String>,
     /// The target exceeded its memory limit and was ended.
     pub over_memory: bool,
@@ -93,11 +93,11 @@ impl Observer {
     }
 
     /// Takes a last reading and returns everything.
-    pub fn stop(self) -> Outcome {
+    pub fn stop(self) -> Observations {
         let _ = self.to.send(Message::Stop);
-        self.thread.join().unwrap_or_else(|_| Outcome {
+        self.thread.join().unwrap_or_else(|_| Observations {
             problems: vec!["the observer failed".to_owned()],
-            ..Outcome::default()
+            ..Observations::default()
         })
     }
 }
@@ -141,7 +141,7 @@ struct State {
     smaps_due: u64,
     scrapes: Vec<Scrape>,
     machine_start: Option<procfs::Machine>,
-    out: Outcome,
+    out: Observations,
 }
 
 impl State {
@@ -157,7 +157,7 @@ impl State {
             smaps_due: 0,
             scrapes: vec![Scrape::default(); n],
             machine_start: procfs::machine(),
-            out: Outcome::default(),
+            out: Observations::default(),
         }
     }
 
@@ -341,14 +341,14 @@ impl State {
     }
 
     /// A source that answered and then stopped was stopped with its target; one that never answered is noted.
-    fn end(mut self) -> Outcome {
+    fn end(mut self) -> Observations {
         let silent = self.scrapes.into_iter().filter(|s| !s.answered);
         self.out.problems.extend(silent.filter_map(|s| s.failure));
         self.out
     }
 
     fn put(&mut self, t: u64, src: &'static str, name: &str, counter: bool, v: f64) {
-        self.out.seen.push(Seen {
+        self.out.seen.push(Observation {
             t,
             src,
             name: name.to_owned(),

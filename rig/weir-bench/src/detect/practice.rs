@@ -153,7 +153,7 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
                     seen += 1;
                     mixed = spend(mixed ^ line.len() as u64, a.work);
                     if a.crash_after.is_some_and(|n| seen >= n) {
-                        eprintln!("practice: ending after {seen} messages as told");
+                        eprintln!("practice: ending after {seen} messages as requested");
                         return Ok(9);
                     }
                     if a.lose_every.is_none_or(|n| !seen.is_multiple_of(n)) {
@@ -228,7 +228,7 @@ fn plain(address: &str) -> &str {
     address.split_once("://").map_or(address, |(_, a)| a)
 }
 
-/// Where to the load goes.
+/// Destination of the load.
 fn sender(to: &str) -> io::Result<Send> {
     if let Some(path) = to.strip_prefix("unixgram://") {
         let s = UnixDatagram::unbound()?;
@@ -240,7 +240,7 @@ fn sender(to: &str) -> io::Result<Send> {
     Ok(Box::new(move |b| s.send(b)))
 }
 
-/// What a load has sent so far.
+/// Messages that a load has sent so far.
 struct Sent {
     began: Instant,
     packets: u64,
@@ -367,12 +367,12 @@ impl Sent {
 
 /// The newest message counts that connected targets reported.
 #[derive(Default)]
-struct Told {
+struct ReportedCounts {
     counts: Vec<u64>,
     connected: usize,
 }
 
-/// How long a stopping sink waits for the last reports of ended targets, which only need to be read.
+/// Time that a stopping sink waits for the last reports of ended targets, which only need to be read.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 fn sink(a: &SinkArgs) -> io::Result<()> {
@@ -380,7 +380,7 @@ fn sink(a: &SinkArgs) -> io::Result<()> {
     let listener = TcpListener::bind(plain(&a.listen))?;
     let udp = UdpSocket::bind(plain(&a.listen))?;
     udp.set_read_timeout(Some(Duration::from_millis(20)))?;
-    let shared: Arc<(Mutex<Told>, Condvar)> = Arc::default();
+    let shared: Arc<(Mutex<ReportedCounts>, Condvar)> = Arc::default();
     let of_streams = shared.clone();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -422,6 +422,6 @@ fn sink(a: &SinkArgs) -> io::Result<()> {
     fs::write(&a.report, report.to_string())
 }
 
-fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
+fn lock(told: &Mutex<ReportedCounts>) -> MutexGuard<'_, ReportedCounts> {
     told.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -177,10 +177,10 @@ impl Profile {
     }
 }
 
-/// Where the time that threads waited for mutexes is kept, in nanoseconds.
+/// File with the time that threads waited for mutexes, in nanoseconds.
 const MUTEX_WAIT: &str = "mutex-wait-ns";
 
-/// Takes what a target offers, and what can be seen of it from outside. Returns notes about what was not there.
+/// Takes a target's own profiles, and those seen from outside. Returns notes about missing ones.
 fn take(target: &Profiled) -> Vec<String> {
     thread::scope(|scope| {
         let waited = scope.spawn(|| waits::mutexes(target.pid, target.window));
@@ -189,7 +189,7 @@ fn take(target: &Profiled) -> Vec<String> {
             None => Vec::new(),
         };
         let Some(waited) = waited.join().ok().flatten() else {
-            notes.push("profile: the kernel does not show for what threads wait".to_owned());
+            notes.push("profile: the kernel does not show what threads wait for".to_owned());
             return notes;
         };
         let file = target.folder.join(MUTEX_WAIT);
@@ -200,7 +200,7 @@ fn take(target: &Profiled) -> Vec<String> {
     })
 }
 
-/// Fetches what a target offers while the load runs: the CPU profile covers the window, the others are taken at its end.
+/// Fetches a target's profiles while the load runs: the CPU profile covers the window, the others are taken at its end.
 fn fetch(base: &str, folder: &Path, window: Duration) -> Vec<String> {
     let base = base.trim_end_matches('/');
     let mut notes = Vec::new();
@@ -233,7 +233,7 @@ fn fetch(base: &str, folder: &Path, window: Duration) -> Vec<String> {
 
 /// The numbers of one extra replicate.
 #[derive(Debug, Default, Clone)]
-struct Taken {
+struct ExtraRun {
     cpu_s: Option<f64>,
     allocations: Option<f64>,
     heap_bytes: Option<f64>,
@@ -241,11 +241,11 @@ struct Taken {
     cpu: Option<Profile>,
 }
 
-fn taken(folder: &Path) -> Taken {
+fn taken(folder: &Path) -> ExtraRun {
     let capture = Capture::read(folder).ok();
     let total =
         |file: &str, kind: &str| Profile::read(&folder.join(file)).and_then(|p| p.totals.get(kind).copied());
-    Taken {
+    ExtraRun {
         cpu_s: capture
             .as_ref()
             .and_then(|c| c.increase("target", "cpu_ns"))
@@ -308,7 +308,7 @@ fn compare(folder: &Path, prepared: &[Prepared], replicates: usize) -> std::io::
     for e in run::runnable(prepared) {
         let [b, c] = ARMS.map(|arm| {
             let folders = (0..replicates).map(|n| replicate_folder(folder, &e.name, arm, n));
-            folders.map(|folder| taken(&folder)).collect::<Vec<Taken>>()
+            folders.map(|folder| taken(&folder)).collect::<Vec<ExtraRun>>()
         });
         let _ = writeln!(
             table,
@@ -330,15 +330,21 @@ fn compare(folder: &Path, prepared: &[Prepared], replicates: usize) -> std::io::
     }
     let text = format!(
         "Change from baseline to comparison over the measured window, mean of {replicates} extra replicates per program, ± the \
-         standard deviation of both; n/a where a program does not tell. Mutex time is the program's own profile, or what `/proc` shows at a \
-         thousand looks per second.\n\n{table}{details}"
+         standard deviation of both; n/a where a program does not report it. Mutex time is the program's own profile, or what `/proc` shows in a \
+         thousand samples per second.\n\n{table}{details}"
     );
     fs::write(folder.join("profile.md"), &text)?;
     Ok(text)
 }
 
-fn column(b: &[Taken], c: &[Taken], pick: fn(&Taken) -> Option<f64>, scale: f64, unit: &str) -> String {
-    let values = |all: &[Taken]| {
+fn column(
+    b: &[ExtraRun],
+    c: &[ExtraRun],
+    pick: fn(&ExtraRun) -> Option<f64>,
+    scale: f64,
+    unit: &str,
+) -> String {
+    let values = |all: &[ExtraRun]| {
         all.iter()
             .filter_map(pick)
             .map(|v| v / scale)

@@ -38,14 +38,14 @@ pub struct RunInfo {
     pub busy_accepted: bool,
     pub effect: f64,
     pub confidence: f64,
-    /// How many consecutive pairs make one row, where an experiment has several.
+    /// Number of consecutive pairs per row, where an experiment has several.
     #[serde(default)]
     pub row_pairs: Option<usize>,
     /// State of the calibration of this kind of machine when the run began.
     #[serde(default)]
     pub calibration: Option<CalibrationNote>,
     pub folder_of_experiments: String,
-    /// Where relative paths in `argv` begin.
+    /// Base directory of relative paths in `argv`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_folder: Option<PathBuf>,
 }
@@ -57,7 +57,7 @@ pub struct ArmInfo {
     pub spec: String,
     pub target: String,
     pub bin: String,
-    /// What its command ended with.
+    /// Exit status of its command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     pub sha256: String,
@@ -119,7 +119,7 @@ pub struct ExperimentInfo {
 }
 
 impl ExperimentInfo {
-    /// Which way a goal is better here: an experiment may say it for its own.
+    /// Better direction of a goal: an experiment may set it for its own goals.
     pub fn direction_of(&self, goal: Goal) -> Direction {
         match self.better.as_str() {
             _ if goal != self.goal => goal.direction(),

@@ -5,7 +5,7 @@ use super::books;
 use super::capture::Phase;
 use super::delivered::Points;
 use super::experiment::{Load, Sink};
-use super::observe::Seen;
+use super::observe::Observation;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{self, Read};
@@ -196,7 +196,7 @@ fn count_lines(path: &Path) -> io::Result<(usize, usize)> {
 }
 
 /// Readings of the generator, converted from its clock to ours. Its lines have nanoseconds since its first packet.
-pub fn generator_readings(capture: &Path, first_packet_t: u64) -> Vec<Seen> {
+pub fn generator_readings(capture: &Path, first_packet_t: u64) -> Vec<Observation> {
     let Ok(text) = fs::read_to_string(capture) else {
         return Vec::new();
     };
@@ -209,7 +209,7 @@ pub fn generator_readings(capture: &Path, first_packet_t: u64) -> Vec<Seen> {
                 "bytes" => "sent_bytes",
                 other => other,
             };
-            Some(Seen {
+            Some(Observation {
                 t: first_packet_t + l["t"].as_u64()?,
                 src: "generator",
                 name: name.to_owned(),

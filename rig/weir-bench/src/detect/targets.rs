@@ -22,7 +22,7 @@ pub struct Definition {
     pub version: Vec<String>,
     /// Package and binary for `git:` arms, built with cargo.
     pub build: Option<String>,
-    /// How to get it, printed when it is missing.
+    /// Instructions for getting it, printed when it is missing.
     pub obtain: String,
     pub overlay: Overlay,
     pub supports: Vec<String>,
@@ -44,7 +44,7 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// Those of the library and of a user's file, whose entries replace those of the same name.
+    /// Targets of the library and of a user's file, whose entries replace those of the same name.
     pub fn of(library: &Library, file: Option<&Path>) -> Result<Self> {
         let mut targets = Self::default();
         if let Some((name, text)) = library.targets() {

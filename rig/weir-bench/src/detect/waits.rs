@@ -1,4 +1,4 @@
-//! How long the threads of a program wait for mutexes, where the program does not say so itself.
+//! Time that the threads of a program wait for mutexes, for programs that do not report it.
 //!
 //! `/proc` shows the system call in which a thread waits. Mutexes of glibc and of Rust's library wait in `futex` for the value 2,
 //! "locked, and others wait". Parked threads and condition variables wait for other values; a condition variable may have that one
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Between two looks. A shorter wait is seen as rarely as it is short, so the sum is right.
 const LOOK: Duration = Duration::from_millis(1);
-/// What a mutex holds while others wait for it.
+/// Value of a mutex while other threads wait for it.
 const CONTENDED: u64 = 2;
 
-/// Looks at the threads of a process for as long as it is told; `None` where the kernel does not show them.
+/// Looks at the threads of a process until stopped; `None` if the kernel does not show them.
 pub fn mutexes(pid: i32, window: Duration) -> Option<Duration> {
     let (began, mut last) = (Instant::now(), Instant::now());
     let (mut waits, mut seen) = (Waits::default(), false);

@@ -15,7 +15,7 @@ use weir_rig_base::address::{Address, parse_resolved};
 use weir_rig_base::{cpu, signal};
 use weir_units::parse_duration;
 
-/// Receives packets, does the least one can do with them, and says what it cost.
+/// Receives packets at the lowest possible cost, and reports that cost.
 ///
 /// Prints one JSON line when it listens ({"listening": ADDRESS, "pid": ..., "cpu": ...}) and one with the result
 /// when it ends: after SIGTERM, SIGINT, --duration, or --until-idle of silence once traffic was seen.
@@ -30,10 +30,10 @@ pub struct Args {
         conflicts_with = "memory"
     )]
     pub listen: Option<Address>,
-    /// How packets are taken from the kernel.
+    /// Method of receiving packets.
     #[arg(long, value_enum, default_value = "r2")]
     pub receive: Receive,
-    /// What is done to their bytes.
+    /// Work on the bytes of each packet.
     #[arg(long, value_enum, default_value = "l0")]
     pub pass: Depth,
     /// Datagrams per system call and slots of the ring (r2 to r5; r5 rounds up to a power of two).

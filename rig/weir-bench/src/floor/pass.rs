@@ -5,7 +5,7 @@
 use super::sys::masks;
 use std::hint::black_box;
 
-/// How far each packet is worked.
+/// Depth of the work on each packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Depth {
     /// Count the lines: one vectorised pass over the bytes.
@@ -87,7 +87,7 @@ pub struct Message {
     pub value_end: usize,
     /// The newline, or the end of the packet.
     pub end: usize,
-    /// How many `|` follow the name.
+    /// Number of `|` after the name.
     pub sections: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use super::Args;
 use super::pass::{Depth, Pass};
-use super::sys::{self, Batch, Uring};
+use super::sys::{self, ReceiveBatch, Uring};
 use crate::failure::Failure;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use weir_rig_base::address::{Address, SocketFile, bound, clear_stale_socket};
 use weir_rig_base::{clock, cpu, signal, socket};
 
-/// How packets are taken from the kernel.
+/// Method of receiving packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Receive {
     /// One blocking read per packet.
@@ -258,7 +258,7 @@ fn receive_datagrams(
             }
         }
         Receive::R2 | Receive::R3 | Receive::R4 => {
-            let mut batch = Batch::new(usize::from(args.batch), args.receive != Receive::R2);
+            let mut batch = ReceiveBatch::new(usize::from(args.batch), args.receive != Receive::R2);
             ready();
             let mut over = false;
             while !over && !grace.over(counters) {

@@ -15,7 +15,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// Slots for datagrams and everything that `recvmmsg` needs, allocated once.
-pub struct Batch {
+pub struct ReceiveBatch {
     storage: Vec<u8>,
     slot_stride: usize,
     control: Vec<u8>,
@@ -31,8 +31,8 @@ pub const SLOT_BYTES: usize = 65_536;
 /// Space for a drop counter, a segment size and credentials, each with its header and padding.
 const CONTROL_BYTES: usize = 96;
 
-impl Batch {
-    pub fn new(slots: usize, with_control: bool) -> Batch {
+impl ReceiveBatch {
+    pub fn new(slots: usize, with_control: bool) -> ReceiveBatch {
         // A stride of exactly 64 KiB would map the start of every slot to the same few sets of the first-level cache, so that a batch of
         // small datagrams would evict itself.
         let slot_stride = SLOT_BYTES + 1024 + 64;
@@ -61,7 +61,7 @@ impl Batch {
                 header
             })
             .collect();
-        Batch {
+        ReceiveBatch {
             storage,
             slot_stride,
             control,
@@ -117,7 +117,7 @@ impl Batch {
         None
     }
 
-    /// How many datagrams the kernel had dropped when it queued the one in this slot.
+    /// Number of datagrams that the kernel had dropped when it queued the one in this slot.
     #[inline]
     pub fn drops(&self, slot: usize) -> Option<u32> {
         self.control_value(slot, libc::SOL_SOCKET, libc::SO_RXQ_OVFL)
@@ -356,7 +356,7 @@ impl Uring {
     }
 }
 
-/// Which of 64 bytes are a newline, a colon, a bar; the first byte is the lowest bit.
+/// Masks of the newlines, colons and bars among 64 bytes; the first byte is the lowest bit.
 #[derive(Clone, Copy)]
 pub struct Masks {
     pub newline: u64,

@@ -4,7 +4,7 @@ use super::common::ProfileArgs;
 use crate::failure::Failure;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
-use weir_load::run::Sent;
+use weir_load::run::SentStream;
 use weir_load::truth::{self, Detail};
 
 #[derive(clap::Args)]
@@ -14,7 +14,7 @@ pub struct Args {
     /// Stop with the packet that reaches this many messages.
     #[arg(long, default_value_t = 1000)]
     count: u64,
-    /// Which connection's stream.
+    /// Connection of the stream.
     #[arg(long, default_value_t = 0)]
     connection: u32,
     /// Print packets as records of a 32-bit little-endian length and the bytes, which `load replay` and `load learn` read.
@@ -23,7 +23,7 @@ pub struct Args {
     /// Print only the digest of the stream so far.
     #[arg(long, conflicts_with = "raw")]
     digest: bool,
-    /// Write the manifest, with a row per context, of exactly what is printed.
+    /// Write the manifest of exactly the printed messages, with a row per context.
     #[arg(long)]
     manifest: Option<PathBuf>,
 }
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             Err(error) => return Err(error.into()),
         }
     }
-    let sent = [Sent {
+    let sent = [SentStream {
         connection: args.connection,
         composed: packets,
         skipped: Vec::new(),

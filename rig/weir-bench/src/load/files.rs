@@ -27,7 +27,7 @@ pub struct Args {
     keep: u32,
     #[arg(long, value_parser = parse_duration)]
     duration: Duration,
-    /// Write what was written, as counts and digest, to this file.
+    /// Write counts and digest of the written data to this file.
     #[arg(long)]
     manifest: Option<PathBuf>,
 }
@@ -72,7 +72,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let due = done.scheduled.unwrap_or(done.bytes);
         write_manifest(
             path,
-            &Done {
+            &FileLoad {
                 began: done.began,
                 elapsed: done.elapsed,
                 messages: done.lines,
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// The facts in the manifest of a load on files.
-struct Done {
+struct FileLoad {
     began: SystemTime,
     elapsed: Duration,
     messages: u64,
@@ -101,7 +101,7 @@ struct Done {
 }
 
 /// The fields that `weir-bench compare` reads of any load.
-fn write_manifest(path: &Path, done: &Done) -> Result<(), Failure> {
+fn write_manifest(path: &Path, done: &FileLoad) -> Result<(), Failure> {
     let began = done.began.duration_since(UNIX_EPOCH).unwrap_or_default();
     let late = (done.achieved as f64) < 0.99 * done.scheduled as f64;
     let manifest = serde_json::json!({
@@ -144,7 +144,7 @@ pub struct TreeArgs {
     duration: Duration,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write what was done, as counts and digest, to this file.
+    /// Write counts and digest of the work to this file.
     #[arg(long)]
     manifest: Option<PathBuf>,
 }
@@ -183,7 +183,7 @@ pub fn tree(args: TreeArgs) -> Result<(), Failure> {
     if let Some(path) = &args.manifest {
         write_manifest(
             path,
-            &Done {
+            &FileLoad {
                 began: grew.began,
                 elapsed: grew.elapsed,
                 messages: grew.renames,

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use std::io::Write;
 use weir_load::manifest::{Manifest, Totals};
 use weir_load::profiles;
-use weir_load::run::Sent;
+use weir_load::run::SentStream;
 use weir_load::source::Load;
 use weir_load::truth::{self, Detail};
 use weir_load::units::RateUnit;
@@ -118,7 +118,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let packet = source.packet(&mut buffer);
         shape.packet(&buffer[..packet.len], packet.messages, lines);
     }
-    let sent = [Sent {
+    let sent = [SentStream {
         connection: 0,
         composed: args.packets,
         skipped: Vec::new(),

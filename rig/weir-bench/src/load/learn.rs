@@ -12,7 +12,7 @@ pub struct Args {
     /// Of a pcap, only UDP packets to this port.
     #[arg(long)]
     port: Option<u16>,
-    /// Which words replace which; without it, a number of this run, so that the words cannot be guessed.
+    /// Seed of the word replacements; without it, a random number, so that the words cannot be guessed.
     #[arg(long)]
     salt: Option<u64>,
 }

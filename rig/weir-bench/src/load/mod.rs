@@ -23,7 +23,7 @@ pub struct Args {
 enum Verb {
     /// Send a profile to a target; prints one JSON line.
     Run(run::Args),
-    /// Print what a profile looks like: lengths, tags, contexts, messages per packet.
+    /// Print the shape of a profile: lengths, tags, contexts, messages per packet.
     Inspect(inspect::Args),
     /// Print the messages of a profile, or their digest.
     Dump(dump::Args),

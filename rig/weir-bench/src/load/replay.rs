@@ -11,7 +11,7 @@ use weir_load::target::Target;
 pub struct Args {
     /// pcap file, raw packet file, or agent capture.
     file: PathBuf,
-    /// Where to: udp://host:port, unixgram:///path, unix:///path, tcp://host:port.
+    /// Target address: udp://host:port, unixgram:///path, unix:///path, tcp://host:port.
     #[arg(long)]
     to: String,
     /// Of a pcap, only UDP packets to this port.

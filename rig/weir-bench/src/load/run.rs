@@ -21,7 +21,7 @@ use weir_units::parse_duration;
 pub struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Where to: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path, grpc://host:port.
+    /// Target address: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path, grpc://host:port.
     #[arg(long)]
     to: String,
     /// Stop after this time: 30s, 5m.
@@ -39,11 +39,11 @@ pub struct Args {
     /// Time step of the schedule (default 1ms, 250us at high rates).
     #[arg(long, value_parser = parse_duration)]
     quantum: Option<Duration>,
-    /// What to do when the target takes no more. Default: paced datagrams wait one quantum and are then skipped and
+    /// Action when the target takes no more. Default: paced datagrams wait one quantum and are then skipped and
     /// counted, everything else waits.
     #[arg(long, value_enum)]
     on_backpressure: Option<OnBackpressure>,
-    /// How packets are kept apart on streams. Default: length on unix:// and for DogStatsD on tcp://, else newline.
+    /// Framing of packets on streams. Default: length on unix:// and for DogStatsD on tcp://, else newline.
     #[arg(long, value_enum)]
     framing: Option<FramingArg>,
     /// Send buffer of each socket.
@@ -69,7 +69,7 @@ pub struct Args {
     /// Send a numbered gauge `weir.load.marker` this often, for end-to-end delay: 100ms.
     #[arg(long, value_parser = parse_duration)]
     markers: Option<Duration>,
-    /// Write the truth of what was sent here.
+    /// Write the manifest of sent messages to this file.
     #[arg(long)]
     manifest: Option<PathBuf>,
     /// Put one row per context in the manifest, with the exact values an agent must come to.
@@ -151,7 +151,7 @@ impl Args {
     }
 }
 
-/// How many times the load's rate this machine can send, according to its calibration.
+/// This machine's highest sending rate, as a multiple of the load's rate, according to its calibration.
 fn headroom(args: &Args, load: &Load) -> Option<f64> {
     let store = args
         .calibration
@@ -161,7 +161,7 @@ fn headroom(args: &Args, load: &Load) -> Option<f64> {
     calibrate::headroom(load, &serde_json::from_str(&text).ok()?)
 }
 
-/// How often progress is written. CPU per message wants the messages between two readings of the target, which come at other times:
+/// Interval between progress records. CPU per message needs the number of messages between two readings of the target, which come at other times:
 /// the finer, the less has to be taken as even.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(50);
 

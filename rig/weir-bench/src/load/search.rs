@@ -13,7 +13,7 @@ use weir_units::parse_duration;
 pub struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Where to: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path, grpc://host:port.
+    /// Target address: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path, grpc://host:port.
     #[arg(long)]
     to: String,
     /// First rate; its unit is the search's.

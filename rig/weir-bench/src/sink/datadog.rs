@@ -1,7 +1,7 @@
 //! The Datadog intake: endpoints, bodies, and the limits of the real one.
 
 use super::protobuf::datadog as pb;
-use super::record::{Data, Kind, Point, Record};
+use super::record::{Data, Point, PointKind, Record};
 use super::{Reject, body_of};
 use prost::Message;
 use serde::Deserialize;
@@ -10,29 +10,29 @@ use std::collections::BTreeMap;
 
 /// Maximum sizes that one endpoint accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct PayloadLimits {
     pub compressed: usize,
     pub uncompressed: usize,
     /// Points or logs of one payload; items of check and event payloads are not limited by the intake.
     pub points: usize,
 }
 
-/// The endpoint of a path and what it accepts; none for paths the intake does not have.
-pub fn limits(path: &str) -> Option<Limits> {
+/// The endpoint of a path and its limits; none for paths the intake does not have.
+pub fn limits(path: &str) -> Option<PayloadLimits> {
     const MIB: usize = 1 << 20;
-    let limits = |compressed, uncompressed| Limits {
+    let limits = |compressed, uncompressed| PayloadLimits {
         compressed,
         uncompressed,
         points: usize::MAX,
     };
     Some(match path {
-        "/api/v2/series" => Limits {
+        "/api/v2/series" => PayloadLimits {
             points: 10_000,
             ..limits(512_000, 5 * MIB)
         },
         "/api/v1/series" => limits(MIB * 5 / 2, 4 * MIB),
         "/api/beta/sketches" => limits(3_200_000, 62_914_560),
-        "/api/v2/logs" => Limits {
+        "/api/v2/logs" => PayloadLimits {
             points: 1000,
             ..limits(5_000_000, 5_000_000)
         },
@@ -98,7 +98,7 @@ fn object(value: Value) -> Result<BTreeMap<String, Value>, Reject> {
     }
 }
 
-fn point_base(metric: &str, kind: Kind, interval: i64) -> Result<Point, Reject> {
+fn point_base(metric: &str, kind: PointKind, interval: i64) -> Result<Point, Reject> {
     if metric.is_empty() {
         return Err(Reject::new(400, "a series without a metric name"));
     }
@@ -111,12 +111,12 @@ fn point_base(metric: &str, kind: Kind, interval: i64) -> Result<Point, Reject> 
 }
 
 /// The type numbers of v2: 0 unspecified, 1 count, 2 rate, 3 gauge.
-fn kind_of_number(kind: i64) -> Result<Kind, Reject> {
+fn kind_of_number(kind: i64) -> Result<PointKind, Reject> {
     match kind {
-        0 => Ok(Kind::Untyped),
-        1 => Ok(Kind::Count),
-        2 => Ok(Kind::Rate),
-        3 => Ok(Kind::Gauge),
+        0 => Ok(PointKind::Untyped),
+        1 => Ok(PointKind::Count),
+        2 => Ok(PointKind::Rate),
+        3 => Ok(PointKind::Gauge),
         _ => Err(Reject::new(400, format!("unknown series type {kind}"))),
     }
 }
@@ -290,9 +290,9 @@ fn series_v1(body: &[u8]) -> Result<Vec<Record>, Reject> {
     let mut records = Vec::new();
     for series in payload.series {
         let kind = match series.kind.as_deref() {
-            Some("rate") => Kind::Rate,
-            Some("count") => Kind::Count,
-            Some("gauge") | None => Kind::Gauge,
+            Some("rate") => PointKind::Rate,
+            Some("count") => PointKind::Count,
+            Some("gauge") | None => PointKind::Gauge,
             Some(other) => return Err(Reject::new(400, format!("unknown series type {other:?}"))),
         };
         let mut base = point_base(&series.metric, kind, series.interval.unwrap_or(0))?;
@@ -316,7 +316,7 @@ fn sketches(body: &[u8]) -> Result<Vec<Record>, Reject> {
     let payload: pb::SketchPayload = body_of(body)?;
     let mut records = Vec::new();
     for sketch in payload.sketches {
-        let mut base = point_base(&sketch.metric, Kind::Sketch, 0)?;
+        let mut base = point_base(&sketch.metric, PointKind::Sketch, 0)?;
         base.host = sketch.host;
         base.tags = sketch.tags;
         note_origin(&mut base.extra, sketch.metadata.as_ref());
@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(points.len(), 1);
         let point = &points[0];
         assert_eq!((point.metric.as_str(), point.host.as_str()), ("a.b", "h"));
-        assert_eq!((point.kind, point.interval), (Kind::Rate, Some(10)));
+        assert_eq!((point.kind, point.interval), (PointKind::Rate, Some(10)));
         assert_eq!(point.tags, ["x:y"]);
         assert_eq!(point.ts, Some(1_700_000_000.0));
         assert_eq!(point.data, Data::Number { value: 0.5 });

@@ -10,7 +10,7 @@ use weir_units::parse_duration;
 pub struct Fault {
     /// Applies to requests whose path has this prefix; to all without it.
     pub path: Option<String>,
-    /// How many requests it applies to; all without it.
+    /// Number of requests it applies to; all without it.
     pub times: Option<u64>,
     /// The HTTP status of the answer. Any status except 2xx means that the payload was not accepted.
     pub status: Option<u16>,

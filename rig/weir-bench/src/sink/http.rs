@@ -85,7 +85,7 @@ async fn handle(
         Err(reject) => Err(reject),
     };
     let compressed = outcome.as_ref().map_or(0, Bytes::len);
-    let mut taken = Taken::default();
+    let mut taken = RequestResult::default();
     let decoded = match outcome {
         // A payload answered with an error was not accepted, as at a real receiver.
         Ok(_) if fault.status.is_some_and(|status| !(200..300).contains(&status)) => Ok(()),
@@ -129,7 +129,7 @@ async fn handle(
 }
 
 /// The result of a request.
-struct Taken {
+struct RequestResult {
     status: u16,
     uncompressed: usize,
     records: usize,
@@ -137,9 +137,9 @@ struct Taken {
     body: &'static str,
 }
 
-impl Default for Taken {
-    fn default() -> Taken {
-        Taken {
+impl Default for RequestResult {
+    fn default() -> RequestResult {
+        RequestResult {
             status: 200,
             uncompressed: 0,
             records: 0,
@@ -162,9 +162,9 @@ fn take(
     service: Service,
     parts: &hyper::http::request::Parts,
     body: &[u8],
-    taken: &mut Taken,
+    taken: &mut RequestResult,
 ) -> Result<(), Reject> {
-    let request = Asked { parts, body };
+    let request = WholeRequest { parts, body };
     let records = match service {
         Service::Datadog => request.datadog(&shared.options.api_keys, taken)?,
         Service::RemoteWrite => request.remote_write(taken)?,
@@ -178,12 +178,12 @@ fn take(
 }
 
 /// A request with its complete body.
-struct Asked<'a> {
+struct WholeRequest<'a> {
     parts: &'a hyper::http::request::Parts,
     body: &'a [u8],
 }
 
-impl<'a> Asked<'a> {
+impl<'a> WholeRequest<'a> {
     fn path(&self) -> &'a str {
         self.parts.uri.path()
     }
@@ -205,13 +205,13 @@ impl<'a> Asked<'a> {
     }
 
     /// The body without its compression.
-    fn plain(&self, at_most: usize, taken: &mut Taken) -> Result<Vec<u8>, Reject> {
+    fn plain(&self, at_most: usize, taken: &mut RequestResult) -> Result<Vec<u8>, Reject> {
         let body = uncompress(self.body, self.header(header::CONTENT_ENCODING), at_most)?;
         taken.uncompressed = body.len();
         Ok(body)
     }
 
-    fn datadog(&self, api_keys: &[String], taken: &mut Taken) -> Result<Vec<Record>, Reject> {
+    fn datadog(&self, api_keys: &[String], taken: &mut RequestResult) -> Result<Vec<Record>, Reject> {
         let path = self.path();
         let key = match self.header("dd-api-key") {
             // As older senders do, and the real intake still accepts it.
@@ -240,7 +240,7 @@ impl<'a> Asked<'a> {
         datadog::decode(path, self.content_type(), &body)
     }
 
-    fn remote_write(&self, taken: &mut Taken) -> Result<Vec<Record>, Reject> {
+    fn remote_write(&self, taken: &mut RequestResult) -> Result<Vec<Record>, Reject> {
         self.expect_post()?;
         let (encoding, content_type) = (self.header(header::CONTENT_ENCODING), self.content_type());
         if encoding != "snappy" {
@@ -273,7 +273,7 @@ impl<'a> Asked<'a> {
         Ok(records)
     }
 
-    fn otlp_http(&self, taken: &mut Taken) -> Result<Vec<Record>, Reject> {
+    fn otlp_http(&self, taken: &mut RequestResult) -> Result<Vec<Record>, Reject> {
         self.expect_post()?;
         let content_type = self.content_type();
         if !datadog::is(content_type, "application/x-protobuf") {
@@ -292,7 +292,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    fn otlp_grpc(&self, taken: &mut Taken) -> Result<Vec<Record>, Reject> {
+    fn otlp_grpc(&self, taken: &mut RequestResult) -> Result<Vec<Record>, Reject> {
         self.expect_post()?;
         let content_type = self.content_type();
         if !content_type.starts_with("application/grpc") {
@@ -417,7 +417,13 @@ fn visible(headers: &HeaderMap) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn answer(service: Service, fault: &Fault, status: u16, taken: Taken, reject: Option<Reject>) -> Answer {
+fn answer(
+    service: Service,
+    fault: &Fault,
+    status: u16,
+    taken: RequestResult,
+    reject: Option<Reject>,
+) -> Answer {
     let mut response = Response::builder();
     let text = match &reject {
         Some(reject) => reject.reason.clone(),

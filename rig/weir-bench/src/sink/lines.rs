@@ -1,7 +1,7 @@
 //! Line formats: Graphite's plain text, and StatsD with Datadog's extensions.
 
 use super::Reject;
-use super::record::{Data, Kind, Point, Record};
+use super::record::{Data, Point, PointKind, Record};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub fn graphite(line: &[u8]) -> Result<Record, Reject> {
     }
     Ok(Record::Point(Point {
         metric: metric.to_owned(),
-        kind: Kind::Untyped,
+        kind: PointKind::Untyped,
         ts: Some(ts.parse().map_err(|_| wrong("not a time"))?),
         tags,
         data: Data::Number {
@@ -68,7 +68,7 @@ pub fn statsd(line: &[u8]) -> Result<Record, Reject> {
     }
     let mut point = Point {
         metric: metric.to_owned(),
-        kind: Kind::Sample,
+        kind: PointKind::Sample,
         ..Point::default()
     };
     let mut rate = String::new();

@@ -31,7 +31,7 @@ use weir_rig_base::address::{Address, parse_resolved};
 use weir_rig_base::signal;
 use weir_units::parse_duration;
 
-/// Receives what an agent sends, decodes it, writes it down, compares it with the truth of a load.
+/// Receives an agent's output, decodes and records it, and compares it with the manifest of a load.
 ///
 /// Prints one JSON line per listener ({"listening": KIND, "address": ...}), then {"ready": true}, and one with the
 /// result when it ends: after SIGTERM, SIGINT, --duration, --until-idle or --scrape-count. While it runs, its HTTP
@@ -50,7 +50,7 @@ pub struct Args {
     /// End after this many scrapes that succeeded.
     #[arg(long, value_name = "N", requires = "scrape")]
     scrape_count: Option<u64>,
-    /// Which exposition to ask for.
+    /// Exposition format to request.
     #[arg(long, value_enum, default_value = "text")]
     scrape_format: scrape::Format,
     /// Decode this capture instead of listening, to compare it with --oracle.
@@ -62,22 +62,22 @@ pub struct Args {
     /// Write one JSON line per request to this file (keys shortened to their last four characters).
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
-    /// How many records and requests to keep in memory for /_sink/points and /_sink/requests.
+    /// Number of records and requests kept in memory for /_sink/points and /_sink/requests.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     keep: usize,
     /// The manifest of a load, read at the end; compare with it, exit 1 when something differs.
     #[arg(long, value_name = "MANIFEST")]
     oracle: Option<PathBuf>,
-    /// Leave out metrics and checks whose name starts with this, repeatable: what the agent says about itself.
+    /// Leave out metrics and checks whose name starts with this, repeatable: the agent's own metrics.
     #[arg(long, value_name = "PREFIX")]
     ignore_prefix: Vec<String>,
-    /// Leave out tags with this key, repeatable: what the agent adds.
+    /// Leave out tags with this key, repeatable: tags added by the agent.
     #[arg(long, value_name = "KEY")]
     ignore_tag: Vec<String>,
     /// Allowed relative error of sums.
     #[arg(long, value_name = "SHARE", default_value_t = 1e-9)]
     tolerance: f64,
-    /// How many differences to list.
+    /// Number of differences to list.
     #[arg(long, value_name = "N", default_value_t = 20)]
     differences: usize,
     /// Exit 1 when anything arrived that a real receiver would refuse.
@@ -183,7 +183,7 @@ struct Options {
     compare: bool,
 }
 
-/// What all listeners share.
+/// State shared by all listeners.
 pub struct Shared {
     options: Options,
     faults: Mutex<Faults>,

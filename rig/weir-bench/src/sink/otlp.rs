@@ -3,7 +3,7 @@
 //! The messages come from the crate `opentelemetry-proto`: an independent implementation, so that our own misreading of a field cannot hide
 //! here.
 
-use super::record::{Bucket, Data, Kind, Point, Record, Text};
+use super::record::{Bucket, Data, Point, PointKind, Record, Text};
 use super::{Reject, body_of};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -98,8 +98,8 @@ impl Points<'_> {
             }
             MetricData::Sum(sum) => {
                 let kind = match is_delta(sum.aggregation_temporality)? {
-                    true => Kind::Count,
-                    false => Kind::Cumulative,
+                    true => PointKind::Count,
+                    false => PointKind::Cumulative,
                 };
                 recorded(&sum.data_points, |point| point.flags)
                     .try_for_each(|point| self.sum(kind, sum.is_monotonic, point))
@@ -121,7 +121,7 @@ impl Points<'_> {
         }
     }
 
-    fn push(&mut self, kind: Kind, times: (u64, u64), attributes: &[KeyValue], data: Data) {
+    fn push(&mut self, kind: PointKind, times: (u64, u64), attributes: &[KeyValue], data: Data) {
         let (start_ns, time_ns) = times;
         let mut point = Point {
             kind,
@@ -140,11 +140,11 @@ impl Points<'_> {
     fn gauge(&mut self, point: &NumberDataPoint) -> Result<(), String> {
         let value = number(point).ok_or("a point without a value")?;
         let times = (0, point.time_unix_nano);
-        self.push(Kind::Gauge, times, &point.attributes, Data::Number { value });
+        self.push(PointKind::Gauge, times, &point.attributes, Data::Number { value });
         Ok(())
     }
 
-    fn sum(&mut self, kind: Kind, is_monotonic: bool, point: &NumberDataPoint) -> Result<(), String> {
+    fn sum(&mut self, kind: PointKind, is_monotonic: bool, point: &NumberDataPoint) -> Result<(), String> {
         let value = number(point).ok_or("a point without a value")?;
         if is_monotonic && value < 0.0 {
             return Err("a negative value in a monotonic sum".into());
@@ -154,7 +154,7 @@ impl Points<'_> {
         Ok(())
     }
 
-    fn histogram(&mut self, kind: Kind, point: &HistogramDataPoint) -> Result<(), String> {
+    fn histogram(&mut self, kind: PointKind, point: &HistogramDataPoint) -> Result<(), String> {
         if !point.bucket_counts.is_empty() {
             if point.bucket_counts.iter().sum::<u64>() != point.count {
                 return Err("buckets that do not add up to the count".into());
@@ -176,7 +176,7 @@ impl Points<'_> {
         Ok(())
     }
 
-    fn exponential(&mut self, kind: Kind, point: &ExponentialHistogramDataPoint) -> Result<(), String> {
+    fn exponential(&mut self, kind: PointKind, point: &ExponentialHistogramDataPoint) -> Result<(), String> {
         let buckets = exponential_buckets(point);
         let held: f64 = buckets.iter().map(|bucket| bucket.count).sum();
         if held != point.count as f64 {
@@ -207,7 +207,7 @@ impl Points<'_> {
         };
         // A summary has no temporality; with a start time it covers the time in between.
         let times = (point.start_time_unix_nano, point.time_unix_nano);
-        self.push(Kind::Distribution, times, &point.attributes, data);
+        self.push(PointKind::Distribution, times, &point.attributes, data);
     }
 }
 
@@ -219,10 +219,10 @@ fn is_delta(temporality: i32) -> Result<bool, String> {
     }
 }
 
-fn distribution(temporality: i32) -> Result<Kind, String> {
+fn distribution(temporality: i32) -> Result<PointKind, String> {
     Ok(match is_delta(temporality)? {
-        true => Kind::Distribution,
-        false => Kind::CumulativeDistribution,
+        true => PointKind::Distribution,
+        false => PointKind::CumulativeDistribution,
     })
 }
 
@@ -470,7 +470,7 @@ mod tests {
         };
         assert_eq!(
             (point.kind, point.interval, point.host.as_str()),
-            (Kind::Distribution, Some(10), "h")
+            (PointKind::Distribution, Some(10), "h")
         );
         let Data::Distribution { buckets, .. } = &point.data else {
             panic!("{point:?}")
@@ -609,7 +609,7 @@ mod tests {
         assert_eq!(point.tags, ["a:b", "bare", "dup:x", "dup:y"]);
         assert_eq!(
             (point.kind, &point.data),
-            (Kind::Count, &Data::Number { value: 7.0 })
+            (PointKind::Count, &Data::Number { value: 7.0 })
         );
     }
 }

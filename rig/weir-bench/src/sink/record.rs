@@ -32,7 +32,7 @@ pub struct Point {
     pub interval: Option<i64>,
     pub metric: String,
     #[serde(rename = "type")]
-    pub kind: Kind,
+    pub kind: PointKind,
     #[serde(default)]
     pub host: String,
     /// In the order received. Labels and attributes are written `key:value`.
@@ -48,7 +48,7 @@ pub struct Point {
 /// The meaning of a point's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum PointKind {
     /// Per second over the interval.
     Rate,
     /// Over the interval.

@@ -1,4 +1,4 @@
-//! What people get wrong, and what they are told.
+//! Frequent mistakes of users, and the messages for them.
 
 use crate::support::{Library, output};
 use std::fs;

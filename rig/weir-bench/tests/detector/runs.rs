@@ -81,7 +81,7 @@ fn arms_that_run_at_the_same_time_are_told_apart() {
     assert_eq!(r["verdict"], "regression", "{r:#}");
     assert!(r["change"]["low"].as_f64().unwrap() > 10.0, "{r:#}");
     let notes = report["notes"].to_string();
-    assert!(notes.contains("at the same time"), "{notes}");
+    assert!(notes.contains("ran concurrently"), "{notes}");
     // Their loads overlap: neither began after the other's had ended.
     let times = |arm: &str| {
         let folder = library.run_folder().join("case").join(arm).join("00");
@@ -184,7 +184,7 @@ valid: {overload: true, min_target_share: null}
 "#,
     );
     let (code, text) = output(library.compare(&["--accept-busy"]));
-    // What an overloaded receiver keeps depends on who else wants its core; two pairs of that may look like a regression.
+    // The loss of an overloaded receiver depends on other programs on its core; two such pairs may look like a regression.
     // This test is about the books.
     assert!(code == 0 || code == 1, "{code}: {text}");
     for arm in ["baseline", "comparison"] {

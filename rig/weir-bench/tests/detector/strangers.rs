@@ -1,4 +1,4 @@
-//! What people without a checkout of weir do: they have this program and one of their own. The page that tells them how, the workflow
+//! Use without a checkout of weir: users have this program and one of their own. The page that shows them how, the workflow
 //! that it offers, and what they are told when something is missing.
 
 use crate::support::{Library, PROGRAM, output};
@@ -216,7 +216,7 @@ fn several_comparisons_of_one_pair_of_programs_are_rows_of_one_run() {
     assert!(report["calibration"].is_null(), "{report:#}");
 }
 
-/// A program that tells nothing of itself has a row all the same, with the time that the kernel sees it wait for mutexes.
+/// A program without a profile has a row too, with the time that the kernel sees it wait for mutexes.
 #[test]
 fn a_profile_of_a_program_without_profiles_has_what_can_be_seen_from_outside() {
     let elsewhere = Elsewhere::new();
@@ -290,7 +290,7 @@ struct Step {
     run: Option<String>,
 }
 
-/// What the forge fills in.
+/// Variables that the forge sets.
 fn filled(text: &str) -> String {
     let known = [
         ("github.token", "secret"),

@@ -36,7 +36,7 @@ impl Churning {
         })
     }
 
-    /// How often the group was replaced.
+    /// Number of replacements of the group.
     pub fn generation(&self, group: u64) -> u32 {
         self.generations[group as usize]
     }
@@ -45,7 +45,7 @@ impl Churning {
         self.replaced * self.group
     }
 
-    /// Replaces what is due at a time of the schedule, in seconds.
+    /// Replaces the contexts due at a time of the schedule, in seconds.
     pub fn advance(&mut self, time: f64) {
         let due = self.due(time).floor();
         while (self.replaced as f64) < due {

@@ -1,6 +1,6 @@
 //! The run phase: composes packets from the model's pieces, without allocation.
 //!
-//! A composer is a function of (model, connection): each run gives the same packets, so the oracle can reconstruct what was sent without
+//! A composer is a function of (model, connection): each run gives the same packets, so the oracle can reconstruct the sent packets without
 //! watching the run.
 
 mod churn;
@@ -32,11 +32,11 @@ pub struct Packet {
 
 /// The properties of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drawn {
+pub enum DrawnMessage {
     Metric {
         context: u32,
         entry: u32,
-        /// How often the context was replaced; 0 without churn.
+        /// Number of replacements of the context; 0 without churn.
         generation: u32,
         /// Above zero for a context that occurs only in this message.
         fresh: u64,
@@ -56,12 +56,12 @@ pub enum Drawn {
 
 /// Called for every message in the order of the stream.
 pub trait Observer {
-    fn saw(&mut self, drawn: Drawn);
+    fn saw(&mut self, drawn: DrawnMessage);
 }
 
 impl Observer for () {
     #[inline(always)]
-    fn saw(&mut self, _drawn: Drawn) {}
+    fn saw(&mut self, _drawn: DrawnMessage) {}
 }
 
 /// The errors of `malformed_p`: name and text. Every agent known to us rejects the whole line of each.
@@ -104,7 +104,7 @@ pub struct Composer {
     fresh: u64,
     order: Vec<u32>,
     carry: Vec<u8>,
-    carried: Option<(usize, Drawn)>,
+    carried: Option<(usize, DrawnMessage)>,
     /// Messages of each context so far, when values are numbered.
     sequence: Vec<u64>,
     /// Makes packets distinct by a number: in one message of every packet, or in all if messages may be carried over.
@@ -277,7 +277,7 @@ impl Composer {
             out[at] = b'\n';
             at = put_filler(out, at + 1, extra);
             messages += 1;
-            observer.saw(Drawn::Filler(extra as u32));
+            observer.saw(DrawnMessage::Filler(extra as u32));
         }
         self.sizes.reset_floor();
         self.units += match self.unit {
@@ -365,7 +365,7 @@ impl Composer {
     }
 
     #[inline(always)]
-    fn plain_message(&mut self, model: &Model, out: &mut [u8], start: usize) -> (usize, Drawn) {
+    fn plain_message(&mut self, model: &Model, out: &mut [u8], start: usize) -> (usize, DrawnMessage) {
         let index = self.next_context(model);
         let entry = self.ahead_entries[self.ahead_pos - 1];
         let context = &model.contexts[index as usize];
@@ -373,7 +373,7 @@ impl Composer {
         let text = model.texts[context.kind as usize][entry as usize];
         let at = put_steps::<32>(out, at, model, text);
         let at = put_steps::<128>(out, at, model, context.tail);
-        let drawn = Drawn::Metric {
+        let drawn = DrawnMessage::Metric {
             context: index,
             entry,
             generation: 0,
@@ -390,12 +390,12 @@ impl Composer {
         (count - 1) * self.connections + self.connection + 1
     }
 
-    fn full_message(&mut self, model: &Model, out: &mut [u8], start: usize) -> (usize, Drawn) {
+    fn full_message(&mut self, model: &Model, out: &mut [u8], start: usize) -> (usize, DrawnMessage) {
         let p = &model.profile;
         if self.extras.chance(p.malformed_p) {
             let fault = self.extras.below(FAULTS.len() as u64) as u32;
             let at = put_text(out, start, FAULTS[fault as usize].1.as_bytes());
-            return (at, Drawn::Malformed(fault));
+            return (at, DrawnMessage::Malformed(fault));
         }
         let kind = match &self.kinds {
             Some(kinds) => kinds.draw(&mut self.extras),
@@ -415,7 +415,7 @@ impl Composer {
         let (at, generation, fresh) = self.put_changing_tags(model, out, at, index, context.tail.len > 0);
         let at = put(out, at, model, model.suffixes[context.suffix as usize]);
         let (at, stamped) = self.put_timestamp(model, out, at, context.kind);
-        let drawn = Drawn::Metric {
+        let drawn = DrawnMessage::Metric {
             context: index,
             entry,
             generation,
@@ -435,7 +435,7 @@ impl Composer {
         start: usize,
         context: &Context,
         event: bool,
-    ) -> (usize, Drawn) {
+    ) -> (usize, DrawnMessage) {
         let notices = if event { &model.events } else { &model.checks };
         let mut number = self.extras.below(notices.len() as u64) as u32;
         if !event && start == 0 {
@@ -454,8 +454,8 @@ impl Composer {
         }
         let at = put(out, at, model, model.suffixes[context.suffix as usize]);
         let drawn = match event {
-            true => Drawn::Event(number),
-            false => Drawn::Check(number),
+            true => DrawnMessage::Event(number),
+            false => DrawnMessage::Check(number),
         };
         (at, drawn)
     }

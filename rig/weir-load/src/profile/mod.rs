@@ -87,7 +87,7 @@ impl Transport {
     }
 }
 
-/// How often each context is drawn.
+/// Distribution of draws over contexts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Popularity {
@@ -239,15 +239,15 @@ fn default_pool() -> u32 {
 /// Shares of message kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Kinds {
+pub struct MessageShares {
     pub metric: f64,
     pub event: f64,
     pub service_check: f64,
 }
 
-impl Default for Kinds {
-    fn default() -> Kinds {
-        Kinds {
+impl Default for MessageShares {
+    fn default() -> MessageShares {
+        MessageShares {
             metric: 100.0,
             event: 0.0,
             service_check: 0.0,
@@ -456,7 +456,7 @@ pub struct Profile {
     /// Distinct members per set.
     pub set_members: u64,
 
-    pub kinds: Kinds,
+    pub kinds: MessageShares,
     pub types: Types,
     /// Chance that a context has the name and tags of another one with a different type.
     pub type_conflict: f64,
@@ -520,7 +520,7 @@ impl Default for Profile {
                 pool: default_pool(),
             },
             set_members: 1000,
-            kinds: Kinds::default(),
+            kinds: MessageShares::default(),
             types: Types {
                 count: 208.0,
                 gauge: 66.0,
@@ -579,7 +579,7 @@ impl fmt::Display for ProfileError {
 impl std::error::Error for ProfileError {}
 
 impl Profile {
-    /// Reads YAML. The error carries line, column and what is allowed.
+    /// Reads YAML. The error has line, column and the allowed values.
     pub fn from_yaml(text: &str) -> Result<Profile, ProfileError> {
         let profile: Profile =
             serde_saphyr::from_str(text).map_err(|error| ProfileError(error.to_string()))?;

@@ -5,7 +5,7 @@ mod plan;
 mod report;
 mod worker;
 
-pub use report::{Lateness, Progress, Report, Sent, Verdict};
+pub use report::{Lateness, LoadVerdict, Progress, Report, SentStream};
 
 use crate::manifest::Marker;
 use crate::profile::{ProfileError, Sharing};
@@ -245,7 +245,7 @@ fn connect(load: &Load, options: &Options, plan: &Plan, number: u32) -> Result<C
         socket,
         source,
         requests,
-        sent: Sent {
+        sent: SentStream {
             connection: number,
             composed: 0,
             skipped: Vec::with_capacity(1024),
@@ -295,7 +295,7 @@ struct Crew {
 struct Sum {
     tally: Tally,
     lateness: Lateness,
-    sent: Vec<Sent>,
+    sent: Vec<SentStream>,
     markers: Vec<Marker>,
     scheduled: f64,
     gso: bool,

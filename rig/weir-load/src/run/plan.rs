@@ -64,9 +64,7 @@ fn check_extras(load: &Load, options: &Options) -> Result<(), RunError> {
     let profile = &load.profile;
     let exact = profile.packet_size_on(load.transport).exact();
     if options.gso && (load.transport != Transport::Udp || exact.is_none()) {
-        return usage(
-            "gso: gluing datagrams together needs udp:// and a profile with `packet_size: {exactly: ...}`",
-        );
+        return usage("gso: joining datagrams needs udp:// and a profile with `packet_size: {exactly: ...}`");
     }
     if !options.headers.is_empty() && load.transport != Transport::Http {
         return usage("headers: only requests have them, to http:// and grpc://");
@@ -98,7 +96,7 @@ fn framing(load: &Load, options: &Options) -> Result<Framing, RunError> {
     let http = load.transport == Transport::Http;
     match framing == Framing::None {
         false if load.transport.is_datagram() => usage(format!(
-            "framing: {name} keeps packets apart by itself; bytes around them would be junk to the target"
+            "framing: {name} keeps packet boundaries by itself; framing bytes would be junk to the target"
         ))?,
         false if http => usage("framing: a request is a packet by itself")?,
         true if !load.transport.is_datagram() && !http => {

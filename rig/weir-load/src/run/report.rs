@@ -19,7 +19,7 @@ pub struct Progress {
 
 /// The sent packets of a connection's stream: the first `composed`, except for the skipped ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentStream {
     pub connection: u32,
     pub composed: u64,
     /// Start and exclusive end, ascending.
@@ -28,7 +28,7 @@ pub struct Sent {
     pub cycle: Option<u64>,
 }
 
-impl Sent {
+impl SentStream {
     pub(super) fn skip(&mut self, packet: u64) {
         match self.skipped.last_mut() {
             Some((_, end)) if *end == packet => *end += 1,
@@ -140,7 +140,7 @@ pub struct Report {
     pub system_calls: u64,
     pub send_buffer: usize,
     pub markers: Vec<Marker>,
-    pub sent: Vec<Sent>,
+    pub sent: Vec<SentStream>,
     pub started_unix_ns: u64,
     pub threads: u32,
     /// Packets that the kernel dropped at the target's UDP socket during the run, if visible.
@@ -151,7 +151,7 @@ pub struct Report {
 
 /// The cause of a shortfall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LoadVerdict {
     OnSchedule,
     TargetLimited,
     GeneratorLimited,
@@ -160,51 +160,51 @@ pub enum Verdict {
     Unlimited,
 }
 
-impl Verdict {
+impl LoadVerdict {
     pub fn name(self) -> &'static str {
         match self {
-            Verdict::OnSchedule => "on-schedule",
-            Verdict::TargetLimited => "target-limited",
-            Verdict::GeneratorLimited => "generator-limited",
-            Verdict::HostLimited => "host-limited",
-            Verdict::Unlimited => "unlimited",
+            LoadVerdict::OnSchedule => "on-schedule",
+            LoadVerdict::TargetLimited => "target-limited",
+            LoadVerdict::GeneratorLimited => "generator-limited",
+            LoadVerdict::HostLimited => "host-limited",
+            LoadVerdict::Unlimited => "unlimited",
         }
     }
 }
 
 impl Report {
     /// The cause of a shortfall: the target pushed back, the generator was late, or the host took its core away.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> LoadVerdict {
         let elapsed = self.elapsed.as_secs_f64() * f64::from(self.threads);
         if elapsed == 0.0 {
-            return Verdict::OnSchedule;
+            return LoadVerdict::OnSchedule;
         }
         let blocked = self.blocked.as_secs_f64();
         let stolen = self.run_delay.as_secs_f64();
         if self.unit.is_none() {
             if blocked > 0.5 * elapsed || self.kernel_drops.unwrap_or(0) > 0 {
-                return Verdict::TargetLimited;
+                return LoadVerdict::TargetLimited;
             }
             if stolen > 0.5 * elapsed {
-                return Verdict::HostLimited;
+                return LoadVerdict::HostLimited;
             }
             return if blocked == 0.0 && self.kernel_drops == Some(0) {
-                Verdict::Unlimited
+                LoadVerdict::Unlimited
             } else {
-                Verdict::GeneratorLimited
+                LoadVerdict::GeneratorLimited
             };
         }
         let missing = 1.0 - self.achieved / self.scheduled.max(1e-9);
         if missing <= 0.01 && self.refused_packets == 0 {
-            return Verdict::OnSchedule;
+            return LoadVerdict::OnSchedule;
         }
         let missing_time = missing * elapsed;
         if self.refused_packets > 0 || blocked >= 0.5 * missing_time {
-            Verdict::TargetLimited
+            LoadVerdict::TargetLimited
         } else if stolen >= 0.5 * missing_time {
-            Verdict::HostLimited
+            LoadVerdict::HostLimited
         } else {
-            Verdict::GeneratorLimited
+            LoadVerdict::GeneratorLimited
         }
     }
 }

@@ -1,12 +1,12 @@
 //! One sending thread.
 
 use super::report::Tally;
-use super::{Framing, Lateness, Options, Progress, RunError, Sent};
+use super::{Framing, Lateness, Options, Progress, RunError, SentStream};
 use crate::manifest::Marker;
 use crate::profile::Transport;
 use crate::requests::{Answer, Requests};
 use crate::schedule::Schedule;
-use crate::source::{Load, SPARE, Source};
+use crate::source::{Load, PacketSource, SPARE};
 use crate::sys::{BATCH, SendBatch, Span};
 use crate::target::{Socket, Target};
 use crate::units::RateUnit;
@@ -20,7 +20,7 @@ use weir_rig_base::{clock, socket};
 /// Without an answer within this time the target counts as dead.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long after the end of a schedule a late sender may still send due packets.
+/// Time after the end of a schedule in which a late sender may still send due packets.
 const CATCH_UP: Duration = Duration::from_millis(100);
 
 /// State of one sending thread.
@@ -49,8 +49,8 @@ pub struct Worker<'a> {
 pub struct Connection {
     pub socket: Socket,
     pub requests: Option<Box<dyn Requests>>,
-    pub source: Box<dyn Source>,
-    pub sent: Sent,
+    pub source: Box<dyn PacketSource>,
+    pub sent: SentStream,
 }
 
 /// Result of a batch.

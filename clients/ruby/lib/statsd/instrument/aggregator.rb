@@ -55,7 +55,7 @@ module StatsD
       end
 
       # @param name [String]
-      # @param value [Numeric] how much to add
+      # @param value [Numeric] the amount to add
       # @param tags [Hash, Array<String>, String, nil]
       # @param no_prefix [Boolean] whether to leave the prefix out
       # @param sample_rate [Float] the share of calls that is counted: the caller has drawn already
@@ -98,7 +98,7 @@ module StatsD
         client.public_send(method, name, value, pre_sampled: true, **options)
       end
 
-      # @return [Boolean] whether what is recorded now will be sent later
+      # @return [Boolean] whether samples recorded now will be sent later
       def thread_healthcheck
         # Nobody can say from inside a signal handler whether the flush thread will come.
         Mutex.new.synchronize { @flush_thread = @core.ensure_running }

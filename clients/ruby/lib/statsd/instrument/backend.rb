@@ -2,7 +2,7 @@
 
 module StatsD
   module Instrument
-    # Whether the native extension does the work: wherever it was compiled, unless the environment variable
+    # Whether the native extension does the work. It does wherever it was compiled, unless the environment variable
     # `WEIR_PURE_RUBY` refuses it. Everything works without it.
     NATIVE = begin
       if RUBY_ENGINE != "ruby" || !["", "0"].include?(ENV.fetch("WEIR_PURE_RUBY", ""))

@@ -25,8 +25,8 @@ module StatsD
       end
 
       # Runs the block to its end even if somebody kills the thread meanwhile. The interpreter does that with all
-      # threads when the process exits, and what they have taken out of a queue or a cell would be lost.
-      # @return what the block returns
+      # threads when the process exits, and messages they have taken out of a queue or a cell would be lost.
+      # @return the block's value
       def uninterrupted
         # Passing the block on would make an object for each call.
         Thread.handle_interrupt(NEVER) { yield } # rubocop:disable Style/ExplicitBlockArgument

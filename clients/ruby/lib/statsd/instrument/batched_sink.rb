@@ -55,7 +55,7 @@ module StatsD
         @dispatcher = Dispatcher.new(
           sink, buffer_capacity, thread_priority, @max_packet_size, statistics_interval, overflow, telemetry
         )
-        # Those of other Ractors would run in the main one, which must not touch what they need.
+        # Finalizers of other Ractors would run in the main one, which must not touch their objects.
         ObjectSpace.define_finalizer(self, self.class.finalize(@dispatcher)) if Ractors.main?
       end
 
@@ -95,7 +95,7 @@ module StatsD
         @sink.connection if @sink.respond_to?(:connection)
       end
 
-      # Sends what is in the queue and ends the background thread. Messages that come later are sent
+      # Sends the queued messages and ends the background thread. Later messages are sent
       # by the calling thread.
       # @param wait [Numeric] seconds the thread gets to finish
       # @return [void]
@@ -103,7 +103,7 @@ module StatsD
         @dispatcher.shutdown(wait)
       end
 
-      # Sends what is in the queue, and waits for what the background thread had already taken: what was recorded first
+      # Sends the queued messages, and waits for those the background thread had already taken: the first recorded
       # is sent first.
       # @param blocking [Boolean] makes no difference
       # @return [void]

@@ -14,7 +14,7 @@ module StatsD
     # component of an application costs little.
     #
     # Counters, gauges, sets, timings, histograms and distributions are aggregated when the sink is a
-    # {BatchedSink}, unless told otherwise. Everything else goes straight to the sink.
+    # {BatchedSink}, unless configured otherwise. Everything else goes straight to the sink.
     #
     # @note Metric methods never raise because of the value or the server. A sample without a name or
     #   with a value that is not a finite number is dropped and counted in {#telemetry}.
@@ -27,7 +27,7 @@ module StatsD
       class << self
         # Makes a client from environment variables.
         # @param env [Environment]
-        # @param options [Hash] replaces what the environment says; see {#initialize}
+        # @param options [Hash] overrides the environment; see {#initialize}
         # @return [Client]
         def from_env(
           env = Environment.current,
@@ -52,7 +52,7 @@ module StatsD
         end
 
         # Makes a client, yields it and closes it.
-        # @return what the block returns
+        # @return the block's value
         def open(**options)
           client = new(**options)
           yield client
@@ -83,7 +83,7 @@ module StatsD
 
       # @return [Class] the writer of messages
       attr_reader :datagram_builder_class
-      # @return [Mode] what a call reads once
+      # @return [Mode] the mode, which a call reads once
       # @api private
       attr_reader :mode
       # @return [String, nil] written before each name, followed by a dot
@@ -196,7 +196,7 @@ module StatsD
         flush(sync: true)
       end
 
-      # Sends what is left and ends the background threads of this client and of its clones. Metrics
+      # Sends the remaining messages and ends the background threads of this client and of its clones. Metrics
       # that are emitted later are sent at once by the thread that emits them.
       # @param wait [Numeric] seconds the background threads get
       # @return [Object] {VOID}
@@ -208,7 +208,7 @@ module StatsD
       end
       alias close shutdown
 
-      # @return [Telemetry] what the client accepted, sent and dropped
+      # @return [Telemetry] counts of accepted, sent and dropped messages
       def telemetry
         @own_telemetry || (@own_sink.respond_to?(:telemetry) ? @own_sink : @aggregator.core).telemetry
       end
@@ -253,7 +253,7 @@ module StatsD
       # Yields a client that differs in the options given.
       # @param (see #clone_with_options)
       # @yieldparam client [Client]
-      # @return what the block returns
+      # @return the block's value
       def with_options(**options)
         yield(clone_with_options(**options))
       end
@@ -266,7 +266,7 @@ module StatsD
       # Sends everything emitted during the block, by any thread, to another sink. Nothing is
       # aggregated meanwhile, so each call is one message.
       # @param capture_sink [CaptureSink]
-      # @return what the block returns
+      # @return the block's value
       def with_capture_sink(capture_sink)
         change_captures { |captures| captures << capture_sink }
         yield
@@ -335,7 +335,7 @@ module StatsD
         report = telemetry_report(shared) if @telemetry_enabled && shared
         aggregator = Aggregator.new(@own_sink, @datagram_builder_class, @prefix, @default_tags, **@aggregation_options,
                                     telemetry: shared, report: report)
-        # Where there is aggregation, the first sample starts the thread: a client that is never used costs none.
+        # With aggregation, the first sample starts the thread: an unused client has no thread.
         aggregator.core.ensure_running if report && !wants_aggregation?
         aggregator
       end
@@ -410,7 +410,7 @@ module StatsD
       end
 
       # The short ways are kept here as well, where reading them takes no call. Each of them is complete in itself: a
-      # call reads one of them once, and does not care what the mode is by then.
+      # call reads one of them once, and ignores later changes of the mode.
       def use(mode)
         @mode = mode
         @counters, @gauges, @timings, @histograms, @distributions, @sets = mode.short_ways.values

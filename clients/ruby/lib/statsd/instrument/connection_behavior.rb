@@ -77,7 +77,7 @@ module StatsD
         socket.sendmsg_nonblock(bytes, 0, exception: false)
       end
 
-      # Writes all bytes or raises. For how long a server that does not read is waited for is up to {Patience}.
+      # Writes all bytes or raises. {Patience} decides how long to wait for a server that does not read.
       def write_within_timeout(socket, bytes)
         deadline = nil
         until bytes.empty?

@@ -64,7 +64,7 @@ module StatsD
         generate_generic_datagram(name, values.join(":"), type, sample_rate, tags)
       end
 
-      # @return [Symbol] the type {Client#latency} uses when told none
+      # @return [Symbol] the default type of {Client#latency}
       def latency_metric_type
         :ms
       end

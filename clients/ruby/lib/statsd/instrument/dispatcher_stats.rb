@@ -3,7 +3,7 @@
 module StatsD
   module Instrument
     class BatchedSink
-      # How well batching works, as metrics of the application.
+      # Statistics of batching, sent as metrics of the application.
       # @api private
       class DispatcherStats
         def initialize(interval, type)

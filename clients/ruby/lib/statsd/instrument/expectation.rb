@@ -36,7 +36,7 @@ module StatsD
       # @param sample_rate [Float, nil] nil matches every rate
       # @param tags [Hash, Array<String>, nil] tags that must be there; others may be, too
       # @param no_prefix [Boolean] whether to expect the name without prefix
-      # @param times [Integer] how often it is expected
+      # @param times [Integer] the expected number of calls
       def initialize(type:, name:, client: nil, value: nil, sample_rate: nil, tags: nil, no_prefix: false, times: 1)
         @type = type
         @name = no_prefix ? name : Helpers.prefix_metric(name, client: client)

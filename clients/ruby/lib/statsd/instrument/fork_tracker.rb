@@ -29,8 +29,8 @@ module StatsD
           tracked.grep(BatchedSink::Dispatcher).each(&last)
         end
 
-        # In a process that became a daemon: the parent has ended without sending anything, so what is
-        # buffered is still ours, but the threads are gone.
+        # In a process that became a daemon: the parent has ended without sending anything, so the
+        # buffered messages are still ours, but the threads have ended.
         def after_daemon
           @tracked.to_a.each(&:after_daemon)
         end

@@ -176,7 +176,7 @@ module StatsD
       GAUGE_CELL = Backend::GaugeCell
       SAMPLE_CELL = Backend::SampleCell
       SET_CELL = Backend::SetCell
-      # Included through a block below: what a back end defines is not for the documentation.
+      # Included through a block below: methods of a back end are not for the documentation.
       COUNTER_CALLS = Backend::CounterCalls
       GAUGE_CALLS = Backend::GaugeCalls
       SAMPLE_CALLS = Backend::SampleCalls
@@ -199,10 +199,10 @@ module StatsD
         end
 
         # @!method increment(value = 1)
-        #   @param value [Integer, Float] how much to add
+        #   @param value [Integer, Float] the amount to add
         #   @return [Object] {VOID}
 
-        # @param value [Integer, Float] how much to subtract
+        # @param value [Integer, Float] the amount to subtract
         # @return [Object] {VOID}
         def decrement(value = 1)
           deliver(-value)
@@ -255,8 +255,8 @@ module StatsD
         #   @param value [Numeric] a finite number; milliseconds for a timing
         #   @return [Object] {VOID}
 
-        # Records how long the block takes, in milliseconds.
-        # @return what the block returns
+        # Records the duration of the block, in milliseconds.
+        # @return the block's value
         def time
           start = Process.clock_gettime(Process::CLOCK_MONOTONIC, :float_millisecond)
           begin

@@ -5,14 +5,14 @@ module StatsD
     # One value per thread, read without a lock from any thread and from signal handlers.
     #
     # Each change replaces a frozen Hash. Two threads that change it at the same moment may lose one
-    # entry; callers only keep what they can make again.
+    # entry; callers only store objects that they can make again.
     # @api private
     class IdentityMap
       def initialize
         clear
       end
 
-      # @return [Object, nil] what was stored for the thread
+      # @return [Object, nil] the object stored for the thread
       def [](thread)
         @entries[thread]
       end

@@ -2,8 +2,8 @@
 
 module StatsD
   module Instrument
-    # Remembers a limited number of texts. It is read without a lock by many threads: what is added makes a new Hash.
-    # What comes when it is full is not remembered, so that texts that are new each time cost a look-up and no more.
+    # Remembers a limited number of texts. Many threads read it without a lock: each addition makes a new Hash.
+    # When it is full, further texts are not remembered, so a text that is new each time costs one look-up.
     # @api private
     class Memo
       # Texts that are remembered.

@@ -2,10 +2,10 @@
 
 module StatsD
   module Instrument
-    # How a client handles calls for the time being: where messages go, and whether samples wait for the next flush.
+    # A client's current handling of calls: the destination of messages, and whether samples wait for the next flush.
     #
     # Capturing, a shutdown and a fork change all of it at once. So it is one frozen object: a call reads it once and
-    # passes it on, and never sees a part of what was and a part of what is.
+    # passes it on, and never sees a mixture of the old and the new mode.
     # @api private
     class Mode
       # Takes the place of the contexts of a type when each call must take the long way.
@@ -27,7 +27,7 @@ module StatsD
       attr_reader :core
       # @return [Backend::Contexts, nil] nil when every call is a message that nobody remembers
       attr_reader :contexts
-      # @return [Hash{Symbol => #put}] for each type what a call without special wishes tries first
+      # @return [Hash{Symbol => #put}] for each type the first target of a call without options
       attr_reader :short_ways
 
       # @param implied_rate [Float, nil] the rate of calls that name none, when it is below 1
@@ -52,7 +52,7 @@ module StatsD
         @draws_itself ? @contexts.table.sample?(rate) : @sink.sample?(rate)
       end
 
-      # @return [Boolean] whether that is what the mode was made for
+      # @return [Boolean] whether the mode was made for that
       def for?(sink, core)
         @sink.equal?(sink) && @core.equal?(core)
       end

@@ -2,8 +2,8 @@
 
 module StatsD
   module Instrument
-    # How long a server that does not read may keep senders waiting. Shared by the connections that all threads have to
-    # it, because it is the same server for all of them.
+    # The longest time that a server that does not read may block senders. The connections of all threads share it,
+    # because they lead to the same server.
     #
     # Waiting once for a server that is stuck is enough: from then on packets that do not fit are dropped at once, until
     # something could be written again. Without this a full queue in front of it would cost a timeout per packet.

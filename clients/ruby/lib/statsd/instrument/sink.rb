@@ -48,7 +48,7 @@ module StatsD
       DROP_LOG_INTERVAL = 10.0
       private_constant :DROP_LOG_INTERVAL
 
-      # @return [Telemetry] what was sent and dropped
+      # @return [Telemetry] counts of sent and dropped messages
       attr_reader :telemetry
 
       # @param connection [#send_datagram, #close] the connection of the calling thread

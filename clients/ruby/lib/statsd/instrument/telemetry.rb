@@ -68,7 +68,7 @@ module StatsD
       end
 
       # @api private
-      # @param messages [Integer] how many messages were accepted; most are metrics
+      # @param messages [Integer] number of accepted messages; most are metrics
       def accepted(messages, events = 0, service_checks = 0)
         synchronize do
           @counts[:metrics] += messages - events - service_checks

@@ -55,7 +55,7 @@ module StatsD
         end
       end
 
-      # @return [Boolean] whether the error tells of an earlier packet: the server's host refused it, and the kernel
+      # @return [Boolean] whether the error is about an earlier packet: the server's host refused it, and the kernel
       #   says so at the next call
       # @api private
       def refused?(error)

@@ -5,7 +5,7 @@ require "weakref"
 module StatsD
   module Instrument
     if RUBY_ENGINE == "ruby"
-      # Objects that others keep alive: asking for them returns those that still live.
+      # Weak references to objects: asking for them returns the live ones.
       #
       # Each object is its own value in the map. Before Ruby 3.2 a WeakMap looks only at the value when it
       # decides whether a pair is alive, so a map from objects to `true` hands out objects that the collector

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_protocol::Kind;
 
-use super::{Row, Seconds, State, Summary, Value};
+use super::{CumulativeState, Row, Seconds, Summary, Value};
 use crate::prometheus::native::SavedNative;
 
 #[derive(Serialize, Deserialize)]
@@ -95,12 +95,12 @@ impl SavedValue {
     }
 }
 
-impl<M, S> State<M, S>
+impl<M, S> CumulativeState<M, S>
 where
     M: Default + Clone + Serialize + DeserializeOwned,
     S: Default + Clone + Serialize + DeserializeOwned,
 {
-    /// Every series, as [`State::restore`] reads it. Counts of rows are not in it.
+    /// Every series, as [`CumulativeState::restore`] reads it. Counts of rows are not in it.
     pub fn save(&self, now: Seconds) -> Vec<u8> {
         let now = now.saturating_add(self.past);
         let families = self.families.iter().map(|family| SavedFamily {
@@ -131,9 +131,9 @@ where
     pub fn restore(&mut self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
         let restored = self.try_restore(saved, away, now);
         if restored.is_none() {
-            let empty = State::new(self.settings.clone(), self.weights, self.bytes_max);
+            let empty = CumulativeState::new(self.settings.clone(), self.weights, self.bytes_max);
             let counters = self.counters;
-            *self = State { counters, ..empty };
+            *self = CumulativeState { counters, ..empty };
         }
         restored.ok_or(NoState)
     }

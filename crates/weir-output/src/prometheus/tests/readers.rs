@@ -9,7 +9,7 @@ fn is_name(name: &str, colons: bool) -> bool {
     !name.is_empty() && !name.as_bytes()[0].is_ascii_digit() && name.bytes().all(ok)
 }
 
-/// `name="value",...}` up to and with the brace: the labels and what follows.
+/// `name="value",...}` up to and with the brace: the labels and the rest.
 fn parse_labels(mut text: &str) -> Result<(BTreeMap<String, String>, &str), String> {
     let mut labels = BTreeMap::new();
     loop {
@@ -47,7 +47,7 @@ fn parse_labels(mut text: &str) -> Result<(BTreeMap<String, String>, &str), Stri
     }
 }
 
-/// Every series with its value, or what a strict reader objects to.
+/// Every series with its value, or the objection of a strict reader.
 pub fn parse(text: &str, format: Format) -> Result<BTreeMap<String, f64>, String> {
     let mut series = BTreeMap::new();
     let mut families = BTreeSet::new();

@@ -20,7 +20,7 @@ const BOOKS: &str = "-120";
 
 /// The part of the screen's state that determines the requests.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wanted {
+pub struct ScreenRequest {
     /// The list of metrics; `None` if another list is shown.
     pub metrics: Option<WantedMetrics>,
     pub chart: Option<WantedChart>,
@@ -47,7 +47,7 @@ pub struct WantedChart {
 
 /// Why the agent has no answer, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused(pub String);
+pub struct AgentError(pub String);
 
 /// The agent's answers in one second.
 #[derive(Clone, Debug, Default)]
@@ -60,12 +60,12 @@ pub struct Snapshot {
     pub metrics: Option<Metrics>,
     pub details: HashMap<String, Metric>,
     /// Or the error.
-    pub points: Option<Result<Points, Refused>>,
+    pub points: Option<Result<Points, AgentError>>,
 }
 
 /// Sends requests every second, and at once when the requests change. Ends with the screen.
-pub fn keep_asking(address: SocketAddr, wants: Receiver<Wanted>, happenings: Sender<Happening>) {
-    let mut wanted = Wanted::default();
+pub fn keep_asking(address: SocketAddr, wants: Receiver<ScreenRequest>, happenings: Sender<Happening>) {
+    let mut wanted = ScreenRequest::default();
     loop {
         let begun = Instant::now();
         let answered = snapshot(address, &wanted);
@@ -80,7 +80,7 @@ pub fn keep_asking(address: SocketAddr, wants: Receiver<Wanted>, happenings: Sen
     }
 }
 
-fn snapshot(address: SocketAddr, wanted: &Wanted) -> Result<Snapshot, Failure> {
+fn snapshot(address: SocketAddr, wanted: &ScreenRequest) -> Result<Snapshot, Failure> {
     let body = fetch(address, "/api/v1/status")?;
     let mut snapshot = Snapshot {
         status: read(address, &body)?,
@@ -148,7 +148,7 @@ fn details(address: SocketAddr, names: &[&str]) -> Result<HashMap<String, Metric
     Ok(by_name.collect())
 }
 
-fn points(address: SocketAddr, chart: &WantedChart) -> Result<Result<Points, Refused>, Failure> {
+fn points(address: SocketAddr, chart: &WantedChart) -> Result<Result<Points, AgentError>, Failure> {
     let mut parameters = vec![("metric", chart.metric.as_str())];
     let optional = [
         ("kind", Some(chart.kind.as_str()).filter(|kind| !kind.is_empty())),
@@ -163,6 +163,6 @@ fn points(address: SocketAddr, chart: &WantedChart) -> Result<Result<Points, Ref
     );
     match ask(address, &path("/api/v1/query", &parameters))? {
         Answer::Body(body) => read(address, &body).map(Ok),
-        Answer::Refused { reason, .. } => Ok(Err(Refused(reason))),
+        Answer::Refused { reason, .. } => Ok(Err(AgentError(reason))),
     }
 }

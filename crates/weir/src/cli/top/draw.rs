@@ -7,8 +7,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Widget as _, Wrap};
 
-use super::data::Refused;
-use super::state::{Charted, Loss, State, Tab, dropped};
+use super::data::AgentError;
+use super::state::{Charted, Loss, Tab, TopState, dropped};
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::cli::chart;
 use crate::cli::recent::{Books, last};
@@ -32,7 +32,7 @@ Esc                no filter
 q                  end";
 
 /// Draws the screen. Records the number of rows that a list has room for.
-pub fn draw(state: &mut State, now: u64, frame: &mut Frame<'_>) {
+pub fn draw(state: &mut TopState, now: u64, frame: &mut Frame<'_>) {
     let [head, tabs, body, foot] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(1),
@@ -56,7 +56,7 @@ pub fn draw(state: &mut State, now: u64, frame: &mut Frame<'_>) {
 }
 
 /// The agent's name, and its health in one line.
-fn heading(state: &State, now: u64) -> Text<'static> {
+fn heading(state: &TopState, now: u64) -> Text<'static> {
     let Some(snapshot) = &state.snapshot else {
         let (style, text) = match &state.away {
             Some(reason) => (BAD, format!("✗ {reason}")),
@@ -75,7 +75,7 @@ fn heading(state: &State, now: u64) -> Text<'static> {
     Text::from(vec![Line::styled(first, HEADING), verdict(state, status)])
 }
 
-fn verdict(state: &State, status: &Status) -> Line<'static> {
+fn verdict(state: &TopState, status: &Status) -> Line<'static> {
     if let Some(reason) = &state.away {
         let text = format!("✗ the agent does not answer: {reason}. The display resumes when it does.");
         return Line::styled(text, BAD);
@@ -105,7 +105,7 @@ fn loss_text(loss: &Loss) -> String {
     format!("{}: {}{rising}", loss.what, grouped(loss.count as u64))
 }
 
-fn tab_line(state: &State) -> Line<'static> {
+fn tab_line(state: &TopState) -> Line<'static> {
     let titles = Tab::ALL.into_iter().enumerate().flat_map(|(number, tab)| {
         let style = match tab == state.tab {
             true => Style::new().add_modifier(Modifier::REVERSED),
@@ -127,7 +127,7 @@ fn tab_line(state: &State) -> Line<'static> {
     line
 }
 
-fn keys(state: &State) -> Line<'static> {
+fn keys(state: &TopState) -> Line<'static> {
     let text = match (state.is_typing, &state.chart, state.tab) {
         (true, ..) => " type a part of a name   Enter keep   Esc forget".to_owned(),
         (_, Some(_), _) => " f function   g group   w window   Esc back   ? help   q end".to_owned(),
@@ -140,7 +140,7 @@ fn keys(state: &State) -> Line<'static> {
     Line::styled(text, QUIET)
 }
 
-fn draw_tab(state: &State, now: u64, area: Rect, frame: &mut Frame<'_>) {
+fn draw_tab(state: &TopState, now: u64, area: Rect, frame: &mut Frame<'_>) {
     match state.tab {
         Tab::Overview => draw_overview(state, area, frame.buffer_mut()),
         Tab::Metrics => draw_metrics(state, area, frame),
@@ -150,7 +150,7 @@ fn draw_tab(state: &State, now: u64, area: Rect, frame: &mut Frame<'_>) {
     }
 }
 
-fn draw_overview(state: &State, area: Rect, buffer: &mut Buffer) {
+fn draw_overview(state: &TopState, area: Rect, buffer: &mut Buffer) {
     let Some(snapshot) = &state.snapshot else { return };
     let rates = rate_lines(&snapshot.books, &snapshot.process, area.width);
     let shares: Vec<&MemoryShare> = shares(&snapshot.status);
@@ -210,7 +210,7 @@ fn rate_lines(books: &Books, process: &Books, width: u16) -> Vec<Line<'static>> 
     ]
 }
 
-fn loss_lines(state: &State) -> Vec<Line<'static>> {
+fn loss_lines(state: &TopState) -> Vec<Line<'static>> {
     let mut lines = vec![Line::styled(
         "Lost, refused or degraded, since the start",
         HEADING,
@@ -271,7 +271,7 @@ fn memory_lines(status: &Status, shares: &[&MemoryShare], width: u16) -> Vec<Lin
 
 /// A list, scrolled to its selected row.
 fn draw_list(
-    state: &State,
+    state: &TopState,
     head: &[&str],
     widths: &[Constraint],
     rows: Vec<Vec<Cell<'static>>>,
@@ -314,7 +314,7 @@ fn signed(number: i64) -> String {
     }
 }
 
-fn draw_metrics(state: &State, area: Rect, frame: &mut Frame<'_>) {
+fn draw_metrics(state: &TopState, area: Rect, frame: &mut Frame<'_>) {
     let is_wide = area.width >= 90;
     let lines = state.metrics().into_iter().map(|line| {
         let mut cells = vec![Cell::from(shown(&line.name))];
@@ -359,7 +359,7 @@ fn draw_metrics(state: &State, area: Rect, frame: &mut Frame<'_>) {
     draw_list(state, head, &widths, lines.collect(), area, frame);
 }
 
-fn draw_tag_keys(state: &State, area: Rect, frame: &mut Frame<'_>) {
+fn draw_tag_keys(state: &TopState, area: Rect, frame: &mut Frame<'_>) {
     let name = |key: &str| {
         if key.is_empty() {
             "(no key)".to_owned()
@@ -390,7 +390,7 @@ fn draw_tag_keys(state: &State, area: Rect, frame: &mut Frame<'_>) {
     );
 }
 
-fn draw_origins(state: &State, area: Rect, frame: &mut Frame<'_>) {
+fn draw_origins(state: &TopState, area: Rect, frame: &mut Frame<'_>) {
     let rows = state.origins().into_iter();
     let rows = rows.map(|(origin, contexts, samples)| {
         vec![
@@ -414,7 +414,7 @@ fn draw_origins(state: &State, area: Rect, frame: &mut Frame<'_>) {
     );
 }
 
-fn draw_outputs(state: &State, now: u64, area: Rect, frame: &mut Frame<'_>) {
+fn draw_outputs(state: &TopState, now: u64, area: Rect, frame: &mut Frame<'_>) {
     let outputs = state.outputs();
     let rows = outputs.iter().map(|output| output_row(output, now)).collect();
     let number = Constraint::Length(13);
@@ -486,7 +486,7 @@ fn said_of(output: &OutputStatus) -> Vec<Line<'static>> {
     error.chain(reasons).chain(notes).collect()
 }
 
-fn draw_chart(state: &State, charted: &Charted, area: Rect, buffer: &mut Buffer) {
+fn draw_chart(state: &TopState, charted: &Charted, area: Rect, buffer: &mut Buffer) {
     let points = state
         .snapshot
         .as_ref()
@@ -496,7 +496,9 @@ fn draw_chart(state: &State, charted: &Charted, area: Rect, buffer: &mut Buffer)
             return Line::styled(format!("{}: asking the agent", shown(&charted.metric)), QUIET)
                 .render(area, buffer);
         }
-        Some(Err(Refused(reason))) => return Line::styled(format!("✗ {reason}"), BAD).render(area, buffer),
+        Some(Err(AgentError(reason))) => {
+            return Line::styled(format!("✗ {reason}"), BAD).render(area, buffer);
+        }
         Some(Ok(points)) => points,
     };
     let legend = chart::legend(points);

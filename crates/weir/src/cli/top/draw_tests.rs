@@ -1,4 +1,4 @@
-//! What is on the screen, without a terminal.
+//! The content of the screen, without a terminal.
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -11,7 +11,7 @@ use crate::cli::recent::BookSeries;
 use crate::failure::Failure;
 
 /// The screen as lines.
-fn drawn(state: &mut State, columns: u16, rows: u16) -> String {
+fn drawn(state: &mut TopState, columns: u16, rows: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
     terminal.draw(|frame| draw(state, 1000, frame)).unwrap();
     terminal.backend().to_string()
@@ -139,13 +139,13 @@ fn a_metric_is_drawn_in_braille_with_a_legend() {
         screen.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)),
         "{screen}"
     );
-    state.snapshot.as_mut().unwrap().points = Some(Err(Refused("a gauge has no rate".to_owned())));
+    state.snapshot.as_mut().unwrap().points = Some(Err(AgentError("a gauge has no rate".to_owned())));
     shows(&drawn(&mut state, 100, 30), &["✗ a gauge has no rate"]);
 }
 
 #[test]
 fn an_agent_that_is_away_is_said_to_be_and_its_numbers_stay() {
-    let mut state = State::default();
+    let mut state = TopState::default();
     state.take(Err(Failure::runtime("no agent at http://127.0.0.1:1")));
     shows(&drawn(&mut state, 80, 10), &["✗ no agent at http://127.0.0.1:1"]);
     let mut state = super::super::state::tests::state();

@@ -11,8 +11,8 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::execute;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::data::{Wanted, keep_asking};
-use super::state::{Next, State};
+use super::data::{ScreenRequest, keep_asking};
+use super::state::{Next, TopState};
 use super::{Happening, draw};
 use crate::failure::Failure;
 
@@ -47,10 +47,10 @@ fn end_on_panic() {
 fn show(
     terminal: &mut DefaultTerminal,
     happenings: &Receiver<Happening>,
-    wants: &Sender<Wanted>,
+    wants: &Sender<ScreenRequest>,
 ) -> io::Result<()> {
-    let mut state = State::default();
-    let mut asked = Wanted::default();
+    let mut state = TopState::default();
+    let mut asked = ScreenRequest::default();
     loop {
         terminal.draw(|frame| draw::draw(&mut state, unix_now(), frame))?;
         // The requests depend on the number of rows, which drawing determines.

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::data::{Snapshot, Wanted, WantedChart, WantedMetrics};
+use super::data::{ScreenRequest, Snapshot, WantedChart, WantedMetrics};
 use crate::admin::contexts::MetricRow;
 use crate::admin::series::signs;
 use crate::admin::status::{OutputStatus, sum_of};
@@ -129,7 +129,7 @@ pub struct Loss {
 }
 
 #[derive(Debug, Default)]
-pub struct State {
+pub struct TopState {
     pub tab: Tab,
     /// The selected row of each tab.
     chosen: [usize; 5],
@@ -147,7 +147,7 @@ pub struct State {
     pub away: Option<String>,
 }
 
-impl State {
+impl TopState {
     /// Takes the agent's answer or the error. Known data stays.
     pub fn take(&mut self, answered: Result<Snapshot, Failure>) {
         match answered {
@@ -187,7 +187,7 @@ impl State {
     }
 
     /// The next requests.
-    pub fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> ScreenRequest {
         let metrics = (self.tab == Tab::Metrics && self.chart.is_none()).then(|| WantedMetrics {
             pattern: self.filter.clone(),
             sort: Some(self.sort()).filter(|sort| *sort != "samples"),
@@ -200,7 +200,7 @@ impl State {
             by: chart.by.clone(),
             from: WINDOWS[chart.window].0,
         });
-        Wanted { metrics, chart }
+        ScreenRequest { metrics, chart }
     }
 
     fn visible_names(&self) -> Vec<String> {

@@ -52,26 +52,26 @@ pub fn snapshot() -> Snapshot {
     snapshot
 }
 
-pub fn state() -> State {
-    let mut state = State {
+pub fn state() -> TopState {
+    let mut state = TopState {
         page: 10,
-        ..State::default()
+        ..TopState::default()
     };
     state.take(Ok(snapshot()));
     state
 }
 
-pub fn press(state: &mut State, codes: &[KeyCode]) {
+pub fn press(state: &mut TopState, codes: &[KeyCode]) {
     for code in codes {
         assert_eq!(state.key(KeyEvent::new(*code, KeyModifiers::NONE)), Next::Go);
     }
 }
 
-pub fn write(state: &mut State, text: &str) {
+pub fn write(state: &mut TopState, text: &str) {
     text.chars().for_each(|c| press(state, &[KeyCode::Char(c)]));
 }
 
-fn names(state: &State) -> Vec<String> {
+fn names(state: &TopState) -> Vec<String> {
     state.metrics().into_iter().map(|line| line.name).collect()
 }
 
@@ -161,7 +161,7 @@ fn a_metric_opens_as_a_chart_whose_function_group_and_window_change() {
     let mut state = state();
     write(&mut state, "2");
     press(&mut state, &[KeyCode::Enter]);
-    let chart = |state: &State| state.wanted().chart.unwrap();
+    let chart = |state: &TopState| state.wanted().chart.unwrap();
     assert_eq!(
         (chart(&state).metric.as_str(), chart(&state).kind.as_str()),
         ("page.views", "counter")

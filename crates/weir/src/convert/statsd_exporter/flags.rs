@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use weir_config::show_text;
 
-use crate::convert::Left;
+use crate::convert::Unconverted;
 
 /// Settings that follow from flags.
 #[derive(Debug)]
@@ -54,14 +54,14 @@ const NOT_NEEDED: &[(&str, &str)] = &[
         "debug.dump-fsm",
         "`weir explain` shows which mapping applies to a message",
     ),
-    ("check-config", "`weir check` looks a configuration over"),
+    ("check-config", "`weir check` validates a configuration"),
     ("log.format", "the log has one format"),
     ("statsd.mapping-config", "is the file that is converted"),
 ];
 
 impl Flags {
     /// Flags without a counterpart are reported.
-    pub fn read(arguments: &[String], left: &mut Vec<Left>) -> Flags {
+    pub fn read(arguments: &[String], left: &mut Vec<Unconverted>) -> Flags {
         let mut flags = Flags {
             settings: Vec::new(),
             librato: true,
@@ -90,7 +90,7 @@ impl Flags {
                 ),
             };
             if let Err(message) = flags.take(name, value) {
-                left.push(Left {
+                left.push(Unconverted {
                     line: 0,
                     message: format!("--{name}: {message}"),
                 });
@@ -115,7 +115,7 @@ impl Flags {
             "statsd.parse-signalfx-tags" => self.signalfx = is_on,
             "statsd.parse-dogstatsd-tags" if is_on => {}
             "statsd.parse-dogstatsd-tags" => {
-                return Err("tags behind the type are always read; rules take them out");
+                return Err("tags behind the type are always read; rules remove them");
             }
             "statsd.relay.address" => self.relay.push(("targets", format!("['udp://{value}']"))),
             "statsd.relay.packet-length" => self.relay.push(("udp_bytes_max", value.to_owned())),
@@ -133,8 +133,8 @@ impl Flags {
         self.settings.push((key, value));
     }
 
-    /// How messages are read. Where flags name listeners, it is said of these alone: one that is added later, for clients of another
-    /// kind, reads as weir does.
+    /// Settings for reading messages. If flags name listeners, they apply to these alone: one that is added later, for clients of another
+    /// kind, uses weir's defaults.
     pub fn write_reading(&self, out: &mut String) {
         let styles = self.tag_styles().join(", ");
         if self.settings.is_empty() {
@@ -223,7 +223,7 @@ fn address(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(arguments: &[&str]) -> (String, Vec<Left>) {
+    fn read(arguments: &[&str]) -> (String, Vec<Unconverted>) {
         let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
         let mut left = Vec::new();
         let flags = Flags::read(&arguments, &mut left);

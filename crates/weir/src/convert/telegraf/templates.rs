@@ -17,19 +17,19 @@ pub struct Mapping {
 
 /// Why a text is no template.
 #[derive(Debug, thiserror::Error)]
-pub enum NoTemplate {
-    #[error("must be a template, with a filter before it and tags behind it or without")]
+pub enum TemplateError {
+    #[error("must be a template, optionally with a filter before it and tags after it")]
     Form,
-    #[error("has no part that is the measurement")]
+    #[error("has no part `measurement`")]
     NoMeasurement,
     #[error("has a tag without a value")]
     TagWithoutValue,
-    #[error("{0:?} takes the rest of the name, and more follows it")]
+    #[error("{0:?} takes the rest of the name, so nothing may follow it")]
     RestNotLast(String),
 }
 
 impl Mapping {
-    pub fn of(text: &str, separator: &str) -> Result<Mapping, NoTemplate> {
+    pub fn of(text: &str, separator: &str) -> Result<Mapping, TemplateError> {
         let mut words: Vec<&str> = text.split_whitespace().collect();
         let constants = match words.last() {
             Some(last) if words.len() > 1 && last.contains('=') => words.pop(),
@@ -39,7 +39,7 @@ impl Mapping {
             [template] => ("", template),
             [filter, template] => (filter, template),
             _ => {
-                return Err(NoTemplate::Form);
+                return Err(TemplateError::Form);
             }
         };
         let filter: Vec<&str> = if filter.is_empty() {
@@ -64,7 +64,7 @@ impl Mapping {
             parts.pattern.push_str("(?:\\..*)?");
         }
         if parts.measurement.is_empty() {
-            return Err(NoTemplate::NoMeasurement);
+            return Err(TemplateError::NoMeasurement);
         }
         let mut name = parts.measurement.join(separator);
         for field in &parts.field {
@@ -81,7 +81,7 @@ impl Mapping {
             }
         }
         for constant in constants.into_iter().flat_map(|constants| constants.split(',')) {
-            let (key, value) = constant.split_once('=').ok_or(NoTemplate::TagWithoutValue)?;
+            let (key, value) = constant.split_once('=').ok_or(TemplateError::TagWithoutValue)?;
             tags.push((key.to_owned(), value.replace('$', "$$")));
         }
         Ok(Mapping {
@@ -107,7 +107,7 @@ struct Parts {
 
 impl Parts {
     /// `filter`: the filter's parts from this one on.
-    fn part(&mut self, part: &str, filter: &[&str], is_last: bool) -> Result<(), NoTemplate> {
+    fn part(&mut self, part: &str, filter: &[&str], is_last: bool) -> Result<(), TemplateError> {
         if !self.pattern.is_empty() {
             self.pattern.push_str("\\.");
         }
@@ -116,7 +116,7 @@ impl Parts {
             None => (part, false),
         };
         if rest && !is_last {
-            return Err(NoTemplate::RestNotLast(part.to_owned()));
+            return Err(TemplateError::RestNotLast(part.to_owned()));
         }
         self.spans |= rest;
         if what.is_empty() {

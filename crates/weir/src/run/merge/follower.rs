@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use weir_aggregate::{BATCH_BYTES, BATCH_ROWS, Batch, Bucket};
 use weir_merge::Log as _;
-use weir_output::delivery::{Delivery, Saved};
+use weir_output::delivery::{Delivery, OutputState};
 use weir_state::{Bounds, Table};
 
-use super::place::{Place, Written};
-use super::rounds::{Late, Round, Rounds};
-use super::shared::{Sent, Shared};
+use super::place::{PositionFile, StoredPosition};
+use super::rounds::{LateBucket, Round, Rounds};
+use super::shared::{OutputProgress, Shared};
 use super::taking::{Correction, Taker};
 use super::{FleetLog, unix_ms};
 use crate::run::outputs::Output;
@@ -36,12 +36,12 @@ pub struct Follower {
     pub taker: Taker,
     pub log: FleetLog,
     pub rounds: Rounds,
-    pub place: Place,
-    pub written: Written,
+    pub place: PositionFile,
+    pub written: StoredPosition,
     /// The points that histograms become.
     pub suffix_mask: u32,
     pub handle: Handle,
-    pub sent: Arc<Sent>,
+    pub sent: Arc<OutputProgress>,
     pub shared: Arc<Shared>,
     /// Time limit of the stop.
     pub grace: Duration,
@@ -54,7 +54,7 @@ impl Follower {
         if self.place.was_begun() {
             self.sent.repeated.fetch_add(1, Ordering::Relaxed);
         }
-        self.tell();
+        self.report();
         let mut seen = u64::MAX;
         while !self.is_stopping() {
             let commits = self.shared.commits();
@@ -124,7 +124,7 @@ impl Follower {
     }
 
     /// Sends the effect of late records with its own time, on top of the next bucket, or not at all, depending on the output.
-    fn correct(&mut self, late: Late, next: &mut Table) {
+    fn correct(&mut self, late: LateBucket, next: &mut Table) {
         let mut at_its_time = Table::new(Bounds::NONE);
         for (identity, facts, state) in late.table.into_series() {
             let counted = match self.taker.correction(identity.kind) {
@@ -190,7 +190,7 @@ impl Follower {
     }
 
     fn write_down(&mut self, round: Round) {
-        self.written = Written {
+        self.written = StoredPosition {
             at_ms: unix_ms(),
             position: round.position,
             buckets: self.written.buckets + 1,
@@ -203,11 +203,11 @@ impl Follower {
                 self.name
             )),
         }
-        self.tell();
+        self.report();
     }
 
     /// The output's sums so far.
-    fn sums(&self) -> Option<Saved> {
+    fn sums(&self) -> Option<OutputState> {
         match &self.output {
             Output::Scrape(scrape) => Some(scrape.save()),
             Output::Delivered(_, delivery) => self.handle.block_on(delivery.sums()),
@@ -215,7 +215,7 @@ impl Follower {
         }
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         self.sent.buckets.store(self.written.buckets, Ordering::Relaxed);
         let newest = self.written.position.ends.values().max();
         self.sent

@@ -10,7 +10,7 @@ use std::time::Duration;
 use weir_config::LogReader;
 use weir_merge::{Plan, Settings};
 
-use super::{outputs_runtime, second_stop, told};
+use super::{outputs_runtime, reporting, second_stop};
 use crate::admin::caller::Hosts;
 use crate::admin::{AdminServer, AdminSource as _, ConnectionLimits};
 use crate::budget::{Budget, Share};
@@ -140,7 +140,7 @@ fn directory_of_sent(config: &Config) -> Result<PathBuf, Failure> {
     let directory = directory.map(|directory| directory.join(SENT));
     directory.ok_or_else(|| {
         Failure::usage(
-            "state_path: is missing; a merge keeps there what each output has, unless its log is a directory",
+            "state_path: is missing; a merge stores the position of each output there, unless its log is a directory",
         )
     })
 }
@@ -175,7 +175,7 @@ async fn serve(
         let hosts = Hosts::new(&config.running.admin_hosts);
         tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
     }
-    let telling = tokio::spawn(tell(notify.clone(), view.clone()));
+    let reporting_task = tokio::spawn(report(notify.clone(), view.clone()));
     let mut reading = tokio::task::spawn_blocking(move || reading.run());
     let ended = |ended: Result<Result<(), Failure>, tokio::task::JoinError>| match ended {
         Ok(result) => result,
@@ -191,13 +191,13 @@ async fn serve(
         "{signal}: merging and committing everything that has arrived; outputs deliver their queues"
     );
     view.stopping.store(true, Ordering::Release);
-    telling.abort();
+    reporting_task.abort();
     notify.stopping();
     view.shared.stop();
     let result = tokio::select! {
         result = &mut reading => ended(result),
         signal = second_stop(&mut signals) => {
-            Err(Failure::runtime(format!("{signal} again: stopped at once; the next process gives outputs what they do not have")))
+            Err(Failure::runtime(format!("{signal} again: stopped at once; the next process delivers the rest")))
         }
     };
     for imbalance in view.snapshot().imbalances() {
@@ -234,18 +234,18 @@ fn banner(config: &Config, address: std::net::SocketAddr) -> String {
     let memory = weir_units::show_size(config.resources.memory);
     let version = crate::version::VERSION;
     format!(
-        "weir {version} merges a fleet: {outputs}; {memory} of memory; open http://{address}/ to see how it stands"
+        "weir {version} merges a fleet: {outputs}; {memory} of memory; open http://{address}/ to see its state"
     )
 }
 
 /// Reports to the service manager while the merge runs.
-async fn tell(notify: Arc<Notify>, view: Arc<View>) {
+async fn report(notify: Arc<Notify>, view: Arc<View>) {
     let is_ready = || view.readiness().is_ok();
     let is_alive = || {
         let since_turn = unix_ms() - view.shared.turned_at.load(Ordering::Relaxed);
         since_turn < TURN_MAX.as_millis() as i64
     };
-    told::tell(notify, is_ready, is_alive, || line(&view)).await;
+    reporting::report(notify, is_ready, is_alive, || line(&view)).await;
 }
 
 /// The state in one line.

@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use weir_output::delivery::Saved;
+use weir_output::delivery::OutputState;
 
 use super::rounds::Position;
 
@@ -15,24 +15,24 @@ const VERSION: u8 = 1;
 
 /// The file of one output.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct PositionFile {
     path: PathBuf,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Written {
+pub struct StoredPosition {
     /// Unix milliseconds.
     pub at_ms: i64,
     pub position: Position,
     /// Buckets given to the output since the beginning.
     pub buckets: u64,
-    pub sums: Option<Saved>,
+    pub sums: Option<OutputState>,
 }
 
-impl Written {
+impl StoredPosition {
     /// The position at which to continue with these partitions; the log says how far they were sent. The sums hold only for these
     /// partitions and this position.
-    pub fn at(mut self, noted: &BTreeMap<u32, u64>) -> Written {
+    pub fn at(mut self, noted: &BTreeMap<u32, u64>) -> StoredPosition {
         let next = &mut self.position.next;
         // A partition without sent results changes no sum.
         let holds = |(partition, before): (&u32, &u64)| {
@@ -51,15 +51,15 @@ impl Written {
     }
 }
 
-impl Place {
+impl PositionFile {
     pub fn new(directory: &Path, output: &str) -> Self {
-        Place {
+        PositionFile {
             path: directory.join(output),
         }
     }
 
     /// `None`: the output is new.
-    pub fn read(&self) -> io::Result<Option<Written>> {
+    pub fn read(&self) -> io::Result<Option<StoredPosition>> {
         let bytes = match std::fs::read(&self.path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -77,7 +77,7 @@ impl Place {
     }
 
     /// Writes the file atomically.
-    pub fn write(&self, written: &Written) -> io::Result<()> {
+    pub fn write(&self, written: &StoredPosition) -> io::Result<()> {
         let bytes = postcard::to_extend(written, vec![VERSION]).map_err(io::Error::other)?;
         let new = self.path.with_extension("new");
         let mut file = File::create(&new)?;
@@ -88,7 +88,7 @@ impl Place {
 }
 
 /// A mark that exists while a bucket is being given: after a kill it shows the next process that this bucket is repeated.
-impl Place {
+impl PositionFile {
     pub fn begin(&self) -> io::Result<()> {
         File::create(self.mark()).map(drop)
     }

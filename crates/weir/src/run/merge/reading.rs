@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use weir_merge::{CommitError, Owner, Settings, Turn};
+use weir_merge::{CommitError, Owner, OwnerTurn, Settings};
 
 use super::report::{self, Totals};
 use super::sending::Sender;
@@ -86,7 +86,7 @@ impl Reading {
         Ok(pause)
     }
 
-    fn after(&mut self, turn: Turn) -> Duration {
+    fn after(&mut self, turn: OwnerTurn) -> Duration {
         self.totals.add(turn);
         self.shared.succeeded();
         if turn.fenced > 0 {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_counters::Counts;
-use weir_merge::{Interval, Merge, Missing, Owner, Turn};
+use weir_merge::{Interval, Merge, Missing, Owner, OwnerTurn};
 use weir_state::AgentId;
 
 use super::{FleetLog, unix_ms};
@@ -24,7 +24,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    pub fn add(&mut self, turn: Turn) {
+    pub fn add(&mut self, turn: OwnerTurn) {
         self.commits += turn.commits;
         self.fenced += turn.fenced;
         self.unreadable = turn.unreadable_snapshots;

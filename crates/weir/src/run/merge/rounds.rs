@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use weir_merge::{Closed, Occasion, Plan, ResultError};
+use weir_merge::{BucketResult, Occasion, Plan, ResultError};
 use weir_state::{Bounds, Identity, Record, Table};
 
 /// An output's position: the next result of each partition, and for each width the end of the newest bucket.
@@ -24,13 +24,13 @@ pub struct Round {
     pub width: u32,
     pub table: Table,
     /// Additions to earlier buckets.
-    pub late: Vec<Late>,
+    pub late: Vec<LateBucket>,
     /// The position behind this round.
     pub position: Position,
 }
 
 #[derive(Debug)]
-pub struct Late {
+pub struct LateBucket {
     pub start: i64,
     pub width: u32,
     pub table: Table,
@@ -85,7 +85,7 @@ impl Rounds {
         self.partitions.keys().copied().collect()
     }
 
-    /// How series are divided, as it was last announced.
+    /// Division of series, as last announced.
     pub fn follow(&mut self, plan: Plan) {
         self.plan = Some(plan);
     }
@@ -106,7 +106,7 @@ impl Rounds {
             return Ok(());
         };
         of.read = number + 1;
-        let (closed, record) = Closed::decode(bytes)?;
+        let (closed, record) = BucketResult::decode(bytes)?;
         let mut piece = of.begun.take().filter(|_| closed.part > 0).unwrap_or(Piece {
             start: closed.bucket_start,
             width: closed.bucket_width,
@@ -158,7 +158,7 @@ impl Rounds {
             while let Some(piece) = of.pop_until(start, width) {
                 self.position.next.insert(*partition, piece.after);
                 if piece.is_correction || piece.start < end {
-                    late.push(Late {
+                    late.push(LateBucket {
                         start: piece.start,
                         width: piece.width,
                         table: piece.table,

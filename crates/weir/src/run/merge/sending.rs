@@ -12,9 +12,9 @@ use weir_merge::Log as _;
 use weir_output::delivery::SavedStates;
 
 use super::follower::Follower;
-use super::place::{self, Place, Written};
+use super::place::{self, PositionFile, StoredPosition};
 use super::rounds::Rounds;
-use super::shared::{Sending, Sent, Shared};
+use super::shared::{OutputProgress, Sending, Shared};
 use super::taking::Taker;
 use super::{FleetLog, open, unix_ms};
 use crate::budget::Budget;
@@ -34,7 +34,7 @@ pub struct Sender {
     pub held: BTreeSet<u32>,
     pub running: Option<(Sending, Vec<JoinHandle<()>>)>,
     /// Progress of stopped outputs, until it is stored.
-    pub ended: Vec<Arc<Sent>>,
+    pub ended: Vec<Arc<OutputProgress>>,
     /// The progress that the log has.
     pub noted: BTreeMap<u32, u64>,
 }
@@ -77,7 +77,7 @@ impl Sender {
         place::directory(&self.directory).map_err(at(&self.directory))?;
         let mut written = BTreeMap::new();
         for output in &self.config.outputs {
-            let found = Place::new(&self.directory, &output.name).read();
+            let found = PositionFile::new(&self.directory, &output.name).read();
             let found = found.map_err(at(&self.directory.join(&output.name)))?;
             written.insert(output.name.clone(), found.unwrap_or_default().at(noted));
         }
@@ -89,7 +89,7 @@ impl Sender {
         let mut threads = Vec::new();
         for (name, output_type, output) in outputs.each() {
             let taker = Taker::of(output_type, &output);
-            let sent = Arc::new(Sent::new(&name, taker.repeats_are()));
+            let sent = Arc::new(OutputProgress::new(&name, taker.repeats_are()));
             sending.sent.push(sent.clone());
             let written = written.remove(&name).unwrap_or_default();
             let follower = self.follower(name.clone(), output, taker, written, sent, noted)?;
@@ -103,7 +103,7 @@ impl Sender {
     }
 
     /// Each output continues with its sums at its position.
-    fn outputs(&self, written: &mut BTreeMap<String, Written>) -> Result<Arc<Outputs>, Failure> {
+    fn outputs(&self, written: &mut BTreeMap<String, StoredPosition>) -> Result<Arc<Outputs>, Failure> {
         let newest = written.values().map(|written| written.at_ms).max().unwrap_or(0);
         let away = Duration::from_millis((unix_ms() - newest).max(0) as u64);
         let sums = written.iter_mut();
@@ -120,9 +120,9 @@ impl Sender {
             saved.clone(),
             agent,
         )?;
-        for fault in saved.finish() {
-            let (output, reason) = (fault.output, fault.reason);
-            tracing::warn!("output {output} begins without what it had summed up: {reason}");
+        for error in saved.finish() {
+            let (output, reason) = (error.output, error.reason);
+            tracing::warn!("output {output} starts its sums from zero: {reason}");
         }
         Ok(Arc::new(outputs))
     }
@@ -132,8 +132,8 @@ impl Sender {
         name: String,
         output: Output,
         taker: Taker,
-        written: Written,
-        sent: Arc<Sent>,
+        written: StoredPosition,
+        sent: Arc<OutputProgress>,
         noted: &BTreeMap<u32, u64>,
     ) -> Result<Follower, Failure> {
         let merge = self.config.merge.as_ref();
@@ -145,7 +145,7 @@ impl Sender {
                 noted.keys().copied(),
                 written.position.clone(),
             ),
-            place: Place::new(&self.directory, &name),
+            place: PositionFile::new(&self.directory, &name),
             name,
             output,
             taker,
@@ -169,7 +169,7 @@ impl Sender {
         sending.outputs.keep_state();
         for thread in threads {
             if thread.join().is_err() {
-                tracing::error!("a thread that gives results to an output has panicked");
+                tracing::error!("a thread that sends results to an output panicked");
             }
         }
         let left = deadline.saturating_duration_since(Instant::now());

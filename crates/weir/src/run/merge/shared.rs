@@ -29,8 +29,8 @@ struct State {
     commits: u64,
     report: FleetStatus,
     has_begun: bool,
-    fault: Option<String>,
-    fault_logged: Option<(Instant, String)>,
+    error: Option<String>,
+    error_logged: Option<(Instant, String)>,
     sending: Option<Sending>,
 }
 
@@ -38,12 +38,12 @@ struct State {
 #[derive(Clone)]
 pub struct Sending {
     pub outputs: Arc<Outputs>,
-    pub sent: Vec<Arc<Sent>>,
+    pub sent: Vec<Arc<OutputProgress>>,
 }
 
 /// The progress of an output.
 #[derive(Default)]
-pub struct Sent {
+pub struct OutputProgress {
     pub output: String,
     pub repeats_are: &'static str,
     pub buckets: AtomicU64,
@@ -94,7 +94,7 @@ impl Shared {
     pub fn succeeded(&self) {
         let mut state = lock(&self.state);
         state.has_begun = true;
-        if state.fault.take().is_some() {
+        if state.error.take().is_some() {
             tracing::info!("the log can be read and written again");
         }
     }
@@ -104,14 +104,14 @@ impl Shared {
         self.log_errors.fetch_add(1, Ordering::Relaxed);
         let mut state = lock(&self.state);
         let is_new = state
-            .fault_logged
+            .error_logged
             .as_ref()
             .is_none_or(|(at, logged)| logged != reason || at.elapsed() >= LOG_INTERVAL);
         if is_new {
             tracing::error!("{reason}");
-            state.fault_logged = Some((Instant::now(), reason.to_owned()));
+            state.error_logged = Some((Instant::now(), reason.to_owned()));
         }
-        state.fault = Some(reason.to_owned());
+        state.error = Some(reason.to_owned());
     }
 
     pub fn log_errors(&self) -> u64 {
@@ -121,8 +121,8 @@ impl Shared {
     /// The current error, if any.
     pub fn readiness(&self) -> Result<(), NotReady> {
         let state = lock(&self.state);
-        match (&state.fault, state.has_begun) {
-            (Some(fault), _) => Err(NotReady::Fault(fault.clone())),
+        match (&state.error, state.has_begun) {
+            (Some(error), _) => Err(NotReady::Failed(error.clone())),
             (None, false) => Err(NotReady::Log),
             (None, true) => Ok(()),
         }
@@ -142,7 +142,7 @@ impl Shared {
         let state = lock(&self.state);
         let mut report = state.report.clone();
         report.sends = state.sending.is_some();
-        report.log_error.clone_from(&state.fault);
+        report.log_error.clone_from(&state.error);
         let sent = state.sending.iter().flat_map(|sending| &sending.sent);
         report.sent = sent.map(|sent| sent.row()).collect();
         report
@@ -157,12 +157,12 @@ impl Shared {
     }
 }
 
-impl Sent {
+impl OutputProgress {
     pub fn new(output: &str, repeats_are: &'static str) -> Self {
-        Sent {
+        OutputProgress {
             output: output.to_owned(),
             repeats_are,
-            ..Sent::default()
+            ..OutputProgress::default()
         }
     }
 

@@ -1,10 +1,10 @@
-//! How each type of output treats corrections and repeated buckets.
+//! Treatment of corrections and repeated buckets by each type of output.
 
 use weir_protocol::Kind;
 
 use crate::run::outputs::Output;
 
-/// How an output takes the effect of late records on a bucket that it already has.
+/// An output's treatment of late records for a bucket that it already has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correction {
     /// It shows sums: they rise in the next bucket.

@@ -11,7 +11,7 @@ use crate::admin::status::{MemoryShare, ReloadStatus, Status};
 use crate::admin::{AdminSource, Answer, Exposition, NotReady, ScrapeRequest};
 use crate::budget::{Budget, Share};
 use crate::run::ledger;
-use crate::run::pipeline::State;
+use crate::run::pipeline::PipelineState;
 use crate::run::scrape::ScrapeOutput;
 use crate::sandbox::SandboxStatus;
 use crate::signals::Reloaded;
@@ -67,7 +67,7 @@ impl View {
         } else {
             status.memory.used = bytes;
         }
-        ledger::fill(&mut status, &self.budget, &State::default());
+        ledger::fill(&mut status, &self.budget, &PipelineState::default());
         overflows(&mut status);
         status
     }
@@ -103,7 +103,7 @@ impl AdminSource for View {
         Box::pin(async {
             Some(Reloaded {
                 errors: vec![
-                    "a merge takes another configuration with a restart, which loses and doubles nothing"
+                    "a merge applies a new configuration at a restart, which neither loses nor doubles anything"
                         .into(),
                 ],
                 ..Reloaded::default()

@@ -20,7 +20,7 @@ const BASE: u64 = 1_000_000_000;
 const PADDING: &str =
     "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789";
 
-/// What one connection brought.
+/// Data of one connection.
 struct Said {
     text: String,
     /// The stream came to its end, which says that this is all; otherwise it was reset.
@@ -108,7 +108,7 @@ fn no_cut_line_is_taken_for_a_whole_one_and_nothing_on_disk_is_lost() {
     let said = said.lock().unwrap();
     let (mut held, mut came, mut longest, mut cut) = (BTreeSet::new(), 0, 0, 0);
     for Said { text, complete } in said.iter() {
-        // A reset tells the peer that the last line may be partial.
+        // A reset signals the peer that the last line may be partial.
         let whole = match complete {
             true => text.len(),
             false => text.rfind('\n').map_or(0, |at| at + 1),

@@ -1,4 +1,4 @@
-//! File and standard output: what was delivered is there, nothing is there twice, and what the kill cut is told from a line.
+//! File and standard output: delivered lines are there once, and a line that the kill cut is not taken for a whole one.
 
 use std::collections::BTreeSet;
 use std::io::Read;

@@ -24,7 +24,7 @@ fn line(i: u64) -> String {
     format!("level.{name}:{value}|g|#padding:{PADDING},i:{}", i % LINES)
 }
 
-/// What one target took, and how many of its connections are open.
+/// Data received by one target, and the number of its open connections.
 #[derive(Clone, Default)]
 struct Target {
     address: String,
@@ -202,7 +202,7 @@ fn nothing_comes_twice_and_no_line_is_cut() {
     let sent: BTreeSet<String> = (0..ROUNDS * LINES).map(line).collect();
     for (target, delivered) in targets.iter().zip(delivered) {
         let count = || target.lines.lock().unwrap().len() as u64;
-        // UDP may lose what the kernel took, and its reader is told of no end.
+        // UDP may lose accepted packets, and its reader sees no end.
         if !target.address.starts_with("udp://") {
             until(&target.address, || {
                 (count() >= delivered)

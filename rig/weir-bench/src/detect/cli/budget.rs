@@ -7,7 +7,7 @@ use crate::detect::analysis::{Report, Row};
 use crate::detect::goal::Goal;
 use crate::detect::library::Library;
 use crate::detect::record::{Budget, ExperimentInfo};
-use crate::detect::run::{self, Options, Refusal, Wanted};
+use crate::detect::run::{self, Options, Refusal, Selection};
 use crate::detect::targets;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ pub struct Args {
     /// Folder with the experiments [default: experiments/ here if there is one, else what this program has].
     #[arg(long, value_name = "FOLDER")]
     library: Option<PathBuf>,
-    /// Where runs are stored.
+    /// Directory of stored runs.
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     results: PathBuf,
     /// Write the summary of every row to this file.
@@ -123,7 +123,7 @@ impl Args {
         Ok(rows)
     }
 
-    fn wanted(&self) -> Result<Wanted, Refusal> {
+    fn wanted(&self) -> Result<Selection, Refusal> {
         use clap::FromArgMatches;
         let mut flags = vec![
             "budget".to_owned(),
@@ -148,9 +148,9 @@ impl Args {
             flag("seed", seed.to_string());
         }
         flags.extend(self.rows()?);
-        let command = <Wanted as clap::Args>::augment_args(clap::Command::new("budget"));
+        let command = <Selection as clap::Args>::augment_args(clap::Command::new("budget"));
         let matches = command.try_get_matches_from(flags).map_err(Refusal::config)?;
-        Wanted::from_arg_matches(&matches).map_err(Refusal::config)
+        Selection::from_arg_matches(&matches).map_err(Refusal::config)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Checks whether this machine can measure, and reports what is missing and the consequence.
+//! Checks whether this machine can measure, and reports missing requirements and their consequences.
 
 use super::out;
 use crate::detect::run::{self, Refusal};
@@ -118,7 +118,7 @@ fn say_neighbours() {
     };
     let elapsed = start.elapsed().as_nanos() as f64;
     let share = after.since(before).busy_ns as f64 / elapsed;
-    let busy = ": runs will wait or be discarded; --accept-busy measures all the same";
+    let busy = ": runs will wait or be discarded; --accept-busy measures anyway";
     let detail = format!("{:.0} % of a core in use now", 100.0 * share);
     say_with(share < 0.05, "other programs", detail, busy);
     let steal = (after.steal_ns - before.steal_ns) as f64 / elapsed;

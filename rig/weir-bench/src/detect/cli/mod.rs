@@ -8,7 +8,7 @@ use super::layer::ConfigError;
 use super::library::{Library, resolved_layer};
 use super::record;
 use super::report::Positive;
-use super::run::{self, Finished, Options, Refusal, Wanted};
+use super::run::{self, Finished, Options, Refusal, Selection};
 use super::targets::Targets;
 use super::{history, practice, profile, report, smp};
 use clap::{Args, Subcommand, ValueEnum};
@@ -35,7 +35,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Print experiments, suites and targets, or one experiment as it resolves for a target.
     Show(ShowArgs),
-    /// Can this machine measure? Says what is missing and what it costs.
+    /// Check whether this machine can measure; report missing requirements and their cost.
     Doctor(doctor::Args),
     /// A load, a target and a sink whose truth is known, to measure the detector itself.
     #[command(subcommand, hide = true)]
@@ -81,7 +81,7 @@ struct Arms {
 }
 
 impl Arms {
-    fn options(&self, wanted: &Wanted, argv: &[String]) -> Result<Options, Refusal> {
+    fn options(&self, wanted: &Selection, argv: &[String]) -> Result<Options, Refusal> {
         Ok(Options {
             args: [&self.baseline_args, &self.comparison_args].map(|words| words.0.clone()),
             ..Options::new(wanted, [&self.baseline, &self.comparison], argv)?
@@ -107,7 +107,7 @@ pub struct CompareArgs {
     #[arg(long)]
     rows: Option<usize>,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: Selection,
     #[command(flatten)]
     gate: Gate,
 }
@@ -121,7 +121,7 @@ pub struct AaArgs {
     #[arg(long, default_value_t = 60)]
     rows: usize,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: Selection,
     #[command(flatten)]
     gate: Gate,
 }
@@ -141,7 +141,7 @@ pub struct ProfileArgs {
     #[arg(long, default_value_t = 2)]
     replicates: usize,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: Selection,
 }
 
 #[derive(Args)]
@@ -170,7 +170,7 @@ pub struct ReportArgs {
     /// Terminal: all other dimensions too, not only those that changed.
     #[arg(long)]
     all: bool,
-    /// Markdown: what a positive change means.
+    /// Markdown: the meaning of a positive change.
     #[arg(long, value_enum, default_value = "higher")]
     positive: Positive,
 }
@@ -206,7 +206,7 @@ pub struct HistoryArgs {
 pub struct ImportArgs {
     /// A case folder with experiment.yaml and lading/lading.yaml.
     from: PathBuf,
-    /// Where to put it.
+    /// Output path.
     #[arg(long, default_value = "experiments", value_name = "FOLDER")]
     library: PathBuf,
 }
@@ -334,7 +334,7 @@ fn stopped(finished: &Finished) -> Result<Option<u8>, Refusal> {
     Ok(Some(130))
 }
 
-fn conclude(finished: &Finished, wanted: &Wanted, gate: &Gate) -> Code {
+fn conclude(finished: &Finished, wanted: &Selection, gate: &Gate) -> Code {
     let report = reported(finished)?;
     out(&report::terminal(&report, io::stdout().is_terminal(), false));
     eprintln!("report: {}", finished.folder.join("report.html").display());
@@ -374,7 +374,7 @@ fn analyze(a: &AnalyzeArgs) -> Code {
 fn print_report(a: &ReportArgs) -> Code {
     if a.positive != Positive::Higher && a.format != Format::Md {
         return Err(Refusal::config(
-            "--positive is for --format md; other formats say what the measured value did",
+            "--positive is for --format md; other formats have the sign of the measured value",
         ));
     }
     let (report, folder) = match a.from.is_dir() {

@@ -5,7 +5,7 @@ use crate::detect::layer::{ConfigError, Lay, List, Patch, Result, Slot, layer, s
 use crate::detect::values::{Stat, check_series};
 
 layer!(
-    /// What a file of an experiment may say; defaults, templates, cases and presets are all of this kind.
+    /// Content of an experiment's file; defaults, templates, cases and presets all have this type.
     Layer at "" {
         name: Slot<String>,
         matrix: BTreeMap<String, Slot<Vec<String>>>,
@@ -255,7 +255,7 @@ impl Layer {
         let together = match measure.together {
             Some(true) if !goal.survives_company() => {
                 let what = format!(
-                    "arms that run at the same time cannot be compared by {}; by CPU time or memory they can",
+                    "concurrent arms cannot be compared by {}, only by CPU time or memory",
                     goal.key()
                 );
                 return Err(self.goal.invalid("measure.together", what));

@@ -20,7 +20,7 @@ pub struct Experiment {
     pub direction: Direction,
     /// Run and print, but never fail a build.
     pub erratic: bool,
-    /// What the payload needs of a target: transports, message types.
+    /// Requirements of the payload on a target: transports, message types.
     pub needs: Vec<String>,
     pub target: Target,
     pub load: Vec<Load>,
@@ -59,7 +59,7 @@ pub struct Target {
     /// All of these must hold; an empty list means "as soon as it runs".
     pub ready: Vec<Ready>,
     pub telemetry: Vec<Telemetry>,
-    /// Where it listens, by transport; addresses as everywhere (`udp://...`, `unixgram://...`).
+    /// Its addresses, by transport; addresses as everywhere (`udp://...`, `unixgram://...`).
     pub listen: BTreeMap<String, String>,
     pub supports: Vec<String>,
     /// Its flush interval.
@@ -154,7 +154,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Whether nothing must be started: the target itself reports what it delivered.
+    /// Whether nothing must be started: the target itself reports its deliveries.
     pub fn is_target(&self) -> bool {
         self.kind.starts_with("target-")
     }

@@ -11,7 +11,7 @@ pub use meeting::Meeting;
 use super::capture::{self, Event, Header};
 use super::experiment::Experiment;
 use super::layer::ConfigError;
-use super::observe::{Observer, Plan, Seen};
+use super::observe::{Observation, Observer, Plan};
 use super::process::{self, Cgroup, POLL, Process, Start, Stopped};
 use super::rig::{self, Phases};
 use super::values::{self, Measured, Rules};
@@ -34,12 +34,12 @@ pub struct Profiled<'a> {
     pub pid: i32,
     /// Base address of its profiles, if it has any.
     pub pprof: Option<&'a str>,
-    /// Where files go.
+    /// Directory of files.
     pub folder: &'a Path,
     pub window: Duration,
 }
 
-/// Everything that defines one run.
+/// Definition of one run.
 pub struct Replicate<'a> {
     pub header: Header,
     /// Directory of its files.
@@ -150,7 +150,7 @@ pub fn run(r: &Replicate) -> Result<Measured, Abort> {
     Ok(result)
 }
 
-fn store(folder: &Path, header: &Header, seen: &[Seen], phases: &Phases) -> io::Result<()> {
+fn store(folder: &Path, header: &Header, seen: &[Observation], phases: &Phases) -> io::Result<()> {
     let mut writer = capture::Writer::create(&folder.join("capture.jsonl.zst"), header)?;
     for s in seen {
         writer.add(s.t, phases.of(s.t), s.src, &s.name, s.counter, s.v)?;
@@ -189,7 +189,7 @@ struct Trial<'a> {
     names: Names,
 }
 
-fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Seen>, Phases), Problem> {
+fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Observation>, Phases), Problem> {
     let mut names = Names::new(r, work)?;
     names::prepare_folder(r, work, &mut names)?;
     let mut trial = Trial {
@@ -310,7 +310,7 @@ impl Trial<'_> {
         Ok(Observer::start(plan, target.pid))
     }
 
-    fn end_observation(&mut self, observer: Observer) -> Result<Vec<Seen>, Problem> {
+    fn end_observation(&mut self, observer: Observer) -> Result<Vec<Observation>, Problem> {
         let outcome = observer.stop();
         for problem in &outcome.problems {
             self.events.add("note", problem)?;
@@ -323,8 +323,8 @@ impl Trial<'_> {
     }
 
     /// CPU time of the target's life until now: recorded once when it is ready, once after its end.
-    fn life(&self, target: &Process) -> Vec<Seen> {
-        let seen = target.cpu_ns().map(|ns| Seen {
+    fn life(&self, target: &Process) -> Vec<Observation> {
+        let seen = target.cpu_ns().map(|ns| Observation {
             t: self.now(),
             src: "target",
             name: "life_cpu_ns".to_owned(),

@@ -92,12 +92,12 @@ fn explanation(o: &mut String, r: &Report, positive: Positive) {
         can only be estimated. The estimate is \"Δ mean %\", relative to the baseline; \"Δ mean % CI\" is its {c} confidence \
         interval: intervals made this way contain the true change in {c} of all cases.\n\n\
         A row is reported as a change when both criteria hold:\n\n\
-        1. The estimated |Δ mean %| ≥ {e}: large enough to matter to somebody.\n\
-        2. Zero is not in the interval: when nothing changed, this happens in {a} of all rows by accident.\n\n\
+        1. The estimated |Δ mean %| ≥ {e}: large enough to matter.\n\
+        2. Zero is not in the interval: when nothing changed, this happens in {a} of all rows by chance.\n\n\
         A row whose whole interval lies inside ±{e} is *equivalent*: shown not to have changed by as much as matters. A row \
         that shows neither is *inconclusive*; that is not the same as no change. Changes above {d} would very likely have been \
         flagged; a change of exactly {e} is flagged half of the time. MDE is the smallest change that this row's spread and \
-        number of pairs would have told from zero in 80% of all cases.\n\n\
+        number of pairs would have distinguished from zero in 80% of all cases.\n\n\
         {sign}: ✅ better, ❌ worse, ➖ no change of this size, ❔ unknown. An experiment is erratic when the standard \
         deviation of its runs exceeds 0.1 of their mean.\n\n",
         c = w.confidence,
@@ -131,7 +131,7 @@ fn details(o: &mut String, r: &Report) {
     let excluded = changes.filter(|c| c.excludes_zero()).count();
     let _ = writeln!(
         o,
-        "\n{excluded} of {judged} intervals exclude zero; {:.1} would by accident if nothing had changed.",
+        "\n{excluded} of {judged} intervals exclude zero; {:.1} would by chance if nothing had changed.",
         judged as f64 * (1.0 - r.run.confidence)
     );
     let wide: Vec<&Row> = r

@@ -1,4 +1,4 @@
-//! What a positive change means in a report for readers. Stored reports always say what the measured value did.
+//! The sign of a change in reports for readers. Stored reports always have the sign of the measured value.
 
 use crate::detect::analysis::{Report, Row, by_change};
 use clap::ValueEnum;

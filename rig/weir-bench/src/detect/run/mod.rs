@@ -24,9 +24,9 @@ use weir_rig_base::{clock, process, signal};
 /// Minimum free space: a run that cannot store its results is refused before it costs an hour.
 const FREE_MIN: u64 = 200 << 20;
 
-/// What to run and how, as every command that measures takes it.
+/// Selection and settings of a run, shared by all measuring commands.
 #[derive(clap::Args, Debug, Clone)]
-pub struct Wanted {
+pub struct Selection {
     /// Names or globs of experiments (`dsd-*`).
     #[arg(value_name = "EXPERIMENT")]
     pub experiments: Vec<String>,
@@ -39,7 +39,7 @@ pub struct Wanted {
     /// File that describes further programs, as the library's targets.yaml does.
     #[arg(long, value_name = "FILE")]
     pub targets: Option<PathBuf>,
-    /// Which target says how `bin:` and `git:` programs are started; `none` leaves it to the experiment.
+    /// Target whose entry starts `bin:` and `git:` programs; `none` leaves it to the experiment.
     #[arg(long = "as", default_value = "weir", value_name = "TARGET")]
     pub like: String,
     /// `thorough` as the experiments say, or the name of a file in presets/ such as `quick`.
@@ -51,16 +51,16 @@ pub struct Wanted {
     /// Seed of order, payloads and padding; drawn and printed when left out. Decimal or 0x...
     #[arg(long, value_parser = record::parse_seed)]
     pub seed: Option<u64>,
-    /// Where runs are stored.
+    /// Directory of stored runs.
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     pub results: PathBuf,
-    /// Where builds and calibrations are kept; default: ~/.cache/weir-bench.
+    /// Directory of builds and calibrations; default: ~/.cache/weir-bench.
     #[arg(long, value_name = "FOLDER")]
     pub cache: Option<PathBuf>,
     /// Measure although other programs use the machine; the report says so.
     #[arg(long)]
     pub accept_busy: bool,
-    /// How long to wait before each pair for other programs to calm down.
+    /// Longest wait before each pair for other programs to calm down.
     #[arg(long, default_value = "60s", value_parser = weir_units::parse_duration)]
     pub calm_wait: Duration,
     /// Compare builds of different profiles.
@@ -89,7 +89,7 @@ pub struct Wanted {
     pub history: Option<PathBuf>,
 }
 
-impl Wanted {
+impl Selection {
     pub fn cache(&self) -> PathBuf {
         self.cache.clone().unwrap_or_else(default_cache)
     }
@@ -112,7 +112,7 @@ impl Wanted {
     }
 }
 
-/// Where builds and calibrations are stored by default.
+/// Default directory of builds and calibrations.
 pub fn default_cache() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| ".".into()));
     let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home().join(".cache"), PathBuf::from);
@@ -122,10 +122,10 @@ pub fn default_cache() -> PathBuf {
 /// One run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub wanted: Wanted,
+    pub wanted: Selection,
     /// `bin:PATH`, `git:REVISION` or `target:NAME` of each arm.
     pub specs: [String; 2],
-    /// What each arm's command ends with.
+    /// Exit status of each arm's command.
     pub args: [Vec<String>; 2],
     /// A program against itself, to judge the detector.
     pub calibrates: bool,
@@ -138,7 +138,7 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(wanted: &Wanted, specs: [&str; 2], argv: &[String]) -> Result<Options, Refusal> {
+    pub fn new(wanted: &Selection, specs: [&str; 2], argv: &[String]) -> Result<Options, Refusal> {
         wanted.check()?;
         Ok(Options {
             // Nanoseconds are random enough; the report prints the seed.
@@ -277,8 +277,8 @@ fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
         such.map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     Err(Refusal::Config(format!(
-        "the arms of {} run concurrently, those of {} sequentially; these are calibrated apart \
-         (--set measure.together=false runs none together)",
+        "the arms of {} run concurrently, those of {} sequentially; the two are calibrated separately \
+         (--set measure.together=false runs all sequentially)",
         names(true),
         names(false)
     )))

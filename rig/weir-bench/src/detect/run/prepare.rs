@@ -1,4 +1,4 @@
-//! Everything that can be loaded, resolved and refused before a run.
+//! Loading, resolving and checking before a run.
 
 use super::{Options, Refusal};
 use crate::detect::experiment::{Experiment, Load};
@@ -57,7 +57,7 @@ fn programs(o: &Options, library: &Library) -> Result<[ArmProgram; 2], Refusal> 
     let [b, c] = [&arms[0], &arms[1]].map(|arm| arm.info.build_profile.as_str());
     if !o.wanted.allow_profile_mismatch && !b.is_empty() && !c.is_empty() && b != c {
         return Err(Refusal::Config(format!(
-            "the arms are builds of different profiles ({b} and {c}); --allow-profile-mismatch compares them all the same"
+            "the arms are builds of different profiles ({b} and {c}); --allow-profile-mismatch compares them anyway"
         )));
     }
     Ok(arms)
@@ -154,7 +154,7 @@ fn check_same_load(name: &str, [b, c]: &[Experiment; 2]) -> Result<(), Refusal> 
         return Ok(());
     }
     Err(Refusal::Config(format!(
-        "experiment {name}: the arms would get different loads; an override may change where a load goes, not what it is"
+        "experiment {name}: the arms would get different loads; an override may change the destination of a load, not its content"
     )))
 }
 
@@ -172,7 +172,7 @@ fn notes(resolved: &[Experiment; 2], arms: &[ArmProgram; 2]) -> Vec<String> {
         notes.push(format!("different transports: {of_b} over {b}, {of_c} over {c}"));
     }
     if resolved[0].together {
-        notes.push("both arms of a pair ran at the same time".to_owned());
+        notes.push("the arms of a pair ran concurrently".to_owned());
     }
     notes
 }

@@ -33,19 +33,19 @@ type Outcome = Result<(usize, PathBuf, Measured), (Abort, Option<PathBuf>)>;
 
 /// The state of a pair.
 #[derive(Debug, Clone, Copy, Default)]
-struct Tries {
+struct PairAttempts {
     attempts: usize,
     /// Attempts before the run was resumed.
     earlier: usize,
     /// Attempts that were invalid for reasons that waiting does not change.
-    own_fault: usize,
+    invalid: usize,
     valid: bool,
 }
 
-impl Tries {
+impl PairAttempts {
     fn add(&mut self, arms: &[Measured; 2]) {
         self.attempts += 1;
-        self.own_fault += usize::from(arms.iter().any(|m| !m.invalid.is_empty()));
+        self.invalid += usize::from(arms.iter().any(|m| !m.invalid.is_empty()));
         self.valid |= arms.iter().all(Measured::is_valid);
     }
 
@@ -58,7 +58,7 @@ impl Tries {
     }
 
     fn is_over(&self, round: Round) -> bool {
-        self.valid || self.attempts >= self.attempts_max(round) || self.own_fault >= ATTEMPTS
+        self.valid || self.attempts >= self.attempts_max(round) || self.invalid >= ATTEMPTS
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Runner<'a> {
     rig: Rig<'a>,
     folder: PathBuf,
     /// By experiment and pair.
-    tries: BTreeMap<(String, usize), Tries>,
+    tries: BTreeMap<(String, usize), PairAttempts>,
     /// Experiments that cannot succeed: every attempt of a pair was invalid for its own reasons.
     hopeless: BTreeMap<usize, String>,
     progress: Progress,
@@ -134,7 +134,7 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    fn tries(&self, planned: &PlannedPair) -> Tries {
+    fn tries(&self, planned: &PlannedPair) -> PairAttempts {
         let key = (self.prepared[planned.experiment].name.clone(), planned.pair);
         self.tries.get(&key).copied().unwrap_or_default()
     }
@@ -181,7 +181,7 @@ impl<'a> Runner<'a> {
                 self.progress.total += 2;
             }
         }
-        if self.tries(planned).own_fault >= ATTEMPTS {
+        if self.tries(planned).invalid >= ATTEMPTS {
             // Three attempts failed for reasons that waiting does not change; other rounds would only repeat it.
             self.hopeless.insert(planned.experiment, name.clone());
             let what = format!("{name}: given up after {ATTEMPTS} invalid attempts");
@@ -307,7 +307,7 @@ impl<'a> Runner<'a> {
         while let Some(share) = used_by_others()?.filter(|share| *share >= CALM) {
             let used = format!("{:.0} % of a core in use", 100.0 * share);
             if Instant::now() > deadline {
-                let what = format!("{name}: the machine did not calm down ({used}), going on");
+                let what = format!("{name}: the machine did not calm down ({used}), continuing");
                 self.progress.say(&what);
                 break;
             }

@@ -43,7 +43,7 @@ impl Run<'_> {
     fn messages_per_second_of_target(&self) -> Option<f64> {
         let (first, last) = self.capture.ends("target", "cpu_ns")?;
         let sent = |t| match self.capture.at("generator", "sent_messages", t) {
-            // What it reads last, it reads when everything is sent.
+            // Its last read happens after everything was sent.
             None => Some(self.sent.messages).filter(|_| self.is_sent_by(t)),
             sent => sent,
         };

@@ -10,7 +10,7 @@ pub use reported::latencies;
 
 use super::capture::{self, Capture, Phase, read_events};
 use super::goal::Goal;
-use reported::{Received, Sent};
+use reported::{GeneratorReport, Received};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -166,10 +166,10 @@ pub fn measure(folder: &Path, rules: &Rules) -> Measured {
             return out;
         }
     };
-    out.invalid.extend(faults(folder, &capture));
+    out.invalid.extend(record_errors(folder, &capture));
     let manifests = reported::numbered(folder, "manifest");
     let run = Run {
-        sent: Sent::of(&manifests),
+        sent: GeneratorReport::of(&manifests),
         received: Received::of(&reported::numbered(folder, "sink"), &manifests),
         capture,
         rules,
@@ -189,24 +189,24 @@ pub fn measure(folder: &Path, rules: &Rules) -> Measured {
 }
 
 /// Errors of the record itself.
-fn faults(folder: &Path, capture: &Capture) -> Vec<String> {
-    let mut faults = Vec::new();
+fn record_errors(folder: &Path, capture: &Capture) -> Vec<String> {
+    let mut errors = Vec::new();
     // A directory that was copied or renamed by hand must not become evidence for something else.
     let arm = folder.parent().and_then(|p| p.file_name());
     if arm.is_some_and(|arm| arm != capture.header.arm.as_str()) {
         let of = &capture.header.arm;
-        faults.push(format!("the capture says that it is of the arm {of:?}"));
+        errors.push(format!("the capture says that it is of the arm {of:?}"));
     }
     if capture.truncated {
-        faults.push("the capture ends early".to_owned());
+        errors.push("the capture ends early".to_owned());
     }
-    faults
+    errors
 }
 
 /// The record of a run, and its rules.
 struct Run<'a> {
     capture: Capture,
-    sent: Sent,
+    sent: GeneratorReport,
     received: Received,
     rules: &'a Rules,
 }
@@ -285,7 +285,7 @@ fn guard(out: &mut Measured, run: &Run) {
         out.disturbed.push(what);
     }
     if let Some(steal) = out.steal.filter(|s| *s > run.rules.max_steal) {
-        let what = format!("the host took {:.1} % of a core away", 100.0 * steal);
+        let what = format!("steal time was {:.1} % of a core", 100.0 * steal);
         out.disturbed.push(what);
     }
 }

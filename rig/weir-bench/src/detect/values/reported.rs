@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The generator's report, from its manifest.
 #[derive(Debug, Default)]
-pub struct Sent {
+pub struct GeneratorReport {
     pub messages: f64,
     pub packets: f64,
     pub bytes: f64,
@@ -63,9 +63,9 @@ fn markers<'a>(value: &'a Value, list: &str, time: &'a str) -> impl Iterator<Ite
         .filter_map(move |m| Some((m.get("seq")?.as_u64()?, m.get(time)?.as_u64()?)))
 }
 
-impl Sent {
-    pub fn of(manifests: &[Value]) -> Sent {
-        let mut all = Sent::default();
+impl GeneratorReport {
+    pub fn of(manifests: &[Value]) -> GeneratorReport {
+        let mut all = GeneratorReport::default();
         for m in manifests {
             let number = |pointer| at(m, pointer).unwrap_or(0.0);
             all.messages += number("/totals/messages");

@@ -2,7 +2,7 @@
 
 mod compare;
 
-use super::record::{Data, Kind, Point, Record};
+use super::record::{Data, Point, PointKind, Record};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::btree_map::Entry;
@@ -255,7 +255,7 @@ impl Series {
                     max: *max,
                 };
                 match point.kind {
-                    Kind::CumulativeDistribution => {
+                    PointKind::CumulativeDistribution => {
                         latest(&mut self.cumulative_distribution, point, distribution);
                     }
                     _ => self.distribution(distribution),
@@ -271,13 +271,13 @@ impl Series {
 
     fn number(&mut self, point: &Point, value: f64) {
         match point.kind {
-            Kind::Rate => {
+            PointKind::Rate => {
                 let sum = value * point.interval.unwrap_or(1) as f64;
                 *self.total.get_or_insert(0.0) += sum;
                 self.points.push((point.ts, sum));
             }
-            Kind::Count => *self.total.get_or_insert(0.0) += value,
-            Kind::Cumulative => latest(&mut self.cumulative, point, value),
+            PointKind::Count => *self.total.get_or_insert(0.0) += value,
+            PointKind::Cumulative => latest(&mut self.cumulative, point, value),
             _ => {
                 self.gauge(time(point), value);
                 self.points.push((point.ts, value));

@@ -43,7 +43,7 @@ fn manifest(kinds: &[&str]) -> Manifest {
     }
 }
 
-fn number(metric: &str, kind: Kind, ts: f64, value: f64) -> Point {
+fn number(metric: &str, kind: PointKind, ts: f64, value: f64) -> Point {
     Point {
         metric: metric.into(),
         kind,
@@ -66,30 +66,30 @@ fn sketch(metric: &str, cnt: i64, sum: f64, min: f64, max: f64) -> Point {
             k: vec![1],
             n: vec![cnt as u32],
         },
-        kind: Kind::Sketch,
-        ..number(metric, Kind::Sketch, 10.0, 0.0)
+        kind: PointKind::Sketch,
+        ..number(metric, PointKind::Sketch, 10.0, 0.0)
     }
 }
 
-/// What a correct agent sends for `manifest(&["c", "g", "s", "d", "h"])`, in two buckets.
+/// Output of a correct agent for `manifest(&["c", "g", "s", "d", "h"])`, in two buckets.
 fn faithful() -> Vec<Point> {
     vec![
-        number("m.c", Kind::Rate, 10.0, 1.0),
-        number("m.c", Kind::Rate, 20.0, 2.0),
-        number("m.g", Kind::Gauge, 20.0, 2.0),
-        number("m.g", Kind::Gauge, 10.0, 1.0),
-        number("m.s", Kind::Gauge, 10.0, 1.0),
-        number("m.s", Kind::Gauge, 20.0, 1.0),
+        number("m.c", PointKind::Rate, 10.0, 1.0),
+        number("m.c", PointKind::Rate, 20.0, 2.0),
+        number("m.g", PointKind::Gauge, 20.0, 2.0),
+        number("m.g", PointKind::Gauge, 10.0, 1.0),
+        number("m.s", PointKind::Gauge, 10.0, 1.0),
+        number("m.s", PointKind::Gauge, 20.0, 1.0),
         sketch("m.d", 10, 10.0, 1.0, 1.0),
         sketch("m.d", 10, 20.0, 2.0, 2.0),
-        number("m.h.count", Kind::Rate, 10.0, 1.0),
-        number("m.h.count", Kind::Rate, 20.0, 1.0),
-        number("m.h.avg", Kind::Gauge, 10.0, 1.0),
-        number("m.h.avg", Kind::Gauge, 20.0, 2.0),
-        number("m.h.max", Kind::Gauge, 10.0, 1.0),
-        number("m.h.max", Kind::Gauge, 20.0, 2.0),
-        number("m.h.95percentile", Kind::Gauge, 20.0, 2.0),
-        number("agent.self", Kind::Gauge, 20.0, 1.0),
+        number("m.h.count", PointKind::Rate, 10.0, 1.0),
+        number("m.h.count", PointKind::Rate, 20.0, 1.0),
+        number("m.h.avg", PointKind::Gauge, 10.0, 1.0),
+        number("m.h.avg", PointKind::Gauge, 20.0, 2.0),
+        number("m.h.max", PointKind::Gauge, 10.0, 1.0),
+        number("m.h.max", PointKind::Gauge, 20.0, 2.0),
+        number("m.h.95percentile", PointKind::Gauge, 20.0, 2.0),
+        number("agent.self", PointKind::Gauge, 20.0, 1.0),
     ]
 }
 
@@ -151,8 +151,8 @@ fn a_faithful_agent_is_equal_and_every_single_change_is_seen() {
 fn contexts_that_were_never_sent_and_lost_events_are_differences() {
     let manifest = manifest(&["c"]);
     let points = [
-        number("m.c", Kind::Count, 10.0, 30.0),
-        number("other", Kind::Count, 10.0, 1.0),
+        number("m.c", PointKind::Count, 10.0, 30.0),
+        number("other", PointKind::Count, 10.0, 1.0),
     ];
     let comparison = compare("datadog", &manifest, &points);
     assert_eq!(comparison.differences.len(), 1);
@@ -172,8 +172,8 @@ fn a_gauge_and_a_set_of_one_name_are_told_apart_by_value_only() {
     set.members = vec!["x".into()];
     manifest.contexts.as_mut().unwrap().push(set);
     let points = [
-        number("m.g", Kind::Gauge, 10.0, 2.0),
-        number("m.g", Kind::Gauge, 10.0, 1.0),
+        number("m.g", PointKind::Gauge, 10.0, 2.0),
+        number("m.g", PointKind::Gauge, 10.0, 1.0),
     ];
     assert!(compare("datadog", &manifest, &points).equal);
     assert!(!compare("datadog", &manifest, &points[..1]).equal);
@@ -198,12 +198,12 @@ fn prometheus_names_are_folded_and_the_latest_sum_counts() {
                 buckets: Vec::new(),
                 quantiles: Vec::new(),
             },
-            ..number("m_d", Kind::CumulativeDistribution, ts, 0.0)
+            ..number("m_d", PointKind::CumulativeDistribution, ts, 0.0)
         })
     };
     let points = [
-        label(number("m_c_total", Kind::Cumulative, 20.0, 30.0)),
-        label(number("m_c_total", Kind::Cumulative, 10.0, 10.0)),
+        label(number("m_c_total", PointKind::Cumulative, 20.0, 30.0)),
+        label(number("m_c_total", PointKind::Cumulative, 10.0, 10.0)),
         distribution(10.0, 10.0, 10.0),
         distribution(20.0, 20.0, 30.0),
     ];
@@ -226,7 +226,7 @@ fn relayed_samples_are_summed_with_their_rate() {
     let sample = |metric: &str, statsd_type: &str, value: &str, rate: &str, received_ns| Point {
         metric: metric.into(),
         received_ns,
-        kind: Kind::Sample,
+        kind: PointKind::Sample,
         tags: vec!["a:b".into(), "c".into()],
         data: Data::Sample {
             statsd_type: statsd_type.into(),

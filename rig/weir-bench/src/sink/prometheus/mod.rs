@@ -6,12 +6,12 @@ mod protobuf;
 pub use protobuf::{delimited, remote_write};
 
 use super::Reject;
-use super::record::{Bucket, Data, Kind, Point, Record, Text};
+use super::record::{Bucket, Data, Point, PointKind, Record, Text};
 use std::collections::{HashMap, HashSet};
 use weir_rig_base::prometheus::{self, Labels, Line, Sample, float};
 
 /// A point of `metric` with these labels; the label `host` is the host.
-fn point(metric: &str, kind: Kind, labels: &Labels, ts_ms: Option<i64>, data: Data) -> Record {
+fn point(metric: &str, kind: PointKind, labels: &Labels, ts_ms: Option<i64>, data: Data) -> Record {
     let mut host = String::new();
     let mut tags = Vec::new();
     for (name, value) in labels {
@@ -116,16 +116,16 @@ impl<'a> Exposition<'a> {
         groups[group].add(part, edge.as_deref(), sample.value)
     }
 
-    fn kind(&self, name: &str) -> Kind {
+    fn kind(&self, name: &str) -> PointKind {
         match self.kinds.get(name) {
-            Some(&"counter") => Kind::Cumulative,
-            Some(&"gauge") => Kind::Gauge,
+            Some(&"counter") => PointKind::Cumulative,
+            Some(&"gauge") => PointKind::Gauge,
             None if name.ends_with("_total")
                 && self.kinds.get(name.trim_end_matches("_total")) == Some(&"counter") =>
             {
-                Kind::Cumulative
+                PointKind::Cumulative
             }
-            _ => Kind::Untyped,
+            _ => PointKind::Untyped,
         }
     }
 }
@@ -183,7 +183,7 @@ impl Group {
         let data = distribution(count, self.sum, buckets, self.quantiles);
         Ok(point(
             &self.name,
-            Kind::CumulativeDistribution,
+            PointKind::CumulativeDistribution,
             &self.labels,
             None,
             data,

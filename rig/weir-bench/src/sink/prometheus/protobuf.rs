@@ -3,7 +3,7 @@
 use super::native::{self, Native, Side};
 use super::{differences, distribution, point};
 use crate::sink::protobuf::prometheus as pb;
-use crate::sink::record::{Data, Kind, Record, Text};
+use crate::sink::record::{Data, PointKind, Record, Text};
 use crate::sink::{Reject, body_of};
 use prost::Message;
 use std::collections::BTreeMap;
@@ -30,25 +30,25 @@ pub fn delimited(mut body: &[u8]) -> Result<Vec<Record>, Reject> {
 }
 
 /// The data of a metric of a family of this kind.
-fn of_family(kind: pb::FamilyKind, metric: &pb::Metric) -> Result<(Kind, Data), String> {
+fn of_family(kind: pb::FamilyKind, metric: &pb::Metric) -> Result<(PointKind, Data), String> {
     let number = |value: Option<pb::Number>| match value {
         Some(number) => Ok(Data::Number { value: number.value }),
         None => Err("no value of the family's kind"),
     };
     Ok(match kind {
-        pb::FamilyKind::Counter => (Kind::Cumulative, number(metric.counter)?),
-        pb::FamilyKind::Gauge => (Kind::Gauge, number(metric.gauge)?),
-        pb::FamilyKind::Untyped => (Kind::Untyped, number(metric.untyped)?),
+        pb::FamilyKind::Counter => (PointKind::Cumulative, number(metric.counter)?),
+        pb::FamilyKind::Gauge => (PointKind::Gauge, number(metric.gauge)?),
+        pb::FamilyKind::Untyped => (PointKind::Untyped, number(metric.untyped)?),
         pb::FamilyKind::Summary => {
             let summary = metric.summary.as_ref().ok_or("no summary")?;
             let quantiles = summary.quantiles.iter().map(|q| (q.quantile, Text(q.value)));
             let count = summary.count as f64;
             let data = distribution(count, Some(summary.sum), Vec::new(), quantiles.collect());
-            (Kind::CumulativeDistribution, data)
+            (PointKind::CumulativeDistribution, data)
         }
         pb::FamilyKind::Histogram | pb::FamilyKind::GaugeHistogram => {
             let histogram = metric.histogram.as_ref().ok_or("no histogram")?;
-            (Kind::CumulativeDistribution, scraped(histogram)?)
+            (PointKind::CumulativeDistribution, scraped(histogram)?)
         }
     })
 }
@@ -122,19 +122,19 @@ fn written(histogram: &pb::WriteHistogram) -> Result<Data, String> {
 
 /// The contents of a remote write, counted as version 2.0 reports them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteCounts {
     pub samples: usize,
     pub histograms: usize,
 }
 
 /// Decodes an uncompressed remote write body; `version_2`: according to the content type.
-pub fn remote_write(body: &[u8], version_2: bool) -> Result<(Vec<Record>, Written), Reject> {
+pub fn remote_write(body: &[u8], version_2: bool) -> Result<(Vec<Record>, WriteCounts), Reject> {
     let series = if version_2 {
         version_two(body)?
     } else {
         version_one(body)?
     };
-    let mut written = Written::default();
+    let mut written = WriteCounts::default();
     let mut records = Vec::new();
     for series in series {
         written.samples += series.samples.len();
@@ -204,11 +204,11 @@ impl Series {
         let wrong = |what: String| Reject::new(400, format!("series {labels}: {what}"));
         let name = self.checked_name().map_err(|what| wrong(what.to_owned()))?;
         let kind = match self.kind {
-            Some(1) => Kind::Cumulative,
-            Some(2) => Kind::Gauge,
+            Some(1) => PointKind::Cumulative,
+            Some(2) => PointKind::Gauge,
             // By convention.
-            _ if name.ends_with("_total") => Kind::Cumulative,
-            _ => Kind::Untyped,
+            _ if name.ends_with("_total") => PointKind::Cumulative,
+            _ => PointKind::Untyped,
         };
         let mut records = Vec::new();
         for sample in &self.samples {
@@ -217,7 +217,7 @@ impl Series {
         }
         for histogram in &self.histograms {
             let data = written(histogram).map_err(&wrong)?;
-            let (kind, time) = (Kind::CumulativeDistribution, Some(histogram.timestamp_ms));
+            let (kind, time) = (PointKind::CumulativeDistribution, Some(histogram.timestamp_ms));
             records.push(point(&name, kind, &self.labels, time, data));
         }
         Ok(records)

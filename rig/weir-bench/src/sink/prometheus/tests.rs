@@ -1,6 +1,6 @@
 //! Input that Prometheus would refuse, and every kind that it accepts.
 
-use super::protobuf::Written;
+use super::protobuf::WriteCounts;
 use super::*;
 use crate::sink::protobuf::prometheus as pb;
 use prost::Message;
@@ -38,17 +38,17 @@ bare 1
 fn text_format_with_every_kind() {
     let points = points(text(TEXT.as_bytes()).unwrap());
     let row = |index: usize| (points[index].metric.as_str(), points[index].kind);
-    assert_eq!(row(0), ("a_total", Kind::Cumulative));
+    assert_eq!(row(0), ("a_total", PointKind::Cumulative));
     assert_eq!(
         (points[0].host.as_str(), points[0].tags.as_slice()),
         ("h", &["x:y".to_owned()][..])
     );
     assert_eq!(points[1].tags, ["x:q\"uo\\te\n"]);
     assert_eq!(points[1].ts, Some(1_700_000_000.0));
-    assert_eq!(row(2), ("g", Kind::Gauge));
+    assert_eq!(row(2), ("g", PointKind::Gauge));
     assert_eq!(points[2].data, Data::Number { value: f64::INFINITY });
-    assert_eq!(row(3), ("bare", Kind::Untyped));
-    assert_eq!(row(4), ("s", Kind::CumulativeDistribution));
+    assert_eq!(row(3), ("bare", PointKind::Untyped));
+    assert_eq!(row(4), ("s", PointKind::CumulativeDistribution));
     let Data::Distribution {
         count,
         sum,
@@ -136,7 +136,7 @@ fn remote_write_of_both_versions() {
     let (records, written) = remote_write(&request.encode_to_vec(), false).unwrap();
     assert_eq!(
         written,
-        Written {
+        WriteCounts {
             samples: 1,
             histograms: 1
         }
@@ -144,7 +144,7 @@ fn remote_write_of_both_versions() {
     let first = points(records);
     assert_eq!(
         (first[0].metric.as_str(), first[0].kind, first[0].ts),
-        ("a_total", Kind::Cumulative, Some(1.5))
+        ("a_total", PointKind::Cumulative, Some(1.5))
     );
     assert_eq!(
         (first[0].host.as_str(), first[0].tags.as_slice()),

@@ -43,7 +43,7 @@ module StatsD
           ForkTracker.track(self)
         end
 
-        # @param client [#refresh_mode] told when nothing is aggregated any more
+        # @param client [#refresh_mode] notified when nothing is aggregated any more
         def attach(client)
           @clients.add(client)
         end
@@ -222,7 +222,7 @@ module StatsD
 
         # @return [Integer] samples sent
         def flush_context(context, writer)
-          # Whether a cell gets no more samples must be asked before the last of them are taken.
+          # Ask whether a cell gets no more samples before taking the last of them.
           abandoned = nil
           context.cells.each do |cell|
             (abandoned ||= []) << cell if (cell.removed || cell.idle.positive?) && cell.abandoned?

@@ -11,7 +11,7 @@ module StatsD
         # Counts something.
         #
         # @param name [String] without `:`, `|` and `@`, which become `_`
-        # @param value [Integer, Float] how much to add
+        # @param value [Integer, Float] the amount to add
         # @param sample_rate [Float, nil] 0.0 to 1.0: the share of calls that is sent; the server scales the sum up
         # @param tags [Hash, Array<String>, String, Symbol, nil] never modified; `|`, `,` and newlines are removed
         # @param no_prefix [Boolean] whether to leave the client's prefix out
@@ -37,7 +37,7 @@ module StatsD
         # Counts backwards.
         #
         # @param name (see #increment)
-        # @param value [Integer, Float] how much to subtract
+        # @param value [Integer, Float] the amount to subtract
         # @param by [Integer, Float, nil] replaces `value`
         # @param options (see #increment)
         # @return (see #increment)
@@ -78,7 +78,7 @@ module StatsD
           record(:g, name, value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
         end
 
-        # Records a duration in milliseconds, or how long the block takes.
+        # Records a duration in milliseconds, or the duration of the block.
         #
         # @param name (see #increment)
         # @param value [Numeric, nil] milliseconds; ignored when a block is given
@@ -88,7 +88,7 @@ module StatsD
         # @param pre_sampled (see #increment)
         # @param cardinality (see #increment)
         # @yield the work to time; it is timed, too, when it raises
-        # @return what the block returns, or {VOID}
+        # @return the block's value, or {VOID}
         def measure(name, value = nil, sample_rate: nil, tags: nil, no_prefix: false, pre_sampled: false,
                     cardinality: nil, &block)
           if block_given?
@@ -103,7 +103,7 @@ module StatsD
           record(:ms, name, value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
         end
 
-        # Records a value whose distribution is computed over all servers, or how long the block takes
+        # Records a value whose distribution is computed over all servers, or the duration of the block
         # in milliseconds.
         #
         # @param name (see #increment)
@@ -169,7 +169,7 @@ module StatsD
           record(:s, name, value, sample_rate, tags, no_prefix, pre_sampled, cardinality)
         end
 
-        # Records how long the block takes, in milliseconds with fractions.
+        # Records the duration of the block, in milliseconds with fractions.
         #
         # @param name (see #increment)
         # @param metric_type [Symbol, nil] `:ms`, `:d` or `:h`; nil: `:d` for DogStatsD, `:ms` for StatsD
@@ -177,7 +177,7 @@ module StatsD
         # @param tags (see #increment)
         # @param no_prefix (see #increment)
         # @yield (see #measure)
-        # @return what the block returns
+        # @return the block's value
         def latency(name, sample_rate: nil, tags: nil, metric_type: nil, no_prefix: false, &block)
           metric_type ||= datagram_builder(no_prefix: no_prefix).latency_metric_type
           time_block(metric_type, name, sample_rate, tags, no_prefix, false, nil, &block)
@@ -189,16 +189,16 @@ module StatsD
           measure(name, value, **options)
         end
 
-        # Records how long the block takes as a timing; fractions of a millisecond are kept.
-        # @return what the block returns
+        # Records the duration of the block as a timing; fractions of a millisecond are kept.
+        # @return the block's value
         def time(name, **options, &block)
           raise LocalJumpError, "time needs a block" unless block
 
           measure(name, **options, &block)
         end
 
-        # Records how long the block takes as a distribution; fractions of a millisecond are kept.
-        # @return what the block returns
+        # Records the duration of the block as a distribution; fractions of a millisecond are kept.
+        # @return the block's value
         def distribution_time(name, **options, &block)
           raise LocalJumpError, "distribution_time needs a block" unless block
 

@@ -3,8 +3,8 @@
 module StatsD
   module Instrument
     class Client
-      # How a call becomes a sample in a cell, or a message in the sink, where the short ways of {Metrics} and of
-      # handles do not reach.
+      # The general path from a call to a sample in a cell, or to a message in the sink, for calls that the fast
+      # paths of {Metrics} and of handles do not cover.
       # @api private
       module Recording
         # @return [Float, nil] the rate a call is sampled at; nil when every call counts

@@ -9,7 +9,7 @@ module StatsD
       MIN_WORD = -MAX_WORD
       private_constant :MAX_WORD, :MIN_WORD
 
-      # Where samples wait for the next flush.
+      # Samples wait here for the next flush.
       #
       # A cell has exactly two parties. The *owner* is the one thread that records into it. The *reader*
       # is the holder of the flush lock of the {Aggregator}. Each instance variable is written by one of
@@ -61,7 +61,7 @@ module StatsD
           @owner = thread
         end
 
-        # @return [Boolean] whether no more samples can come; ask before taking what is there
+        # @return [Boolean] whether no more samples can come; ask before taking the last ones
         def abandoned?
           @removed || (@table ? @table.abandoned? : false)
         end
@@ -189,7 +189,7 @@ module StatsD
           @aside = Queue.new
         end
 
-        # Owner. A signal handler may interrupt a push anywhere; what it pushes is put aside.
+        # Owner. A signal handler may interrupt a push anywhere; its own values are put aside.
         # @param value [Object] anything but nil
         def push(value)
           return @aside << value if @pushing
@@ -275,8 +275,8 @@ module StatsD
         end
       end
 
-      # Members of a set. The owner leaves out what it has added since the last flush; the reader drops
-      # what several threads have added.
+      # Members of a set. The owner leaves out members it has added since the last flush; the reader drops
+      # duplicates of several threads.
       # @api private
       class SetCell < QueueCell
         # Members remembered for leaving out repetitions. More than this are sent again, which is harmless.
@@ -305,8 +305,8 @@ module StatsD
           @seen[value] = true
         end
 
-        # Reader. The round ends before the members are taken: what the owner leaves out because of the
-        # old round is already in the queue.
+        # Reader. The round ends before the members are taken: members that the owner leaves out because of the
+        # old round are already in the queue.
         def take
           @round += 1
           super

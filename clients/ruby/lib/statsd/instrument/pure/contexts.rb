@@ -56,7 +56,7 @@ module StatsD
           @maps = {}.freeze
         end
 
-        # @param variant [Object, nil] what else tells contexts apart: rate, prefix, cardinality
+        # @param variant [Object, nil] further parts of a context's identity: rate, prefix, cardinality
         # @return [ContextMap]
         def map_of(type, variant)
           maps = @maps[variant] || add_variant(variant)

@@ -20,7 +20,7 @@ module StatsD
           @head = template.head
           @tail = template.tail
           @set = template.type == :s
-          # Sinks of others may modify what they get.
+          # Third-party sinks may modify their argument.
           @one = template.datagram(1).freeze if WRITTEN_AHEAD.include?(sink.class.name)
           # One method less on the way of each call.
           @sink = sink.instance_of?(BatchedSink) ? sink.dispatcher : sink

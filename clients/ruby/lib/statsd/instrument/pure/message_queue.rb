@@ -74,7 +74,7 @@ module StatsD
 
         def clear
           @messages = SizedQueue.new(@capacity)
-          # Holds something from the first message on until somebody has heard it.
+          # Holds an entry from the first message until a thread has taken it.
           @bell = SizedQueue.new(1)
           @first = nil
         end

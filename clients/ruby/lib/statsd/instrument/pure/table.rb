@@ -115,7 +115,7 @@ module StatsD
           @emitters = 0
         end
 
-        # @param variant [Object, nil] what else tells contexts apart: rate, prefix, cardinality
+        # @param variant [Object, nil] further parts of a context's identity: rate, prefix, cardinality
         # @return [ThreadContextMap]
         def map_of(type, variant)
           maps = @maps[variant] ||= {}

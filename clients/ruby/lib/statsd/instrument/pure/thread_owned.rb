@@ -3,7 +3,7 @@
 module StatsD
   module Instrument
     module Pure
-      # What belongs to one thread and may pass to another when that has ended: a server with a thread for each request
+      # Objects of one thread, which pass to another when that one has ended: a server with a thread for each request
       # would otherwise fill the memory with cells that nobody uses any more.
       #
       # Two parties want it then: a new thread, to use it again, and the reader, to drop its cells. The lock is held
@@ -67,10 +67,10 @@ module StatsD
       # The objects of one kind of all threads, found without a lock from any thread and from signal handlers.
       #
       # Each change replaces a frozen Hash. Two threads that change it at the same moment may lose one entry: that
-      # thread makes another one at its next call, and what it has recorded into the first is flushed all the same.
+      # thread makes another one at its next call, and samples recorded into the first are flushed too.
       # @api private
       class PerThread
-        # Those of ended threads that are kept, to be used again.
+        # Number of objects of ended threads that are kept for reuse.
         SPARE = 64
 
         def initialize

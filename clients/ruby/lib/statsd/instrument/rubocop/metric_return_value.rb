@@ -5,7 +5,7 @@ require_relative "../rubocop" unless defined?(RuboCop::Cop::StatsD)
 module RuboCop
   module Cop
     module StatsD
-      # Finds uses of what a metric method returns. Methods that are given a block return its value, so
+      # Finds uses of a metric method's return value. Methods that are given a block return its value, so
       # a block that is passed on makes it fine; a block that is written out changes the parent.
       class MetricReturnValue < Base
         include RuboCop::Cop::StatsD

@@ -6,7 +6,7 @@ module RuboCop
   module Cop
     module StatsD
       # Finds sample rates and tags passed as the third and fourth argument. Literals are corrected;
-      # what a variable or a call holds, only its author knows.
+      # the value of a variable or a call is known only to its author.
       class PositionalArguments < Base
         extend AutoCorrector
         include RuboCop::Cop::StatsD

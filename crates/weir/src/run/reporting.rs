@@ -21,9 +21,9 @@ const READY_INTERVAL: Duration = Duration::from_millis(20);
 const TURN_MAX: Duration = Duration::from_secs(2);
 
 /// Runs as long as the agent does.
-pub async fn tell_of_agent(notify: Arc<Notify>, view: Arc<View>, workers: Vec<Arc<Progress>>) {
+pub async fn report_agent(notify: Arc<Notify>, view: Arc<View>, workers: Vec<Arc<Progress>>) {
     let is_ready = || view.readiness().is_ok();
-    tell(
+    report(
         notify,
         is_ready,
         || are_alive(&workers),
@@ -33,7 +33,7 @@ pub async fn tell_of_agent(notify: Arc<Notify>, view: Arc<View>, workers: Vec<Ar
 }
 
 /// Reports readiness, then signs of life while the process is alive, and a status line.
-pub async fn tell(
+pub async fn report(
     notify: Arc<Notify>,
     is_ready: impl Fn() -> bool,
     is_alive: impl Fn() -> bool,
