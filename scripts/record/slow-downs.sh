@@ -26,7 +26,7 @@ page=$pages/slow-downs.md
 {
   header "Known slow-downs" "scripts/record/slow-downs.sh"
   jq -r '"The practice target measures its own CPU time; the comparison spends 2, 5 or 10 % of it again, so the true change of CPU per message is known.",
-    "\(.run.row_pairs) pairs per comparison, concurrent arms, windows of 1 s. Of 90 % intervals one in ten misses the truth.",
+    "\(.run.row_pairs) concurrent pairs per comparison, windows of 1 s. Of 90 % intervals one in ten misses the truth.",
     "On a busy machine the whole life is up to half a percentage point lower. A likely reason, which was not checked: a slower target that waits for its core finds the next packet there more often, and sleeps and wakes less.",
     "Load of the machine when this was written: '"$(cut -d' ' -f1-3 /proc/loadavg)"'."' "$report"
   for goal in cpu_per_message life_cpu_per_message; do
