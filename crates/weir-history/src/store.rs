@@ -277,9 +277,11 @@ impl History {
                 return;
             } else {
                 let bucket = self.open.remove(0);
-                self.open_bytes -= bucket.heap_bytes();
                 self.counts.evicted += bucket.points() as u64;
                 bucket.ids().for_each(|id| self.dictionary.release(id));
+                drop(bucket);
+                // The others share its ids, so each has a larger part of them now.
+                self.measure();
             }
         }
     }
