@@ -72,7 +72,7 @@ fn a_log_of_topics_that_do_not_exist_makes_them() {
     let error = other.append(3, 1, b"x").unwrap_err().to_string();
     assert!(error.contains("partition 3 of topic new"), "{error}");
     let error = other.fetch(0, 5, 1).unwrap_err().to_string();
-    assert!(error.contains("it ends at 1, before 5"), "{error}");
+    assert!(error.contains("it ends at 1, before the position 5"), "{error}");
 }
 
 /// A look makes nothing.
