@@ -9,6 +9,14 @@ use crate::admin::page;
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// Version and, in a release, commit, for the first lines of a log.
+pub fn version_and_commit() -> String {
+    match option_env!("WEIR_COMMIT") {
+        Some(commit) => format!("{VERSION} ({})", &commit[..commit.len().min(12)]),
+        None => VERSION.to_owned(),
+    }
+}
+
 /// The output of `weir --version --json`.
 #[derive(Serialize)]
 pub struct About {

@@ -309,7 +309,7 @@ fn banner(loaded: &Loaded, address: SocketAddr) -> String {
         names => format!("outputs {}", names.join(", ")),
     };
     let memory = weir_units::show_size(config.resources.memory);
-    let version = crate::version::VERSION;
+    let version = crate::version::version_and_commit();
     format!("weir {version}: {outputs}; {memory} of memory; open http://{address}/ to see metrics arrive")
 }
 

@@ -232,7 +232,7 @@ fn banner(config: &Config, address: std::net::SocketAddr) -> String {
         names => format!("outputs {}", names.join(", ")),
     };
     let memory = weir_units::show_size(config.resources.memory);
-    let version = crate::version::VERSION;
+    let version = crate::version::version_and_commit();
     format!(
         "weir {version} merges a fleet: {outputs}; {memory} of memory; open http://{address}/ to see its state"
     )
