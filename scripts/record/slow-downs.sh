@@ -36,7 +36,7 @@ page=$pages/slow-downs.md
       life_*) echo "CPU per message of the whole life, from ready to the end, of the same runs:" ;;
     esac
     echo
-    echo "| slow-down | comparisons | intervals that hold the truth | intervals that exclude zero | mean of the estimates | half width of an interval, median |"
+    echo "| slow-down | comparisons | intervals that contain the true change | intervals that exclude zero | mean of the estimates | half width of an interval, median |"
     echo "| --- | --- | --- | --- | --- | --- |"
     jq -r --arg goal $goal 'def r: . * 100 | round / 100; .run.row_pairs as $pairs
       | [.rows[], .dimensions[] | select(.goal == $goal and .change and .pairs == $pairs)

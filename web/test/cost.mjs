@@ -101,8 +101,8 @@ function readTail() {
   };
 }
 
-/** Two functions: one begins what is measured, one ends it. */
-async function measured() {
+/** The page or the tail as three functions: open it, leave it, and end what it needed. */
+async function subject() {
   if (WHAT === "tail") {
     let end = async () => {};
     const open = async () => {
@@ -125,7 +125,7 @@ async function measured() {
   return { open, away: () => page.goto("about:blank"), close: () => browser.close() };
 }
 
-const { open, away, close } = await measured();
+const { open, away, close } = await subject();
 try {
   const ratios = [];
   const costs = { with: [], without: [] };
