@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use support::place::{Place, received, wait_for_bucket};
-use support::senders::{Senders, framed, in_halves, over_udp, over_unixgram, total};
+use support::senders::{
+    Senders, assert_one_point_per_bucket, framed, in_halves, number, over_udp, over_unixgram, total,
+};
 use support::{Agent, get, status, until};
 
 /// Hand-overs in a row; `WEIR_TEST_HAND_OVERS` in a long run.
 fn hand_overs() -> usize {
-    let number = std::env::var("WEIR_TEST_HAND_OVERS").ok();
-    number.and_then(|number| number.parse().ok()).unwrap_or(3)
+    number("WEIR_TEST_HAND_OVERS", 3)
 }
 
 const STDOUT: &str = "bucket_width: 1s\noutputs:\n  stdout: {enabled: true}\n";
@@ -39,18 +40,6 @@ fn in_history(admin: &str) -> f64 {
     let answer: Value = serde_json::from_str(&answer).unwrap();
     let values = answer["groups"][0]["values"].as_array().unwrap();
     values.iter().filter_map(Value::as_f64).sum()
-}
-
-/// Of each series, its timestamps: one point per bucket.
-fn assert_one_point_per_bucket(stdout: &str) {
-    let mut stamps: Vec<i64> = Vec::new();
-    for line in stdout.lines() {
-        let point: Value = serde_json::from_str(line).unwrap();
-        if point["metric"] == "c" {
-            stamps.push(point["ts"].as_i64().unwrap());
-        }
-    }
-    assert!(stamps.windows(2).all(|pair| pair[0] < pair[1]), "{stamps:?}");
 }
 
 #[test]
@@ -69,7 +58,7 @@ fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
         Duration::from_millis(1),
     );
     let mut stdout = String::new();
-    for number in 0..hand_overs() {
+    for round in 0..hand_overs() {
         senders.wait_for_more();
         let next = place.take_over(&config);
         let (ended, out, log) = agent.end();
@@ -80,7 +69,7 @@ fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
         );
         stdout += &out;
         agent = next;
-        println!("hand-over {number} done");
+        println!("hand-over {round} done");
     }
     senders.wait_for_more();
     let sent = senders.end();
@@ -97,7 +86,7 @@ fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
     until("the history has all of it", || in_history(&admin) == sent as f64);
     stdout += &agent.stop().0;
     assert_eq!(total(&stdout, "c"), sent as f64);
-    assert_one_point_per_bucket(&stdout);
+    assert_one_point_per_bucket(&stdout, "c");
     assert!(
         !place.path("datagrams").exists(),
         "the last one ends in the ordinary way"
@@ -240,7 +229,7 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
     let (_, mut stdout, _) = agent.end();
     stdout += &next.stop().0;
     assert_eq!(total(&stdout, "c"), sent as f64);
-    assert_one_point_per_bucket(&stdout);
+    assert_one_point_per_bucket(&stdout, "c");
 }
 
 /// Ends a process that is nobody's child here.

@@ -10,8 +10,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::manager::Manager;
-use support::senders::{Senders, framed, over_tcp, over_udp, over_unix, over_unixgram, total};
-use support::{Agent, status, until};
+use support::senders::{
+    Senders, assert_one_point_per_bucket, framed, number, over_tcp, over_udp, over_unix, over_unixgram, total,
+};
+use support::{Agent, get, status, until};
 
 /// Between two packets of one sender: the kernel's buffers hold what comes while no process reads.
 const PAUSE: Duration = Duration::from_millis(15);
@@ -19,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(15);
 fn configuration(directory: &Path) -> String {
     let path = |name: &str| directory.join(name).display().to_string();
     format!(
-        "bucket_width: 1s\ncounter_expiry: 0\ntcp: 127.0.0.1:0\nuds: {}\nuds_stream: {}\noutputs:\n  stdout: {{enabled: true}}\n",
+        "bucket_width: 1s\ncounter_expiry: 0\ntcp: 127.0.0.1:0\nuds: {}\nuds_stream: {}\noutputs:\n  stdout: {{enabled: true}}\n  prometheus: {{}}\n",
         path("datagrams"),
         path("stream")
     )
@@ -47,7 +49,7 @@ fn restarts_lose_nothing(state: bool) {
         PAUSE,
     );
     let mut stdout = String::new();
-    for _ in 0..3 {
+    for _ in 0..number("WEIR_TEST_RESTARTS", 3) {
         senders.wait_for_more();
         let (out, log) = agent.stop();
         stdout += &out;
@@ -68,9 +70,21 @@ fn restarts_lose_nothing(state: bool) {
         let flushes = || status(&admin)["flush"]["count"].as_u64().unwrap();
         let before = flushes();
         until("the bucket ends", || flushes() > before + 1);
+        // The counter of the scrape goes on in the next process.
+        let page = get(&admin, "/metrics").1;
+        let counter = page.lines().find_map(|line| line.strip_prefix("c_total "));
+        assert_eq!(
+            counter.and_then(|value| value.parse().ok()),
+            Some(sent as f64),
+            "{page}"
+        );
     }
     stdout += &agent.stop().0;
     assert_eq!(total(&stdout, "c"), sent as f64);
+    if state {
+        // Without state a bucket in which a process ends has a point of each process.
+        assert_one_point_per_bucket(&stdout, "c");
+    }
     assert_eq!(manager.kept(), 4);
 }
 

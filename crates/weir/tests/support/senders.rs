@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,13 +13,36 @@ use serde_json::Value;
 
 use super::until;
 
+/// A number from the environment, for the long runs.
+pub fn number(variable: &str, short: usize) -> usize {
+    let long = std::env::var(variable).ok();
+    long.and_then(|long| long.parse().ok()).unwrap_or(short)
+}
+
+/// Messages of a packet.
+static MESSAGES: LazyLock<usize> = LazyLock::new(|| number("WEIR_TEST_MESSAGES", 10));
+
+static PACKET: LazyLock<String> = LazyLock::new(|| "c:1|c\n".repeat(*MESSAGES));
+
 /// Data of a receiver, over all processes.
 pub fn total(stdout: &str, metric: &str) -> f64 {
+    points(stdout, metric)
+        .map(|point| point["value"].as_f64().unwrap())
+        .sum()
+}
+
+/// For a metric with one series.
+pub fn assert_one_point_per_bucket(stdout: &str, metric: &str) {
+    let times = points(stdout, metric).map(|point| point["ts"].as_i64().unwrap());
+    let times: Vec<i64> = times.collect();
+    assert!(times.is_sorted_by(|one, next| one < next), "{times:?}");
+}
+
+fn points(stdout: &str, metric: &str) -> impl Iterator<Item = Value> {
     let points = stdout
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let points = points.filter(|point| point["metric"] == metric);
-    points.map(|point| point["value"].as_f64().unwrap()).sum()
+    points.filter(move |point| point["metric"] == metric)
 }
 
 /// One thread for each.
@@ -39,8 +62,8 @@ impl Senders {
                 let mut own = 0;
                 while !ended.load(Ordering::Acquire) {
                     send();
-                    own += 10;
-                    sent.fetch_add(10, Ordering::Relaxed);
+                    own += *MESSAGES as u64;
+                    sent.fetch_add(*MESSAGES as u64, Ordering::Relaxed);
                     std::thread::sleep(pause);
                 }
                 own
@@ -56,7 +79,7 @@ impl Senders {
     pub fn wait_for_more(&self) {
         let before = self.sent.load(Ordering::Relaxed);
         until("more is sent", || {
-            self.sent.load(Ordering::Relaxed) > before + 500
+            self.sent.load(Ordering::Relaxed) > before + 50 * *MESSAGES as u64
         });
     }
 
@@ -69,23 +92,21 @@ impl Senders {
     }
 }
 
-pub const TEN: &str = "c:1|c\nc:1|c\nc:1|c\nc:1|c\nc:1|c\nc:1|c\nc:1|c\nc:1|c\nc:1|c\nc:1|c\n";
-
 pub fn framed() -> Vec<u8> {
-    [&(TEN.len() as u32).to_le_bytes()[..], TEN.as_bytes()].concat()
+    [&(PACKET.len() as u32).to_le_bytes()[..], PACKET.as_bytes()].concat()
 }
 
 pub fn over_udp(address: &str) -> Box<dyn FnMut() + Send> {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
-    Box::new(move || assert_eq!(socket.send(TEN.as_bytes()).unwrap(), TEN.len()))
+    Box::new(move || assert_eq!(socket.send(PACKET.as_bytes()).unwrap(), PACKET.len()))
 }
 
 /// Connected all the time: the socket's inode is the same after a restart.
 pub fn over_unixgram(path: &Path) -> Box<dyn FnMut() + Send> {
     let socket = UnixDatagram::unbound().unwrap();
     socket.connect(path).unwrap();
-    Box::new(move || assert_eq!(socket.send(TEN.as_bytes()).unwrap(), TEN.len()))
+    Box::new(move || assert_eq!(socket.send(PACKET.as_bytes()).unwrap(), PACKET.len()))
 }
 
 /// One connection for as long as it lasts; what a write could not send goes over the next one.
