@@ -48,7 +48,7 @@ def crates(name, features):
         run("cargo", "metadata", "--locked", "--format-version=1", f"--filter-platform={TARGET}", *chosen)
     )
     # Cargo's metadata is of all members together, and has what one of them alone asks for.
-    of_program = run("cargo", "tree", "--locked", f"--package={name}", f"--target={TARGET}", "--prefix=none", "--format={p}", *chosen)
+    of_program = run("cargo", "tree", "--locked", f"--package={name}", f"--target={TARGET}", "--edges=normal,build", "--prefix=none", "--format={p}", *chosen)
     in_program = {tuple(line.split()[:2]) for line in of_program.splitlines() if line}
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
