@@ -238,8 +238,10 @@ impl TopState {
                 .collect(),
             _ => self.by_contexts_report(),
         };
+        // Until the agent has answered the newest filter, its answer is that of an older one.
         let with_details = lines
             .into_iter()
+            .filter(|line| matches(&self.filter, &line.name))
             .map(|line| match snapshot.details.get(&line.name) {
                 Some(metric) => MetricLine {
                     kind: metric.kind.clone(),
@@ -273,7 +275,6 @@ impl TopState {
             "name" => rows.sort_by(|a, b| a.metric.cmp(&b.metric)),
             _ => {}
         }
-        rows.retain(|row| matches(&self.filter, &row.metric));
         let lines = rows.into_iter().map(|row| MetricLine {
             name: row.metric,
             samples_per_second: Some(row.samples_per_second),

@@ -135,6 +135,11 @@ fn the_filter_takes_every_letter_and_sorting_asks_the_agent() {
         (lines[1].samples_per_second, lines[1].last),
         (Some(250.0), Some(250.0))
     );
+    write(&mut state, "/page");
+    press(&mut state, &[KeyCode::Enter]);
+    assert_eq!(names(&state), ["page.views"], "the answer of before is filtered too");
+    press(&mut state, &[KeyCode::Enter]);
+    assert_eq!(state.wanted().chart.unwrap().metric, "page.views");
 }
 
 #[test]
