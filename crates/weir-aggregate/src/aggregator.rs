@@ -264,7 +264,7 @@ impl Aggregator {
     }
 
     /// An empty batch for data that is passed on without aggregation. It has its own sequence.
-    pub fn passing_batch(&self, sequence: u64) -> Batch {
+    pub fn pass_through_batch(&self, sequence: u64) -> Batch {
         let source = BatchSource {
             worker: self.worker,
             sequence,

@@ -125,7 +125,7 @@ fn run(bytes: &[u8], alias_bytes_max: usize) -> (IngestCounts, Vec<String>) {
             encode(&batch);
         }
     }
-    while let Some(batch) = ingest.take_passed_on() {
+    while let Some(batch) = ingest.take_pass_through() {
         encode(&batch);
     }
     let encoded: Items = out

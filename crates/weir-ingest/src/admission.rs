@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use weir_context::{Admission, OriginId};
 
-use crate::counts::Refusal;
-use crate::senders::Identity;
+use crate::counts::RefusalReason;
+use crate::senders::ProcessIdentity;
 
 /// Senders that are named as not allowed.
 const NAMED_MAX: usize = 16;
@@ -37,7 +37,7 @@ pub struct AdmissionList {
 pub struct RefusedSender {
     /// As `weir_context::OriginKey::from_text` reads it; empty where it is not in a container, or unknown.
     pub origin: String,
-    pub why: Refusal,
+    pub reason: RefusalReason,
     /// The process that sent last; 0 where the kernel names none.
     pub pid: i32,
     /// Packets refused since it was last quiet for a minute.
@@ -46,14 +46,14 @@ pub struct RefusedSender {
 
 /// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admitted {
+pub enum AdmissionDecision {
     Yes,
-    No(Refusal),
+    No(RefusalReason),
     /// The look-up is in progress.
     Undecided,
 }
 
-struct Refused {
+struct RefusalRecord {
     pid: i32,
     packets: u64,
     /// Monotonic nanoseconds of the last.
@@ -61,14 +61,14 @@ struct Refused {
 }
 
 #[derive(Default)]
-pub struct Admissions {
+pub struct AdmissionControl {
     settings: AdmissionSettings,
-    refused: HashMap<(OriginId, Refusal), Refused>,
+    refused: HashMap<(OriginId, RefusalReason), RefusalRecord>,
 }
 
-impl Admissions {
+impl AdmissionControl {
     pub fn new(settings: AdmissionSettings) -> Self {
-        Admissions {
+        AdmissionControl {
             settings,
             refused: HashMap::new(),
         }
@@ -88,46 +88,50 @@ impl Admissions {
 
     /// Whether a sender may send. `of_container`: the verdict about its container.
     #[inline]
-    pub fn of(&self, identity: Identity, of_container: impl Fn(OriginId) -> Admission) -> Admitted {
+    pub fn decide(
+        &self,
+        identity: ProcessIdentity,
+        of_container: impl Fn(OriginId) -> Admission,
+    ) -> AdmissionDecision {
         let Some(list) = self.settings.list else {
-            return Admitted::Yes;
+            return AdmissionDecision::Yes;
         };
         let allowed = |allowed, otherwise| {
             if allowed {
-                Admitted::Yes
+                AdmissionDecision::Yes
             } else {
-                Admitted::No(otherwise)
+                AdmissionDecision::No(otherwise)
             }
         };
         match identity {
-            Identity::NoContainer => allowed(list.no_container, Refusal::NotAllowed),
-            Identity::Unknown => allowed(list.unknown, Refusal::Unknown),
-            Identity::Container(origin) => match of_container(origin) {
-                Admission::Allowed => Admitted::Yes,
-                Admission::NotAllowed => Admitted::No(Refusal::NotAllowed),
-                Admission::Unknown => allowed(list.unknown, Refusal::Unknown),
-                Admission::Undecided => Admitted::Undecided,
+            ProcessIdentity::NoContainer => allowed(list.no_container, RefusalReason::NotAllowed),
+            ProcessIdentity::Unknown => allowed(list.unknown, RefusalReason::Unknown),
+            ProcessIdentity::Container(origin) => match of_container(origin) {
+                Admission::Allowed => AdmissionDecision::Yes,
+                Admission::NotAllowed => AdmissionDecision::No(RefusalReason::NotAllowed),
+                Admission::Unknown => allowed(list.unknown, RefusalReason::Unknown),
+                Admission::Undecided => AdmissionDecision::Undecided,
             },
         }
     }
 
     /// Remembers whose packet was refused.
     #[cold]
-    pub fn note(&mut self, origin: OriginId, why: Refusal, pid: i32, received: u64) {
+    pub fn record(&mut self, origin: OriginId, reason: RefusalReason, pid: i32, received: u64) {
         let room = self.refused.len() < REFUSED_MAX;
-        match self.refused.get_mut(&(origin, why)) {
+        match self.refused.get_mut(&(origin, reason)) {
             Some(refused) => {
                 refused.packets += 1;
                 refused.pid = pid;
                 refused.at = received;
             }
             None if room => {
-                let refused = Refused {
+                let refused = RefusalRecord {
                     pid,
                     packets: 1,
                     at: received,
                 };
-                self.refused.insert((origin, why), refused);
+                self.refused.insert((origin, reason), refused);
             }
             None => {}
         }
@@ -141,15 +145,15 @@ impl Admissions {
 
     /// Senders refused recently, most losses first.
     pub fn refused(&self, mut name: impl FnMut(OriginId) -> String) -> Vec<RefusedSender> {
-        let mut rows: Vec<(&(OriginId, Refusal), &Refused)> = self.refused.iter().collect();
-        rows.sort_unstable_by_key(|((origin, why), refused)| {
-            (std::cmp::Reverse(refused.packets), *origin, *why as u8)
+        let mut rows: Vec<(&(OriginId, RefusalReason), &RefusalRecord)> = self.refused.iter().collect();
+        rows.sort_unstable_by_key(|((origin, reason), refused)| {
+            (std::cmp::Reverse(refused.packets), *origin, *reason as u8)
         });
         rows.truncate(NAMED_MAX);
         rows.into_iter()
-            .map(|((origin, why), refused)| RefusedSender {
+            .map(|((origin, reason), refused)| RefusedSender {
                 origin: name(*origin),
-                why: *why,
+                reason: *reason,
                 pid: refused.pid,
                 packets: refused.packets,
             })
@@ -157,7 +161,7 @@ impl Admissions {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        self.refused.capacity() * (size_of::<((OriginId, Refusal), Refused)>() + 1)
+        self.refused.capacity() * (size_of::<((OriginId, RefusalReason), RefusalRecord)>() + 1)
     }
 }
 
@@ -166,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_says_what_holds_for_everybody_else() {
+    fn the_list_decides_about_senders_without_a_container() {
         let settings = |no_container, unknown| AdmissionSettings {
             list: Some(AdmissionList {
                 no_container,
@@ -174,49 +178,62 @@ mod tests {
             }),
             listeners: vec![false, true],
         };
-        let check = |admissions: &Admissions, identity, said, expected| {
+        let check = |admission: &AdmissionControl, identity, said, expected| {
             assert_eq!(
-                admissions.of(identity, |_| said),
+                admission.decide(identity, |_| said),
                 expected,
                 "{identity:?} {said:?}"
             );
         };
         use Admission::{Allowed, NotAllowed, Undecided, Unknown};
-        let container = Identity::Container(OriginId::NONE);
-        let (not_allowed, unknown) = (Admitted::No(Refusal::NotAllowed), Admitted::No(Refusal::Unknown));
-        let closed = Admissions::new(settings(false, false));
+        let container = ProcessIdentity::Container(OriginId::NONE);
+        let (not_allowed, unknown) = (
+            AdmissionDecision::No(RefusalReason::NotAllowed),
+            AdmissionDecision::No(RefusalReason::Unknown),
+        );
+        let closed = AdmissionControl::new(settings(false, false));
         assert!(!closed.applies(0) && closed.applies(1) && !closed.applies(2));
-        check(&closed, Identity::NoContainer, Allowed, not_allowed);
-        check(&closed, Identity::Unknown, Allowed, unknown);
-        check(&closed, container, Allowed, Admitted::Yes);
+        check(&closed, ProcessIdentity::NoContainer, Allowed, not_allowed);
+        check(&closed, ProcessIdentity::Unknown, Allowed, unknown);
+        check(&closed, container, Allowed, AdmissionDecision::Yes);
         check(&closed, container, NotAllowed, not_allowed);
         check(&closed, container, Unknown, unknown);
-        check(&closed, container, Undecided, Admitted::Undecided);
-        let open = Admissions::new(settings(true, true));
-        check(&open, Identity::NoContainer, NotAllowed, Admitted::Yes);
-        check(&open, Identity::Unknown, NotAllowed, Admitted::Yes);
-        check(&open, container, Unknown, Admitted::Yes);
+        check(&closed, container, Undecided, AdmissionDecision::Undecided);
+        let open = AdmissionControl::new(settings(true, true));
+        check(
+            &open,
+            ProcessIdentity::NoContainer,
+            NotAllowed,
+            AdmissionDecision::Yes,
+        );
+        check(
+            &open,
+            ProcessIdentity::Unknown,
+            NotAllowed,
+            AdmissionDecision::Yes,
+        );
+        check(&open, container, Unknown, AdmissionDecision::Yes);
         check(&open, container, NotAllowed, not_allowed);
-        let off = Admissions::default();
+        let off = AdmissionControl::default();
         assert!(!off.applies(1));
-        check(&off, Identity::Unknown, NotAllowed, Admitted::Yes);
+        check(&off, ProcessIdentity::Unknown, NotAllowed, AdmissionDecision::Yes);
     }
 
     #[test]
-    fn who_was_refused_is_bounded_and_forgotten() {
-        let mut admissions = Admissions::default();
+    fn refused_senders_are_bounded_and_forgotten() {
+        let mut admission = AdmissionControl::default();
         let origin = OriginId::NONE;
         for _ in 0..3 {
-            admissions.note(origin, Refusal::NotAllowed, 7, 5);
+            admission.record(origin, RefusalReason::NotAllowed, 7, 5);
         }
-        admissions.note(origin, Refusal::Unknown, 0, 5);
-        let rows = admissions.refused(|_| String::new());
+        admission.record(origin, RefusalReason::Unknown, 0, 5);
+        let rows = admission.refused(|_| String::new());
         assert_eq!(rows.len(), 2);
         assert_eq!(
-            (rows[0].why, rows[0].pid, rows[0].packets),
-            (Refusal::NotAllowed, 7, 3)
+            (rows[0].reason, rows[0].pid, rows[0].packets),
+            (RefusalReason::NotAllowed, 7, 3)
         );
-        admissions.forget_quiet(5 + QUIET_SECONDS * 1_000_000_000);
-        assert_eq!(admissions.refused(|_| String::new()), []);
+        admission.forget_quiet(5 + QUIET_SECONDS * 1_000_000_000);
+        assert_eq!(admission.refused(|_| String::new()), []);
     }
 }

@@ -99,7 +99,7 @@ counters! {
 
 counters! {
     /// Why a packet of an identified sender was refused.
-    pub enum Refusal {
+    pub enum RefusalReason {
         /// Its origin is not on the list of those that may send.
         NotAllowed = PACKETS_DROPPED.because("origin_not_allowed"),
             Sign("Add the origin to `allowed_origins`, or find the sender: `weir status` names it.");
@@ -170,7 +170,7 @@ counters! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IngestCounts {
     pub counts: Counts<IngestCounter>,
-    pub packets_refused: Counts<Refusal>,
+    pub packets_refused: Counts<RefusalReason>,
     pub rejected: Counts<ErrorClass>,
     pub samples_dropped: Counts<SampleDrop>,
 }

@@ -3,28 +3,28 @@
 use weir_context::{Admission, Contexts, OriginId, OriginKey, OriginTags};
 use weir_protocol::Message;
 
-use crate::admission::{Admissions, Admitted};
-use crate::counts::{IngestCounter, IngestCounts, ParkingCounter, Refusal};
-use crate::ingest::{Hurry, Received};
-use crate::origin::{OriginStats, ProcessFound};
+use crate::admission::{AdmissionControl, AdmissionDecision};
+use crate::counts::{IngestCounter, IngestCounts, ParkingCounter, RefusalReason};
+use crate::ingest::{Received, WaitLimit};
+use crate::origin::{OriginStats, ProcessContainer};
 use crate::origin_rates::OriginRates;
 use crate::parking::{Awaited, Parked, Parking, WAIT_NS};
-use crate::senders::{Identity, Sender, Senders};
+use crate::senders::{ProcessIdentity, SenderLookup, Senders};
 
 /// Stands in front of the lines of a packet.
 pub(crate) struct Gate {
     pub senders: Senders,
-    pub admissions: Admissions,
+    pub admission: AdmissionControl,
     pub rates: Option<OriginRates>,
     pub parking: Parking,
     /// The origin of senders that nothing is known of; most often none.
-    pub nobody: OriginId,
+    pub unknown_sender: OriginId,
     /// Whether a packet may wait for its origin: there is a resolver, and the packet has not waited yet.
     pub may_wait: bool,
 }
 
 /// Packets that have waited and proceed.
-pub(crate) struct Entry {
+pub(crate) struct UnparkedPacket {
     pub parked: Parked,
     pub sender: OriginId,
     /// An origin that was held while it waited.
@@ -36,22 +36,26 @@ impl Gate {
     pub fn new() -> Self {
         Gate {
             senders: Senders::new(),
-            admissions: Admissions::default(),
+            admission: AdmissionControl::default(),
             rates: None,
             parking: Parking::default(),
-            nobody: OriginId::NONE,
+            unknown_sender: OriginId::NONE,
             may_wait: false,
         }
     }
 
     /// The effective origin of a sender.
     fn sender_of(&self, origin: OriginId) -> OriginId {
-        if origin.is_none() { self.nobody } else { origin }
+        if origin.is_none() {
+            self.unknown_sender
+        } else {
+            origin
+        }
     }
 
     /// Whether a new packet of the process `pid` proceeds, and with which sender. `None`: it waits, or it was counted as
     /// refused. 0 is a process that the kernel cannot name.
-    pub fn enter(
+    pub fn admit(
         &mut self,
         contexts: &mut Contexts,
         counts: &mut IngestCounts,
@@ -61,19 +65,20 @@ impl Gate {
         let mut known = None;
         if pid > 0 && self.may_wait {
             match self.senders.find(pid) {
-                Sender::Known(identity) => known = Some(identity),
-                Sender::Pending if self.parking.has_room(packet.bytes.len()) => {
+                SenderLookup::Known(identity) => known = Some(identity),
+                SenderLookup::Pending if self.parking.has_room(packet.bytes.len()) => {
                     self.park(packet, packet.bytes, Awaited::Process(pid));
                     return None;
                 }
-                Sender::Pending => {}
+                SenderLookup::Pending => {}
             }
         }
-        if self.admissions.applies(packet.listener) && !self.admits(contexts, counts, packet, pid, known) {
+        if self.admission.applies(packet.listener) && !self.is_admitted(contexts, counts, packet, pid, known)
+        {
             return None;
         }
         let Some(identity) = known else {
-            return Some(self.nobody);
+            return Some(self.unknown_sender);
         };
         let origin = identity.origin();
         if let Some(rates) = &mut self.rates
@@ -86,41 +91,46 @@ impl Gate {
     }
 
     /// Whether a packet that has just come may be taken. If not, it waits or is counted as refused.
-    fn admits(
+    fn is_admitted(
         &mut self,
         contexts: &mut Contexts,
         counts: &mut IngestCounts,
         packet: &Received<'_>,
         pid: i32,
-        known: Option<Identity>,
+        known: Option<ProcessIdentity>,
     ) -> bool {
-        let identity = known.unwrap_or(Identity::Unknown);
-        let mut admitted = self.admissions.of(identity, |origin| contexts.admission(origin));
-        if admitted == Admitted::Undecided {
+        let identity = known.unwrap_or(ProcessIdentity::Unknown);
+        let mut admitted = self
+            .admission
+            .decide(identity, |origin| contexts.admission(origin));
+        if admitted == AdmissionDecision::Undecided {
             if self.parking.has_room(packet.bytes.len()) {
                 self.park(packet, packet.bytes, Awaited::Process(pid));
                 return false;
             }
             contexts.settle_admission(identity.origin());
-            admitted = self.admissions.of(identity, |origin| contexts.admission(origin));
+            admitted = self
+                .admission
+                .decide(identity, |origin| contexts.admission(origin));
         }
         match admitted {
-            Admitted::No(why) => self.refuse(counts, packet, identity, why, pid),
-            Admitted::Yes | Admitted::Undecided => {}
+            AdmissionDecision::No(reason) => self.refuse(counts, packet, identity, reason, pid),
+            AdmissionDecision::Yes | AdmissionDecision::Undecided => {}
         }
-        admitted == Admitted::Yes
+        admitted == AdmissionDecision::Yes
     }
 
     fn refuse(
         &mut self,
         counts: &mut IngestCounts,
         packet: &Received<'_>,
-        identity: Identity,
-        why: Refusal,
+        identity: ProcessIdentity,
+        reason: RefusalReason,
         pid: i32,
     ) {
-        counts.packets_refused[why] += 1;
-        self.admissions.note(identity.origin(), why, pid, packet.received);
+        counts.packets_refused[reason] += 1;
+        self.admission
+            .record(identity.origin(), reason, pid, packet.received);
     }
 
     #[cold]
@@ -135,46 +145,46 @@ impl Gate {
     }
 
     /// Whether a waiting packet proceeds now. `None`: it waits longer, or it was counted as refused.
-    pub fn enter_again(
+    pub fn readmit(
         &mut self,
         contexts: &mut Contexts,
         counts: &mut IngestCounts,
         parked: Parked,
         monotonic: u64,
-        hurry: Hurry,
-    ) -> Option<Entry> {
-        let waited = hurry == Hurry::End || monotonic >= parked.received + WAIT_NS;
-        let hurried = waited || hurry == Hurry::Bucket;
+        limit: WaitLimit,
+    ) -> Option<UnparkedPacket> {
+        let waited = limit == WaitLimit::NoWait || monotonic >= parked.received + WAIT_NS;
+        let is_due = waited || limit == WaitLimit::BucketEnd;
         match parked.awaited {
             Awaited::Process(pid) => {
                 // A guarded packet may rather go into the next bucket than be refused before its sender is known.
-                let guarded = self.admissions.applies(parked.listener);
-                let is_late = if guarded { waited } else { hurried };
+                let guarded = self.admission.applies(parked.listener);
+                let is_late = if guarded { waited } else { is_due };
                 let Some(identity) = self.identify(pid, is_late) else {
                     self.parking.put_back(parked);
                     return None;
                 };
-                if guarded && !self.admits_again(contexts, counts, &parked, pid, identity, is_late) {
+                if guarded && !self.is_readmitted(contexts, counts, &parked, pid, identity, is_late) {
                     return None;
                 }
                 counts[IngestCounter::Packets] += 1;
-                Some(Entry {
+                Some(UnparkedPacket {
                     sender: self.sender_of(identity.origin()),
                     parked,
                     held: None,
-                    may_wait: !hurried,
+                    may_wait: !is_due,
                 })
             }
             Awaited::Tags { origin, sender } => {
                 if !contexts.origin_tags(origin).settled {
-                    if !hurried {
+                    if !is_due {
                         self.parking.put_back(parked);
                         return None;
                     }
                     contexts.settle_origin(origin);
                     self.parking.counts[ParkingCounter::GaveUp] += 1;
                 }
-                Some(Entry {
+                Some(UnparkedPacket {
                     parked,
                     sender,
                     held: Some(origin),
@@ -185,26 +195,26 @@ impl Gate {
     }
 
     /// The identity of a process. `None`: the look-up is in progress, and the packet may wait.
-    fn identify(&mut self, pid: i32, is_late: bool) -> Option<Identity> {
+    fn identify(&mut self, pid: i32, is_late: bool) -> Option<ProcessIdentity> {
         match self.senders.find(pid) {
-            Sender::Known(identity) => Some(identity),
-            Sender::Pending if is_late => {
+            SenderLookup::Known(identity) => Some(identity),
+            SenderLookup::Pending if is_late => {
                 self.senders.give_up(pid);
                 self.parking.counts[ParkingCounter::GaveUp] += 1;
-                Some(Identity::Unknown)
+                Some(ProcessIdentity::Unknown)
             }
-            Sender::Pending => None,
+            SenderLookup::Pending => None,
         }
     }
 
-    /// [`Gate::admits`] for a packet that has waited.
-    fn admits_again(
+    /// [`Gate::is_admitted`] for a packet that has waited.
+    fn is_readmitted(
         &mut self,
         contexts: &mut Contexts,
         counts: &mut IngestCounts,
         parked: &Parked,
         pid: i32,
-        identity: Identity,
+        identity: ProcessIdentity,
         is_late: bool,
     ) -> bool {
         let origin = identity.origin();
@@ -212,24 +222,29 @@ impl Gate {
             contexts.settle_admission(origin);
             self.parking.counts[ParkingCounter::GaveUp] += 1;
         }
-        match self.admissions.of(identity, |origin| contexts.admission(origin)) {
-            Admitted::Yes => return true,
-            Admitted::No(why) => self.refuse(counts, &parked.as_received(), identity, why, pid),
-            Admitted::Undecided => self.parking.put_back(parked.clone()),
+        match self
+            .admission
+            .decide(identity, |origin| contexts.admission(origin))
+        {
+            AdmissionDecision::Yes => return true,
+            AdmissionDecision::No(reason) => {
+                self.refuse(counts, &parked.as_received(), identity, reason, pid)
+            }
+            AdmissionDecision::Undecided => self.parking.put_back(parked.clone()),
         }
         false
     }
 
     /// Takes the facts found about a process.
-    pub fn answer(&mut self, contexts: &mut Contexts, pid: i32, found: ProcessFound, now: u32) {
+    pub fn answer(&mut self, contexts: &mut Contexts, pid: i32, found: ProcessContainer, now: u32) {
         let identity = match found {
-            ProcessFound::Container(container) => match contexts.hold_sender(&container, now) {
+            ProcessContainer::Container(container) => match contexts.hold_sender(&container, now) {
                 // There is no room to distinguish further ones.
-                OriginId::NONE => Identity::Unknown,
-                origin => Identity::Container(origin),
+                OriginId::NONE => ProcessIdentity::Unknown,
+                origin => ProcessIdentity::Container(origin),
             },
-            ProcessFound::NoContainer => Identity::NoContainer,
-            ProcessFound::Unknown => Identity::Unknown,
+            ProcessContainer::NoContainer => ProcessIdentity::NoContainer,
+            ProcessContainer::Unknown => ProcessIdentity::Unknown,
         };
         let before = self.senders.set(pid, identity);
         contexts.release_origin(before);
@@ -241,7 +256,7 @@ impl Gate {
         if let Some(rates) = &mut self.rates {
             rates.forget_quiet(monotonic);
         }
-        self.admissions.forget_quiet(monotonic);
+        self.admission.forget_quiet(monotonic);
     }
 
     pub fn stats(&self, contexts: &Contexts) -> OriginStats {
@@ -251,7 +266,7 @@ impl Gate {
             processes: self.senders.counts(),
             parking: self.parking.counts(),
             parked_bytes: self.parking.heap_bytes() as u64,
-            rate_bytes: (rate_bytes + self.admissions.heap_bytes()) as u64,
+            rate_bytes: (rate_bytes + self.admission.heap_bytes()) as u64,
         }
     }
 

@@ -21,17 +21,19 @@ mod worker;
 
 pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
 pub use counts::{
-    IngestCounter, IngestCounts, ParkingCounter, Refusal, SampleDrop, SenderCounter, WorkerCounter,
+    IngestCounter, IngestCounts, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, WorkerCounter,
 };
-pub use ingest::{BadInput, Hurry, Ingest, IngestSettings, ListenerSettings, Received};
-pub use origin::{Ask, Asked, OriginAnswer, OriginLink, OriginStats, ProcessFound, Question};
+pub use ingest::{BadInput, Ingest, IngestSettings, ListenerSettings, Received, WaitLimit};
+pub use origin::{
+    LookupRequest, OriginAnswer, OriginLink, OriginStats, ProcessContainer, Question, SendRequest,
+};
 pub use origin_rates::LimitedOrigin;
 pub use progress::Progress;
 pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, RelayTarget};
 pub use saved::{Pieces, PutPiece, Restored, SavedBucket, SavedSeries};
-pub use tap::{Fate, TapBlock, TapPush, TapSettings, TappedPacket};
+pub use tap::{PacketOutcome, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
-    CheckpointLink, Command, CommandSender, Freeze, ListenerSnapshot, Piece, RelayChange, RelayLink,
+    CheckpointLink, CheckpointPart, Command, CommandSender, Freeze, ListenerSnapshot, RelayChange, RelayLink,
     RelayLinks, Report, RuleSnapshot, Sources, TLS_ERROR, WorkerHandle, WorkerSettings, WorkerSnapshot,
     spawn,
 };

@@ -9,7 +9,7 @@ use weir_counters::Counts;
 
 /// A worker's question, to be answered with an [`OriginAnswer`] through [`crate::Command::Origins`].
 #[derive(Debug)]
-pub struct Asked {
+pub struct LookupRequest {
     pub worker: u16,
     pub question: Question,
 }
@@ -27,7 +27,7 @@ pub enum Question {
 pub enum OriginAnswer {
     Process {
         pid: i32,
-        found: ProcessFound,
+        found: ProcessContainer,
     },
     Tags {
         ticket: OriginTicket,
@@ -41,7 +41,7 @@ pub enum OriginAnswer {
 
 /// The identity of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProcessFound {
+pub enum ProcessContainer {
     /// One of this container's.
     Container(Box<str>),
     /// One of no container's.
@@ -69,30 +69,30 @@ pub struct OriginStats {
 }
 
 /// Takes a question without waiting. `Err(Some)`: the channel is full, and the question is returned. `Err(None)`: the resolver has ended.
-pub type Ask = Box<dyn FnMut(Asked) -> Result<(), Option<Asked>> + Send>;
+pub type SendRequest = Box<dyn FnMut(LookupRequest) -> Result<(), Option<LookupRequest>> + Send>;
 
 /// A worker's end of the conversation.
 pub struct OriginLink {
     worker: u16,
     /// Senders that nothing is known of have tags too.
-    pub(crate) nobody: bool,
+    pub(crate) tags_unknown: bool,
     /// Rate limit of each origin in bytes per second.
     pub(crate) rate: Option<u64>,
     pub(crate) admission: AdmissionSettings,
-    ask: Ask,
+    send: SendRequest,
     /// Questions for which the channel was full, in order.
     unsent: std::collections::VecDeque<Question>,
 }
 
 impl OriginLink {
-    /// `nobody`: whether unknown senders have tags too.
-    pub fn new(worker: u16, nobody: bool, ask: Ask) -> Self {
+    /// `tags_unknown`: whether unknown senders have tags too.
+    pub fn new(worker: u16, tags_unknown: bool, send: SendRequest) -> Self {
         OriginLink {
             worker,
-            nobody,
+            tags_unknown,
             rate: None,
             admission: AdmissionSettings::default(),
-            ask,
+            send,
             unsent: Default::default(),
         }
     }
@@ -112,12 +112,12 @@ impl OriginLink {
     /// After each receive turn.
     pub(crate) fn turn(&mut self, ingest: &mut Ingest) {
         if ingest.has_origin_questions() || !self.unsent.is_empty() {
-            self.ask(ingest);
+            self.send_requests(ingest);
         }
     }
 
     #[cold]
-    fn ask(&mut self, ingest: &mut Ingest) {
+    fn send_requests(&mut self, ingest: &mut Ingest) {
         let ProcessQuestions { new, again } = ingest.take_process_questions();
         let origins = ingest.contexts_mut().take_origin_questions();
         if !new.is_empty() {
@@ -132,10 +132,10 @@ impl OriginLink {
         }
         while let Some(question) = self.unsent.pop_front() {
             let worker = self.worker;
-            match (self.ask)(Asked { worker, question }) {
+            match (self.send)(LookupRequest { worker, question }) {
                 Ok(()) => {}
-                Err(Some(asked)) => {
-                    self.unsent.push_front(asked.question);
+                Err(Some(request)) => {
+                    self.unsent.push_front(request.question);
                     return;
                 }
                 // The process is ending.

@@ -27,11 +27,11 @@ impl Progress {
 }
 
 /// Says when a worker's thread ends, also by a panic.
-pub struct Alive(Arc<Progress>);
+pub struct ProgressGuard(Arc<Progress>);
 
-impl Alive {
+impl ProgressGuard {
     pub fn new() -> Self {
-        Alive(Arc::new(Progress {
+        ProgressGuard(Arc::new(Progress {
             turned_ns: AtomicU64::new(Monotonic::now().0),
             ended: AtomicBool::new(false),
         }))
@@ -42,12 +42,12 @@ impl Alive {
     }
 
     /// A turn has ended.
-    pub fn turned(&self, monotonic_ns: u64) {
+    pub fn end_turn(&self, monotonic_ns: u64) {
         self.0.turned_ns.store(monotonic_ns, Ordering::Relaxed);
     }
 }
 
-impl Drop for Alive {
+impl Drop for ProgressGuard {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::Release);
     }
@@ -59,11 +59,11 @@ mod tests {
 
     #[test]
     fn a_worker_that_panics_has_ended() {
-        let alive = Alive::new();
-        let progress = alive.progress();
+        let progress_guard = ProgressGuard::new();
+        let progress = progress_guard.progress();
         assert!(!progress.has_ended());
         let thread = std::thread::spawn(move || {
-            let _alive = alive;
+            let _alive = progress_guard;
             panic!("as intended");
         });
         assert!(thread.join().is_err() && progress.has_ended());

@@ -106,7 +106,7 @@ impl Relay {
 
     /// Whether a line with this hash was taken before.
     #[inline]
-    pub fn knows(&self, hash: u64) -> bool {
+    pub fn is_cached(&self, hash: u64) -> bool {
         let cached = &self.cache[hash as usize % CACHE];
         cached.hash == hash && cached.slot != EMPTY
     }
@@ -116,8 +116,8 @@ impl Relay {
     #[inline]
     pub fn take(&mut self, hash: Option<u64>, line: &[u8], received: u64) {
         let slot = match hash {
-            Some(hash) if self.knows(hash) => self.cache[hash as usize % CACHE].slot,
-            _ => self.look(hash, line),
+            Some(hash) if self.is_cached(hash) => self.cache[hash as usize % CACHE].slot,
+            _ => self.slot_for(hash, line),
         };
         if slot == UNWANTED {
             self.unmatched += 1;
@@ -140,7 +140,7 @@ impl Relay {
     }
 
     /// Works the slot out and remembers it.
-    fn look(&mut self, hash: Option<u64>, line: &[u8]) -> u16 {
+    fn slot_for(&mut self, hash: Option<u64>, line: &[u8]) -> u16 {
         let name = line.strip_prefix(b"_sc|").unwrap_or(line);
         let wanted = self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| name.starts_with(prefix));
         let slot = if wanted { route_slot(line) } else { UNWANTED };

@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn few_messages_are_all_looked_at() {
+    fn few_messages_are_all_sampled() {
         assert_eq!(run(10, 100, 1), (1000, 1000));
         assert_eq!(run(10, 250, 50), (2500, 2500));
     }
 
     #[test]
-    fn of_many_a_few_stand_for_all() {
+    fn of_many_messages_a_weighted_few_are_sampled() {
         for size in [1, 7, 50] {
             let rate = 100_000 / size * size;
             let (sum, taken) = run(20, rate, size);

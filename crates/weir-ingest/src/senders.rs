@@ -40,7 +40,7 @@ impl Hasher for PidHasher {
 
 /// The identity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Identity {
+pub enum ProcessIdentity {
     /// One of a container's, by its origin.
     Container(OriginId),
     /// One of no container's.
@@ -49,11 +49,11 @@ pub enum Identity {
     Unknown,
 }
 
-impl Identity {
+impl ProcessIdentity {
     pub fn origin(self) -> OriginId {
         match self {
-            Identity::Container(origin) => origin,
-            Identity::NoContainer | Identity::Unknown => OriginId::NONE,
+            ProcessIdentity::Container(origin) => origin,
+            ProcessIdentity::NoContainer | ProcessIdentity::Unknown => OriginId::NONE,
         }
     }
 }
@@ -61,15 +61,15 @@ impl Identity {
 #[derive(Clone, Copy)]
 struct Process {
     /// `None` before the first look-up.
-    identity: Option<Identity>,
+    identity: Option<ProcessIdentity>,
     seen: bool,
     idle_ticks: u8,
 }
 
 /// Facts about a packet's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
-    Known(Identity),
+pub enum SenderLookup {
+    Known(ProcessIdentity),
     /// It is being looked up.
     Pending,
 }
@@ -77,7 +77,7 @@ pub enum Sender {
 pub struct Senders {
     processes: HashMap<i32, Process, BuildHasherDefault<PidHasher>>,
     /// The sender of the last packet; pid 0 means unknown.
-    last: (i32, Identity),
+    last: (i32, ProcessIdentity),
     new: Vec<i32>,
     recheck: Vec<i32>,
     ticks: u64,
@@ -88,7 +88,7 @@ impl Senders {
     pub fn new() -> Self {
         Senders {
             processes: HashMap::default(),
-            last: (0, Identity::Unknown),
+            last: (0, ProcessIdentity::Unknown),
             new: Vec::new(),
             recheck: Vec::new(),
             ticks: 0,
@@ -103,18 +103,18 @@ impl Senders {
     }
 
     #[inline]
-    pub fn find(&mut self, pid: i32) -> Sender {
+    pub fn find(&mut self, pid: i32) -> SenderLookup {
         if pid == self.last.0 {
-            return Sender::Known(self.last.1);
+            return SenderLookup::Known(self.last.1);
         }
         self.look_up(pid)
     }
 
-    fn look_up(&mut self, pid: i32) -> Sender {
+    fn look_up(&mut self, pid: i32) -> SenderLookup {
         let Some(process) = self.processes.get_mut(&pid) else {
             if self.processes.len() >= PROCESSES_MAX {
                 self.counts[SenderCounter::PacketsUntracked] += 1;
-                return Sender::Known(Identity::Unknown);
+                return SenderLookup::Known(ProcessIdentity::Unknown);
             }
             let process = Process {
                 identity: None,
@@ -124,26 +124,26 @@ impl Senders {
             self.processes.insert(pid, process);
             self.new.push(pid);
             self.counts[SenderCounter::Asked] += 1;
-            return Sender::Pending;
+            return SenderLookup::Pending;
         };
         process.seen = true;
         match process.identity {
             Some(identity) => {
                 self.last = (pid, identity);
-                Sender::Known(identity)
+                SenderLookup::Known(identity)
             }
-            None => Sender::Pending,
+            None => SenderLookup::Pending,
         }
     }
 
     /// Takes the facts found about a process. Returns the origin it had before, which the caller held.
-    pub fn set(&mut self, pid: i32, identity: Identity) -> OriginId {
-        self.last = (0, Identity::Unknown);
+    pub fn set(&mut self, pid: i32, identity: ProcessIdentity) -> OriginId {
+        self.last = (0, ProcessIdentity::Unknown);
         match self.processes.get_mut(&pid) {
             Some(process) => process
                 .identity
                 .replace(identity)
-                .map_or(OriginId::NONE, Identity::origin),
+                .map_or(OriginId::NONE, ProcessIdentity::origin),
             // Forgotten in the meantime.
             None => identity.origin(),
         }
@@ -152,7 +152,7 @@ impl Senders {
     /// Packets of this process wait no longer: until a look-up, it is unknown.
     pub fn give_up(&mut self, pid: i32) {
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.identity.get_or_insert(Identity::Unknown);
+            process.identity.get_or_insert(ProcessIdentity::Unknown);
         }
     }
 
@@ -171,7 +171,7 @@ impl Senders {
         if !self.ticks.is_multiple_of(RECHECK_TICKS) {
             return;
         }
-        self.last = (0, Identity::Unknown);
+        self.last = (0, ProcessIdentity::Unknown);
         let recheck = &mut self.recheck;
         recheck.clear();
         self.processes.retain(|&pid, process| {
@@ -185,7 +185,7 @@ impl Senders {
             process.idle_ticks += RECHECK_TICKS as u8;
             let stays = process.idle_ticks < IDLE_TICKS;
             if !stays {
-                forget(process.identity.map_or(OriginId::NONE, Identity::origin));
+                forget(process.identity.map_or(OriginId::NONE, ProcessIdentity::origin));
             }
             stays
         });
@@ -200,13 +200,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_asked_for_once_and_looked_at_again_while_it_sends() {
+    fn a_process_is_looked_up_once_and_rechecked_while_it_sends() {
         let mut senders = Senders::new();
-        assert_eq!(senders.find(7), Sender::Pending);
-        assert_eq!(senders.find(7), Sender::Pending);
+        assert_eq!(senders.find(7), SenderLookup::Pending);
+        assert_eq!(senders.find(7), SenderLookup::Pending);
         assert_eq!(senders.take_questions(), (vec![7], vec![]));
-        assert_eq!(senders.set(7, Identity::NoContainer), OriginId::NONE);
-        assert_eq!(senders.find(7), Sender::Known(Identity::NoContainer));
+        assert_eq!(senders.set(7, ProcessIdentity::NoContainer), OriginId::NONE);
+        assert_eq!(senders.find(7), SenderLookup::Known(ProcessIdentity::NoContainer));
         for _ in 0..RECHECK_TICKS {
             senders.tick(|_| {});
         }
@@ -215,16 +215,19 @@ mod tests {
             senders.tick(|_| {});
         }
         assert_eq!(senders.counts()[SenderCounter::Live], 0);
-        assert_eq!(senders.find(7), Sender::Pending, "asked for again");
+        assert_eq!(senders.find(7), SenderLookup::Pending, "asked for again");
     }
 
     #[test]
-    fn a_full_table_counts_what_it_cannot_tell_apart() {
+    fn a_full_table_counts_untracked_packets() {
         let mut senders = Senders::new();
         for pid in 1..=PROCESSES_MAX as i32 {
             senders.find(pid);
         }
-        assert_eq!(senders.find(1 << 20), Sender::Known(Identity::Unknown));
+        assert_eq!(
+            senders.find(1 << 20),
+            SenderLookup::Known(ProcessIdentity::Unknown)
+        );
         assert_eq!(senders.counts[SenderCounter::PacketsUntracked], 1);
     }
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use weir_listener::Credentials;
 
-use crate::counts::{IngestCounter, Refusal, SampleDrop};
+use crate::counts::{IngestCounter, RefusalReason, SampleDrop};
 use crate::ingest::Ingest;
 
 /// A sample is drawn for each interval of this length, by the traffic of the previous one.
@@ -78,14 +78,14 @@ pub struct TappedPacket {
     pub truncated: bool,
     pub sender: Option<Credentials>,
     pub source: Option<SocketAddr>,
-    pub fate: Fate,
+    pub outcome: PacketOutcome,
 }
 
 /// The result of a packet as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct PacketOutcome {
     /// It was not taken, because of its sender.
-    pub refused: Option<Refusal>,
+    pub refused: Option<RefusalReason>,
     /// Its origin had sent more than it may.
     pub rate_limited: bool,
     /// Samples without a context, because of a limit on contexts or memory.
@@ -94,17 +94,17 @@ pub struct Fate {
 
 /// The counts that show the fate of a packet.
 #[derive(Clone, Copy)]
-pub struct Before {
-    refused: [u64; Refusal::COUNT],
+pub struct CountsBefore {
+    refused: [u64; RefusalReason::COUNT],
     rate_limited: u64,
     limited: u64,
 }
 
-impl Before {
-    pub fn of(ingest: &Ingest, listener: usize) -> Before {
+impl CountsBefore {
+    pub fn of(ingest: &Ingest, listener: usize) -> CountsBefore {
         let counts = &ingest.counts()[listener];
-        Before {
-            refused: Refusal::ALL.map(|refusal| counts.packets_refused[refusal]),
+        CountsBefore {
+            refused: RefusalReason::ALL.map(|refusal| counts.packets_refused[refusal]),
             rate_limited: counts[IngestCounter::PacketsRateLimited],
             limited: counts[IngestCounter::SamplesOverflowed]
                 + counts.samples_dropped[SampleDrop::NoMemory]
@@ -113,11 +113,11 @@ impl Before {
     }
 
     /// The change of the counts since then.
-    pub fn fate(self, ingest: &Ingest, listener: usize) -> Fate {
-        let now = Before::of(ingest, listener);
-        let refused = (0..Refusal::COUNT).find(|&at| now.refused[at] > self.refused[at]);
-        Fate {
-            refused: refused.map(|at| Refusal::ALL[at]),
+    pub fn outcome(self, ingest: &Ingest, listener: usize) -> PacketOutcome {
+        let now = CountsBefore::of(ingest, listener);
+        let refused = (0..RefusalReason::COUNT).find(|&at| now.refused[at] > self.refused[at]);
+        PacketOutcome {
+            refused: refused.map(|at| RefusalReason::ALL[at]),
             rate_limited: now.rate_limited > self.rate_limited,
             limited: now.limited - self.limited,
         }
@@ -144,7 +144,9 @@ impl Taps {
 
     pub fn add(&mut self, settings: TapSettings, ingest: &Ingest, now: u64) {
         let mut tap = Tap {
-            sample: settings.sample.map(|per_second| Sample::new(per_second, now)),
+            sample: settings
+                .sample
+                .map(|per_second| PacketSampler::new(per_second, now)),
             block_bytes: settings.block_bytes.max(1),
             push: settings.push,
             open: TapBlock {
@@ -186,7 +188,7 @@ impl Taps {
 }
 
 struct Tap {
-    sample: Option<Sample>,
+    sample: Option<PacketSampler>,
     block_bytes: usize,
     push: TapPush,
     open: TapBlock,
@@ -230,7 +232,7 @@ impl Tap {
         match (self.push)(block) {
             Ok(()) => true,
             Err(Some(block)) => {
-                self.lose(block);
+                self.discard(block);
                 true
             }
             Err(None) => false,
@@ -245,7 +247,7 @@ impl Tap {
         match (self.push)(block) {
             Ok(()) => true,
             Err(Some(block)) => {
-                self.lose(block);
+                self.discard(block);
                 false
             }
             Err(None) => false,
@@ -253,7 +255,7 @@ impl Tap {
     }
 
     /// Discards a block without room. Its counts are added to the next block.
-    fn lose(&mut self, block: TapBlock) {
+    fn discard(&mut self, block: TapBlock) {
         self.open.begins |= block.begins;
         self.open.lost += block.lost + block.packets.len() as u64;
         self.open.messages += block.messages;
@@ -262,7 +264,7 @@ impl Tap {
 }
 
 /// Chooses packets at random, so that about as many bytes are chosen in a stretch as may be.
-struct Sample {
+struct PacketSampler {
     bytes_per_stretch: u64,
     ends: u64,
     seen: u64,
@@ -272,9 +274,9 @@ struct Sample {
     random: u64,
 }
 
-impl Sample {
-    fn new(per_second: u64, now: u64) -> Sample {
-        Sample {
+impl PacketSampler {
+    fn new(per_second: u64, now: u64) -> PacketSampler {
+        PacketSampler {
             bytes_per_stretch: (per_second * STRETCH_NS / 1_000_000_000).max(1),
             ends: now + STRETCH_NS,
             seen: 0,
@@ -321,8 +323,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_is_all_of_little_and_a_share_of_much() {
-        let mut sample = Sample::new(10_000, 1);
+    fn a_sample_is_everything_at_a_low_rate_and_a_share_at_a_high_one() {
+        let mut sample = PacketSampler::new(10_000, 1);
         let mut now = 1;
         let mut taken_in = |every_ns: u64| {
             let end = now + 10_000_000_000;
@@ -352,7 +354,7 @@ mod tests {
             truncated: false,
             sender: None,
             source: None,
-            fate: Fate::default(),
+            outcome: PacketOutcome::default(),
         };
         let block = TapBlock {
             packets: vec![packet(2), packet(0), packet(3)],

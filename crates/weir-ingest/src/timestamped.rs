@@ -15,7 +15,7 @@ const KEY_BYTES_MAX: usize = 1024;
 
 /// A metric after the rules.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct ResolvedMetric {
     pub name: Box<str>,
     pub host: Option<Box<str>>,
     pub tags: Box<[Box<str>]>,
@@ -23,10 +23,10 @@ pub(crate) struct Known {
 
 #[derive(Debug, Default)]
 pub(crate) struct Timestamped {
-    known: HashMap<String, Known>,
+    known: HashMap<String, ResolvedMetric>,
     key: String,
     /// An answer that is not remembered.
-    last: Option<Known>,
+    last: Option<ResolvedMetric>,
 }
 
 impl Timestamped {
@@ -38,7 +38,7 @@ impl Timestamped {
         sender: OriginId,
         contexts: &mut Contexts,
         resolved: &mut Resolved,
-    ) -> Option<&Known> {
+    ) -> Option<&ResolvedMetric> {
         self.key.clear();
         self.key.push_str(metric.kind.as_str());
         // A digit is at the end of no kind.
@@ -64,7 +64,7 @@ impl Timestamped {
         if !verdict.passes {
             return None;
         }
-        let known = Known {
+        let known = ResolvedMetric {
             name: subject.name.into(),
             host: subject.host.map(Into::into),
             tags: subject.tags.into_iter().map(Into::into).collect(),

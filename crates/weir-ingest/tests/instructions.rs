@@ -73,7 +73,7 @@ fn drain(ingest: &mut Ingest) -> usize {
 }
 
 #[test]
-#[ignore = "the other process of messages_and_rows_cost_no_more_than_they_did"]
+#[ignore = "the other process of messages_and_rows_stay_within_their_instruction_bounds"]
 fn child_works() {
     let work = std::env::var(WORK).expect(WORK);
     let (count, mode) = work.split_once(' ').unwrap_or((&work, ""));
@@ -141,7 +141,7 @@ fn instructions(work: &str, step: &str) -> (f64, f64) {
 }
 
 #[test]
-fn messages_and_rows_cost_no_more_than_they_did() {
+fn messages_and_rows_stay_within_their_instruction_bounds() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("no valgrind here (scripts/install-test-deps.sh): nothing was counted");
         return;

@@ -64,7 +64,7 @@ fn send(ingest: &mut Ingest, listener: usize, text: &str) {
 
 /// The open bucket's state, and the samples that passed without one.
 fn points(ingest: &mut Ingest) -> Vec<String> {
-    let mut batches: Vec<_> = std::iter::from_fn(|| ingest.take_passed_on()).collect();
+    let mut batches: Vec<_> = std::iter::from_fn(|| ingest.take_pass_through()).collect();
     assert!(ingest.advance(START + 10));
     while ingest.is_draining() {
         batches.extend(ingest.drain(usize::MAX));
@@ -84,7 +84,7 @@ fn points(ingest: &mut Ingest) -> Vec<String> {
 
 /// The same bytes, again and again, by every way: new, by an alias, with known tags in another order, with a rate, with a timestamp.
 #[test]
-fn the_same_bytes_are_read_by_each_listener_in_its_way() {
+fn each_listener_reads_equal_bytes_by_its_settings() {
     let listeners = vec![
         listener(false, None),
         listener(false, Some(LIBRATO)),
@@ -125,7 +125,7 @@ fn the_same_bytes_are_read_by_each_listener_in_its_way() {
 }
 
 #[test]
-fn a_signed_gauge_adds_at_the_listener_that_says_so() {
+fn a_signed_gauge_adds_at_the_listener_that_is_configured_for_it() {
     let mut ingest = ingest(
         TagStyles::default(),
         vec![listener(false, None), listener(true, None)],

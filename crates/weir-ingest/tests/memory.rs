@@ -138,7 +138,7 @@ fn sets_become_estimates_early() {
 }
 
 #[test]
-fn sketches_take_the_room_of_contexts() {
+fn sketches_reduce_the_memory_for_contexts() {
     // Values far from each other: every sample is a bin of its own.
     let (_, weights) = flood("d", 20_000, 40, |at, round| {
         format!("{}", f64::from(round * 7 + at % 13).exp2().min(1e300))
@@ -147,7 +147,7 @@ fn sketches_take_the_room_of_contexts() {
 }
 
 #[test]
-fn contexts_and_aliases_share_what_is_left() {
+fn contexts_and_aliases_share_the_rest() {
     let (_, weights) = flood("c", 100_000, 2, |_, _| "1".to_owned());
     check_sum(&weights, 200_000);
 }

@@ -7,8 +7,8 @@ use weir_aggregate::{AggregatorSettings, Value};
 use weir_context::{Admission, ContextLimits, HashSecret, OriginKey, OriginQuestion, OriginTicket, Rules};
 use weir_context::{AliasCounter, OriginCounter};
 use weir_ingest::{
-    AdmissionList, AdmissionSettings, Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received,
-    Refusal,
+    AdmissionList, AdmissionSettings, Ingest, IngestSettings, OriginAnswer, ProcessContainer, Received,
+    RefusalReason, WaitLimit,
 };
 use weir_ingest::{IngestCounter, ParkingCounter};
 use weir_protocol::ParseOptions;
@@ -70,11 +70,11 @@ impl Rig {
 
     fn process(&mut self, pid: i32, container: &str) {
         let found = match container {
-            "" => ProcessFound::NoContainer,
-            id => ProcessFound::Container(id.into()),
+            "" => ProcessContainer::NoContainer,
+            id => ProcessContainer::Container(id.into()),
         };
         self.ingest.answer(OriginAnswer::Process { pid, found });
-        self.ingest.feed_parked(1, Hurry::None);
+        self.ingest.feed_parked(1, WaitLimit::Timeout);
         self.questions();
     }
 
@@ -112,7 +112,7 @@ impl Rig {
             settled: true,
             admission,
         });
-        self.ingest.feed_parked(1, Hurry::None);
+        self.ingest.feed_parked(1, WaitLimit::Timeout);
         let now = self.ingest.aggregator().now();
         while self.ingest.contexts_mut().sweep_stale(1, now) {}
     }
@@ -178,7 +178,7 @@ fn equal_bytes_from_two_containers_are_two_contexts() {
 
 /// Messages that had waited used to be found by their parts from then on instead of by their bytes, at 20 ns each.
 #[test]
-fn what_has_waited_is_known_by_its_bytes_from_then_on() {
+fn a_parked_message_gets_an_alias() {
     let mut rig = Rig::new();
     let packet: String = (0..100).map(|i| format!("m{i}:1|c|#k:v\n")).collect();
     rig.send(1, &packet);
@@ -192,7 +192,7 @@ fn what_has_waited_is_known_by_its_bytes_from_then_on() {
 }
 
 #[test]
-fn known_tags_in_another_order_keep_their_sender() {
+fn reordered_tags_keep_their_sender() {
     let mut rig = Rig::new();
     rig.process(1, "");
     for (pid, container) in [(1, "one"), (2, "two")] {
@@ -223,7 +223,7 @@ fn processes_of_one_container_share_its_contexts() {
 }
 
 #[test]
-fn changed_tags_apply_from_then_on_and_state_stays() {
+fn changed_tags_apply_to_later_messages_and_state_stays() {
     let mut rig = Rig::new();
     rig.send(1, "a:1|c");
     rig.process(1, "one");
@@ -245,15 +245,15 @@ fn changed_tags_apply_from_then_on_and_state_stays() {
 }
 
 #[test]
-fn what_waits_too_long_goes_on_untagged_and_is_tagged_when_the_answer_comes() {
+fn a_parked_message_times_out_untagged_and_later_ones_are_tagged() {
     let mut rig = Rig::new();
     rig.send(1, "a:1|c");
-    rig.ingest.feed_parked(u64::MAX, Hurry::None);
+    rig.ingest.feed_parked(u64::MAX, WaitLimit::Timeout);
     assert_eq!(rig.ingest.origin_stats().parking[ParkingCounter::GaveUp], 1);
     assert_eq!(rig.bucket(), sums([("a ", 1.0)]));
     rig.process(1, "one");
     rig.send(1, "a:2|c");
-    rig.ingest.feed_parked(u64::MAX, Hurry::None);
+    rig.ingest.feed_parked(u64::MAX, WaitLimit::Timeout);
     assert_eq!(rig.bucket(), sums([("a ", 2.0)]), "the container's tags are late");
     rig.container("one", &["c:one"]);
     rig.send(1, "a:4|c");
@@ -261,7 +261,7 @@ fn what_waits_too_long_goes_on_untagged_and_is_tagged_when_the_answer_comes() {
 }
 
 #[test]
-fn a_bucket_that_closes_takes_what_waits() {
+fn a_closing_bucket_includes_parked_messages() {
     let mut rig = Rig::new();
     rig.send(1, "a:1|c\nb:2|c\nbroken");
     assert_eq!(rig.bucket(), sums([("a ", 1.0), ("b ", 2.0)]));
@@ -277,7 +277,7 @@ fn a_bucket_that_closes_takes_what_waits() {
 }
 
 #[test]
-fn more_than_fits_goes_on_at_once() {
+fn messages_beyond_the_parking_limit_are_not_parked() {
     let mut rig = Rig::new();
     let packet = "a:1|c\n".repeat(1000);
     for _ in 0..400 {
@@ -292,7 +292,7 @@ fn more_than_fits_goes_on_at_once() {
 }
 
 #[test]
-fn what_the_message_says_is_part_of_its_origin() {
+fn origin_fields_of_a_message_are_part_of_its_origin() {
     let mut rig = Rig::new();
     rig.send(
         1,
@@ -314,7 +314,7 @@ fn events_checks_and_timestamped_samples_get_their_tags() {
     rig.send(1, "_e{1,1}:t|x|#e\n_sc|n|0|#s\ng:1|g|T1700000000|#g");
     rig.process(1, "one");
     rig.container("one", &["c:one"]);
-    let batch = rig.ingest.take_passed_on().expect("all three");
+    let batch = rig.ingest.take_pass_through().expect("all three");
     assert_eq!(batch.events[0].tags, ["c:one", "e"]);
     assert_eq!(batch.checks[0].tags, ["c:one", "s"]);
     let series: Vec<Vec<String>> = batch
@@ -341,7 +341,7 @@ fn guarded(no_container: bool, unknown: bool) -> Rig {
 /// Packets taken, and refused because the origin is not on the list and because it is not known; those that wait.
 fn packets(rig: &Rig) -> (u64, u64, u64, u64) {
     let counts = &rig.ingest.counts()[0];
-    let [not_allowed, unknown] = Refusal::ALL.map(|why| counts.packets_refused[why]);
+    let [not_allowed, unknown] = RefusalReason::ALL.map(|why| counts.packets_refused[why]);
     (
         counts[IngestCounter::Packets],
         not_allowed,
@@ -351,7 +351,7 @@ fn packets(rig: &Rig) -> (u64, u64, u64, u64) {
 }
 
 #[test]
-fn only_who_is_allowed_is_taken_and_nobody_before_it_is_known() {
+fn only_allowed_senders_are_admitted_and_none_before_its_look_up() {
     let mut rig = guarded(false, false);
     for pid in 1..=3 {
         rig.send(pid, "a:1|c");
@@ -382,14 +382,14 @@ fn only_who_is_allowed_is_taken_and_nobody_before_it_is_known() {
     let refused = rig.ingest.refused_senders();
     let rows: Vec<_> = refused
         .iter()
-        .map(|row| (row.origin.as_str(), row.why, row.pid, row.packets))
+        .map(|row| (row.origin.as_str(), row.reason, row.pid, row.packets))
         .collect();
     assert_eq!(
         rows,
         [
-            ("", Refusal::NotAllowed, 3, 2),
-            ("|||||bad", Refusal::NotAllowed, 2, 2),
-            ("", Refusal::Unknown, 0, 1)
+            ("", RefusalReason::NotAllowed, 3, 2),
+            ("|||||bad", RefusalReason::NotAllowed, 2, 2),
+            ("", RefusalReason::Unknown, 0, 1)
         ]
     );
     // Tags change, and with them what the list says.
@@ -414,13 +414,13 @@ fn only_who_is_allowed_is_taken_and_nobody_before_it_is_known() {
 }
 
 #[test]
-fn who_cannot_be_found_out_about_in_time_is_unknown() {
+fn a_sender_that_is_not_found_in_time_is_unknown() {
     for unknown in [false, true] {
         let mut rig = guarded(true, unknown);
         rig.send(1, "a:1|c");
         rig.send(2, "a:1|c");
         rig.process(2, "slow");
-        rig.ingest.feed_parked(u64::MAX, Hurry::None);
+        rig.ingest.feed_parked(u64::MAX, WaitLimit::Timeout);
         let expected = if unknown { (2, 0, 0, 0) } else { (0, 0, 2, 0) };
         assert_eq!(packets(&rig), expected, "neither the process nor its container");
         rig.send(1, "a:1|c");
@@ -453,7 +453,7 @@ fn who_cannot_be_found_out_about_in_time_is_unknown() {
 
 /// Messages that wait for tags proceed at the end of their bucket. Those that may be refused would be lost that way.
 #[test]
-fn who_may_send_is_awaited_beyond_the_bucket() {
+fn an_admission_decision_is_awaited_beyond_the_bucket() {
     let mut rig = guarded(false, false);
     rig.send(1, "a:1|c");
     assert_eq!(rig.bucket(), sums([]));
@@ -468,7 +468,7 @@ fn who_may_send_is_awaited_beyond_the_bucket() {
 }
 
 #[test]
-fn where_the_kernel_does_not_say_who_sends_nobody_needs_to_be_allowed() {
+fn listeners_without_credentials_admit_all_senders() {
     let mut rig = guarded(false, false);
     rig.ingest.limit_senders(AdmissionSettings {
         list: Some(AdmissionList {
@@ -482,14 +482,14 @@ fn where_the_kernel_does_not_say_who_sends_nobody_needs_to_be_allowed() {
 }
 
 #[test]
-fn made_up_origins_are_bounded() {
+fn invented_origins_are_bounded() {
     let mut rig = Rig::new();
     rig.send(1, "a:0|c");
     rig.process(1, "one");
     rig.container("one", &["c:one"]);
     for i in 0..70_000 {
         rig.send(1, &format!("a:1|c|c:ci-{i}"));
-        rig.ingest.feed_parked(u64::MAX, Hurry::None);
+        rig.ingest.feed_parked(u64::MAX, WaitLimit::Timeout);
     }
     let stats = rig.ingest.origin_stats();
     assert!(
@@ -522,7 +522,7 @@ fn a_flood_of_origins_for_one_context_stays_within_the_budget() {
             truncated: false,
             received: 1,
         });
-        ingest.feed_parked(u64::MAX, Hurry::None);
+        ingest.feed_parked(u64::MAX, WaitLimit::Timeout);
         ingest.contexts_mut().take_origin_questions();
     }
     assert!(

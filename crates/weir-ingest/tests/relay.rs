@@ -146,7 +146,7 @@ fn packet(ingest: &mut Ingest, bytes: &[u8], truncated: bool) {
 const MESSAGES: &str = "page.views:1|c|@0.5|#env:prod,b:1\nqueue:7|g|#b\nusers:ada|s\nload:1:2:3|ms|T1700000000\n_sc|page|0|#x:y\n_e{1,1}:a|b\nbytes:1|d|c:ci-1\r\n";
 
 #[test]
-fn valid_lines_are_relayed_as_received_and_the_others_are_not() {
+fn valid_lines_are_relayed_as_received_and_invalid_ones_are_not() {
     for only in [false, true] {
         let sender = Sender::new(8);
         let mut ingest = ingest(relay(std::slice::from_ref(&sender), &[], 1000), only);
@@ -208,7 +208,7 @@ fn prefixes_choose_and_long_lines_are_counted() {
 }
 
 #[test]
-fn a_sender_that_keeps_every_buffer_costs_its_own_lines_alone() {
+fn a_sender_that_holds_every_buffer_loses_only_its_own_lines() {
     let (quick, stuck) = (Sender::new(4), Sender::new(4));
     let senders = [quick.clone(), stuck.clone()];
     let mut ingest = ingest(relay(&senders, &[], 1000), true);

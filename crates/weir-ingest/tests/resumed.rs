@@ -205,7 +205,7 @@ proptest! {
 
 /// The samples in the open bucket are known, so that their loss can be reported.
 #[test]
-fn the_open_bucket_knows_its_samples() {
+fn the_open_bucket_counts_its_samples() {
     let mut first = ingest(START, 1, false);
     let packet = |ingest: &mut Ingest, bytes: &[u8]| {
         ingest.packet(Received {

@@ -510,7 +510,7 @@ fn close(
     timestamped: &mut Vec<String>,
 ) {
     for worker in workers.iter_mut() {
-        while let Some(batch) = worker.take_passed_on() {
+        while let Some(batch) = worker.take_pass_through() {
             take(&batch, rows, timestamped);
         }
     }
@@ -604,7 +604,7 @@ proptest! {
 }
 
 #[test]
-fn a_trial_counts_what_it_would_save_and_changes_nothing() {
+fn a_dry_run_counts_its_savings_and_changes_nothing() {
     let rule = |dry_run| Definitions {
         profiles: vec![],
         rules: vec![Rule {
@@ -669,7 +669,7 @@ fn a_trial_counts_what_it_would_save_and_changes_nothing() {
 }
 
 #[test]
-fn dropped_samples_are_counted_by_rule_whatever_way_they_come() {
+fn dropped_samples_are_counted_by_rule_on_every_path() {
     let rule = Rule {
         name: "gone".into(),
         pattern: Pattern::Wildcard("gone.*".into()),

@@ -81,7 +81,7 @@ fn take_known_messages(ingest: &mut Ingest, packets: &[Vec<u8>]) {
 }
 
 #[test]
-#[ignore = "the other process of known_messages_cost_the_same_whatever_the_number_of_rules"]
+#[ignore = "the other process of known_messages_cost_the_same_with_any_number_of_rules"]
 fn child_takes_messages() {
     let count = std::env::var(RULES).expect(RULES).parse().unwrap();
     let mut ingest = Ingest::new(
@@ -141,7 +141,7 @@ fn instructions(rules: usize) -> f64 {
 }
 
 #[test]
-fn known_messages_cost_the_same_whatever_the_number_of_rules() {
+fn known_messages_cost_the_same_with_any_number_of_rules() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("no valgrind here: nothing was counted");
         return;

@@ -97,7 +97,7 @@ fn documented() -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn the_page_says_what_contexts_take() {
+fn the_page_has_the_sizes_of_contexts() {
     let measured = KINDS.map(|(name, kind)| (format!("a {name} with one sample"), of_context(kind)));
     let further = [
         ("each further sample of a histogram or timing", "h"),

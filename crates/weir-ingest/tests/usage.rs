@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use weir_aggregate::{AggregatorSettings, Value};
 use weir_context::{Admission, ContextLimits, HashSecret, LimitReason, Rules, SUMMARY_ROWS, UsageSummary};
 use weir_ingest::IngestCounter;
-use weir_ingest::{Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received};
+use weir_ingest::{Ingest, IngestSettings, OriginAnswer, ProcessContainer, Received, WaitLimit};
 use weir_protocol::{Kind, ParseOptions};
 
 const START: i64 = 1_700_000_000;
@@ -120,7 +120,7 @@ fn contexts_values_and_samples_are_counted_and_forgotten() {
 }
 
 #[test]
-fn a_summary_is_bounded_and_holds_the_first() {
+fn a_summary_is_bounded_and_has_the_largest() {
     let mut node = Node::new(ContextLimits::default());
     for number in 0..3000 {
         node.send(&format!("few.{number}:1|c"));
@@ -143,7 +143,7 @@ fn a_summary_is_bounded_and_holds_the_first() {
 }
 
 #[test]
-fn one_metric_gets_its_share_and_others_find_room() {
+fn one_metric_is_limited_to_its_share_and_others_fit() {
     let limits = ContextLimits {
         contexts_max: 5000,
         ..ContextLimits::default()
@@ -198,7 +198,7 @@ fn one_metric_gets_its_share_and_others_find_room() {
 }
 
 #[test]
-fn a_number_per_metric_holds_and_gauges_are_dropped() {
+fn the_limit_per_metric_holds_and_gauges_are_dropped() {
     let limits = ContextLimits {
         contexts_per_metric_max: 10,
         ..ContextLimits::default()
@@ -247,7 +247,7 @@ fn a_memory_budget_is_shared_fairly_too() {
 }
 
 #[test]
-fn one_origin_gets_its_share() {
+fn one_origin_is_limited_to_its_share() {
     let limits = ContextLimits {
         contexts_max: 3000,
         ..ContextLimits::default()
@@ -259,7 +259,7 @@ fn one_origin_gets_its_share() {
         node.send_from("first:1|g", pid);
         node.ingest.answer(OriginAnswer::Process {
             pid,
-            found: ProcessFound::Container(container.into()),
+            found: ProcessContainer::Container(container.into()),
         });
     }
     for question in node.ingest.contexts_mut().take_origin_questions() {
@@ -272,7 +272,7 @@ fn one_origin_gets_its_share() {
             });
         }
     }
-    node.ingest.feed_parked(0, Hurry::End);
+    node.ingest.feed_parked(0, WaitLimit::NoWait);
     for number in 0..10_000 {
         node.send_from(&format!("name.{number}:1|c"), 1);
     }
@@ -297,7 +297,7 @@ fn one_origin_gets_its_share() {
 }
 
 #[test]
-fn one_tag_key_gets_its_share_over_many_names() {
+fn one_tag_key_is_limited_to_its_share_over_many_names() {
     let limits = ContextLimits {
         contexts_max: 5000,
         ..ContextLimits::default()

@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn a_lost_batch_is_noticed() {
+fn a_lost_batch_is_detected() {
     let mut worker = ingest(0);
     for number in 0..20_000 {
         let line = format!("metric.{number}:1|c");
@@ -171,7 +171,7 @@ fn sums(batches: &[Batch]) -> Vec<(i64, f64)> {
 
 /// One wrong step of the wall clock forward once moved every later timestamp until a restart.
 #[test]
-fn a_clock_that_is_set_back_takes_later_buckets_with_it() {
+fn a_clock_that_is_set_back_moves_later_buckets_back() {
     let mut worker = ingest(0);
     let mut batches = Vec::new();
     receive(&mut worker, "a:1|c");
@@ -245,7 +245,7 @@ fn workers_that_saw_different_clocks_are_merged_again() {
 
 /// Nobody waits for a worker that has ended, also in the middle of a bucket, whether before or after the others' batches have come.
 #[test]
-fn workers_that_are_left_do_not_wait_for_one_that_has_ended() {
+fn workers_do_not_wait_for_one_that_has_ended() {
     // More than are in one batch.
     const CONTEXTS: usize = 3 * BATCH_ROWS;
     for others_first in [false, true] {

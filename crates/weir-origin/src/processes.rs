@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_ingest::ProcessFound;
+use weir_ingest::ProcessContainer;
 
 use crate::cgroup::{Proc, ProcessError, ProcessFacts};
 
@@ -32,11 +32,11 @@ impl ProcessLookUp {
     }
 
     /// The result in the form for workers.
-    pub fn found(&self) -> ProcessFound {
+    pub fn found(&self) -> ProcessContainer {
         match self {
-            ProcessLookUp::Container(id) => ProcessFound::Container(Box::from(&**id)),
-            ProcessLookUp::NoContainer => ProcessFound::NoContainer,
-            ProcessLookUp::Failed(_) => ProcessFound::Unknown,
+            ProcessLookUp::Container(id) => ProcessContainer::Container(Box::from(&**id)),
+            ProcessLookUp::NoContainer => ProcessContainer::NoContainer,
+            ProcessLookUp::Failed(_) => ProcessContainer::Unknown,
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use weir_context::{Admission, OriginKey, OriginQuestion, OriginTags, OriginTicket};
-use weir_ingest::{Asked, OriginAnswer, OriginLink, ProcessFound, Question};
+use weir_ingest::{LookupRequest, OriginAnswer, OriginLink, ProcessContainer, Question};
 use weir_rules::{AllowedOrigins, Listed};
 
 use crate::cgroup::{Inodes, Proc};
@@ -45,7 +45,7 @@ pub struct Settings {
 }
 
 pub(crate) enum Message {
-    Asked(Asked),
+    Lookup(LookupRequest),
     Source(usize, SourceEvent),
     Explain {
         key: Box<str>,
@@ -101,15 +101,15 @@ impl Resolver {
     /// A worker's channel for questions.
     pub fn link(&self, worker: u16) -> OriginLink {
         let inbox = self.handle.inbox.clone();
-        let nobody = self.sources.iter().any(|source| source.knows_surroundings());
+        let tags_unknown = self.sources.iter().any(|source| source.knows_surroundings());
         OriginLink::new(
             worker,
-            nobody,
-            Box::new(move |asked| {
+            tags_unknown,
+            Box::new(move |request| {
                 inbox
-                    .try_send(Message::Asked(asked))
+                    .try_send(Message::Lookup(request))
                     .map_err(|error| match error {
-                        TrySendError::Full(Message::Asked(asked)) => Some(asked),
+                        TrySendError::Full(Message::Lookup(request)) => Some(request),
                         _ => None,
                     })
             }),
@@ -292,7 +292,7 @@ impl Running {
 
     fn handle(&mut self, message: Message) {
         match message {
-            Message::Asked(Asked { worker, question }) => match question {
+            Message::Lookup(LookupRequest { worker, question }) => match question {
                 Question::Processes(pids) => {
                     for pid in pids {
                         self.process(worker, pid);
@@ -340,8 +340,8 @@ impl Running {
                 answers.push(OriginAnswer::Process {
                     pid,
                     found: match &change.container {
-                        Some(id) => ProcessFound::Container(Box::from(&**id)),
-                        None => ProcessFound::NoContainer,
+                        Some(id) => ProcessContainer::Container(Box::from(&**id)),
+                        None => ProcessContainer::NoContainer,
                     },
                 });
             }

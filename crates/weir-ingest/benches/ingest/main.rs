@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use weir_aggregate::AggregatorSettings;
 use weir_context::{Admission, ContextLimits, HashSecret, OriginQuestion, RuleSet, RuleSettings, Rules};
 use weir_ingest::IngestCounter;
-use weir_ingest::{Hurry, Ingest, IngestSettings, OriginAnswer, ProcessFound, Received};
+use weir_ingest::{Ingest, IngestSettings, OriginAnswer, ProcessContainer, Received, WaitLimit};
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
 
@@ -58,7 +58,7 @@ fn rules(count: usize) -> Rules {
 const SENDERS: i32 = 4;
 
 /// Lets the worker know its senders and the tags of their container.
-fn tell_senders(ingest: &mut Ingest) {
+fn distinguish_senders(ingest: &mut Ingest) {
     ingest.enable_origins(false);
     for pid in 1..=SENDERS {
         let nothing = Received {
@@ -68,7 +68,7 @@ fn tell_senders(ingest: &mut Ingest) {
             received: 1,
         };
         ingest.packet_from(nothing, pid);
-        let found = ProcessFound::Container("bench".into());
+        let found = ProcessContainer::Container("bench".into());
         ingest.answer(OriginAnswer::Process { pid, found });
     }
     for question in ingest.contexts_mut().take_origin_questions() {
@@ -82,7 +82,7 @@ fn tell_senders(ingest: &mut Ingest) {
             });
         }
     }
-    ingest.feed_parked(1, Hurry::None);
+    ingest.feed_parked(1, WaitLimit::Timeout);
 }
 
 /// Contexts of one slice of a flush, as a worker hands them over between two receive turns.
@@ -141,7 +141,7 @@ fn main() {
     let mut ingest = Ingest::new(settings, now);
     let (by_sender, mut sender) = (has("origin"), 0);
     if by_sender {
-        tell_senders(&mut ingest);
+        distinguish_senders(&mut ingest);
     }
     println!(
         "{context_count} contexts, {message_count} messages of {} bytes",

@@ -28,7 +28,7 @@ pub(super) struct Pending {
 
 /// Start of the next line in a packet, and the number of lines before it.
 #[derive(Default)]
-pub(super) struct Place {
+pub(super) struct LineCursor {
     pub(super) start: usize,
     pub(super) number: usize,
 }
@@ -66,7 +66,7 @@ impl Ingest {
     pub(super) fn lines(&mut self, packet: Received<'_>) {
         let listener = &self.settings.listeners[packet.listener];
         self.sender = self.sender.read(listener.names);
-        self.reading.gauge_deltas = listener.gauge_deltas;
+        self.scratch.gauge_deltas = listener.gauge_deltas;
         if !self.relays.all.is_empty() {
             self.relay_lines(&packet);
             if self.relays.only {
@@ -84,16 +84,16 @@ impl Ingest {
 
     #[inline(always)]
     fn lines_inlined(&mut self, packet: &Received<'_>) {
-        let mut values = std::mem::take(&mut self.reading.values);
-        self.reading.scan.scan(packet.bytes);
+        let mut values = std::mem::take(&mut self.scratch.values);
+        self.scratch.scan.scan(packet.bytes);
         let mut tally = Tally::default();
         // In small tables everything is in the cache anyway.
         if self.contexts.aliases() > PREFETCH_ALIASES_MIN {
-            self.lines_ahead(packet, &mut values, &mut tally);
+            self.lines_grouped(packet, &mut values, &mut tally);
         } else {
-            self.lines_in_turn(packet, &mut values, &mut tally);
+            self.lines_sequential(packet, &mut values, &mut tally);
         }
-        self.reading.values = values;
+        self.scratch.values = values;
         let counts = &mut self.counts[packet.listener];
         counts[IngestCounter::Messages] += tally.messages;
         counts[IngestCounter::Metrics] += tally.messages;
@@ -106,24 +106,24 @@ impl Ingest {
     /// One line after the other, each read before the one in front of it is looked up: while the look-up waits for its memory
     /// the processor has something to read, and the slot of the next look-up is on its way.
     #[inline(always)]
-    fn lines_in_turn(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
-        let mut place = Place::default();
+    fn lines_sequential(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
+        let mut place = LineCursor::default();
         let mut next = self.next_line(packet, &mut place, values);
         while let Some(pending) = next {
             next = self.next_line(packet, &mut place, values);
             if let Some(next) = &next {
                 self.contexts.prefetch_alias(next.hash);
             }
-            self.take(packet, &pending, values, tally);
+            self.add_line(packet, &pending, values, tally);
         }
         values.clear();
     }
 
     /// Lines in groups, in steps that each ask for the memory the next one needs.
     #[inline(always)]
-    fn lines_ahead(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
-        let mut group = std::mem::take(&mut self.reading.group);
-        let mut place = Place::default();
+    fn lines_grouped(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
+        let mut group = std::mem::take(&mut self.scratch.group);
+        let mut place = LineCursor::default();
         loop {
             while group.len() < GROUP_LINES
                 && let Some(pending) = self.next_line(packet, &mut place, values)
@@ -134,14 +134,14 @@ impl Ingest {
             if group.is_empty() {
                 break;
             }
-            self.look_ahead(&group);
+            self.prefetch_group(&group);
             for pending in &group {
-                self.take(packet, pending, values, tally);
+                self.add_line(packet, pending, values, tally);
             }
             group.clear();
             values.clear();
         }
-        self.reading.group = group;
+        self.scratch.group = group;
     }
 
     /// Reads the line at `place`, or behind it where that is empty, up to what identifies it; appends its numbers to `values`.
@@ -149,7 +149,7 @@ impl Ingest {
     pub(super) fn next_line(
         &self,
         packet: &Received<'_>,
-        place: &mut Place,
+        place: &mut LineCursor,
         values: &mut Vec<f64>,
     ) -> Option<Pending> {
         let options = &self.settings.listeners[packet.listener].parse;
@@ -158,8 +158,8 @@ impl Ingest {
             if from >= packet.bytes.len() {
                 return None;
             }
-            let newline = self.reading.scan.newline(place.number);
-            *place = Place {
+            let newline = self.scratch.scan.newline(place.number);
+            *place = LineCursor {
                 start: newline + 1,
                 number: place.number + 1,
             };
@@ -172,11 +172,11 @@ impl Ingest {
             let first_value = values.len() as u32;
             let whole = terminated || !(packet.truncated || options.eol_required);
             let fast = if whole {
-                let colon = self.reading.scan.colon(from);
+                let colon = self.scratch.scan.colon(from);
                 parse_fast(
                     line,
                     colon - from,
-                    self.reading.scan.colon_window(colon + 1),
+                    self.scratch.scan.colon_window(colon + 1),
                     values,
                 )
             } else {
@@ -202,7 +202,7 @@ impl Ingest {
 
     /// Asks for the memory that taking a group will touch: that of the look-ups, and that of the probable contexts' state.
     #[inline(always)]
-    fn look_ahead(&mut self, group: &[Pending]) {
+    fn prefetch_group(&mut self, group: &[Pending]) {
         let mut contexts = [None; GROUP_LINES];
         let hashes = group.iter().map(|pending| pending.hash);
         self.contexts.look_ahead(hashes, &mut contexts);
@@ -215,7 +215,7 @@ impl Ingest {
 
     /// Looks a line up and adds its values.
     #[inline(always)]
-    fn take(&mut self, packet: &Received<'_>, pending: &Pending, values: &[f64], tally: &mut Tally) {
+    fn add_line(&mut self, packet: &Received<'_>, pending: &Pending, values: &[f64], tally: &mut Tally) {
         let line = &packet.bytes[pending.start as usize..][..pending.len as usize];
         let Some(fast) = &pending.fast else {
             self.line(packet, line, pending.terminated);
@@ -241,7 +241,7 @@ impl Ingest {
             Some(_) => {
                 self.line(packet, line, pending.terminated);
             }
-            None => self.unknown(packet, line, pending, &key, numbers),
+            None => self.alias_miss(packet, line, pending, &key, numbers),
         }
     }
 
@@ -263,7 +263,7 @@ impl Ingest {
             }
             Kind::Distribution => self.aggregator.distribution_values(id, numbers, fast.weight),
             Kind::Gauge => {
-                if self.reading.gauge_deltas {
+                if self.scratch.gauge_deltas {
                     return false;
                 }
                 for &value in numbers {
@@ -293,7 +293,7 @@ impl Ingest {
     /// A metric that no alias knows: by its known parts if it has only such, else the simple way; and an alias for the next
     /// time.
     #[inline(never)]
-    fn unknown(
+    fn alias_miss(
         &mut self,
         packet: &Received<'_>,
         line: &[u8],

@@ -12,14 +12,14 @@ use crate::sampler::Sampler;
 
 mod fast;
 mod origins;
-mod passing;
+mod pass_through;
 mod relayed;
 mod resumed;
 mod sampled;
 mod simple;
 
 use fast::{GROUP_LINES, Pending};
-use passing::Passing;
+use pass_through::PassThrough;
 use relayed::Relays;
 
 /// Settings of one worker besides its sockets.
@@ -76,13 +76,13 @@ pub struct Received<'a> {
 
 /// Longest wait of a message for its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hurry {
+pub enum WaitLimit {
     /// Until it has waited long enough.
-    None,
+    Timeout,
     /// Its bucket ends: messages that need not wait proceed.
-    Bucket,
+    BucketEnd,
     /// Nothing waits any longer.
-    End,
+    NoWait,
 }
 
 /// One example of input that was refused, for the log.
@@ -103,9 +103,9 @@ pub struct Ingest {
     gate: Gate,
     /// The origin of the process that sent the packet at hand.
     sender: OriginId,
-    reading: Reading,
+    scratch: PacketScratch,
     relays: Relays,
-    passing: Passing,
+    pass_through: PassThrough,
     copies_histograms: bool,
     counts: Vec<IngestCounts>,
     examples: Examples,
@@ -117,7 +117,7 @@ pub struct Ingest {
 }
 
 /// Settings for the current packet, and scratch memory that is reused from packet to packet.
-struct Reading {
+struct PacketScratch {
     /// As its listener says.
     gauge_deltas: bool,
     scan: Scan,
@@ -142,14 +142,14 @@ impl Ingest {
             hand_over: HandOver::default(),
             gate: Gate::new(),
             sender: OriginId::NONE,
-            reading: Reading {
+            scratch: PacketScratch {
                 gauge_deltas: false,
                 scan: Scan::new(),
                 group: Vec::with_capacity(GROUP_LINES),
                 values: Vec::new(),
             },
             relays: Relays::default(),
-            passing: Passing::default(),
+            pass_through: PassThrough::default(),
             copies_histograms: settings.rules.copies_histograms(),
             counts: vec![IngestCounts::default(); settings.listeners.len()],
             examples: Examples {
@@ -179,7 +179,7 @@ impl Ingest {
     /// [`Contexts::sweep_stale`] finds them.
     pub fn set_rules(&mut self, rules: Rules) {
         self.copies_histograms = rules.copies_histograms();
-        self.passing.forget_rules();
+        self.pass_through.forget_rules();
         self.contexts.set_rules(rules);
     }
 
@@ -213,7 +213,7 @@ impl Ingest {
     pub fn advance(&mut self, now: i64) -> bool {
         if !self.gate.parking.is_empty() && now >= self.aggregator.open_bucket_end() {
             // They came in time for this bucket.
-            self.feed_parked(0, Hurry::Bucket);
+            self.feed_parked(0, WaitLimit::BucketEnd);
         }
         self.now = self.now.max(now);
         self.aggregator.advance(now)
@@ -223,7 +223,7 @@ impl Ingest {
     #[must_use]
     pub fn set_back(&mut self, now: i64) -> bool {
         // They came in time for this bucket.
-        self.feed_parked(0, Hurry::Bucket);
+        self.feed_parked(0, WaitLimit::BucketEnd);
         let done = self.aggregator.set_back(now);
         if done {
             self.now = now;
@@ -234,7 +234,7 @@ impl Ingest {
     /// Closes the open bucket before its time, for shutdown.
     #[must_use]
     pub fn close_now(&mut self) -> bool {
-        self.feed_parked(0, Hurry::End);
+        self.feed_parked(0, WaitLimit::NoWait);
         self.aggregator.close_now()
     }
 
@@ -269,7 +269,7 @@ impl Ingest {
             .sampler
             .wants(self.counts[packet.listener][IngestCounter::Messages] - before)
         {
-            self.look_at(&packet);
+            self.sample_messages(&packet);
         }
     }
 }

@@ -2,20 +2,20 @@
 
 use weir_context::OriginKey;
 
-use super::{Hurry, Ingest, Received};
-use crate::admission::{AdmissionList, AdmissionSettings, Admissions, RefusedSender};
+use super::{Ingest, Received, WaitLimit};
+use crate::admission::{AdmissionControl, AdmissionList, AdmissionSettings, RefusedSender};
 use crate::gate::origin_tags;
 use crate::origin::{OriginAnswer, OriginStats, ProcessQuestions};
 use crate::origin_rates::{LimitedOrigin, OriginRates};
 
 impl Ingest {
-    /// From now on senders and origins are distinguished, and the caller answers questions about them. `nobody`: unknown senders have tags
+    /// From now on senders and origins are distinguished, and the caller answers questions about them. `tags_unknown`: unknown senders have tags
     /// too.
-    pub fn enable_origins(&mut self, nobody: bool) {
+    pub fn enable_origins(&mut self, tags_unknown: bool) {
         self.contexts.enable_origins();
         self.gate.may_wait = true;
-        if nobody {
-            self.gate.nobody = self.contexts.hold_nobody(self.aggregator.now());
+        if tags_unknown {
+            self.gate.unknown_sender = self.contexts.hold_nobody(self.aggregator.now());
         }
     }
 
@@ -26,22 +26,22 @@ impl Ingest {
 
     /// From now on senders at these listeners need to be allowed, where there is a list.
     pub fn limit_senders(&mut self, settings: AdmissionSettings) {
-        self.gate.admissions = Admissions::new(settings);
+        self.gate.admission = AdmissionControl::new(settings);
     }
 
     /// Replaces the list of allowed senders. Verdicts about containers come with answers.
     pub fn set_admission_list(&mut self, list: Option<AdmissionList>) {
-        self.gate.admissions.set_list(list);
+        self.gate.admission.set_list(list);
     }
 
     /// Takes one packet of the process `pid`, as the kernel says; 0 is a process it cannot name.
     pub fn packet_from(&mut self, packet: Received<'_>, pid: i32) {
         let counts = &mut self.counts[packet.listener];
-        if let Some(sender) = self.gate.enter(&mut self.contexts, counts, &packet, pid) {
+        if let Some(sender) = self.gate.admit(&mut self.contexts, counts, &packet, pid) {
             self.sender = sender;
             self.packet(packet);
         }
-        self.sender = self.gate.nobody;
+        self.sender = self.gate.unknown_sender;
     }
 
     /// When [`Ingest::feed_parked`] has something to do at the latest, in monotonic nanoseconds.
@@ -55,26 +55,26 @@ impl Ingest {
     }
 
     /// Processes packets and messages whose origin is known by now, and those that have waited long enough.
-    pub fn feed_parked(&mut self, monotonic: u64, hurry: Hurry) {
+    pub fn feed_parked(&mut self, monotonic: u64, limit: WaitLimit) {
         if self.gate.parking.is_empty() {
             return;
         }
         for parked in self.gate.parking.take() {
             let counts = &mut self.counts[parked.listener];
-            let entry = self
+            let unparked = self
                 .gate
-                .enter_again(&mut self.contexts, counts, parked, monotonic, hurry);
-            let Some(entry) = entry else { continue };
-            self.sender = entry.sender;
-            self.gate.may_wait = entry.may_wait;
+                .readmit(&mut self.contexts, counts, parked, monotonic, limit);
+            let Some(unparked) = unparked else { continue };
+            self.sender = unparked.sender;
+            self.gate.may_wait = unparked.may_wait;
             // Each line is processed as a packet, so that its bytes become an alias at once.
-            self.lines(entry.parked.as_received());
-            if let Some(origin) = entry.held {
+            self.lines(unparked.parked.as_received());
+            if let Some(origin) = unparked.held {
                 self.contexts.release_origin(origin);
             }
         }
         self.gate.may_wait = true;
-        self.sender = self.gate.nobody;
+        self.sender = self.gate.unknown_sender;
     }
 
     /// Takes the facts found about a process or an origin.
@@ -121,7 +121,7 @@ impl Ingest {
     /// Senders refused recently.
     pub fn refused_senders(&self) -> Vec<RefusedSender> {
         let name = |origin| self.contexts.origin_text(origin).to_owned();
-        self.gate.admissions.refused(name)
+        self.gate.admission.refused(name)
     }
 
     pub fn origin_stats(&self) -> OriginStats {

@@ -2,7 +2,7 @@
 
 use weir_protocol::{ErrorClass, Message, parse_line};
 
-use super::fast::Place;
+use super::fast::LineCursor;
 use super::{Ingest, Received};
 use crate::counts::IngestCounter;
 use crate::relay::Relay;
@@ -37,23 +37,23 @@ impl Ingest {
     /// Passes the valid lines of a packet to the relays. A separate pass, which costs nothing without relays.
     #[inline(never)]
     pub(super) fn relay_lines(&mut self, packet: &Received<'_>) {
-        let mut values = std::mem::take(&mut self.reading.values);
-        self.reading.scan.scan(packet.bytes);
+        let mut values = std::mem::take(&mut self.scratch.values);
+        self.scratch.scan.scan(packet.bytes);
         let eol_required = self.settings.listeners[packet.listener].parse.eol_required;
-        let mut place = Place::default();
+        let mut place = LineCursor::default();
         while let Some(pending) = self.next_line(packet, &mut place, &mut values) {
             values.clear();
             let line = &packet.bytes[pending.start as usize..][..pending.len as usize];
             let whole = pending.terminated || !(packet.truncated || eol_required);
             self.relay(packet, line, whole, pending.fast.as_ref().map(|_| pending.hash));
         }
-        self.reading.values = values;
+        self.scratch.values = values;
     }
 
     /// Gives a line to the relays if it is valid. Where lines are relayed and nothing else, this is also where they are counted.
     fn relay(&mut self, packet: &Received<'_>, line: &[u8], whole: bool, hash: Option<u64>) {
         let options = self.settings.listeners[packet.listener].parse;
-        let known = hash.is_some_and(|hash| self.relays.all.iter().all(|relay| relay.knows(hash)));
+        let known = hash.is_some_and(|hash| self.relays.all.iter().all(|relay| relay.is_cached(hash)));
         // A line accepted before was valid; only a value that was parsed again can differ.
         let parsed = match (whole, known) {
             (false, _) => Err(ErrorClass::Unterminated),

@@ -10,7 +10,7 @@ use weir_context::{Contexts, KnownContext, LiveContext, PARTITIONS};
 use weir_protocol::Kind;
 use weir_state::{Entry, Facts, Identity, SERIES_BYTES, SeriesName, State, StreamReader, StreamWriter};
 
-use super::{Hurry, Ingest};
+use super::{Ingest, WaitLimit};
 use crate::hand_over::ROWS_AHEAD;
 use crate::saved::{PutPiece, Restored, SavedBucket};
 
@@ -26,7 +26,7 @@ impl Ingest {
     /// The open bucket's state, and the remembered contexts. Nothing may wait to be handed over, and no
     /// packet may come behind it.
     pub fn save(&mut self, carried: Carried) -> SavedBucket {
-        self.feed_parked(0, Hurry::End);
+        self.feed_parked(0, WaitLimit::NoWait);
         let series = (0..PARTITIONS).flat_map(|partition| self.contexts.live(partition));
         let series = series.filter_map(|&live| {
             let (seen, state) = self.aggregator.save(live, carried)?;
@@ -53,7 +53,7 @@ impl Ingest {
     /// The same for a process that takes over at once: in memory order, and as bytes, which go to `put` in pieces. Nobody receives
     /// meanwhile, so a second thread takes half of it.
     pub fn save_encoded(&mut self, carried: Carried, put: PutPiece<'_>) -> io::Result<SavedBucket> {
-        self.feed_parked(0, Hurry::End);
+        self.feed_parked(0, WaitLimit::NoWait);
         let (contexts, aggregator) = (&self.contexts, &self.aggregator);
         let encode = |partitions: Range<usize>| encode(contexts, aggregator, carried, partitions, put);
         let half = PARTITIONS / 2;

@@ -3,17 +3,17 @@
 use weir_context::UsageSummary;
 use weir_protocol::{Kind, Message, Values, parse_line};
 
-use super::fast::{Pending, Place, alias_key};
+use super::fast::{LineCursor, Pending, alias_key};
 use super::{Ingest, Received};
 
 impl Ingest {
     /// Looks at those messages of a packet that stand for many others, for the summary. They have been taken already.
     #[inline(never)]
-    pub(super) fn look_at(&mut self, packet: &Received<'_>) {
+    pub(super) fn sample_messages(&mut self, packet: &Received<'_>) {
         let mut next = 0;
         for number in 0.. {
             // The ends of lines are known since they were scanned.
-            let (start, end) = (next, self.reading.scan.newline(number));
+            let (start, end) = (next, self.scratch.scan.newline(number));
             if start >= packet.bytes.len() {
                 return;
             }
@@ -26,10 +26,10 @@ impl Ingest {
             let Some(weight) = self.sampler.next() else {
                 continue;
             };
-            let mut values = std::mem::take(&mut self.reading.values);
-            let pending = self.next_line(packet, &mut Place { start, number }, &mut values);
+            let mut values = std::mem::take(&mut self.scratch.values);
+            let pending = self.next_line(packet, &mut LineCursor { start, number }, &mut values);
             values.clear();
-            self.reading.values = values;
+            self.scratch.values = values;
             let now = self.aggregator.now();
             if let Some(Pending {
                 fast: Some(fast),

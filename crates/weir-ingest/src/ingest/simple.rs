@@ -148,7 +148,7 @@ impl Ingest {
                     samples += 1;
                 }
             }
-            Kind::Gauge if self.reading.gauge_deltas => {
+            Kind::Gauge if self.scratch.gauge_deltas => {
                 for (value, signed) in numbers.iter_signed() {
                     let base = match signed {
                         true => self.delta_base(id, packet.listener),

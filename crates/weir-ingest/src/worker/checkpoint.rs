@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// A part of a checkpoint, in the order in which they are made.
 #[derive(Debug)]
-pub enum Piece {
+pub enum CheckpointPart {
     /// A bucket has begun: the previous one has been handed over.
     Begin { worker: u16, bucket: Bucket },
     /// As [`weir_state::StreamWriter`] writes it.
@@ -30,9 +30,9 @@ pub enum Piece {
 
 /// Destination of a worker's checkpoints.
 pub struct CheckpointLink {
-    pub pieces: SyncSender<Piece>,
+    pub pieces: SyncSender<CheckpointPart>,
     /// Bytes of series on their way, which their receiver takes off again; and when the next piece waits.
-    pub on_their_way: Arc<AtomicUsize>,
+    pub bytes_in_transit: Arc<AtomicUsize>,
     pub bytes_max: usize,
     /// Called after each turn, so it must be cheap: the start of the bucket, samples in it, Unix milliseconds.
     pub tally: Box<dyn Fn(i64, u64, i64) + Send>,
@@ -82,7 +82,7 @@ impl Checkpoints {
 
     /// Bytes that wait for the disk.
     pub(super) fn bytes(&self) -> usize {
-        self.link.on_their_way.load(Ordering::Relaxed)
+        self.link.bytes_in_transit.load(Ordering::Relaxed)
     }
 
     /// Times that the next piece had to wait for the disk.
@@ -90,7 +90,7 @@ impl Checkpoints {
         self.waits
     }
 
-    pub(super) fn turned(&self, ingest: &Ingest, now_ms: i64) {
+    pub(super) fn end_turn(&self, ingest: &Ingest, now_ms: i64) {
         let aggregator = ingest.aggregator();
         (self.link.tally)(aggregator.open_bucket().start, aggregator.open_samples(), now_ms);
     }
@@ -106,7 +106,7 @@ impl Checkpoints {
             if self
                 .link
                 .pieces
-                .try_send(Piece::Begin { worker, bucket })
+                .try_send(CheckpointPart::Begin { worker, bucket })
                 .is_err()
             {
                 return;
@@ -155,10 +155,13 @@ impl Checkpoints {
 
     fn send(&self, bytes: Vec<u8>) -> bool {
         let (worker, length) = (self.worker, bytes.len());
-        self.link.on_their_way.fetch_add(length, Ordering::Relaxed);
-        let sent = self.link.pieces.try_send(Piece::Series { worker, bytes });
+        self.link.bytes_in_transit.fetch_add(length, Ordering::Relaxed);
+        let sent = self
+            .link
+            .pieces
+            .try_send(CheckpointPart::Series { worker, bytes });
         if sent.is_err() {
-            self.link.on_their_way.fetch_sub(length, Ordering::Relaxed);
+            self.link.bytes_in_transit.fetch_sub(length, Ordering::Relaxed);
         }
         sent.is_ok()
     }
@@ -166,7 +169,7 @@ impl Checkpoints {
     /// All changes are on their way.
     fn end(&mut self, samples_now: u64, at_ms: i64) {
         let Some(round) = self.round.take() else { return };
-        let mark = Piece::Mark {
+        let mark = CheckpointPart::Mark {
             worker: self.worker,
             // The walk took a moment, in which some proceeded.
             samples: round.samples.midpoint(samples_now),

@@ -9,7 +9,7 @@ use super::TICK;
 const SWEEP_CONTEXTS: usize = 4096;
 
 /// Number of removed contexts from which freeing memory is worth its cost.
-const GIVE_BACK_CONTEXTS: u64 = 1024;
+const RELEASE_CONTEXTS: u64 = 1024;
 
 /// Ticks between two comparisons of the drops counted with the kernel's tables, which means reading them whole.
 const CROSS_CHECK_TICKS: u64 = 60;
@@ -83,25 +83,25 @@ impl DropWatch {
 }
 
 /// Decides when a worker's thread returns its allocator cache.
-pub(super) struct GiveBack {
-    give_back: fn(),
+pub(super) struct MemoryRelease {
+    release_memory: fn(),
     /// Contexts expired when it last did.
     expired: u64,
 }
 
-impl GiveBack {
-    pub(super) fn new(give_back: fn()) -> Self {
-        GiveBack {
-            give_back,
+impl MemoryRelease {
+    pub(super) fn new(release_memory: fn()) -> Self {
+        MemoryRelease {
+            release_memory,
             expired: 0,
         }
     }
 
     /// Called at the end of a bucket, with the number of contexts expired since the start.
     pub(super) fn bucket_ended(&mut self, expired: u64) {
-        if expired - self.expired >= GIVE_BACK_CONTEXTS {
+        if expired - self.expired >= RELEASE_CONTEXTS {
             self.expired = expired;
-            (self.give_back)();
+            (self.release_memory)();
         }
     }
 }

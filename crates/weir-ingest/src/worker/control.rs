@@ -10,7 +10,7 @@ use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, PassedConnect
 use weir_state::AgentId;
 
 use super::checkpoint::{CheckpointLink, Checkpoints};
-use super::chores::{Chores, DropWatch, GiveBack, Ticks};
+use super::chores::{Chores, DropWatch, MemoryRelease, Ticks};
 use super::clock::Clock;
 use super::freeze::Freeze;
 use super::gaps::Gaps;
@@ -19,7 +19,7 @@ use super::{Report, Succession, Worker};
 use crate::admission::AdmissionList;
 use crate::ingest::{Ingest, IngestSettings};
 use crate::origin::{OriginAnswer, OriginLink};
-use crate::progress::{Alive, Progress};
+use crate::progress::{Progress, ProgressGuard};
 use crate::relay::{Relay, RelaySettings};
 use crate::saved::SavedBucket;
 use crate::tap::{TapSettings, Taps};
@@ -42,7 +42,7 @@ pub enum Command {
     /// Start to copy packets for a reader.
     Tap(TapSettings),
     /// Lend the event loop, between two packets.
-    Lend(Box<dyn FnOnce(&EventLoop) + Send>),
+    Inspect(Box<dyn FnOnce(&EventLoop) + Send>),
     /// Stop reading, so that another process can continue.
     Freeze(Box<Freeze>),
 }
@@ -122,7 +122,7 @@ impl CommandSender {
 pub struct WorkerSettings {
     /// Called after a bucket at whose end many contexts went: an allocator may keep what a thread has freed for that thread,
     /// which may not need it again for long.
-    pub give_back: fn(),
+    pub release_memory: fn(),
     /// Hand over the open bucket at shutdown.
     pub flush_open_bucket: bool,
     pub agent: AgentId,
@@ -175,14 +175,14 @@ pub fn spawn(
     let (commands, inbox) = std::sync::mpsc::channel();
     let name = format!("ingest-{}", settings.worker);
     let (worker_stop, worker_keep) = (stop.clone(), keep.clone());
-    let alive = Alive::new();
+    let progress_guard = ProgressGuard::new();
     let checkpoints = sources
         .checkpoints
         .map(|link| Checkpoints::new(settings.worker, link));
-    let progress = alive.progress();
+    let progress = progress_guard.progress();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         // Goes last, also in a panic.
-        let _done = Done {
+        let _done = DoneGuard {
             worker: settings.worker,
             reports: reports.clone(),
         };
@@ -194,7 +194,7 @@ pub fn spawn(
             chores: Chores::default(),
             drops: DropWatch::default(),
             gaps: Gaps::default(),
-            give_back: GiveBack::new(around.give_back),
+            release_memory: MemoryRelease::new(around.release_memory),
             taps: Taps::default(),
             ticks: Ticks::new(Monotonic::now().0),
             stop: worker_stop,
@@ -209,7 +209,7 @@ pub fn spawn(
             ingest,
             origins,
             event_loop,
-            alive,
+            progress_guard,
             clock,
             outbox,
             inbox,
@@ -240,7 +240,7 @@ fn ingest(
     let relays = links.relays.into_iter().map(Relay::new).collect();
     ingest.enable_relays(relays, links.only);
     if let Some(origins) = origins {
-        ingest.enable_origins(origins.nobody);
+        ingest.enable_origins(origins.tags_unknown);
         if let Some(rate) = origins.rate {
             ingest.limit_origins(rate);
         }
@@ -250,12 +250,12 @@ fn ingest(
 }
 
 /// Always says that nothing more will come: the merge of the workers' buckets would wait for one that has panicked.
-struct Done {
+struct DoneGuard {
     worker: u16,
     reports: SyncSender<Report>,
 }
 
-impl Drop for Done {
+impl Drop for DoneGuard {
     fn drop(&mut self) {
         let _ = self.reports.send(Report::Done(self.worker));
     }

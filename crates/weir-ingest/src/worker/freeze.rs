@@ -9,62 +9,68 @@ use super::{Report, Worker};
 use crate::saved::SavedBucket;
 
 /// Takes a piece of the open bucket's state.
-pub type Put = Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
+pub type PutState = Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 
 /// Looks at the sockets and connections of a worker.
-pub type Lend = Box<dyn FnOnce(&EventLoop) -> io::Result<()> + Send>;
+pub type Inspect = Box<dyn FnOnce(&EventLoop) -> io::Result<()> + Send>;
 
 /// Receives the result of a freeze, and the time since which nothing is received.
-pub type Frozen = Box<dyn FnOnce(io::Result<()>, Monotonic) + Send>;
+pub type OnFrozen = Box<dyn FnOnce(io::Result<()>, Monotonic) + Send>;
 
 /// A worker's part in a hand-over to another process. It begins once no bucket is being handed over.
 pub struct Freeze {
     /// Is given the series of the open bucket, piece by piece, before anything else is called.
-    pub put: Put,
+    pub put: PutState,
     /// Receives the sockets and connections while they are not read.
-    pub lend: Lend,
+    pub inspect: Inspect,
     /// Called with the result, once everything the worker had is on its way to the pipeline; and with the time since which
     /// nothing is received.
-    pub frozen: Frozen,
+    pub frozen: OnFrozen,
     /// The process ends when a message arrives here. The worker continues when the sender is dropped.
     pub thaw: Receiver<()>,
 }
 
 impl Worker {
     /// Stops reading, if it was asked to and no bucket is being handed over.
-    pub(super) fn freeze_if_asked(&mut self) {
+    pub(super) fn freeze_if_requested(&mut self) {
         let can = !self.ingest.is_draining() && !self.outbox.has_batch();
         if let Some(freeze) = self.succession.freeze.take_if(|_| can) {
-            self.stand_still(freeze);
+            self.freeze(freeze);
         }
     }
 
     #[cold]
-    fn stand_still(&mut self, freeze: Freeze) {
+    fn freeze(&mut self, freeze: Freeze) {
         let since = Monotonic::now();
         let carried = self.clock.carried(self.succession.agent);
         match self.ingest.save_encoded(carried, &freeze.put) {
-            Ok(saved) => self.lend(saved, since, freeze.lend, freeze.frozen),
+            Ok(saved) => self.complete_freeze(saved, since, freeze.inspect, freeze.frozen),
             Err(error) => (freeze.frozen)(Err(error), since),
         }
         while freeze.thaw.recv().is_ok() {
             self.event_loop.reset_encrypted();
         }
-        self.alive.turned(Monotonic::now().0);
+        self.progress_guard.end_turn(Monotonic::now().0);
     }
 
     /// Gives everything else that goes with the bucket.
-    fn lend(&mut self, mut saved: SavedBucket, since: Monotonic, lend: Lend, frozen: Frozen) {
+    fn complete_freeze(
+        &mut self,
+        mut saved: SavedBucket,
+        since: Monotonic,
+        inspect: Inspect,
+        frozen: OnFrozen,
+    ) {
         let _ = self.event_loop.refresh_drops();
         saved.drops = self.event_loop.drops_seen().collect();
         for relay in self.ingest.relays_mut() {
             relay.hand_over();
         }
-        while let Some(batch) = self.ingest.take_passed_on() {
+        while let Some(batch) = self.ingest.take_pass_through() {
             self.outbox.send(Report::Batch(Box::new(batch)));
         }
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.outbox.send(Report::Saved(Box::new(saved)));
-        frozen(lend(&self.event_loop), since);
+        frozen(inspect(&self.event_loop), since);
     }
 }

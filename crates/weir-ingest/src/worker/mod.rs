@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use weir_listener::{EventLoop, ListenerId, Monotonic, TlsError};
 
-use crate::ingest::{BadInput, Hurry, Ingest, Received};
+use crate::ingest::{BadInput, Ingest, Received, WaitLimit};
 use crate::origin::{OriginAnswer, OriginLink};
-use crate::progress::Alive;
+use crate::progress::ProgressGuard;
 use crate::relay::Relay;
 use crate::saved::Restored;
-use crate::tap::{Before, TappedPacket, Taps};
+use crate::tap::{CountsBefore, TappedPacket, Taps};
 use weir_state::AgentId;
 
 mod checkpoint;
@@ -25,8 +25,8 @@ mod outbox;
 mod report;
 
 use checkpoint::Checkpoints;
-pub use checkpoint::{CheckpointLink, Piece};
-use chores::{Chores, DropWatch, GiveBack, Ticks};
+pub use checkpoint::{CheckpointLink, CheckpointPart};
+use chores::{Chores, DropWatch, MemoryRelease, Ticks};
 use clock::Clock;
 pub use control::{
     Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
@@ -54,14 +54,14 @@ pub const TLS_ERROR: &str = "tls";
 const END_WAIT_NS: u64 = 250_000_000;
 
 /// Processes a batch: all its packets, with their senders if those are distinguished.
-fn taking(
+fn packet_handler(
     ingest: &mut Ingest,
     by_sender: bool,
     taps: &mut Taps,
 ) -> impl FnMut(weir_listener::PacketBatch<'_>) {
     move |batch| {
         if !taps.is_empty() {
-            taking_tapped(ingest, by_sender, taps, batch);
+            process_tapped(ingest, by_sender, taps, batch);
             return;
         }
         let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
@@ -83,7 +83,7 @@ fn taking(
 
 /// The same with a tap.
 #[cold]
-fn taking_tapped(
+fn process_tapped(
     ingest: &mut Ingest,
     by_sender: bool,
     taps: &mut Taps,
@@ -91,7 +91,7 @@ fn taking_tapped(
 ) {
     let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
     for (index, packet) in batch.iter().enumerate() {
-        let before = Before::of(ingest, listener);
+        let before = CountsBefore::of(ingest, listener);
         let taken = Received {
             bytes: packet.bytes,
             listener,
@@ -110,7 +110,7 @@ fn taking_tapped(
             truncated: packet.truncated,
             sender: packet.origin,
             source: batch.source(index),
-            fate: before.fate(ingest, listener),
+            outcome: before.outcome(ingest, listener),
         };
         taps.take(&tapped, packet.bytes);
     }
@@ -119,7 +119,7 @@ fn taking_tapped(
 /// One OS thread. It waits for nothing but its sockets until it ends.
 struct Worker {
     /// Dropped first: a watcher that misses a socket file must see by then that the worker has ended.
-    alive: Alive,
+    progress_guard: ProgressGuard,
     event_loop: EventLoop,
     ingest: Ingest,
     origins: Option<OriginLink>,
@@ -131,7 +131,7 @@ struct Worker {
     chores: Chores,
     gaps: Gaps,
     drops: DropWatch,
-    give_back: GiveBack,
+    release_memory: MemoryRelease,
     stop: Arc<AtomicBool>,
     succession: Succession,
 }
@@ -174,16 +174,16 @@ impl Worker {
         let by_sender = self.origins.is_some();
         let turn = self.event_loop.turn(
             Some(timeout),
-            &mut taking(&mut self.ingest, by_sender, &mut self.taps),
+            &mut packet_handler(&mut self.ingest, by_sender, &mut self.taps),
         );
         let after = Monotonic::now().0;
-        self.alive.turned(after);
+        self.progress_guard.end_turn(after);
         self.gaps.turn_ended(before, after, timeout.as_nanos() as u64);
         if self.clock.read(after) {
             self.set_back();
         }
         if let Some(checkpoints) = &self.succession.checkpoints {
-            checkpoints.turned(&self.ingest, self.clock.milliseconds());
+            checkpoints.end_turn(&self.ingest, self.clock.milliseconds());
         }
         let Ok(turn) = turn else { return false };
         if turn.packets > 0 || self.ingest.is_draining() || self.chores.any() {
@@ -234,11 +234,11 @@ impl Worker {
         while !self.ingest.advance(self.clock.seconds()) {
             // A whole bucket went by and the last one is not handed over: the control plane does not keep up. Waiting
             // here lets the kernel's buffers fill, whose losses are counted; anything else would mix up two buckets.
-            self.outbox.note_wait();
+            self.outbox.count_wait();
             self.hand_over_all();
         }
         self.hand_over();
-        self.pass_on();
+        self.hand_over_pass_through();
         self.summarise();
         let monotonic = Monotonic::now().0;
         for relay in self.ingest.relays_mut() {
@@ -252,7 +252,7 @@ impl Worker {
         }
         self.commands(monotonic);
         if self.succession.freeze.is_some() {
-            self.freeze_if_asked();
+            self.freeze_if_requested();
         }
         if let Some(checkpoints) = &mut self.succession.checkpoints {
             let (carried, now_ms) = (
@@ -270,7 +270,7 @@ impl Worker {
         if let Some(origins) = &mut self.origins {
             let deadline = self.ingest.parked_deadline();
             if deadline.is_some_and(|deadline| monotonic >= deadline) {
-                self.ingest.feed_parked(monotonic, Hurry::None);
+                self.ingest.feed_parked(monotonic, WaitLimit::Timeout);
             }
             origins.turn(&mut self.ingest);
         }
@@ -290,20 +290,20 @@ impl Worker {
                 let _ = self.event_loop.replace(
                     id,
                     *socket,
-                    &mut taking(&mut self.ingest, by_sender, &mut self.taps),
+                    &mut packet_handler(&mut self.ingest, by_sender, &mut self.taps),
                 );
             }
-            Command::Origins(answers) => self.answers(answers),
+            Command::Origins(answers) => self.apply_answers(answers),
             Command::Admission(list) => {
                 self.ingest.set_admission_list(list);
-                self.ingest.feed_parked(Monotonic::now().0, Hurry::None);
+                self.ingest.feed_parked(Monotonic::now().0, WaitLimit::Timeout);
             }
             Command::Relays(change) => self.change_relays(change),
             Command::Tap(settings) => {
                 self.taps.add(settings, &self.ingest, Monotonic::now().0);
                 self.event_loop.tell_sources(true);
             }
-            Command::Lend(look) => look(&self.event_loop),
+            Command::Inspect(inspect) => inspect(&self.event_loop),
             Command::Freeze(freeze) => self.succession.freeze = Some(*freeze),
         }
     }
@@ -328,12 +328,12 @@ impl Worker {
         known.iter_mut().flatten().for_each(Relay::finish);
     }
 
-    fn answers(&mut self, answers: Vec<OriginAnswer>) {
+    fn apply_answers(&mut self, answers: Vec<OriginAnswer>) {
         for answer in answers {
             self.ingest.answer(answer);
         }
         self.chores.sweep();
-        self.ingest.feed_parked(Monotonic::now().0, Hurry::None);
+        self.ingest.feed_parked(Monotonic::now().0, WaitLimit::Timeout);
     }
 
     /// The next slice of a flush, without waiting.
@@ -347,24 +347,24 @@ impl Worker {
                 // The counts go ahead of the batch that ends a bucket, so that a reader that sees its end sees them.
                 self.publish();
                 self.chores.summarise();
-                self.give_back.bucket_ended(self.ingest.contexts_expired());
+                self.release_memory.bucket_ended(self.ingest.contexts_expired());
             }
             self.outbox.offer(Box::new(batch));
         }
     }
 
     /// Full batches of what passes without aggregation, as far as there is room.
-    fn pass_on(&mut self) {
+    fn hand_over_pass_through(&mut self) {
         while !self.outbox.is_full()
-            && let Some(batch) = self.ingest.take_full_passed_on()
+            && let Some(batch) = self.ingest.take_full_pass_through()
         {
             self.outbox.offer(Box::new(batch));
         }
         if self.ingest.has_full_outbox() {
             // As where a whole bucket waits: the kernel's buffers fill, whose losses are counted.
-            self.outbox.note_wait();
+            self.outbox.count_wait();
             self.outbox.wait_for_batch();
-            while let Some(batch) = self.ingest.take_full_passed_on() {
+            while let Some(batch) = self.ingest.take_full_pass_through() {
                 self.outbox.send(Report::Batch(Box::new(batch)));
             }
         }
@@ -394,12 +394,12 @@ impl Worker {
 
     fn tick(&mut self, monotonic: u64) {
         while !self.outbox.is_full()
-            && let Some(batch) = self.ingest.take_passed_on()
+            && let Some(batch) = self.ingest.take_pass_through()
         {
             self.outbox.offer(Box::new(batch));
         }
         self.ingest.keep_within_memory();
-        self.tell_examples(monotonic);
+        self.report_examples(monotonic);
         for relay in self.ingest.relays_mut() {
             relay.hand_over();
         }
@@ -414,26 +414,27 @@ impl Worker {
         self.publish();
     }
 
-    fn tell_examples(&mut self, monotonic: u64) {
+    fn report_examples(&mut self, monotonic: u64) {
         if let Some(example) = self.ingest.take_bad_input() {
-            self.outbox.tell(Report::BadInput(example));
+            self.outbox.try_send(Report::BadInput(example));
             self.ticks.example_taken(monotonic);
         } else if self.ticks.wants_example(monotonic) {
             self.ingest.want_example();
         }
         if let Some((listener, error)) = self.event_loop.take_tls_error() {
-            self.outbox.tell(Report::BadInput(no_tls(listener, &error)));
+            self.outbox
+                .try_send(Report::BadInput(tls_failure(listener, &error)));
         }
     }
 
     fn publish(&self) {
-        self.outbox.tell(Report::Snapshot(Box::new(self.snapshot())));
+        self.outbox.try_send(Report::Snapshot(Box::new(self.snapshot())));
     }
 
     /// Reads packets that the kernel had accepted, hands over every bucket, publishes the last counts.
     fn finish(mut self) {
-        self.receive_the_rest();
-        self.await_the_last_senders();
+        self.drain_sockets();
+        self.await_pending_senders();
         self.taps.finish(&self.ingest);
         for relay in self.ingest.relays_mut() {
             relay.finish();
@@ -448,13 +449,13 @@ impl Worker {
         } else if self.succession.flush_open_bucket && self.ingest.close_now() {
             self.hand_over_all();
         }
-        while let Some(batch) = self.ingest.take_passed_on() {
+        while let Some(batch) = self.ingest.take_pass_through() {
             self.outbox.send(Report::Batch(Box::new(batch)));
         }
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
     }
 
-    fn receive_the_rest(&mut self) {
+    fn drain_sockets(&mut self) {
         self.event_loop.begin_drain();
         while !self.event_loop.drained() {
             if !self.turn(Duration::from_millis(10)) {
@@ -473,21 +474,21 @@ impl Worker {
     }
 
     /// The last sender is still being looked up.
-    fn await_the_last_senders(&mut self) {
+    fn await_pending_senders(&mut self) {
         let patience = Monotonic::now().0 + END_WAIT_NS;
         while let Some(deadline) = self.ingest.parked_deadline() {
             let now = Monotonic::now().0;
             let left = deadline.min(patience).saturating_sub(now);
             match self.inbox.recv_timeout(Duration::from_nanos(left)) {
                 Ok(command) if left > 0 => self.command(command),
-                _ => self.ingest.feed_parked(0, Hurry::End),
+                _ => self.ingest.feed_parked(0, WaitLimit::NoWait),
             }
             self.commands(Monotonic::now().0);
         }
     }
 }
 
-fn no_tls(listener: ListenerId, error: &TlsError) -> BadInput {
+fn tls_failure(listener: ListenerId, error: &TlsError) -> BadInput {
     BadInput {
         listener: usize::from(listener.0),
         class: TLS_ERROR,

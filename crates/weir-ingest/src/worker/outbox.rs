@@ -17,7 +17,7 @@ pub(super) struct Outbox {
     summary: Option<Report>,
     waits: u64,
     /// Bytes of batches that were handed over and not merged yet.
-    on_their_way: Arc<AtomicUsize>,
+    bytes_in_transit: Arc<AtomicUsize>,
     /// Bytes of batches in transit at which the next one waits.
     bytes_max: usize,
 }
@@ -30,7 +30,7 @@ impl Outbox {
             batch: None,
             summary: None,
             waits: 0,
-            on_their_way: Arc::default(),
+            bytes_in_transit: Arc::default(),
             bytes_max,
         }
     }
@@ -55,12 +55,12 @@ impl Outbox {
 
     /// Bytes of batches that were handed over and not merged yet.
     pub(super) fn bytes(&self) -> usize {
-        self.on_their_way.load(Ordering::Relaxed)
+        self.bytes_in_transit.load(Ordering::Relaxed)
     }
 
     /// Gives a batch, without waiting. Only when none waits.
     pub(super) fn offer(&mut self, mut batch: Box<Batch>) {
-        batch.depart(&self.on_their_way);
+        batch.depart(&self.bytes_in_transit);
         // Without the control plane the process is ending.
         if let Err(TrySendError::Full(Report::Batch(batch))) = self.reports.try_send(Report::Batch(batch)) {
             self.waits += 1;
@@ -82,7 +82,7 @@ impl Outbox {
         }
     }
 
-    pub(super) fn note_wait(&mut self) {
+    pub(super) fn count_wait(&mut self) {
         self.waits += 1;
     }
 
@@ -100,7 +100,7 @@ impl Outbox {
     }
 
     /// A report without room is lost: a newer one follows.
-    pub(super) fn tell(&self, report: Report) {
+    pub(super) fn try_send(&self, report: Report) {
         let _ = self.reports.try_send(report);
     }
 

@@ -712,7 +712,7 @@ pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
         received: 0,
     });
     let mut batches = Vec::new();
-    batches.extend(std::iter::from_fn(|| ingest.take_passed_on()));
+    batches.extend(std::iter::from_fn(|| ingest.take_pass_through()));
     assert!(ingest.advance(bucket + 10));
     while ingest.is_draining() {
         batches.extend(ingest.drain(usize::MAX));

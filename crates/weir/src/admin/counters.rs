@@ -4,7 +4,7 @@ use weir_aggregate::AggregateCounter;
 use weir_context::{AliasCounter, ContextCounter, LimitReason, OriginCounter};
 use weir_counters::Moves::{Sign, Work};
 use weir_counters::{Counter, Info, Series, counters};
-use weir_ingest::{IngestCounter, ParkingCounter, Refusal, SampleDrop, SenderCounter, WorkerCounter};
+use weir_ingest::{IngestCounter, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, WorkerCounter};
 use weir_listener::{ListenerCounter, LoopCounter};
 use weir_output::delivery::Reason;
 use weir_output::relay::RelayLoss;
@@ -123,7 +123,7 @@ tables![
     ClientCounter,
     ListenerCounter,
     IngestCounter,
-    Refusal,
+    RefusalReason,
     ErrorClass,
     SampleDrop,
     SocketCounter,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use weir_ingest::{AdmissionList, AdmissionSettings, Refusal, RefusedSender};
+use weir_ingest::{AdmissionList, AdmissionSettings, RefusalReason, RefusedSender};
 use weir_listener::{
     Address, ListenerConfig, ListenerCounter, Monotonic, RateLimited, SourceRates, TLS_SESSION_BYTES,
     TlsServer,
@@ -181,7 +181,7 @@ impl Access {
         let refused = state.workers.iter().flatten();
         for sender in refused.flat_map(|worker| &worker.refused_senders) {
             let source = sender_name(sender);
-            let reason = sender.why.as_str();
+            let reason = sender.reason.as_str();
             match rows
                 .iter_mut()
                 .find(|row| row.source == source && row.reason == reason)
@@ -300,9 +300,9 @@ fn refusals(state: &PipelineState, listener: usize) -> [(&'static str, u64); 5] 
 }
 
 fn sender_name(sender: &RefusedSender) -> String {
-    match (sender.origin.as_str(), sender.why) {
-        ("", Refusal::NotAllowed) => "processes outside of containers".to_owned(),
-        ("", Refusal::Unknown) => "unknown senders".to_owned(),
+    match (sender.origin.as_str(), sender.reason) {
+        ("", RefusalReason::NotAllowed) => "processes outside of containers".to_owned(),
+        ("", RefusalReason::Unknown) => "unknown senders".to_owned(),
         (origin, _) => origin_name(origin),
     }
 }

@@ -311,7 +311,7 @@ impl Giver {
         let workers = lock(&self.agent.workers);
         for worker in workers.iter() {
             let results = results.clone();
-            worker.send(Command::Lend(Box::new(move |event_loop: &EventLoop| {
+            worker.send(Command::Inspect(Box::new(move |event_loop: &EventLoop| {
                 let sockets = event_loop.sockets();
                 let cloned = sockets.map(|(id, socket)| Ok((id, socket.try_clone_to_owned()?)));
                 let _ = results.send(cloned.collect::<io::Result<Vec<_>>>());
@@ -377,7 +377,7 @@ impl Giver {
                     let written = lock(&passing).piece(number as u16, piece);
                     written.map_err(|error| io::Error::new(error.kind(), format!("state_path: {error}")))
                 }),
-                lend: Box::new(move |event_loop| {
+                inspect: Box::new(move |event_loop| {
                     let account = send_connections(&channel, event_loop, &sources)?;
                     *lock(&noted) = account;
                     Ok(())

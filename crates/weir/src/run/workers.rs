@@ -40,7 +40,7 @@ impl Start<'_> {
         let mut saved = std::mem::take(&mut self.saved).into_iter();
         let start = |(worker, sources)| {
             let around = WorkerSettings {
-                give_back: crate::sys::heap::give_back,
+                release_memory: crate::sys::heap::release_memory,
                 flush_open_bucket: self.config.aggregation.flush_open_buckets,
                 agent: self.agent,
                 // The other half is for batches at the outputs.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use serde::{Deserialize, Serialize};
-use weir_ingest::{CheckpointLink, Piece};
+use weir_ingest::{CheckpointLink, CheckpointPart};
 use weir_protocol::Kind;
 use weir_state::{AgentId, Bounds, Facts, Identity, State, StreamReader, Table};
 
@@ -94,9 +94,9 @@ pub fn start(
         begun: HashSet::new(),
         awaited: (0..workers as u16).collect(),
         failed: false,
-        on_their_way: (0..workers).map(|_| Arc::default()).collect(),
+        bytes_in_transit: (0..workers).map(|_| Arc::default()).collect(),
     };
-    let on_their_way = writer.on_their_way.clone();
+    let bytes_in_transit = writer.bytes_in_transit.clone();
     std::thread::Builder::new()
         .name("checkpoints".into())
         .spawn(move || writer.run(&inbox))?;
@@ -104,7 +104,7 @@ pub fn start(
     let started_ms = since.map_or(0, |since| since.as_millis() as u64);
     let link = |worker: usize| CheckpointLink {
         pieces: pieces.clone(),
-        on_their_way: on_their_way[worker].clone(),
+        bytes_in_transit: bytes_in_transit[worker].clone(),
         bytes_max,
         tally: {
             let words = words.clone();
@@ -130,11 +130,11 @@ struct Writer {
     awaited: HashSet<u16>,
     failed: bool,
     /// Bytes of each worker that are not written yet.
-    on_their_way: Vec<Arc<AtomicUsize>>,
+    bytes_in_transit: Vec<Arc<AtomicUsize>>,
 }
 
 impl Writer {
-    fn run(&mut self, inbox: &Receiver<Piece>) {
+    fn run(&mut self, inbox: &Receiver<CheckpointPart>) {
         while let Ok(piece) = inbox.recv() {
             if let Err(error) = self.write(&piece)
                 && !std::mem::replace(&mut self.failed, true)
@@ -143,15 +143,15 @@ impl Writer {
                     "state_path: the open bucket cannot be saved, and a kill would lose it: {error}"
                 );
             }
-            if let Piece::Series { worker, bytes } = &piece {
-                self.on_their_way[usize::from(*worker)].fetch_sub(bytes.len(), Ordering::Relaxed);
+            if let CheckpointPart::Series { worker, bytes } = &piece {
+                self.bytes_in_transit[usize::from(*worker)].fetch_sub(bytes.len(), Ordering::Relaxed);
             }
         }
     }
 
-    fn write(&mut self, piece: &Piece) -> io::Result<()> {
+    fn write(&mut self, piece: &CheckpointPart) -> io::Result<()> {
         let (worker, tag, body) = match piece {
-            Piece::Begin { worker, bucket } => {
+            CheckpointPart::Begin { worker, bucket } => {
                 let path = unfinished(&path(&self.directory, usize::from(*worker)));
                 let file = super::private().create(true).truncate(true).open(path)?;
                 self.files.insert(*worker, file);
@@ -163,8 +163,8 @@ impl Writer {
                 };
                 (worker, BEGIN, Cow::Owned(serde_json::to_vec(&begin)?))
             }
-            Piece::Series { worker, bytes } => (worker, SERIES, Cow::Borrowed(bytes)),
-            Piece::Mark {
+            CheckpointPart::Series { worker, bytes } => (worker, SERIES, Cow::Borrowed(bytes)),
+            CheckpointPart::Mark {
                 worker,
                 samples,
                 at_ms,

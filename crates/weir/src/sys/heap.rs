@@ -103,7 +103,7 @@ impl Drop for PausedThread {
 }
 
 /// Empties this thread's cache, so that its freed memory can be returned to the system.
-pub fn give_back() {
+pub fn release_memory() {
     // Switching the cache off empties it. An allocator without caches has nothing to return.
     for enabled in [false, true] {
         // SAFETY: `thread.tcache.enabled` takes a bool.

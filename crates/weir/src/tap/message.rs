@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-use weir_ingest::Fate;
+use weir_ingest::PacketOutcome;
 use weir_protocol::{ErrorClass, Lines, Message, ParseOptions, Tags, locate, parse_line};
 
 /// Maximum displayed bytes of a message.
@@ -236,10 +236,10 @@ fn tag_section(line: &[u8]) -> String {
 }
 
 /// The verdict about a packet, if it applies to all of its messages.
-pub fn refusal(fate: &Fate) -> Option<&'static str> {
-    match fate.refused {
+pub fn refusal(outcome: &PacketOutcome) -> Option<&'static str> {
+    match outcome.refused {
         Some(refusal) => Some(refusal.as_str()),
-        None => fate.rate_limited.then_some("origin_rate_limited"),
+        None => outcome.rate_limited.then_some("origin_rate_limited"),
     }
 }
 

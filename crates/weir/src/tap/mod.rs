@@ -271,7 +271,7 @@ fn clock_offset() -> i128 {
 
 #[cfg(test)]
 mod tests {
-    use weir_ingest::{Fate, TappedPacket};
+    use weir_ingest::{PacketOutcome, TappedPacket};
 
     use super::*;
 
@@ -283,7 +283,7 @@ mod tests {
             truncated: false,
             sender: None,
             source: None,
-            fate: Fate::default(),
+            outcome: PacketOutcome::default(),
         };
         TapBlock {
             packets: vec![packet; packets],

@@ -210,7 +210,7 @@ impl Tail {
             ..TailMessage::default()
         };
         let because = |reason: &str| Some(reason.to_owned());
-        if let Some(reason) = refusal(&packet.fate) {
+        if let Some(reason) = refusal(&packet.outcome) {
             (seen.verdict, seen.reason) = (MessageOutcome::Refused, because(reason));
         } else if let Some((reason, bad)) = line.bad(&listener.reading.parse) {
             (seen.verdict, seen.reason) = (MessageOutcome::Rejected, because(reason));
@@ -219,7 +219,7 @@ impl Tail {
             && let Some(rule) = taps.knowledge.dropped(message, &sender, listener)
         {
             (seen.verdict, seen.reason) = (MessageOutcome::Dropped, Some(rule));
-        } else if alone && packet.fate.limited > 0 {
+        } else if alone && packet.outcome.limited > 0 {
             // With several messages in a packet, the affected one is unknown.
             (seen.verdict, seen.reason) = (MessageOutcome::Limited, because("context_limit"));
         }

@@ -13,18 +13,18 @@ use crate::counts::SampleDrop;
 use crate::timestamped::Timestamped;
 
 /// Events, checks and timestamped samples are handed over when this many wait, or with the next tick.
-const PASSED_ON_MAX: usize = 2048;
+const PASS_THROUGH_MAX: usize = 2048;
 
 /// Or this many bytes.
-const PASSED_ON_BYTES: usize = 512 * 1024;
+const PASS_THROUGH_BYTES: usize = 512 * 1024;
 
 /// Batches of passed-on messages that may wait for the hand-over; beyond them events and checks are dropped and counted.
 const OUTBOX_MAX: usize = 8;
 
 /// The data in transit.
 #[derive(Default)]
-pub(super) struct Passing {
-    collecting: Collecting,
+pub(super) struct PassThrough {
+    open_batch: OpenBatch,
     outbox: VecDeque<Batch>,
     timestamped: Timestamped,
     resolved: Resolved,
@@ -32,30 +32,30 @@ pub(super) struct Passing {
 
 /// The batch that is being filled.
 #[derive(Default)]
-struct Collecting {
+struct OpenBatch {
     batch: Option<Batch>,
     sequence: u64,
 }
 
-impl Collecting {
+impl OpenBatch {
     fn batch(&mut self, aggregator: &Aggregator) -> &mut Batch {
         self.batch.get_or_insert_with(|| {
             self.sequence += 1;
-            aggregator.passing_batch(self.sequence)
+            aggregator.pass_through_batch(self.sequence)
         })
     }
 }
 
-impl Passing {
+impl PassThrough {
     /// A full batch waits in the outbox. Timestamped samples are never dropped here: a worker at the limit reads no packets until some are
     /// sent.
-    fn cut(&mut self) {
+    fn close_full_batch(&mut self) {
         let full = |batch: &Batch| {
-            batch.len() + batch.events.len() + batch.checks.len() >= PASSED_ON_MAX
-                || batch.bytes() >= PASSED_ON_BYTES
+            batch.len() + batch.events.len() + batch.checks.len() >= PASS_THROUGH_MAX
+                || batch.bytes() >= PASS_THROUGH_BYTES
         };
-        if self.collecting.batch.as_ref().is_some_and(full) {
-            self.outbox.extend(self.collecting.batch.take());
+        if self.open_batch.batch.as_ref().is_some_and(full) {
+            self.outbox.extend(self.open_batch.batch.take());
         }
     }
 
@@ -72,21 +72,21 @@ impl Passing {
 
 impl Ingest {
     /// Hands over what passes without aggregation. Called at least once a second.
-    pub fn take_passed_on(&mut self) -> Option<Batch> {
-        self.passing
+    pub fn take_pass_through(&mut self) -> Option<Batch> {
+        self.pass_through
             .outbox
             .pop_front()
-            .or_else(|| self.passing.collecting.batch.take())
+            .or_else(|| self.pass_through.open_batch.batch.take())
     }
 
     /// Whether as many batches wait as may.
     pub fn has_full_outbox(&self) -> bool {
-        !self.passing.has_room()
+        !self.pass_through.has_room()
     }
 
     /// A full batch, before the second is over, so that a high rate does not accumulate.
-    pub fn take_full_passed_on(&mut self) -> Option<Batch> {
-        self.passing.outbox.pop_front()
+    pub fn take_full_pass_through(&mut self) -> Option<Batch> {
+        self.pass_through.outbox.pop_front()
     }
 
     /// Passes a timestamped sample on: no bucket, no rate, no zeros, and no place in the tables either.
@@ -98,12 +98,12 @@ impl Ingest {
         let timestamp = metric.timestamp.expect("the caller looked");
         let origin_tags = self.origin_tags(&OriginKey::of_message(metric.origin, metric.tags.iter()));
         let tags = with_origin(metric.tags, &origin_tags);
-        let Passing {
-            collecting,
+        let PassThrough {
+            open_batch,
             timestamped,
             resolved,
             ..
-        } = &mut self.passing;
+        } = &mut self.pass_through;
         let Some(known) = timestamped.resolve(metric, tags, self.sender, &mut self.contexts, resolved) else {
             let rule = resolved.applied.dropped_by;
             let samples = self.drop_samples(metric, listener, SampleDrop::Filtered);
@@ -111,7 +111,7 @@ impl Ingest {
             return;
         };
         let tags: Vec<&str> = known.tags.iter().map(|tag| &**tag).collect();
-        let batch = collecting.batch(&self.aggregator);
+        let batch = open_batch.batch(&self.aggregator);
         let mut samples = 0;
         for value in numbers.iter() {
             batch.push_timestamped(&TimestampedSample {
@@ -126,12 +126,12 @@ impl Ingest {
         }
         self.counts[listener][IngestCounter::Samples] += samples;
         self.counts[listener][IngestCounter::SamplesTimestamped] += samples;
-        self.passing.cut();
+        self.pass_through.close_full_batch();
     }
 
     pub(super) fn event(&mut self, event: &Event<'_>, listener: usize) {
         self.counts[listener][IngestCounter::Events] += 1;
-        if !self.passing.has_room() {
+        if !self.pass_through.has_room() {
             self.counts[listener][IngestCounter::EventsDropped] += 1;
             return;
         }
@@ -156,13 +156,16 @@ impl Ingest {
             alert_type: event.alert_type,
             tags: tags.iter().map(ToString::to_string).collect(),
         };
-        self.passing.collecting.batch(&self.aggregator).push_event(record);
-        self.passing.cut();
+        self.pass_through
+            .open_batch
+            .batch(&self.aggregator)
+            .push_event(record);
+        self.pass_through.close_full_batch();
     }
 
     pub(super) fn check(&mut self, check: &ServiceCheck<'_>, listener: usize) {
         self.counts[listener][IngestCounter::Checks] += 1;
-        if !self.passing.has_room() {
+        if !self.pass_through.has_room() {
             self.counts[listener][IngestCounter::ChecksDropped] += 1;
             return;
         }
@@ -184,8 +187,11 @@ impl Ingest {
             message: check.message.to_string(),
             tags: tags.iter().map(ToString::to_string).collect(),
         };
-        self.passing.collecting.batch(&self.aggregator).push_check(record);
-        self.passing.cut();
+        self.pass_through
+            .open_batch
+            .batch(&self.aggregator)
+            .push_check(record);
+        self.pass_through.close_full_batch();
     }
 }
 
