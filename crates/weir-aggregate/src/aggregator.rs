@@ -308,8 +308,8 @@ impl Aggregator {
     }
 
     /// Prefetches the state of contexts whose rows are written next.
-    pub fn look_ahead_rows(&self, live: &[LiveContext]) {
-        self.state.look_ahead_rows(live);
+    pub fn prefetch_rows(&self, live: &[LiveContext]) {
+        self.state.prefetch_rows(live);
     }
 
     /// Writes the row of a context in the current partition, if it has one in the closed bucket. Returns true if the context has expired or

@@ -131,7 +131,7 @@ impl State {
     }
 
     /// Prefetches the memory for writing the rows of these contexts.
-    pub fn look_ahead_rows(&self, live: &[LiveContext]) {
+    pub fn prefetch_rows(&self, live: &[LiveContext]) {
         self.look_ahead_half(live, self.open ^ 1);
     }
 

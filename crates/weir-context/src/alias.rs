@@ -10,10 +10,10 @@ use crate::counters::AliasCounter;
 use weir_counters::Counts;
 use weir_protocol::Kind;
 
+use crate::bytes_equal::bytes_equal;
 use crate::level::Level;
 use crate::origins::OriginId;
 use crate::raw_table::RawId;
-use crate::same::same;
 
 /// Longer keys are not cached: storing them costs more than the canonical path.
 pub const ALIAS_KEY_BYTES_MAX: usize = 4096;
@@ -195,7 +195,7 @@ impl AliasTable {
         if key_len > ALIAS_KEY_BYTES_MAX {
             return;
         }
-        if !is_first && !self.second_sight(hash) {
+        if !is_first && !self.passes_doorkeeper(hash) {
             self.counts[AliasCounter::HeldBack] += 1;
             return;
         }
@@ -207,7 +207,7 @@ impl AliasTable {
         }
         if self.heap_bytes() + size_of::<Slot>() + key_len > self.bytes_max {
             // A flood of messages that never repeat must not evict those that do.
-            if is_first && !self.second_sight(hash) {
+            if is_first && !self.passes_doorkeeper(hash) {
                 self.counts[AliasCounter::HeldBack] += 1;
                 return;
             }
@@ -233,7 +233,7 @@ impl AliasTable {
         self.counts[AliasCounter::Admitted] += 1;
     }
 
-    fn second_sight(&mut self, hash: u64) -> bool {
+    fn passes_doorkeeper(&mut self, hash: u64) -> bool {
         if self.doorkeeper.is_empty() {
             self.doorkeeper = vec![0; DOORKEEPER_SLOTS].into();
         }
@@ -409,8 +409,8 @@ fn equals(stored: &[u8], key: &AliasKey<'_>, level: Level) -> bool {
     let border = HEAD_BYTES + key.name.len();
     stored.len() == border + key.tail.len()
         && stored[..HEAD_BYTES] == key.head.to_le_bytes()
-        && same::<1>(&stored[HEAD_BYTES..border], key.name, level)
-        && same::<3>(&stored[border..], key.tail, level)
+        && bytes_equal::<1>(&stored[HEAD_BYTES..border], key.name, level)
+        && bytes_equal::<3>(&stored[border..], key.tail, level)
 }
 
 #[cfg(test)]
@@ -441,7 +441,7 @@ mod tests {
         /// Whatever the hash, an alias returns what was stored for its key, or nothing. Hashes of few bits make probes long and comparisons
         /// necessary.
         #[test]
-        fn never_gives_another_keys_answer(steps in steps(), hash_bits in 0u32..12) {
+        fn never_returns_the_value_of_another_key(steps in steps(), hash_bits in 0u32..12) {
             let mut table = AliasTable::new(Level::detect());
             let mut stored: HashMap<u8, RawId> = HashMap::new();
             let mut generations: HashMap<u32, u32> = HashMap::new();
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn borders_and_kinds_matter() {
+    fn boundaries_and_kinds_matter() {
         let mut table = AliasTable::new(Level::detect());
         let raw = |slot| RawId { slot, generation: 0 };
         table.offer(
@@ -544,7 +544,7 @@ mod tests {
         miri,
         ignore = "too many messages for Miri; the tests beside it run the same code"
     )]
-    fn a_budget_bounds_it_and_hot_entries_stay() {
+    fn the_budget_holds_and_hot_entries_stay() {
         let mut table = AliasTable::new(Level::detect());
         table.set_bytes_max(64 * 1024);
         let secret = crate::HashSecret::from_random(1, 2);
@@ -593,7 +593,7 @@ mod tests {
         miri,
         ignore = "too many messages for Miri; the tests beside it run the same code"
     )]
-    fn a_flood_does_not_turn_out_what_comes_again() {
+    fn a_flood_does_not_evict_repeated_keys() {
         let secret = crate::HashSecret::from_random(3, 4);
         let mut table = AliasTable::new(Level::detect());
         table.set_bytes_max(256 * 1024);

@@ -5,7 +5,7 @@ use weir_protocol::Kind;
 
 use crate::chunked::Chunked;
 use crate::prefetch::prefetch_value;
-use crate::raw_table::NOBODY;
+use crate::raw_table::NO_SLOT;
 use crate::sharded::{Sharded, shrink};
 use crate::strings::StringId;
 use crate::tag_lists::TagListId;
@@ -43,7 +43,7 @@ impl LiveContext {
 
 /// The identity of a context within its kind. Strings and tag lists are interned, so comparing ids compares texts.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct ContextIdentity {
     pub name: StringId,
     pub host: Option<StringId>,
     pub tags: TagListId,
@@ -51,7 +51,7 @@ pub(crate) struct Identity {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Context {
-    pub identity: Identity,
+    pub identity: ContextIdentity,
     pub jmx_check: Option<StringId>,
     pub hash: u64,
     pub suffix_mask: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub fn new(identity: Identity, hash: u64, suffix_mask: u32, jmx_check: Option<StringId>) -> Self {
+    pub fn new(identity: ContextIdentity, hash: u64, suffix_mask: u32, jmx_check: Option<StringId>) -> Self {
         Context {
             identity,
             jmx_check,
@@ -72,7 +72,7 @@ impl Context {
             suffix_mask,
             copy_to: None,
             is_copy: false,
-            first_raw: NOBODY,
+            first_raw: NO_SLOT,
             in_use: true,
         }
     }
@@ -83,7 +83,7 @@ impl Default for Context {
     fn default() -> Self {
         Context {
             in_use: false,
-            ..Context::new(Identity::default(), 0, 0, None)
+            ..Context::new(ContextIdentity::default(), 0, 0, None)
         }
     }
 }
@@ -109,8 +109,8 @@ impl ContextTable {
     }
 
     /// Reserves room for about this many contexts while the table is empty.
-    pub fn expect(&mut self, contexts: usize) {
-        self.index.expect(contexts);
+    pub fn reserve(&mut self, contexts: usize) {
+        self.index.reserve(contexts);
     }
 
     pub fn len(&self) -> usize {
@@ -136,7 +136,7 @@ impl ContextTable {
         &self.live[partition]
     }
 
-    pub fn find(&self, hash: u64, kind: Kind, identity: Identity) -> Option<ContextId> {
+    pub fn find(&self, hash: u64, kind: Kind, identity: ContextIdentity) -> Option<ContextId> {
         let found = self.index.shard(hash).find(hash, |live| {
             live.kind() == kind && self.get(kind, live.id()).identity == identity
         });

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_borders_matter() {
+    fn lengths_and_boundaries_matter() {
         secrets().for_each(|secret| check_borders(&secret));
     }
 
@@ -354,7 +354,7 @@ mod tests {
     /// only one round lies between them, thousands of texts have a few hundred hashes, whatever the secret is.
     #[test]
     #[cfg_attr(miri, ignore = "says something of hashes, nothing of memory")]
-    fn no_text_takes_back_what_another_block_did() {
+    fn no_block_cancels_another() {
         for secret in secrets() {
             for length in [48usize, 63, 128, 192, 256] {
                 for (block, next) in (0..length / 16).flat_map(|b| [(b, b + 1), (b, b + 2), (b, b + 4)]) {

@@ -5,10 +5,10 @@
 /// A level is a proof: only detection creates one above [`Level::PORTABLE`], so its holder may use its instructions, as
 /// [`compiled_for_levels`](crate::compiled_for_levels) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Level(Has);
+pub struct Level(Features);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Has {
+enum Features {
     Nothing,
     /// x86-64 since about 2013: AVX2, bit manipulation, AES rounds.
     Aes,
@@ -19,14 +19,14 @@ enum Has {
 
 impl Level {
     /// The baseline.
-    pub const PORTABLE: Level = Level(Has::Nothing);
+    pub const PORTABLE: Level = Level(Features::Nothing);
 
     /// The highest level of this processor.
     pub fn detect() -> Level {
         #[cfg(target_arch = "x86_64")]
         match crate::compiled_for_levels!(@with_features detected) {
-            (true, true) => return Level(Has::Wide),
-            (true, false) => return Level(Has::Aes),
+            (true, true) => return Level(Features::Wide),
+            (true, false) => return Level(Features::Aes),
             _ => {}
         }
         Level::PORTABLE
@@ -35,7 +35,7 @@ impl Level {
     /// All levels of this processor, in ascending order.
     pub fn available() -> impl Iterator<Item = Level> {
         let highest = Level::detect();
-        [Has::Nothing, Has::Aes, Has::Wide]
+        [Features::Nothing, Features::Aes, Features::Wide]
             .into_iter()
             .map(Level)
             .filter(move |level| *level <= highest)
@@ -44,13 +44,13 @@ impl Level {
     /// Whether the processor has AVX-512 and vector AES.
     #[inline(always)]
     pub fn is_wide(self) -> bool {
-        self.0 == Has::Wide
+        self.0 == Features::Wide
     }
 
     /// Whether the processor has AVX2 and AES, but not AVX-512 or not vector AES.
     #[inline(always)]
     pub fn is_aes(self) -> bool {
-        self.0 == Has::Aes
+        self.0 == Features::Aes
     }
 }
 

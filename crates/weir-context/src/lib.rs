@@ -4,6 +4,7 @@
 
 mod active_rules;
 mod alias;
+mod bytes_equal;
 mod chunked;
 mod context_table;
 mod contexts;
@@ -15,7 +16,6 @@ mod origins;
 mod prefetch;
 mod raw_table;
 mod rules;
-mod same;
 mod sharded;
 mod slab;
 mod strings;
@@ -29,7 +29,7 @@ pub use active_rules::RuleCounts;
 pub use alias::{ALIAS_KEY_BYTES_MAX, AliasKey};
 pub use chunked::{CHUNK, Chunked};
 pub use context_table::{ContextId, LiveContext, PARTITIONS};
-pub use contexts::{ContextLimits, ContextRef, Contexts, KnownContext, Lookup, OVERFLOW_TAG, Way};
+pub use contexts::{ContextLimits, ContextRef, Contexts, KnownContext, Lookup, OVERFLOW_TAG, RawMatch};
 pub use counters::{AliasCounter, ContextCounter, OriginCounter};
 pub use hash::HashSecret;
 pub use level::Level;
@@ -38,7 +38,7 @@ pub use origins::{
 };
 pub use prefetch::{prefetch, prefetch_value};
 pub use raw_table::RawId;
-pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, Trial, Verdict};
+pub use rules::{NAMESPACE_EXCEPTIONS, NameFilter, Resolved, RuleSettings, Rules, RulesOutcome, Trial};
 pub use trials::TrialReport;
 pub use usage::{
     LimitReason, LimitedMetric, MetricUsage, OriginUsage, SUMMARY_ROWS, TagKeyUsage, UsageSummary,

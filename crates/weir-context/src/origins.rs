@@ -180,9 +180,9 @@ pub enum Admission {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OriginQuestion {
     /// Asks for the tags of this origin, now and whenever they change.
-    Tags { ticket: OriginTicket, key: Box<str> },
+    Subscribe { ticket: OriginTicket, key: Box<str> },
     /// The answer is no longer wanted.
-    Forget { ticket: OriginTicket },
+    Unsubscribe { ticket: OriginTicket },
 }
 
 #[derive(Default)]
@@ -297,7 +297,7 @@ impl Origins {
     }
 
     /// The origin of unknown senders, which is needed when even those get tags. Takes one use.
-    pub fn acquire_nobody(&mut self, secret: &HashSecret, now: u32) -> OriginId {
+    pub fn acquire_unknown(&mut self, secret: &HashSecret, now: u32) -> OriginId {
         let mut text = String::new();
         OriginKey::default().write(&mut text);
         self.acquire_text(&text, OriginId::NONE, secret, now)
@@ -351,7 +351,7 @@ impl Origins {
         self.index
             .insert_unique(hash, id, |&id| entries[id as usize].hash);
         self.counts[OriginCounter::Asked] += 1;
-        self.questions.push(OriginQuestion::Tags {
+        self.questions.push(OriginQuestion::Subscribe {
             ticket,
             key: text.into(),
         });
@@ -533,7 +533,7 @@ impl Origins {
                 found.remove();
             }
             self.free.push(id as u32);
-            self.questions.push(OriginQuestion::Forget { ticket });
+            self.questions.push(OriginQuestion::Unsubscribe { ticket });
         }
         if self.index.capacity() > 64 && self.index.len() < self.index.capacity() / 4 {
             let entries = &self.entries;
@@ -605,12 +605,12 @@ mod tests {
     fn an_answer_to_a_forgotten_origin_finds_nothing() {
         let (mut origins, secret) = (enabled(), secret());
         let first = origins.acquire_sender("a", &secret, 0);
-        let [OriginQuestion::Tags { ticket, .. }] = origins.take_questions()[..] else {
+        let [OriginQuestion::Subscribe { ticket, .. }] = origins.take_questions()[..] else {
             panic!("one question");
         };
         origins.release(first);
         origins.expire(IDLE_SECONDS);
-        assert_eq!(origins.take_questions(), [OriginQuestion::Forget { ticket }]);
+        assert_eq!(origins.take_questions(), [OriginQuestion::Unsubscribe { ticket }]);
         let second = origins.acquire_sender("b", &secret, IDLE_SECONDS);
         assert_eq!(first, second, "the number is used again");
         let tags = Arc::from([Box::from("of:a")]);
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn a_senders_number_stays_while_its_messages_origins_do() {
+    fn the_number_of_a_sender_is_kept_while_origins_of_its_messages_exist() {
         let (mut origins, secret) = (enabled(), secret());
         let sender = origins.acquire_sender("a", &secret, 0);
         let key = OriginKey {
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn what_messages_make_up_keeps_no_sender_out() {
+    fn invented_origins_displace_no_sender() {
         let (mut origins, secret) = (enabled(), secret());
         let sender = origins.acquire_sender("a", &secret, 0);
         origins.bytes_max = origins.heap_bytes();

@@ -21,13 +21,13 @@ pub struct RawId {
 impl RawId {
     /// No raw context. No alias leads to a slot of this number.
     pub(crate) const NONE: RawId = RawId {
-        slot: NOBODY,
+        slot: NO_SLOT,
         generation: 0,
     };
 }
 
 /// No slot.
-pub(crate) const NOBODY: u32 = u32::MAX;
+pub(crate) const NO_SLOT: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RawContext {
@@ -36,7 +36,7 @@ pub(crate) struct RawContext {
     pub origin: OriginId,
     pub hash: u64,
     pub kind: u8,
-    /// Neighbours in the list of raw contexts with the same target; [`NOBODY`] at its ends. A filtered raw context has no neighbours; its
+    /// Neighbours in the list of raw contexts with the same target; [`NO_SLOT`] at its ends. A filtered raw context has no neighbours; its
     /// `next` holds the number of the rule that drops it.
     next: u32,
     previous: u32,
@@ -61,9 +61,9 @@ const DRY_RUN: u32 = 1 << 31;
 
 /// The decoded form of a [`Target`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leads {
+pub(crate) enum TargetState {
     /// The slot is free.
-    Nowhere,
+    Free,
     /// A rule drops the metric.
     Filtered,
     /// The rules or the tags of its origin have changed. It is resolved again with its next message.
@@ -74,19 +74,19 @@ pub(crate) enum Leads {
 }
 
 impl Target {
-    /// The context, if the target is an ordinary one. The fast form of [`Target::leads`].
+    /// The context, if the target is an ordinary one. The fast form of [`Target::target_state`].
     #[inline(always)]
     pub fn ordinary(self) -> Option<ContextId> {
         (self.to as i32 >= FIRST_ID as i32).then(|| ContextId(self.to - FIRST_ID))
     }
 
-    pub fn leads(self) -> Leads {
+    pub fn target_state(self) -> TargetState {
         match self.to {
-            FREE => Leads::Nowhere,
-            FILTERED => Leads::Filtered,
-            STALE => Leads::Stale,
-            to if to & DRY_RUN != 0 => Leads::DryRun(ContextId((to & !DRY_RUN) - FIRST_ID)),
-            to => Leads::Context(ContextId(to - FIRST_ID)),
+            FREE => TargetState::Free,
+            FILTERED => TargetState::Filtered,
+            STALE => TargetState::Stale,
+            to if to & DRY_RUN != 0 => TargetState::DryRun(ContextId((to & !DRY_RUN) - FIRST_ID)),
+            to => TargetState::Context(ContextId(to - FIRST_ID)),
         }
     }
 
@@ -113,7 +113,7 @@ pub(crate) struct RawTable {
     index: Sharded<HashTable<u32>>,
     /// Raw contexts without a context: filtered ones, and stale ones that were not seen since. An entry may be out of date, so expiry
     /// checks it.
-    loose: Vec<RawId>,
+    orphans: Vec<RawId>,
 }
 
 impl RawTable {
@@ -124,7 +124,7 @@ impl RawTable {
             free: Vec::new(),
             generation_start: 0,
             index: Sharded::new(HashTable::new),
-            loose: Vec::new(),
+            orphans: Vec::new(),
         }
     }
 
@@ -144,8 +144,8 @@ impl RawTable {
         }
     }
 
-    pub fn leads(&self, slot: u32) -> Leads {
-        self.targets[slot as usize].leads()
+    pub fn target_state(&self, slot: u32) -> TargetState {
+        self.targets[slot as usize].target_state()
     }
 
     /// The target of a raw context found earlier, if its slot still holds it.
@@ -205,8 +205,8 @@ impl RawTable {
             origin,
             hash,
             kind,
-            next: NOBODY,
-            previous: NOBODY,
+            next: NO_SLOT,
+            previous: NO_SLOT,
             last_seen: 0,
         };
         self.targets[slot as usize].to = STALE;
@@ -244,8 +244,8 @@ impl RawTable {
     pub fn link(&mut self, slot: u32, context: ContextId, head: u32) {
         self.targets[slot as usize].to = context.0 + FIRST_ID;
         let entry = &mut self.entries[slot as usize];
-        (entry.next, entry.previous) = (head, NOBODY);
-        if head != NOBODY {
+        (entry.next, entry.previous) = (head, NO_SLOT);
+        if head != NO_SLOT {
             self.entries[head as usize].previous = slot;
         }
     }
@@ -254,10 +254,10 @@ impl RawTable {
     pub fn unlink(&mut self, slot: u32) -> Option<Unlinked> {
         let context = self.targets[slot as usize].context()?;
         let RawContext { next, previous, .. } = self.entries[slot as usize];
-        if next != NOBODY {
+        if next != NO_SLOT {
             self.entries[next as usize].previous = previous;
         }
-        let head = if previous == NOBODY {
+        let head = if previous == NO_SLOT {
             Some(next)
         } else {
             self.entries[previous as usize].next = next;
@@ -268,25 +268,25 @@ impl RawTable {
 
     /// Marks a raw context as dropped by `rule`.
     pub fn filter(&mut self, slot: u32, rule: Option<RuleId>, now: u32) {
-        self.entries[slot as usize].next = rule.map_or(NOBODY, |rule| rule.0);
-        self.loosen(slot, FILTERED, now);
+        self.entries[slot as usize].next = rule.map_or(NO_SLOT, |rule| rule.0);
+        self.orphan(slot, FILTERED, now);
     }
 
     /// The rule that drops a filtered raw context.
     pub fn filtered_by(&self, slot: u32) -> Option<RuleId> {
         let rule = self.entries[slot as usize].next;
-        (rule != NOBODY).then_some(RuleId(rule))
+        (rule != NO_SLOT).then_some(RuleId(rule))
     }
 
     /// Marks an unlinked raw context for resolving again.
     pub fn make_stale(&mut self, slot: u32, now: u32) {
-        self.loosen(slot, STALE, now);
+        self.orphan(slot, STALE, now);
     }
 
-    fn loosen(&mut self, slot: u32, to: u32, now: u32) {
+    fn orphan(&mut self, slot: u32, to: u32, now: u32) {
         self.targets[slot as usize].to = to;
         self.entries[slot as usize].last_seen = now;
-        self.loose.push(self.id(slot));
+        self.orphans.push(self.id(slot));
     }
 
     pub fn mark_dry_run(&mut self, slot: u32) {
@@ -294,20 +294,20 @@ impl RawTable {
     }
 
     /// Records a look-up of a filtered raw context.
-    pub fn see(&mut self, slot: u32, now: u32) {
+    pub fn touch(&mut self, slot: u32, now: u32) {
         self.entries[slot as usize].last_seen = now;
     }
 
     /// The next raw context in the loose list, from `place` on, that has no context and was last seen before `oldest`. It leaves the list.
     pub fn next_expired(&mut self, place: &mut usize, oldest: u32) -> Option<u32> {
-        while let Some(&raw) = self.loose.get(*place) {
+        while let Some(&raw) = self.orphans.get(*place) {
             let target = self.target(raw);
             let is_loose = target.is_some_and(|target| matches!(target.to, FILTERED | STALE));
             if is_loose && self.entries[raw.slot as usize].last_seen >= oldest {
                 *place += 1;
                 continue;
             }
-            self.loose.swap_remove(*place);
+            self.orphans.swap_remove(*place);
             if is_loose {
                 return Some(raw.slot);
             }
@@ -340,6 +340,6 @@ impl RawTable {
             + self.targets.heap_bytes()
             + self.free.capacity() * 4
             + self.index.iter().map(HashTable::allocation_size).sum::<usize>()
-            + self.loose.capacity() * size_of::<RawId>()
+            + self.orphans.capacity() * size_of::<RawId>()
     }
 }

@@ -127,7 +127,7 @@ pub struct Resolved {
 
 /// The decision of the rules about a context.
 #[derive(Debug)]
-pub struct Verdict<'a> {
+pub struct RulesOutcome<'a> {
     /// True if no rule drops the metric.
     pub passes: bool,
     /// Results of rules in a dry run that differ from the actual one.
@@ -209,7 +209,7 @@ impl Rules {
     }
 
     /// Applies every rule to `subject`, whose tags are then sorted and free of duplicates. Rules in a dry run work on copies.
-    pub fn apply<'a>(&'a self, subject: &mut Subject<'a>, resolved: &mut Resolved) -> Verdict<'a> {
+    pub fn apply<'a>(&'a self, subject: &mut Subject<'a>, resolved: &mut Resolved) -> RulesOutcome<'a> {
         let before = self.set.has_dry_run().then(|| subject.clone());
         resolved.applied.clear();
         let passes = self.run(subject, None, resolved, &mut Untraced);
@@ -230,7 +230,7 @@ impl Rules {
             }
             resolved.scratch = other.scratch;
         }
-        Verdict { passes, trials }
+        RulesOutcome { passes, trials }
     }
 
     /// [`Rules::apply`] without dry runs; reports the effect of each stage. Returns false if the metric is dropped.
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn namespace_spares_its_exceptions() {
+    fn the_namespace_skips_its_exceptions() {
         let rules = Rules::new(RuleSettings {
             namespace: "shop".into(),
             ..Default::default()
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn host_tags_are_taken_out_and_the_last_wins() {
+    fn host_tags_are_removed_and_the_last_one_wins() {
         let rules = Rules::new(RuleSettings {
             hostname: "me".into(),
             extra_tags: vec!["e:1".into()],

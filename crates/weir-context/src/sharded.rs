@@ -38,7 +38,7 @@ impl<T> Sharded<T> {
 
 impl<T> Sharded<HashTable<T>> {
     /// Reserves room for about this many entries while the table is empty, so that growth does not rehash them.
-    pub fn expect(&mut self, entries: usize) {
+    pub fn reserve(&mut self, entries: usize) {
         for shard in self.shards.iter_mut().filter(|shard| shard.is_empty()) {
             shard.reserve(entries / SHARDS, |_| 0);
         }

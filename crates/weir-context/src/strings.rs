@@ -1,8 +1,8 @@
 use hashbrown::HashTable;
 
+use crate::bytes_equal::bytes_equal;
 use crate::hash::HashSecret;
 use crate::level::Level;
-use crate::same::same;
 use crate::sharded::{Sharded, shrink};
 use crate::slab::Slab;
 use crate::usage::{NO_KEY, TagKeys};
@@ -42,8 +42,8 @@ impl Strings {
     }
 
     /// Reserves room for about this many strings while the table is empty.
-    pub fn expect(&mut self, strings: usize) {
-        self.index.expect(strings);
+    pub fn reserve(&mut self, strings: usize) {
+        self.index.reserve(strings);
     }
 
     /// [`Strings::acquire`] for a tag.
@@ -105,8 +105,8 @@ impl Strings {
 
     /// Whether a string is this one.
     #[inline(always)]
-    pub fn is(&self, id: StringId, text: &[u8], level: Level) -> bool {
-        same::<1>(self.entries[id.0].text.as_bytes(), text, level)
+    pub fn equals(&self, id: StringId, text: &[u8], level: Level) -> bool {
+        bytes_equal::<1>(self.entries[id.0].text.as_bytes(), text, level)
     }
 
     /// Releases one reference. The last one frees the string.

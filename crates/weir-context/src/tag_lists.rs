@@ -63,8 +63,8 @@ impl TagLists {
     }
 
     /// Reserves room for about this many lists while the table is empty.
-    pub fn expect(&mut self, lists: usize) {
-        self.index.expect(lists);
+    pub fn reserve(&mut self, lists: usize) {
+        self.index.reserve(lists);
     }
 
     /// Finds or adds the list and takes one reference to it. `tags` is sorted and free of duplicates.
@@ -107,7 +107,7 @@ impl TagLists {
 
     /// Whether a list consists of exactly these tags, in any order. A duplicate tag makes it false. `taken` is scratch memory.
     #[inline(always)]
-    pub fn holds(
+    pub fn matches(
         &self,
         id: TagListId,
         tags: &[RawTag<'_>],
@@ -120,7 +120,7 @@ impl TagLists {
             return false;
         }
         if tags.len() > PAIRS_MAX {
-            return entry.holds_many(tags, strings, level, taken);
+            return entry.matches_many(tags, strings, level, taken);
         }
         // Finds a tag's place without branching on its fingerprint: in random order such a branch cannot be predicted.
         let (fingerprints, _) = entry.finder.as_chunks::<BLOCK>();
@@ -136,7 +136,7 @@ impl TagLists {
             let Some(&held) = entry.tags.get(place.trailing_zeros() as usize) else {
                 return false;
             };
-            if !strings.is(held, tag.text, level) {
+            if !strings.equals(held, tag.text, level) {
                 return false;
             }
             taken |= place;
@@ -227,9 +227,15 @@ fn finder(ids: &[StringId], strings: &Strings) -> Box<[u32]> {
 }
 
 impl Entry {
-    /// [`TagLists::holds`] for a long list with the same number of tags.
+    /// [`TagLists::matches`] for a long list with the same number of tags.
     #[inline(never)]
-    fn holds_many(&self, tags: &[RawTag<'_>], strings: &Strings, level: Level, taken: &mut Vec<u64>) -> bool {
+    fn matches_many(
+        &self,
+        tags: &[RawTag<'_>],
+        strings: &Strings,
+        level: Level,
+        taken: &mut Vec<u64>,
+    ) -> bool {
         taken.clear();
         taken.resize(tags.len().div_ceil(64), 0);
         tags.iter().all(|tag| {
@@ -254,7 +260,7 @@ impl Entry {
                 return None;
             }
             let place = (found & ((1 << PLACE_BITS) - 1)) as usize - 1;
-            if found >> PLACE_BITS == wanted && strings.is(self.tags[place], tag.text, level) {
+            if found >> PLACE_BITS == wanted && strings.equals(self.tags[place], tag.text, level) {
                 return Some(place);
             }
             at = (at + 1) & mask;

@@ -9,7 +9,7 @@ use crate::context_table::ContextId;
 use crate::rules::Trial;
 
 /// Raw contexts followed per worker, at about 200 bytes each. Further ones only set a flag.
-const FOLLOWED_MAX: usize = 50_000;
+const TRACKED_MAX: usize = 50_000;
 
 /// Contexts shown per rule.
 const EXAMPLES_MAX: usize = 5;
@@ -17,12 +17,12 @@ const EXAMPLES_MAX: usize = 5;
 /// Raw contexts that rules in a dry run would change, with the results.
 #[derive(Default)]
 pub(crate) struct Trials {
-    followed: HashMap<u32, Followed>,
+    tracked: HashMap<u32, TrackedContext>,
     rules: HashMap<RuleId, RuleTrial>,
-    not_followed: u64,
+    untracked: u64,
 }
 
-struct Followed {
+struct TrackedContext {
     context: (Kind, ContextId),
     /// The rule, and a digest of the context it would produce. `None`: the rule would drop it.
     outcomes: Box<[(RuleId, Option<u64>)]>,
@@ -58,7 +58,7 @@ pub struct TrialReport {
 
 impl Trials {
     /// Follows a raw context. Returns false if there is no room.
-    pub fn follow(
+    pub fn track(
         &mut self,
         slot: u32,
         context: (Kind, ContextId),
@@ -66,8 +66,8 @@ impl Trials {
         trials: &[Trial<'_>],
         digest: impl Fn(&Subject<'_>) -> u64,
     ) -> bool {
-        if self.followed.len() >= FOLLOWED_MAX {
-            self.not_followed += 1;
+        if self.tracked.len() >= TRACKED_MAX {
+            self.untracked += 1;
             return false;
         }
         let mut outcomes = Vec::with_capacity(trials.len());
@@ -88,16 +88,16 @@ impl Trials {
             outcomes.push((trial.rule, becomes));
         }
         let outcomes = outcomes.into();
-        self.followed.insert(slot, Followed { context, outcomes });
+        self.tracked.insert(slot, TrackedContext { context, outcomes });
         true
     }
 
     /// Stops following a raw context that was removed or leads elsewhere.
     pub fn forget(&mut self, slot: u32) {
-        if self.followed.is_empty() {
+        if self.tracked.is_empty() {
             return;
         }
-        let Some(Followed { context, outcomes }) = self.followed.remove(&slot) else {
+        let Some(TrackedContext { context, outcomes }) = self.tracked.remove(&slot) else {
             return;
         };
         for (rule, becomes) in outcomes {
@@ -112,10 +112,10 @@ impl Trials {
     }
 
     pub fn count(&mut self, slot: u32, samples: u64) {
-        let Some(followed) = self.followed.get(&slot) else {
+        let Some(tracked) = self.tracked.get(&slot) else {
             return;
         };
-        for (rule, becomes) in &followed.outcomes {
+        for (rule, becomes) in &tracked.outcomes {
             let Some(rule) = self.rules.get_mut(rule) else {
                 continue;
             };
@@ -137,7 +137,7 @@ impl Trials {
                 samples_dropped: trial.samples_dropped,
                 samples_changed: trial.samples_changed,
                 examples: trial.examples.clone(),
-                incomplete: self.not_followed > 0,
+                incomplete: self.untracked > 0,
             })
             .collect();
         reports.sort_by_key(|report| report.rule);
@@ -146,7 +146,7 @@ impl Trials {
 
     /// Bytes held, estimated.
     pub fn heap_bytes(&self) -> usize {
-        self.followed.len() * 200
+        self.tracked.len() * 200
     }
 }
 

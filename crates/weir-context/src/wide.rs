@@ -87,7 +87,7 @@ pub(crate) fn pair(secret: &[u64; 8], first: &[u8], second: &[u8], word: u64) ->
 /// Whether two texts are equal. At least `BLOCKS` blocks of 64 bytes are compared, however short the texts are.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
-pub(crate) fn same<const BLOCKS: usize>(a: &[u8], b: &[u8]) -> bool {
+pub(crate) fn bytes_equal<const BLOCKS: usize>(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }

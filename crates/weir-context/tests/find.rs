@@ -49,7 +49,7 @@ fn canonical(tags: &[String]) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
     #[test]
-    fn what_was_made_is_found_and_nothing_else(
+    fn resolved_metrics_are_found_and_no_others(
         sets in prop::collection::vec(prop::collection::vec(0u16..300, 1..90), 1..6),
         seed in any::<u64>(),
     ) {

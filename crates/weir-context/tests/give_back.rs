@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use weir_context::{
-    AliasKey, ContextId, ContextLimits, Contexts, HashSecret, Lookup, OriginId, PARTITIONS, RuleSettings,
-    Rules, Way,
+    AliasKey, ContextId, ContextLimits, Contexts, HashSecret, Lookup, OriginId, PARTITIONS, RawMatch,
+    RuleSettings, Rules,
 };
 use weir_protocol::{Kind, Message, ParseOptions, parse_line};
 
@@ -38,7 +38,7 @@ fn alias(text: &Text) -> AliasKey<'_> {
     }
 }
 
-fn make(contexts: &mut Contexts, text: &Text) -> (ContextId, Way) {
+fn make(contexts: &mut Contexts, text: &Text) -> (ContextId, RawMatch) {
     let options = ParseOptions {
         origin_client: true,
         timestamps: true,
@@ -80,7 +80,7 @@ fn remove(contexts: &mut Contexts, keep: impl Fn(ContextId) -> bool) {
 }
 
 #[test]
-fn memory_of_a_burst_comes_back() {
+fn memory_of_a_burst_is_freed() {
     let mut contexts = contexts();
     let idle = contexts.heap_bytes();
     for number in 0..BURST {
@@ -102,7 +102,7 @@ fn memory_of_a_burst_comes_back() {
 }
 
 #[test]
-fn aliases_of_a_burst_do_not_lead_to_the_next() {
+fn aliases_of_a_burst_do_not_resolve_to_the_next() {
     let mut contexts = contexts();
     let mut known: HashMap<usize, ContextId> = HashMap::new();
     for burst in 0..4 {

@@ -72,8 +72,8 @@ impl HandOver {
             if self.position == asked_for {
                 let rest = &contexts.live(self.partition)[asked_for..];
                 let ahead = &rest[..rest.len().min(ROWS_AHEAD)];
-                contexts.look_ahead_rows(ahead);
-                aggregator.look_ahead_rows(ahead);
+                contexts.prefetch_rows(ahead);
+                aggregator.prefetch_rows(ahead);
                 asked_for += ahead.len();
             }
             if aggregator.write(contexts, live) {
@@ -90,7 +90,7 @@ impl HandOver {
     fn finish(&mut self, contexts: &mut Contexts, aggregator: &mut Aggregator) -> Batch {
         (self.partition, self.position) = (0, 0);
         if !aggregator.hands_over_zeros() {
-            contexts.expire_loose(aggregator.oldest_remembered());
+            contexts.expire_orphans(aggregator.oldest_remembered());
         }
         let (batch, is_last) = aggregator.finish_bucket();
         if is_last {

@@ -62,7 +62,7 @@ impl Rig {
 
     fn questions(&mut self) {
         for question in self.ingest.contexts_mut().take_origin_questions() {
-            if let OriginQuestion::Tags { ticket, key } = question {
+            if let OriginQuestion::Subscribe { ticket, key } = question {
                 self.tickets.insert(key.into(), ticket);
             }
         }

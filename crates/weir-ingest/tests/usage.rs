@@ -263,7 +263,7 @@ fn one_origin_is_limited_to_its_share() {
         });
     }
     for question in node.ingest.contexts_mut().take_origin_questions() {
-        if let weir_context::OriginQuestion::Tags { ticket, .. } = question {
+        if let weir_context::OriginQuestion::Subscribe { ticket, .. } = question {
             node.ingest.answer(OriginAnswer::Tags {
                 ticket,
                 tags: [].into(),

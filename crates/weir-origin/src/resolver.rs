@@ -302,8 +302,8 @@ impl Running {
                 Question::Origins(questions) => {
                     for question in questions {
                         match question {
-                            OriginQuestion::Tags { ticket, key } => self.subscribe(worker, ticket, &key),
-                            OriginQuestion::Forget { ticket } => self.forget(worker, ticket),
+                            OriginQuestion::Subscribe { ticket, key } => self.subscribe(worker, ticket, &key),
+                            OriginQuestion::Unsubscribe { ticket } => self.forget(worker, ticket),
                         }
                     }
                 }

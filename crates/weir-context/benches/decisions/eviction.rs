@@ -131,7 +131,7 @@ impl Aged {
     /// A place for a new key when all are taken.
     fn make_room(&mut self, key: u64) -> Option<usize> {
         if let Some(doorkeeper) = &mut self.doorkeeper
-            && !doorkeeper.second_sight(key)
+            && !doorkeeper.admits(key)
         {
             return None;
         }
@@ -159,7 +159,7 @@ impl Default for Doorkeeper {
 }
 
 impl Doorkeeper {
-    fn second_sight(&mut self, key: u64) -> bool {
+    fn admits(&mut self, key: u64) -> bool {
         let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let fingerprint = (hash >> 16) as u16 | 1;
         std::mem::replace(&mut self.0[(hash >> 48) as usize % 8192], fingerprint) == fingerprint
@@ -229,7 +229,7 @@ impl Policy for Clock {
             return false;
         }
         if let Some(doorkeeper) = &mut self.doorkeeper
-            && !doorkeeper.second_sight(key)
+            && !doorkeeper.admits(key)
         {
             return false;
         }

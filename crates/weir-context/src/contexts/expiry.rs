@@ -4,7 +4,7 @@ use weir_protocol::Kind;
 
 use super::{Contexts, OVERFLOW_TAG};
 use crate::context_table::LiveContext;
-use crate::raw_table::NOBODY;
+use crate::raw_table::NO_SLOT;
 
 impl Contexts {
     /// The live contexts of one partition.
@@ -17,7 +17,7 @@ impl Contexts {
     pub fn remove(&mut self, partition: usize, position: usize) {
         let context = self.resolved.remove(partition, position);
         let mut next = context.first_raw;
-        while next != NOBODY {
+        while next != NO_SLOT {
             let slot = next;
             next = self.raw.next_of(slot);
             self.remove_raw(slot);
@@ -34,7 +34,7 @@ impl Contexts {
     }
 
     /// Removes raw contexts without a context that were last seen before `oldest`.
-    pub fn expire_loose(&mut self, oldest: u32) {
+    pub fn expire_orphans(&mut self, oldest: u32) {
         let mut place = 0;
         while let Some(slot) = self.raw.next_expired(&mut place, oldest) {
             self.remove_raw(slot);

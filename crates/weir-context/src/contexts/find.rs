@@ -2,7 +2,7 @@
 
 use weir_protocol::{Kind, separators};
 
-use super::{Contexts, Lookup, Way};
+use super::{Contexts, Lookup, RawMatch};
 use crate::alias::AliasKey;
 use crate::compiled_for_levels;
 use crate::context_table::ContextId;
@@ -10,7 +10,7 @@ use crate::counters::AliasCounter;
 use crate::interner::Interner;
 use crate::origins::OriginId;
 use crate::prefetch::{prefetch, prefetch_text};
-use crate::raw_table::{Leads, RawId};
+use crate::raw_table::{RawId, TargetState};
 use crate::tag_lists::{self, PAIRS_MAX, RawTag};
 use weir_counters::Counts;
 
@@ -30,7 +30,7 @@ impl Contexts {
     /// Second and third step, for a group of look-ups: prefetches keys and targets, then returns the context that each look-up will
     /// probably find. It serves to prefetch their state; nothing else may rely on it.
     #[inline(always)]
-    pub fn look_ahead<const MAX: usize>(
+    pub fn prefetch_contexts<const MAX: usize>(
         &self,
         hashes: impl Iterator<Item = u64>,
         contexts: &mut [Option<ContextId>; MAX],
@@ -235,8 +235,8 @@ impl Contexts {
             let &slot = candidates.next()?;
             let raw = self.raw.get(slot);
             if (raw.kind, raw.origin) == (kind as u8, sender)
-                && strings.is(raw.name, name, level)
-                && tag_lists.holds(raw.tags, parts, strings, level, &mut self.scratch.taken)
+                && strings.equals(raw.name, name, level)
+                && tag_lists.matches(raw.tags, parts, strings, level, &mut self.scratch.taken)
             {
                 break slot;
             }
@@ -245,11 +245,11 @@ impl Contexts {
         self.resolve_raw(self.raw.id(slot), now)
     }
 
-    /// Adds an alias from the bytes of a message to `way`, so that the next equal message finds its context at once. Only for messages
+    /// Adds an alias from the bytes of a message to `raw_match`, so that the next equal message finds its context at once. Only for messages
     /// whose tail has nothing else, such as a rate or a timestamp.
-    pub fn remember_alias(&mut self, hash: u64, key: &AliasKey<'_>, way: Way) {
-        if way.raw != RawId::NONE {
-            self.aliases.offer(hash, key, way.raw, way.is_new);
+    pub fn remember_alias(&mut self, hash: u64, key: &AliasKey<'_>, raw_match: RawMatch) {
+        if raw_match.raw != RawId::NONE {
+            self.aliases.offer(hash, key, raw_match.raw, raw_match.is_new);
         }
     }
 
@@ -268,24 +268,24 @@ impl Contexts {
     #[inline(always)]
     pub(super) fn resolve_raw(&mut self, raw: RawId, now: u32) -> Option<Lookup> {
         let target = self.raw.target(raw)?;
-        let way = Way { raw, is_new: false };
+        let raw_match = RawMatch { raw, is_new: false };
         match target.ordinary() {
-            Some(id) => Some(Lookup::Context(id, way)),
-            None => self.resolve_other(way, target.leads(), now),
+            Some(id) => Some(Lookup::Context(id, raw_match)),
+            None => self.resolve_other(raw_match, target.target_state(), now),
         }
     }
 
     #[cold]
-    fn resolve_other(&mut self, way: Way, leads: Leads, now: u32) -> Option<Lookup> {
-        match leads {
-            Leads::Nowhere | Leads::Stale => None,
-            Leads::Filtered => {
-                let slot = way.raw.slot;
-                self.raw.see(slot, now);
-                Some(Lookup::Filtered(way, self.raw.filtered_by(slot)))
+    fn resolve_other(&mut self, raw_match: RawMatch, target_state: TargetState, now: u32) -> Option<Lookup> {
+        match target_state {
+            TargetState::Free | TargetState::Stale => None,
+            TargetState::Filtered => {
+                let slot = raw_match.raw.slot;
+                self.raw.touch(slot, now);
+                Some(Lookup::Filtered(raw_match, self.raw.filtered_by(slot)))
             }
-            Leads::Context(id) => Some(Lookup::Context(id, way)),
-            Leads::DryRun(id) => Some(Lookup::DryRun(id, way)),
+            TargetState::Context(id) => Some(Lookup::Context(id, raw_match)),
+            TargetState::DryRun(id) => Some(Lookup::DryRun(id, raw_match)),
         }
     }
 }

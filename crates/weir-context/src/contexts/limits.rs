@@ -47,12 +47,12 @@ impl Default for ContextLimits {
 
 /// Whether a context may be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
-    No(LimitReason),
+pub(super) enum Quota {
+    Exceeded(LimitReason),
     /// If its name has not used up its share, with this many contexts left for all.
     Fair(usize),
     /// Always.
-    Always,
+    Unlimited,
 }
 
 /// Number of contexts that one name or origin may have while `left` more fit.
@@ -132,11 +132,11 @@ impl Capacity {
 
 impl Contexts {
     /// Whether a raw context may be stored. It takes memory even for tags that a rule removes.
-    pub(super) fn may_remember(&self, room: Room) -> bool {
-        match room {
-            Room::No(_) => false,
-            Room::Fair(left) => self.interner.strings.new_tag_values() <= share(left, usize::MAX),
-            Room::Always => true,
+    pub(super) fn may_remember(&self, quota: Quota) -> bool {
+        match quota {
+            Quota::Exceeded(_) => false,
+            Quota::Fair(left) => self.interner.strings.new_tag_values() <= share(left, usize::MAX),
+            Quota::Unlimited => true,
         }
     }
 
@@ -147,23 +147,23 @@ impl Contexts {
     }
 
     /// Whether one more context of this origin fits.
-    pub(super) fn room(&mut self, origin: OriginId) -> Room {
+    pub(super) fn quota(&mut self, origin: OriginId) -> Quota {
         let left = match self.contexts_left() {
             Ok(left) => left,
-            Err(reason) => return Room::No(reason),
+            Err(reason) => return Quota::Exceeded(reason),
         };
         let max = share(left, self.capacity.limits.contexts_per_origin_max);
         match self.origins.contexts(origin) {
-            Some(contexts) if contexts >= max => Room::No(LimitReason::Origin),
-            _ => Room::Fair(left),
+            Some(contexts) if contexts >= max => Quota::Exceeded(LimitReason::Origin),
+            _ => Quota::Fair(left),
         }
     }
 
     /// Whether a context fits that existed in the previous process.
-    pub(super) fn room_for_known(&mut self) -> Room {
+    pub(super) fn quota_for_known(&mut self) -> Quota {
         match self.contexts_left() {
-            Ok(_) => Room::Always,
-            Err(reason) => Room::No(reason),
+            Ok(_) => Quota::Unlimited,
+            Err(reason) => Quota::Exceeded(reason),
         }
     }
 
@@ -176,12 +176,12 @@ impl Contexts {
     }
 
     /// Whether one more name may have an overflow series. Overflow series must not use the room that a limit reserves.
-    pub(super) fn room_for_overflow(&mut self, refused_by: LimitReason) -> Room {
+    pub(super) fn quota_for_overflow(&mut self, refused_by: LimitReason) -> Quota {
         let left = self.contexts_left().unwrap_or(0);
         if self.capacity.overflow_names < left.max(OVERFLOW_NAMES_MAX) {
-            Room::Always
+            Quota::Unlimited
         } else {
-            Room::No(refused_by)
+            Quota::Exceeded(refused_by)
         }
     }
 

@@ -3,11 +3,11 @@
 use weir_protocol::{Kind, Metric};
 use weir_rules::{RuleId, Subject};
 
-use super::limits::{Room, share};
-use super::{Contexts, Lookup, OVERFLOW_TAG, Way};
-use crate::context_table::{Context, ContextId, Identity};
+use super::limits::{Quota, share};
+use super::{Contexts, Lookup, OVERFLOW_TAG, RawMatch};
+use crate::context_table::{Context, ContextId, ContextIdentity};
 use crate::origins::{OriginId, OriginKey};
-use crate::raw_table::{NOBODY, RawContext, RawId};
+use crate::raw_table::{NO_SLOT, RawContext, RawId};
 use crate::rules::{Resolved, Rules, Trial, keep_last_special, sort_and_dedup};
 use crate::strings::StringId;
 use crate::tag_lists::TagListId;
@@ -94,11 +94,11 @@ impl Contexts {
         let rules = self.rules.rules().clone();
         let mut subject = rules.subject(metric.kind, metric.name, tags);
         subject.tag_styles = raw.origin.tag_styles();
-        let verdict = rules.apply(&mut subject, &mut resolved);
+        let outcome = rules.apply(&mut subject, &mut resolved);
         self.rules.count_applied(&resolved.applied);
-        let room = self.room(raw.origin);
-        let target = match verdict.passes {
-            true => self.context_for(&subject, &resolved, &rules, room).map(Some),
+        let quota = self.quota(raw.origin);
+        let target = match outcome.passes {
+            true => self.context_for(&subject, &resolved, &rules, quota).map(Some),
             false => Ok(None),
         };
         let lookup = match target {
@@ -107,9 +107,9 @@ impl Contexts {
                     subject: &subject,
                     to,
                     rule: resolved.applied.dropped_by,
-                    trials: &verdict.trials,
+                    trials: &outcome.trials,
                 };
-                self.remember_raw(raw, slot, &resolution, room, now)
+                self.remember_raw(raw, slot, &resolution, quota, now)
             }
             Err(reason) => {
                 self.count_refused(&subject, &metric.values, raw.origin, reason);
@@ -129,26 +129,26 @@ impl Contexts {
         raw: RawParts,
         slot: Option<u32>,
         resolution: &Resolution<'_>,
-        room: Room,
+        quota: Quota,
         now: u32,
     ) -> Lookup {
         if let Some(slot) = slot {
-            return self.lead(slot, false, resolution, now);
+            return self.set_target(slot, false, resolution, now);
         }
-        if self.may_remember(room) {
+        if self.may_remember(quota) {
             let slot = self
                 .raw
                 .add(raw.hash, raw.kind as u8, raw.name, raw.tags, raw.origin);
             self.origins.add_context(raw.origin);
-            let is_known = |id| self.resolved.get(raw.kind, id).first_raw != NOBODY;
+            let is_known = |id| self.resolved.get(raw.kind, id).first_raw != NO_SLOT;
             if resolution.to.is_none_or(is_known) {
                 // A new raw context of a known context takes memory too.
                 self.capacity.note_created();
             }
-            return self.lead(slot, true, resolution, now);
+            return self.set_target(slot, true, resolution, now);
         }
         self.release_raw(raw);
-        let nowhere = Way {
+        let nowhere = RawMatch {
             raw: RawId::NONE,
             is_new: false,
         };
@@ -159,9 +159,9 @@ impl Contexts {
     }
 
     /// Links an unlinked raw context to a context, or marks it as filtered by a rule.
-    fn lead(&mut self, slot: u32, is_new: bool, resolution: &Resolution<'_>, now: u32) -> Lookup {
+    fn set_target(&mut self, slot: u32, is_new: bool, resolution: &Resolution<'_>, now: u32) -> Lookup {
         let raw = self.raw.id(slot);
-        let way = Way { raw, is_new };
+        let raw_match = RawMatch { raw, is_new };
         let Resolution {
             subject,
             to,
@@ -170,29 +170,35 @@ impl Contexts {
         } = *resolution;
         let Some(id) = to else {
             self.raw.filter(slot, rule, now);
-            return Lookup::Filtered(way, rule);
+            return Lookup::Filtered(raw_match, rule);
         };
         let context = self.resolved.get_mut(subject.kind, id);
         // The rules may have changed since the context was made.
         context.suffix_mask = subject.suffix_mask;
         let head = std::mem::replace(&mut context.first_raw, slot);
         self.raw.link(slot, id, head);
-        if !trials.is_empty() && self.follow(slot, id, subject, trials) {
-            return Lookup::DryRun(id, way);
+        if !trials.is_empty() && self.track_dry_runs(slot, id, subject, trials) {
+            return Lookup::DryRun(id, raw_match);
         }
-        Lookup::Context(id, way)
+        Lookup::Context(id, raw_match)
     }
 
     #[cold]
-    fn follow(&mut self, slot: u32, id: ContextId, subject: &Subject<'_>, trials: &[Trial<'_>]) -> bool {
+    fn track_dry_runs(
+        &mut self,
+        slot: u32,
+        id: ContextId,
+        subject: &Subject<'_>,
+        trials: &[Trial<'_>],
+    ) -> bool {
         let secret = self.secret;
         let digest = |subject: &Subject<'_>| secret.bytes(format!("{subject:?}").as_bytes());
         let context = (subject.kind, id);
-        let is_followed = self.rules.trials.follow(slot, context, subject, trials, digest);
-        if is_followed {
+        let is_tracked = self.rules.trials.track(slot, context, subject, trials, digest);
+        if is_tracked {
             self.raw.mark_dry_run(slot);
         }
-        is_followed
+        is_tracked
     }
 
     /// Removes a raw context from the list of its context.
@@ -222,16 +228,16 @@ impl Contexts {
         subject: &Subject<'_>,
         resolved: &Resolved,
         rules: &Rules,
-        room: Room,
+        quota: Quota,
     ) -> Result<ContextId, LimitReason> {
         let kind = subject.kind;
         let check = resolved.jmx_check.as_deref();
-        let id = self.find_or_add(&subject.name, subject, kind, &subject.tags, check, room)?;
+        let id = self.find_or_add(&subject.name, subject, kind, &subject.tags, check, quota)?;
         if let Some(copied) = rules.copied_name(&subject.name, kind)
             && self.resolved.get(kind, id).copy_to.is_none()
         {
             let copy_kind = Kind::Distribution;
-            let copy = self.find_or_add(&copied, subject, copy_kind, &subject.tags, check, room);
+            let copy = self.find_or_add(&copied, subject, copy_kind, &subject.tags, check, quota);
             self.resolved.get_mut(kind, id).copy_to = copy.ok();
             if let Ok(copy) = copy {
                 self.resolved.get_mut(copy_kind, copy).is_copy = true;
@@ -259,9 +265,9 @@ impl Contexts {
             ..subject.clone()
         };
         let before = self.resolved.len();
-        let room = self.room_for_overflow(refused_by);
+        let quota = self.quota_for_overflow(refused_by);
         let check = resolved.jmx_check.as_deref();
-        let found = self.find_or_add(&subject.name, &without_host, subject.kind, &tags, check, room);
+        let found = self.find_or_add(&subject.name, &without_host, subject.kind, &tags, check, quota);
         if self.resolved.len() > before {
             self.capacity.add_overflow();
         }
@@ -276,18 +282,18 @@ impl Contexts {
         kind: Kind,
         tags: &[T],
         jmx_check: Option<&str>,
-        room: Room,
+        quota: Quota,
     ) -> Result<ContextId, LimitReason> {
         let (name, tags) = self.interner.acquire(name, tags, &self.secret);
         let host = subject.host.as_deref();
         let host = host.map(|host| self.interner.strings.acquire(host, &self.secret));
-        let identity = Identity { name, host, tags };
+        let identity = ContextIdentity { name, host, tags };
         let hash = self.hash_resolved(kind, identity);
         if let Some(id) = self.resolved.find(hash, kind, identity) {
             self.release(identity);
             return Ok(id);
         }
-        if let Err(reason) = self.check_room(name, room) {
+        if let Err(reason) = self.check_quota(name, quota) {
             self.release(identity);
             return Err(reason);
         }
@@ -303,11 +309,11 @@ impl Contexts {
     }
 
     /// Whether a new context fits with this name and with the tags that were new to the interner.
-    fn check_room(&self, name: StringId, room: Room) -> Result<(), LimitReason> {
-        let left = match room {
-            Room::Always => return Ok(()),
-            Room::No(reason) => return Err(reason),
-            Room::Fair(left) => left,
+    fn check_quota(&self, name: StringId, quota: Quota) -> Result<(), LimitReason> {
+        let left = match quota {
+            Quota::Unlimited => return Ok(()),
+            Quota::Exceeded(reason) => return Err(reason),
+            Quota::Fair(left) => left,
         };
         let contexts = self.usage.names.contexts(name, self.interner.strings.hash(name));
         if contexts >= share(left, self.capacity.limits.contexts_per_metric_max) {
@@ -320,7 +326,7 @@ impl Contexts {
     }
 
     /// Releases the references of a context's identity.
-    pub(super) fn release(&mut self, identity: Identity) {
+    pub(super) fn release(&mut self, identity: ContextIdentity) {
         self.interner.release(identity.name, identity.tags);
         if let Some(host) = identity.host {
             self.interner.strings.release(host);
@@ -332,7 +338,7 @@ impl Contexts {
         self.secret.four([kind as u64, name, tags, origin])
     }
 
-    pub(super) fn hash_resolved(&self, kind: Kind, identity: Identity) -> u64 {
+    pub(super) fn hash_resolved(&self, kind: Kind, identity: ContextIdentity) -> u64 {
         let strings = &self.interner.strings;
         self.secret.four([
             kind as u64,

@@ -18,12 +18,12 @@ use crate::usage::{LimitReason, Usage};
 use weir_counters::Counts;
 use weir_rules::RuleId;
 
-mod ahead;
 mod expiry;
 mod find;
 mod limits;
 mod make;
 mod origins;
+mod prefetch_rows;
 mod restore;
 mod rule_counts;
 mod samples;
@@ -39,7 +39,7 @@ pub const OVERFLOW_TAG: &str = "weir_overflow:true";
 
 /// The raw context through which a context was found, so that an alias can lead there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct RawMatch {
     pub(crate) raw: RawId,
     /// This look-up made the raw context.
     pub(crate) is_new: bool,
@@ -49,11 +49,11 @@ pub struct Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The context, and the raw context for [`Contexts::remember_alias`].
-    Context(ContextId, Way),
+    Context(ContextId, RawMatch),
     /// As `Context`, but a rule in a dry run would change it: pass its samples to [`Contexts::count_trial`].
-    DryRun(ContextId, Way),
+    DryRun(ContextId, RawMatch),
     /// A rule drops this metric. Pass its samples to [`Contexts::count_dropped`].
-    Filtered(Way, Option<RuleId>),
+    Filtered(RawMatch, Option<RuleId>),
     /// There is no memory for a new context. The samples go into the overflow series of the name.
     Overflow(ContextId),
     /// There is no room for a new context, and its kind cannot be summed into an overflow series.

@@ -12,8 +12,8 @@ impl Contexts {
     }
 
     /// The origin of unknown senders, which is needed when even those get tags. Held until it is released.
-    pub fn hold_nobody(&mut self, now: u32) -> OriginId {
-        self.origins.acquire_nobody(&self.secret, now)
+    pub fn hold_unknown(&mut self, now: u32) -> OriginId {
+        self.origins.acquire_unknown(&self.secret, now)
     }
 
     /// The origin of a container's processes. The caller holds it until [`Contexts::release_origin`].

@@ -2,9 +2,9 @@
 
 use weir_protocol::Kind;
 
-use super::limits::Room;
+use super::limits::Quota;
 use super::{Contexts, OVERFLOW_TAG};
-use crate::context_table::{Context, ContextId, Identity};
+use crate::context_table::{Context, ContextId, ContextIdentity};
 
 /// A context's parts, as another process resolved them.
 #[derive(Clone, Copy, Debug)]
@@ -21,23 +21,23 @@ pub struct KnownContext<'a> {
 
 impl Contexts {
     /// Reserves room for about this many contexts.
-    pub fn expect(&mut self, contexts: usize) {
-        self.interner.strings.expect(contexts);
-        self.interner.tag_lists.expect(contexts);
-        self.resolved.expect(contexts);
+    pub fn reserve(&mut self, contexts: usize) {
+        self.interner.strings.reserve(contexts);
+        self.interner.tag_lists.reserve(contexts);
+        self.resolved.reserve(contexts);
     }
 
     /// Makes a context that no message leads to yet. `None`: there is no room, or it exists.
     pub fn restore(&mut self, known: KnownContext<'_>) -> Option<ContextId> {
         let is_overflow = known.tags.contains(&OVERFLOW_TAG);
-        if !is_overflow && matches!(self.room_for_known(), Room::No(_)) {
+        if !is_overflow && matches!(self.quota_for_known(), Quota::Exceeded(_)) {
             return None;
         }
         let (name, tags) = self.interner.acquire(known.name, known.tags, &self.secret);
         let host = known
             .host
             .map(|host| self.interner.strings.acquire(host, &self.secret));
-        let identity = Identity { name, host, tags };
+        let identity = ContextIdentity { name, host, tags };
         let hash = self.hash_resolved(known.kind, identity);
         if self.resolved.find(hash, known.kind, identity).is_some() {
             self.release(identity);

@@ -2,7 +2,7 @@
 
 use weir_rules::{Applied, RuleId};
 
-use super::{Contexts, Way};
+use super::{Contexts, RawMatch};
 use crate::active_rules::RuleCounts;
 use crate::trials::TrialReport;
 
@@ -27,7 +27,7 @@ impl Contexts {
     }
 
     /// Counts samples of a context that a rule in a dry run would change.
-    pub fn count_trial(&mut self, way: Way, samples: u64) {
-        self.rules.trials.count(way.raw.slot, samples);
+    pub fn count_trial(&mut self, raw_match: RawMatch, samples: u64) {
+        self.rules.trials.count(raw_match.raw.slot, samples);
     }
 }

@@ -44,12 +44,12 @@ impl Contexts {
     /// [`Contexts::note_samples`] for a message that has an alias, without reading its tags. Returns false if it has none.
     pub fn note_known_samples(&mut self, hash: u64, key: &AliasKey<'_>, samples: u64, now: u32) -> bool {
         let found = self.aliases.find(hash, key);
-        let (way, context) = match found.and_then(|raw| self.resolve_raw(raw, now)) {
-            Some(Lookup::Context(id, way) | Lookup::DryRun(id, way)) => (way, Some(id)),
-            Some(Lookup::Filtered(way, _)) => (way, None),
+        let (raw_match, context) = match found.and_then(|raw| self.resolve_raw(raw, now)) {
+            Some(Lookup::Context(id, raw_match) | Lookup::DryRun(id, raw_match)) => (raw_match, Some(id)),
+            Some(Lookup::Filtered(raw_match, _)) => (raw_match, None),
             _ => return false,
         };
-        let raw = self.raw.get(way.raw.slot);
+        let raw = self.raw.get(raw_match.raw.slot);
         let (kind, origin) = (Kind::ALL[usize::from(raw.kind)], raw.origin);
         if let Some(id) = context {
             self.add_samples(self.resolved.get(kind, id).identity.name, samples);

@@ -1,7 +1,7 @@
 //! Resolves raw contexts again after their rules or origins changed.
 
 use super::Contexts;
-use crate::raw_table::{Leads, RawTable};
+use crate::raw_table::{RawTable, TargetState};
 
 /// A walk over all raw contexts, in slices, for those that must be resolved again.
 #[derive(Default)]
@@ -47,11 +47,11 @@ impl Contexts {
         }
         for _ in 0..max.min(self.sweep.left) {
             let slot = self.sweep.next(&self.raw);
-            let leads = self.raw.leads(slot);
-            if matches!(leads, Leads::Nowhere | Leads::Stale) || !self.is_due(slot) {
+            let target_state = self.raw.target_state(slot);
+            if matches!(target_state, TargetState::Free | TargetState::Stale) || !self.is_due(slot) {
                 continue;
             }
-            if leads == Leads::Filtered {
+            if target_state == TargetState::Filtered {
                 self.remove_raw(slot);
             } else {
                 self.unlink(slot);

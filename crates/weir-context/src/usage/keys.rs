@@ -16,7 +16,7 @@ pub(crate) const NO_KEY: u32 = 0;
 const UNTRACKED: u32 = 1;
 
 #[derive(Default)]
-struct Key {
+struct TagKeyEntry {
     text: Box<str>,
     hash: u64,
     values: u32,
@@ -26,7 +26,7 @@ struct Key {
 pub(crate) struct TagKeys {
     index: HashTable<u32>,
     /// The first two are [`NO_KEY`] and [`UNTRACKED`].
-    entries: Vec<Key>,
+    entries: Vec<TagKeyEntry>,
     free: Vec<u32>,
     text_bytes: usize,
 }
@@ -35,7 +35,7 @@ impl TagKeys {
     pub fn new() -> Self {
         TagKeys {
             index: HashTable::new(),
-            entries: vec![Key::default(), Key::default()],
+            entries: vec![TagKeyEntry::default(), TagKeyEntry::default()],
             free: Vec::new(),
             text_bytes: 0,
         }
@@ -61,7 +61,7 @@ impl TagKeys {
 
     fn insert(&mut self, text: &str, hash: u64) -> u32 {
         self.text_bytes += text.len();
-        let key = Key {
+        let key = TagKeyEntry {
             text: text.into(),
             hash,
             values: 0,
@@ -129,7 +129,7 @@ impl TagKeys {
 
     pub fn heap_bytes(&self) -> usize {
         self.text_bytes
-            + self.entries.capacity() * size_of::<Key>()
+            + self.entries.capacity() * size_of::<TagKeyEntry>()
             + self.free.capacity() * 4
             + self.index.allocation_size()
     }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_count_once_and_go_again_and_keys_are_bounded() {
+    fn values_are_counted_once_and_released_and_keys_are_bounded() {
         let (mut keys, secret) = (TagKeys::new(), HashSecret::from_random(1, 2));
         let ids: Vec<u32> = ["env:prod", "env:dev", "bare", "a:b:c"]
             .iter()

@@ -28,7 +28,7 @@ pub(crate) struct Names {
 }
 
 /// Result of a walk: slots with their contexts and samples.
-pub(crate) type Walked = Vec<(NameUse, u64)>;
+pub(crate) type WalkResult = Vec<(NameUse, u64)>;
 
 impl Names {
     pub fn new() -> Self {
@@ -114,7 +114,7 @@ impl Names {
 
     /// Visits up to `max` names in search of those with the most contexts and the most samples, and resets their sample counts. Returns the
     /// result once all names were visited.
-    pub fn walk(&mut self, max: usize) -> Option<Walked> {
+    pub fn walk(&mut self, max: usize) -> Option<WalkResult> {
         let end = self.entries.len().min(self.at + max);
         for at in self.at..end {
             let entry = &mut self.entries[at];

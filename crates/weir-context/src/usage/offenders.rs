@@ -117,7 +117,7 @@ mod tests {
         miri,
         ignore = "too many messages for Miri; the tests beside it run the same code"
     )]
-    fn the_tag_that_differs_is_named_and_names_are_bounded() {
+    fn the_varying_tag_is_named_and_names_are_bounded() {
         let (mut offenders, secret) = (Offenders::default(), HashSecret::from_random(3, 4));
         for number in 0..5000 {
             let tags = ["env:prod".to_owned(), format!("user:{number}")];

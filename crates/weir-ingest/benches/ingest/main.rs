@@ -72,7 +72,7 @@ fn distinguish_senders(ingest: &mut Ingest) {
         ingest.answer(OriginAnswer::Process { pid, found });
     }
     for question in ingest.contexts_mut().take_origin_questions() {
-        if let OriginQuestion::Tags { ticket, .. } = question {
+        if let OriginQuestion::Subscribe { ticket, .. } = question {
             let tags = ["image_name:shop", "kube_namespace:shop", "service:cart"];
             ingest.answer(OriginAnswer::Tags {
                 ticket,

@@ -205,7 +205,7 @@ impl Ingest {
     fn prefetch_group(&mut self, group: &[Pending]) {
         let mut contexts = [None; GROUP_LINES];
         let hashes = group.iter().map(|pending| pending.hash);
-        self.contexts.look_ahead(hashes, &mut contexts);
+        self.contexts.prefetch_contexts(hashes, &mut contexts);
         let found = group.iter().zip(contexts).filter_map(|(pending, id)| {
             let fast = pending.fast.as_ref()?;
             Some((fast.kind, id?))
@@ -303,7 +303,7 @@ impl Ingest {
     ) {
         if let Some(fast) = &pending.fast
             && let Some(tags) = only_tags(key.tail)
-            && let Some(Lookup::Context(id, way)) =
+            && let Some(Lookup::Context(id, raw_match)) =
                 self.contexts
                     .find(fast.kind, key.name, tags, self.sender, self.aggregator.now())
             && self.add_fast(fast, line, id, numbers, packet.received)
@@ -315,19 +315,19 @@ impl Ingest {
             counts[IngestCounter::Samples] += samples;
             counts[IngestCounter::SamplesAggregated] += samples;
             counts[IngestCounter::RateErrors] += u64::from(fast.rate_error);
-            self.contexts.remember_alias(pending.hash, key, way);
+            self.contexts.remember_alias(pending.hash, key, raw_match);
             return;
         }
-        let way = self.line(packet, line, pending.terminated);
+        let raw_match = self.line(packet, line, pending.terminated);
         // A tail with a rate or a timestamp says something else in each message.
         let varies = key
             .tail
             .split(|&byte| byte == b'|')
             .any(|section| matches!(section.first(), Some(b'@' | b'T')));
-        if let Some(way) = way
+        if let Some(raw_match) = raw_match
             && !varies
         {
-            self.contexts.remember_alias(pending.hash, key, way);
+            self.contexts.remember_alias(pending.hash, key, raw_match);
         }
     }
 }

@@ -15,7 +15,7 @@ impl Ingest {
         self.contexts.enable_origins();
         self.gate.may_wait = true;
         if tags_unknown {
-            self.gate.unknown_sender = self.contexts.hold_nobody(self.aggregator.now());
+            self.gate.unknown_sender = self.contexts.hold_unknown(self.aggregator.now());
         }
     }
 

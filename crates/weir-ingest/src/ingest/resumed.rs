@@ -81,7 +81,7 @@ impl Ingest {
         for group in self.contexts.live(partition).chunks(ROWS_AHEAD) {
             self.aggregator.look_ahead_saved(group);
             if since == i64::MIN {
-                self.contexts.look_ahead_rows(group);
+                self.contexts.prefetch_rows(group);
             }
             for &live in group {
                 if self.aggregator.seen(live) >= since {
@@ -115,7 +115,7 @@ impl Ingest {
             };
             count(self.restore(identity.kind, &named, facts, state, carried));
         }
-        self.contexts.expect(saved.encoded.bytes / SERIES_BYTES);
+        self.contexts.reserve(saved.encoded.bytes / SERIES_BYTES);
         let mut pieces = saved.encoded.each.into_iter().flatten();
         loop {
             // Their checksum was verified on arrival: a piece that cannot be read is a bug, or a disk that fails.
@@ -197,7 +197,7 @@ fn encode(
     let mut writer = StreamWriter::new(carried.agent);
     for partition in partitions {
         for group in contexts.live(partition).chunks(ROWS_AHEAD) {
-            contexts.look_ahead_rows(group);
+            contexts.prefetch_rows(group);
             aggregator.look_ahead_saved(group);
             for &live in group {
                 entry(contexts, aggregator, live, carried, |_| true)

@@ -1,6 +1,6 @@
 //! The simple way: a line is parsed, its context looked up by its parts, its values added.
 
-use weir_context::{ContextId, LimitReason, Lookup, Way};
+use weir_context::{ContextId, LimitReason, Lookup, RawMatch};
 use weir_protocol::{ErrorClass, Kind, Message, Metric, Values, parse_line};
 
 use super::{BadInput, Ingest, Received};
@@ -10,7 +10,7 @@ use crate::counts::SampleDrop;
 impl Ingest {
     /// The simple way for one line. Returns the way to its context, where that may be remembered.
     #[inline(never)]
-    pub(super) fn line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> Option<Way> {
+    pub(super) fn line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> Option<RawMatch> {
         let options = self.settings.listeners[packet.listener].parse;
         self.counts[packet.listener][IngestCounter::Messages] += 1;
         if !terminated && packet.truncated {
@@ -66,7 +66,7 @@ impl Ingest {
         });
     }
 
-    fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) -> Option<Way> {
+    fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) -> Option<RawMatch> {
         let counts = &mut self.counts[packet.listener];
         counts[IngestCounter::Metrics] += 1;
         counts[IngestCounter::RateErrors] += u64::from(metric.rate_error.is_some());
@@ -81,11 +81,11 @@ impl Ingest {
         }
         self.contexts.set_state_bytes(self.aggregator.expected_bytes());
         match self.contexts.resolve(metric, self.sender, self.aggregator.now()) {
-            Lookup::Context(id, way) => {
+            Lookup::Context(id, raw_match) => {
                 let samples = self.aggregate(metric, id, packet);
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;
-                return Some(way);
+                return Some(raw_match);
             }
             Lookup::Unremembered(id) => {
                 let samples = self.aggregate(metric, id, packet);
@@ -97,17 +97,17 @@ impl Ingest {
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesOverflowed] += samples;
             }
-            Lookup::DryRun(id, way) => {
+            Lookup::DryRun(id, raw_match) => {
                 let samples = self.aggregate(metric, id, packet);
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;
-                self.contexts.count_trial(way, samples);
-                return Some(way);
+                self.contexts.count_trial(raw_match, samples);
+                return Some(raw_match);
             }
-            Lookup::Filtered(way, rule) => {
+            Lookup::Filtered(raw_match, rule) => {
                 let samples = self.drop_samples(metric, packet.listener, SampleDrop::Filtered);
                 self.contexts.count_dropped(rule, samples);
-                return Some(way);
+                return Some(raw_match);
             }
             Lookup::Refused(reason) => {
                 let reason = match reason {

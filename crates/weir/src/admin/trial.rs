@@ -164,11 +164,11 @@ impl<'t> Trying<'t> {
     /// `tags` are sorted.
     fn apply(&mut self, kind: MetricKind, name: &'t str, tags: &[&'t str]) -> Outcome<'t> {
         let mut subject = self.rules.subject(kind, name, tags.iter().copied());
-        let verdict = self.rules.apply(&mut subject, &mut self.resolved);
+        let outcome = self.rules.apply(&mut subject, &mut self.resolved);
         // A rule marked as a dry run is applied too.
-        let becomes = match verdict.trials.into_iter().next() {
+        let becomes = match outcome.trials.into_iter().next() {
             Some(trial) => trial.becomes,
-            None => verdict.passes.then_some(subject),
+            None => outcome.passes.then_some(subject),
         };
         match becomes {
             None => Outcome::Dropped,

@@ -6,18 +6,18 @@ use crate::level::Level;
 /// where the length asks for it. Up to 64 bytes there is no loop, because its number of rounds differs from key to key and cannot be
 /// predicted. `BLOCKS` is the usual length of the texts, in blocks of 64 bytes.
 #[inline(always)]
-pub(crate) fn same<const BLOCKS: usize>(a: &[u8], b: &[u8], level: Level) -> bool {
+pub(crate) fn bytes_equal<const BLOCKS: usize>(a: &[u8], b: &[u8], level: Level) -> bool {
     #[cfg(target_arch = "x86_64")]
     if level.is_wide() {
         // SAFETY: the level says that the processor has the instructions.
         #[allow(unsafe_code)]
-        return unsafe { crate::wide::same::<BLOCKS>(a, b) };
+        return unsafe { crate::wide::bytes_equal::<BLOCKS>(a, b) };
     }
-    same_plain(a, b)
+    bytes_equal_plain(a, b)
 }
 
 #[inline(always)]
-fn same_plain(a: &[u8], b: &[u8]) -> bool {
+fn bytes_equal_plain(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }
@@ -54,14 +54,14 @@ mod tests {
             let lengths = (0..270).filter(|length| !cfg!(miri) || matches!(length % 64, 0 | 1 | 31 | 63));
             for length in lengths {
                 let a = vec![7u8; length];
-                assert!(same::<1>(&a, &a.clone(), level));
-                assert!(same::<3>(&a, &a.clone(), level));
-                assert!(!same::<1>(&a, &vec![7u8; length + 1], level));
+                assert!(bytes_equal::<1>(&a, &a.clone(), level));
+                assert!(bytes_equal::<3>(&a, &a.clone(), level));
+                assert!(!bytes_equal::<1>(&a, &vec![7u8; length + 1], level));
                 for at in 0..length {
                     let mut b = a.clone();
                     b[at] ^= 0x80;
-                    assert!(!same::<1>(&a, &b, level), "{length} {at}");
-                    assert!(!same::<3>(&a, &b, level), "{length} {at}");
+                    assert!(!bytes_equal::<1>(&a, &b, level), "{length} {at}");
+                    assert!(!bytes_equal::<3>(&a, &b, level), "{length} {at}");
                 }
             }
         }

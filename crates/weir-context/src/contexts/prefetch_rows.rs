@@ -11,7 +11,7 @@ impl Contexts {
     /// Prefetches everything that writing the rows of these contexts reads: first the contexts, then names and tag lists, then the entries
     /// of the tags, then their texts. Contexts come in groups because each step reads what the previous step prefetched, for all of them.
     /// Written one by one, each row would wait for about fifteen places in memory in sequence.
-    pub fn look_ahead_rows(&self, live: &[LiveContext]) {
+    pub fn prefetch_rows(&self, live: &[LiveContext]) {
         let (strings, lists) = (&self.interner.strings, &self.interner.tag_lists);
         for live in live {
             self.resolved.prefetch(live.kind(), live.id());
