@@ -5,12 +5,12 @@ use weir_counters::{Counts, Moves, Series, counters};
 use weir_protocol::Kind;
 
 use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, RowWriter};
-use crate::state::{Added, Closing, Moment, State};
+use crate::state::{AddResult, ClosedBucket, SampleTime, State};
 use crate::timeline::{Seconds, Timeline};
 
 mod saved;
 
-pub use saved::Carried;
+pub use saved::ProcessStamp;
 
 /// The operator's settings.
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ pub struct Aggregator {
     /// Samples counted before the open bucket began.
     counted_before: u64,
     /// Samples in the open bucket from another process.
-    carried: u64,
+    resumed_samples: u64,
 }
 
 impl Aggregator {
@@ -119,7 +119,7 @@ impl Aggregator {
             hand_over: HandOver::default(),
             counts: Counts::default(),
             counted_before: 0,
-            carried: 0,
+            resumed_samples: 0,
             settings,
         }
     }
@@ -183,20 +183,20 @@ impl Aggregator {
 
     fn close(&mut self, next_start: Seconds) {
         self.timeline.close(next_start, self.settings.counter_expiry > 0);
-        self.state.turn();
-        (self.counted_before, self.carried) = (self.samples(), 0);
+        self.state.swap_halves();
+        (self.counted_before, self.resumed_samples) = (self.samples(), 0);
         self.counts[AggregateCounter::Buckets] += 1;
     }
 
     /// Prefetches the memory that samples of up to `MAX` contexts will touch.
     #[inline(always)]
-    pub fn look_ahead<const MAX: usize>(&mut self, contexts: impl Iterator<Item = (Kind, ContextId)>) {
-        self.state.look_ahead::<MAX>(contexts);
+    pub fn prefetch_states<const MAX: usize>(&mut self, contexts: impl Iterator<Item = (Kind, ContextId)>) {
+        self.state.prefetch_states::<MAX>(contexts);
     }
 
     #[inline(always)]
-    fn moment(&self) -> Moment {
-        Moment {
+    fn sample_time(&self) -> SampleTime {
+        SampleTime {
             now: self.timeline.now(),
             open_start: self.timeline.open_start(),
         }
@@ -205,7 +205,7 @@ impl Aggregator {
     /// Adds to a counter. `value` includes its sample rate.
     #[inline]
     pub fn counter(&mut self, id: ContextId, value: f64) {
-        self.state.counter(id, value, self.moment());
+        self.state.counter(id, value, self.sample_time());
         self.counts[of_kind(Kind::Counter)] += 1;
     }
 
@@ -224,7 +224,7 @@ impl Aggregator {
     /// Adds a member to a set.
     pub fn set(&mut self, id: ContextId, member: &[u8]) {
         let added = self.state.set(id, member, self.timeline.now());
-        self.counts[AggregateCounter::SetsEstimated] += u64::from(added == Added::Estimated);
+        self.counts[AggregateCounter::SetsEstimated] += u64::from(added == AddResult::Estimated);
         self.counts[of_kind(Kind::Set)] += 1;
     }
 
@@ -232,7 +232,7 @@ impl Aggregator {
     #[inline]
     pub fn histogram(&mut self, kind: Kind, id: ContextId, value: f64, weight: f64) {
         let added = self.state.histogram(kind, id, value, weight, self.timeline.now());
-        self.counts[AggregateCounter::HistogramsFolded] += u64::from(added == Added::Estimated);
+        self.counts[AggregateCounter::HistogramsFolded] += u64::from(added == AddResult::Estimated);
         self.counts[of_kind(kind)] += 1;
     }
 
@@ -316,7 +316,7 @@ impl Aggregator {
     /// never got a sample.
     #[must_use = "true: the context is to be removed and forgotten"]
     pub fn write(&mut self, contexts: &Contexts, live: LiveContext) -> bool {
-        let closing = Closing {
+        let closed_bucket = ClosedBucket {
             closed: self.timeline.closed().expect("a bucket is closed"),
             open_start: self.timeline.open_start(),
             counter_expiry: self.settings.counter_expiry,
@@ -325,7 +325,9 @@ impl Aggregator {
         let HandOver { batch, writer, .. } = &mut self.hand_over;
         let batch = batch.as_mut().expect("a partition has begun");
         let context = contexts.get(kind, id);
-        let last_seen = self.state.write(context, kind, id, &closing, (writer, batch));
+        let last_seen = self
+            .state
+            .write(context, kind, id, &closed_bucket, (writer, batch));
         last_seen.is_none_or(|last_seen| self.is_expired(kind, context.is_copy(), last_seen))
     }
 

@@ -12,9 +12,9 @@ pub struct AgentClock {
 
 /// The agent's time after a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum ClockReading {
     /// Not before the previous reading.
-    On(i64),
+    Forward(i64),
     /// The wall clock was set back by more than the bound, and so is the agent's time.
     SetBack(i64),
 }
@@ -31,7 +31,7 @@ impl AgentClock {
     }
 
     /// Takes both readings and returns the agent's time in milliseconds since the Unix epoch.
-    pub fn advance(&mut self, wall_ms: i64, monotonic_ns: u64) -> Reading {
+    pub fn advance(&mut self, wall_ms: i64, monotonic_ns: u64) -> ClockReading {
         let elapsed_ms = (monotonic_ns.saturating_sub(self.monotonic_ns) / 1_000_000) as i64;
         let set_back = self.now_ms.saturating_add(elapsed_ms).saturating_sub(wall_ms) > self.ahead_max_ms;
         if wall_ms >= self.now_ms || set_back {
@@ -43,9 +43,9 @@ impl AgentClock {
             self.monotonic_ns += elapsed_ms as u64 * 1_000_000;
         }
         if set_back {
-            Reading::SetBack(self.now_ms)
+            ClockReading::SetBack(self.now_ms)
         } else {
-            Reading::On(self.now_ms)
+            ClockReading::Forward(self.now_ms)
         }
     }
 
@@ -57,27 +57,27 @@ impl AgentClock {
 
 #[cfg(test)]
 mod tests {
-    use super::Reading::{On, SetBack};
+    use super::ClockReading::{Forward, SetBack};
     use super::*;
 
     #[test]
     fn follows_the_wall_clock_forwards() {
         let mut clock = AgentClock::new(1_000, 0, 30_000);
-        assert_eq!(clock.advance(2_000, 1_000_000_000), On(2_000));
-        assert_eq!(clock.advance(3_600_000, 1_001_000_000), On(3_600_000));
+        assert_eq!(clock.advance(2_000, 1_000_000_000), Forward(2_000));
+        assert_eq!(clock.advance(3_600_000, 1_001_000_000), Forward(3_600_000));
     }
 
     #[test]
-    fn goes_on_monotonically_when_the_wall_clock_is_set_back() {
+    fn continues_monotonically_when_the_wall_clock_is_set_back() {
         let mut clock = AgentClock::new(100_000, 0, 70_000);
-        assert_eq!(clock.advance(40_000, 5_000_000_000), On(105_000));
-        assert_eq!(clock.advance(41_000, 6_000_000_000), On(106_000));
+        assert_eq!(clock.advance(40_000, 5_000_000_000), Forward(105_000));
+        assert_eq!(clock.advance(41_000, 6_000_000_000), Forward(106_000));
         assert_eq!(clock.ahead_ms(41_000), 65_000);
         // Fractions of a millisecond are kept.
-        assert_eq!(clock.advance(41_000, 6_000_600_000), On(106_000));
-        assert_eq!(clock.advance(41_001, 6_001_200_000), On(106_001));
+        assert_eq!(clock.advance(41_000, 6_000_600_000), Forward(106_000));
+        assert_eq!(clock.advance(41_001, 6_001_200_000), Forward(106_001));
         // The wall clock has caught up.
-        assert_eq!(clock.advance(200_000, 7_000_000_000), On(200_000));
+        assert_eq!(clock.advance(200_000, 7_000_000_000), Forward(200_000));
     }
 
     /// One wrong step forward once moved all later timestamps ahead until a restart.
@@ -85,12 +85,15 @@ mod tests {
     fn jumps_back_once_when_the_wall_clock_is_set_back_by_more_than_the_bound() {
         const YEARS: i64 = 315_360_000_000;
         let mut clock = AgentClock::new(100_000, 0, 30_000);
-        assert_eq!(clock.advance(100_000 + YEARS, 1_000_000_000), On(100_000 + YEARS));
+        assert_eq!(
+            clock.advance(100_000 + YEARS, 1_000_000_000),
+            Forward(100_000 + YEARS)
+        );
         assert_eq!(clock.advance(104_000, 4_000_000_000), SetBack(104_000));
         assert_eq!(clock.ahead_ms(104_000), 0);
-        assert_eq!(clock.advance(105_000, 5_000_000_000), On(105_000));
+        assert_eq!(clock.advance(105_000, 5_000_000_000), Forward(105_000));
         // At the bound time continues; one millisecond beyond it is set back.
-        assert_eq!(clock.advance(76_000, 6_000_000_000), On(106_000));
+        assert_eq!(clock.advance(76_000, 6_000_000_000), Forward(106_000));
         assert_eq!(clock.ahead_ms(76_000), 30_000);
         assert_eq!(clock.advance(76_999, 7_000_000_000), SetBack(76_999));
     }

@@ -10,7 +10,7 @@ use weir_protocol::Kind;
 use weir_sketch::Sketch;
 use weir_state::{Distribution, ExactSum, Gauge as SavedGauge, State as Record};
 
-use crate::aggregator::Carried;
+use crate::aggregator::ProcessStamp;
 use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
 
@@ -102,21 +102,21 @@ pub struct Batch {
     distributions: Vec<Box<Sketch>>,
     /// Bytes of these and of events and checks, as of their arrival in the batch.
     body_bytes: usize,
-    way: OnItsWay,
+    in_transit: TransitBytes,
 }
 
 /// Counts the bytes of a batch in transit, for as long as this value exists.
 #[derive(Debug, Default)]
-struct OnItsWay(Option<(Arc<AtomicUsize>, usize)>);
+struct TransitBytes(Option<(Arc<AtomicUsize>, usize)>);
 
-impl Clone for OnItsWay {
+impl Clone for TransitBytes {
     /// A copy counts nothing.
     fn clone(&self) -> Self {
-        OnItsWay(None)
+        TransitBytes(None)
     }
 }
 
-impl Drop for OnItsWay {
+impl Drop for TransitBytes {
     fn drop(&mut self) {
         if let Some((bytes, of_batch)) = self.0.take() {
             bytes.fetch_sub(of_batch, Ordering::Relaxed);
@@ -250,15 +250,15 @@ impl<'a> Series<'a> {
     }
 
     /// The value in the form of records.
-    pub fn saved(&self, carried: Carried) -> Record {
+    pub fn saved(&self, stamp: ProcessStamp) -> Record {
         match self.row.value {
             RowValue::Counter(sum) => Record::Counter(ExactSum::from(sum)),
             RowValue::Gauge { value, received } => {
                 let received = match self.row.timestamp {
-                    0 => carried.monotonic_zero.saturating_add_unsigned(received),
+                    0 => stamp.monotonic_zero.saturating_add_unsigned(received),
                     timestamp => timestamp.saturating_mul(1_000_000_000),
                 };
-                Record::Gauge(SavedGauge::new(value, received, carried.agent))
+                Record::Gauge(SavedGauge::new(value, received, stamp.agent))
             }
             RowValue::Set(at) => Record::Set(self.batch.sets[at as usize].saved()),
             RowValue::Histogram(at) => Record::Samples(self.batch.histograms[at as usize].saved()),
@@ -298,20 +298,20 @@ impl Batch {
             histograms: Vec::new(),
             distributions: Vec::new(),
             body_bytes: 0,
-            way: OnItsWay::default(),
+            in_transit: TransitBytes::default(),
         }
     }
 
-    /// Adds the batch to the bytes in transit, until it is dropped or [`Batch::arrive`] is called.
-    pub fn depart(&mut self, bytes: &Arc<AtomicUsize>) {
+    /// Adds the batch to the bytes in transit, until it is dropped or [`Batch::end_transit`] is called.
+    pub fn begin_transit(&mut self, bytes: &Arc<AtomicUsize>) {
         let of_batch = self.bytes();
         bytes.fetch_add(of_batch, Ordering::Relaxed);
-        self.way = OnItsWay(Some((bytes.clone(), of_batch)));
+        self.in_transit = TransitBytes(Some((bytes.clone(), of_batch)));
     }
 
-    /// See [`Batch::depart`].
-    pub fn arrive(&mut self) {
-        self.way = OnItsWay::default();
+    /// See [`Batch::begin_transit`].
+    pub fn end_transit(&mut self) {
+        self.in_transit = TransitBytes::default();
     }
 
     /// Bytes held, estimated: bodies count as on arrival.

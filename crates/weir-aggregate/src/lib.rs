@@ -2,6 +2,7 @@
 //!
 //! This crate never reads a clock. Time is an argument.
 
+mod addresses;
 mod aggregator;
 mod bodies;
 mod clock;
@@ -10,12 +11,11 @@ mod flush;
 mod histogram;
 mod member_set;
 mod merge;
-mod places;
 mod state;
 mod timeline;
 
-pub use aggregator::{AggregateCounter, Aggregator, AggregatorSettings, Carried};
-pub use clock::{AgentClock, Reading};
+pub use aggregator::{AggregateCounter, Aggregator, AggregatorSettings, ProcessStamp};
+pub use clock::{AgentClock, ClockReading};
 pub use expand::{AGGREGATES_MAX, Aggregate, Expansion, PointType};
 pub use flush::{
     BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, Bucket, CheckRecord, EventRecord, Series, TimestampedSample,

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn squeezed_ones_merge_with_others() {
+    fn squeezed_sets_merge_with_others() {
         let of = |members: std::ops::Range<u32>| {
             let mut set = MemberSet::default();
             members.for_each(|member| {

@@ -16,7 +16,7 @@ use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource};
 pub struct Merger {
     pending: Vec<VecDeque<Batch>>,
     /// Workers that have ended.
-    gone: Vec<bool>,
+    ended: Vec<bool>,
     /// Number of steps back in time between the buckets of each queue.
     set_backs: Vec<usize>,
     /// Start of the last merged bucket.
@@ -35,7 +35,7 @@ impl Merger {
     pub fn new(workers: usize) -> Self {
         Merger {
             pending: (0..workers).map(|_| VecDeque::new()).collect(),
-            gone: vec![false; workers],
+            ended: vec![false; workers],
             set_backs: vec![0; workers],
             last: i64::MIN,
             partition: 0,
@@ -72,14 +72,14 @@ impl Merger {
             return;
         }
         let before = self.pending[worker].back();
-        self.set_backs[worker] += usize::from(goes_back(before, Some(&batch)));
+        self.set_backs[worker] += usize::from(is_before(before, Some(&batch)));
         self.pending[worker].push_back(batch);
         while self.merge_next_partition(&mut deliver) {}
     }
 
     /// A worker has ended, perhaps within a bucket. Do not wait for it.
-    pub fn leave(&mut self, worker: u16, mut deliver: impl FnMut(Batch)) {
-        self.gone[usize::from(worker)] = true;
+    pub fn remove_worker(&mut self, worker: u16, mut deliver: impl FnMut(Batch)) {
+        self.ended[usize::from(worker)] = true;
         while self.merge_next_partition(&mut deliver) {}
     }
 
@@ -94,8 +94,8 @@ impl Merger {
         let Some(next) = self.next_bucket() else {
             return false;
         };
-        let complete = self.pending.iter().zip(&self.gone).all(|(queue, gone)| {
-            queue.front().map_or(*gone, |batch| {
+        let complete = self.pending.iter().zip(&self.ended).all(|(queue, ended)| {
+            queue.front().map_or(*ended, |batch| {
                 batch.bucket.start != next || batch.partitions.contains(&self.partition)
             })
         });
@@ -140,7 +140,7 @@ impl Merger {
             merged.merge_rows(front, rows, first, &mut index);
             if front.partitions.end <= self.partition + 1 {
                 let merged = queue.pop_front();
-                *set_backs -= usize::from(goes_back(merged.as_ref(), queue.front()));
+                *set_backs -= usize::from(is_before(merged.as_ref(), queue.front()));
             }
         }
         self.partition += 1;
@@ -164,6 +164,6 @@ impl Merger {
     }
 }
 
-fn goes_back(before: Option<&Batch>, after: Option<&Batch>) -> bool {
+fn is_before(before: Option<&Batch>, after: Option<&Batch>) -> bool {
     matches!((before, after), (Some(before), Some(after)) if after.bucket.start < before.bucket.start)
 }

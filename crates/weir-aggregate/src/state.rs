@@ -5,11 +5,11 @@ use weir_context::{Chunked, ContextId, ContextRef, LiveContext, prefetch, prefet
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 
+use crate::addresses::StateAddresses;
 use crate::bodies::{BodyBytes, Boxed, Halves};
 use crate::flush::{Batch, RowWriter};
 use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
-use crate::places::Places;
 use crate::timeline::{Closed, Seconds};
 
 mod saved;
@@ -33,33 +33,33 @@ struct Gauge {
 
 /// The closed bucket during its hand-over.
 #[derive(Clone, Copy)]
-pub(crate) struct Closing {
+pub(crate) struct ClosedBucket {
     pub closed: Closed,
     pub open_start: Seconds,
     pub counter_expiry: Seconds,
 }
 
-impl Closing {
+impl ClosedBucket {
     /// Whether the closed half has samples of this bucket, not of an earlier one.
-    fn has(&self, seen: Seconds) -> bool {
+    fn contains(&self, seen: Seconds) -> bool {
         !self.closed.zeros_only && seen >= self.closed.start && seen > 0
     }
 }
 
 /// Side effects of adding a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Added {
-    Exactly,
+pub(crate) enum AddResult {
+    Exact,
     /// This sample ended the exactness of its histogram or set.
     Estimated,
 }
 
-impl From<bool> for Added {
+impl From<bool> for AddResult {
     fn from(estimated: bool) -> Self {
         if estimated {
-            Added::Estimated
+            AddResult::Estimated
         } else {
-            Added::Exactly
+            AddResult::Exact
         }
     }
 }
@@ -77,12 +77,12 @@ pub(crate) struct State {
     /// Fraction of weight that a distribution carries from one sample to the next.
     rests: Chunked<f64>,
     bytes: BodyBytes,
-    places: Places,
+    addresses: StateAddresses,
 }
 
 /// The time of an addition: the second of receipt, and the start of the open bucket.
 #[derive(Clone, Copy)]
-pub(crate) struct Moment {
+pub(crate) struct SampleTime {
     pub now: Seconds,
     pub open_start: Seconds,
 }
@@ -99,12 +99,12 @@ impl State {
             distributions: Halves::new(),
             rests: Chunked::new(),
             bytes: BodyBytes::new(usize::MAX),
-            places: Places::default(),
+            addresses: StateAddresses::default(),
         }
     }
 
     /// Swaps the halves.
-    pub fn turn(&mut self) {
+    pub fn swap_halves(&mut self) {
         self.bytes.close_bucket();
         self.open ^= 1;
     }
@@ -112,13 +112,13 @@ impl State {
     /// Prefetches the memory that samples of these contexts will touch, in three steps, each of which reads what the previous one
     /// prefetched: the state, its body if the kind has one, and the position of the next sample in the body.
     #[inline(always)]
-    pub fn look_ahead<const MAX: usize>(&mut self, contexts: impl Iterator<Item = (Kind, ContextId)>) {
-        self.find_places();
+    pub fn prefetch_states<const MAX: usize>(&mut self, contexts: impl Iterator<Item = (Kind, ContextId)>) {
+        self.find_addresses();
         // Counters and gauges need only the first step. The others are few.
         let mut deep = [(Kind::Counter, ContextId(0)); MAX];
         let mut deep_count = 0;
         for (kind, id) in contexts {
-            prefetch(self.places.address(kind, id.0 as usize));
+            prefetch(self.addresses.address(kind, id.0 as usize));
             deep[deep_count] = (kind, id);
             deep_count += usize::from(!matches!(kind, Kind::Counter | Kind::Gauge));
         }
@@ -132,19 +132,19 @@ impl State {
 
     /// Prefetches the memory for writing the rows of these contexts.
     pub fn prefetch_rows(&self, live: &[LiveContext]) {
-        self.look_ahead_half(live, self.open ^ 1);
+        self.prefetch_half(live, self.open ^ 1);
     }
 
     /// Prefetches the memory that [`State::save`] reads.
-    pub fn look_ahead_saved(&self, live: &[LiveContext]) {
-        self.look_ahead_half(live, self.open);
+    pub fn prefetch_saved(&self, live: &[LiveContext]) {
+        self.prefetch_half(live, self.open);
         for live in live {
             self.prefetch_rare_body(live.kind(), live.id());
         }
     }
 
     /// Prefetches the state in both halves, then the bodies of one half, then the memory that those point to.
-    fn look_ahead_half(&self, live: &[LiveContext], half: usize) {
+    fn prefetch_half(&self, live: &[LiveContext], half: usize) {
         for live in live {
             let (kind, at) = (live.kind(), live.id().0 as usize);
             match kind {
@@ -165,15 +165,15 @@ impl State {
     }
 
     #[inline]
-    fn find_places(&mut self) {
-        let (open, places) = (self.open, &mut self.places);
-        places.turn_to(open);
-        places.learn(Kind::Counter, &self.counters.halves[open]);
-        places.learn(Kind::Gauge, &self.gauges.halves[open]);
-        places.learn(Kind::Set, &self.sets.halves[open]);
-        places.learn(Kind::Histogram, &self.histograms.halves[open]);
-        places.learn(Kind::Timing, &self.timings.halves[open]);
-        places.learn(Kind::Distribution, &self.distributions.halves[open]);
+    fn find_addresses(&mut self) {
+        let (open, addresses) = (self.open, &mut self.addresses);
+        addresses.select_half(open);
+        addresses.update(Kind::Counter, &self.counters.halves[open]);
+        addresses.update(Kind::Gauge, &self.gauges.halves[open]);
+        addresses.update(Kind::Set, &self.sets.halves[open]);
+        addresses.update(Kind::Histogram, &self.histograms.halves[open]);
+        addresses.update(Kind::Timing, &self.timings.halves[open]);
+        addresses.update(Kind::Distribution, &self.distributions.halves[open]);
     }
 
     #[inline(always)]
@@ -218,21 +218,21 @@ impl State {
     }
 
     #[inline(always)]
-    pub fn counter(&mut self, id: ContextId, value: f64, moment: Moment) {
+    pub fn counter(&mut self, id: ContextId, value: f64, sample_time: SampleTime) {
         let at = id.0 as usize;
         if at >= self.counters.halves[0].len() {
             self.counters.grow_to(at + 1);
         }
         let counter = &mut self.counters.halves[self.open][at];
-        if counter.seen < moment.open_start {
+        if counter.seen < sample_time.open_start {
             *counter = Counter {
                 sum: 0.0,
-                seen: moment.now,
+                seen: sample_time.now,
                 seen_before: counter.seen,
             };
         }
         counter.sum += value;
-        counter.seen = moment.now;
+        counter.seen = sample_time.now;
     }
 
     #[inline(always)]
@@ -260,7 +260,7 @@ impl State {
     }
 
     #[inline(always)]
-    pub fn set(&mut self, id: ContextId, member: &[u8], now: Seconds) -> Added {
+    pub fn set(&mut self, id: ContextId, member: &[u8], now: Seconds) -> AddResult {
         let bound = self.bytes.set_bound();
         self.sets
             .add((self.open, id, now), &mut self.bytes, |set| {
@@ -270,7 +270,14 @@ impl State {
     }
 
     #[inline(always)]
-    pub fn histogram(&mut self, kind: Kind, id: ContextId, value: f64, weight: f64, now: Seconds) -> Added {
+    pub fn histogram(
+        &mut self,
+        kind: Kind,
+        id: ContextId,
+        value: f64,
+        weight: f64,
+        now: Seconds,
+    ) -> AddResult {
         let states = if kind == Kind::Timing {
             &mut self.timings
         } else {
@@ -322,7 +329,7 @@ impl State {
         context: ContextRef<'_>,
         kind: Kind,
         id: ContextId,
-        bucket: &Closing,
+        bucket: &ClosedBucket,
         (writer, batch): (&mut RowWriter, &mut Batch),
     ) -> Option<Seconds> {
         let (at, half, has_state) = (id.0 as usize, self.open ^ 1, !bucket.closed.zeros_only);
@@ -334,7 +341,7 @@ impl State {
                     return None;
                 }
                 let (state, newer) = (states[half][at], states[self.open][at]);
-                if bucket.has(state.seen) {
+                if bucket.contains(state.seen) {
                     writer.gauge(batch, context, state.value, state.received);
                 }
                 Some(state.seen.max(newer.seen))
@@ -374,7 +381,7 @@ impl State {
         &mut self,
         context: ContextRef<'_>,
         at: usize,
-        bucket: &Closing,
+        bucket: &ClosedBucket,
         (writer, batch): (&mut RowWriter, &mut Batch),
     ) -> Option<Seconds> {
         let states = &self.counters.halves;
@@ -390,7 +397,7 @@ impl State {
         };
         let seen_by_then = seen_by_then.max(state.seen);
         let start = bucket.closed.start;
-        if bucket.has(state.seen) {
+        if bucket.contains(state.seen) {
             writer.counter(batch, context, state.sum);
         } else if seen_by_then > 0
             && seen_by_then < start

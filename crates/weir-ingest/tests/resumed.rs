@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 
 use proptest::prelude::*;
-use weir_aggregate::{AggregatorSettings, Batch, Bucket, Carried, Value};
+use weir_aggregate::{AggregatorSettings, Batch, Bucket, ProcessStamp, Value};
 use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestCounter, IngestSettings, ListenerSettings, Received, SavedBucket};
 use weir_protocol::ParseOptions;
@@ -11,7 +11,7 @@ use weir_state::{AgentId, Bounds, Header, Record, StreamReader, Table};
 
 const START: i64 = 1_700_000_003;
 
-const CARRIED: Carried = Carried {
+const STAMP: ProcessStamp = ProcessStamp {
     monotonic_zero: 1_600_000_000_000_000_000,
     agent: AgentId([3; 16]),
 };
@@ -98,7 +98,7 @@ fn described(batch: &Batch) -> Vec<String> {
 }
 
 /// Through bytes, as from one process to another.
-fn carried(saved: SavedBucket) -> SavedBucket {
+fn transferred(saved: SavedBucket) -> SavedBucket {
     let bucket = saved.bucket.unwrap();
     let mut table = Table::new(Bounds::NONE);
     saved
@@ -106,7 +106,7 @@ fn carried(saved: SavedBucket) -> SavedBucket {
         .into_iter()
         .for_each(|(identity, facts, state)| table.add(identity, facts, state));
     let header = Header {
-        agent: CARRIED.agent,
+        agent: STAMP.agent,
         bucket_start: bucket.start,
         bucket_width: bucket.width,
         ..Header::default()
@@ -124,13 +124,13 @@ fn carried(saved: SavedBucket) -> SavedBucket {
 /// An ingest's encoded state, and the number of its contexts.
 fn encoded(ingest: &mut Ingest) -> (SavedBucket, u64) {
     let (put, pieces) = channel();
-    let saved = ingest.save_encoded(CARRIED, &|piece| {
+    let saved = ingest.save_encoded(STAMP, &|piece| {
         put.send(piece.to_vec()).unwrap();
         Ok(())
     });
     let pieces: Vec<Vec<u8>> = pieces.try_iter().collect();
     let entries = |piece: &Vec<u8>| {
-        let mut reader = StreamReader::new(CARRIED.agent, piece);
+        let mut reader = StreamReader::new(STAMP.agent, piece);
         std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64
     };
     let contexts = pieces.iter().map(entries).sum();
@@ -156,7 +156,7 @@ fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<S
             // The one way and the other.
             let (saved, contexts) = match number % 2 {
                 0 => {
-                    let saved = carried(current.save(CARRIED));
+                    let saved = transferred(current.save(STAMP));
                     let contexts = saved.series.len() as u64;
                     (saved, contexts)
                 }
@@ -164,7 +164,7 @@ fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<S
             };
             samples += current.counts()[0].counts[IngestCounter::Samples];
             current = ingest(now, number as u64 + 2, gauge_deltas);
-            let restored = current.resume(saved, now, CARRIED);
+            let restored = current.resume(saved, now, STAMP);
             assert_eq!((restored.contexts, restored.refused), (contexts, 0));
         }
         now += pause;
@@ -216,13 +216,13 @@ fn the_open_bucket_counts_its_samples() {
         });
     };
     packet(&mut first, b"a:1:2:3|c\nb:1|g");
-    let saved = first.save(CARRIED);
+    let saved = first.save(STAMP);
     assert_eq!(saved.samples, 4);
     let mut second = ingest(START, 2, false);
-    let _ = second.resume(carried(saved), START + 1, CARRIED);
+    let _ = second.resume(transferred(saved), START + 1, STAMP);
     packet(&mut second, b"a:1|c");
-    assert_eq!(second.save(CARRIED).samples, 5);
+    assert_eq!(second.save(STAMP).samples, 5);
     assert!(second.advance(START + 10));
     drain(&mut second, &mut Vec::new());
-    assert_eq!(second.save(CARRIED).samples, 0);
+    assert_eq!(second.save(STAMP).samples, 0);
 }

@@ -264,14 +264,14 @@ fn workers_do_not_wait_for_one_that_has_ended() {
         let rows = half.len();
         merger.push(half, |batch| merged.push(batch));
         if !others_first {
-            merger.leave(0, |batch| merged.push(batch));
+            merger.remove_worker(0, |batch| merged.push(batch));
         }
         for batch in drain(&mut workers[1]) {
             merger.push(batch, |batch| merged.push(batch));
         }
         if others_first {
             assert!(merger.pending_rows() > 0);
-            merger.leave(0, |batch| merged.push(batch));
+            merger.remove_worker(0, |batch| merged.push(batch));
         }
         assert_eq!((merger.pending_rows(), merger.rows_lost()), (0, 0));
         let total: f64 = sums(&merged).iter().map(|(_, sum)| sum).sum();

@@ -11,17 +11,17 @@ use crate::timeline::Timeline;
 
 /// The agent and its clock, for exchanging state with another process.
 #[derive(Clone, Copy, Debug)]
-pub struct Carried {
+pub struct ProcessStamp {
     /// Unix nanoseconds at which this process's monotonic clock was zero.
     pub monotonic_zero: i64,
     pub agent: AgentId,
 }
 
-impl From<Carried> for Stamps {
-    fn from(carried: Carried) -> Self {
+impl From<ProcessStamp> for Stamps {
+    fn from(stamp: ProcessStamp) -> Self {
         Stamps {
-            zero: carried.monotonic_zero,
-            agent: carried.agent,
+            zero: stamp.monotonic_zero,
+            agent: stamp.agent,
         }
     }
 }
@@ -34,7 +34,7 @@ impl Aggregator {
 
     /// Samples in the open bucket, including those of another process.
     pub fn open_samples(&self) -> u64 {
-        self.samples() - self.counted_before + self.carried
+        self.samples() - self.counted_before + self.resumed_samples
     }
 
     pub(super) fn samples(&self) -> u64 {
@@ -43,18 +43,18 @@ impl Aggregator {
     }
 
     /// Prefetches the state of contexts that are saved next.
-    pub fn look_ahead_saved(&self, live: &[LiveContext]) {
-        self.state.look_ahead_saved(live);
+    pub fn prefetch_saved(&self, live: &[LiveContext]) {
+        self.state.prefetch_saved(live);
     }
 
     /// A context's record in the open bucket, with the Unix second of its last sample. `None`: it never got one. No bucket may wait for
     /// hand-over.
-    pub fn save(&self, live: LiveContext, carried: Carried) -> Option<(i64, Record)> {
+    pub fn save(&self, live: LiveContext, stamp: ProcessStamp) -> Option<(i64, Record)> {
         debug_assert!(!self.is_draining());
         let open_start = self.timeline.open_start();
         let saved = self
             .state
-            .save(live.kind(), live.id(), open_start, carried.into())?;
+            .save(live.kind(), live.id(), open_start, stamp.into())?;
         Some((self.timeline.unix(saved.seen), saved.state))
     }
 
@@ -71,7 +71,7 @@ impl Aggregator {
             .context_expiry
             .saturating_add(self.settings.counter_expiry);
         self.timeline = Timeline::resume(open, remember, now);
-        self.carried = samples;
+        self.resumed_samples = samples;
     }
 
     /// Adds the record of a new context to the open bucket. `seen`: Unix second of its last sample.
@@ -81,13 +81,13 @@ impl Aggregator {
         id: weir_context::ContextId,
         seen: i64,
         state: Record,
-        carried: Carried,
+        stamp: ProcessStamp,
     ) {
         let saved = Saved {
             seen: self.timeline.second(seen),
             state,
         };
         let open_start = self.timeline.open_start();
-        self.state.restore(kind, id, saved, open_start, carried.into());
+        self.state.restore(kind, id, saved, open_start, stamp.into());
     }
 }

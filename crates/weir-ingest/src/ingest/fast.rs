@@ -210,7 +210,7 @@ impl Ingest {
             let fast = pending.fast.as_ref()?;
             Some((fast.kind, id?))
         });
-        self.aggregator.look_ahead::<GROUP_LINES>(found);
+        self.aggregator.prefetch_states::<GROUP_LINES>(found);
     }
 
     /// Looks a line up and adds its values.

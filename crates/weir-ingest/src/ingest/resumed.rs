@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::mpsc::sync_channel;
 use std::thread::{Scope, ScopedJoinHandle};
 
-use weir_aggregate::{Aggregator, Carried};
+use weir_aggregate::{Aggregator, ProcessStamp};
 use weir_context::{Contexts, KnownContext, LiveContext, PARTITIONS};
 use weir_protocol::Kind;
 use weir_state::{Entry, Facts, Identity, SERIES_BYTES, SeriesName, State, StreamReader, StreamWriter};
@@ -25,11 +25,11 @@ const DECODED_AHEAD: usize = 16;
 impl Ingest {
     /// The open bucket's state, and the remembered contexts. Nothing may wait to be handed over, and no
     /// packet may come behind it.
-    pub fn save(&mut self, carried: Carried) -> SavedBucket {
+    pub fn save(&mut self, stamp: ProcessStamp) -> SavedBucket {
         self.feed_parked(0, WaitLimit::NoWait);
         let series = (0..PARTITIONS).flat_map(|partition| self.contexts.live(partition));
         let series = series.filter_map(|&live| {
-            let (seen, state) = self.aggregator.save(live, carried)?;
+            let (seen, state) = self.aggregator.save(live, stamp)?;
             let context = self.contexts.get(live.kind(), live.id());
             let (host, integration) = (context.host(), context.jmx_check());
             let identity = Identity::new(live.kind(), context.name(), host, integration, context.tags());
@@ -52,10 +52,10 @@ impl Ingest {
 
     /// The same for a process that takes over at once: in memory order, and as bytes, which go to `put` in pieces. Nobody receives
     /// meanwhile, so a second thread takes half of it.
-    pub fn save_encoded(&mut self, carried: Carried, put: PutPiece<'_>) -> io::Result<SavedBucket> {
+    pub fn save_encoded(&mut self, stamp: ProcessStamp, put: PutPiece<'_>) -> io::Result<SavedBucket> {
         self.feed_parked(0, WaitLimit::NoWait);
         let (contexts, aggregator) = (&self.contexts, &self.aggregator);
-        let encode = |partitions: Range<usize>| encode(contexts, aggregator, carried, partitions, put);
+        let encode = |partitions: Range<usize>| encode(contexts, aggregator, stamp, partitions, put);
         let half = PARTITIONS / 2;
         std::thread::scope(|scope| {
             let second = spawn(scope, "save", || encode(half..PARTITIONS));
@@ -74,19 +74,19 @@ impl Ingest {
         &self,
         partition: usize,
         since: i64,
-        carried: Carried,
+        stamp: ProcessStamp,
         named: &mut [Vec<u64>; Kind::ALL.len()],
     ) -> Vec<u8> {
-        let mut writer = StreamWriter::new(carried.agent);
+        let mut writer = StreamWriter::new(stamp.agent);
         for group in self.contexts.live(partition).chunks(ROWS_AHEAD) {
-            self.aggregator.look_ahead_saved(group);
+            self.aggregator.prefetch_saved(group);
             if since == i64::MIN {
                 self.contexts.prefetch_rows(group);
             }
             for &live in group {
                 if self.aggregator.seen(live) >= since {
                     let is_new = |live: LiveContext| set_bit(&mut named[live.kind() as usize], live.id().0);
-                    entry(&self.contexts, &self.aggregator, live, carried, is_new)
+                    entry(&self.contexts, &self.aggregator, live, stamp, is_new)
                         .iter()
                         .for_each(|entry| writer.add(entry));
                 }
@@ -96,7 +96,7 @@ impl Ingest {
     }
 
     /// Continues a bucket that another process started. Before the first packet; `now`: Unix seconds.
-    pub fn resume(&mut self, saved: SavedBucket, now: i64, carried: Carried) -> Restored {
+    pub fn resume(&mut self, saved: SavedBucket, now: i64, stamp: ProcessStamp) -> Restored {
         let mut restored = Restored::default();
         let Some(bucket) = saved.bucket else {
             return restored;
@@ -113,7 +113,7 @@ impl Ingest {
                 integration: identity.integration.as_deref(),
                 tags: identity.tags.iter().map(AsRef::as_ref).collect(),
             };
-            count(self.restore(identity.kind, &named, facts, state, carried));
+            count(self.restore(identity.kind, &named, facts, state, stamp));
         }
         self.contexts.reserve(saved.encoded.bytes / SERIES_BYTES);
         let mut pieces = saved.encoded.each.into_iter().flatten();
@@ -126,7 +126,7 @@ impl Ingest {
             if together.is_empty() {
                 break;
             }
-            if !self.restore_pieces(&together, carried, &mut count) {
+            if !self.restore_pieces(&together, stamp, &mut count) {
                 count(false);
             }
         }
@@ -135,23 +135,28 @@ impl Ingest {
     }
 
     /// A second thread decodes. False: something cannot be read.
-    fn restore_pieces(&mut self, pieces: &[Vec<u8>], carried: Carried, count: &mut impl FnMut(bool)) -> bool {
+    fn restore_pieces(
+        &mut self,
+        pieces: &[Vec<u8>],
+        stamp: ProcessStamp,
+        count: &mut impl FnMut(bool),
+    ) -> bool {
         let mut take =
             |entries: Vec<Entry<'_>>| {
                 for entry in entries {
                     let named = entry.named.as_ref();
                     count(named.is_some_and(|named| {
-                        self.restore(entry.kind, named, entry.facts, entry.state, carried)
+                        self.restore(entry.kind, named, entry.facts, entry.state, stamp)
                     }));
                 }
             };
         std::thread::scope(|scope| {
             let (send, decoded) = sync_channel(DECODED_AHEAD);
             let decoder = spawn(scope, "decode", move || {
-                decode(pieces, carried, |entries| send.send(entries).is_ok())
+                decode(pieces, stamp, |entries| send.send(entries).is_ok())
             });
             match decoder {
-                None => decode(pieces, carried, |entries| {
+                None => decode(pieces, stamp, |entries| {
                     take(entries);
                     true
                 }),
@@ -169,7 +174,7 @@ impl Ingest {
         named: &SeriesName<'_>,
         facts: Facts,
         state: State,
-        carried: Carried,
+        stamp: ProcessStamp,
     ) -> bool {
         let context = self.contexts.restore(KnownContext {
             kind,
@@ -180,7 +185,7 @@ impl Ingest {
             suffixes: facts.suffixes,
         });
         if let Some(id) = context {
-            self.aggregator.restore(kind, id, facts.seen, state, carried);
+            self.aggregator.restore(kind, id, facts.seen, state, stamp);
         }
         context.is_some()
     }
@@ -190,17 +195,17 @@ impl Ingest {
 fn encode(
     contexts: &Contexts,
     aggregator: &Aggregator,
-    carried: Carried,
+    stamp: ProcessStamp,
     partitions: Range<usize>,
     put: PutPiece<'_>,
 ) -> io::Result<()> {
-    let mut writer = StreamWriter::new(carried.agent);
+    let mut writer = StreamWriter::new(stamp.agent);
     for partition in partitions {
         for group in contexts.live(partition).chunks(ROWS_AHEAD) {
             contexts.prefetch_rows(group);
-            aggregator.look_ahead_saved(group);
+            aggregator.prefetch_saved(group);
             for &live in group {
-                entry(contexts, aggregator, live, carried, |_| true)
+                entry(contexts, aggregator, live, stamp, |_| true)
                     .iter()
                     .for_each(|entry| writer.add(entry));
             }
@@ -221,10 +226,10 @@ fn entry<'a>(
     contexts: &'a Contexts,
     aggregator: &Aggregator,
     live: LiveContext,
-    carried: Carried,
+    stamp: ProcessStamp,
     is_named: impl FnOnce(LiveContext) -> bool,
 ) -> Option<Entry<'a>> {
-    let (seen, state) = aggregator.save(live, carried)?;
+    let (seen, state) = aggregator.save(live, stamp)?;
     let context = contexts.get(live.kind(), live.id());
     Some(Entry {
         number: live.id().0,
@@ -244,10 +249,14 @@ fn entry<'a>(
 }
 
 /// Passes on all series of the pieces, in groups, until nobody wants more. False: the rest of a piece cannot be read.
-fn decode<'a>(pieces: &'a [Vec<u8>], carried: Carried, mut take: impl FnMut(Vec<Entry<'a>>) -> bool) -> bool {
+fn decode<'a>(
+    pieces: &'a [Vec<u8>],
+    stamp: ProcessStamp,
+    mut take: impl FnMut(Vec<Entry<'a>>) -> bool,
+) -> bool {
     let mut is_whole = true;
     for piece in pieces {
-        let mut reader = StreamReader::new(carried.agent, piece);
+        let mut reader = StreamReader::new(stamp.agent, piece);
         let mut entries = std::iter::from_fn(|| match reader.next_entry() {
             Ok(entry) => entry,
             Err(_) => {

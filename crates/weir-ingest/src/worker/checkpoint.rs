@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use weir_aggregate::{Bucket, Carried};
+use weir_aggregate::{Bucket, ProcessStamp};
 use weir_context::PARTITIONS;
 use weir_protocol::Kind;
 
@@ -123,7 +123,7 @@ impl Checkpoints {
     }
 
     /// The next slice.
-    pub(super) fn proceed(&mut self, ingest: &Ingest, carried: Carried, now_ms: i64) {
+    pub(super) fn proceed(&mut self, ingest: &Ingest, stamp: ProcessStamp, now_ms: i64) {
         let aggregator = ingest.aggregator();
         if ingest.is_draining() || self.bucket != Some(aggregator.open_bucket()) {
             self.round = None;
@@ -144,7 +144,7 @@ impl Checkpoints {
             }
             round.partition += 1;
             looked += ingest.contexts_in(partition);
-            let bytes = ingest.changes(partition, self.since, carried, &mut self.named);
+            let bytes = ingest.changes(partition, self.since, stamp, &mut self.named);
             if !bytes.is_empty() && !self.send(bytes) {
                 self.give_up();
             } else if partition + 1 == PARTITIONS {

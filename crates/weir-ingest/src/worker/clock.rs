@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use weir_aggregate::{AgentClock, Carried, Reading};
+use weir_aggregate::{AgentClock, ClockReading, ProcessStamp};
 use weir_listener::Monotonic;
 use weir_state::AgentId;
 
@@ -31,8 +31,8 @@ impl Clock {
     /// Looks at the wall clock. True if the agent's time was set back, because it was too far ahead.
     pub(super) fn read(&mut self, monotonic: u64) -> bool {
         let (now_ms, set_back) = match self.clock.advance(wall_ms(), monotonic) {
-            Reading::On(now_ms) => (now_ms, false),
-            Reading::SetBack(now_ms) => (now_ms, true),
+            ClockReading::Forward(now_ms) => (now_ms, false),
+            ClockReading::SetBack(now_ms) => (now_ms, true),
         };
         self.now_ms = now_ms;
         self.set_back += u64::from(set_back);
@@ -55,9 +55,9 @@ impl Clock {
     }
 
     /// The facts about this process's clocks for another process.
-    pub(super) fn carried(&self, agent: AgentId) -> Carried {
+    pub(super) fn stamp(&self, agent: AgentId) -> ProcessStamp {
         let monotonic_ms = (Monotonic::now().0 / 1_000_000) as i64;
-        Carried {
+        ProcessStamp {
             monotonic_zero: (wall_ms() - monotonic_ms).saturating_mul(1_000_000),
             agent,
         }

@@ -189,7 +189,7 @@ pub fn spawn(
         let clock = Clock::new(settings.aggregator.bucket_width);
         let outbox = Outbox::new(settings.worker, reports, around.batch_bytes_max);
         let mut ingest = ingest(settings, &clock, origins.as_ref(), relays);
-        let restored = ingest.resume(saved, clock.seconds(), clock.carried(around.agent));
+        let restored = ingest.resume(saved, clock.seconds(), clock.stamp(around.agent));
         let worker = Worker {
             chores: Chores::default(),
             drops: DropWatch::default(),

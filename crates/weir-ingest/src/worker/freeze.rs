@@ -42,8 +42,8 @@ impl Worker {
     #[cold]
     fn freeze(&mut self, freeze: Freeze) {
         let since = Monotonic::now();
-        let carried = self.clock.carried(self.succession.agent);
-        match self.ingest.save_encoded(carried, &freeze.put) {
+        let stamp = self.clock.stamp(self.succession.agent);
+        match self.ingest.save_encoded(stamp, &freeze.put) {
             Ok(saved) => self.complete_freeze(saved, since, freeze.inspect, freeze.frozen),
             Err(error) => (freeze.frozen)(Err(error), since),
         }

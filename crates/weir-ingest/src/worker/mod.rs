@@ -255,11 +255,8 @@ impl Worker {
             self.freeze_if_requested();
         }
         if let Some(checkpoints) = &mut self.succession.checkpoints {
-            let (carried, now_ms) = (
-                self.clock.carried(self.succession.agent),
-                self.clock.milliseconds(),
-            );
-            checkpoints.proceed(&self.ingest, carried, now_ms);
+            let (stamp, now_ms) = (self.clock.stamp(self.succession.agent), self.clock.milliseconds());
+            checkpoints.proceed(&self.ingest, stamp, now_ms);
         }
     }
 
@@ -443,7 +440,7 @@ impl Worker {
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
         if self.succession.keep.load(Ordering::Acquire) {
-            let mut saved = self.ingest.save(self.clock.carried(self.succession.agent));
+            let mut saved = self.ingest.save(self.clock.stamp(self.succession.agent));
             saved.drops = self.event_loop.drops_seen().collect();
             self.outbox.send(Report::Saved(Box::new(saved)));
         } else if self.succession.flush_open_bucket && self.ingest.close_now() {

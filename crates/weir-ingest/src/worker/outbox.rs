@@ -60,7 +60,7 @@ impl Outbox {
 
     /// Gives a batch, without waiting. Only when none waits.
     pub(super) fn offer(&mut self, mut batch: Box<Batch>) {
-        batch.depart(&self.bytes_in_transit);
+        batch.begin_transit(&self.bytes_in_transit);
         // Without the control plane the process is ending.
         if let Err(TrySendError::Full(Report::Batch(batch))) = self.reports.try_send(Report::Batch(batch)) {
             self.waits += 1;

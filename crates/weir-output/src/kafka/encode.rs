@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_aggregate::{Batch, Carried, Series, Value};
+use weir_aggregate::{Batch, ProcessStamp, Series, Value};
 use weir_merge::{Closing, Plan, Publisher};
 use weir_state::{Facts, Identity, SeriesName, State};
 
@@ -103,8 +103,8 @@ impl FleetEncoder {
         }
     }
 
-    fn carried(&self) -> Carried {
-        Carried {
+    fn stamp(&self) -> ProcessStamp {
+        ProcessStamp {
             monotonic_zero: (self.agent.monotonic_zero)(),
             agent: self.agent.id,
         }
@@ -126,15 +126,15 @@ impl FleetEncoder {
             self.index.clear();
             self.generation = self.publisher.generation();
         }
-        let carried = self.carried();
+        let stamp = self.stamp();
         for series in batch.series() {
-            if let Err(reason) = self.row(&series, batch, carried) {
+            if let Err(reason) = self.row(&series, batch, stamp) {
                 out.dropped(reason, Class::Points, 1);
             }
         }
     }
 
-    fn row(&mut self, series: &Series<'_>, batch: &Batch, carried: Carried) -> Result<(), Reason> {
+    fn row(&mut self, series: &Series<'_>, batch: &Batch, stamp: ProcessStamp) -> Result<(), Reason> {
         if !is_finite(&series.value()) {
             return Err(Reason::NotFinite);
         }
@@ -146,7 +146,7 @@ impl FleetEncoder {
             return Err(Reason::Filtered);
         };
         let facts = facts(series, batch.bucket.start);
-        self.publisher.put(place, facts, &series.saved(carried));
+        self.publisher.put(place, facts, &series.saved(stamp));
         self.rows += 1;
         Ok(())
     }
@@ -167,7 +167,7 @@ impl FleetEncoder {
 
     /// Samples with a timestamp of their own.
     fn timestamped(&mut self, batch: &Batch, out: &mut Encoded) {
-        let (carried, width) = (self.carried(), i64::from(batch.bucket.width.max(1)));
+        let (stamp, width) = (self.stamp(), i64::from(batch.bucket.width.max(1)));
         for series in batch.series() {
             let bucket = series.timestamp().div_euclid(width) * width;
             let refused = if !is_finite(&series.value()) {
@@ -181,7 +181,7 @@ impl FleetEncoder {
                     None => Some(Reason::Filtered),
                     Some(identity) => {
                         let facts = facts(&series, bucket);
-                        self.waiting.add(bucket, (identity, facts, series.saved(carried)));
+                        self.waiting.add(bucket, (identity, facts, series.saved(stamp)));
                         None
                     }
                 }

@@ -146,7 +146,7 @@ impl Pipeline {
                 Report::Done(worker) => {
                     running -= 1;
                     self.pass_on(0, |merger, ready| {
-                        merger.leave(worker, |merged| ready.push(merged))
+                        merger.remove_worker(worker, |merged| ready.push(merged))
                     });
                 }
             }

@@ -4,24 +4,24 @@ use weir_protocol::Kind;
 /// Addresses of the state of each kind, for prefetching without a branch on the kind, which differs from message to message and cannot be
 /// predicted. They are hints: an outdated one only costs time.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
-    of_kind: [Place; Kind::COUNT],
+pub(crate) struct StateAddresses {
+    of_kind: [KindAddresses; Kind::COUNT],
     /// The half of the state that they belong to.
     half: usize,
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct KindAddresses {
     /// By chunk.
     addresses: Vec<usize>,
     /// Bytes of an entry.
     size: usize,
 }
 
-impl Places {
+impl StateAddresses {
     /// Forgets the addresses if they belong to another half.
     #[inline]
-    pub fn turn_to(&mut self, half: usize) {
+    pub fn select_half(&mut self, half: usize) {
         if self.half != half {
             self.half = half;
             for place in &mut self.of_kind {
@@ -32,7 +32,7 @@ impl Places {
 
     /// Updates the addresses of a kind if its number of chunks has changed.
     #[inline]
-    pub fn learn<T: Default>(&mut self, kind: Kind, states: &Chunked<T>) {
+    pub fn update<T: Default>(&mut self, kind: Kind, states: &Chunked<T>) {
         let place = &mut self.of_kind[kind as usize];
         if place.addresses.len() != states.chunk_count() {
             place.addresses.clear();
