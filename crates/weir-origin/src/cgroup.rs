@@ -80,7 +80,7 @@ impl Proc {
     }
 
     /// Start time and container of a process.
-    pub fn look(&self, pid: i32) -> Result<ProcessFacts, ProcessError> {
+    pub fn look_up(&self, pid: i32) -> Result<ProcessFacts, ProcessError> {
         let started = self.started(pid)?;
         let groups = self.read(pid, "cgroup")?;
         // The number may have been reused between the two reads.
@@ -307,17 +307,17 @@ mod tests {
         let stat = "12 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20 21\n";
         assert_eq!(start_time(stat), Some(4242));
         assert_eq!(start_time("12 (a"), None);
-        let own = Proc::new("/proc").look(std::process::id() as i32).unwrap();
+        let own = Proc::new("/proc").look_up(std::process::id() as i32).unwrap();
         assert!(own.started > 0);
         assert_eq!(
-            Proc::new("/nowhere").look(1),
+            Proc::new("/nowhere").look_up(1),
             Err(ProcessError::Gone),
             "what is not there has ended"
         );
     }
 
     #[test]
-    fn ids_that_could_lead_astray_are_none() {
+    fn misleading_ids_are_not_container_ids() {
         assert!(is_container_id(ID));
         for text in ["", "../x", "a/b", "a b", "a%2f", &"a".repeat(129), "é", ".."] {
             assert!(!is_container_id(text), "{text}");

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn unified_takes_the_first_that_is_known() {
+    fn unified_uses_the_first_known_origin() {
         let unified = Policy {
             unified: true,
             ..POLICY
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn cardinality_is_what_the_message_says_if_it_says_something() {
+    fn the_cardinality_of_a_message_wins() {
         let with = |card, tag| OriginKey {
             fields: OriginFields {
                 cardinality: card,
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_nobodys_id() {
+    fn malformed_ids_match_no_entity() {
         for local in [
             "ci-../../etc/passwd",
             "ci-a b",

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_include_those_below_and_nothing_that_is_no_tag() {
+    fn levels_include_lower_ones_and_only_valid_tags() {
         let mut tags = TagSet::default();
         tags.add(Cardinality::Low, "image", "shop");
         tags.add(Cardinality::Low, "empty", "");

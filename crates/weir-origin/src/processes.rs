@@ -75,14 +75,14 @@ pub struct Change {
     pub container: Option<Arc<str>>,
 }
 
-struct Remembered {
+struct CachedProcess {
     facts: ProcessFacts,
     at: Instant,
 }
 
 pub struct Processes {
     proc: Proc,
-    known: HashMap<i32, Remembered>,
+    known: HashMap<i32, CachedProcess>,
 }
 
 impl Processes {
@@ -98,12 +98,12 @@ impl Processes {
     }
 
     /// The container of a process. For one that has just ended, the remembered result.
-    pub fn look(&mut self, pid: i32, now: Instant) -> ProcessLookUp {
-        match self.proc.look(pid) {
+    pub fn look_up(&mut self, pid: i32, now: Instant) -> ProcessLookUp {
+        match self.proc.look_up(pid) {
             Ok(facts) => {
                 let container = facts.container.clone();
                 if self.known.len() < PROCESSES_MAX || self.known.contains_key(&pid) {
-                    self.known.insert(pid, Remembered { facts, at: now });
+                    self.known.insert(pid, CachedProcess { facts, at: now });
                 }
                 container.map_or(ProcessLookUp::NoContainer, ProcessLookUp::Container)
             }
@@ -133,13 +133,13 @@ impl Processes {
             }
             None => None,
         };
-        let facts = self.proc.look(pid).ok()?;
+        let facts = self.proc.look_up(pid).ok()?;
         let container = facts.container.clone();
         let reused = before
             .as_ref()
             .is_some_and(|before| before.started != facts.started);
         let changed = before.is_none_or(|before| reused || before.container != container);
-        self.known.insert(pid, Remembered { facts, at: now });
+        self.known.insert(pid, CachedProcess { facts, at: now });
         changed.then_some(Change { reused, container })
     }
 
@@ -175,7 +175,7 @@ mod tests {
         let mut processes = Processes::new(Proc::new(root.path()));
         let now = Instant::now();
         process(root.path(), 7, 100, ID);
-        assert_eq!(processes.look(7, now).container().as_deref(), Some(ID));
+        assert_eq!(processes.look_up(7, now).container().as_deref(), Some(ID));
         assert_eq!(processes.recheck(7, now), None);
         process(root.path(), 7, 200, OTHER);
         let change = processes.recheck(7, now).expect("it changed");
@@ -190,7 +190,7 @@ mod tests {
         let mut processes = Processes::new(Proc::new(root.path()));
         let now = Instant::now();
         process(root.path(), 7, 100, ID);
-        processes.look(7, now);
+        processes.look_up(7, now);
         process(root.path(), 7, 100, OTHER);
         assert_eq!(
             processes.recheck(7, now),
@@ -202,9 +202,12 @@ mod tests {
         assert_eq!(change.container.as_deref(), Some(OTHER));
         std::fs::remove_dir_all(root.path().join("7")).unwrap();
         assert_eq!(processes.recheck(7, now + TTL), None);
-        assert_eq!(processes.look(7, now + TTL).container().as_deref(), Some(OTHER));
         assert_eq!(
-            processes.look(7, now + 3 * TTL),
+            processes.look_up(7, now + TTL).container().as_deref(),
+            Some(OTHER)
+        );
+        assert_eq!(
+            processes.look_up(7, now + 3 * TTL),
             ProcessLookUp::Failed(ProcessError::Gone)
         );
     }

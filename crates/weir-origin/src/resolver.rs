@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use weir_context::{Admission, OriginKey, OriginQuestion, OriginTags, OriginTicket};
 use weir_ingest::{LookupRequest, OriginAnswer, OriginLink, ProcessContainer, Question};
-use weir_rules::{AllowedOrigins, Listed};
+use weir_rules::{AllowedOrigins, ListMatch};
 
 use crate::cgroup::{Inodes, Proc};
 use crate::decide::{Decision, Facts, Policy, decide};
@@ -44,7 +44,7 @@ pub struct Settings {
     pub allowed: Option<AllowedOrigins>,
 }
 
-pub(crate) enum Message {
+pub(crate) enum ResolverMessage {
     Lookup(LookupRequest),
     Source(usize, SourceEvent),
     Explain {
@@ -61,14 +61,14 @@ pub type AnswerTo = Box<dyn Fn(Vec<OriginAnswer>) + Send>;
 /// A handle of a running resolver. The resolver ends when all handles and all workers' links are dropped.
 #[derive(Clone)]
 pub struct Origins {
-    inbox: SyncSender<Message>,
+    inbox: SyncSender<ResolverMessage>,
     status: Arc<Mutex<OriginStatus>>,
 }
 
 /// A resolver before its start: workers need their links before answers can be sent to them.
 pub struct Resolver {
     handle: Origins,
-    inbox: Receiver<Message>,
+    inbox: Receiver<ResolverMessage>,
     settings: Settings,
     sources: Vec<Box<dyn TagSource>>,
 }
@@ -101,15 +101,15 @@ impl Resolver {
     /// A worker's channel for questions.
     pub fn link(&self, worker: u16) -> OriginLink {
         let inbox = self.handle.inbox.clone();
-        let tags_unknown = self.sources.iter().any(|source| source.knows_surroundings());
+        let tags_unknown = self.sources.iter().any(|source| source.tags_unknown_senders());
         OriginLink::new(
             worker,
             tags_unknown,
             Box::new(move |request| {
                 inbox
-                    .try_send(Message::Lookup(request))
+                    .try_send(ResolverMessage::Lookup(request))
                     .map_err(|error| match error {
-                        TrySendError::Full(Message::Lookup(request)) => Some(request),
+                        TrySendError::Full(ResolverMessage::Lookup(request)) => Some(request),
                         _ => None,
                     })
             }),
@@ -133,7 +133,7 @@ impl Resolver {
             by_ticket: HashMap::new(),
             health: self.sources.iter().map(|_| Health::Starting).collect(),
             wanted: wanted.clone(),
-            asked_at: now - REFRESH_INTERVAL,
+            refreshed_at: now - REFRESH_INTERVAL,
             retry_at: None,
             next_tick: now + TICK,
             status: self
@@ -163,7 +163,7 @@ impl Origins {
 
     /// Replaces the list of allowed origins. Answers about containers follow. Returns false if the resolver has ended.
     pub fn allow(&self, list: Option<AllowedOrigins>) -> bool {
-        self.inbox.send(Message::Allow(list)).is_ok()
+        self.inbox.send(ResolverMessage::Allow(list)).is_ok()
     }
 
     /// Explains the tags of an origin. Waits up to a second; `None` on timeout.
@@ -171,7 +171,7 @@ impl Origins {
         let mut text = String::new();
         key.write(&mut text);
         let (reply, answer) = std::sync::mpsc::sync_channel(1);
-        let message = Message::Explain {
+        let message = ResolverMessage::Explain {
             key: text.into(),
             pid,
             reply,
@@ -190,7 +190,7 @@ enum Health {
 }
 
 /// The verdict about an origin at one moment.
-struct Judgement {
+struct Evaluation {
     decision: Decision,
     /// For a sender's own origin: whether it may send.
     admission: Admission,
@@ -199,7 +199,7 @@ struct Judgement {
 }
 
 struct Subscription {
-    askers: Vec<(u16, OriginTicket)>,
+    subscribers: Vec<(u16, OriginTicket)>,
     tags: OriginTags,
     admission: Admission,
     entities: Vec<Entity>,
@@ -224,7 +224,7 @@ struct Running {
     by_ticket: HashMap<(u16, OriginTicket), Arc<str>>,
     health: Vec<Health>,
     wanted: Vec<Arc<Notify>>,
-    asked_at: Instant,
+    refreshed_at: Instant,
     /// When a walk through the control groups may find more.
     retry_at: Option<Instant>,
     next_tick: Instant,
@@ -233,13 +233,13 @@ struct Running {
 }
 
 /// The facts for one decision.
-struct World<'a> {
+struct DecisionFacts<'a> {
     store: &'a Store,
     inodes: &'a mut Inodes,
     retry_at: &'a mut Option<Instant>,
 }
 
-impl Facts for World<'_> {
+impl Facts for DecisionFacts<'_> {
     fn tags(&self, entity: &Entity, level: Cardinality) -> Option<Vec<Arc<str>>> {
         self.store.tags(entity, level)
     }
@@ -257,7 +257,7 @@ impl Facts for World<'_> {
 }
 
 impl Running {
-    fn run(&mut self, inbox: &Receiver<Message>) {
+    fn run(&mut self, inbox: &Receiver<ResolverMessage>) {
         loop {
             let now = Instant::now();
             let wait = self.deadline().saturating_duration_since(now);
@@ -290,9 +290,9 @@ impl Running {
             .filter_map(|key| self.origins.get(key)?.unsettled.as_ref())
     }
 
-    fn handle(&mut self, message: Message) {
+    fn handle(&mut self, message: ResolverMessage) {
         match message {
-            Message::Lookup(LookupRequest { worker, question }) => match question {
+            ResolverMessage::Lookup(LookupRequest { worker, question }) => match question {
                 Question::Processes(pids) => {
                     for pid in pids {
                         self.process(worker, pid);
@@ -303,25 +303,25 @@ impl Running {
                     for question in questions {
                         match question {
                             OriginQuestion::Subscribe { ticket, key } => self.subscribe(worker, ticket, &key),
-                            OriginQuestion::Unsubscribe { ticket } => self.forget(worker, ticket),
+                            OriginQuestion::Unsubscribe { ticket } => self.unsubscribe(worker, ticket),
                         }
                     }
                 }
             },
-            Message::Source(source, event) => self.source(source, event),
-            Message::Explain { key, pid, reply } => {
+            ResolverMessage::Source(source, event) => self.source(source, event),
+            ResolverMessage::Explain { key, pid, reply } => {
                 let _ = reply.try_send(self.explain(&key, pid));
             }
-            Message::Allow(list) => self.allow(list),
+            ResolverMessage::Allow(list) => self.allow(list),
         }
     }
 
     fn process(&mut self, worker: u16, pid: i32) {
-        let looked = self.processes.look(pid, Instant::now());
-        count(&mut self.status.processes, looked.as_str());
+        let found = self.processes.look_up(pid, Instant::now());
+        count(&mut self.status.processes, found.as_str());
         self.answers[usize::from(worker)].push(OriginAnswer::Process {
             pid,
-            found: looked.found(),
+            found: found.found(),
         });
     }
 
@@ -349,16 +349,16 @@ impl Running {
     }
 
     fn decide(&mut self, key: &str) -> Decision {
-        let mut world = World {
+        let mut facts = DecisionFacts {
             store: &self.store,
             inodes: &mut self.inodes,
             retry_at: &mut self.retry_at,
         };
-        decide(&OriginKey::from_text(key), &self.policy, &mut world)
+        decide(&OriginKey::from_text(key), &self.policy, &mut facts)
     }
 
     /// The current verdict about an origin, and whether it may improve.
-    fn judge(&mut self, key: &str) -> Judgement {
+    fn evaluate(&mut self, key: &str) -> Evaluation {
         let mut decision = self.decide(key);
         let mut admission = Admission::Allowed;
         let mut open = decision.missing;
@@ -370,9 +370,9 @@ impl Running {
             let container = Entity::Container(parsed.sender.into());
             let tags = self.store.tags(&container, Cardinality::High);
             admission = match allowed.container(parsed.sender, tags.as_deref()) {
-                Listed::By(_) => Admission::Allowed,
-                Listed::No => Admission::NotAllowed,
-                Listed::TagsUnknown => Admission::Unknown,
+                ListMatch::Entry(_) => Admission::Allowed,
+                ListMatch::NoEntry => Admission::NotAllowed,
+                ListMatch::TagsUnknown => Admission::Unknown,
             };
             if admission != Admission::Allowed {
                 open |= tags.is_none() || self.health.contains(&Health::Starting);
@@ -381,7 +381,7 @@ impl Running {
                 decision.entities.push(container);
             }
         }
-        Judgement {
+        Evaluation {
             decision,
             admission,
             open,
@@ -393,7 +393,7 @@ impl Running {
         self.allowed = list;
         let keys: Vec<Arc<str>> = self.origins.keys().cloned().collect();
         for key in keys {
-            self.judge_again(&key);
+            self.reevaluate(&key);
         }
     }
 
@@ -402,7 +402,7 @@ impl Running {
         let key = known.unwrap_or_else(|| self.add(key));
         self.by_ticket.insert((worker, ticket), key.clone());
         let origin = self.origins.get_mut(&key).expect("just found or added");
-        origin.askers.push((worker, ticket));
+        origin.subscribers.push((worker, ticket));
         self.answers[usize::from(worker)].push(OriginAnswer::Tags {
             ticket,
             tags: origin.tags.clone(),
@@ -412,11 +412,11 @@ impl Running {
     }
 
     fn add(&mut self, key: &str) -> Arc<str> {
-        let Judgement {
+        let Evaluation {
             decision,
             admission,
             open,
-        } = self.judge(key);
+        } = self.evaluate(key);
         let result = if decision.malformed {
             "malformed"
         } else if decision.missing {
@@ -425,13 +425,13 @@ impl Running {
             "known"
         };
         count(&mut self.status.origins, result);
-        let unsettled = if open { self.ask_around() } else { None };
+        let unsettled = if open { self.refresh_sources() } else { None };
         let key: Arc<str> = key.into();
         if unsettled.is_some() {
             self.unsettled.insert(key.clone());
         }
         let origin = Subscription {
-            askers: Vec::new(),
+            subscribers: Vec::new(),
             tags: decision.tags.into(),
             admission,
             entities: decision.entities,
@@ -444,13 +444,13 @@ impl Running {
     }
 
     /// Asks sources to look again. Returns those to wait for.
-    fn ask_around(&mut self) -> Option<(HashSet<usize>, Instant)> {
+    fn refresh_sources(&mut self) -> Option<(HashSet<usize>, Instant)> {
         let now = Instant::now();
         let may_know: HashSet<usize> = (0..self.health.len())
             .filter(|&source| self.health[source] != Health::Failing)
             .collect();
-        if now - self.asked_at >= REFRESH_INTERVAL {
-            self.asked_at = now;
+        if now - self.refreshed_at >= REFRESH_INTERVAL {
+            self.refreshed_at = now;
             for &source in &may_know {
                 self.wanted[source].notify_one();
             }
@@ -458,13 +458,15 @@ impl Running {
         (!may_know.is_empty()).then_some((may_know, now + UNSETTLED_MAX))
     }
 
-    fn forget(&mut self, worker: u16, ticket: OriginTicket) {
+    fn unsubscribe(&mut self, worker: u16, ticket: OriginTicket) {
         let Some(key) = self.by_ticket.remove(&(worker, ticket)) else {
             return;
         };
         if let Some(origin) = self.origins.get_mut(&key) {
-            origin.askers.retain(|asker| *asker != (worker, ticket));
-            if origin.askers.is_empty() {
+            origin
+                .subscribers
+                .retain(|subscriber| *subscriber != (worker, ticket));
+            if origin.subscribers.is_empty() {
                 self.unsettled.remove(&key);
                 self.origins.remove(&key);
             }
@@ -474,7 +476,7 @@ impl Running {
     fn source(&mut self, source: usize, event: SourceEvent) {
         let status = &mut self.status.sources[source];
         let changed = match event {
-            SourceEvent::Knows(descriptions) => {
+            SourceEvent::Report(descriptions) => {
                 self.health[source] = Health::Healthy;
                 status.healthy = true;
                 status.last_error = None;
@@ -519,18 +521,18 @@ impl Running {
             .map(|(key, _)| key.clone())
             .collect();
         for key in affected {
-            self.judge_again(&key);
+            self.reevaluate(&key);
         }
     }
 
     /// Decides again about an origin in use, and sends changes to its workers.
-    fn judge_again(&mut self, key: &Arc<str>) {
+    fn reevaluate(&mut self, key: &Arc<str>) {
         let now = Instant::now();
-        let Judgement {
+        let Evaluation {
             decision,
             admission,
             open,
-        } = self.judge(key);
+        } = self.evaluate(key);
         let origin = self.origins.get_mut(key).expect("it was just there");
         let before = (origin.unsettled.is_some(), origin.admission());
         let waits_on = origin
@@ -551,7 +553,7 @@ impl Running {
             self.status.origins_changed += 1;
         }
         if changed || before != (origin.unsettled.is_some(), origin.admission()) {
-            for &(worker, ticket) in &origin.askers {
+            for &(worker, ticket) in &origin.subscribers {
                 self.answers[usize::from(worker)].push(OriginAnswer::Tags {
                     ticket,
                     tags: origin.tags.clone(),
@@ -606,8 +608,8 @@ impl Running {
 
     fn explain(&mut self, key: &str, pid: Option<i32>) -> OriginExplanation {
         let mut key = OriginKey::from_text(key);
-        let looked = pid.map(|pid| self.processes.look(pid, Instant::now()));
-        let container = looked.as_ref().and_then(ProcessLookUp::container);
+        let found = pid.map(|pid| self.processes.look_up(pid, Instant::now()));
+        let container = found.as_ref().and_then(ProcessLookUp::container);
         if let Some(container) = &container {
             key.sender = container;
         }
@@ -628,9 +630,9 @@ impl Running {
             added: step.added.iter().map(ToString::to_string).collect(),
         }));
         OriginExplanation {
-            access: looked.as_ref().and_then(|looked| self.access(looked)),
+            access: found.as_ref().and_then(|found| self.access(found)),
             pid,
-            process: looked.as_ref().map(ProcessLookUp::to_string),
+            process: found.as_ref().map(ProcessLookUp::to_string),
             container: container.as_deref().map(str::to_owned),
             tags: decision.tags.iter().map(ToString::to_string).collect(),
             steps,
@@ -640,7 +642,7 @@ impl Running {
 
 impl Running {
     /// Whether a process may send, in words.
-    fn access(&self, looked: &ProcessLookUp) -> Option<AccessExplanation> {
+    fn access(&self, found: &ProcessLookUp) -> Option<AccessExplanation> {
         let allowed = self.allowed.as_ref()?;
         let word = |allowed, word: &str, who: &str| AccessExplanation {
             allowed,
@@ -651,7 +653,7 @@ impl Running {
             },
         };
         let unknown = |who: &str| word(allowed.unknown(), "unknown", who);
-        Some(match looked {
+        Some(match found {
             ProcessLookUp::NoContainer => {
                 word(allowed.no_container(), "no_container", "it is not in a container")
             }
@@ -659,18 +661,18 @@ impl Running {
             ProcessLookUp::Container(id) => {
                 let tags = self.store.tags(&Entity::Container(id.clone()), Cardinality::High);
                 match allowed.container(id, tags.as_deref()) {
-                    Listed::By(pattern) => AccessExplanation {
+                    ListMatch::Entry(pattern) => AccessExplanation {
                         allowed: true,
                         why: format!("{pattern} is in allowed_origins"),
                     },
-                    Listed::No => AccessExplanation {
+                    ListMatch::NoEntry => AccessExplanation {
                         allowed: false,
                         why: format!(
                             "allowed_origins has neither its id nor any of its tags: {}",
                             tags.unwrap_or_default().join(", ")
                         ),
                     },
-                    Listed::TagsUnknown => unknown("no source knows its tags"),
+                    ListMatch::TagsUnknown => unknown("no source knows its tags"),
                 }
             }
         })

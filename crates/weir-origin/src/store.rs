@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_add_up_and_what_is_gone_lingers() {
+    fn sources_are_merged_and_removed_entities_linger() {
         let mut store = Store::new(2);
         let start = Instant::now();
         let container = Entity::Container("a".into());

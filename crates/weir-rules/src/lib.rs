@@ -21,7 +21,7 @@ mod values;
 pub use definitions::{
     Definitions, Effect, HistogramChoice, HostRule, Kinds, Mapping, Profile, Rule, SameTags, TagFilter,
 };
-pub use origins::{AllowedOrigins, Listed, OriginPattern, OriginPatternError};
+pub use origins::{AllowedOrigins, ListMatch, OriginPattern, OriginPatternError};
 pub use pattern::{Pattern, PatternError};
 pub use set::{Applied, Compiled, RuleError, RuleId, RuleInfo, RuleSet, Scratch, Stage, Subject};
 pub use tag_styles::TagStyles;

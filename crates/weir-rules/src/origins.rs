@@ -64,10 +64,10 @@ impl fmt::Display for OriginPattern {
 
 /// The verdict for a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listed<'a> {
-    By(&'a OriginPattern),
+pub enum ListMatch<'a> {
+    Entry(&'a OriginPattern),
     /// Its tags are known and none is on the list.
-    No,
+    NoEntry,
     /// No source knows its tags, and its id is not on the list.
     TagsUnknown,
 }
@@ -97,16 +97,16 @@ impl AllowedOrigins {
     }
 
     /// The verdict for the container with this id. `tags`: all its tags from sources, at every cardinality.
-    pub fn container(&self, id: &str, tags: Option<&[Arc<str>]>) -> Listed<'_> {
+    pub fn container(&self, id: &str, tags: Option<&[Arc<str>]>) -> ListMatch<'_> {
         let by_id = |pattern: &&OriginPattern| match pattern {
             OriginPattern::Tag { key, value } => &**key == "container_id" && matches(value, id),
             _ => false,
         };
         if let Some(pattern) = self.0.iter().find(by_id) {
-            return Listed::By(pattern);
+            return ListMatch::Entry(pattern);
         }
         let Some(tags) = tags else {
-            return Listed::TagsUnknown;
+            return ListMatch::TagsUnknown;
         };
         let by_tag = |pattern: &&OriginPattern| match pattern {
             OriginPattern::Tag { key, value } => tags.iter().any(|tag| {
@@ -115,7 +115,10 @@ impl AllowedOrigins {
             }),
             _ => false,
         };
-        self.0.iter().find(by_tag).map_or(Listed::No, Listed::By)
+        self.0
+            .iter()
+            .find(by_tag)
+            .map_or(ListMatch::NoEntry, ListMatch::Entry)
     }
 }
 
@@ -171,13 +174,17 @@ mod tests {
         ] {
             let list = list(patterns);
             let found = list.container("8fca07c6", Some(&tags));
-            assert_eq!(matches!(found, Listed::By(_)), listed, "{patterns:?}: {found:?}");
+            assert_eq!(
+                matches!(found, ListMatch::Entry(_)),
+                listed,
+                "{patterns:?}: {found:?}"
+            );
         }
         let by_name = list(&["kube_namespace:prod"]);
-        assert_eq!(by_name.container("8fca", None), Listed::TagsUnknown);
-        assert_eq!(by_name.container("8fca", Some(&[])), Listed::No);
+        assert_eq!(by_name.container("8fca", None), ListMatch::TagsUnknown);
+        assert_eq!(by_name.container("8fca", Some(&[])), ListMatch::NoEntry);
         let by_id = list(&["container_id:8*"]);
-        assert!(matches!(by_id.container("8fca", None), Listed::By(_)));
+        assert!(matches!(by_id.container("8fca", None), ListMatch::Entry(_)));
         assert!(by_name.needs_sources() && !by_id.needs_sources());
         assert_eq!(AllowedOrigins::new(Vec::new()), None);
     }

@@ -9,8 +9,8 @@ use reqwest::Client;
 
 use super::http::{self, PATIENCE};
 use super::{
-    CallError, Feed, LabelTags, LookError, PollingSource, Rhythm, TagSource, Work, add_labels, image,
-    look_again_and_again,
+    CallError, Feed, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work, add_labels, image,
+    poll_repeatedly,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{ContainerPlace, Description};
@@ -69,7 +69,7 @@ impl Containerd {
         client: &Client,
         method: &str,
         namespace: Option<&str>,
-    ) -> Result<R, LookError> {
+    ) -> Result<R, SourceError> {
         let mut request = client
             .post(format!("http://containerd/{method}"))
             .header("content-type", "application/grpc")
@@ -81,8 +81,8 @@ impl Containerd {
         }
         let answer = tokio::time::timeout(PATIENCE, request.send())
             .await
-            .map_err(|_| LookError::NoAnswer)??;
-        let failed = |error| LookError::Call {
+            .map_err(|_| SourceError::NoAnswer)??;
+        let failed = |error| SourceError::Call {
             method: method.to_owned(),
             error,
         };
@@ -159,16 +159,16 @@ impl TagSource for Containerd {
     }
 
     fn run(self: Box<Self>, feed: Feed) -> Work {
-        let rhythm = Rhythm {
+        let rhythm = PollInterval {
             every: Duration::from_secs(15),
             not_before: Duration::from_millis(500),
         };
-        Box::pin(look_again_and_again(*self, rhythm, feed))
+        Box::pin(poll_repeatedly(*self, rhythm, feed))
     }
 }
 
 impl PollingSource for Containerd {
-    async fn look(&mut self) -> Result<Vec<Description>, LookError> {
+    async fn poll(&mut self) -> Result<Vec<Description>, SourceError> {
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {

@@ -8,7 +8,7 @@ use reqwest::{Client, Response};
 use serde::Deserialize;
 
 use super::http::{self, PATIENCE};
-use super::{Feed, LabelTags, LookError, SourceEvent, TagSource, Work, add_labels, backoff, image};
+use super::{Feed, LabelTags, SourceError, SourceEvent, TagSource, Work, add_labels, backoff, image};
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::Description;
 
@@ -69,12 +69,12 @@ impl TagSource for Docker {
 }
 
 enum End {
-    Failed(LookError),
+    Failed(SourceError),
     /// The agent no longer listens.
     Agent,
 }
 
-impl<E: Into<LookError>> From<E> for End {
+impl<E: Into<SourceError>> From<E> for End {
     fn from(error: E) -> Self {
         End::Failed(error.into())
     }
@@ -134,7 +134,7 @@ impl Docker {
         let filters = "%7B%22type%22%3A%5B%22container%22%5D%7D";
         let mut events = get(&client, &format!("events?filters={filters}")).await?;
         if !events.status().is_success() {
-            return Err(LookError::EventStatus(events.status()).into());
+            return Err(SourceError::EventStatus(events.status()).into());
         }
         self.list(&client, known).await?;
         report(feed, known, reported).await?;
@@ -148,7 +148,7 @@ impl Docker {
             tokio::select! {
                 chunk = events.chunk() => {
                     let Some(chunk) = chunk? else {
-                        return Err(LookError::EventsEnded.into());
+                        return Err(SourceError::EventsEnded.into());
                     };
                     line.extend_from_slice(&chunk);
                     if self.events(&client, known, &mut line).await? {
@@ -170,10 +170,14 @@ impl Docker {
     }
 
     /// Lists the containers and inspects the new ones.
-    async fn list(&self, client: &Client, known: &mut HashMap<String, Description>) -> Result<(), LookError> {
+    async fn list(
+        &self,
+        client: &Client,
+        known: &mut HashMap<String, Description>,
+    ) -> Result<(), SourceError> {
         let body = http::body(get(client, "containers/json?all=true").await?, BODY_MAX).await?;
         let listed: Vec<Listed> =
-            serde_json::from_slice(&body).map_err(|error| LookError::json("its list", error))?;
+            serde_json::from_slice(&body).map_err(|error| SourceError::json("its list", error))?;
         known.retain(|id, _| listed.iter().any(|listed| listed.id == *id));
         for Listed { id } in listed {
             if !known.contains_key(&id)
@@ -186,7 +190,7 @@ impl Docker {
     }
 
     /// Inspects one container; `None` if it was removed meanwhile.
-    async fn inspect(&self, client: &Client, id: &str) -> Result<Option<Description>, LookError> {
+    async fn inspect(&self, client: &Client, id: &str) -> Result<Option<Description>, SourceError> {
         if !crate::cgroup::is_container_id(id) {
             return Ok(None);
         }
@@ -198,7 +202,7 @@ impl Docker {
         let what = || format!("its description of container {id}");
         self.described(&body)
             .map(Some)
-            .map_err(|error| LookError::json(what(), error))
+            .map_err(|error| SourceError::json(what(), error))
     }
 
     /// Removes complete lines from `buffer`. Returns true if one of them changed something.
@@ -207,7 +211,7 @@ impl Docker {
         client: &Client,
         known: &mut HashMap<String, Description>,
         buffer: &mut Vec<u8>,
-    ) -> Result<bool, LookError> {
+    ) -> Result<bool, SourceError> {
         let mut changed = false;
         // Podman ends an event with a newline, Docker does not. The parser finds the ends.
         let mut stream = serde_json::Deserializer::from_slice(buffer).into_iter::<Event>();
@@ -216,14 +220,14 @@ impl Docker {
             match stream.next() {
                 Some(Ok(event)) => events.push(event),
                 Some(Err(error)) if error.is_eof() => break,
-                Some(Err(error)) => return Err(LookError::json("an event", error)),
+                Some(Err(error)) => return Err(SourceError::json("an event", error)),
                 None => break,
             }
         }
         let taken = stream.byte_offset();
         buffer.drain(..taken);
         if buffer.len() > EVENT_BYTES_MAX {
-            return Err(LookError::EventTooLong);
+            return Err(SourceError::EventTooLong);
         }
         for event in events {
             let id = event.actor.map_or(event.id, |actor| actor.id);
@@ -292,7 +296,7 @@ impl Docker {
 
 async fn report(feed: &Feed, known: &HashMap<String, Description>, reported: &mut bool) -> Result<(), End> {
     *reported = true;
-    let event = SourceEvent::Knows(known.values().cloned().collect());
+    let event = SourceEvent::Report(known.values().cloned().collect());
     if feed.report(event).await {
         Ok(())
     } else {
@@ -300,10 +304,10 @@ async fn report(feed: &Feed, known: &HashMap<String, Description>, reported: &mu
     }
 }
 
-async fn get(client: &Client, path: &str) -> Result<Response, LookError> {
+async fn get(client: &Client, path: &str) -> Result<Response, SourceError> {
     let answer = client.get(format!("http://docker/{path}")).send();
     match tokio::time::timeout(PATIENCE, answer).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(LookError::NoAnswer),
+        Err(_) => Err(SourceError::NoAnswer),
     }
 }

@@ -26,7 +26,7 @@ impl TagSource for Environment {
         names.join(",")
     }
 
-    fn knows_surroundings(&self) -> bool {
+    fn tags_unknown_senders(&self) -> bool {
         true
     }
 
@@ -48,10 +48,10 @@ impl TagSource for Environment {
                 place: None,
             };
             // The environment never changes, so one report is enough.
-            let mut reported = feed.report(SourceEvent::Knows(vec![known.clone()])).await;
+            let mut reported = feed.report(SourceEvent::Report(vec![known.clone()])).await;
             while reported {
                 feed.wanted().await;
-                reported = feed.report(SourceEvent::Knows(vec![known.clone()])).await;
+                reported = feed.report(SourceEvent::Report(vec![known.clone()])).await;
             }
         })
     }

@@ -8,7 +8,7 @@ use rustls::pki_types::pem;
 
 /// Why a source could not look. Wherever this is shown, the source's name and place are shown too.
 #[derive(Debug, thiserror::Error)]
-pub enum LookError {
+pub enum SourceError {
     #[error("{}", innermost(.0))]
     Http(#[source] reqwest::Error),
     #[error("it does not answer")]
@@ -53,9 +53,9 @@ pub enum LookError {
     Tls(#[from] rustls::Error),
 }
 
-impl LookError {
+impl SourceError {
     pub(super) fn json(what: impl Into<String>, error: serde_json::Error) -> Self {
-        LookError::Json {
+        SourceError::Json {
             what: what.into(),
             error,
         }
@@ -107,8 +107,8 @@ pub enum FileError {
 
 impl FileError {
     /// The same error with the path.
-    pub fn of(self, path: impl Into<PathBuf>) -> LookError {
-        LookError::File {
+    pub fn of(self, path: impl Into<PathBuf>) -> SourceError {
+        SourceError::File {
             path: path.into(),
             error: self,
         }
@@ -116,9 +116,9 @@ impl FileError {
 }
 
 /// Leaves out the URL.
-impl From<reqwest::Error> for LookError {
+impl From<reqwest::Error> for SourceError {
     fn from(error: reqwest::Error) -> Self {
-        LookError::Http(error.without_url())
+        SourceError::Http(error.without_url())
     }
 }
 

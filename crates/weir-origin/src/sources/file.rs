@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 
-use super::{Feed, LookError, PollingSource, Rhythm, TagSource, Work, look_again_and_again};
+use super::{Feed, PollInterval, PollingSource, SourceError, TagSource, Work, poll_repeatedly};
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{ContainerPlace, Description};
 
@@ -36,21 +36,21 @@ impl TagSource for File {
         self.path.display().to_string()
     }
 
-    fn knows_surroundings(&self) -> bool {
+    fn tags_unknown_senders(&self) -> bool {
         true
     }
 
     fn run(self: Box<Self>, feed: Feed) -> Work {
-        let rhythm = Rhythm {
+        let rhythm = PollInterval {
             every: Duration::from_secs(2),
             not_before: Duration::from_millis(200),
         };
-        Box::pin(look_again_and_again(*self, rhythm, feed))
+        Box::pin(poll_repeatedly(*self, rhythm, feed))
     }
 }
 
 impl PollingSource for File {
-    async fn look(&mut self) -> Result<Vec<Description>, LookError> {
+    async fn poll(&mut self) -> Result<Vec<Description>, SourceError> {
         let data = std::fs::metadata(&self.path)?;
         let stamp = (data.modified().ok(), data.len());
         if let Some((modified, length, known)) = &self.read
@@ -59,7 +59,7 @@ impl PollingSource for File {
             return Ok(known.clone());
         }
         if data.len() > FILE_BYTES_MAX {
-            return Err(LookError::TooLong(FILE_BYTES_MAX));
+            return Err(SourceError::TooLong(FILE_BYTES_MAX));
         }
         let text = std::fs::read_to_string(&self.path)?;
         let known = parse(&text)?;
@@ -92,7 +92,7 @@ struct Tags {
 }
 
 /// Parses such a file. An error has line and column.
-pub fn parse(text: &str) -> Result<Vec<Description>, LookError> {
+pub fn parse(text: &str) -> Result<Vec<Description>, SourceError> {
     let content: Content = serde_json::from_str(text)?;
     let containers = content
         .containers
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_where_it_is_wrong() {
+    fn an_invalid_file_is_reported_with_its_line() {
         let known = parse(
             r#"{"containers": {"ab": {"low": ["a:1"], "high": ["b:1"], "pod": "u", "name": "n"}},
                 "pods": {"u": {"orchestrator": ["pod_name:x"]}}, "unknown": {"low": ["where:here"]}}"#,

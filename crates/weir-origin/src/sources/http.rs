@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use super::error::{FileError, LookError};
+use super::error::{FileError, SourceError};
 
 /// Timeout for the start of an answer and for each pause in it.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -27,12 +27,12 @@ fn builder(tls: ClientConfig) -> ClientBuilder {
 }
 
 /// A client for the server on this socket.
-pub fn over_socket(path: &Path) -> Result<ClientBuilder, LookError> {
+pub fn over_socket(path: &Path) -> Result<ClientBuilder, SourceError> {
     Ok(builder(tls(Roots::None, None)?).unix_socket(path))
 }
 
 /// A client for network addresses.
-pub fn over_network(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<Client, LookError> {
+pub fn over_network(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<Client, SourceError> {
     Ok(builder(tls(roots, identity)?).build()?)
 }
 
@@ -46,7 +46,7 @@ pub struct Identity<'a> {
 type Chain = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 impl Identity<'_> {
-    fn read(self) -> Result<Chain, LookError> {
+    fn read(self) -> Result<Chain, SourceError> {
         let chain = certificates(self.certificate).map_err(|error| error.of(self.certificate))?;
         let key = PrivateKeyDer::from_pem_file(self.key);
         let key = key.map_err(|error| FileError::NoKey(error).of(self.key))?;
@@ -81,7 +81,7 @@ pub enum Roots<'a> {
     Anybody,
 }
 
-fn tls(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<ClientConfig, LookError> {
+fn tls(roots: Roots<'_>, identity: Option<Identity<'_>>) -> Result<ClientConfig, SourceError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
@@ -154,21 +154,21 @@ impl ServerCertVerifier for Unverified {
 }
 
 /// The body of a successful answer within the size limit.
-pub async fn body(mut response: Response, bytes_max: usize) -> Result<Vec<u8>, LookError> {
+pub async fn body(mut response: Response, bytes_max: usize) -> Result<Vec<u8>, SourceError> {
     let status = response.status();
     if !status.is_success() {
-        return Err(LookError::Status(status));
+        return Err(SourceError::Status(status));
     }
     let mut bytes = Vec::new();
     loop {
         let chunk = tokio::time::timeout(PATIENCE, response.chunk())
             .await
-            .map_err(|_| LookError::AnswerStopped)??;
+            .map_err(|_| SourceError::AnswerStopped)??;
         let Some(chunk) = chunk else {
             return Ok(bytes);
         };
         if bytes.len() + chunk.len() > bytes_max {
-            return Err(LookError::AnswerTooLong(bytes_max));
+            return Err(SourceError::AnswerTooLong(bytes_max));
         }
         bytes.extend_from_slice(&chunk);
     }

@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use super::http::{self, Identity, PATIENCE, Roots};
 use super::{
-    Feed, FileError, LabelTags, LookError, PollingSource, Rhythm, TagSource, Work, add_labels, image,
-    look_again_and_again,
+    Feed, FileError, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work, add_labels, image,
+    poll_repeatedly,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::{ContainerPlace, Description};
@@ -58,16 +58,16 @@ impl TagSource for Kubelet {
     }
 
     fn run(self: Box<Self>, feed: Feed) -> Work {
-        let rhythm = Rhythm {
+        let rhythm = PollInterval {
             every: Duration::from_secs(15),
             not_before: Duration::from_secs(2),
         };
-        Box::pin(look_again_and_again(*self, rhythm, feed))
+        Box::pin(poll_repeatedly(*self, rhythm, feed))
     }
 }
 
 impl PollingSource for Kubelet {
-    async fn look(&mut self) -> Result<Vec<Description>, LookError> {
+    async fn poll(&mut self) -> Result<Vec<Description>, SourceError> {
         let settings = &self.settings;
         let client = match &self.client {
             Some(client) => client,
@@ -99,7 +99,7 @@ impl PollingSource for Kubelet {
                 self.client = None;
                 return Err(error.into());
             }
-            Err(_) => return Err(LookError::NoAnswer),
+            Err(_) => return Err(SourceError::NoAnswer),
         };
         let body = http::body(answer, BODY_MAX).await?;
         described(&body, &settings.pod_labels)
@@ -181,9 +181,9 @@ struct ContainerStatus {
 }
 
 /// The descriptions in a list of pods.
-pub fn described(list: &[u8], pod_labels: &LabelTags) -> Result<Vec<Description>, LookError> {
+pub fn described(list: &[u8], pod_labels: &LabelTags) -> Result<Vec<Description>, SourceError> {
     let list: PodList =
-        serde_json::from_slice(list).map_err(|error| LookError::json("its list of pods", error))?;
+        serde_json::from_slice(list).map_err(|error| SourceError::json("its list of pods", error))?;
     let mut known = Vec::new();
     for pod in list.items.unwrap_or_default() {
         describe(pod, pod_labels, &mut known);
@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owners_names_are_read_as_their_makers_write_them() {
+    fn names_of_owners_are_parsed_as_controllers_write_them() {
         assert_eq!(deployment_of("cart-6d5f7c9f8b"), Some("cart"));
         assert_eq!(deployment_of("cart-api-6d5f7"), Some("cart-api"));
         assert_eq!(deployment_of("cart-blue"), None);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::resolver::Message;
+use crate::resolver::ResolverMessage;
 use crate::store::Description;
 
 mod containerd;
@@ -25,7 +25,7 @@ mod podinfo;
 pub use containerd::Containerd;
 pub use docker::Docker;
 pub use environment::Environment;
-pub use error::{CallError, FileError, LabelError, LookError};
+pub use error::{CallError, FileError, LabelError, SourceError};
 pub use file::{File, parse as parse_file};
 #[cfg(feature = "fuzzing")]
 pub(crate) use kubelet::described as kubelet_described;
@@ -44,7 +44,7 @@ pub trait TagSource: Send {
     fn place(&self) -> String;
 
     /// Whether it may have tags for otherwise unknown senders.
-    fn knows_surroundings(&self) -> bool {
+    fn tags_unknown_senders(&self) -> bool {
         false
     }
 
@@ -56,20 +56,20 @@ pub trait TagSource: Send {
 #[derive(Debug)]
 pub enum SourceEvent {
     /// All its current entries.
-    Knows(Vec<Description>),
+    Report(Vec<Description>),
     /// It could not look. Its last report stays valid.
-    Failed(LookError),
+    Failed(SourceError),
 }
 
 /// The channel for a source's reports.
 pub struct Feed {
     source: usize,
-    inbox: SyncSender<Message>,
+    inbox: SyncSender<ResolverMessage>,
     wanted: Arc<Notify>,
 }
 
 impl Feed {
-    pub(crate) fn new(source: usize, inbox: SyncSender<Message>, wanted: Arc<Notify>) -> Self {
+    pub(crate) fn new(source: usize, inbox: SyncSender<ResolverMessage>, wanted: Arc<Notify>) -> Self {
         Feed {
             source,
             inbox,
@@ -79,7 +79,7 @@ impl Feed {
 
     /// Sends a report. Returns false if the agent no longer listens.
     pub async fn report(&self, event: SourceEvent) -> bool {
-        let mut message = Message::Source(self.source, event);
+        let mut message = ResolverMessage::Source(self.source, event);
         loop {
             match self.inbox.try_send(message) {
                 Ok(()) => return true,
@@ -98,12 +98,12 @@ impl Feed {
 
 /// A source that polls.
 trait PollingSource: Send + 'static {
-    fn look(&mut self) -> impl Future<Output = Result<Vec<Description>, LookError>> + Send;
+    fn poll(&mut self) -> impl Future<Output = Result<Vec<Description>, SourceError>> + Send;
 }
 
 /// Interval between the polls of a [`PollingSource`].
 #[derive(Clone, Copy, Debug)]
-struct Rhythm {
+struct PollInterval {
     every: Duration,
     /// Minimum interval, however much is asked for.
     not_before: Duration,
@@ -112,13 +112,13 @@ struct Rhythm {
 /// Maximum pause after repeated errors.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-async fn look_again_and_again(mut source: impl PollingSource, rhythm: Rhythm, feed: Feed) {
+async fn poll_repeatedly(mut source: impl PollingSource, rhythm: PollInterval, feed: Feed) {
     let mut failures = 0u32;
     loop {
-        let event = match source.look().await {
+        let event = match source.poll().await {
             Ok(known) => {
                 failures = 0;
-                SourceEvent::Knows(known)
+                SourceEvent::Report(known)
             }
             Err(error) => {
                 failures += 1;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{
-    Feed, FileError, LabelError, LabelTags, LookError, PollingSource, Rhythm, TagSource, Work, add_labels,
-    look_again_and_again,
+    Feed, FileError, LabelError, LabelTags, PollInterval, PollingSource, SourceError, TagSource, Work,
+    add_labels, poll_repeatedly,
 };
 use crate::entity::{Cardinality, Entity, TagSet};
 use crate::store::Description;
@@ -37,23 +37,23 @@ impl TagSource for PodInfo {
         self.directory.display().to_string()
     }
 
-    fn knows_surroundings(&self) -> bool {
+    fn tags_unknown_senders(&self) -> bool {
         true
     }
 
     fn run(self: Box<Self>, feed: Feed) -> Work {
-        let rhythm = Rhythm {
+        let rhythm = PollInterval {
             every: Duration::from_secs(10),
             not_before: Duration::from_secs(1),
         };
-        Box::pin(look_again_and_again(*self, rhythm, feed))
+        Box::pin(poll_repeatedly(*self, rhythm, feed))
     }
 }
 
 impl PollingSource for PodInfo {
-    async fn look(&mut self) -> Result<Vec<Description>, LookError> {
+    async fn poll(&mut self) -> Result<Vec<Description>, SourceError> {
         if !self.directory.is_dir() {
-            return Err(LookError::NoDirectory);
+            return Err(SourceError::NoDirectory);
         }
         let file = |name: &str| read(&self.directory.join(name));
         let labels = pairs(&file("labels")?)?;
@@ -93,7 +93,7 @@ impl PollingSource for PodInfo {
 }
 
 /// Empty without such a file: the author of a volume chooses its files.
-fn read(path: &Path) -> Result<String, LookError> {
+fn read(path: &Path) -> Result<String, SourceError> {
     match std::fs::metadata(path) {
         Ok(data) if data.len() > FILE_BYTES_MAX => return Err(FileError::TooLong.of(path)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
@@ -103,11 +103,11 @@ fn read(path: &Path) -> Result<String, LookError> {
 }
 
 /// Lines of `key="value"`. The value is quoted as a Go string, which for the characters of labels equals a JSON string.
-fn pairs(text: &str) -> Result<BTreeMap<String, String>, LookError> {
+fn pairs(text: &str) -> Result<BTreeMap<String, String>, SourceError> {
     let lines = text.lines().zip(1..);
     lines
         .filter(|(line, _)| !line.trim().is_empty())
-        .map(|(text, line)| pair(text).map_err(|error| LookError::Label { line, error }))
+        .map(|(text, line)| pair(text).map_err(|error| SourceError::Label { line, error }))
         .collect()
 }
 
