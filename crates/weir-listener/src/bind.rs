@@ -506,7 +506,7 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindErrorKind> {
         }
         Address::UnixDatagram(path) | Address::UnixStream(path) => {
             let warning = socket_file::check_directory(path, config.sticky_directory)?;
-            socket_file::clear_the_way(path, kind)?;
+            socket_file::remove_stale(path, kind)?;
             let fd = new_socket(libc::AF_UNIX, kind)?;
             let buffer = set_receive_buffer(fd.as_fd(), None)?;
             // Before binding, so that no datagram can be queued without its credentials.

@@ -1,7 +1,7 @@
 //! Framing against a naive twin, for the property test and the fuzz target.
 
 use crate::Framing;
-use crate::framing::{End, Entries, Fed, Framer, FramingCounts};
+use crate::framing::{End, FeedResult, Framer, FramingCounts, PacketEntries};
 use crate::partial::PartialPool;
 
 /// The result of a stream: its packets and how it ended.
@@ -70,7 +70,7 @@ fn chunked(framing: Framing, max: usize, chunks: &[&[u8]], orderly: bool) -> Out
     let longest = chunks.iter().map(|chunk| chunk.len()).max().unwrap_or(0);
     let mut memory = vec![0xAA; start + longest];
     let mut pool = PartialPool::new(usize::MAX);
-    let mut entries = Entries::new();
+    let mut entries = PacketEntries::new();
     let mut counts = FramingCounts::default();
     let mut framer = Framer::new(framing, max);
     let mut outcome = Outcome::default();
@@ -103,9 +103,9 @@ fn chunked(framing: Framing, max: usize, chunks: &[&[u8]], orderly: bool) -> Out
             "a partial frame holds no more than a frame"
         );
         match fed {
-            Fed::All => {}
-            Fed::NoRoom(_) => panic!("the budget is unlimited"),
-            Fed::TooLong => {
+            FeedResult::All => {}
+            FeedResult::NoRoom(_) => panic!("the budget is unlimited"),
+            FeedResult::TooLong => {
                 bad = true;
                 break;
             }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn any_chunks_of_any_stream_give_what_the_naive_twin_gives() {
+    fn any_chunks_of_any_stream_equal_the_naive_twin() {
         let seed = std::env::var("WEIR_TEST_SEED")
             .ok()
             .and_then(|text| text.parse().ok())

@@ -2,7 +2,7 @@
 
 use crate::Framing;
 use crate::partial::{BudgetExhausted, Partial, PartialPool};
-use crate::sys::Entry;
+use crate::sys::PacketEntry;
 
 /// Bytes of the length before a frame.
 pub const LENGTH_BYTES: usize = 4;
@@ -22,7 +22,7 @@ pub struct FramingCounts {
 
 /// The result of a chunk.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Fed {
+pub enum FeedResult {
     /// The end of the chunk, if it is inside a frame, is kept by the framer.
     All,
     /// Everything that was complete has been handed over, but the last bytes of the chunk, of this number, are inside
@@ -43,27 +43,27 @@ pub struct Framer {
 }
 
 /// A place to note packets until they are handed over, shared by all connections of a loop.
-pub struct Entries(Vec<Entry>);
+pub struct PacketEntries(Vec<PacketEntry>);
 
-impl Entries {
+impl PacketEntries {
     pub fn new() -> Self {
         Self(Vec::with_capacity(ENTRIES_MAX))
     }
 }
 
 /// Notes packets and hands them over when there are many.
-struct Output<'o, H: FnMut(&[u8], &[Entry])> {
+struct Output<'o, H: FnMut(&[u8], &[PacketEntry])> {
     buffer: &'o [u8],
-    entries: &'o mut Vec<Entry>,
+    entries: &'o mut Vec<PacketEntry>,
     counts: &'o mut FramingCounts,
     handle: H,
 }
 
-impl<H: FnMut(&[u8], &[Entry])> Output<'_, H> {
+impl<H: FnMut(&[u8], &[PacketEntry])> Output<'_, H> {
     fn packet(&mut self, start: usize, length: usize) {
         self.counts.packets += 1;
         self.counts.bytes += length as u64;
-        self.entries.push(Entry {
+        self.entries.push(PacketEntry {
             start: start as u32,
             length: length as u32,
             lost: 0,
@@ -129,10 +129,10 @@ impl Framer {
         start: usize,
         end: usize,
         pool: &mut PartialPool,
-        entries: &mut Entries,
+        entries: &mut PacketEntries,
         counts: &mut FramingCounts,
-        handle: impl FnMut(&[u8], &[Entry]),
-    ) -> Fed {
+        handle: impl FnMut(&[u8], &[PacketEntry]),
+    ) -> FeedResult {
         let mut begin = start;
         if !self.partial.is_empty() {
             if !self.ends_within(&buffer[start..end]) {
@@ -156,18 +156,18 @@ impl Framer {
         output.flush();
         match rest {
             Some(rest) => self.keep_or_report(&buffer[rest..end], pool),
-            None => Fed::TooLong,
+            None => FeedResult::TooLong,
         }
     }
 
-    fn keep_or_report(&mut self, rest: &[u8], pool: &mut PartialPool) -> Fed {
+    fn keep_or_report(&mut self, rest: &[u8], pool: &mut PartialPool) -> FeedResult {
         match pool.append(&mut self.partial, rest) {
-            Ok(()) => Fed::All,
-            Err(BudgetExhausted) => Fed::NoRoom(rest.len()),
+            Ok(()) => FeedResult::All,
+            Err(BudgetExhausted) => FeedResult::NoRoom(rest.len()),
         }
     }
 
-    /// Keeps the bytes that [`Fed::NoRoom`] was about: the last ones of the chunk.
+    /// Keeps the bytes that [`FeedResult::NoRoom`] was about: the last ones of the chunk.
     pub fn keep(&mut self, rest: &[u8], pool: &mut PartialPool) -> Result<(), BudgetExhausted> {
         pool.append(&mut self.partial, rest)
     }
@@ -179,13 +179,13 @@ impl Framer {
         orderly: bool,
         pool: &mut PartialPool,
         counts: &mut FramingCounts,
-        mut handle: impl FnMut(&[u8], &[Entry]),
+        mut handle: impl FnMut(&[u8], &[PacketEntry]),
     ) -> End {
         let length = self.partial.len();
         let end = if self.newline && orderly && length > 0 {
             counts.packets += 1;
             counts.bytes += length as u64;
-            let entry = Entry {
+            let entry = PacketEntry {
                 start: 0,
                 length: length as u32,
                 lost: 0,
@@ -222,7 +222,7 @@ impl Framer {
     }
 
     /// Frames with a length before them. Returns where the unfinished one starts, or `None` after a bad length.
-    fn frames<H: FnMut(&[u8], &[Entry])>(
+    fn frames<H: FnMut(&[u8], &[PacketEntry])>(
         &mut self,
         output: &mut Output<'_, H>,
         begin: usize,
@@ -253,7 +253,7 @@ impl Framer {
 
     /// Lines. A packet is as many complete lines as the limit holds, so the only bytes looked at here are those
     /// between the last newline within the limit and the limit; the parser looks at all of them anyway.
-    fn lines<H: FnMut(&[u8], &[Entry])>(
+    fn lines<H: FnMut(&[u8], &[PacketEntry])>(
         &mut self,
         output: &mut Output<'_, H>,
         begin: usize,

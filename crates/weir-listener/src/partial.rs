@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_holds_and_reserve_makes_room() {
+    fn the_budget_holds_and_a_release_frees_it() {
         let mut pool = PartialPool::new(1024 + 256);
         let mut a = Partial::default();
         let mut b = Partial::default();

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_gives_its_rate_and_no_more() {
+    fn a_bucket_admits_its_rate_and_no_more() {
         let rate = 1000;
         let mut bucket = TokenBucket::new(rate, at(0));
         // A hundred a second of 36 bytes count as 100 bytes each: ten of them, and the hundred of the burst.

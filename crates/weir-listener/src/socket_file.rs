@@ -74,7 +74,7 @@ impl Drop for SocketFile {
 
 /// Removes a socket file on which no one listens any more. Anything else that is in the way is an error and is left
 /// as it is.
-pub fn clear_the_way(path: &Path, kind: libc::c_int) -> Result<(), BindErrorKind> {
+pub fn remove_stale(path: &Path, kind: libc::c_int) -> Result<(), BindErrorKind> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found.file_type(),
         Err(error) => {

@@ -60,7 +60,7 @@ fn ports_in_use_and_foreign_addresses() {
 }
 
 #[test]
-fn a_port_is_free_again_after_the_listener_is_gone() {
+fn a_port_is_free_again_after_the_listener_has_ended() {
     let first = bind(&config("tcp://127.0.0.1:0")).unwrap();
     let again = config(&first.address().to_string());
     check!(again, BindErrorKind::PortInUse, "in use");
@@ -92,7 +92,7 @@ fn settings_that_do_not_fit() {
 }
 
 #[test]
-fn directories_that_are_none() {
+fn paths_that_are_not_directories() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing");
     for address in [
@@ -114,7 +114,7 @@ fn directories_that_are_none() {
 }
 
 #[test]
-fn what_is_not_a_socket_is_left_alone() {
+fn a_file_that_is_not_a_socket_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("dsd.socket");
     fs::write(&path, "precious").unwrap();
@@ -197,7 +197,7 @@ fn a_socket_file_is_removed_only_by_its_owner() {
 }
 
 #[test]
-fn mode_owner_and_group_are_as_asked() {
+fn mode_owner_and_group_are_as_configured() {
     let directory = tempfile::tempdir().unwrap();
     for (name, stream) in [("datagram", false), ("stream", true)] {
         let path = directory.path().join(name);
@@ -415,7 +415,7 @@ fn child_without_permissions() {
 }
 
 #[test]
-fn the_receive_buffer_is_what_was_asked_for_or_says_so() {
+fn a_receive_buffer_below_the_requested_size_is_reported() {
     let mut asked = config("udp://127.0.0.1:0");
     asked.receive_buffer_bytes = Some(100_000);
     let buffer = bind(&asked).unwrap().receive_buffer();

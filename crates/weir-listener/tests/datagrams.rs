@@ -96,7 +96,7 @@ fn drops_of_the_kernel_are_counted_and_agree_with_its_table() {
 }
 
 #[test]
-fn a_batch_tells_of_drops_without_being_asked() {
+fn a_batch_reports_drops() {
     let mut harness = Harness::new();
     let id = harness.listen(&small_buffer("udp://127.0.0.1:0"));
     let to = harness.socket_address(id);
@@ -201,7 +201,7 @@ fn a_datagram_longer_than_the_longest_packet_is_cut() {
 }
 
 #[test]
-fn credentials_come_with_each_datagram_when_asked_for() {
+fn credentials_come_with_each_datagram_when_requested() {
     let directory = tempfile::tempdir().unwrap();
     let mut harness = Harness::new();
     let path = directory.path().join("dsd.socket");
@@ -231,7 +231,7 @@ fn credentials_come_with_each_datagram_when_asked_for() {
 }
 
 #[test]
-#[ignore = "the other process of credentials_come_with_each_datagram_when_asked_for"]
+#[ignore = "the other process of credentials_come_with_each_datagram_when_requested"]
 fn child_sends_a_datagram() {
     let path = std::env::var_os("WEIR_TEST_PATH").unwrap();
     UnixDatagram::unbound()

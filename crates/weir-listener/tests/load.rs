@@ -395,7 +395,7 @@ fn a_drain_does_not_wait_for_a_peer_that_never_ends() {
 /// The filter that ends a drain once stayed on a connection when it was closed. The kernel then dropped the peer's
 /// answers to the end, and clients wrote into such connections for about 110 s, whatever listened there by then.
 #[test]
-fn peers_over_tcp_learn_at_once_that_a_drain_ended_their_connection() {
+fn peers_over_tcp_see_the_end_of_a_drain_immediately() {
     let mut counter = Counter::new();
     let (id, _) = counter.listen(&config("tcp://127.0.0.1:0"));
     let mut silent = TcpStream::connect(("127.0.0.1", counter.port(id))).unwrap();

@@ -311,7 +311,7 @@ fn connections_over_the_limit_are_closed_and_counted() {
 
 /// One address once could take all places for as long as it liked.
 #[test]
-fn an_address_that_takes_all_places_gives_way_to_others() {
+fn an_address_with_all_connections_is_evicted_for_others() {
     let mut asked = config("tcp://127.0.0.1:0");
     asked.max_connections = 4;
     let mut harness = Harness::new();
@@ -394,7 +394,7 @@ fn idle_connections_end_and_those_in_use_stay() {
 }
 
 #[test]
-fn the_largest_partial_frame_goes_when_the_budget_is_used_up() {
+fn the_largest_partial_frame_is_dropped_when_the_budget_is_used_up() {
     for Setup { mut harness, id, .. } in each_transport(Framing::LengthPrefixed, |_| {}) {
         harness.events.set_partial_budget(4096 + 1024 + 64);
         let begin = |harness: &mut Harness, bytes: usize| {
@@ -522,7 +522,7 @@ fn the_connecting_process_is_the_origin() {
 /// A socket file that somebody takes away is made again by a new socket: what the old one had accepted is kept, and open
 /// connections go on.
 #[test]
-fn a_socket_in_the_place_of_another_loses_nothing() {
+fn replacing_a_socket_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (stream, datagram) = (directory.path().join("stream"), directory.path().join("datagram"));
     let asked = [

@@ -298,7 +298,7 @@ impl Worker {
             Command::Relays(change) => self.change_relays(change),
             Command::Tap(settings) => {
                 self.taps.add(settings, &self.ingest, Monotonic::now().0);
-                self.event_loop.tell_sources(true);
+                self.event_loop.report_sources(true);
             }
             Command::Inspect(inspect) => inspect(&self.event_loop),
             Command::Freeze(freeze) => self.succession.freeze = Some(*freeze),
@@ -309,7 +309,7 @@ impl Worker {
     fn tap(&mut self, monotonic: u64) {
         self.taps.turn(&self.ingest, monotonic);
         if self.taps.is_empty() {
-            self.event_loop.tell_sources(false);
+            self.event_loop.report_sources(false);
         }
     }
 

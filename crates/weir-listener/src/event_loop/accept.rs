@@ -33,13 +33,13 @@ enum Accepted {
 }
 
 /// A new connection that may stay, but for TLS.
-pub(super) struct Newcomer {
+pub(super) struct NewConnection {
     fd: OwnedFd,
     address: Option<SocketAddr>,
     credentials: Option<Credentials>,
 }
 
-impl Newcomer {
+impl NewConnection {
     fn peer(&self) -> Peer {
         let unix = Peer::of_credentials(self.credentials);
         self.address
@@ -100,7 +100,7 @@ impl Listener {
     pub(super) fn connection(
         &mut self,
         number: u32,
-        newcomer: Newcomer,
+        newcomer: NewConnection,
         tls: Option<TlsSession>,
     ) -> Connection {
         let mut origin = None;
@@ -122,15 +122,15 @@ impl Listener {
     }
 
     /// Accepts and closes a connection with the descriptor that is kept for that.
-    fn refuse_one(&mut self, reserve: &mut Reserve) -> Refusal {
+    fn refuse_one(&mut self, reserve: &mut Reserve) -> RefuseResult {
         let Some(socket) = &self.socket else {
-            return Refusal::NoConnection;
+            return RefuseResult::NoConnection;
         };
         match reserve.spend(|| sys::accept(socket.fd.as_fd()).map(drop)) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Refusal::NoConnection,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return RefuseResult::NoConnection,
             Err(_) => {
                 self.counters[ListenerCounter::AcceptErrors] += 1;
-                return Refusal::Failed;
+                return RefuseResult::Failed;
             }
             Ok(()) => {}
         }
@@ -138,9 +138,9 @@ impl Listener {
         self.counters[ListenerCounter::ConnectionsAccepted] += 1;
         self.counters[ListenerCounter::ConnectionsRefusedDescriptors] += 1;
         if reserve.is_there() {
-            Refusal::Refused
+            RefuseResult::Refused
         } else {
-            Refusal::Failed
+            RefuseResult::Failed
         }
     }
 }
@@ -162,10 +162,10 @@ impl EventLoop {
                 }
                 Accepted::Retry => {}
                 Accepted::NoDescriptor => match self.refuse_one(number) {
-                    Refusal::Refused => {}
+                    RefuseResult::Refused => {}
                     // The kernel looks for a descriptor before it looks for a connection.
-                    Refusal::NoConnection => return self.no_more_connections(number),
-                    Refusal::Failed => return self.pause_accepting(number),
+                    RefuseResult::NoConnection => return self.no_more_connections(number),
+                    RefuseResult::Failed => return self.pause_accepting(number),
                 },
                 Accepted::NoMemory => return self.pause_accepting(number),
             }
@@ -214,7 +214,7 @@ impl EventLoop {
         number: u32,
         fd: OwnedFd,
         address: Option<SocketAddr>,
-    ) -> Option<Newcomer> {
+    ) -> Option<NewConnection> {
         let listener = self.listeners.get_mut(number);
         if !listener.admits(address.map(|address| address.ip())) {
             return None;
@@ -225,12 +225,12 @@ impl EventLoop {
             let found = sys::peer_credentials(fd.as_fd()).ok();
             credentials = found.filter(|origin| origin.pid > 0);
         }
-        let newcomer = Newcomer {
+        let newcomer = NewConnection {
             fd,
             address,
             credentials,
         };
-        if listener.is_full() && (self.drain.is_on() || !self.make_place(number, newcomer.peer())) {
+        if listener.is_full() && (self.drain.is_on() || !self.evict_one(number, newcomer.peer())) {
             let counters = &mut self.listeners.get_mut(number).counters;
             counters[ListenerCounter::ConnectionsRefusedLimit] += 1;
             return None;
@@ -267,14 +267,14 @@ impl EventLoop {
     /// Without a free descriptor, releases the reserve to accept one connection and close it: otherwise it would stay in the queue, its
     /// peer would wait in vain, and epoll would report it permanently.
     #[cold]
-    fn refuse_one(&mut self, number: u32) -> Refusal {
+    fn refuse_one(&mut self, number: u32) -> RefuseResult {
         self.counters[LoopCounter::SystemCalls] += 4;
         self.listeners.get_mut(number).refuse_one(&mut self.reserve)
     }
 }
 
 /// The result of [`EventLoop::refuse_one`].
-enum Refusal {
+enum RefuseResult {
     /// One connection was closed, and the next can be refused as well.
     Refused,
     /// There was none.

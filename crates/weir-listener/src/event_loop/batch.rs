@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::sys::{self, Entry, SourceSlots};
+use crate::sys::{self, PacketEntry, SourceSlots};
 use crate::{Credentials, ListenerId};
 
 /// A point in time on the monotonic clock, in nanoseconds. Comparable within one boot of one machine.
@@ -35,7 +35,7 @@ pub struct Packet<'a> {
 #[derive(Clone, Copy)]
 pub struct PacketBatch<'a> {
     pub(super) memory: &'a [u8],
-    pub(super) entries: &'a [Entry],
+    pub(super) entries: &'a [PacketEntry],
     pub(super) listener: ListenerId,
     pub(super) received: Monotonic,
     /// The same for all packets of a connection.
@@ -86,7 +86,7 @@ impl<'a> PacketBatch<'a> {
         }
     }
 
-    /// The internet address that one packet came from, where it is known; see [`crate::EventLoop::tell_sources`].
+    /// The internet address that one packet came from, where it is known; see [`crate::EventLoop::report_sources`].
     pub fn source(&self, index: usize) -> Option<SocketAddr> {
         match self.sources {
             PacketSenders::Peer(peer) => peer,
@@ -95,7 +95,7 @@ impl<'a> PacketBatch<'a> {
     }
 
     #[inline]
-    fn packet(&self, entry: &Entry) -> Packet<'a> {
+    fn packet(&self, entry: &PacketEntry) -> Packet<'a> {
         Packet {
             bytes: &self.memory[entry.start as usize..][..entry.length as usize],
             listener: self.listener,
@@ -109,7 +109,7 @@ impl<'a> PacketBatch<'a> {
 /// Iterates over the packets of a [`PacketBatch`].
 pub struct Packets<'a> {
     batch: PacketBatch<'a>,
-    entries: std::slice::Iter<'a, Entry>,
+    entries: std::slice::Iter<'a, PacketEntry>,
 }
 
 impl<'a> Iterator for Packets<'a> {

@@ -11,9 +11,9 @@ use super::peers::Peer;
 use super::{Monotonic, PacketBatch};
 use crate::ListenerCounter;
 use crate::bind::MAX_PACKET_BYTES_LIMIT;
-use crate::framing::{End, Entries, Fed, Framer, FramingCounts};
+use crate::framing::{End, FeedResult, Framer, FramingCounts, PacketEntries};
 use crate::partial::{BudgetExhausted, PartialPool};
-use crate::sys::{self, Entry, Mapping};
+use crate::sys::{self, Mapping, PacketEntry};
 use crate::tls::TlsSession;
 use crate::{Credentials, ListenerCounters, ListenerId, SourceRates};
 
@@ -27,17 +27,17 @@ const PARTIAL_BUDGET_DEFAULT: usize = 16 * 1024 * 1024;
 /// Memory that all connections of a loop share.
 pub(super) struct StreamMemory {
     buffer: Mapping,
-    entries: Entries,
+    entries: PacketEntries,
     pub(super) pool: PartialPool,
     /// Entries of a batch that may pass, where some may not.
-    passing: Vec<Entry>,
+    passing: Vec<PacketEntry>,
 }
 
 impl StreamMemory {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             buffer: Mapping::new(READ_START + READ_BYTES)?,
-            entries: Entries::new(),
+            entries: PacketEntries::new(),
             pool: PartialPool::new(PARTIAL_BUDGET_DEFAULT),
             passing: Vec::new(),
         })
@@ -142,12 +142,12 @@ impl Connection {
             partial_after: self.partial_bytes() as u64,
         };
         let taken = match fed {
-            Fed::All => ReadResult::All,
-            Fed::NoRoom(bytes) => ReadResult::NoRoom(UnreadBytes {
+            FeedResult::All => ReadResult::All,
+            FeedResult::NoRoom(bytes) => ReadResult::NoRoom(UnreadBytes {
                 start: end - bytes,
                 end,
             }),
-            Fed::TooLong => ReadResult::TooLong,
+            FeedResult::TooLong => ReadResult::TooLong,
         };
         (taken, found)
     }
@@ -252,7 +252,7 @@ struct Delivery<'a> {
     address: Option<SocketAddr>,
     received: Monotonic,
     limits: Option<(IpAddr, &'a SourceRates)>,
-    passing: &'a mut Vec<Entry>,
+    passing: &'a mut Vec<PacketEntry>,
     dropped: DroppedPackets,
 }
 
@@ -264,7 +264,7 @@ struct DroppedPackets {
 }
 
 impl<'a> Delivery<'a> {
-    fn new(listener: &'a Listener, connection: &Connection, passing: &'a mut Vec<Entry>) -> Self {
+    fn new(listener: &'a Listener, connection: &Connection, passing: &'a mut Vec<PacketEntry>) -> Self {
         Self {
             id: listener.id,
             origin: connection.origin,
@@ -280,7 +280,7 @@ impl<'a> Delivery<'a> {
     }
 
     #[inline]
-    fn deliver(&mut self, memory: &[u8], entries: &[Entry], handle: &mut impl FnMut(PacketBatch<'_>)) {
+    fn deliver(&mut self, memory: &[u8], entries: &[PacketEntry], handle: &mut impl FnMut(PacketBatch<'_>)) {
         let batch = PacketBatch {
             memory,
             entries,
@@ -299,7 +299,7 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    fn admitted(&mut self, entries: &[Entry], source: IpAddr, rates: &SourceRates) -> &[Entry] {
+    fn admitted(&mut self, entries: &[PacketEntry], source: IpAddr, rates: &SourceRates) -> &[PacketEntry] {
         let mut open = rates.open(self.received);
         self.passing.clear();
         for entry in entries {

@@ -61,7 +61,7 @@ impl Doze {
     }
 
     /// Learns from a batch of datagrams. True if the loop shall doze before it receives again.
-    fn learn(&mut self, batch: &Received) -> bool {
+    fn update(&mut self, batch: &Received) -> bool {
         if !self.allowed || batch.count >= batch.limit / 2 {
             return false;
         }
@@ -110,7 +110,7 @@ impl Intake {
     }
 
     /// Asks where datagrams come from, or no longer, as far as nothing else needs to know.
-    pub(super) fn tell_sources(&mut self, is_internet: bool, wanted: bool) {
+    pub(super) fn report_sources(&mut self, is_internet: bool, wanted: bool) {
         self.sources = self.guarded || (is_internet && wanted);
     }
 
@@ -271,7 +271,7 @@ impl EventLoop {
         let eager = received.count >= EAGER_PACKETS.min(received.limit);
         if listener.is_draining() {
             self.drain_on(number)
-        } else if self.doze.learn(&received) || eager {
+        } else if self.doze.update(&received) || eager {
             Next::Again
         } else {
             Next::Wait
@@ -280,7 +280,7 @@ impl EventLoop {
 
     #[cold]
     fn drain_on(&mut self, number: u32) -> Next {
-        if self.listeners.get(number).kept && self.drain.leaves_the_rest() {
+        if self.listeners.get(number).kept && self.drain.is_over() {
             self.close_listener(number);
             return Next::Wait;
         }

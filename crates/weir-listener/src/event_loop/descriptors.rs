@@ -141,7 +141,7 @@ impl Descriptors {
     /// After its turn: back into the queue, or out of it until epoll reports it. Its place may have been emptied by what
     /// happened, and even be someone else's by now.
     #[inline]
-    pub(super) fn had_its_turn(&mut self, token: u64, next: Next) {
+    pub(super) fn end_turn(&mut self, token: u64, next: Next) {
         let slot = &mut self.slots[token as u32 as usize];
         if slot.generation == (token >> 32) as u32 {
             match next {

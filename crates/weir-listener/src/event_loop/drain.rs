@@ -50,7 +50,7 @@ impl Drain {
         now + SILENCE_NANOS
     }
 
-    pub(super) fn leaves_the_rest(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         sys::monotonic_nanos() >= self.kept_until
     }
 

@@ -18,7 +18,7 @@ pub(super) struct Handshakes {
     /// Connections that are not encrypted yet.
     open: usize,
     /// When they are looked at next.
-    look_at: u64,
+    check_at: u64,
     /// Why the last connection that should be encrypted was not.
     error: Option<(ListenerId, TlsError)>,
     /// Ciphertext, once there was some.
@@ -53,18 +53,18 @@ impl Handshakes {
         &mut self.ciphertext
     }
 
-    fn is_time_to_look(&mut self, now: u64) -> bool {
-        let is_time = now >= self.look_at;
+    fn is_time(&mut self, now: u64) -> bool {
+        let is_time = now >= self.check_at;
         if is_time {
-            self.look_at = now + LOOK_NANOS;
+            self.check_at = now + LOOK_NANOS;
         }
         is_time
     }
 }
 
 /// The state of a connection after some ciphertext.
-enum Goes {
-    On,
+enum DecryptResult {
+    Open,
     Ended,
 }
 
@@ -119,8 +119,8 @@ impl EventLoop {
         };
         turn.bytes += count as u64;
         match self.decrypt(slot, count, turn, handle) {
-            Goes::On => self.after_reading(slot, count == TLS_READ_BYTES),
-            Goes::Ended => Next::Wait,
+            DecryptResult::Open => self.after_reading(slot, count == TLS_READ_BYTES),
+            DecryptResult::Ended => Next::Wait,
         }
     }
 
@@ -131,11 +131,11 @@ impl EventLoop {
         count: usize,
         turn: &mut Turn,
         handle: &mut impl FnMut(PacketBatch<'_>),
-    ) -> Goes {
+    ) -> DecryptResult {
         let mut at = 0;
         while at < count {
             let Some(connection) = self.descriptors.connection_mut(slot) else {
-                return Goes::Ended;
+                return DecryptResult::Ended;
             };
             let was_handshaking = connection.is_handshaking();
             let ciphertext = &self.handshakes.ciphertext[at..count];
@@ -147,14 +147,14 @@ impl EventLoop {
                 Ok(taken) => at += taken,
                 Err(error) => {
                     self.tls_failed(slot, error, turn, handle);
-                    return Goes::Ended;
+                    return DecryptResult::Ended;
                 }
             }
-            if let Goes::Ended = self.feed_decrypted(slot, turn, handle) {
-                return Goes::Ended;
+            if let DecryptResult::Ended = self.feed_decrypted(slot, turn, handle) {
+                return DecryptResult::Ended;
             }
         }
-        Goes::On
+        DecryptResult::Open
     }
 
     fn feed_decrypted(
@@ -162,22 +162,22 @@ impl EventLoop {
         slot: u32,
         turn: &mut Turn,
         handle: &mut impl FnMut(PacketBatch<'_>),
-    ) -> Goes {
+    ) -> DecryptResult {
         loop {
             let connection = self.descriptors.connection_mut(slot);
             let Some(tls) = connection.and_then(|connection| connection.tls.as_mut()) else {
-                return Goes::Ended;
+                return DecryptResult::Ended;
             };
             let count = tls.plain(self.streams.read_buffer());
             if count == 0 {
                 if !tls.ended {
-                    return Goes::On;
+                    return DecryptResult::Open;
                 }
                 self.close_connection(slot, true, turn, handle);
-                return Goes::Ended;
+                return DecryptResult::Ended;
             }
             if !self.feed(slot, count, turn, handle) {
-                return Goes::Ended;
+                return DecryptResult::Ended;
             }
         }
     }
@@ -205,7 +205,7 @@ impl EventLoop {
     /// Closes connections that have had long enough to say how they are to be encrypted.
     pub(super) fn end_slow_handshakes(&mut self, turn: &mut Turn, handle: &mut impl FnMut(PacketBatch<'_>)) {
         let now = sys::monotonic_nanos();
-        if !self.handshakes.is_time_to_look(now) {
+        if !self.handshakes.is_time(now) {
             return;
         }
         for slot in self.descriptors.places() {

@@ -17,11 +17,11 @@ const LOOK_NANOS: u64 = 60 * 1_000_000_000;
 
 /// When connections are looked at next.
 #[derive(Default)]
-pub(super) struct IdleLook {
+pub(super) struct IdleCheck {
     next: u64,
 }
 
-impl IdleLook {
+impl IdleCheck {
     fn is_time(&mut self, now: Monotonic) -> bool {
         let is_time = now.0 >= self.next;
         if is_time {
@@ -60,10 +60,10 @@ impl EventLoop {
 
     /// Ends a connection of a listener whose places are all taken, if that is fair: one of the peer that has most, or one
     /// that is idle. True if there is a place now.
-    pub(super) fn make_place(&mut self, number: u32, newcomer: Peer) -> bool {
+    pub(super) fn evict_one(&mut self, number: u32, newcomer: Peer) -> bool {
         let now = sys::monotonic_nanos();
-        if let Some(crowd) = self.listeners.get(number).peers.crowd(newcomer)
-            && let Some((slot, _)) = self.longest_idle(number, |peer| crowd.includes(peer))
+        if let Some(eviction_group) = self.listeners.get(number).peers.eviction_group(newcomer)
+            && let Some((slot, _)) = self.longest_idle(number, |peer| eviction_group.includes(peer))
         {
             let counters = &mut self.listeners.get_mut(number).counters;
             counters[ListenerCounter::ConnectionsClosedCrowded] += 1;

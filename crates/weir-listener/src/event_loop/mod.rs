@@ -30,7 +30,7 @@ use datagrams::{DOZE_NANOS, Doze};
 use descriptors::{Descriptor, Descriptors};
 use drain::Drain;
 use encrypted::Handshakes;
-use idle::IdleLook;
+use idle::IdleCheck;
 pub use listener::DropCheck;
 use listener::{Listener, Listeners, PAUSE_NANOS, Phase, SocketPlace};
 pub use pass::{OpenConnection, PassedConnection};
@@ -72,7 +72,7 @@ pub struct EventLoop {
     doze: Doze,
     streams: StreamMemory,
     handshakes: Handshakes,
-    idle: IdleLook,
+    idle: IdleCheck,
     reserve: Reserve,
     drain: Drain,
     counters: LoopCounters,
@@ -94,7 +94,7 @@ impl EventLoop {
             doze: Doze::default(),
             streams: StreamMemory::new()?,
             handshakes: Handshakes::default(),
-            idle: IdleLook::default(),
+            idle: IdleCheck::default(),
             reserve: Reserve::new(),
             drain: Drain::default(),
             counters: LoopCounters::default(),
@@ -223,10 +223,10 @@ impl EventLoop {
     }
 
     /// From now on the kernel is asked where UDP packets come from, for [`PacketBatch::source`], or no longer.
-    pub fn tell_sources(&mut self, wanted: bool) {
+    pub fn report_sources(&mut self, wanted: bool) {
         for listener in self.listeners.iter_mut() {
             let is_internet = matches!(listener.address, Address::Udp { .. });
-            listener.intake.tell_sources(is_internet, wanted);
+            listener.intake.report_sources(is_internet, wanted);
         }
     }
 
@@ -399,7 +399,7 @@ impl EventLoop {
             Some(Descriptor::Free) | None => return,
         };
         self.poller.note_service(turn.bytes - before);
-        self.descriptors.had_its_turn(token, next);
+        self.descriptors.end_turn(token, next);
     }
 
     /// Leaves a listener alone for a while, because asking again at once would only fail again.

@@ -50,16 +50,16 @@ impl Peer {
 
 /// Peers one of whose connections is to be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Crowd {
+pub(super) enum EvictionGroup {
     Owner(Owner),
     Peer(Peer),
 }
 
-impl Crowd {
+impl EvictionGroup {
     pub(super) fn includes(self, peer: Peer) -> bool {
         match self {
-            Crowd::Owner(owner) => owner == peer.owner,
-            Crowd::Peer(other) => other == peer,
+            EvictionGroup::Owner(owner) => owner == peer.owner,
+            EvictionGroup::Peer(other) => other == peer,
         }
     }
 }
@@ -78,20 +78,20 @@ impl Peers {
     }
 
     pub(super) fn remove(&mut self, peer: Peer) {
-        take_one(&mut self.owners, peer.owner);
-        take_one(&mut self.peers, peer);
+        decrement(&mut self.owners, peer.owner);
+        decrement(&mut self.peers, peer);
     }
 
     /// The peer that must give up a connection because it has many more than the newcomer: a user first, or, because all processes of a
     /// machine may belong to one user, a process.
-    pub(super) fn crowd(&self, newcomer: Peer) -> Option<Crowd> {
-        crowded(&self.owners, newcomer.owner)
-            .map(Crowd::Owner)
-            .or_else(|| crowded(&self.peers, newcomer).map(Crowd::Peer))
+    pub(super) fn eviction_group(&self, newcomer: Peer) -> Option<EvictionGroup> {
+        largest(&self.owners, newcomer.owner)
+            .map(EvictionGroup::Owner)
+            .or_else(|| largest(&self.peers, newcomer).map(EvictionGroup::Peer))
     }
 }
 
-fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
+fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
     if let Some(count) = counts.get_mut(&key) {
         *count -= 1;
         if *count == 0 {
@@ -101,7 +101,7 @@ fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K) {
 }
 
 /// The peer with the most, if that is at least two more than the newcomer has: with one more, the two would evict each other endlessly.
-fn crowded<K: Copy + Eq + Hash>(counts: &HashMap<K, u32>, newcomer: K) -> Option<K> {
+fn largest<K: Copy + Eq + Hash>(counts: &HashMap<K, u32>, newcomer: K) -> Option<K> {
     let own = counts.get(&newcomer).copied().unwrap_or(0);
     let (key, most) = counts.iter().max_by_key(|(_, count)| **count)?;
     (*most >= own + 2).then_some(*key)
@@ -116,21 +116,31 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_with_most_gives_way_to_those_with_less() {
+    fn the_peer_with_most_connections_is_evicted() {
         let mut peers = Peers::default();
         for _ in 0..5 {
             peers.add(unix(1, 10));
         }
         peers.add(unix(2, 20));
         peers.add(unix(2, 21));
-        assert_eq!(peers.crowd(unix(3, 30)), Some(Crowd::Owner(Owner::User(1))));
+        assert_eq!(
+            peers.eviction_group(unix(3, 30)),
+            Some(EvictionGroup::Owner(Owner::User(1)))
+        );
         // Among its own user's processes the one that has most.
-        assert_eq!(peers.crowd(unix(1, 11)), Some(Crowd::Peer(unix(1, 10))));
-        assert_eq!(peers.crowd(unix(1, 10)), None);
+        assert_eq!(
+            peers.eviction_group(unix(1, 11)),
+            Some(EvictionGroup::Peer(unix(1, 10)))
+        );
+        assert_eq!(peers.eviction_group(unix(1, 10)), None);
         for _ in 0..4 {
             peers.remove(unix(1, 10));
         }
-        assert_eq!(peers.crowd(unix(1, 10)), None, "one more is not worth it");
+        assert_eq!(
+            peers.eviction_group(unix(1, 10)),
+            None,
+            "one more is not worth it"
+        );
         peers.remove(unix(1, 10));
         assert_eq!((peers.owners.len(), peers.peers.len()), (1, 2));
     }

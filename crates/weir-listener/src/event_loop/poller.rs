@@ -20,14 +20,14 @@ pub struct Waker(Arc<Wake>);
 
 struct Wake {
     /// Set before the descriptor is written, so that a busy loop sees it without a system call.
-    asked: AtomicBool,
+    requested: AtomicBool,
     counter: File,
 }
 
 impl Waker {
     /// Wakes the loop. Several calls before it looks count as one.
     pub fn wake(&self) {
-        if !self.0.asked.swap(true, Ordering::AcqRel) {
+        if !self.0.requested.swap(true, Ordering::AcqRel) {
             // The counter cannot overflow, since it is written at most once per reading.
             let _ = (&self.0.counter).write(&1u64.to_ne_bytes());
         }
@@ -54,7 +54,7 @@ impl Poller {
         let counter = sys::event_counter()?;
         epoll.add(counter.as_fd(), WAKER_TOKEN)?;
         let wake = Wake {
-            asked: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
             counter: File::from(counter),
         };
         Ok(Self {
@@ -71,7 +71,7 @@ impl Poller {
 
     /// Another thread asks for attention.
     pub(super) fn is_woken(&self) -> bool {
-        self.wake.asked.load(Ordering::Relaxed)
+        self.wake.requested.load(Ordering::Relaxed)
     }
 
     #[cold]
@@ -80,7 +80,7 @@ impl Poller {
         // which is harmless.
         let _ = (&self.wake.counter).read(&mut [0; 8]);
         // Swapped rather than stored, so that writes of the other thread before its wake-up are visible after this.
-        self.wake.asked.swap(false, Ordering::AcqRel);
+        self.wake.requested.swap(false, Ordering::AcqRel);
     }
 
     pub(super) fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {

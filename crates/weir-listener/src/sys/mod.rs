@@ -9,7 +9,7 @@ mod mapping;
 mod ring;
 
 pub use mapping::Mapping;
-pub use ring::{Ancillary, DatagramRing, Entry, SourceSlots};
+pub use ring::{Ancillary, DatagramRing, PacketEntry, SourceSlots};
 
 use std::ffi::CString;
 use std::io;

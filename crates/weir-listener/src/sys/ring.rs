@@ -46,7 +46,7 @@ pub enum Ancillary {
 
 /// One received datagram: where it lies in the memory of the ring.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Entry {
+pub struct PacketEntry {
     pub start: u32,
     pub length: u32,
     /// Bytes of the datagram behind these, which are not here.
@@ -70,7 +70,7 @@ pub struct DatagramRing {
     controls: Box<[Control]>,
     /// Memory in which the kernel writes the sender of each datagram, if senders are wanted. Allocated at the first use.
     sources: Box<[libc::sockaddr_in6]>,
-    entries: Box<[Entry]>,
+    entries: Box<[PacketEntry]>,
 }
 
 // SAFETY: the raw pointers in the headers and vectors lead to memory this value owns on the heap and in its mapping,
@@ -105,7 +105,7 @@ impl DatagramRing {
             .zip(&mut controls)
             .map(|(vector, control)| header(vector, Some(control)));
         let identifying = identifying.collect();
-        let entries = vec![Entry::default(); slots].into();
+        let entries = vec![PacketEntry::default(); slots].into();
         Ok(Self {
             memory,
             plain,
@@ -162,7 +162,7 @@ impl DatagramRing {
         let mut drops = None;
         for (slot, (header, entry)) in headers[..n].iter().zip(&mut self.entries[..n]).enumerate() {
             let length = header.msg_len.min(DATAGRAM_BYTES_MAX as u32);
-            *entry = Entry {
+            *entry = PacketEntry {
                 start: (slot * SLOT_STRIDE) as u32,
                 length,
                 lost: header.msg_len - length,
@@ -224,12 +224,12 @@ impl DatagramRing {
     }
 
     /// The memory entries point into and the entries themselves; those of the last batch are valid.
-    pub fn parts_mut(&mut self) -> (&[u8], &mut [Entry]) {
+    pub fn parts_mut(&mut self) -> (&[u8], &mut [PacketEntry]) {
         (&self.memory, &mut self.entries)
     }
 
     /// The memory, the entries, and where each came from, if the last batch was received with sources.
-    pub fn parts(&self) -> (&[u8], &[Entry], SourceSlots<'_>) {
+    pub fn parts(&self) -> (&[u8], &[PacketEntry], SourceSlots<'_>) {
         (&self.memory, &self.entries, SourceSlots(&self.sources))
     }
 
