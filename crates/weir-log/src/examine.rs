@@ -62,7 +62,7 @@ pub fn examine(connection: &Connection) -> Result<LogFacts, Error> {
             is_stamped: Some(true),
         }),
         #[cfg(feature = "kafka")]
-        Connection::Kafka(brokers) => crate::KafkaLog::open(brokers)?.look(),
+        Connection::Kafka(brokers) => crate::KafkaLog::open(brokers)?.examine(),
         #[cfg(not(feature = "kafka"))]
         Connection::Kafka(_) => Err(Error::NoKafka),
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn obstacles_are_told_apart_by_what_the_library_says() {
+    fn obstacles_are_distinguished_by_the_text_of_the_library() {
         for (what, expected) in [
             (
                 "Local: Broker transport failure; last failure of a connection: a:9092/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused",

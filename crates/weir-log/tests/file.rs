@@ -274,7 +274,7 @@ fn one_process_at_a_time_owns_the_log() {
 }
 
 #[test]
-fn partitions_are_announced_to_everybody() {
+fn partitions_are_announced_to_all_agents() {
     let directory = TempDir::new().unwrap();
     let (mut one, mut other) = (open(&directory), open(&directory));
     other.assignments().unwrap();
@@ -303,7 +303,7 @@ fn settings() -> Settings {
 
 /// From end to end, with an owner that ends after every few turns: results are exact, and files without use are removed.
 #[test]
-fn a_fleet_on_files_is_exact_whenever_owners_end() {
+fn a_fleet_on_files_is_exact_at_any_end_of_an_owner() {
     let directory = TempDir::new().unwrap();
     let mut agents: Vec<Writer> = (0..3).map(|number| Writer::new(number, 1)).collect();
     let mut log = open(&directory);

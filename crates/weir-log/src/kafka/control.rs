@@ -43,7 +43,7 @@ impl Control {
     }
 
     /// Reads to the end of the topic.
-    pub fn follow(&mut self, reader: &mut Reader, topic: &str, timeout: Duration) -> Result<(), Error> {
+    pub fn read_to_end(&mut self, reader: &mut Reader, topic: &str, timeout: Duration) -> Result<(), Error> {
         let end = match self.read {
             Some(_) => self.next,
             None => reader.ends(topic, 0)?.1,

@@ -19,7 +19,7 @@ use crate::{Brokers, Error};
 
 /// News from the group since the last query.
 #[derive(Default)]
-struct News {
+struct GroupEvents {
     assignments: Vec<(u32, bool)>,
     /// Proof for the generation of the last assignment that we know. It proves nothing for another generation.
     proof: Option<ConsumerGroupMetadata>,
@@ -28,30 +28,30 @@ struct News {
     is_leaving: bool,
 }
 
-pub(crate) struct Listening {
+pub(crate) struct GroupContext {
     last_failure: LastFailure,
-    news: Mutex<News>,
+    events: Mutex<GroupEvents>,
 }
 
-impl Listening {
-    fn news(&self) -> MutexGuard<'_, News> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+impl GroupContext {
+    fn events(&self) -> MutexGuard<'_, GroupEvents> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, list: &TopicPartitionList, is_ours: bool) {
+    fn note(&self, list: &TopicPartitionList, is_assigned: bool) {
         let partitions = list.elements().into_iter();
-        let partitions = partitions.map(|one| (one.partition() as u32, is_ours));
-        self.news().assignments.extend(partitions);
+        let partitions = partitions.map(|one| (one.partition() as u32, is_assigned));
+        self.events().assignments.extend(partitions);
     }
 }
 
-impl ClientContext for Listening {
+impl ClientContext for GroupContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.last_failure.log(level, facility, line);
     }
 }
 
-impl ConsumerContext for Listening {
+impl ConsumerContext for GroupContext {
     fn pre_rebalance(&self, _client: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Revoke(list) = rebalance {
             self.note(list, false);
@@ -65,23 +65,23 @@ impl ConsumerContext for Listening {
             drop(client.pause(list));
             self.note(list, true);
         }
-        let mut news = self.news();
-        if !news.is_leaving {
-            news.proof = client.group_metadata();
-            news.proofs += 1;
+        let mut events = self.events();
+        if !events.is_leaving {
+            events.proof = client.group_metadata();
+            events.proofs += 1;
         }
     }
 }
 
 /// A member of the group.
 pub(crate) struct Member {
-    client: BaseConsumer<Listening>,
+    client: BaseConsumer<GroupContext>,
     last_failure: LastFailure,
     timeout: Duration,
     /// Our partitions, with the number of the assignment.
     held: BTreeMap<u32, u64>,
     generation: u64,
-    untold: Vec<Assignment>,
+    unreported: Vec<Assignment>,
 }
 
 /// Whether the group's generation differs from that of the proof.
@@ -107,12 +107,12 @@ impl Member {
             .set("heartbeat.interval.ms", client::milliseconds(session / 5))
             // The end of a partition includes open transactions.
             .set("isolation.level", "read_uncommitted");
-        let listening = Listening {
+        let context = GroupContext {
             last_failure: last_failure.clone(),
-            news: Mutex::default(),
+            events: Mutex::default(),
         };
-        let client: BaseConsumer<Listening> = config
-            .create_with_context(listening)
+        let client: BaseConsumer<GroupContext> = config
+            .create_with_context(context)
             .map_err(|error| last_failure.explain("connecting", error))?;
         let joined = client.subscribe(&[topic]);
         joined.map_err(|error| last_failure.explain(format!("joining group {}", brokers.group), error))?;
@@ -122,20 +122,20 @@ impl Member {
             timeout: brokers.timeout,
             held: BTreeMap::new(),
             generation: 0,
-            untold: Vec::new(),
+            unreported: Vec::new(),
         })
     }
 
-    pub fn client(&self) -> &BaseConsumer<Listening> {
+    pub fn client(&self) -> &BaseConsumer<GroupContext> {
         &self.client
     }
 
     /// Processes news from the group.
     pub fn listen(&mut self, wait: Duration) -> Result<(), Error> {
         let failed = self.client.poll(wait).and_then(Result::err);
-        let news = std::mem::take(&mut self.client.context().news().assignments);
-        for (partition, is_ours) in news {
-            self.change(partition, is_ours);
+        let events = std::mem::take(&mut self.client.context().events().assignments);
+        for (partition, is_assigned) in events {
+            self.change(partition, is_assigned);
         }
         match failed {
             Some(error @ KafkaError::MessageConsumptionFatal(_)) => Err(self.broken(error)),
@@ -145,17 +145,17 @@ impl Member {
         }
     }
 
-    fn change(&mut self, partition: u32, is_ours: bool) {
-        if is_ours {
+    fn change(&mut self, partition: u32, is_assigned: bool) {
+        if is_assigned {
             self.generation += 1;
             let generation = self.generation;
             self.held.insert(partition, generation);
-            self.untold.push(Assignment::Assigned {
+            self.unreported.push(Assignment::Assigned {
                 partition,
                 generation,
             });
         } else if self.held.remove(&partition).is_some() {
-            self.untold.push(Assignment::Revoked { partition });
+            self.unreported.push(Assignment::Revoked { partition });
         }
     }
 
@@ -163,8 +163,8 @@ impl Member {
         self.last_failure.explain("being a member of the group", error)
     }
 
-    pub fn take_news(&mut self) -> Vec<Assignment> {
-        std::mem::take(&mut self.untold)
+    pub fn take_assignments(&mut self) -> Vec<Assignment> {
+        std::mem::take(&mut self.unreported)
     }
 
     pub fn holds(&self, partition: u32, generation: u64) -> bool {
@@ -173,13 +173,13 @@ impl Member {
 
     /// Number of changes of the proof.
     pub fn proofs(&self) -> u64 {
-        self.client.context().news().proofs
+        self.client.context().events().proofs
     }
 
     /// Lends the proof of ownership for the brokers.
     pub fn with_proof<T>(&self, use_it: impl FnOnce(&ConsumerGroupMetadata) -> T) -> Option<T> {
-        let news = self.client.context().news();
-        news.proof.as_ref().map(use_it)
+        let events = self.client.context().events();
+        events.proof.as_ref().map(use_it)
     }
 
     /// The offset stored for a partition of any topic.
@@ -213,7 +213,7 @@ impl Member {
 /// The client leaves the group when it is dropped, after this, and reports that its partitions are revoked.
 impl Drop for Member {
     fn drop(&mut self) {
-        self.client.context().news().is_leaving = true;
+        self.client.context().events().is_leaving = true;
     }
 }
 

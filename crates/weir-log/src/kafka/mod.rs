@@ -9,7 +9,7 @@
 mod client;
 mod clock;
 mod control;
-mod look;
+mod examine;
 mod member;
 mod reader;
 mod topics;
@@ -27,7 +27,7 @@ use self::clock::BrokerClock;
 use self::control::{CLOCK, Control, PLAN};
 use self::member::Member;
 use self::reader::{FetchResult, FetchedMessage, Reader, SENT, ends};
-use self::topics::{Maker, Topics};
+use self::topics::{TopicCreator, Topics};
 use self::transactions::{Committer, OFFSET, REASON, TransactionError, name_for_transactions, snapshot_of};
 use self::writer::{Outgoing, Writer};
 use crate::{Brokers, Error, plan};
@@ -67,7 +67,7 @@ pub struct KafkaLog {
     reader: Option<Reader>,
     member: Option<Member>,
     committer: Option<Committer>,
-    takes_senders_times: bool,
+    accepts_sender_timestamps: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,7 +94,7 @@ impl KafkaLog {
             reader: None,
             member: None,
             committer: None,
-            takes_senders_times: false,
+            accepts_sender_timestamps: false,
             brokers: brokers.clone(),
             last_failure,
         })
@@ -103,7 +103,7 @@ impl KafkaLog {
     /// For brokers of tests that cannot stamp messages.
     #[doc(hidden)]
     pub fn take_senders_times(&mut self) {
-        self.takes_senders_times = true;
+        self.accepts_sender_timestamps = true;
     }
 
     /// Divides series among this many partitions, beginning with the bucket that starts at `from`, and adds partitions to the topics.
@@ -111,7 +111,7 @@ impl KafkaLog {
     pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
         self.plan()?;
         self.has(KnownTopics::All)?;
-        self.maker()?.raise(partitions)?;
+        self.topic_creator()?.raise(partitions)?;
         self.follow_control()?;
         let text = plan::announced(self.control.text().unwrap_or_default(), from, partitions);
         self.write_plan(&text)
@@ -129,7 +129,7 @@ impl KafkaLog {
             from = read.messages.last().map_or(end, |last| last.offset + 1);
             quarantined.extend(read.messages.into_iter().map(quarantined_of));
         }
-        reader.leave(&topic, partition)?;
+        reader.stop_reading(&topic, partition)?;
         Ok(quarantined)
     }
 
@@ -152,28 +152,28 @@ impl KafkaLog {
         }
     }
 
-    fn maker(&mut self) -> Result<Maker<'_, LastFailure>, Error> {
+    fn topic_creator(&mut self) -> Result<TopicCreator<'_, LastFailure>, Error> {
         let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
-        Ok(Maker {
+        Ok(TopicCreator {
             brokers: &self.brokers,
             topics: &self.topics,
-            asking: reader.client(),
+            client: reader.client(),
             last_failure: &self.last_failure,
         })
     }
 
     fn make(&mut self, has: KnownTopics) -> Result<(), Error> {
-        let maker = self.maker()?;
+        let topic_creator = self.topic_creator()?;
         let partitions = match has {
-            KnownTopics::All => maker.for_owners()?,
-            _ => maker.for_agents()?,
+            KnownTopics::All => topic_creator.for_owners()?,
+            _ => topic_creator.for_agents()?,
         };
         if self.has == KnownTopics::Unknown {
             let (reader, control) = (
                 self::reader(&mut self.reader, &self.brokers, &self.last_failure)?,
                 &mut self.control,
             );
-            control.follow(reader, &self.topics.control, self.brokers.timeout)?;
+            control.read_to_end(reader, &self.topics.control, self.brokers.timeout)?;
             if control.known().is_none() {
                 self.write_plan(&plan::first(partitions))?;
             }
@@ -202,7 +202,7 @@ impl KafkaLog {
     fn follow_control(&mut self) -> Result<(), Error> {
         let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         self.control
-            .follow(reader, &self.topics.control, self.brokers.timeout)
+            .read_to_end(reader, &self.topics.control, self.brokers.timeout)
     }
 
     /// Writes a message, and returns its offset.
@@ -338,7 +338,7 @@ impl KafkaLog {
         let sent = got.header(SENT).and_then(|sent| sent.try_into().ok());
         let appended = match got.stamp {
             Timestamp::LogAppendTime(stamp) => stamp,
-            Timestamp::CreateTime(stamp) if self.takes_senders_times => stamp,
+            Timestamp::CreateTime(stamp) if self.accepts_sender_timestamps => stamp,
             _ => {
                 let doing = format!("topic {}", self.topics.records);
                 let what = "messages carry the time of senders, not of the broker: set message.timestamp.type=LogAppendTime";
@@ -389,7 +389,7 @@ impl KafkaLog {
             }
             back *= 8;
         };
-        reader.leave(topic, partition)?;
+        reader.stop_reading(topic, partition)?;
         Ok(last)
     }
 
@@ -415,7 +415,7 @@ impl KafkaLog {
     }
 
     /// Waits until the group has reported our generation. `false`: we lost the partition.
-    fn hear_generation(&mut self, partition: u32, generation: u64) -> Result<bool, Error> {
+    fn update_generation(&mut self, partition: u32, generation: u64) -> Result<bool, Error> {
         let until = Instant::now() + self.brokers.timeout;
         let Some(member) = &mut self.member else {
             return Ok(false);
@@ -547,13 +547,13 @@ impl Log for KafkaLog {
     fn assignments(&mut self) -> Result<Vec<Assignment>, Error> {
         let member = self.member()?;
         member.listen(Duration::ZERO)?;
-        let news = member.take_news();
+        let news = member.take_assignments();
         for change in &news {
             if let Assignment::Revoked { partition } = change {
                 self.ends.remove(&(false, *partition));
                 let topic = self.topics.records.clone();
                 let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
-                reader.leave(&topic, *partition)?;
+                reader.stop_reading(&topic, *partition)?;
             }
         }
         Ok(news)
@@ -610,7 +610,7 @@ impl Log for KafkaLog {
                 }
                 // Another member joined or left. If we kept the partition, the new generation will be accepted.
                 Err(TransactionError::Stale) => {
-                    if !self.hear_generation(partition, generation)? {
+                    if !self.update_generation(partition, generation)? {
                         return Err(CommitError::Fenced);
                     }
                 }

@@ -164,7 +164,7 @@ impl Reader {
                 place.is_drained = false;
             }
             Ok(Next::End) => place.is_drained = true,
-            Err(_) => drop(self.leave(&key.0, key.1)),
+            Err(_) => drop(self.stop_reading(&key.0, key.1)),
             Ok(_) => {}
         }
         next.map_err(|error| {
@@ -178,7 +178,7 @@ impl Reader {
         if self.places.get(key).is_some_and(|place| place.next == from) {
             return Ok(());
         }
-        self.leave(&key.0, key.1)?;
+        self.stop_reading(&key.0, key.1)?;
         let doing = || format!("reading partition {} of topic {}", key.1, key.0);
         // Before the partition is assigned, so that all its messages use this queue.
         let queue = self.client.split_partition_queue(&key.0, key.1 as i32);
@@ -195,7 +195,7 @@ impl Reader {
     }
 
     /// Stops reading a partition.
-    pub fn leave(&mut self, topic: &str, partition: u32) -> Result<(), Error> {
+    pub fn stop_reading(&mut self, topic: &str, partition: u32) -> Result<(), Error> {
         if self.places.remove(&(topic.to_owned(), partition)).is_none() {
             return Ok(());
         }

@@ -81,17 +81,17 @@ impl Topics {
 }
 
 /// Creates topics and queries them.
-pub(crate) struct Maker<'a, C: ConsumerContext> {
+pub(crate) struct TopicCreator<'a, C: ConsumerContext> {
     pub brokers: &'a Brokers,
     pub topics: &'a Topics,
-    pub asking: &'a BaseConsumer<C>,
+    pub client: &'a BaseConsumer<C>,
     pub last_failure: &'a LastFailure,
 }
 
-impl<C: ConsumerContext> Maker<'_, C> {
+impl<C: ConsumerContext> TopicCreator<'_, C> {
     /// Creates missing topics that agents write to, and returns the number of partitions.
     pub fn for_agents(&self) -> Result<u32, Error> {
-        self.make_absent(&self.topics.for_agents(self.brokers.partitions))?;
+        self.create_missing(&self.topics.for_agents(self.brokers.partitions))?;
         self.partitions(&self.topics.records)?
             .ok_or_else(|| self.absent(&self.topics.records))
     }
@@ -100,7 +100,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
     pub fn for_owners(&self) -> Result<u32, Error> {
         let partitions = self.for_agents()?;
         let wanted = self.topics.for_owners(partitions);
-        self.make_absent(&wanted)?;
+        self.create_missing(&wanted)?;
         for TopicSettings { name, .. } in &wanted {
             let found = self.partitions(name)?.unwrap_or_default();
             if found < partitions {
@@ -132,7 +132,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
     /// The number of partitions of a topic. `None`: the topic does not exist.
     pub fn partitions(&self, topic: &str) -> Result<Option<u32>, Error> {
         let doing = || format!("asking for topic {topic}");
-        let found = self.asking.fetch_metadata(Some(topic), self.brokers.timeout);
+        let found = self.client.fetch_metadata(Some(topic), self.brokers.timeout);
         let found = found.map_err(|error| self.last_failure.explain(doing(), error))?;
         let Some(found) = found.topics().first() else {
             return Ok(None);
@@ -144,7 +144,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         }
     }
 
-    fn make_absent(&self, wanted: &[TopicSettings<'_>]) -> Result<(), Error> {
+    fn create_missing(&self, wanted: &[TopicSettings<'_>]) -> Result<(), Error> {
         let mut absent = Vec::new();
         for topic in wanted {
             if self.partitions(topic.name)?.is_none() {
@@ -154,7 +154,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         if absent.is_empty() {
             return Ok(());
         }
-        self.make(&absent)?;
+        self.create(&absent)?;
         // Other brokers learn of it a moment later.
         for topic in absent {
             self.await_topic(topic.name)?;
@@ -162,7 +162,7 @@ impl<C: ConsumerContext> Maker<'_, C> {
         Ok(())
     }
 
-    fn make(&self, absent: &[&TopicSettings<'_>]) -> Result<(), Error> {
+    fn create(&self, absent: &[&TopicSettings<'_>]) -> Result<(), Error> {
         let admin = self.admin()?;
         let replicas = self.brokers.replicas.map_or(-1, |replicas| replicas as i32);
         let new = absent.iter().map(|topic| {

@@ -64,7 +64,7 @@ impl Committer {
             );
         let writer = Writer::of(&config, brokers, last_failure)?;
         let ready = writer.client().init_transactions(brokers.timeout);
-        ready.map_err(|error| last_failure.explain("starting transactions", said(&error)))?;
+        ready.map_err(|error| last_failure.explain("starting transactions", error_text(&error)))?;
         Ok(Committer {
             writer,
             last_failure: last_failure.clone(),
@@ -156,7 +156,7 @@ impl Committer {
 
     fn explain(&self, partition: u32, error: &KafkaError) -> Error {
         self.last_failure
-            .explain(format!("committing partition {partition}"), said(error))
+            .explain(format!("committing partition {partition}"), error_text(error))
     }
 }
 
@@ -167,7 +167,7 @@ fn code(error: &KafkaError) -> Option<Code> {
     }
 }
 
-fn said(error: &KafkaError) -> String {
+fn error_text(error: &KafkaError) -> String {
     match error {
         KafkaError::Transaction(error) => error.string(),
         error => error.to_string(),

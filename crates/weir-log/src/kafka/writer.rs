@@ -88,7 +88,7 @@ pub(crate) fn writing(brokers: &Brokers) -> ClientConfig {
 }
 
 /// Whether the brokers refuse this record whenever it comes.
-fn is_for_good(error: &KafkaError) -> bool {
+fn is_permanent(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     matches!(code, Some(Code::MessageSizeTooLarge | Code::InvalidRecord))
 }
@@ -163,7 +163,7 @@ impl Writer {
     /// An error of a write.
     pub fn explain(&self, topic: &str, partition: u32, error: KafkaError) -> Error {
         let doing = format!("writing to partition {partition} of topic {topic}");
-        if is_for_good(&error) {
+        if is_permanent(&error) {
             let what = error.to_string();
             return Error::Refused { doing, what };
         }

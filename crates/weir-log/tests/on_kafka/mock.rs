@@ -50,7 +50,7 @@ fn owner(brokers: &Brokers) -> (KafkaLog, u64) {
 
 /// A client that closes must not be asked for the proof of ownership: the answer may never come.
 #[test]
-fn owners_leave_whenever_they_want() {
+fn owners_leave_at_any_time() {
     let (mock, brokers) = mock("leaving");
     for _ in 0..ROUNDS {
         mock.broker_up(1).unwrap();
@@ -74,7 +74,7 @@ fn commit() -> Commit {
 }
 
 #[test]
-fn a_record_is_there_after_answers_that_pass() {
+fn a_record_is_stored_after_transient_errors() {
     let (mock, brokers) = mock("passing");
     let mut log = open(&brokers);
     assert_eq!(log.append(0, 1, b"first").unwrap(), 0);
@@ -97,7 +97,7 @@ fn a_record_is_there_after_answers_that_pass() {
 }
 
 #[test]
-fn a_record_that_is_refused_is_an_error_until_the_rights_are_there() {
+fn a_refused_record_is_an_error_until_rights_are_granted() {
     let (mock, brokers) = mock("refused");
     let mut log = open(&brokers);
     log.append(0, 1, b"first").unwrap();
@@ -116,7 +116,7 @@ fn a_record_that_is_refused_is_an_error_until_the_rights_are_there() {
 
 /// A topic may take less than a record has: to send that one again would hold up all behind it.
 #[test]
-fn a_record_that_is_too_large_for_the_topic_is_refused_for_good() {
+fn a_record_that_is_too_large_for_the_topic_is_refused_permanently() {
     let (mock, brokers) = mock("narrow");
     let mut log = open(&brokers);
     log.append(0, 1, b"first").unwrap();

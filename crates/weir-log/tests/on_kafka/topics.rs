@@ -77,7 +77,7 @@ fn a_log_of_topics_that_do_not_exist_makes_them() {
 
 /// A look makes nothing.
 #[test]
-fn a_look_at_a_log_that_is_not_there_leaves_it_so() {
+fn examining_a_missing_log_does_not_create_it() {
     let brokers = Connection::Kafka(brokers(address(), "nowhere", 1));
     for _ in 0..2 {
         let seen = weir_log::examine(&brokers).unwrap();
@@ -106,7 +106,7 @@ fn a_topic_without_the_brokers_time_is_an_error() {
 }
 
 #[test]
-fn partitions_are_announced_to_everybody() {
+fn partitions_are_announced_to_all_agents() {
     let brokers = brokers(address(), "raised", 1);
     let (mut one, mut other) = (open(&brokers), open(&brokers));
     assert_eq!(other.plan().unwrap(), Plan::new(1));
@@ -206,7 +206,7 @@ fn reading_begins_where_the_log_does() {
 
 /// An error names brokers that are down and the attempted operation.
 #[test]
-fn brokers_that_are_away_are_an_error_with_their_address() {
+fn unreachable_brokers_are_an_error_with_their_address() {
     let unused = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

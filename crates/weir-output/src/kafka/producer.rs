@@ -40,10 +40,10 @@ impl Producer {
         match tokio::task::spawn_blocking(work).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error @ (Error::TooLarge { .. } | Error::Refused { .. }))) => {
-                Err(PublishError::ForGood(error.to_string()))
+                Err(PublishError::Permanent(error.to_string()))
             }
-            Ok(Err(error)) => Err(PublishError::ForNow(error.to_string())),
-            Err(error) => Err(PublishError::ForNow(error.to_string())),
+            Ok(Err(error)) => Err(PublishError::Temporary(error.to_string())),
+            Err(error) => Err(PublishError::Temporary(error.to_string())),
         }
     }
 
@@ -56,8 +56,8 @@ impl Producer {
 
 /// Why something was not done.
 enum PublishError {
-    ForNow(String),
-    ForGood(String),
+    Temporary(String),
+    Permanent(String),
 }
 
 impl Transport for Producer {
@@ -72,8 +72,8 @@ impl Transport for Producer {
             let appended = self.with_log(move |log| log.append(partition, clock.unix_ms(), &payload.body));
             match appended.await {
                 Ok(_) => Outcome::Delivered,
-                Err(PublishError::ForGood(error)) => Outcome::Rejected { error },
-                Err(PublishError::ForNow(error)) => Outcome::Retry { error, after: None },
+                Err(PublishError::Permanent(error)) => Outcome::Rejected { error },
+                Err(PublishError::Temporary(error)) => Outcome::Retry { error, after: None },
             }
         })
     }

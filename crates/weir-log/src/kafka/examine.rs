@@ -4,31 +4,31 @@ use rdkafka::admin::ResourceSpecifier;
 use rdkafka::consumer::{Consumer, ConsumerContext};
 
 use super::KafkaLog;
-use super::topics::{Maker, STAMPED};
+use super::topics::{STAMPED, TopicCreator};
 use crate::Error;
 use crate::examine::LogFacts;
 
 impl KafkaLog {
     /// The brokers, and the topic of records.
-    pub fn look(&mut self) -> Result<LogFacts, Error> {
-        let looked = self.look_once();
-        looked.map_err(|error| self.with_reason(error))
+    pub fn examine(&mut self) -> Result<LogFacts, Error> {
+        let facts = self.examine_once();
+        facts.map_err(|error| self.with_reason(error))
     }
 
-    fn look_once(&mut self) -> Result<LogFacts, Error> {
-        let maker = self.maker()?;
-        let partitions = maker.partitions(&maker.topics.records)?;
+    fn examine_once(&mut self) -> Result<LogFacts, Error> {
+        let topic_creator = self.topic_creator()?;
+        let partitions = topic_creator.partitions(&topic_creator.topics.records)?;
         Ok(LogFacts {
-            brokers: maker.known_brokers()?,
+            brokers: topic_creator.known_brokers()?,
             partitions,
-            is_stamped: partitions.and_then(|_| maker.is_stamped()),
+            is_stamped: partitions.and_then(|_| topic_creator.is_stamped()),
         })
     }
 }
 
-impl<C: ConsumerContext> Maker<'_, C> {
+impl<C: ConsumerContext> TopicCreator<'_, C> {
     fn known_brokers(&self) -> Result<usize, Error> {
-        let found = self.asking.fetch_metadata(None, self.brokers.timeout);
+        let found = self.client.fetch_metadata(None, self.brokers.timeout);
         let found = found.map_err(|error| self.last_failure.explain("asking for brokers", error))?;
         Ok(found.brokers().len())
     }
