@@ -66,13 +66,13 @@ impl AgentEpochs {
     }
 
     /// `None`: the epoch is closed.
-    pub fn look(&self, epoch: u64, place: &RecordFacts) -> Option<RecordCheck> {
+    pub fn check(&self, epoch: u64, place: &RecordFacts) -> Option<RecordCheck> {
         if epoch < self.first_epoch {
             return None;
         }
         match self.epochs.get(&epoch) {
-            Some(epoch) => Some(epoch.taken.look(place)),
-            None => Some(Sequence::default().look(place)),
+            Some(epoch) => Some(epoch.taken.check(place)),
+            None => Some(Sequence::default().check(place)),
         }
     }
 

@@ -321,7 +321,7 @@ impl Merge {
                 false => refuse(QuarantineReason::TooManyAgents),
             };
         };
-        match agent.look(header.epoch, place) {
+        match agent.check(header.epoch, place) {
             None => refuse(QuarantineReason::TooOld),
             Some(RecordCheck::New) => Ok(()),
             Some(RecordCheck::Repeat) => Err(MergeOutcome::Repeat),

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_series_are_forgotten_and_numbers_go_on() {
+    fn idle_series_are_forgotten_and_numbers_continue() {
         let plan = Plan::new(2);
         let mut publisher = Publisher::new("", AgentId([1; 16]), 1);
         let many: Vec<String> = (0..3000).map(|at| format!("a{at}")).collect();

@@ -14,7 +14,7 @@ const CHECKSUMS_MAX: usize = 64;
 
 /// The start or end of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Border {
+struct Boundary {
     /// The number of the first or last record.
     sequence: u64,
     /// States in all records before the first, or up to the last.
@@ -24,8 +24,8 @@ struct Border {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Range {
-    first: Border,
-    last: Border,
+    first: Boundary,
+    last: Boundary,
 }
 
 /// The properties of a record that a sequence checks.
@@ -56,7 +56,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub fn look(&self, place: &RecordFacts) -> RecordCheck {
+    pub fn check(&self, place: &RecordFacts) -> RecordCheck {
         let at = self.after(place.sequence);
         let before = at.checked_sub(1).map(|at| self.ranges[at].last);
         if before.is_some_and(|before| place.sequence <= before.sequence) {
@@ -79,13 +79,13 @@ impl Sequence {
             .partition_point(|range| range.first.sequence <= sequence)
     }
 
-    /// Adds a record that [`Sequence::look`] called new.
+    /// Adds a record that [`Sequence::check`] called new.
     pub fn take(&mut self, place: &RecordFacts) {
         self.checksums.insert(place.sequence, place.checksum);
         if self.checksums.len() > CHECKSUMS_MAX {
             self.checksums.pop_first();
         }
-        let border = |states| Border {
+        let border = |states| Boundary {
             sequence: place.sequence,
             states,
             bucket: place.bucket,
@@ -158,7 +158,7 @@ impl Sequence {
         self.given_up.add(self.hole(at));
         match at {
             0 => {
-                self.ranges[0].first = Border {
+                self.ranges[0].first = Boundary {
                     sequence: 0,
                     states: 0,
                     ..self.ranges[0].first
@@ -214,7 +214,7 @@ impl Sequence {
 }
 
 /// Whether a record can follow the range that ends there.
-fn follows(before: Option<Border>, place: &RecordFacts) -> bool {
+fn follows(before: Option<Boundary>, place: &RecordFacts) -> bool {
     let (next, states) = before.map_or((0, 0), |before| {
         (before.sequence.saturating_add(1), before.states)
     });
@@ -225,7 +225,7 @@ fn follows(before: Option<Border>, place: &RecordFacts) -> bool {
 }
 
 /// Whether a record can precede the range that begins there.
-fn precedes(place: &RecordFacts, next: Option<Border>) -> bool {
+fn precedes(place: &RecordFacts, next: Option<Boundary>) -> bool {
     let Some(next) = next else {
         return place.sequence < u64::MAX;
     };
@@ -260,7 +260,7 @@ mod tests {
         fn equals_a_set_of_numbers(sent in prop::collection::vec(0u64..50, 0..80)) {
             let (mut sequence, mut naive) = (Sequence::default(), std::collections::BTreeSet::new());
             for &number in &sent {
-                let verdict = sequence.look(&place(number));
+                let verdict = sequence.check(&place(number));
                 if naive.insert(number) {
                     prop_assert_eq!(verdict, RecordCheck::New);
                     sequence.take(&place(number));
@@ -289,7 +289,7 @@ mod tests {
         let mut sequence = Sequence::default();
         sequence.take(&place(0));
         sequence.take(&place(5));
-        let check = |place: RecordFacts, expected| assert_eq!(sequence.look(&place), expected, "{place:?}");
+        let check = |place: RecordFacts, expected| assert_eq!(sequence.check(&place), expected, "{place:?}");
         check(place(5), RecordCheck::Repeat);
         check(
             RecordFacts {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_bounded_and_what_is_given_up_is_counted() {
+    fn gaps_are_bounded_and_abandoned_records_are_counted() {
         let mut sequence = Sequence::default();
         for number in 0..=HOLES_MAX as u64 {
             sequence.take(&place(2 * number + 1));
@@ -338,7 +338,7 @@ mod tests {
         }
         assert_eq!(sequence.given_up().records, 2);
         assert_eq!(sequence.missing().records, HOLES_MAX as u64 - 1);
-        assert_eq!(sequence.look(&place(0)), RecordCheck::Repeat);
+        assert_eq!(sequence.check(&place(0)), RecordCheck::Repeat);
         sequence.give_up_before(100);
         assert_eq!(sequence.given_up().records, 50);
         let total = sequence.given_up().states + sequence.missing().states;

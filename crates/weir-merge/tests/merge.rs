@@ -169,7 +169,7 @@ proptest! {
 
     /// With a change of owner after any commit, the next owner writes the same bytes and the same counts.
     #[test]
-    fn any_owner_comes_to_the_same_bytes(
+    fn any_owner_produces_the_same_bytes(
         sent in prop::collection::vec((0u8..4, 0i64..40, 0u8..8), 1..60),
         crashes in prop::collection::vec(any::<bool>(), 120),
     ) {
@@ -284,7 +284,7 @@ fn a_bucket_closes_when_all_agents_have_passed_it() {
 
 /// An agent that announces its end is not waited for.
 #[test]
-fn a_goodbye_is_heard() {
+fn an_agent_that_ends_is_not_awaited() {
     let mut merge = Merge::new(settings(), 0);
     let (mut one, mut other) = (Writer::new(1, 1), Writer::new(2, 1));
     let mut log = vec![one.one(START), other.one(START)];
@@ -323,7 +323,7 @@ fn outcome(settings: Settings, change: impl Fn(&mut weir_merge::Message, &mut He
 }
 
 #[test]
-fn what_must_not_be_merged_is_quarantined_and_named() {
+fn unmergeable_records_are_quarantined_and_named() {
     let check = |change: &dyn Fn(&mut weir_merge::Message, &mut Header), expected| {
         let reason = MergeOutcome::Quarantined(expected);
         assert_eq!(outcome(settings(), change), reason);
@@ -380,7 +380,7 @@ fn what_must_not_be_merged_is_quarantined_and_named() {
 
 /// Without room, sums stay right: counters and distributions lose nothing, and dropped states are counted.
 #[test]
-fn without_memory_sums_stay_right() {
+fn without_memory_sums_stay_exact() {
     let series = 20_000;
     let settings = Settings {
         memory: 1 << 20,
@@ -509,7 +509,7 @@ proptest! {
 
     /// A damaged snapshot is refused, or it restores a merge that works: it merges, closes, and has a snapshot that can be read.
     #[test]
-    fn a_damaged_snapshot_is_refused_or_goes_on(damages in prop::collection::vec((0usize..600, 1u8..=255), 1..6)) {
+    fn a_damaged_snapshot_is_refused_or_continues(damages in prop::collection::vec((0usize..600, 1u8..=255), 1..6)) {
         let mut writers = [Writer::new(1, 1), Writer::new(2, 1)];
         let mut merge = Merge::new(settings(), 0);
         for offset in 0..12u64 {
@@ -540,7 +540,7 @@ proptest! {
 
     /// Whatever a record contains, it is merged or refused. No sum overflows, and the saved state can be continued.
     #[test]
-    fn any_header_is_taken(
+    fn any_header_is_accepted(
         headers in prop::collection::vec((0u8..2, [extreme(), extreme(), extreme()], extreme(), 1..=u32::MAX, any::<bool>()), 1..12),
     ) {
         let mut merge = Merge::new(settings(), 0);

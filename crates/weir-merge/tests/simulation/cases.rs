@@ -344,7 +344,7 @@ fn case_14_partitions_are_added_and_no_series_is_split() {
 }
 
 #[test]
-fn case_15_what_is_no_record_is_quarantined_and_the_partition_goes_on() {
+fn case_15_an_invalid_record_is_quarantined_and_the_partition_continues() {
     let mut fleet = Fleet::new(8, 2, 1, 1);
     fleet.seconds(30);
     let sound = Writer::new(9, 1).one(START);
@@ -386,7 +386,7 @@ fn case_15_what_is_no_record_is_quarantined_and_the_partition_goes_on() {
 }
 
 #[test]
-fn case_16_the_log_forgets_before_anybody_reads() {
+fn case_16_the_log_deletes_unread_records() {
     let mut fleet = Fleet::new(9, 2, 1, 1);
     fleet.seconds(150);
     fleet.owners[0].is_stopped = true;
