@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use weir_history::{History, Key, Query, SeriesKind};
+use weir_history::{History, Query, SeriesKey, SeriesKind};
 use weir_sketch::Sketch;
 
 const START: i64 = 1_700_000_000;
@@ -93,8 +93,8 @@ fn key<'a>(
     at: usize,
     kind: SeriesKind,
     tags: &'a [String],
-) -> Key<'a, impl Iterator<Item = &'a str> + Clone> {
-    Key {
+) -> SeriesKey<'a, impl Iterator<Item = &'a str> + Clone> {
+    SeriesKey {
         hash: (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
         kind,
         name: "page.views.of.service",

@@ -22,7 +22,7 @@ pub enum SeriesKind {
 
 /// The identity of a series.
 #[derive(Clone, Debug)]
-pub struct Key<'a, T> {
+pub struct SeriesKey<'a, T> {
     /// Equal keys have equal hashes. Keys with equal hashes are compared.
     pub hash: u64,
     pub kind: SeriesKind,
@@ -42,7 +42,7 @@ const IDS_PER_SERIES_MAX: usize = 1024;
 pub type SeriesId = u32;
 
 #[derive(Debug)]
-pub struct Series {
+pub struct StoredSeries {
     hash: u64,
     pub name: u32,
     /// Position in `Name::series`.
@@ -73,7 +73,7 @@ struct List {
 pub struct Dictionary {
     names: Slots<Name>,
     lists: Slots<List>,
-    series: Slots<Series>,
+    series: Slots<StoredSeries>,
     by_name: HashTable<u32>,
     by_list: HashTable<u32>,
     by_key: HashTable<u32>,
@@ -180,7 +180,7 @@ impl<T> Slots<T> {
 }
 
 impl Dictionary {
-    pub fn find<'t>(&self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>) -> Option<SeriesId> {
+    pub fn find<'t>(&self, key: &SeriesKey<'_, impl Iterator<Item = &'t str> + Clone>) -> Option<SeriesId> {
         let same = |&id: &u32| {
             let series = self.series.get(id)?;
             (series.hash == key.hash && self.is(series, key)).then_some(())
@@ -188,7 +188,11 @@ impl Dictionary {
         self.by_key.find(key.hash, |id| same(id).is_some()).copied()
     }
 
-    fn is<'t>(&self, series: &Series, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>) -> bool {
+    fn is<'t>(
+        &self,
+        series: &StoredSeries,
+        key: &SeriesKey<'_, impl Iterator<Item = &'t str> + Clone>,
+    ) -> bool {
         let (Some(name), Some(list)) = (self.names.get(series.name), self.lists.get(series.list)) else {
             return false;
         };
@@ -200,12 +204,12 @@ impl Dictionary {
     /// Adds a series that [`Dictionary::find`] did not find.
     pub fn insert<'t>(
         &mut self,
-        key: &Key<'_, impl Iterator<Item = &'t str> + Clone>,
+        key: &SeriesKey<'_, impl Iterator<Item = &'t str> + Clone>,
         time: i64,
     ) -> SeriesId {
         let name = self.name(key.name, key.suffix, key.kind);
         let list = self.list(key.host, key.tags.clone());
-        let id = self.series.add(Series {
+        let id = self.series.add(StoredSeries {
             hash: key.hash,
             name,
             place: 0,
@@ -239,7 +243,7 @@ impl Dictionary {
     /// finds it.
     pub fn recognise<'t>(
         &mut self,
-        key: &Key<'_, impl Iterator<Item = &'t str> + Clone>,
+        key: &SeriesKey<'_, impl Iterator<Item = &'t str> + Clone>,
     ) -> Option<SeriesId> {
         if self.unrecognised == 0 {
             return None;
@@ -311,7 +315,7 @@ impl Dictionary {
         for one in &known.series {
             let (name, list) = (names[one.name as usize], lists[one.list as usize]);
             let hash = self.random.hash_one((name, list));
-            self.series.all[one.id as usize] = Some(Series {
+            self.series.all[one.id as usize] = Some(StoredSeries {
                 hash,
                 name,
                 place: 0,
@@ -468,7 +472,7 @@ impl Dictionary {
         self.leave_list(series.list);
     }
 
-    fn leave_name(&mut self, series: &Series) {
+    fn leave_name(&mut self, series: &StoredSeries) {
         let Some(name) = self.names.get_mut(series.name) else {
             return;
         };
@@ -508,12 +512,12 @@ impl Dictionary {
         }
     }
 
-    pub fn series(&self, id: SeriesId) -> Option<&Series> {
+    pub fn series(&self, id: SeriesId) -> Option<&StoredSeries> {
         self.series.get(id)
     }
 
     /// The metric of a series.
-    pub fn name_of(&self, series: &Series) -> Option<&Name> {
+    pub fn name_of(&self, series: &StoredSeries) -> Option<&Name> {
         self.names.get(series.name)
     }
 

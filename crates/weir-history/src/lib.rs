@@ -11,19 +11,19 @@
 //! [`History::figures`] counts and never exceeds the bound; where even one bucket does not fit, series that are new are
 //! refused and counted.
 
-mod answer;
-mod carried;
 mod codec;
 mod dictionary;
 mod group;
 mod names;
 mod query;
+mod query_result;
 mod segment;
 mod store;
+mod transfer;
 
-pub use answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
-pub use carried::Part;
-pub use dictionary::{AdoptError, Key, Labels, SeriesKind};
+pub use dictionary::{AdoptError, Labels, SeriesKey, SeriesKind};
 pub use names::{Metric, MetricSort, MetricsRequest, TagKey, TagValue, matches};
 pub use query::{Function, GROUPS_MAX, Query, QueryError, STEPS_MAX};
+pub use query_result::{Group, Heatmap, QueryResult, SeriesColumn, SeriesColumns};
 pub use store::{Figures, History};
+pub use transfer::Part;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
-use crate::dictionary::{Labels, Name, Series, SeriesKind};
+use crate::dictionary::{Labels, Name, SeriesKind, StoredSeries};
 use crate::query::{QueryError, ids_of};
 use crate::store::History;
 
@@ -217,7 +217,7 @@ impl History {
     }
 }
 
-fn is_new(series: &Series, now: i64) -> bool {
+fn is_new(series: &StoredSeries, now: i64) -> bool {
     series.first > now - GROWTH_SECONDS
 }
 

@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 use weir_sketch::Sketch;
 
-use crate::answer::{Answer, Group, Heatmap, SeriesColumn, SeriesColumns};
 use crate::codec::sketch;
 use crate::dictionary::{Labels, Name, SeriesId, SeriesKind};
 use crate::group::{Column, Point};
 use crate::names::matches;
+use crate::query_result::{Group, Heatmap, QueryResult, SeriesColumn, SeriesColumns};
 use crate::segment::Segment;
 use crate::store::History;
 
@@ -180,7 +180,7 @@ impl Steps {
 
 impl History {
     /// Answers a query. Reads every point of the selected series once.
-    pub fn query(&self, query: &Query) -> Result<Answer, QueryError> {
+    pub fn query(&self, query: &Query) -> Result<QueryResult, QueryError> {
         let metric = self.metric(query)?;
         let kind = metric.kind;
         let function = query.function.unwrap_or_else(|| Function::default_of(kind));
@@ -194,7 +194,7 @@ impl History {
         let held = self.in_window(&selected, steps);
         let (columns, folded) = fold(self.columns(&selected, &query.by, kind, steps, &held));
         let seconds = self.seconds(steps);
-        Ok(Answer {
+        Ok(QueryResult {
             metric: metric.text.to_string(),
             kind,
             function: function.to_string(),

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use weir_aggregate::{Batch, Expansion, PointType, Series, Value};
 use weir_sketch::Sketch;
 
-use crate::dictionary::{Dictionary, Key, SeriesId, SeriesKind};
+use crate::dictionary::{Dictionary, SeriesId, SeriesKey, SeriesKind};
 use crate::segment::{Combine, OpenBucket, SEGMENT_BUCKETS, Segment};
 
 /// Open buckets may use this fraction of the memory. Closing them briefly takes as much again.
@@ -94,7 +94,7 @@ impl History {
     }
 
     fn take_row(&mut self, series: &Series<'_>, expansion: &Expansion) {
-        let key = |kind| Key {
+        let key = |kind| SeriesKey {
             hash: series.hash(),
             kind,
             name: series.name(),
@@ -119,7 +119,7 @@ impl History {
                             PointType::Rate => SeriesKind::Rate,
                             PointType::Gauge => SeriesKind::Gauge,
                         };
-                        let key = Key {
+                        let key = SeriesKey {
                             hash: key(kind)
                                 .hash
                                 .wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
@@ -150,7 +150,7 @@ impl History {
     }
 
     /// Adds a point to the current bucket.
-    pub fn push<'t>(&mut self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>, value: f64) {
+    pub fn push<'t>(&mut self, key: &SeriesKey<'_, impl Iterator<Item = &'t str> + Clone>, value: f64) {
         if let Some(id) = self.place(key)
             && let Some(open) = self.open.last_mut()
         {
@@ -159,7 +159,11 @@ impl History {
     }
 
     /// Adds a sketch to the current bucket.
-    pub fn push_sketch<'t>(&mut self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>, sketch: &Sketch) {
+    pub fn push_sketch<'t>(
+        &mut self,
+        key: &SeriesKey<'_, impl Iterator<Item = &'t str> + Clone>,
+        sketch: &Sketch,
+    ) {
         if let Some(id) = self.place(key)
             && let Some(open) = self.open.last_mut()
         {
@@ -167,7 +171,7 @@ impl History {
         }
     }
 
-    fn place<'t>(&mut self, key: &Key<'_, impl Iterator<Item = &'t str> + Clone>) -> Option<SeriesId> {
+    fn place<'t>(&mut self, key: &SeriesKey<'_, impl Iterator<Item = &'t str> + Clone>) -> Option<SeriesId> {
         self.counts.taken += 1;
         let time = self.open.last()?.time;
         let known = self
@@ -193,7 +197,7 @@ impl History {
             Value::Gauge(value) => (SeriesKind::Gauge, value),
             _ => return,
         };
-        let key = Key {
+        let key = SeriesKey {
             // These rows have no hash, because they are in no table.
             hash: self.hash(series.name(), series.tags()),
             kind,

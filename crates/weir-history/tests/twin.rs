@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use proptest::prelude::*;
-use weir_history::{Function, History, Key, Query, SeriesKind};
+use weir_history::{Function, History, Query, SeriesKey, SeriesKind};
 use weir_sketch::Sketch;
 
 const WIDTH: i64 = 10;
@@ -36,7 +36,7 @@ fn feed(history: &mut History, sent: &[Sent], buckets: Range<i64>, salt: u64) {
         history.begin(time, WIDTH as u32);
         for point in sent.iter().filter(|point| point.time == time) {
             let (name, kind) = NAMES[point.name];
-            let key = Key {
+            let key = SeriesKey {
                 hash: salt + hash(point.name, &point.tags),
                 kind,
                 name,
@@ -258,7 +258,7 @@ proptest! {
 
     /// With any memory bound, the stored points are exact and end now, and all others are counted.
     #[test]
-    fn little_memory_keeps_the_newest(
+    fn with_little_memory_the_newest_points_are_kept(
         (buckets, sent) in (1i64..150).prop_flat_map(|buckets| (Just(buckets), points(buckets))),
         bytes_max in 2_000usize..60_000,
     ) {
@@ -288,7 +288,7 @@ fn groups_beyond_fifty_fold_into_one_without_losing_anything() {
     for user in 0..200 {
         let tags = [format!("user:{user}")];
         let tags = || tags.iter().map(String::as_str);
-        let key = |kind, name| Key {
+        let key = |kind, name| SeriesKey {
             hash: user,
             kind,
             name,
@@ -336,10 +336,10 @@ fn groups_beyond_fifty_fold_into_one_without_losing_anything() {
 }
 
 #[test]
-fn errors_say_what_is_allowed() {
+fn errors_name_the_allowed_values() {
     let mut history = History::new(1 << 20);
     history.begin(START, 10);
-    let key = Key {
+    let key = SeriesKey {
         hash: 0,
         kind: SeriesKind::Gauge,
         name: "g",

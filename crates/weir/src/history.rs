@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use weir_aggregate::{Batch, Expansion};
 use weir_counters::Counts;
-use weir_history::{History, Key, Part, SeriesKind};
+use weir_history::{History, Part, SeriesKey, SeriesKind};
 use weir_output::prometheus::OwnSeries;
 
 use crate::admin::counters::HistoryCounter;
@@ -192,7 +192,7 @@ impl Recent {
                 .iter()
                 .map(|(key, value)| format!("{key}:{value}"))
                 .collect();
-            let key = Key {
+            let key = SeriesKey {
                 hash: books.hash(own.name, tags.iter().map(String::as_str)),
                 kind,
                 name: own.name,

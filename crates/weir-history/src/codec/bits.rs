@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bits_come_back(numbers in proptest::collection::vec((any::<u64>(), 0u32..=64), 0..200)) {
+        fn bits_survive_a_round_trip(numbers in proptest::collection::vec((any::<u64>(), 0u32..=64), 0..200)) {
             let mut bytes = Vec::new();
             let mut writer = BitWriter::new(&mut bytes);
             let cut = |value: u64, width: u32| value & u64::MAX.checked_shr(64 - width).unwrap_or(0);
@@ -136,7 +136,7 @@ mod tests {
         }
 
         #[test]
-        fn integers_come_back(value in any::<i64>()) {
+        fn integers_survive_a_round_trip(value in any::<i64>()) {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, zigzag(value));
             prop_assert_eq!(bytes.len(), varint_len(zigzag(value)));

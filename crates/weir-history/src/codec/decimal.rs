@@ -48,7 +48,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn zero_has_a_sign_and_infinity_none() {
+    fn zero_has_a_sign_and_infinity_is_no_decimal() {
         assert_eq!(integer(0.0, 0), Some(0));
         assert_eq!(integer(-0.0, 0), None);
         for odd in [
@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_typed_is_found(integer_ in -1_000_000_000i64..1_000_000_000, exponent in 0u8..=6) {
+        fn decimals_as_typed_are_recognised(integer_ in -1_000_000_000i64..1_000_000_000, exponent in 0u8..=6) {
             let v = value(integer_, exponent);
             let mut out = Vec::new();
             let found = integers(&[v, 0.0], &mut out).expect("a decimal");

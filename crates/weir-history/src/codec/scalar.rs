@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_values_come_back_to_the_bit() {
+    fn odd_values_survive_bit_by_bit() {
         round_trip(&[]);
         round_trip(&[None]);
         round_trip(&[Some(f64::NAN), Some(-0.0), None, Some(0.0), Some(f64::INFINITY)]);
@@ -393,7 +393,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_column_comes_back(points in proptest::collection::vec(proptest::option::weighted(0.8, number()), 0..=64)) {
+        fn any_column_survives_a_round_trip(points in proptest::collection::vec(proptest::option::weighted(0.8, number()), 0..=64)) {
             round_trip(&points);
         }
 

@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_sketch_comes_back(values in proptest::collection::vec((any::<f64>(), 1u64..1 << 34), 0..200)) {
+        fn any_sketch_survives_a_round_trip(values in proptest::collection::vec((any::<f64>(), 1u64..1 << 34), 0..200)) {
             let sketch = of(&values);
             let mut bytes = Vec::new();
             encode(&sketch, &mut bytes);

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use weir_counters::{Info, Moves};
 use weir_history::{
-    Answer, Function, History, Metric, MetricSort, MetricsRequest, Query, QueryError, SeriesColumns,
+    Function, History, Metric, MetricSort, MetricsRequest, Query, QueryError, QueryResult, SeriesColumns,
     SeriesKind, TagKey,
 };
 
@@ -257,7 +257,7 @@ pub fn answer(request: &Request, recent: &Recent) -> Result<Vec<u8>, HttpError> 
     }
 }
 
-fn points(query: &Query, recent: &Recent) -> Result<Answer, HttpError> {
+fn points(query: &Query, recent: &Recent) -> Result<QueryResult, HttpError> {
     recent.points().query(query).map_err(refused)
 }
 

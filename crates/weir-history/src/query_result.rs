@@ -7,7 +7,7 @@ use crate::dictionary::SeriesKind;
 
 /// Times, and one column per group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
+pub struct QueryResult {
     pub metric: String,
     pub kind: SeriesKind,
     /// As in the request, for example `p99`.
