@@ -13,7 +13,7 @@ use weir_aggregate::Series;
 use weir_protocol::Kind;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::delivery::Surroundings;
+use crate::delivery::OutputEnvironment;
 
 /// Seconds without a write after which a path is free.
 const EXPIRY: i64 = 600;
@@ -49,8 +49,8 @@ pub enum ClaimResult {
 }
 
 /// The part of an output's memory for [`Claims`].
-pub fn bytes_max(surroundings: &Surroundings) -> u64 {
-    surroundings.memory_bytes_max / SHARE
+pub fn bytes_max(environment: &OutputEnvironment) -> u64 {
+    environment.memory_bytes_max / SHARE
 }
 
 impl Claims {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_free_when_its_owner_has_gone_and_taken_back_when_it_returns() {
+    fn a_path_is_free_when_its_owner_expires_and_reclaimed_when_it_returns() {
         let mut claims = Claims::new(1 << 20);
         assert_eq!(claims.claim(b"a", 1, 0), ClaimResult::Granted);
         assert_eq!(claims.claim(b"a", 2, EXPIRY), ClaimResult::Refused);

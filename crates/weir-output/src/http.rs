@@ -23,7 +23,7 @@ const BODY_WAIT: Duration = Duration::from_secs(2);
 
 /// A backend's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub headers: HeaderMap,
     pub retry_after: Option<Duration>,
@@ -33,7 +33,7 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     /// Its status, what that means, and its own words.
     pub fn text(&self, what: &str) -> String {
         let status = self.status;
@@ -249,7 +249,7 @@ pub async fn send(
     headers: HeaderMap,
     body: bytes::Bytes,
     now: i64,
-) -> Result<Answer, RequestError> {
+) -> Result<Response, RequestError> {
     let request = client.request(method, url).headers(headers).body(body);
     let mut response = request.send().await?;
     let status = response.status();
@@ -278,7 +278,7 @@ pub async fn send(
     } else {
         one_line(&String::from_utf8_lossy(&start))
     };
-    Ok(Answer {
+    Ok(Response {
         status: status.as_u16(),
         headers,
         retry_after,
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn text_from_elsewhere_becomes_one_short_line() {
+    fn foreign_text_becomes_one_short_line() {
         assert_eq!(one_line("a\r\n\x1b[31mb  c\0"), "a [31mb c");
         assert_eq!(one_line(&"x".repeat(1000)).len(), 300);
     }

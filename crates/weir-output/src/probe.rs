@@ -11,7 +11,7 @@ use weir_units::Address;
 
 use crate::StartError;
 use crate::delivery::http_date;
-use crate::http::{self, Answer, Http2};
+use crate::http::{self, Http2, Response};
 use crate::settings::{DeliverySettings, OutputSettings};
 
 /// However slow the network: a person waits for the answer.
@@ -24,7 +24,7 @@ pub(crate) const BROKERS_PATIENCE: Duration = Duration::from_secs(4);
 pub struct Destination {
     /// Text for users, without secrets.
     pub label: String,
-    pub way: Route,
+    pub route: Route,
 }
 
 /// The way to reach it.
@@ -52,7 +52,7 @@ impl Destination {
     pub fn at(address: Address) -> Self {
         Destination {
             label: address.to_string(),
-            way: match address {
+            route: match address {
                 Address::Tcp { host, port } => Route::Tcp { host, port },
                 Address::Udp { host, port } => Route::Udp { host, port },
                 Address::UnixDatagram(path) => Route::UnixDatagram(path),
@@ -63,7 +63,7 @@ impl Destination {
 
     /// The host whose name has to be known, with its port. Each broker is a destination of its own as well.
     pub fn host(&self) -> Option<(String, u16)> {
-        match &self.way {
+        match &self.route {
             Route::Http { url, .. } => host_of(url),
             Route::Tcp { host, port } | Route::Udp { host, port } => Some((host.clone(), *port)),
             Route::UnixDatagram(_) | Route::UnixStream(_) | Route::Brokers(_) => None,
@@ -97,14 +97,14 @@ pub fn destinations(settings: &OutputSettings) -> Result<Vec<Destination>, Start
 pub struct ProbeResult {
     pub found: String,
     /// Further facts from an answer.
-    pub error: Option<AnswerError>,
+    pub error: Option<ResponseError>,
     /// The clock of the other side, in Unix seconds.
     pub date: Option<i64>,
 }
 
 /// The error in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnswerError {
+pub enum ResponseError {
     KeyRefused,
     ProxyRefused,
     PathNotFound,
@@ -147,20 +147,20 @@ pub enum ProbeError {
 
 /// Reaches it once.
 pub async fn probe(destination: &Destination) -> Result<ProbeResult, ProbeError> {
-    match tokio::time::timeout(PATIENCE, reach(&destination.way)).await {
+    match tokio::time::timeout(PATIENCE, reach(&destination.route)).await {
         Ok(reached) => reached,
         Err(_) => Err(ProbeError::Late),
     }
 }
 
-async fn reach(way: &Route) -> Result<ProbeResult, ProbeError> {
-    match way {
+async fn reach(route: &Route) -> Result<ProbeResult, ProbeError> {
+    match route {
         Route::Http {
             url,
             headers,
             delivery,
             is_http2,
-        } => ask(url, headers.clone(), delivery, *is_http2).await,
+        } => request(url, headers.clone(), delivery, *is_http2).await,
         Route::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             let peer = stream.peer_addr()?;
@@ -185,17 +185,17 @@ async fn reach(way: &Route) -> Result<ProbeResult, ProbeError> {
             UnixStream::connect(path).await?;
             Ok(ProbeResult::found("a process accepts connections there"))
         }
-        Route::Brokers(brokers) => look_at((**brokers).clone()).await,
+        Route::Brokers(brokers) => probe_brokers((**brokers).clone()).await,
     }
 }
 
 /// Asks brokers for themselves and the topic. Their client waits on a thread of its own.
-async fn look_at(brokers: Brokers) -> Result<ProbeResult, ProbeError> {
+async fn probe_brokers(brokers: Brokers) -> Result<ProbeResult, ProbeError> {
     let topic = brokers.topic.clone();
     let look = tokio::task::spawn_blocking(move || weir_log::examine(&Connection::Kafka(brokers)));
     let looked = look.await.map_err(std::io::Error::from)?;
     let error = match looked {
-        Ok(seen) => return Ok(judged_topic(&topic, &seen)),
+        Ok(seen) => return Ok(topic_result(&topic, &seen)),
         Err(error) => (Obstacle::of(&error), error.to_string()),
     };
     let error_of = |error, found| {
@@ -207,18 +207,18 @@ async fn look_at(brokers: Brokers) -> Result<ProbeResult, ProbeError> {
     };
     match error {
         (Obstacle::Address, error) => Err(ProbeError::Brokers(error)),
-        (Obstacle::Tls, error) => error_of(AnswerError::TlsFailed, error),
-        (Obstacle::Login, error) => error_of(AnswerError::KeyRefused, error),
-        (Obstacle::Rights, error) => error_of(AnswerError::NotAllowed, error),
+        (Obstacle::Tls, error) => error_of(ResponseError::TlsFailed, error),
+        (Obstacle::Login, error) => error_of(ResponseError::KeyRefused, error),
+        (Obstacle::Rights, error) => error_of(ResponseError::NotAllowed, error),
     }
 }
 
-fn judged_topic(topic: &str, seen: &LogFacts) -> ProbeResult {
+fn topic_result(topic: &str, seen: &LogFacts) -> ProbeResult {
     let (topic_is, error) = match (seen.partitions, seen.is_stamped) {
-        (None, _) => ("there is no topic".to_owned(), Some(AnswerError::NoTopic)),
+        (None, _) => ("there is no topic".to_owned(), Some(ResponseError::NoTopic)),
         (Some(_), Some(false)) => (
             "without message.timestamp.type=LogAppendTime: the topic".to_owned(),
-            Some(AnswerError::SenderTimestamps),
+            Some(ResponseError::SenderTimestamps),
         ),
         (Some(partitions), _) => (format!("{partitions} partitions in topic"), None),
     };
@@ -234,7 +234,7 @@ fn judged_topic(topic: &str, seen: &LogFacts) -> ProbeResult {
 }
 
 /// A request that delivers nothing. That its method is not allowed is an answer too.
-async fn ask(
+async fn request(
     url: &str,
     headers: HeaderMap,
     delivery: &DeliverySettings,
@@ -250,15 +250,15 @@ async fn ask(
         let client = http::client(delivery, agent)?;
         http::send(&client, Method::GET, url, headers, body, 0).await
     };
-    Ok(judged(&answer?))
+    Ok(response_result(&answer?))
 }
 
-fn judged(answer: &Answer) -> ProbeResult {
+fn response_result(answer: &Response) -> ProbeResult {
     let error = match answer.status {
-        401 | 403 => Some(AnswerError::KeyRefused),
-        407 => Some(AnswerError::ProxyRefused),
-        404 => Some(AnswerError::PathNotFound),
-        500.. => Some(AnswerError::ServerError),
+        401 | 403 => Some(ResponseError::KeyRefused),
+        407 => Some(ResponseError::ProxyRefused),
+        404 => Some(ResponseError::PathNotFound),
+        500.. => Some(ResponseError::ServerError),
         _ => None,
     };
     let date = answer.headers.get(DATE).and_then(|date| date.to_str().ok());

@@ -7,7 +7,7 @@ use weir_aggregate::Expansion;
 use weir_config::settings;
 
 use crate::StartError;
-use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
+use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Payload, Transport};
 use crate::json_lines::LinesEncoder;
 use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
 
@@ -33,7 +33,7 @@ impl Start for StdoutSettings {
         &self,
         name: &str,
         expansion: &Arc<Expansion>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError> {
         let endpoint = Endpoint {
             label: "standard output".into(),
@@ -44,7 +44,7 @@ impl Start for StdoutSettings {
         let encoder = Box::new(LinesEncoder::new(expansion.clone(), PAYLOAD_BYTES));
         let settings = DeliverySettings::local();
         let order = Order::TimeOrder;
-        let started = Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings);
+        let started = Delivery::start(name, &settings, order, encoder, vec![endpoint], environment);
         Ok(started?)
     }
 }

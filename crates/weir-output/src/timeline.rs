@@ -7,7 +7,7 @@ use crate::delivery::Clock;
 
 /// Unix milliseconds of one bucket's samples, ascending, all later than those of the previous bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moments {
+pub struct SampleTimes {
     /// For series that end before the bucket.
     pub before: i64,
     /// When new series began.
@@ -45,7 +45,7 @@ impl Timeline {
     }
 
     /// A bucket that is complete: its samples carry its end, or the present if it was closed early.
-    pub fn bucket(&mut self, bucket: Bucket) -> Moments {
+    pub fn bucket(&mut self, bucket: Bucket) -> SampleTimes {
         let start = bucket.start * 1000;
         let end = start + i64::from(bucket.width) * 1000;
         let now = self.clock.unix_ms();
@@ -59,12 +59,12 @@ impl Timeline {
     }
 
     /// Between buckets, at the end of the process.
-    pub fn now(&mut self) -> Moments {
+    pub fn now(&mut self) -> SampleTimes {
         let now = self.clock.unix_ms();
         self.advance(now, now)
     }
 
-    fn advance(&mut self, begin: i64, end: i64) -> Moments {
+    fn advance(&mut self, begin: i64, end: i64) -> SampleTimes {
         let before = self.newest + 1;
         let mut begin = begin.max(self.newest + 2);
         // The bucket may have begun before this process, when there was another one.
@@ -72,7 +72,7 @@ impl Timeline {
             begin = begin.max(self.started);
         }
         self.newest = end.max(begin + 1);
-        Moments {
+        SampleTimes {
             before,
             begin,
             at: self.newest,

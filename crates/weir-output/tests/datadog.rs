@@ -22,7 +22,7 @@ async fn deliver(messages: &str, change: impl FnOnce(&mut DatadogSettings)) -> V
         "datadog",
         &settings,
         Arc::new(Expansion::default()),
-        &surroundings(Clock::system()),
+        &environment(Clock::system()),
     )
     .unwrap();
     batches(messages).iter().for_each(|batch| output.submit(batch));
@@ -76,7 +76,7 @@ fn plain(json: &Json) -> Json {
 const EXAMPLE: &str = "a:1|c\na:2|c|@0.5\ng:3|g\ng:4|g\nu:x|s\nu:y|s\nu:x|s\nh:1:2:3:4|h\nd:1:1:10|d\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_worked_example_in_the_owners_eyes() {
+async fn the_worked_example_by_the_official_schema() {
     let requests = deliver(EXAMPLE, |_| {}).await;
     assert_eq!(requests.len(), 2);
     for request in &requests {
@@ -209,7 +209,7 @@ async fn hosts_devices_and_resources() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn integrations_over_jmx_are_told_by_their_number() {
+async fn integrations_over_jmx_have_their_number() {
     let names = ["kafka", "tomcat", "activemq", "of_our_own"];
     let lines = names.map(|name| format!("{name}:1|g|#dd.internal.jmx_check_name:{name}\n"));
     let series = series(&deliver(&lines.concat(), |_| {}).await);
@@ -336,14 +336,14 @@ async fn checks_and_events() {
 
 /// Monitors on "the agent is up" went to No Data, and hosts had neither metadata nor host tags.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_agent_says_that_it_runs_and_on_which_host() {
+async fn heartbeat_and_host_metadata_are_sent() {
     for (heartbeat, host_metadata) in [(true, true), (true, false), (false, true)] {
         let intake = Intake::start(|_| Reply::Status(202)).await;
         let (clock, driver) = Clock::driven(BUCKET);
         let mut settings = datadog(&intake.url());
         (settings.heartbeat, settings.host_metadata) = (heartbeat, host_metadata);
         let expansion = Arc::new(Expansion::default());
-        let output = datadog::start("datadog", &settings, expansion, &surroundings(clock)).unwrap();
+        let output = datadog::start("datadog", &settings, expansion, &environment(clock)).unwrap();
         // Half an hour of flushes, and one more.
         for flush in 0..=180 {
             if flush > 0 {
@@ -534,7 +534,7 @@ fn payloads_stay_within_every_limit_of_their_endpoint() {
 }
 
 #[test]
-fn values_that_no_backend_takes_are_counted_not_sent() {
+fn values_that_no_backend_accepts_are_counted_not_sent() {
     let mut batch = Batch::clone(&batches("good:1|g\n")[0]);
     for value in [f64::NAN, f64::INFINITY] {
         batch.push_timestamped(&weir_aggregate::TimestampedSample {
@@ -660,14 +660,14 @@ async fn many_contexts_arrive_exactly() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_payload_without_a_flush_ends_it_leaves_after_a_moment() {
+async fn a_payload_that_no_flush_ends_is_sent_after_a_moment() {
     let intake = Intake::start(|_| Reply::Status(202)).await;
     let (clock, driver) = Clock::driven(BUCKET);
     let output = datadog::start(
         "datadog",
         &datadog(&intake.url()),
         Arc::new(Expansion::default()),
-        &surroundings(clock),
+        &environment(clock),
     )
     .unwrap();
     let passed_on = &batches("_sc|disk|0\n")[0];

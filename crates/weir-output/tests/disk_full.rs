@@ -37,7 +37,7 @@ async fn start(name: &str, directory: &str) -> (Delivery, Arc<AtomicBool>) {
     let mut kept = delivery();
     kept.disk_path = format!("{directory}/{name}");
     kept.disk_bytes_max = 64 << 20;
-    let around = surroundings(Clock::system());
+    let around = environment(Clock::system());
     if name == "graphite" {
         let (address, reachable) = carbon().await;
         let mut settings = graphite(&address);

@@ -19,7 +19,7 @@ fn start(name: &str, settings: &DatadogSettings, clock: Clock) -> Delivery {
         name,
         settings,
         Arc::new(Expansion::default()),
-        &surroundings(clock),
+        &environment(clock),
     )
     .unwrap()
 }
@@ -118,7 +118,7 @@ async fn no_fault_delays_another_output() {
 
 /// The status line decides: an answer that breaks off or never ends after it is a delivery like any other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn accepted_is_accepted_however_the_answer_goes_on() {
+async fn an_accepting_status_counts_whatever_the_body() {
     for raw in [
         &b"HTTP/1.1 202 Accepted\r\ncontent-length: 100\r\n\r\n{"[..],
         b"HTTP/1.1 202 Accepted\r\n\r\n",
@@ -284,7 +284,7 @@ impl std::io::Write for Log {
 
 /// At the end of the process a wait is cut short: what can be delivered by then is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_end_does_not_wait_out_a_backoff() {
+async fn shutdown_does_not_wait_out_a_backoff() {
     let first = AtomicBool::new(true);
     let intake = Intake::start(move |request| {
         let fails = request.method == "POST" && first.swap(false, Ordering::SeqCst);
@@ -312,7 +312,7 @@ async fn an_hour_without_network() {
         let (clock, driver) = Clock::driven(BUCKET);
         let mut settings = datadog(&intake.url());
         settings.delivery.backoff_max = Duration::from_secs(64);
-        let mut around = surroundings(clock);
+        let mut around = environment(clock);
         if on_disk {
             settings.delivery.disk_path = directory.path().display().to_string();
             settings.delivery.disk_bytes_max = 64 << 20;
@@ -389,7 +389,7 @@ async fn an_hour_without_network() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_with_an_authority_of_ones_own() {
+async fn tls_with_a_private_authority() {
     let (acceptor, certificate) = tls();
     let intake = Intake::start_tls(acceptor, |_| Reply::Status(202)).await;
     let url = format!("https://localhost:{}", intake.address.port());
@@ -424,7 +424,7 @@ async fn tls_with_an_authority_of_ones_own() {
             "x",
             &settings,
             Arc::new(Expansion::default()),
-            &surroundings(Clock::system()),
+            &environment(Clock::system()),
         )
         .err()
         .unwrap()
@@ -476,7 +476,7 @@ fn settings_that_cannot_work_are_refused_with_a_reason() {
             "x",
             &settings,
             Arc::new(Expansion::default()),
-            &surroundings(Clock::system()),
+            &environment(Clock::system()),
         )
         .err()
         .unwrap()

@@ -40,7 +40,7 @@ async fn no_fault_delays_another_output() {
     ];
     let mut hurried = delivery();
     hurried.timeout = Duration::from_millis(300);
-    let around = surroundings(Clock::system());
+    let around = environment(Clock::system());
     let mut outputs = Vec::new();
     for name in OVER_HTTP.into_iter().chain(["otlp grpc"]) {
         for (fault, url) in &faults {
@@ -90,7 +90,7 @@ async fn no_fault_delays_another_output() {
 
 /// The status line decides: an answer that breaks off, never ends or is none behind it is a delivery like any other, once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn accepted_is_accepted_however_the_answer_goes_on() {
+async fn an_accepting_status_counts_whatever_the_body() {
     const WRITTEN: &str = "x-prometheus-remote-write-samples-written: 9\r\n";
     for (head, rest) in [
         ("HTTP/1.1 202 Accepted\r\n", "content-length: 100\r\n\r\n{"),
@@ -104,7 +104,7 @@ async fn accepted_is_accepted_however_the_answer_goes_on() {
         let answer: &'static str = format!("{head}{WRITTEN}{rest}").leak();
         for name in OVER_HTTP {
             let intake = Intake::start(move |_| Reply::Raw(answer.as_bytes())).await;
-            let output = start_output(name, &intake.url(), delivery(), &surroundings(Clock::system()));
+            let output = start_output(name, &intake.url(), delivery(), &environment(Clock::system()));
             batches("a:1|g\n").iter().for_each(|batch| output.submit(batch));
             let status = wait(&output, name, |status| {
                 status.received.points == 1 && idle(status)
@@ -123,7 +123,7 @@ async fn accepted_is_accepted_however_the_answer_goes_on() {
 
 /// Permanently refused payloads are dropped and counted, and later ones arrive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_hold_up_nothing() {
+async fn refusals_delay_nothing() {
     for name in OVER_HTTP {
         let mut is_first = true;
         let intake = Intake::start(move |request| {
@@ -140,7 +140,7 @@ async fn refusals_hold_up_nothing() {
         .await;
         let mut one_by_one = delivery();
         one_by_one.concurrency = 1;
-        let output = start_output(name, &intake.url(), one_by_one, &surroundings(Clock::system()));
+        let output = start_output(name, &intake.url(), one_by_one, &environment(Clock::system()));
         for i in 0..6 {
             let batches = batches_at(BUCKET + i * 10, &format!("a{i}:1|g\n"));
             batches.iter().for_each(|batch| output.submit(batch));
@@ -192,7 +192,7 @@ async fn a_refused_key_loses_nothing() {
         let (clock, driver) = Clock::driven(BUCKET);
         let mut settings = delivery();
         settings.backoff_max = Duration::from_secs(64);
-        let output = start_output(name, &intake.url(), settings, &surroundings(clock));
+        let output = start_output(name, &intake.url(), settings, &environment(clock));
         let mut received = 0;
         for i in 0..18 {
             let batches = batches_at(BUCKET + i * 10, &format!("a{i}:1|g\n"));
@@ -222,7 +222,7 @@ async fn a_refused_key_loses_nothing() {
         assert!((3..=7).contains(&attempts), "{name}: {attempts} attempts");
         // A sender with another key need not wait.
         is_valid.store(true, Ordering::SeqCst);
-        output.hurry();
+        output.retry_now();
         let status = wait(&output, name, |status| {
             idle(status) && status.received.points >= received
         })
@@ -239,7 +239,7 @@ async fn a_refused_key_loses_nothing() {
 
 /// The end of the process does not wait for payloads in a disk queue, whatever is wrong with the backend; the next process delivers it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_leaves_to_the_disk_what_it_holds() {
+async fn shutdown_does_not_wait_for_payloads_on_disk() {
     for (name, fault) in OVER_HTTP
         .into_iter()
         .flat_map(|name| ["fails", "hangs", "nobody listens", "refuses the key"].map(|fault| (name, fault)))
@@ -259,7 +259,7 @@ async fn a_stop_leaves_to_the_disk_what_it_holds() {
         let mut kept = delivery();
         kept.disk_path = directory.path().display().to_string();
         kept.disk_bytes_max = 64 << 20;
-        let first = start_output(name, &intake.url(), kept.clone(), &surroundings(Clock::system()));
+        let first = start_output(name, &intake.url(), kept.clone(), &environment(Clock::system()));
         for i in 0..3 {
             let batches = batches_at(BUCKET + i * 10, "a:1|c\nb:2|g\n");
             batches.iter().for_each(|batch| first.submit(batch));
@@ -281,7 +281,7 @@ async fn a_stop_leaves_to_the_disk_what_it_holds() {
         let left = endpoint.pending.disk;
         drop(first);
         is_well.store(true, Ordering::SeqCst);
-        let second = start_output(name, &intake.url(), kept, &surroundings(Clock::system()));
+        let second = start_output(name, &intake.url(), kept, &environment(Clock::system()));
         let status = wait(&second, &what, idle).await;
         assert_eq!(
             (status.endpoints[0].restored, status.endpoints[0].delivered),
@@ -301,7 +301,7 @@ async fn attempts_of_one_payload_have_one_key() {
         let mut kept = delivery();
         kept.disk_path = directory.path().display().to_string();
         kept.disk_bytes_max = 64 << 20;
-        let first = start_output(name, &intake.url(), kept.clone(), &surroundings(Clock::system()));
+        let first = start_output(name, &intake.url(), kept.clone(), &environment(Clock::system()));
         for i in 0..3 {
             let batches = batches_at(BUCKET + i * 10, "a:1|c\nb:2|g\n");
             batches.iter().for_each(|batch| first.submit(batch));
@@ -313,7 +313,7 @@ async fn attempts_of_one_payload_have_one_key() {
         first.shutdown(Duration::ZERO).await;
         drop(first);
         reachable.store(true, Ordering::SeqCst);
-        let second = start_output(name, &intake.url(), kept, &surroundings(Clock::system()));
+        let second = start_output(name, &intake.url(), kept, &environment(Clock::system()));
         wait(&second, name, idle).await;
         second.shutdown(DEADLINE).await;
         let mut bodies: BTreeMap<String, Vec<u8>> = BTreeMap::new();
@@ -353,7 +353,7 @@ async fn retry_after_is_honoured() {
         })
         .await;
         let (clock, driver) = Clock::driven(BUCKET);
-        let output = start_output(name, &intake.url(), delivery(), &surroundings(clock));
+        let output = start_output(name, &intake.url(), delivery(), &environment(clock));
         batches("a:1|g\n").iter().for_each(|batch| output.submit(batch));
         let status = wait(&output, name, |status| status.endpoints[0].last_error.is_some()).await;
         assert_eq!(status.endpoints[0].retry_in_seconds, Some(100), "{name}");
@@ -387,7 +387,7 @@ async fn through_a_tunnel() {
         let mut settings = delivery();
         settings.ca_file = authority.display().to_string();
         settings.proxy = proxy.replace("http://", "http://user:secret@");
-        let around = surroundings(Clock::system());
+        let around = environment(Clock::system());
         let output = start_output(name, &format!("https://{host}"), settings, &around);
         for i in 0..5 {
             batches_at(BUCKET + i * 10, "a:1|g\nd:1|d\n")
@@ -435,7 +435,7 @@ async fn an_hours_outage_across_a_restart() {
         let (mut unix, mut restored) = (BUCKET, 0);
         for life in 0..3 {
             let (clock, driver) = Clock::driven(unix);
-            let mut around = surroundings(clock);
+            let mut around = environment(clock);
             // A queue that memory could not hold.
             around.memory_bytes_max = 4096;
             reachable.store(life == 2, Ordering::SeqCst);

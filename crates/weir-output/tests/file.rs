@@ -11,7 +11,7 @@ use std::time::Duration;
 use support::*;
 use weir_aggregate::Expansion;
 use weir_output::StartError;
-use weir_output::delivery::{Clock, Delivery, Reason, Surroundings};
+use weir_output::delivery::{Clock, Delivery, OutputEnvironment, Reason};
 use weir_output::file::{Compression, FileSettings, Fsync};
 use weir_output::settings::Start;
 
@@ -27,7 +27,7 @@ fn settings(path: &Path) -> FileSettings {
     }
 }
 
-fn start(settings: &FileSettings, around: &Surroundings) -> Result<Delivery, StartError> {
+fn start(settings: &FileSettings, around: &OutputEnvironment) -> Result<Delivery, StartError> {
     settings.start("file", &Arc::new(Expansion::default()), around)
 }
 
@@ -122,7 +122,7 @@ async fn every_line_is_in_exactly_one_file_and_no_file_is_over_its_bound() {
             ..settings(&path)
         };
         let (clock, _driver) = Clock::driven(BUCKET);
-        let output = start(&settings, &surroundings(clock)).unwrap();
+        let output = start(&settings, &environment(clock)).unwrap();
         for round in 0..20 {
             write(&output, round, 40).await;
         }
@@ -153,7 +153,7 @@ async fn every_line_is_in_exactly_one_file_and_no_file_is_over_its_bound() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_kept_is_bounded_by_number_and_by_bytes() {
+async fn kept_files_are_bounded_by_number_and_by_bytes() {
     for (files_max, bytes_max) in [(3, 0), (0, 20 << 10)] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("metrics.jsonl");
@@ -164,7 +164,7 @@ async fn what_is_kept_is_bounded_by_number_and_by_bytes() {
             ..settings(&path)
         };
         let (clock, _driver) = Clock::driven(BUCKET);
-        let output = start(&settings, &surroundings(clock)).unwrap();
+        let output = start(&settings, &environment(clock)).unwrap();
         for round in 0..30 {
             write(&output, round, 40).await;
             let kept = files(&path);
@@ -190,7 +190,7 @@ async fn a_file_that_is_old_and_not_empty_is_rotated_without_a_write() {
         ..settings(&path)
     };
     let (clock, driver) = Clock::driven(BUCKET);
-    let output = start(&settings, &surroundings(clock)).unwrap();
+    let output = start(&settings, &environment(clock)).unwrap();
     write(&output, 0, 5).await;
     driver.advance(Duration::from_secs(3599));
     write(&output, 1, 5).await;
@@ -210,10 +210,10 @@ async fn a_file_that_is_old_and_not_empty_is_rotated_without_a_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_may_rotate_it_and_delete_it_and_empty_it() {
+async fn other_programs_may_rotate_delete_and_truncate_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("metrics.jsonl");
-    let output = start(&settings(&path), &surroundings(Clock::system())).unwrap();
+    let output = start(&settings(&path), &environment(Clock::system())).unwrap();
     write(&output, 0, 3).await;
     let moved = directory.path().join("moved");
     std::fs::rename(&path, &moved).unwrap();
@@ -239,7 +239,7 @@ async fn others_may_rotate_it_and_delete_it_and_empty_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_line_of_an_earlier_process_stands_alone_and_its_files_are_compressed() {
+async fn half_a_line_of_an_earlier_process_is_ended_and_its_files_are_compressed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("metrics.jsonl");
     std::fs::write(&path, "{\"ts\":1,\"metr").unwrap();
@@ -253,7 +253,7 @@ async fn half_a_line_of_an_earlier_process_stands_alone_and_its_files_are_compre
         compression: Compression::Gzip,
         ..settings(&path)
     };
-    let output = start(&settings, &surroundings(Clock::system())).unwrap();
+    let output = start(&settings, &environment(Clock::system())).unwrap();
     write(&output, 0, 1).await;
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(
@@ -269,10 +269,10 @@ async fn half_a_line_of_an_earlier_process_stands_alone_and_its_files_are_compre
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn places_that_cannot_be_written_are_refused_with_a_reason() {
+async fn paths_that_cannot_be_written_are_refused_with_a_reason() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("metrics.jsonl");
-    let around = surroundings(Clock::system());
+    let around = environment(Clock::system());
     let output = start(&settings(&path), &around).unwrap();
     let refused = |path: &Path| start(&settings(path), &around).err().unwrap().to_string();
     let message = refused(&path);
@@ -305,7 +305,7 @@ fn child() {
         let ballast = Path::new(&directory).join("ballast");
         std::fs::write(&ballast, vec![0; 128 << 10]).unwrap();
         let path = Path::new(&directory).join("metrics.jsonl");
-        let mut around = surroundings(Clock::system());
+        let mut around = environment(Clock::system());
         around.memory_bytes_max = 64 << 10;
         let output = start(&settings(&path), &around).unwrap();
         let submit = |round: i64| {

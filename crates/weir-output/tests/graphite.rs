@@ -17,7 +17,7 @@ use weir_output::settings::Start;
 
 fn start(name: &str, settings: &GraphiteSettings, clock: Clock) -> Delivery {
     settings
-        .start(name, &Arc::new(Expansion::default()), &surroundings(clock))
+        .start(name, &Arc::new(Expansion::default()), &environment(clock))
         .unwrap()
 }
 
@@ -144,7 +144,7 @@ fn shown(lines: &BTreeMap<String, f64>) -> Vec<String> {
 
 /// Names as a StatsD server writes them: equal names of different kinds are different paths.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kinds_have_prefixes_of_their_own() {
+async fn each_kind_has_its_prefix() {
     let kinds = [("counter", "counters"), ("timing", "timers"), ("set", "")];
     let settings = GraphiteSettings {
         prefix: "stats".into(),
@@ -461,7 +461,7 @@ async fn an_hour_without_receiver() {
         let (clock, driver) = Clock::driven(BUCKET);
         let mut form = graphite(&receiver.address);
         form.delivery.backoff_max = Duration::from_secs(64);
-        let mut around = surroundings(clock);
+        let mut around = environment(clock);
         if on_disk {
             form.delivery.disk_path = directory.path().display().to_string();
             form.delivery.disk_bytes_max = 64 << 20;

@@ -12,14 +12,18 @@ use support::wire::{Samples, otlp_numbers, samples_1};
 use support::*;
 use weir_aggregate::Expansion;
 use weir_output::OutputCounter;
-use weir_output::delivery::{Clock, Delivery, Surroundings};
+use weir_output::delivery::{Clock, Delivery, OutputEnvironment};
 use weir_output::otlp::{OtlpSettings, Temporality};
 use weir_output::remote_write::RemoteWriteSettings;
 use weir_output::settings::Secret;
 use weir_output::settings::Start;
 
-fn start(settings: &dyn Start, replaces: Option<&Arc<Delivery>>, around: &Surroundings) -> Arc<Delivery> {
-    let around = Surroundings {
+fn start(
+    settings: &dyn Start,
+    replaces: Option<&Arc<Delivery>>,
+    around: &OutputEnvironment,
+) -> Arc<Delivery> {
+    let around = OutputEnvironment {
         replaces: replaces.cloned(),
         ..around.clone()
     };
@@ -42,7 +46,7 @@ async fn until_idle(output: &Delivery) {
 
 /// The values of `a_total` or `a` that arrived, in order: five, then three more at the second output.
 async fn values(intake: &Intake, first: &dyn Start, second: &dyn Start) -> Vec<f64> {
-    let around = surroundings(Clock::system());
+    let around = environment(Clock::system());
     let old = start(first, None, &around);
     submit(&old, 0, "a:5|c");
     until_idle(&old).await;
@@ -105,7 +109,7 @@ async fn other_labels_are_other_series() {
 
 /// Every way from memory and disk to memory and disk: nothing lost, nothing twice, figures continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_goes_over_wherever_it_lies() {
+async fn queued_payloads_are_handed_over_from_memory_and_disk() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     for (case, (from, to)) in [("", ""), ("a", "a"), ("", "b"), ("c", "d"), ("e", "")]
@@ -123,7 +127,7 @@ async fn what_waits_goes_over_wherever_it_lies() {
                 }
                 settings
             };
-            let around = surroundings(Clock::system());
+            let around = environment(Clock::system());
             let old = start(&settings(from, KEY), None, &around);
             submit(&old, 0, "a:1|g\n");
             let tried = old.wait_for(|status| status.endpoints[0].counts[OutputCounter::AttemptsFailed] > 0);
@@ -138,7 +142,7 @@ async fn what_waits_goes_over_wherever_it_lies() {
             new.take_over(&old).await;
             old.shutdown(DEADLINE).await;
             reachable.store(true, Ordering::SeqCst);
-            new.hurry();
+            new.retry_now();
             until_idle(&new).await;
             let status = new.status();
             let named = format!("{from:?} to {to:?}, {key} key: {status:#?}");
@@ -174,7 +178,7 @@ async fn one_of_two_keys_is_replaced() {
         settings.additional_endpoints = BTreeMap::from([(intake.url(), keys)]);
         settings
     };
-    let around = surroundings(Clock::system());
+    let around = environment(Clock::system());
     let old = start(
         &settings(KEY, &[other, "to-be-removed-0123456789"]),
         None,
@@ -193,7 +197,7 @@ async fn one_of_two_keys_is_replaced() {
     submit(&new, 1, "b:1|g\n");
     reachable.store(true, Ordering::SeqCst);
     // Payloads without a successor are delivered by the old output.
-    old.hurry();
+    old.retry_now();
     old.shutdown(DEADLINE).await;
     let left = old.status();
     assert_eq!(
@@ -201,7 +205,7 @@ async fn one_of_two_keys_is_replaced() {
         (1, 1),
         "{left:#?}"
     );
-    new.hurry();
+    new.retry_now();
     until_idle(&new).await;
     let status = new.status();
     assert!(status.balances() && left.balances(), "{status:#?}");

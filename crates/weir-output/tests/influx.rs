@@ -24,7 +24,7 @@ fn start(settings: &InfluxSettings) -> Delivery {
         .start(
             "influx",
             &Arc::new(Expansion::default()),
-            &surroundings(Clock::system()),
+            &environment(Clock::system()),
         )
         .unwrap()
 }
@@ -52,7 +52,7 @@ fn lines(requests: &[Request]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_kind_as_its_owners_read_it() {
+async fn each_kind_decoded_by_the_official_parser() {
     let (requests, status) = deliver(influx(""), MESSAGES).await;
     assert_eq!(
         lines(&requests),
@@ -163,7 +163,7 @@ async fn requests_of_both_versions() {
 
 /// A payload that an earlier configuration left on disk names the unit that its times are in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_on_disk_keeps_its_precision() {
+async fn payloads_on_disk_keep_their_precision() {
     let directory = tempfile::tempdir().unwrap();
     let (intake, reachable) = Intake::that_can_be_away(false).await;
     let with = |precision| {
@@ -296,7 +296,7 @@ async fn series_of_one_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_finite_or_too_long_is_counted() {
+async fn values_that_are_not_finite_and_lines_that_are_too_long_are_counted() {
     let huge = "k".repeat(40_000);
     let messages = format!(
         "inf:1e308|c\ninf:1e308|c\n{huge}:1|g|#a:{}\nfine:1|c\n",
@@ -438,7 +438,7 @@ proptest! {
 
 /// Checked with the protocol owners' own parsers: they refuse nothing and agree.
 #[test]
-fn names_that_nobody_expects() {
+fn hostile_names() {
     let names = [
         "a b", "a=b", "a\\", "\\ a", "\"q\"", "a\\\\b", "é日", "a\u{7}b", "C:\\dir",
     ];

@@ -34,7 +34,7 @@ impl Away {
         settings.additional_endpoints = BTreeMap::from([(self.intake.url(), more)]);
         settings.delivery.disk_path = disk.display().to_string();
         settings.delivery.disk_bytes_max = 64 << 20;
-        let around = surroundings(Clock::system());
+        let around = environment(Clock::system());
         datadog::start("datadog", &settings, Arc::new(Expansion::default()), &around).unwrap()
     }
 
@@ -79,7 +79,7 @@ const NEW: &str = "11111111111111111111111111111new";
 const OTHER: &str = "222222222222222222222222222other";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_replaces_another_delivers_what_that_one_left() {
+async fn a_key_that_replaces_another_delivers_its_queue() {
     let (away, disk) = (Away::start().await, tempfile::tempdir().unwrap());
     away.queue(disk.path(), &[OLD, KEY]).await;
     // Of two keys the first is replaced: its queue goes over, the other's stays its own.
@@ -90,7 +90,7 @@ async fn a_key_that_replaces_another_delivers_what_that_one_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_taken_over_where_it_could_be_anothers() {
+async fn an_ambiguous_queue_is_not_taken_over() {
     // Two keys are new: whose predecessor it was cannot be known.
     let (away, disk) = (Away::start().await, tempfile::tempdir().unwrap());
     away.queue(disk.path(), &[OLD]).await;
@@ -122,7 +122,7 @@ async fn nothing_is_taken_over_where_it_could_be_anothers() {
 
 /// Where a token is a header, the queue belongs to the URL alone: after the token is replaced, waiting payloads are delivered with the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_that_replaces_another_delivers_what_waits() {
+async fn a_token_that_replaces_another_delivers_its_queue() {
     let start = |name: &str, url: &str, token: &str, disk: &Path| {
         let authorization = authorization(&[("Authorization", token)]);
         let mut kept = delivery();
@@ -140,7 +140,7 @@ async fn a_token_that_replaces_another_delivers_what_waits() {
                 ..remote_write(url)
             }),
         };
-        let around = surroundings(Clock::system());
+        let around = environment(Clock::system());
         settings
             .start(name, &Arc::new(Expansion::default()), &around)
             .unwrap()

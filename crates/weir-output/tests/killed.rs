@@ -40,7 +40,7 @@ fn child() {
         .build()
         .unwrap();
     let entered = runtime.enter();
-    let output = start_output(name, url, settings(directory), &surroundings(Clock::system()));
+    let output = start_output(name, url, settings(directory), &environment(Clock::system()));
     drop(entered);
     for i in first..first + PER_ROUND {
         for batch in batches_at(BUCKET + i * 10, &format!("a:{i}|g\nb:{}|g|#k:v\n", i * 2)) {
@@ -193,7 +193,7 @@ async fn killed(name: &'static str, rounds: i64, read: impl Fn(&Intake) -> Vec<(
         name,
         &intake.url(),
         settings(&path),
-        &surroundings(Clock::system()),
+        &environment(Clock::system()),
     );
     let waited = tokio::time::timeout(
         DEADLINE,

@@ -21,7 +21,7 @@ use weir_output::settings::Start;
 
 fn start(settings: &OtlpSettings, clock: Clock) -> Delivery {
     settings
-        .start("otlp", &Arc::new(Expansion::default()), &surroundings(clock))
+        .start("otlp", &Arc::new(Expansion::default()), &environment(clock))
         .unwrap()
 }
 
@@ -390,7 +390,7 @@ fn partial(rejected: u8, message: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_over_http() {
+async fn responses_over_http() {
     let body: &'static str = String::from_utf8(partial(2, "too old")).unwrap().leak();
     let mut replies = VecDeque::from([
         Reply::Full(429, vec![("retry-after", "0".into())], ""),
@@ -640,7 +640,7 @@ async fn grpc_through_a_tunnel() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_over_grpc() {
+async fn responses_over_grpc() {
     // A RetryInfo without a delay, in a status of code 8.
     let retry_info = "CAgaKgoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbw==";
     let exhausted = Call {

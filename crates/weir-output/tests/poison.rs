@@ -117,7 +117,7 @@ async fn one_series_costs_itself_alone() {
         .chain([("otlp delta", 500), ("otlp cumulative", 500)])
     {
         let intake = squeamish(status, &["poison"]).await;
-        let output = start_output(name, &intake.url(), delivery(), &surroundings(Clock::system()));
+        let output = start_output(name, &intake.url(), delivery(), &environment(Clock::system()));
         let first = deliver(&output, name, 0, &messages(0, "poison:1|g|#日本:x\n")).await;
         let endpoint = &first.endpoints[0];
         assert!(first.balances(), "{name}: {first:#?}");
@@ -190,7 +190,7 @@ async fn every_kind_of_datadog_payload() {
         let intake = squeamish(400, &["poison"]).await;
         let mut settings = datadog(&intake.url());
         (settings.series_format, settings.compression) = (format, compression);
-        let around = surroundings(Clock::system());
+        let around = environment(Clock::system());
         let output = settings
             .start("datadog", &Arc::new(Expansion::default()), &around)
             .unwrap();
@@ -240,12 +240,7 @@ async fn the_search_is_bounded() {
             _ => taken(),
         })
         .await;
-        let output = start_output(
-            name,
-            &refuse_all.url(),
-            delivery(),
-            &surroundings(Clock::system()),
-        );
+        let output = start_output(name, &refuse_all.url(), delivery(), &environment(Clock::system()));
         let first = deliver(&output, name, 0, &messages(0, "")).await;
         assert_eq!(
             first.endpoints[0].dropped[&Reason::Rejected],
@@ -261,7 +256,7 @@ async fn the_search_is_bounded() {
         output.shutdown(DEADLINE).await;
 
         // A hundred and eleven of a thousand: found a few at a time, and the rest of the request is dropped and counted.
-        let output = start_output(name, &intake.url(), delivery(), &surroundings(Clock::system()));
+        let output = start_output(name, &intake.url(), delivery(), &environment(Clock::system()));
         let status = deliver(&output, name, 0, &messages(0, "")).await;
         let endpoint = &status.endpoints[0];
         let rejected = endpoint.dropped[&Reason::Rejected].points;

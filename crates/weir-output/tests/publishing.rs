@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use weir_aggregate::Expansion;
 use weir_log::FileLog;
 use weir_merge::{BucketResult, Ledger, Log, Merge, Owner, Settings, delay_ms};
-use weir_output::delivery::{AgentIdentity, Clock, Delivery, Items, OutputStatus, Reason, Surroundings};
+use weir_output::delivery::{AgentIdentity, Clock, Delivery, Items, OutputEnvironment, OutputStatus, Reason};
 use weir_output::kafka::{Format, KafkaSettings};
 use weir_output::settings::Start as _;
 use weir_protocol::Kind;
@@ -134,14 +134,14 @@ fn prompt(epoch: u64) -> AgentIdentity {
     }
 }
 
-fn around(agent: AgentIdentity) -> Surroundings {
-    Surroundings {
+fn around(agent: AgentIdentity) -> OutputEnvironment {
+    OutputEnvironment {
         agent,
-        ..surroundings(Clock::system())
+        ..environment(Clock::system())
     }
 }
 
-fn start(settings: &KafkaSettings, around: &Surroundings) -> Delivery {
+fn start(settings: &KafkaSettings, around: &OutputEnvironment) -> Delivery {
     settings
         .start("kafka", &Arc::new(Expansion::default()), around)
         .unwrap()
@@ -247,7 +247,7 @@ async fn state_of_every_kind_is_merged_with_that_of_other_agents() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hosts_are_kept_when_asked_for() {
+async fn hosts_are_kept_when_configured() {
     let fleet = Fleet::new(1);
     let settings = KafkaSettings {
         keep_host: true,
@@ -309,7 +309,7 @@ async fn rules_of_the_fleet_make_series_equal_or_drop_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_without_series_is_heard_of_in_every_partition() {
+async fn an_agent_without_series_publishes_to_every_partition() {
     let fleet = Fleet::new(4);
     let output = start(&fleet.settings(), &around(prompt(1)));
     for bucket in 0..3 {
@@ -339,7 +339,7 @@ async fn an_agent_without_series_is_heard_of_in_every_partition() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_goes_on_in_another_process_does_not_say_that_it_ends() {
+async fn an_agent_that_continues_in_another_process_publishes_no_end() {
     let fleet = Fleet::new(2);
     for epoch in 1..=2 {
         let output = start(&fleet.settings(), &around(prompt(epoch)));
@@ -359,7 +359,7 @@ async fn an_agent_that_goes_on_in_another_process_does_not_say_that_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_wait_while_the_log_is_away_and_come_once() {
+async fn records_wait_while_the_log_is_down_and_are_appended_once() {
     let fleet = Fleet::new(2);
     let output = start(&fleet.settings(), &around(prompt(1)));
     submit(&output, 0, "a:1|c\nb:1|g\n");
@@ -430,7 +430,7 @@ async fn the_next_process_sends_what_the_disk_queue_holds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_queue_drops_the_oldest_and_the_merge_knows_how_much() {
     let fleet = Fleet::new(1);
-    let around = Surroundings {
+    let around = OutputEnvironment {
         memory_bytes_max: 2000,
         ..around(prompt(1))
     };
@@ -460,13 +460,13 @@ async fn a_full_queue_drops_the_oldest_and_the_merge_knows_how_much() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reload_goes_on_with_the_numbers() {
+async fn a_reload_continues_the_sequence_numbers() {
     let fleet = Fleet::new(2);
     let around = around(prompt(1));
     let old = Arc::new(start(&fleet.settings(), &around));
     submit(&old, 0, "a:1|c|#pod:x\n");
     delivered(&old).await;
-    let replacing = Surroundings {
+    let replacing = OutputEnvironment {
         replaces: Some(old.clone()),
         ..around.clone()
     };
@@ -562,7 +562,7 @@ async fn samples_with_timestamps_go_into_their_buckets() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_series_beyond_the_memory_are_refused_and_counted() {
     let fleet = Fleet::new(1);
-    let around = Surroundings {
+    let around = OutputEnvironment {
         state_bytes_max: 200_000,
         ..around(prompt(1))
     };
@@ -584,7 +584,7 @@ async fn new_series_beyond_the_memory_are_refused_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_and_checks_have_no_place_in_a_fleet() {
+async fn events_and_checks_are_not_published_to_a_fleet() {
     let fleet = Fleet::new(1);
     let output = start(&fleet.settings(), &around(prompt(1)));
     submit(&output, 0, "_e{1,1}:a|b\n_sc|a|0\na:1|c\n");
@@ -608,9 +608,9 @@ async fn publishing_is_spread_over_the_interval() {
         .clone()
         .find(|id| (4000..5000).contains(&delay_ms(*id, 10)))
         .unwrap();
-    let around = Surroundings {
+    let around = OutputEnvironment {
         agent: AgentIdentity { id, ..agent(1) },
-        ..surroundings(clock)
+        ..environment(clock)
     };
     let output = start(&fleet.settings(), &around);
     submit(&output, 0, "a:1|c\n");
@@ -647,7 +647,7 @@ async fn publishing_is_spread_over_the_interval() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn points_can_go_into_the_log_as_lines() {
+async fn points_can_be_appended_to_the_log_as_json_lines() {
     let fleet = Fleet::new(2);
     let settings = KafkaSettings {
         format: Format::Json,
@@ -682,7 +682,7 @@ async fn points_can_go_into_the_log_as_lines() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn points_can_go_into_the_log_in_the_line_protocol() {
+async fn points_can_be_appended_to_the_log_in_the_line_protocol() {
     let fleet = Fleet::new(1);
     let settings = KafkaSettings {
         format: Format::Influx,

@@ -19,7 +19,7 @@ fn start(settings: &RemoteWriteSettings, clock: Clock) -> Delivery {
         .start(
             "remote_write",
             &Arc::new(Expansion::default()),
-            &surroundings(clock),
+            &environment(clock),
         )
         .unwrap()
 }
@@ -108,7 +108,7 @@ fn without_stale(body: Vec<u8>) -> (Vec<u8>, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_versions_by_their_owners_definitions() {
+async fn both_versions_by_the_official_schema() {
     for version in [RemoteWriteVersion::V1, RemoteWriteVersion::V2] {
         let intake = Intake::start(|_| all_written()).await;
         let (clock, driver) = Clock::driven(BUCKET);
@@ -243,7 +243,7 @@ async fn both_versions_by_their_owners_definitions() {
 
 /// The owner of a name comes and goes: the metric that had it meanwhile ends under one name and starts under the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_change_hands() {
+async fn names_that_change_owners() {
     let intake = Intake::start(|_| Reply::Status(200)).await;
     let (clock, driver) = Clock::driven(BUCKET);
     let mut settings = remote_write(&intake.url());
@@ -290,7 +290,7 @@ async fn names_that_change_hands() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_of_version_2() {
+async fn responses_of_version_2() {
     let written = |samples: u64, histograms: u64, status: u16| {
         let headers = vec![
             ("x-prometheus-remote-write-samples-written", samples.to_string()),
@@ -356,9 +356,9 @@ async fn answers_of_version_2() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gauges_older_than_what_is_there_and_series_beyond_the_memory() {
+async fn gauges_older_than_stored_ones_and_series_beyond_the_memory() {
     let intake = Intake::start(|_| Reply::Status(200)).await;
-    let mut around = surroundings(Clock::system());
+    let mut around = environment(Clock::system());
     around.state_bytes_max = 20_000;
     let output = remote_write(&intake.url())
         .start("remote_write", &Arc::new(Expansion::default()), &around)

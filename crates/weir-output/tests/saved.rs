@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use support::*;
 use weir_aggregate::{Expansion, Weights};
-use weir_output::delivery::{Clock, Delivery, OutputState, SavedStates, Surroundings};
+use weir_output::delivery::{Clock, Delivery, OutputEnvironment, OutputState, SavedStates};
 use weir_output::otlp::{OtlpSettings, Temporality};
 use weir_output::prometheus::{Format, Scrape};
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
@@ -17,7 +17,7 @@ use weir_output::settings::{HistogramStyle, PrometheusSettings, Start};
 const FIRST: &str = "a:5|c\ng:1|g\nd:1:2:300|d\nh:4:5|h|@0.5\nm:7|ms\ns:x|s\nother.name:1|c\nother-name:2|c";
 const SECOND: &str = "a:3|c\nd:4|d\nh:9|h\nnew:1|c\nother-name:2|c";
 
-fn start(settings: &dyn Start, around: &Surroundings) -> Delivery {
+fn start(settings: &dyn Start, around: &OutputEnvironment) -> Delivery {
     let started = settings.start("output", &Arc::new(Expansion::default()), around);
     started.unwrap()
 }
@@ -39,11 +39,11 @@ async fn left_by(output: Delivery) -> Option<OutputState> {
     output.take_state()
 }
 
-fn with(saved: OutputState, clock: &Clock) -> Surroundings {
+fn with(saved: OutputState, clock: &Clock) -> OutputEnvironment {
     let saved = BTreeMap::from([("output".to_owned(), saved)]);
-    Surroundings {
+    OutputEnvironment {
         saved: Arc::new(SavedStates::new(saved, Duration::from_secs(3))),
-        ..surroundings(clock.clone())
+        ..environment(clock.clone())
     }
 }
 
@@ -52,7 +52,7 @@ async fn requests(settings: impl Fn(&str) -> Box<dyn Start>, ends: bool) -> Vec<
     let intake = Intake::start(|_| taken()).await;
     let settings = settings(&intake.url());
     let (clock, _driver) = Clock::driven(BUCKET + 5);
-    let mut output = start(settings.as_ref(), &surroundings(clock.clone()));
+    let mut output = start(settings.as_ref(), &environment(clock.clone()));
     submit(&output, 0, FIRST).await;
     if ends {
         let around = with(left_by(output).await.unwrap(), &clock);
@@ -72,7 +72,7 @@ async fn check(settings: impl Fn(&str) -> Box<dyn Start>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn remote_write_goes_on_as_if_nothing_had_happened() {
+async fn remote_write_continues_without_a_gap() {
     check(|url| {
         Box::new(RemoteWriteSettings {
             version: RemoteWriteVersion::V2,
@@ -83,7 +83,7 @@ async fn remote_write_goes_on_as_if_nothing_had_happened() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cumulative_otlp_goes_on_as_if_nothing_had_happened() {
+async fn cumulative_otlp_continues_without_a_gap() {
     check(|url| {
         Box::new(OtlpSettings {
             temporality: Temporality::Cumulative,
@@ -95,14 +95,14 @@ async fn cumulative_otlp_goes_on_as_if_nothing_had_happened() {
 
 /// Sums for one receiver are not used for another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_settings_begin_anew_and_say_so() {
+async fn other_settings_start_again_and_report_it() {
     let intake = Intake::start(|_| taken()).await;
     let (clock, _driver) = Clock::driven(BUCKET + 5);
     let settings = |name: &str| RemoteWriteSettings {
         labels: BTreeMap::from([("cluster".to_owned(), name.to_owned())]),
         ..remote_write(&intake.url())
     };
-    let first = start(&settings("one"), &surroundings(clock.clone()));
+    let first = start(&settings("one"), &environment(clock.clone()));
     submit(&first, 0, FIRST).await;
     let saved = left_by(first).await.unwrap();
     let check = |saved: OutputState, name: &str, reason: &str| {
@@ -170,7 +170,7 @@ fn a_scrape_shows_the_same_after_a_restart() {
 
 /// Series leave when they would have left.
 #[test]
-fn expiry_goes_on_over_a_restart() {
+fn expiry_continues_over_a_restart() {
     let first = scrape();
     let expiry = Duration::from_secs(60);
     first.set_expiry(expiry);
@@ -188,7 +188,7 @@ fn expiry_goes_on_over_a_restart() {
 }
 
 #[test]
-fn bytes_that_are_no_state_leave_an_empty_scrape() {
+fn invalid_state_gives_an_empty_scrape() {
     let first = scrape();
     take(&first, 0, FIRST, 100);
     let saved = first.save(100);

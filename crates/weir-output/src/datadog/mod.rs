@@ -19,9 +19,9 @@ use presence::Presence;
 use crate::StartError;
 use crate::compress::Compressor;
 use crate::delivery::{
-    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Parts, Payload, Transport,
 };
-use crate::http::{self, Answer, HeaderError, RequestError};
+use crate::http::{self, HeaderError, RequestError, Response};
 use crate::probe::{Destination, Route};
 use crate::settings::{DatadogSettings, Secret, Start};
 
@@ -39,7 +39,7 @@ pub fn start(
     name: &str,
     settings: &DatadogSettings,
     expansion: Arc<Expansion>,
-    surroundings: &Surroundings,
+    environment: &OutputEnvironment,
 ) -> Result<Delivery, StartError> {
     let client = http::client(&settings.delivery, &format!("weir/{VERSION}"))?;
     let mut endpoints: Vec<Endpoint> = Vec::new();
@@ -57,7 +57,7 @@ pub fn start(
             key: header,
             arbitrary_tag_values: settings.arbitrary_tag_values,
             timeout: settings.delivery.timeout,
-            clock: surroundings.clock.clone(),
+            clock: environment.clock.clone(),
             key_state: Mutex::new(KeyState::Unknown),
         };
         let label = format!("{} key {}", http::shown_url(base), key.redacted());
@@ -68,8 +68,8 @@ pub fn start(
             transport: Arc::new(transport),
         });
     }
-    let host_tags = surroundings.host_tags.to_vec();
-    let presence = Presence::new(settings, surroundings.clock.clone(), host_tags);
+    let host_tags = environment.host_tags.to_vec();
+    let presence = Presence::new(settings, environment.clock.clone(), host_tags);
     let encoder = Box::new(DatadogEncoder::new(settings, expansion).with_presence(presence));
     // The intake takes points in any order, so the newest go first.
     let started = Delivery::start(
@@ -78,7 +78,7 @@ pub fn start(
         Order::NewestFirst,
         encoder,
         endpoints,
-        surroundings,
+        environment,
     );
     Ok(started?)
 }
@@ -100,9 +100,9 @@ impl Start for DatadogSettings {
         &self,
         name: &str,
         expansion: &Arc<Expansion>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError> {
-        start(name, self, expansion.clone(), surroundings)
+        start(name, self, expansion.clone(), environment)
     }
 
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
@@ -111,7 +111,7 @@ impl Start for DatadogSettings {
             let value = http::secret_header(key.expose().trim()).map_err(|_| HeaderError::Key(setting))?;
             Ok(Destination {
                 label: format!("{} key {}", http::shown_url(base), key.redacted()),
-                way: Route::Http {
+                route: Route::Http {
                     url: format!("{base}{VALIDATION_PATH}"),
                     headers: HeaderMap::from_iter([(KEY, value)]),
                     delivery: Box::new(self.delivery.clone()),
@@ -148,7 +148,7 @@ impl Intake {
         path: &str,
         headers: HeaderMap,
         body: bytes::Bytes,
-    ) -> Result<Answer, RequestError> {
+    ) -> Result<Response, RequestError> {
         let url = format!("{}{path}", self.base);
         http::send(&self.client, method, &url, headers, body, self.clock.unix()).await
     }
@@ -258,7 +258,7 @@ impl Transport for Intake {
     }
 }
 
-fn outcome(kind: RequestKind, answer: Answer) -> Outcome {
+fn outcome(kind: RequestKind, answer: Response) -> Outcome {
     let (status, retry_after, path) = (answer.status, answer.retry_after, kind.path());
     let text = |what: &str| format!("{path}: {}", answer.text(what));
     match status {

@@ -28,8 +28,8 @@ pub struct Presence {
     clock: Clock,
     host_tags: Vec<String>,
     /// `None`: switched off.
-    heartbeat: Option<Every>,
-    metadata: Option<Every>,
+    heartbeat: Option<Interval>,
+    metadata: Option<Interval>,
     has_started: bool,
 }
 
@@ -38,8 +38,8 @@ impl Presence {
         Presence {
             clock,
             host_tags,
-            heartbeat: settings.heartbeat.then(|| Every::new(HEARTBEAT)),
-            metadata: settings.host_metadata.then(|| Every::new(METADATA)),
+            heartbeat: settings.heartbeat.then(|| Interval::new(HEARTBEAT)),
+            metadata: settings.host_metadata.then(|| Interval::new(METADATA)),
             has_started: false,
         }
     }
@@ -47,7 +47,7 @@ impl Presence {
     /// Asked once at the end of a flush.
     pub fn due(&mut self) -> DueReports {
         let now = self.clock.now();
-        let is_due = |every: &mut Option<Every>| every.as_mut().is_some_and(|every| every.is_due(now));
+        let is_due = |every: &mut Option<Interval>| every.as_mut().is_some_and(|every| every.is_due(now));
         let heartbeat = is_due(&mut self.heartbeat);
         DueReports {
             heartbeat,
@@ -67,14 +67,14 @@ impl Presence {
 }
 
 /// On a grid, so that flushes that come a little late do not add up.
-struct Every {
+struct Interval {
     interval: Duration,
     next: Option<Duration>,
 }
 
-impl Every {
+impl Interval {
     fn new(interval: Duration) -> Self {
-        Every { interval, next: None }
+        Interval { interval, next: None }
     }
 
     fn is_due(&mut self, now: Duration) -> bool {
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn every_fifteen_seconds_on_average_whatever_the_width_of_buckets() {
         for (width, expected) in [(1, 40), (10, 40), (15, 40), (60, 10)] {
-            let mut every = Every::new(HEARTBEAT);
+            let mut every = Interval::new(HEARTBEAT);
             let flushes = (0..600)
                 .step_by(width)
                 .map(|seconds| Duration::from_secs(seconds as u64));
@@ -159,7 +159,7 @@ mod tests {
             assert_eq!(due, expected, "buckets of {width} s");
         }
         // Reports missed while the machine slept are not sent later.
-        let mut every = Every::new(HEARTBEAT);
+        let mut every = Interval::new(HEARTBEAT);
         assert!(every.is_due(Duration::ZERO) && every.is_due(Duration::from_secs(3600)));
         assert!(!every.is_due(Duration::from_secs(3601)));
     }

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backend_may_ask_for_more_but_not_for_ever() {
+    fn the_backend_may_extend_the_wait_within_a_limit() {
         let mut backoff = Backoff::new(&settings(), 1);
         assert_eq!(
             backoff.failed(Some(Duration::from_secs(100))),

@@ -12,7 +12,7 @@ use weir_counters::{Counts, counters};
 use crate::counters::{DROPPED, OutputCounter};
 
 use super::payload::Payload;
-use super::queue::{Lying, Queue};
+use super::queue::{Queue, QueueSizes};
 use super::status::LastError;
 
 /// Seconds for which a refusal is shown although later payloads are delivered.
@@ -168,7 +168,7 @@ pub(super) struct EndpointBooks {
     pub counts: Counts<OutputCounter>,
     /// An attempt has failed since the stop began.
     pub gave_up: bool,
-    pub lying: Lying,
+    pub sizes: QueueSizes,
     pub dropped: Dropped,
     pub disk_error: Option<String>,
     pub failing: bool,
@@ -181,7 +181,7 @@ pub(super) struct EndpointBooks {
 
 impl EndpointBooks {
     pub fn copy_from(&mut self, queue: &Queue) {
-        self.lying = queue.lying();
+        self.sizes = queue.sizes();
         self.dropped.clone_from(queue.dropped());
         self.disk_error = queue.disk_error().map(str::to_owned);
     }
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_over_with_a_delivery_and_a_refusal_is_shown_for_a_minute() {
+    fn a_failure_ends_with_a_delivery_and_a_refusal_is_shown_for_a_minute() {
         for (is_refusal, shown_until) in [(false, 0), (true, 60)] {
             let error = LastError {
                 at: 1000,

@@ -685,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_is_there_after_a_restart_until_acknowledged() {
+    fn appended_payloads_survive_a_restart_until_acknowledged() {
         let directory = tempfile::tempdir().unwrap();
         let (mut queue, found) = open(directory.path(), 1 << 20, 0);
         assert_eq!(found, OpenedQueue::default());
@@ -1059,7 +1059,7 @@ mod tests {
 
     /// A file without any record of this queue belongs to another program, however it begins.
     #[test]
-    fn foreign_files_are_kept_aside() {
+    fn foreign_files_are_set_aside() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(format!("{:020}.q", 3));
         std::fs::write(&path, vec![7; 1000]).unwrap();

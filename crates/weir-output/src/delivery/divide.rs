@@ -30,7 +30,7 @@ impl RefusedSeries {
         self.known.len() as u64
     }
 
-    fn convict(&mut self, series: u128, name: String, now: Duration) {
+    fn mark_refused(&mut self, series: u128, name: String, now: Duration) {
         if self.known.len() >= KNOWN_MAX {
             // They are found again, one by one.
             self.known.clear();
@@ -139,11 +139,11 @@ impl<'a> Division<'a> {
             requests: 0,
             pairs: 0,
         };
-        division.leave_out_known(&series);
+        division.skip_known(&series);
         Some(division)
     }
 
-    fn leave_out_known(&mut self, series: &[u128]) {
+    fn skip_known(&mut self, series: &[u128]) {
         let (now, mut refused) = (self.shared.clock.now(), lock(self.refused));
         refused.known.retain(|_, (since, _)| now < *since + KNOWN_FOR);
         for (at, id) in series.iter().enumerate() {
@@ -190,7 +190,7 @@ impl<'a> Division<'a> {
                 Outcome::Invalid { error: why } => {
                     error = why;
                     if length == 1 {
-                        self.convict(part.range.start).await;
+                        self.mark_refused(part.range.start).await;
                     } else {
                         waiting.extend(self.halves(part.range));
                     }
@@ -255,7 +255,7 @@ impl<'a> Division<'a> {
     }
 
     /// Alone, the series is refused: it is the one.
-    async fn convict(&mut self, at: usize) {
+    async fn mark_refused(&mut self, at: usize) {
         self.dropped += 1;
         let (parts, wanted) = (self.parts.clone(), self.rest[at]);
         let found = tokio::task::spawn_blocking(move || {
@@ -270,7 +270,7 @@ impl<'a> Division<'a> {
             found
         });
         if let Ok(Some((id, name))) = found.await {
-            lock(self.refused).convict(id, name.clone(), self.shared.clock.now());
+            lock(self.refused).mark_refused(id, name.clone(), self.shared.clock.now());
             self.names.push(name);
         }
     }

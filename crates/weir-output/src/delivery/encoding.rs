@@ -17,7 +17,7 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
         let batch = lock(&shared.inbox).pop();
         let draining = *stage.borrow_and_update() >= Stage::Draining;
         let linger_over = finish_at.is_some_and(|at| shared.clock.now() >= at);
-        let leaves = batch.is_none() && shared.leave_asked.swap(false, Ordering::AcqRel);
+        let leaves = batch.is_none() && shared.save_requested.swap(false, Ordering::AcqRel);
         if batch.is_none() && !linger_over && !draining && !leaves {
             tokio::select! {
                 () = arrived => {}
@@ -54,7 +54,7 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 };
                 if keeps && !own.lineage().is_empty() {
                     *lock(&shared.kept_state) = Some(own.save(&mut encoded));
-                } else if ended && !shared.has_heir.load(Ordering::Acquire) {
+                } else if ended && !shared.has_successor.load(Ordering::Acquire) {
                     own.end(&mut encoded);
                 }
                 if finish {
@@ -64,7 +64,7 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 shared.state_bytes.store(own.state_bytes(), Ordering::Relaxed);
                 shared.commit(encoded, open, done, finish);
                 if leaves {
-                    shared.left.send_modify(|times| *times += 1);
+                    shared.saved.send_modify(|times| *times += 1);
                 }
                 (own, open, finish)
             }
@@ -78,8 +78,8 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 };
                 if !ended {
                     encoder = Some(own);
-                } else if shared.has_heir.load(Ordering::Acquire) {
-                    *lock(&shared.left_encoder) = Some(own);
+                } else if shared.has_successor.load(Ordering::Acquire) {
+                    *lock(&shared.retained_encoder) = Some(own);
                 }
             }
             // The panic has been reported; the books show the batch as pending and the next ones as dropped.

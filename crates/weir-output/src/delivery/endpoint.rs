@@ -17,7 +17,7 @@ use crate::counters::OutputCounter;
 pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport>) {
     let mut stage = shared.stage.subscribe();
     let mut released = shared.released[index].subscribe();
-    let mut held = shared.held.subscribe();
+    let mut held = shared.paused.subscribe();
     let mut endpoint = Endpoint {
         backoff: Backoff::new(&shared.settings, seed()),
         under_way: JoinSet::new(),
@@ -33,7 +33,7 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
     };
     loop {
         endpoint.unblock();
-        if *released.borrow_and_update() >= Release::Asked {
+        if *released.borrow_and_update() >= Release::Requested {
             break;
         }
         if endpoint.may_send() {
@@ -51,7 +51,7 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
             () = shared.queued[index].notified() => endpoint.exhausted = false,
             _ = released.changed() => {}
             _ = held.changed() => {}
-            () = shared.hurried[index].notified() => endpoint.blocked_until = Some(Duration::ZERO),
+            () = shared.retry_requested[index].notified() => endpoint.blocked_until = Some(Duration::ZERO),
             () = shared.clock.sleep_until(blocked_until.unwrap_or_default()), if blocked_until.is_some() => {}
             Some(ended) = endpoint.under_way.join_next() => {
                 // A finished request makes room, and in time order it lets the next one go.
@@ -63,7 +63,7 @@ pub async fn run(shared: Arc<Shared>, index: usize, transport: Arc<dyn Transport
         }
     }
     endpoint.under_way.shutdown().await;
-    if *released.borrow() == Release::Asked {
+    if *released.borrow() == Release::Requested {
         shared.released[index].send_replace(Release::Done);
     }
 }
@@ -80,7 +80,7 @@ impl Shared {
             return;
         }
         let at = self.clock.now() + Duration::from_millis(ahead as u64);
-        let mut at_once = self.at_once.subscribe();
+        let mut at_once = self.without_delay.subscribe();
         tokio::select! {
             () = self.clock.sleep_until(at) => {}
             _ = at_once.wait_for(|at_once| *at_once) => {}
@@ -123,7 +123,7 @@ impl Endpoint {
         } else {
             self.shared.settings.concurrency
         };
-        !*self.shared.held.borrow()
+        !*self.shared.paused.borrow()
             && self.blocked_until.is_none()
             && !self.exhausted
             && self.under_way.len() < at_once

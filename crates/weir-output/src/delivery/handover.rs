@@ -22,7 +22,7 @@ impl Delivery {
     /// Starts this output in place of `old`, which gets no further batches. Takes over everything that this one delivers too;
     /// [`Delivery::shutdown`] ends the old one.
     pub async fn take_over(&self, old: &Delivery) {
-        let pairs = pairs(&self.shared.places, &old.shared.places);
+        let pairs = match_endpoints(&self.shared.places, &old.shared.places);
         let inherits = !pairs.is_empty() && !self.lineage.is_empty() && self.lineage == old.lineage;
         if inherits {
             let encoder = old.end_encoding(true).await;
@@ -35,7 +35,7 @@ impl Delivery {
         }
         if !pairs.is_empty() {
             old.end_encoding(false).await;
-            old.let_requests_end(&pairs).await;
+            old.await_requests(&pairs).await;
         }
         for (new, before) in pairs {
             old.release(before).await;
@@ -53,12 +53,12 @@ impl Delivery {
     }
 
     /// Encodes received batches, and returns the encoder if another one continues its state.
-    async fn end_encoding(&self, has_heir: bool) -> Option<Box<dyn Encode>> {
+    async fn end_encoding(&self, has_successor: bool) -> Option<Box<dyn Encode>> {
         let shared = &self.shared;
-        shared.has_heir.fetch_or(has_heir, Ordering::AcqRel);
+        shared.has_successor.fetch_or(has_successor, Ordering::AcqRel);
         shared.advance(Stage::Draining);
         reached(&mut shared.stage.subscribe(), Stage::Encoded).await;
-        lock(&shared.left_encoder).take()
+        lock(&shared.retained_encoder).take()
     }
 
     /// The content of the continued encoder belongs to this output's books from now on.
@@ -71,7 +71,7 @@ impl Delivery {
     }
 
     /// Aborted requests may have arrived, and would be sent twice.
-    async fn let_requests_end(&self, pairs: &[(usize, usize)]) {
+    async fn await_requests(&self, pairs: &[(usize, usize)]) {
         let done = self.wait_for(|status| {
             pairs.iter().all(|(_, index)| {
                 let endpoint = &status.endpoints[*index];
@@ -85,7 +85,7 @@ impl Delivery {
     /// Ends the work on an endpoint's queue.
     async fn release(&self, index: usize) {
         let released = &self.shared.released[index];
-        released.send_replace(Release::Asked);
+        released.send_replace(Release::Requested);
         let transport = self.transports[index].clone();
         let ended = async {
             drop(
@@ -136,7 +136,7 @@ impl Shared {
             own.pour(queue, self.clock.unix())
         };
         if let Some(path) = from.as_deref().filter(|_| from != to) {
-            self.leave(path, left);
+            self.remove_if_empty(path, left);
         }
         let mut all = lock(&self.books);
         books.earlier -= left;
@@ -148,7 +148,7 @@ impl Shared {
     }
 
     /// Removes a disk queue that is empty; otherwise says that it is not.
-    fn leave(&self, path: &Path, left: Items) {
+    fn remove_if_empty(&self, path: &Path, left: Items) {
         if left.is_zero() {
             // The next start shows what prevents it.
             drop(std::fs::remove_file(path.join("lock")));
@@ -160,7 +160,7 @@ impl Shared {
 }
 
 /// The assignment of old endpoints to new ones: the one of the same place, or, if one key of a URL was removed and one added, that.
-fn pairs(new: &[EndpointIdentity], old: &[EndpointIdentity]) -> Vec<(usize, usize)> {
+fn match_endpoints(new: &[EndpointIdentity], old: &[EndpointIdentity]) -> Vec<(usize, usize)> {
     let same = |place: &EndpointIdentity, other: &EndpointIdentity| place.directory == other.directory;
     let mut found: Vec<(usize, usize)> = Vec::new();
     for (index, place) in new.iter().enumerate() {
@@ -198,10 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_goes_on_with_the_one_it_replaces_and_nobody_elses() {
+    fn a_key_continues_the_queue_of_the_one_it_replaces() {
         let old = [place("a", "1"), place("a", "2"), place("b", "1")];
-        let check =
-            |new: &[EndpointIdentity], expected: &[(usize, usize)]| assert_eq!(pairs(new, &old), expected);
+        let check = |new: &[EndpointIdentity], expected: &[(usize, usize)]| {
+            assert_eq!(match_endpoints(new, &old), expected)
+        };
         check(&[place("b", "1"), place("a", "1")], &[(0, 2), (1, 0)]);
         check(&[place("a", "1"), place("a", "3")], &[(0, 0), (1, 1)]);
         // Whose predecessor it was cannot be known.

@@ -16,17 +16,17 @@ mod divide;
 mod encode;
 mod encoding;
 mod endpoint;
+mod environment;
 mod handover;
 mod inbox;
-mod leave;
+mod orphaned_queues;
 mod payload;
 mod queue;
 mod record;
+mod save;
 mod saved;
 mod settle;
 mod status;
-mod strangers;
-mod surroundings;
 mod transport;
 
 use std::fmt;
@@ -48,13 +48,13 @@ pub use books::{Class, Dropped, Items, Reason};
 pub use clock::{Clock, Driver};
 pub use disk::{DiskQueue, Evicted, Next, OpenedQueue, RecordId};
 pub use encode::{Counter, Draft, Encode, Encoded};
+pub use environment::{AgentIdentity, OutputEnvironment};
 use inbox::Inbox;
-pub use leave::SavedQueue;
 pub use payload::Payload;
-pub use queue::{Lying, Order, Queue};
+pub use queue::{Order, Queue, QueueSizes};
+pub use save::SavedQueue;
 pub use saved::{OutputState, RestoreError, SavedStates};
 pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
-pub use surroundings::{AgentIdentity, Surroundings};
 pub use transport::{BoxFuture, Endpoint, Keep, Outcome, Parts, Transport};
 
 /// Time per flush that encoding waits for queues that fill up although their endpoints take payloads.
@@ -109,7 +109,7 @@ impl EndpointIdentity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Release {
     No,
-    Asked,
+    Requested,
     Done,
 }
 
@@ -134,21 +134,21 @@ struct Shared {
     queues: Vec<Mutex<Queue>>,
     queued: Vec<Notify>,
     /// An attempt may succeed now that would have failed before.
-    hurried: Vec<Notify>,
+    retry_requested: Vec<Notify>,
     released: Vec<watch::Sender<Release>>,
     /// The encoder's state goes to another output, so it is left here at the end, and says no goodbye.
-    has_heir: AtomicBool,
+    has_successor: AtomicBool,
     /// The next process continues the encoder's state: it is left here at the end.
     keeps_state: AtomicBool,
     kept_state: Mutex<Option<Vec<u8>>>,
-    left_encoder: Mutex<Option<Box<dyn Encode>>>,
+    retained_encoder: Mutex<Option<Box<dyn Encode>>>,
     /// No further request begins.
-    held: watch::Sender<bool>,
+    paused: watch::Sender<bool>,
     /// No payload waits for its time ([`Transport::not_before`]): the output ends, or another process takes over.
-    at_once: watch::Sender<bool>,
+    without_delay: watch::Sender<bool>,
     /// The encoder is to end open payloads and to give its state; it goes up each time it has.
-    leave_asked: AtomicBool,
-    left: watch::Sender<u64>,
+    save_requested: AtomicBool,
+    saved: watch::Sender<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -198,7 +198,7 @@ pub(crate) async fn wait_for(progress: &Notify, mut is_so: impl FnMut() -> bool)
 
 impl EndpointBooks {
     /// Payloads found in a disk queue when it was opened.
-    fn note_found(&mut self, found: &OpenedQueue, output: &str, endpoint: &str) {
+    fn count_found(&mut self, found: &OpenedQueue, output: &str, endpoint: &str) {
         if *found != OpenedQueue::default() {
             tracing::info!(output, endpoint, restored = ?found.restored, torn_bytes = found.torn_bytes, damaged_bytes = found.damaged_bytes, "disk queue opened");
         }
@@ -216,12 +216,12 @@ impl Delivery {
         order: Order,
         mut encoder: Box<dyn Encode>,
         endpoints: Vec<Endpoint>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> io::Result<Self> {
-        let clock = surroundings.clock.clone();
-        surroundings.saved.restore(name, encoder.as_mut());
+        let clock = environment.clock.clone();
+        environment.saved.restore(name, encoder.as_mut());
         let reserved = encoder.reserved_bytes();
-        let of_endpoints = surroundings.memory_bytes_max.saturating_sub(reserved);
+        let of_endpoints = environment.memory_bytes_max.saturating_sub(reserved);
         let memory_max = of_endpoints / endpoints.len().max(1) as u64;
         let on_disk = !settings.disk_path.is_empty() && settings.disk_bytes_max > 0;
         let disk_max = settings.disk_bytes_max / endpoints.len().max(1) as u64;
@@ -230,11 +230,11 @@ impl Delivery {
             .iter()
             .map(|endpoint| EndpointIdentity::of(endpoint, disk_path))
             .collect();
-        let replaces = surroundings.replaces.as_ref();
+        let replaces = environment.replaces.as_ref();
         let is_held = |path: &PathBuf| replaces.is_some_and(|old| old.holds(path));
         // Queues of the replaced output are not strangers.
         if on_disk && replaces.is_none_or(|old| old.shared.settings.disk_path != settings.disk_path) {
-            strangers::settle(name, Path::new(&settings.disk_path), &endpoints);
+            orphaned_queues::settle(name, Path::new(&settings.disk_path), &endpoints);
         }
         let (mut queues, mut books) = (Vec::new(), Books::default());
         for (endpoint, place) in endpoints.iter().zip(&places) {
@@ -246,13 +246,13 @@ impl Delivery {
                 Some(directory) => {
                     let age_max = settings.disk_age_max.as_secs() as i64;
                     let (queue, found) = DiskQueue::open(directory, disk_max, age_max)?;
-                    of_endpoint.note_found(&found, name, &endpoint.label);
+                    of_endpoint.count_found(&found, name, &endpoint.label);
                     Some(queue)
                 }
                 None => None,
             };
             let mut queue = Queue::new(order, memory_max, disk);
-            for payload in surroundings.saved.take_queue(name, &place.directory) {
+            for payload in environment.saved.take_queue(name, &place.directory) {
                 of_endpoint.restored += payload.items();
                 queue.push(payload);
             }
@@ -265,8 +265,8 @@ impl Delivery {
             clock,
             settings: settings.clone(),
             limits: MemoryLimits {
-                queued: surroundings.memory_bytes_max.into(),
-                state: surroundings.state_bytes_max.into(),
+                queued: environment.memory_bytes_max.into(),
+                state: environment.state_bytes_max.into(),
                 inbox: u64::MAX.into(),
             },
             reserved,
@@ -280,16 +280,16 @@ impl Delivery {
             stage: watch::Sender::new(Stage::Running),
             books: Mutex::new(books),
             queued: queues.iter().map(|_| Notify::new()).collect(),
-            hurried: queues.iter().map(|_| Notify::new()).collect(),
+            retry_requested: queues.iter().map(|_| Notify::new()).collect(),
             released: queues.iter().map(|_| watch::Sender::new(Release::No)).collect(),
-            has_heir: AtomicBool::new(false),
+            has_successor: AtomicBool::new(false),
             keeps_state: AtomicBool::new(false),
             kept_state: Mutex::default(),
-            left_encoder: Mutex::default(),
-            held: watch::Sender::new(false),
-            at_once: watch::Sender::new(false),
-            leave_asked: AtomicBool::new(false),
-            left: watch::Sender::new(0),
+            retained_encoder: Mutex::default(),
+            paused: watch::Sender::new(false),
+            without_delay: watch::Sender::new(false),
+            save_requested: AtomicBool::new(false),
+            saved: watch::Sender::new(0),
             queues,
         });
         let delivery = Self {
@@ -352,7 +352,7 @@ impl Delivery {
     pub fn queued_bytes(&self) -> u64 {
         let shared = &self.shared;
         let books = lock(&shared.books);
-        let most = books.endpoints.iter().map(|of| of.lying.memory_bytes).max();
+        let most = books.endpoints.iter().map(|of| of.sizes.memory_bytes).max();
         let held = most.unwrap_or(0) * shared.queues.len() as u64;
         if held == 0 { 0 } else { held + shared.reserved }
     }
@@ -385,8 +385,8 @@ impl Delivery {
     }
 
     /// Ends waits after failures: something that attempts depend on, such as a key, is another one now.
-    pub fn hurry(&self) {
-        self.shared.hurried.iter().for_each(Notify::notify_one);
+    pub fn retry_now(&self) {
+        self.shared.retry_requested.iter().for_each(Notify::notify_one);
     }
 
     /// Makes every endpoint reopen its files.
@@ -410,7 +410,7 @@ impl Delivery {
                 healthy: !of.failing,
                 since: of.since,
                 last_error: of.last_error.clone(),
-                lag_seconds: of.lying.oldest.map_or(0, |oldest| (unix - oldest).max(0)),
+                lag_seconds: of.sizes.oldest.map_or(0, |oldest| (unix - oldest).max(0)),
                 retry_in_seconds: of
                     .retry_at
                     .map(|at| at.saturating_sub(now).as_secs_f64().ceil() as u64),
@@ -421,12 +421,12 @@ impl Delivery {
                 pending: Pending {
                     inbox: books.inbox,
                     open_payloads: books.open,
-                    memory: of.lying.memory,
-                    in_flight: of.lying.in_flight,
-                    disk: of.lying.disk,
-                    unsaved: of.lying.unsaved,
-                    memory_bytes: of.lying.memory_bytes,
-                    disk_bytes: of.lying.disk_bytes,
+                    memory: of.sizes.memory,
+                    in_flight: of.sizes.in_flight,
+                    disk: of.sizes.disk,
+                    unsaved: of.sizes.unsaved,
+                    memory_bytes: of.sizes.memory_bytes,
+                    disk_bytes: of.sizes.disk_bytes,
                 },
                 dropped,
                 disk_error: of.disk_error.clone(),
@@ -474,7 +474,7 @@ impl Delivery {
         for index in 0..shared.queues.len() {
             shared.with_queue(index, |queue, _| queue.write_down()).await;
         }
-        let has_had_its_chance = |of: &EndpointBooks| of.lying.total().is_zero() || of.gave_up;
+        let has_had_its_chance = |of: &EndpointBooks| of.sizes.total().is_zero() || of.gave_up;
         let all_had_theirs = |status: &OutputStatus| {
             status.is_safe() && lock(&shared.books).endpoints.iter().all(has_had_its_chance)
         };
@@ -560,7 +560,7 @@ impl Shared {
     }
 
     fn advance(&self, stage: Stage) {
-        self.at_once.send_replace(true);
+        self.without_delay.send_replace(true);
         self.stage
             .send_modify(|now| *now = if stage > *now { stage } else { *now });
         self.progress.notify_waiters();
@@ -614,7 +614,7 @@ impl Shared {
     async fn pace(&self, patience: Duration) -> Duration {
         let on_disk = self.has_disk();
         let begun = std::time::Instant::now();
-        let fills_up = |of: &EndpointBooks| !of.failing && of.lying.memory_bytes > self.memory_max() / 2;
+        let fills_up = |of: &EndpointBooks| !of.failing && of.sizes.memory_bytes > self.memory_max() / 2;
         let wait = wait_for(&self.progress, || {
             on_disk || !lock(&self.books).endpoints.iter().all(fills_up)
         });

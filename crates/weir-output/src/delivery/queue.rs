@@ -20,14 +20,14 @@ pub enum Order {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct QueuedPayload {
     payload: Payload,
     record: Option<RecordId>,
 }
 
 /// Sizes by place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lying {
+pub struct QueueSizes {
     pub memory: Items,
     pub in_flight: Items,
     pub disk: Items,
@@ -40,7 +40,7 @@ pub struct Lying {
     pub oldest: Option<i64>,
 }
 
-impl Lying {
+impl QueueSizes {
     pub fn total(&self) -> Items {
         self.memory + self.in_flight + self.disk
     }
@@ -55,10 +55,10 @@ pub struct Queue {
     memory: Items,
     /// In memory or under way, and not on disk.
     unsaved: Items,
-    fresh: VecDeque<Entry>,
+    fresh: VecDeque<QueuedPayload>,
     /// Ascending by id.
-    retried: VecDeque<Entry>,
-    in_flight: HashMap<u64, Entry>,
+    retried: VecDeque<QueuedPayload>,
+    in_flight: HashMap<u64, QueuedPayload>,
     disk: Option<DiskQueue>,
     /// Why payloads are not written to disk at present.
     disk_error: Option<String>,
@@ -98,7 +98,7 @@ impl Queue {
         self.memory += payload.items();
         self.unsaved += payload.items();
         let record = None;
-        self.fresh.push_back(Entry { payload, record });
+        self.fresh.push_back(QueuedPayload { payload, record });
         self.write_down();
         self.make_room();
     }
@@ -114,7 +114,7 @@ impl Queue {
             .values_mut()
             .chain(&mut self.retried)
             .chain(&mut self.fresh);
-        let mut waiting: Vec<&mut Entry> = entries.filter(|entry| entry.record.is_none()).collect();
+        let mut waiting: Vec<&mut QueuedPayload> = entries.filter(|entry| entry.record.is_none()).collect();
         waiting.sort_unstable_by_key(|entry| entry.payload.id);
         let mut evicted = Evicted::default();
         for entry in waiting {
@@ -165,7 +165,7 @@ impl Queue {
     }
 
     /// The payload leaves memory.
-    fn release(&mut self, entry: &Entry) {
+    fn release(&mut self, entry: &QueuedPayload) {
         self.memory_bytes -= entry.payload.body.len() as u64;
         if entry.record.is_none() {
             self.unsaved -= entry.payload.items();
@@ -210,12 +210,12 @@ impl Queue {
         Some(payload)
     }
 
-    fn take(&mut self, entry: Entry) -> Entry {
+    fn take(&mut self, entry: QueuedPayload) -> QueuedPayload {
         self.memory -= entry.payload.items();
         entry
     }
 
-    fn next_from_disk(&mut self, newest_first: bool, now: i64) -> Option<Entry> {
+    fn next_from_disk(&mut self, newest_first: bool, now: i64) -> Option<QueuedPayload> {
         let disk = self.disk.as_mut()?;
         loop {
             match disk.next(newest_first, now) {
@@ -223,7 +223,7 @@ impl Queue {
                     payload.id = self.next_id;
                     self.next_id += 1;
                     self.memory_bytes += payload.body.len() as u64;
-                    return Some(Entry {
+                    return Some(QueuedPayload {
                         payload,
                         record: Some(id),
                     });
@@ -288,7 +288,7 @@ impl Queue {
     pub fn close(&mut self) {
         self.write_down();
         let in_flight = self.in_flight.drain().map(|(_, entry)| entry);
-        let entries: Vec<Entry> = self
+        let entries: Vec<QueuedPayload> = self
             .retried
             .drain(..)
             .chain(self.fresh.drain(..))
@@ -328,7 +328,7 @@ impl Queue {
         self.sync();
         let disk = self.disk.take()?;
         self.requeue();
-        let is_here = |entry: &Entry| entry.record.is_none();
+        let is_here = |entry: &QueuedPayload| entry.record.is_none();
         self.fresh.retain(is_here);
         self.retried.retain(is_here);
         let left = self.fresh.iter().chain(&self.retried);
@@ -389,7 +389,7 @@ impl Queue {
             self.fresh.push_back(entry);
         }
         self.make_room();
-        before.lying().disk
+        before.sizes().disk
     }
 
     fn holds_memory(&self) -> bool {
@@ -403,7 +403,7 @@ impl Queue {
         }
     }
 
-    pub fn lying(&self) -> Lying {
+    pub fn sizes(&self) -> QueueSizes {
         let entries = self
             .fresh
             .front()
@@ -413,7 +413,7 @@ impl Queue {
         let oldest = entries.map(|entry| entry.payload.created).min();
         let disk = self.disk.as_ref();
         let oldest_cold = disk.and_then(DiskQueue::oldest_cold);
-        Lying {
+        QueueSizes {
             memory: self.memory,
             in_flight: self.in_flight.values().map(|entry| entry.payload.items()).sum(),
             unsaved: self.unsaved,
@@ -509,12 +509,12 @@ mod tests {
         (1..=3).for_each(|n| queue.push(payload(n, 10)));
         let under_way = queue.next(NOW).unwrap();
         (4..=7).for_each(|n| queue.push(payload(n, 10)));
-        assert!(queue.lying().memory_bytes <= 45);
+        assert!(queue.sizes().memory_bytes <= 45);
         assert_eq!(queue.dropped()[&Reason::QueueFull].points, 2 + 3 + 4);
-        assert_eq!(points(queue.lying().total()), 1 + 5 + 6 + 7);
+        assert_eq!(points(queue.sizes().total()), 1 + 5 + 6 + 7);
         queue.failed(under_way.id);
         assert_eq!(drain(&mut queue), [5, 6, 7, 1]);
-        assert_eq!(queue.lying(), Lying::default());
+        assert_eq!(queue.sizes(), QueueSizes::default());
     }
 
     #[test]
@@ -522,10 +522,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut queue = Queue::new(Order::NewestFirst, 45, disk(directory.path(), 1 << 20));
         (1..=20).for_each(|n| queue.push(payload(n, 10)));
-        let lying = queue.lying();
-        assert!(lying.memory_bytes <= 45);
+        let sizes = queue.sizes();
+        assert!(sizes.memory_bytes <= 45);
         assert_eq!(
-            (points(lying.memory), points(lying.disk), lying.oldest),
+            (points(sizes.memory), points(sizes.disk), sizes.oldest),
             (17 + 18 + 19 + 20, 136, Some(NOW + 1))
         );
         assert!(queue.dropped().is_empty());
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_queued_survives_the_process_and_what_was_delivered_does_not_return() {
+    fn queued_payloads_survive_the_process_and_delivered_ones_do_not_return() {
         let directory = tempfile::tempdir().unwrap();
         let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 1 << 20));
         (1..=6).for_each(|n| queue.push(payload(n, 10)));
@@ -553,7 +553,7 @@ mod tests {
 
     /// An end would lose exactly the payloads that are only in memory, with and without a disk queue.
     #[test]
-    fn what_is_written_nowhere_is_counted() {
+    fn unsaved_payloads_are_counted() {
         let directory = tempfile::tempdir().unwrap();
         for on_disk in [false, true] {
             let disk = if on_disk {
@@ -567,14 +567,14 @@ mod tests {
             queue.delivered(one.id);
             queue.failed(two.id);
             let expected = if on_disk { 0 } else { 2 + 3 + 4 };
-            assert_eq!(points(queue.lying().unsaved), expected, "on disk: {on_disk}");
+            assert_eq!(points(queue.sizes().unsaved), expected, "on disk: {on_disk}");
             queue.close();
-            assert_eq!(points(queue.lying().unsaved), 0);
+            assert_eq!(points(queue.sizes().unsaved), 0);
         }
     }
 
     #[test]
-    fn closing_loses_only_what_is_not_on_disk() {
+    fn closing_loses_only_payloads_that_are_not_on_disk() {
         let directory = tempfile::tempdir().unwrap();
         let mut queue = Queue::new(Order::NewestFirst, 1 << 20, disk(directory.path(), 4096));
         queue.push(payload(1, 10));
@@ -583,6 +583,6 @@ mod tests {
         queue.next(NOW).unwrap();
         queue.close();
         assert_eq!(queue.dropped()[&Reason::Shutdown].points, 2);
-        assert_eq!((points(queue.lying().disk), queue.lying().memory_bytes), (1, 0));
+        assert_eq!((points(queue.sizes().disk), queue.sizes().memory_bytes), (1, 0));
     }
 }

@@ -16,7 +16,7 @@ impl Delivery {
     /// count. Returns whether it is, or where it is not whether the endpoint takes payloads: then the last flush is worth waiting for.
     pub async fn settle(&self, patience: Duration) -> bool {
         let clock = &self.shared.clock;
-        self.shared.at_once.send_replace(true);
+        self.shared.without_delay.send_replace(true);
         let deadline = clock.now() + patience;
         let given = |status: &OutputStatus, endpoint: &EndpointStatus| endpoint.produced(status.received);
         let status = self.status();
@@ -33,7 +33,7 @@ impl Delivery {
             endpoints.all(|(endpoint, (before, _))| is_safe(status, endpoint, *before))
         };
         for until in [deadline.saturating_sub(LAST_ATTEMPT), deadline] {
-            self.hurry();
+            self.retry_now();
             tokio::select! {
                 biased;
                 () = self.wait_for(all_safe) => return true,

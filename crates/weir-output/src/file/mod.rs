@@ -15,7 +15,7 @@ use weir_config::{DURATION_MAX, PathUse, SettingProblem, SettingType, choices, s
 
 use crate::StartError;
 use crate::delivery::{
-    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport,
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Payload, Transport,
 };
 use crate::json_lines::LinesEncoder;
 use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
@@ -118,11 +118,11 @@ impl Start for FileSettings {
         &self,
         name: &str,
         expansion: &Arc<Expansion>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError> {
-        let unix = surroundings.clock.unix();
+        let unix = environment.clock.unix();
         // The output that this one replaces has it open, and closes it when this one takes over.
-        let file = if surroundings.is_replaced(&self.path) {
+        let file = if environment.is_replaced(&self.path) {
             LogFile::closed(self)
         } else {
             LogFile::open(self, unix).map_err(StartError::Path)?
@@ -133,7 +133,7 @@ impl Start for FileSettings {
         };
         let transport = Appender {
             settings: self.clone(),
-            clock: surroundings.clock.clone(),
+            clock: environment.clock.clone(),
             file: Arc::new(Mutex::new(file)),
             reopen: AtomicBool::new(false),
             work: Notify::new(),
@@ -148,7 +148,7 @@ impl Start for FileSettings {
         let encoder = Box::new(LinesEncoder::new(expansion.clone(), payload_bytes));
         let settings = DeliverySettings::local();
         let order = Order::TimeOrder;
-        let started = Delivery::start(name, &settings, order, encoder, vec![endpoint], surroundings);
+        let started = Delivery::start(name, &settings, order, encoder, vec![endpoint], environment);
         Ok(started?)
     }
 }

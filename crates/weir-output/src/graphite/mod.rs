@@ -17,7 +17,7 @@ use weir_units::Address;
 use crate::StartError;
 use crate::claims::{self, Notes, shown};
 use crate::datagrams::Udp;
-use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, Payload, Surroundings, Transport};
+use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Payload, Transport};
 use crate::probe::Destination;
 use crate::settings::{BatchOutput, DeliverySettings, OutputType, QueueSettings, Start};
 use crate::tcp::reset_on_close;
@@ -137,7 +137,7 @@ impl Start for GraphiteSettings {
         &self,
         name: &str,
         _: &Arc<Expansion>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError> {
         let address: Address = self.address.parse()?;
         let notes = Arc::new(Mutex::default());
@@ -162,7 +162,7 @@ impl Start for GraphiteSettings {
             family: None,
             transport,
         };
-        let encoder = GraphiteEncoder::new(self, claims::bytes_max(surroundings), notes);
+        let encoder = GraphiteEncoder::new(self, claims::bytes_max(environment), notes);
         // Whisper accepts points in any order, others do not; an answer says nothing about single points.
         let order = Order::TimeOrder;
         let started = Delivery::start(
@@ -171,7 +171,7 @@ impl Start for GraphiteSettings {
             order,
             Box::new(encoder),
             vec![endpoint],
-            surroundings,
+            environment,
         );
         Ok(started?)
     }

@@ -19,7 +19,7 @@ pub use line::{LineSettings, LineWriter, Precision};
 use crate::StartError;
 use crate::claims::{self, Notes};
 use crate::datagrams::Udp;
-use crate::delivery::{Delivery, Endpoint, Order, Surroundings, Transport};
+use crate::delivery::{Delivery, Endpoint, Order, OutputEnvironment, Transport};
 use crate::http::{self, HeaderError};
 use crate::probe::{Destination, Route};
 use crate::settings::{Authorization, BatchOutput, DeliverySettings, OutputType, Start};
@@ -174,7 +174,7 @@ impl InfluxSettings {
         Ok(headers)
     }
 
-    fn endpoint(&self, surroundings: &Surroundings, notes: Notes) -> Result<Endpoint, StartError> {
+    fn endpoint(&self, environment: &OutputEnvironment, notes: Notes) -> Result<Endpoint, StartError> {
         if self.is_udp() {
             return self.datagrams(notes);
         }
@@ -182,7 +182,7 @@ impl InfluxSettings {
         let receiver = receiver::Receiver {
             client: http::client(&self.delivery, concat!("weir/", env!("CARGO_PKG_VERSION")))?,
             headers: self.headers()?,
-            clock: surroundings.clock.clone(),
+            clock: environment.clock.clone(),
             url: url.clone(),
             notes,
         };
@@ -224,7 +224,7 @@ impl Start for InfluxSettings {
         let url = self.write_url();
         Ok(vec![Destination {
             label: http::shown_url(&url),
-            way: Route::Http {
+            route: Route::Http {
                 url,
                 headers: self.headers()?,
                 delivery: Box::new(self.delivery.clone()),
@@ -237,11 +237,11 @@ impl Start for InfluxSettings {
         &self,
         name: &str,
         _: &Arc<Expansion>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError> {
         let notes = Arc::new(Mutex::default());
-        let endpoint = self.endpoint(surroundings, notes.clone())?;
-        let encoder = InfluxEncoder::new(self, claims::bytes_max(surroundings), notes);
+        let endpoint = self.endpoint(environment, notes.clone())?;
+        let encoder = InfluxEncoder::new(self, claims::bytes_max(environment), notes);
         // A point is replaced by one of its series and time, whenever it comes.
         let order = Order::NewestFirst;
         let started = Delivery::start(
@@ -250,7 +250,7 @@ impl Start for InfluxSettings {
             order,
             Box::new(encoder),
             vec![endpoint],
-            surroundings,
+            environment,
         );
         Ok(started?)
     }

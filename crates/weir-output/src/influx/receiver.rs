@@ -12,7 +12,7 @@ use super::names::series_end;
 use crate::claims::{Notes, shown};
 use crate::compress::{compressed, decompressed};
 use crate::delivery::{BoxFuture, Clock, Keep, Outcome, Parts, Payload, Transport};
-use crate::http::{self, Answer};
+use crate::http::{self, Response};
 
 pub struct Receiver {
     pub url: String,
@@ -61,7 +61,7 @@ impl Transport for Receiver {
     }
 }
 
-fn outcome(payload: &Payload, answer: &Answer) -> Outcome {
+fn outcome(payload: &Payload, answer: &Response) -> Outcome {
     let status = answer.status;
     let text = |what: &str| answer.text(what);
     let retry = |what: &str| Outcome::Retry {
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_that_say_how_much_was_dropped() {
+    fn responses_with_the_number_of_dropped_points() {
         for (message, points) in [
             (
                 r#"{"error":"partial write: field type conflict: input field \"value\" on measurement \"a\" is type float, already exists as type integer dropped=2"}"#,

@@ -218,7 +218,7 @@ impl FleetEncoder {
     }
 
     /// Publishes the open bucket, and rows that wait for buckets before `before`.
-    fn leave(&mut self, before: i64, out: &mut Encoded) {
+    fn publish_until(&mut self, before: i64, out: &mut Encoded) {
         self.close(out);
         if let (Some((_, width)), Some(plan)) = (self.bucket, self.planned.known()) {
             self.publish_waiting((before, width), &plan, out);
@@ -270,7 +270,7 @@ impl Encode for FleetEncoder {
 
     /// Announces the agent's end, in records of the last bucket.
     fn end(&mut self, out: &mut Encoded) {
-        self.leave(i64::MAX, out);
+        self.publish_until(i64::MAX, out);
         if let (Some((start, width)), Some(plan)) = (self.bucket, self.planned.known()) {
             self.is_last = true;
             self.publisher.begin(start, width, &plan);
@@ -303,7 +303,7 @@ impl Encode for FleetEncoder {
     /// would say that the agent has passed the earlier ones.
     fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
         let open = self.bucket.map_or(0, |(start, width)| start + i64::from(width));
-        self.leave(open, out);
+        self.publish_until(open, out);
         Vec::new()
     }
 

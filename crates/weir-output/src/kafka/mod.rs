@@ -24,7 +24,7 @@ pub(crate) use settings::TYPE;
 pub use settings::{CLIENT, Format, KafkaSettings, connection};
 
 use crate::StartError;
-use crate::delivery::{AgentIdentity, Delivery, Encode, Endpoint, Order, Surroundings};
+use crate::delivery::{AgentIdentity, Delivery, Encode, Endpoint, Order, OutputEnvironment};
 use crate::json_lines::LinesEncoder;
 use crate::probe::{BROKERS_PATIENCE, Destination, Route};
 use crate::settings::{DeliverySettings, Start};
@@ -49,7 +49,7 @@ impl Start for KafkaSettings {
         &self,
         name: &str,
         expansion: &Arc<Expansion>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError> {
         // The log's own error says more than that there was no answer in time.
         let patience = self.delivery.timeout.mul_f64(0.9);
@@ -58,16 +58,16 @@ impl Start for KafkaSettings {
         if self.log.directory.is_some() {
             planned.set(log.plan()?);
         }
-        let agent = own(name, surroundings.agent);
+        let agent = own(name, environment.agent);
         let is_merged = self.format == Format::Merge;
         let producer = Producer {
             log: Arc::new(Mutex::new(log)),
             planned: planned.clone(),
-            clock: surroundings.clock.clone(),
+            clock: environment.clock.clone(),
             agent: is_merged.then_some(agent.id),
         };
         let encoder: Box<dyn Encode> = match self.format {
-            Format::Merge => Box::new(self.fleet_encoder(name, agent, planned, surroundings)),
+            Format::Merge => Box::new(self.fleet_encoder(name, agent, planned, environment)),
             Format::Json => Box::new(LinesEncoder::new(expansion.clone(), LINES_BYTES).routed(ANY_PARTITION)),
             Format::Influx => Box::new(InfluxLines::new().ok_or(StartError::Lines)?),
         };
@@ -80,7 +80,7 @@ impl Start for KafkaSettings {
         let delivery = DeliverySettings::from(self.delivery.clone());
         // Numbers without gaps are merged soonest in their order.
         let order = Order::TimeOrder;
-        let started = Delivery::start(name, &delivery, order, encoder, vec![endpoint], surroundings);
+        let started = Delivery::start(name, &delivery, order, encoder, vec![endpoint], environment);
         Ok(started?)
     }
 
@@ -91,7 +91,7 @@ impl Start for KafkaSettings {
         };
         let mut destinations = vec![Destination {
             label: label(&self.log),
-            way: Route::Brokers(Box::new(brokers)),
+            route: Route::Brokers(Box::new(brokers)),
         }];
         for broker in &self.log.brokers {
             destinations.push(Destination::at(format!("tcp://{broker}").parse()?));
@@ -123,9 +123,9 @@ impl KafkaSettings {
         name: &str,
         agent: AgentIdentity,
         planned: Arc<Planned>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> FleetEncoder {
-        if !agent.is_kept && surroundings.replaces.is_none() {
+        if !agent.is_kept && environment.replaces.is_none() {
             tracing::info!(
                 output = name,
                 agent = %agent.id,
@@ -133,7 +133,7 @@ impl KafkaSettings {
             );
         }
         let number = ENCODERS.fetch_add(1, Ordering::Relaxed);
-        let settings = self.of(agent, surroundings.state_bytes_max);
+        let settings = self.of(agent, environment.state_bytes_max);
         FleetEncoder::new(settings, planned, agent.epoch << ENCODERS_BITS | number)
     }
 }

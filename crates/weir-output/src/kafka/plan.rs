@@ -12,14 +12,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The last known plan of the log. Delivery writes it, the encoder reads it.
 #[derive(Debug, Default)]
 pub(super) struct Planned {
-    plan: Mutex<Answer>,
+    plan: Mutex<PlanState>,
     answered: Condvar,
     /// Seconds; zero: there was no bucket yet.
     width: AtomicU32,
 }
 
 #[derive(Debug, Default)]
-struct Answer {
+struct PlanState {
     plan: Option<Plan>,
     /// Waiting for it has timed out before.
     is_late: bool,
@@ -45,7 +45,7 @@ impl Planned {
 
     /// The plan. Waits for it a moment, once.
     pub fn get(&self) -> Option<Plan> {
-        let is_awaited = |answer: &mut Answer| answer.plan.is_none() && !answer.is_late;
+        let is_awaited = |answer: &mut PlanState| answer.plan.is_none() && !answer.is_late;
         let waited = self
             .answered
             .wait_timeout_while(self.lock(), PATIENCE, is_awaited);
@@ -54,7 +54,7 @@ impl Planned {
         answer.plan.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Answer> {
+    fn lock(&self) -> MutexGuard<'_, PlanState> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

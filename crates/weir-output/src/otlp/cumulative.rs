@@ -18,7 +18,7 @@ use crate::timeline::Timeline;
 
 /// Beside each series.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct OfSeries {
+struct SeriesData {
     /// When its values began, Unix milliseconds; zero until it is written.
     start: i64,
     /// Rows since it was last written.
@@ -26,10 +26,10 @@ struct OfSeries {
     rows: u32,
 }
 
-type OneSeries = crate::prometheus::state::Series<OfSeries>;
+type OneSeries = crate::prometheus::state::SeriesState<SeriesData>;
 
 pub struct Cumulative {
-    state: CumulativeState<(), OfSeries>,
+    state: CumulativeState<(), SeriesData>,
     clock: Clock,
     timeline: Timeline,
     quantiles: Vec<f64>,
@@ -237,7 +237,7 @@ impl Cumulative {
 }
 
 fn metric_of<'a>(
-    family: &'a Family<(), OfSeries>,
+    family: &'a Family<(), SeriesData>,
     series: &'a OneSeries,
     histograms: OtlpHistograms,
     counters: Counters,

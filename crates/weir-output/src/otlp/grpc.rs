@@ -48,7 +48,7 @@ pub async fn send(
         .send()
         .await;
     let answer = match sent {
-        Ok(response) => Answer::read(response).await,
+        Ok(response) => GrpcResponse::read(response).await,
         Err(error) => Err(RequestError::from(error)),
     };
     call.done();
@@ -67,7 +67,7 @@ fn frame(is_gzip: bool, message: &[u8]) -> Bytes {
     frame.freeze()
 }
 
-struct Answer {
+struct GrpcResponse {
     http_status: u16,
     /// `None` where the server is none of gRPC.
     status: Option<u16>,
@@ -76,8 +76,8 @@ struct Answer {
     body: Vec<u8>,
 }
 
-impl Answer {
-    async fn read(response: reqwest::Response) -> Result<Answer, RequestError> {
+impl GrpcResponse {
+    async fn read(response: reqwest::Response) -> Result<GrpcResponse, RequestError> {
         let http_status = response.status().as_u16();
         let headers = response.headers().clone();
         let mut body = Body::from(response);
@@ -97,7 +97,7 @@ impl Answer {
                 .and_then(|value| value.to_str().ok())
         };
         let details = of("grpc-status-details-bin").and_then(base64).unwrap_or_default();
-        Ok(Answer {
+        Ok(GrpcResponse {
             http_status,
             status: of("grpc-status").and_then(|status| status.parse().ok()),
             message: crate::http::one_line(&percent_decoded(of("grpc-message").unwrap_or_default())),

@@ -21,9 +21,9 @@ pub use settings::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol, Temp
 
 use crate::StartError;
 use crate::delivery::{
-    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Parts, Payload, Transport,
 };
-use crate::http::{self, Answer, Http2};
+use crate::http::{self, Http2, Response};
 use crate::probe::{Destination, Route};
 use crate::protobuf::{Content, for_each_field};
 use crate::settings::Start;
@@ -44,7 +44,7 @@ impl Start for OtlpSettings {
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(vec![Destination {
             label: http::shown_url(&self.url),
-            way: Route::Http {
+            route: Route::Http {
                 url: url(self),
                 headers: http::configured_headers(&self.authorization)?,
                 delivery: Box::new(self.delivery.clone()),
@@ -57,7 +57,7 @@ impl Start for OtlpSettings {
         &self,
         name: &str,
         expansion: &Arc<Expansion>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError> {
         let agent = format!("weir/{VERSION}");
         let client = match self.protocol {
@@ -65,11 +65,11 @@ impl Start for OtlpSettings {
             Protocol::Grpc => Protocols::Grpc(Box::new(Http2::new(&self.delivery, &agent)?)),
         };
         let facts = Arc::new(Facts::default());
-        let clock = &surroundings.clock;
+        let clock = &environment.clock;
         let encoder = OtlpEncoder::new(
             self,
             expansion.weights(),
-            surroundings.state_bytes_max,
+            environment.state_bytes_max,
             clock.clone(),
             facts.clone(),
         );
@@ -95,7 +95,7 @@ impl Start for OtlpSettings {
             order,
             Box::new(encoder),
             vec![endpoint],
-            surroundings,
+            environment,
         );
         Ok(started?)
     }
@@ -164,7 +164,7 @@ impl Transport for Collector {
 }
 
 /// OTLP says which answers may be repeated: these, and no others.
-fn outcome(payload: &Payload, answer: &Answer) -> Outcome {
+fn outcome(payload: &Payload, answer: &Response) -> Outcome {
     let status = answer.status;
     let text = |what: &str| answer.text(what);
     match status {

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_scrapers_send() {
+    fn accept_headers_of_scrapers() {
         let openmetrics = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         let native = format!(
             "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,{}",

@@ -5,7 +5,7 @@ use weir_protocol::Kind;
 use super::accept::Format;
 use super::forms::Form;
 use super::names::{escape, for_each_label, unescape};
-use super::state::{CumulativeState, Family, Series, Summary, Value};
+use super::state::{CumulativeState, Family, SeriesState, Summary, Value};
 use super::{OwnSeries, help};
 use crate::protobuf;
 use crate::settings::HistogramStyle;
@@ -168,7 +168,7 @@ impl Writer {
     fn family(
         &mut self,
         family: &Family,
-        series: &[Series],
+        series: &[SeriesState],
         is_start: bool,
         room: usize,
         out: &mut Vec<u8>,
@@ -205,7 +205,7 @@ impl Writer {
         written
     }
 
-    fn series(&self, shape: &Shape<'_>, series: &Series, out: &mut String) {
+    fn series(&self, shape: &Shape<'_>, series: &SeriesState, out: &mut String) {
         let (base, labels) = (&*shape.base, &series.labels);
         match &series.value {
             Value::Number(value) => line(base, shape.suffix, labels, None, *value, out),
@@ -263,7 +263,7 @@ fn buckets(base: &str, labels: &str, summary: &Summary, form: &Form, format: For
 fn family_protobuf(
     family: &Family,
     shape: &Shape<'_>,
-    series: &[Series],
+    series: &[SeriesState],
     room: usize,
     out: &mut Vec<u8>,
 ) -> usize {
@@ -286,7 +286,7 @@ fn family_protobuf(
     written
 }
 
-fn series_protobuf(shape: &Shape<'_>, series: &Series, message: &mut Vec<u8>) {
+fn series_protobuf(shape: &Shape<'_>, series: &SeriesState, message: &mut Vec<u8>) {
     match &series.value {
         Value::Number(value) if shape.kind == Type::Counter => metric(message, &series.labels, |out| {
             protobuf::message(out, 3, |out| {
@@ -344,7 +344,7 @@ fn classic_protobuf(summary: &Summary, form: &Form, out: &mut Vec<u8>) {
 }
 
 /// When a sum began, as a `google.protobuf.Timestamp`.
-fn created_protobuf(field: u32, series: &Series, out: &mut Vec<u8>) {
+fn created_protobuf(field: u32, series: &SeriesState, out: &mut Vec<u8>) {
     if series.created > 0 {
         protobuf::message(out, field, |out| {
             protobuf::integer(out, 1, i64::from(series.created));

@@ -36,13 +36,13 @@ pub struct Family<M = (), S = ()> {
     /// Its base name, where that is not the one its own name gives.
     pub renamed: Option<Box<str>>,
     pub form: Arc<Form>,
-    pub series: Vec<Series<S>>,
+    pub series: Vec<SeriesState<S>>,
     pub kept: M,
     hash: u64,
 }
 
 #[derive(Debug)]
-pub struct Series<S = ()> {
+pub struct SeriesState<S = ()> {
     hash: u64,
     /// As in the text formats, without the braces.
     pub labels: Box<str>,
@@ -207,22 +207,22 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         if is_new {
             series.created = stamp;
         }
-        let moment = Moment {
+        let row_time = RowTime {
             is_second: !is_new && !row.is_timestamped && series.stamp == stamp,
             is_older: !is_new && row.is_timestamped && stamp < series.stamp,
         };
         let before = series.value.heap_bytes();
         match &mut series.value {
-            Value::Number(number) => add_number(number, value, form, moment)?,
-            Value::Summary(summary) => summary.add(value, form, self.weights, moment.is_second)?,
+            Value::Number(number) => add_number(number, value, form, row_time)?,
+            Value::Summary(summary) => summary.add(value, form, self.weights, row_time.is_second)?,
         }
-        if !moment.is_older {
+        if !row_time.is_older {
             series.stamp = stamp;
         }
         series.seen = now;
         self.oldest = self.oldest.min(now);
         self.bytes = self.bytes + series.value.heap_bytes() - before;
-        self.counts.merged += u64::from(moment.is_second);
+        self.counts.merged += u64::from(row_time.is_second);
         self.fit(family, at, before);
         Ok((family, at))
     }
@@ -270,7 +270,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         } else {
             Value::Number(0.0)
         };
-        let needed = labels.len() + size_of::<Series<S>>() + value.heap_bytes();
+        let needed = labels.len() + size_of::<SeriesState<S>>() + value.heap_bytes();
         if self.heap_bytes() + needed > self.bytes_max {
             return None;
         }
@@ -282,8 +282,8 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             series.reserve_exact(capacity / 4 + 1);
         }
         self.bytes +=
-            (series.capacity() - capacity) * size_of::<Series<S>>() + labels.len() + value.heap_bytes();
-        series.push(Series {
+            (series.capacity() - capacity) * size_of::<SeriesState<S>>() + labels.len() + value.heap_bytes();
+        series.push(SeriesState {
             hash,
             labels: labels.into(),
             seen: now,
@@ -328,7 +328,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
     }
 
     /// The same, showing each series that goes, with its metric, whose other series cannot be seen meanwhile.
-    pub fn expire_with(&mut self, now: Seconds, mut goes: impl FnMut(&Family<M, S>, &Series<S>)) {
+    pub fn expire_with(&mut self, now: Seconds, mut goes: impl FnMut(&Family<M, S>, &SeriesState<S>)) {
         let now = now.saturating_add(self.past);
         let of_all = u32::try_from(self.settings.expiry.as_secs()).unwrap_or(u32::MAX);
         let least = self.forms.least_expiry(of_all);
@@ -359,7 +359,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             family.series = all;
             if family.series.len() < capacity / 2 {
                 family.series.shrink_to_fit();
-                self.bytes -= (capacity - family.series.capacity()) * size_of::<Series<S>>();
+                self.bytes -= (capacity - family.series.capacity()) * size_of::<SeriesState<S>>();
             }
         }
         if self.series == before {
@@ -370,7 +370,8 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         self.families.retain(|family| {
             if family.series.is_empty() {
                 let renamed = family.renamed.as_ref().map_or(0, |name| name.len());
-                self.bytes -= family.name.len() + renamed + family.series.capacity() * size_of::<Series<S>>();
+                self.bytes -=
+                    family.name.len() + renamed + family.series.capacity() * size_of::<SeriesState<S>>();
             }
             !family.series.is_empty()
         });
@@ -473,7 +474,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             .map(|family| {
                 family.name.len()
                     + family.renamed.as_ref().map_or(0, |name| name.len())
-                    + family.series.capacity() * size_of::<Series<S>>()
+                    + family.series.capacity() * size_of::<SeriesState<S>>()
                     + family
                         .series
                         .iter()
@@ -551,14 +552,14 @@ impl Value {
 
 /// A row compared with its series.
 #[derive(Clone, Copy)]
-struct Moment {
+struct RowTime {
     /// Another context has written to the series in the same bucket.
     is_second: bool,
     /// Its timestamp is before that of the value that is there.
     is_older: bool,
 }
 
-fn add_number(number: &mut f64, value: Aggregated<'_>, form: &Form, moment: Moment) -> Result<(), Reason> {
+fn add_number(number: &mut f64, value: Aggregated<'_>, form: &Form, row_time: RowTime) -> Result<(), Reason> {
     let new = match value {
         Aggregated::Counter(more) => {
             *number = sums::add(*number, form.unit.of(more))?;
@@ -568,10 +569,10 @@ fn add_number(number: &mut f64, value: Aggregated<'_>, form: &Form, moment: Mome
         Aggregated::Set(members) => members.cardinality() as f64,
         _ => unreachable!("the kind decides about the value"),
     };
-    if moment.is_older {
+    if row_time.is_older {
         return Err(Reason::OutOfOrder);
     }
-    *number = if moment.is_second { number.max(new) } else { new };
+    *number = if row_time.is_second { number.max(new) } else { new };
     Ok(())
 }
 

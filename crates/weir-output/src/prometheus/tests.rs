@@ -231,7 +231,7 @@ fn counts_of_tiny_rates_do_not_wrap() {
 }
 
 #[test]
-fn native_histograms_of_a_full_state_give_resolution_for_room() {
+fn native_histograms_of_a_full_state_trade_resolution_for_memory() {
     let bytes_max = 100_000;
     let scrape = Arc::new(Scrape::new(settings(), Weights::Exact, bytes_max));
     let mut samples = 0.0;
@@ -358,7 +358,7 @@ fn the_first_in_the_order_keeps_the_name() {
 }
 
 #[test]
-fn an_expired_owner_gives_its_name_back() {
+fn an_expired_owner_releases_its_name() {
     let scrape = scrape();
     scrape.gauge("a_b", &[], 1.0, 0);
     scrape.gauge("a.b", &[], 2.0, 200);
@@ -385,7 +385,7 @@ fn counters_survive_silence_and_restart_after_expiry() {
 }
 
 #[test]
-fn contexts_that_prometheus_cannot_tell_apart_become_one_series() {
+fn contexts_that_are_equal_in_prometheus_become_one_series() {
     let scrape = scrape();
     for (at, larger) in [(100, 4.0), (110, 6.0)] {
         for (tag, value) in [("k.x:1", larger), ("k-x:1", 3.0)] {
@@ -439,7 +439,7 @@ fn timestamped_gauges_never_go_back() {
 }
 
 #[test]
-fn a_full_budget_refuses_new_series_and_keeps_the_others_right() {
+fn a_full_budget_refuses_new_series_and_keeps_the_others_exact() {
     let scrape = Arc::new(Scrape::new(settings(), Weights::Exact, 20_000));
     for at in [100, 110] {
         for number in 0..1000 {
@@ -573,7 +573,7 @@ fn own_series_are_grouped_and_escaped() {
 }
 
 #[test]
-fn memory_is_accounted_to_the_byte_and_given_back() {
+fn memory_is_accounted_to_the_byte_and_released() {
     let scrape = scrape();
     for at in [0, 10] {
         for number in 0..3000 {

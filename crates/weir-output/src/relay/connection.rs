@@ -76,7 +76,7 @@ impl Connection {
     }
 
     /// Whether a missing target would not be noticed.
-    pub fn hears_nothing(&self) -> bool {
+    pub fn is_silent(&self) -> bool {
         matches!(self, Self::Udp(_))
     }
 

@@ -370,7 +370,7 @@ async fn try_once(
         let parsed: Address = address.parse().map_err(io::Error::other)?;
         let connection = match connection {
             // A failed look-up of a name does not drop a target.
-            Some(old) if look_up && old.hears_nothing() => {
+            Some(old) if look_up && old.is_silent() => {
                 let new = tokio::time::timeout(LOOK_UP_WAIT, Connection::open(&parsed)).await;
                 new.ok().and_then(Result::ok).unwrap_or(old)
             }

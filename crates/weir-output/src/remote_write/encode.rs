@@ -17,10 +17,12 @@ use super::request::{Metadata, Request, STALE, Sample, Times};
 use super::settings::RemoteWriteSettings;
 use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items};
 use crate::prometheus::names::{for_each_label, unescape};
-use crate::prometheus::state::{CumulativeState, Family, Row, Seconds, Series, Value, is_compound, style};
+use crate::prometheus::state::{
+    CumulativeState, Family, Row, Seconds, SeriesState, Value, is_compound, style,
+};
 use crate::prometheus::{Native, NoState, help};
 use crate::settings::{HistogramStyle, PrometheusSettings};
-use crate::timeline::{Moments, Timeline};
+use crate::timeline::{SampleTimes, Timeline};
 
 /// Interval at which version 1.0 repeats the description of a metric.
 const METADATA_SECONDS: Seconds = 60;
@@ -36,7 +38,7 @@ pub enum Type {
 
 /// Beside each metric.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct OfMetric {
+pub struct MetricData {
     is_written: bool,
     /// By this process's clock; another process describes it again.
     #[serde(skip)]
@@ -45,7 +47,7 @@ pub struct OfMetric {
 
 /// Beside each series.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct OfSeries {
+pub struct SeriesData {
     /// When its current values began, Unix milliseconds; zero until it is written.
     start: i64,
     /// Rows since it was last written.
@@ -53,8 +55,8 @@ pub struct OfSeries {
     rows: u32,
 }
 
-type Metric = Family<OfMetric, OfSeries>;
-type OneSeries = Series<OfSeries>;
+type Metric = Family<MetricData, SeriesData>;
+type OneSeries = SeriesState<SeriesData>;
 
 /// Facts for the status.
 #[derive(Debug, Default)]
@@ -66,7 +68,7 @@ pub struct Facts {
 }
 
 pub struct RemoteWriteEncoder {
-    state: CumulativeState<OfMetric, OfSeries>,
+    state: CumulativeState<MetricData, SeriesData>,
     request: Request,
     clock: Clock,
     facts: Arc<Facts>,
@@ -147,7 +149,7 @@ impl RemoteWriteEncoder {
 
     /// Writes what every series stands at: within a flush those of renamed series end first, then new series begin, then come
     /// the values, then expired series end.
-    fn flush(&mut self, moments: Moments, out: &mut Encoded) {
+    fn flush(&mut self, moments: SampleTimes, out: &mut Encoded) {
         self.rename(moments.before, out);
         self.begin(moments.begin, out);
         self.values(moments.at, out);
@@ -187,7 +189,7 @@ impl RemoteWriteEncoder {
                 writer.out.stale(&texts, series, at, out);
             }
             family.renamed = after;
-            family.kept = OfMetric::default();
+            family.kept = MetricData::default();
             family.series.iter_mut().for_each(|series| series.kept.start = 0);
         }
         self.request.finish(out);

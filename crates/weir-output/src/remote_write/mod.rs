@@ -19,9 +19,9 @@ pub use settings::{RemoteWriteSettings, RemoteWriteVersion};
 
 use crate::StartError;
 use crate::delivery::{
-    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, Parts, Payload, Surroundings, Transport,
+    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Parts, Payload, Transport,
 };
-use crate::http::{self, Answer};
+use crate::http::{self, Response};
 use crate::probe::{Destination, Route};
 use crate::settings::Start;
 
@@ -32,15 +32,15 @@ pub fn start(
     name: &str,
     settings: &RemoteWriteSettings,
     weights: Weights,
-    surroundings: &Surroundings,
+    environment: &OutputEnvironment,
 ) -> Result<Delivery, StartError> {
     let client = http::client(&settings.delivery, &format!("weir/{VERSION}"))?;
     let facts = Arc::new(Facts::default());
-    let clock = &surroundings.clock;
+    let clock = &environment.clock;
     let encoder = RemoteWriteEncoder::new(
         settings,
         weights,
-        surroundings.state_bytes_max,
+        environment.state_bytes_max,
         clock.clone(),
         facts.clone(),
     );
@@ -63,7 +63,7 @@ pub fn start(
         Order::TimeOrder,
         Box::new(encoder),
         vec![endpoint],
-        surroundings,
+        environment,
     );
     Ok(started?)
 }
@@ -73,15 +73,15 @@ impl Start for RemoteWriteSettings {
         &self,
         name: &str,
         expansion: &Arc<Expansion>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError> {
-        start(name, self, expansion.weights(), surroundings)
+        start(name, self, expansion.weights(), environment)
     }
 
     fn destinations(&self) -> Result<Vec<Destination>, StartError> {
         Ok(vec![Destination {
             label: http::shown_url(&self.url),
-            way: Route::Http {
+            route: Route::Http {
                 url: self.url.clone(),
                 headers: http::configured_headers(&self.authorization)?,
                 delivery: Box::new(self.delivery.clone()),
@@ -161,7 +161,7 @@ impl Transport for Receiver {
     }
 }
 
-fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Answer) -> Outcome {
+fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Response) -> Outcome {
     let status = answer.status;
     let text = |what: &str| answer.text(what);
     let after = answer.retry_after;
@@ -229,7 +229,7 @@ struct Missing {
 }
 
 /// `None` if the receiver does not say.
-fn missing(payload: &Payload, answer: &Answer) -> Option<Missing> {
+fn missing(payload: &Payload, answer: &Response) -> Option<Missing> {
     let count = |name: &str| {
         answer
             .headers

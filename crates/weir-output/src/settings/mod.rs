@@ -12,7 +12,7 @@ use weir_config::{Files, Output, Typed};
 pub use weir_config::{Secret, SettingProblem};
 
 use crate::StartError;
-use crate::delivery::{Delivery, Surroundings};
+use crate::delivery::{Delivery, OutputEnvironment};
 use crate::probe::Destination;
 use crate::relay::RelaySettings;
 
@@ -51,7 +51,7 @@ pub trait Start: Any + fmt::Debug + Send + Sync {
         &self,
         name: &str,
         expansion: &Arc<Expansion>,
-        surroundings: &Surroundings,
+        environment: &OutputEnvironment,
     ) -> Result<Delivery, StartError>;
 
     /// Its destination, for [`crate::probe`]; `None` on this machine.

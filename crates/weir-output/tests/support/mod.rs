@@ -21,7 +21,7 @@ use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_config::{LogConnection, LogSasl, LogTls, Mechanism};
 use weir_context::{ContextLimits, HashSecret, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
-use weir_output::delivery::{AgentIdentity, Clock, Delivery, Driver, OutputStatus, Surroundings};
+use weir_output::delivery::{AgentIdentity, Clock, Delivery, Driver, OutputEnvironment, OutputStatus};
 use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
 use weir_output::influx::{InfluxCompression, InfluxSettings, LineSettings, Precision};
 use weir_output::kafka::{Format, KafkaSettings};
@@ -605,14 +605,19 @@ fn settings_of(name: &str, url: &str, delivery: DeliverySettings) -> Box<dyn Sta
 }
 
 /// Starts one of [`OVER_HTTP`], or `otlp grpc`.
-pub fn start_output(name: &str, url: &str, delivery: DeliverySettings, around: &Surroundings) -> Delivery {
+pub fn start_output(
+    name: &str,
+    url: &str,
+    delivery: DeliverySettings,
+    around: &OutputEnvironment,
+) -> Delivery {
     settings_of(name, url, delivery)
         .start(name, &Arc::new(Expansion::default()), around)
         .unwrap()
 }
 
-pub fn surroundings(clock: Clock) -> Surroundings {
-    Surroundings {
+pub fn environment(clock: Clock) -> OutputEnvironment {
+    OutputEnvironment {
         clock,
         memory_bytes_max: 16 << 20,
         state_bytes_max: 256 << 20,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use weir_output::probe::{self, AnswerError, Destination, Route, host_of};
+use weir_output::probe::{self, Destination, ResponseError, Route, host_of};
 
 use super::{Finding, Patient};
 
@@ -53,7 +53,7 @@ async fn all(destinations: &[(&str, Destination)]) -> (Vec<Finding>, Option<(Str
     let mut proxies = BTreeSet::new();
     let mut hosts = BTreeSet::new();
     for (_, destination) in destinations {
-        match proxy_of(&destination.way) {
+        match proxy_of(&destination.route) {
             Some(proxy) => drop(proxies.insert(proxy)),
             None => hosts.extend(destination.host()),
         }
@@ -93,8 +93,8 @@ async fn name(host: &str, port: u16) -> Option<Finding> {
 }
 
 /// The proxy, and the setting or variable that names it.
-fn proxy_of(way: &Route) -> Option<(String, String)> {
-    let Route::Http { url, delivery, .. } = way else {
+fn proxy_of(route: &Route) -> Option<(String, String)> {
+    let Route::Http { url, delivery, .. } = route else {
         return None;
     };
     match delivery.proxy.as_str() {
@@ -148,23 +148,23 @@ async fn endpoint(output: &str, destination: &Destination) -> (Finding, Option<(
     let date = reached.date.map(|date| (destination.label.clone(), date));
     let finding = match reached.error {
         None => Finding::fine("endpoint", subject, reached.found),
-        Some(AnswerError::KeyRefused) => Finding::error("endpoint", subject, reached.found)
+        Some(ResponseError::KeyRefused) => Finding::error("endpoint", subject, reached.found)
             .remedy("the receiver does not accept the key, token or password"),
-        Some(AnswerError::ProxyRefused) => Finding::error("endpoint", subject, reached.found)
+        Some(ResponseError::ProxyRefused) => Finding::error("endpoint", subject, reached.found)
             .remedy("write the proxy's user and password into its URL: http://user:password@proxy:3128"),
-        Some(AnswerError::PathNotFound) => Finding::warning("endpoint", subject, reached.found)
+        Some(ResponseError::PathNotFound) => Finding::warning("endpoint", subject, reached.found)
             .remedy("check the path of the URL, and whether the receiver is enabled there"),
-        Some(AnswerError::ServerError) => Finding::warning("endpoint", subject, reached.found)
+        Some(ResponseError::ServerError) => Finding::warning("endpoint", subject, reached.found)
             .remedy("the receiver has an error, or its gateway cannot reach it: see its log"),
-        Some(AnswerError::TlsFailed) => Finding::error("endpoint", subject, reached.found).remedy(
+        Some(ResponseError::TlsFailed) => Finding::error("endpoint", subject, reached.found).remedy(
             "set `tls.enabled` if the brokers' port uses TLS, and unset it if not; `tls.ca_file` names a private certificate authority",
         ),
-        Some(AnswerError::NotAllowed) => Finding::error("endpoint", subject, reached.found)
+        Some(ResponseError::NotAllowed) => Finding::error("endpoint", subject, reached.found)
             .remedy("give this user WRITE and DESCRIBE on the topic and the other rights that docs/fleet.md lists"),
-        Some(AnswerError::NoTopic) => Finding::warning("endpoint", subject, reached.found).remedy(
+        Some(ResponseError::NoTopic) => Finding::warning("endpoint", subject, reached.found).remedy(
             "none if this user may create topics, because the agent then creates it; otherwise create it as in docs/fleet.md",
         ),
-        Some(AnswerError::SenderTimestamps) => Finding::error("endpoint", subject, reached.found)
+        Some(ResponseError::SenderTimestamps) => Finding::error("endpoint", subject, reached.found)
             .remedy("set message.timestamp.type=LogAppendTime for the topic: the timestamps of the brokers are the clock of the log"),
     };
     (finding, date)

@@ -33,15 +33,18 @@ impl Outputs {
         let deliveries: Vec<_> = list.iter().filter_map(Running::delivery).collect();
         let replaced = lock(&self.replaced);
         let claim = |delivery: &Arc<Delivery>| {
-            let heir = replaced
-                .heirs
+            let successor = replaced
+                .successors
                 .iter()
-                .find(|(heir, _)| Arc::ptr_eq(heir, delivery));
-            let before = heir.map_or(0, |(_, before)| claim(before));
+                .find(|(successor, _)| Arc::ptr_eq(successor, delivery));
+            let before = successor.map_or(0, |(_, before)| claim(before));
             claim(delivery) + before
         };
         let is_inherited = |output: &&Output| match output {
-            Output::Delivered(_, old) => replaced.heirs.iter().any(|(_, before)| Arc::ptr_eq(before, old)),
+            Output::Delivered(_, old) => replaced
+                .successors
+                .iter()
+                .any(|(_, before)| Arc::ptr_eq(before, old)),
             _ => false,
         };
         let ending = replaced.ending.iter().filter(|output| !is_inherited(output));
@@ -61,7 +64,10 @@ impl Outputs {
             .collect();
         let replaced = lock(&self.replaced);
         let held = |sums: &Sums| {
-            let before = replaced.heirs.iter().find(|(heir, _)| sums.is(heir));
+            let before = replaced
+                .successors
+                .iter()
+                .find(|(successor, _)| sums.is(successor));
             sums.bytes()
                 .max(before.map_or(0, |(_, before)| before.state_bytes()))
         };

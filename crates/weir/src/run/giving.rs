@@ -211,7 +211,7 @@ impl Giver {
                 // The requester gets the reason.
                 let _ = channel.send(hand_over::REFUSED, reason.as_bytes(), &[]);
                 drop(standing);
-                self.go_on();
+                self.resume();
                 self.failed(&reason);
             }
         }
@@ -242,7 +242,7 @@ impl Giver {
             .map_err(step("the new process could not prepare itself"))?;
         patience(hand_over::STEP_MAX)?;
         let outputs = &self.agent.view.outputs;
-        outputs.hold(UNDER_WAY_MAX);
+        outputs.pause(UNDER_WAY_MAX);
         let (account, state) = self.freeze(channel, standing)?;
         self.send_state(channel, state)
             .map_err(step("the state could not be sent"))?;
@@ -427,11 +427,11 @@ impl Giver {
     }
 
     /// Undoes the preparations.
-    fn go_on(&self) {
+    fn resume(&self) {
         self.agent.view.shared.forget_saved();
         let outputs = &self.agent.view.outputs;
         outputs.open_files();
-        outputs.go_on();
+        outputs.resume();
         if let Some((_, gate)) = &self.admin {
             gate.open();
         }

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
 use weir_output::StartError;
-use weir_output::delivery::{AgentIdentity, Clock, Delivery, OutputState, SavedStates, Surroundings};
+use weir_output::delivery::{AgentIdentity, Clock, Delivery, OutputEnvironment, OutputState, SavedStates};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -58,7 +58,7 @@ struct Active {
 pub struct Outputs {
     /// Their runtime.
     handle: Handle,
-    surroundings: Surroundings,
+    environment: OutputEnvironment,
     expansion: Arc<Expansion>,
     pub(super) budget: Budget,
     workers: usize,
@@ -74,7 +74,7 @@ pub(super) struct Replaced {
     /// Outputs without successor that still deliver payloads.
     pub ending: Vec<Output>,
     /// New outputs, each with its predecessor.
-    pub heirs: Vec<(Arc<Delivery>, Arc<Delivery>)>,
+    pub successors: Vec<(Arc<Delivery>, Arc<Delivery>)>,
     /// The books of ended outputs.
     ended: OutputStatus,
 }
@@ -108,7 +108,7 @@ impl Outputs {
     ) -> Result<Outputs, Failure> {
         let outputs = Outputs {
             handle,
-            surroundings: Surroundings {
+            environment: OutputEnvironment {
                 clock: Clock::system(),
                 // Until the memory is divided.
                 memory_bytes_max: budget.of_one(Share::Queues, config.outputs.len()),
@@ -156,17 +156,17 @@ impl Outputs {
         let name = &wanted.name;
         Ok(match &wanted.settings {
             OutputSettings::Prometheus(settings) => {
-                let bytes_max = self.surroundings.state_bytes_max as usize;
+                let bytes_max = self.environment.state_bytes_max as usize;
                 let weights = self.expansion.weights();
                 let scrape = ScrapeOutput::new(name, settings.clone(), weights, bytes_max);
-                scrape.restore(&self.surroundings.saved);
+                scrape.restore(&self.environment.saved);
                 Output::Scrape(scrape)
             }
             OutputSettings::Delivered(settings) => {
-                let around = Surroundings {
+                let around = OutputEnvironment {
                     replaces,
                     memory_bytes_max: self.budget.of_one(Share::Queues, with_queues(all)),
-                    ..self.surroundings.clone()
+                    ..self.environment.clone()
                 };
                 let delivery =
                     settings
@@ -266,7 +266,7 @@ impl Outputs {
         {
             let mut replaced = lock(&self.replaced);
             replaced.ending.extend(going.iter().cloned());
-            replaced.heirs.clone_from(&taking_over);
+            replaced.successors.clone_from(&taking_over);
         }
         self.divide(&list);
         let mut active = lock(&self.active);
@@ -277,7 +277,7 @@ impl Outputs {
         for (new, old) in taking_over {
             self.handle.block_on(new.take_over(&old));
         }
-        lock(&self.replaced).heirs.clear();
+        lock(&self.replaced).successors.clear();
         for output in going {
             let outputs = self.clone();
             self.handle.spawn(async move { outputs.retire(output).await });
@@ -390,13 +390,13 @@ impl Outputs {
     }
 
     /// Starts no further request, and waits for open ones, at most `patience`.
-    pub fn hold(&self, patience: Duration) {
-        let held = |delivery: Arc<Delivery>| async move { delivery.hold(patience).await };
+    pub fn pause(&self, patience: Duration) {
+        let held = |delivery: Arc<Delivery>| async move { delivery.pause(patience).await };
         self.each_delivery(held);
     }
 
-    pub fn go_on(&self) {
-        self.deliveries().for_each(|delivery| delivery.go_on());
+    pub fn resume(&self) {
+        self.deliveries().for_each(|delivery| delivery.resume());
     }
 
     /// Closes files that only one process can have open.
@@ -432,7 +432,7 @@ impl Outputs {
             match output {
                 Output::Scrape(scrape) => passing.output(name, &scrape.save())?,
                 Output::Delivered(_, delivery) => {
-                    let (state, queue) = self.handle.block_on(delivery.leave());
+                    let (state, queue) = self.handle.block_on(delivery.save());
                     if let Some(state) = state {
                         passing.output(name, &state)?;
                     }

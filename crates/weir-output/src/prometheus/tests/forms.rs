@@ -58,7 +58,7 @@ fn classic_buckets_count_what_is_below_them() {
 }
 
 #[test]
-fn values_are_scaled_and_series_leave_after_times_of_their_own() {
+fn values_are_scaled_and_series_have_their_own_expiry() {
     let scrape = with(vec![
         MetricForm {
             scale: 1024.0,
@@ -104,7 +104,7 @@ fn counters_may_keep_their_names() {
 }
 
 #[test]
-fn sums_say_when_they_began() {
+fn sums_have_their_start_time() {
     let scrape = scrape_with(PrometheusSettings {
         openmetrics_created: true,
         ..settings()

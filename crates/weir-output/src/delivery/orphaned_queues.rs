@@ -8,16 +8,16 @@ use super::Endpoint;
 /// If one key of a URL was removed and one added, the new one takes over the queue: keys get replaced, and an outage must not lose earlier
 /// payloads. Any other queue without an endpoint stays, and the log names it.
 pub fn settle(output: &str, path: &Path, endpoints: &[Endpoint]) {
-    let strangers = strangers(path, endpoints);
-    let of_family = |stranger: &PathBuf, family: &str| {
-        let name = stranger.file_name().and_then(|name| name.to_str());
+    let orphaned = orphaned(path, endpoints);
+    let of_family = |directory: &PathBuf, family: &str| {
+        let name = directory.file_name().and_then(|name| name.to_str());
         name.and_then(|name| name.strip_prefix(family))
             .is_some_and(|rest| rest.starts_with('-'))
     };
-    for stranger in &strangers {
+    for directory in &orphaned {
         let is_new = |endpoint: &&Endpoint| {
             let family = endpoint.family.as_deref();
-            family.is_some_and(|family| of_family(stranger, family))
+            family.is_some_and(|family| of_family(directory, family))
                 && !path.join(&endpoint.directory).exists()
         };
         let mut new = endpoints.iter().filter(is_new);
@@ -25,16 +25,16 @@ pub fn settle(output: &str, path: &Path, endpoints: &[Endpoint]) {
         let hint = match (first, second) {
             (Some(endpoint), None) => {
                 let family = endpoint.family.as_deref().unwrap_or_default();
-                let rivals = strangers.iter().filter(|other| of_family(other, family)).count();
-                if rivals == 1 && take_over(output, stranger, &path.join(&endpoint.directory), endpoint) {
+                let rivals = orphaned.iter().filter(|other| of_family(other, family)).count();
+                if rivals == 1 && take_over(output, directory, &path.join(&endpoint.directory), endpoint) {
                     continue;
                 }
                 "delete it, configure its endpoint again, or give it the name of another endpoint's queue"
             }
             _ => "delete it, or configure the endpoint again",
         };
-        if has_segments(stranger) {
-            tracing::warn!(output, directory = %stranger.display(), "holds the queue of an endpoint or key that is no longer configured; {hint}");
+        if has_segments(directory) {
+            tracing::warn!(output, directory = %directory.display(), "holds the queue of an endpoint or key that is no longer configured; {hint}");
         }
     }
 }
@@ -59,7 +59,7 @@ fn take_over(output: &str, from: &Path, to: &Path, endpoint: &Endpoint) -> bool 
 }
 
 /// Directories with a queue without an owner.
-fn strangers(path: &Path, endpoints: &[Endpoint]) -> Vec<PathBuf> {
+fn orphaned(path: &Path, endpoints: &[Endpoint]) -> Vec<PathBuf> {
     let known = |directory: &PathBuf| {
         endpoints
             .iter()

@@ -8,7 +8,7 @@ use super::{Clock, Delivery, SavedStates};
 
 /// Facts that all outputs of a process share.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
+pub struct OutputEnvironment {
     pub clock: Clock,
     /// Bytes that bodies waiting in memory may take, over all endpoints of the output.
     pub memory_bytes_max: u64,
@@ -36,7 +36,7 @@ pub struct AgentIdentity {
     pub monotonic_zero: fn() -> i64,
 }
 
-impl Surroundings {
+impl OutputEnvironment {
     /// Whether the replaced output uses this directory, which cannot be opened twice.
     pub(crate) fn is_replaced(&self, directory: &str) -> bool {
         let replaces = self.replaces.as_ref();

@@ -63,9 +63,9 @@ impl From<SavedPayload> for Payload {
 
 impl Delivery {
     /// Begins no further request, and waits until those under way have ended, but at most for `patience`.
-    pub async fn hold(&self, patience: Duration) {
-        self.shared.at_once.send_replace(true);
-        self.shared.held.send_replace(true);
+    pub async fn pause(&self, patience: Duration) {
+        self.shared.without_delay.send_replace(true);
+        self.shared.paused.send_replace(true);
         let all_ended = self.wait_for(|status| {
             let endpoints = status.endpoints.iter();
             endpoints
@@ -75,17 +75,17 @@ impl Delivery {
         drop(tokio::time::timeout(patience, all_ended).await);
     }
 
-    /// Resumes after a [`Delivery::hold`].
-    pub fn go_on(&self) {
-        self.shared.at_once.send_replace(false);
-        self.shared.held.send_replace(false);
+    /// Resumes after a [`Delivery::pause`].
+    pub fn resume(&self) {
+        self.shared.without_delay.send_replace(false);
+        self.shared.paused.send_replace(false);
     }
 
     /// During a hold: encodes the batches that were handed over, and returns the cumulative state, if there is one, and payloads that are
     /// only in memory. The output can resume afterwards.
-    pub async fn leave(&self) -> (Option<OutputState>, Vec<SavedQueue>) {
+    pub async fn save(&self) -> (Option<OutputState>, Vec<SavedQueue>) {
         let shared = &self.shared;
-        self.ask_encoder().await;
+        self.save_encoder().await;
         let mut queues = Vec::new();
         for (index, place) in shared.places.iter().enumerate() {
             let payloads = shared
@@ -108,15 +108,15 @@ impl Delivery {
         if !self.keeps_state() {
             return None;
         }
-        self.ask_encoder().await;
+        self.save_encoder().await;
         self.kept_state()
     }
 
-    async fn ask_encoder(&self) {
+    async fn save_encoder(&self) {
         let shared = &self.shared;
-        let mut left = shared.left.subscribe();
+        let mut left = shared.saved.subscribe();
         left.borrow_and_update();
-        shared.leave_asked.store(true, Ordering::Release);
+        shared.save_requested.store(true, Ordering::Release);
         shared.arrived.notify_one();
         if tokio::time::timeout(ENCODER_MAX, left.changed()).await.is_err() {
             tracing::warn!(output = self.name, "the encoder did not save its state in time");
