@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use weir::admin::caller::Hosts;
 use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use weir::admin::status::Status;
-use weir::admin::{AdminSource, Answer, ConnectionLimits, NotReady, answer_on};
+use weir::admin::{AdminSource, ConnectionLimits, NotReady, ResponseFuture, answer_on};
 use weir::signals::Reloaded;
 
 /// A source without data that refuses nothing, and records whether it was asked to change something.
@@ -21,16 +21,16 @@ impl AdminSource for Silent {
         Ok(())
     }
 
-    fn status(&self) -> Answer<'_, Status> {
+    fn status(&self) -> ResponseFuture<'_, Status> {
         Box::pin(async { Status::default() })
     }
 
-    fn reload(&self) -> Answer<'_, Option<Reloaded>> {
+    fn reload(&self) -> ResponseFuture<'_, Option<Reloaded>> {
         self.reloaded.store(true, Ordering::Relaxed);
         Box::pin(async { Some(Reloaded::default()) })
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, ExplainError>> {
+    fn explain(&self, request: ExplainRequest) -> ResponseFuture<'_, Result<Explanation, ExplainError>> {
         Box::pin(async move {
             Ok(Explanation {
                 line: request.line,

@@ -21,7 +21,7 @@ pub enum Share {
 }
 
 /// One line of the ledger.
-struct Line {
+struct LedgerLine {
     share: Share,
     name: &'static str,
     /// In 64ths of the total; contexts get the rest.
@@ -34,71 +34,71 @@ struct Line {
 const WHOLE: u64 = 64;
 
 /// A new share is one more line here.
-const TABLE: [Line; 10] = [
-    Line {
+const TABLE: [LedgerLine; 10] = [
+    LedgerLine {
         share: Share::Contexts,
         name: "contexts",
         sixty_fourths: 0,
         parts: &["contexts", "state", "summaries"],
         when_full: "histograms are folded, sets estimated and sketches coarsened early; samples of new contexts go into one series per name, new gauges and sets are dropped",
     },
-    Line {
+    LedgerLine {
         share: Share::Batches,
         name: "batches",
         sixty_fourths: 4,
         parts: &["batches"],
         when_full: "workers hold their flush back; an output that encodes too slowly drops batches (inbox_full)",
     },
-    Line {
+    LedgerLine {
         share: Share::Frames,
         name: "partial_frames",
         sixty_fourths: 4,
         parts: &["partial_frames"],
         when_full: "the connection with the longest unfinished frame is closed",
     },
-    Line {
+    LedgerLine {
         share: Share::TlsSessions,
         name: "tls_sessions",
         sixty_fourths: 4,
         parts: &["tls_sessions"],
         when_full: "new encrypted connections are closed at once, or one of a peer that has more",
     },
-    Line {
+    LedgerLine {
         share: Share::Senders,
         name: "senders",
         sixty_fourths: 2,
         parts: &["origins", "awaiting_origin", "rate_limits"],
         when_full: "messages get their sender's tags instead of those of their own origin",
     },
-    Line {
+    LedgerLine {
         share: Share::Queues,
         name: "queues",
         sixty_fourths: 8,
         parts: &["queues"],
         when_full: "the oldest payloads go to the disk queue, or are dropped (queue_full)",
     },
-    Line {
+    LedgerLine {
         share: Share::Cumulative,
         name: "cumulative",
         sixty_fourths: 16,
         parts: &["scrape", "cumulative"],
         when_full: "points of new series are dropped (memory), native histograms halve their resolution",
     },
-    Line {
+    LedgerLine {
         share: Share::History,
         name: "history",
         sixty_fourths: 8,
         parts: &["history"],
         when_full: "the oldest minutes are dropped, and points of new series are not stored when names and tags take too much",
     },
-    Line {
+    LedgerLine {
         share: Share::Taps,
         name: "taps",
         sixty_fourths: 1,
         parts: &["taps"],
         when_full: "packets are missing in a capture or a tail, and counted; ingest is not affected",
     },
-    Line {
+    LedgerLine {
         share: Share::OpenBucket,
         name: "open_bucket",
         sixty_fourths: 1,
@@ -108,7 +108,7 @@ const TABLE: [Line; 10] = [
 ];
 
 /// The first share's meaning in a merge.
-const OPEN_BUCKETS: Line = Line {
+const OPEN_BUCKETS: LedgerLine = LedgerLine {
     share: Share::Contexts,
     name: "open_buckets",
     sixty_fourths: 0,
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_goes_to_contexts() {
+    fn unused_shares_go_to_contexts() {
         let all = Budget::of(64 * MIB, 2, |_| u64::MAX);
         assert_eq!(all.share(Share::Contexts), 16 * MIB);
         assert_eq!(all.of_worker(Share::Frames), (2 * MIB) as usize);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_most_of_a_share_leaves_goes_to_contexts() {
+    fn memory_above_the_maximum_of_a_share_goes_to_contexts() {
         let capped = |bytes| Budget::of(bytes, 1, |share| if_used(share == Share::History).min(64 * MIB));
         assert_eq!(capped(64 * MIB).share(Share::History), 8 * MIB);
         assert_eq!(capped(1024 * MIB).share(Share::History), 64 * MIB);
@@ -285,7 +285,7 @@ mod tests {
         }
 
         #[test]
-        fn division_is_fair_and_takes_nothing_away(share in 0u64..10_000, held in prop::collection::vec(0u64..3_000, 1..8)) {
+        fn division_is_fair_and_reduces_no_claim(share in 0u64..10_000, held in prop::collection::vec(0u64..3_000, 1..8)) {
             let limits = divide(share, &held);
             let held_together: u64 = held.iter().sum();
             prop_assert!(limits.iter().zip(&held).all(|(limit, held)| limit >= held));

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_ends_where_its_size_says() {
+    fn a_payload_has_the_length_of_its_size_field() {
         let padded = Captured {
             payload: b"a:1|cxxxx".to_vec(),
             payload_size: 5,
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_files_are_told_by_their_beginning() {
+    fn foreign_files_are_recognised_by_their_header() {
         for (file, part) in [
             (&b"hello, world"[..], "begins with 68 65 6c 6c 6f"),
             (b"", "begins with nothing at all"),
@@ -435,7 +435,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_what_is_cut_is_told(
+        fn written_captures_are_read_and_truncated_ones_are_errors(
             payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..5),
             keep in 0.0..1.0f64,
         ) {

@@ -29,7 +29,7 @@ pub struct Recent {
     /// Batches that wait for the thread.
     waiting: Mutex<usize>,
     taken: Condvar,
-    news: watch::Sender<News>,
+    updates: watch::Sender<HistoryUpdate>,
     streams: Streams,
 }
 
@@ -42,7 +42,7 @@ pub enum HistoryKind {
 
 /// The newest data; readers wait for changes of this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct HistoryUpdate {
     /// Unix seconds of the newest complete bucket.
     pub bucket: i64,
     /// Unix seconds of the newest books.
@@ -58,7 +58,7 @@ impl Recent {
             behind: AtomicU64::new(0),
             waiting: Mutex::new(0),
             taken: Condvar::new(),
-            news: watch::Sender::new(News::default()),
+            updates: watch::Sender::new(HistoryUpdate::default()),
             streams,
         }
     }
@@ -71,8 +71,8 @@ impl Recent {
         self.books.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn news(&self) -> watch::Receiver<News> {
-        self.news.subscribe()
+    pub fn updates(&self) -> watch::Receiver<HistoryUpdate> {
+        self.updates.subscribe()
     }
 
     /// Counters of streams.
@@ -104,24 +104,25 @@ impl Recent {
             .unwrap_or_else(PoisonError::into_inner)
             .take(batch, expansion);
         if batch.last {
-            self.news.send_modify(|news| news.bucket = batch.bucket.timestamp);
+            self.updates
+                .send_modify(|updates| updates.bucket = batch.bucket.timestamp);
         }
     }
 
     /// Counts a batch on its way to the thread.
-    pub fn expect(&self) {
+    pub fn add_pending(&self) {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
     /// The thread has processed a batch, or did not get it.
-    pub fn dealt_with(&self) {
+    pub fn remove_pending(&self) {
         *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         self.taken.notify_all();
     }
 
-    pub fn lose(&self, batch: &Batch) {
+    pub fn count_lost(&self, batch: &Batch) {
         self.behind.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        self.dealt_with();
+        self.remove_pending();
     }
 
     /// Sends everything to another process, after the thread has taken the queued batches.
@@ -204,6 +205,6 @@ impl Recent {
         }
         books.end();
         drop(books);
-        self.news.send_modify(|news| news.second = second);
+        self.updates.send_modify(|updates| updates.second = second);
     }
 }

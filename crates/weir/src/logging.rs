@@ -29,7 +29,7 @@ pub fn lines_lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-enum Entry {
+enum LogEntry {
     Line(Vec<u8>),
     Flush(SyncSender<()>),
 }
@@ -37,9 +37,9 @@ enum Entry {
 /// Logging of the process; keep it until the end, for [`Logging::flush`].
 pub struct Logging {
     level: reload::Handle<LevelFilter, tracing_subscriber::Registry>,
-    queue: SyncSender<Entry>,
+    queue: SyncSender<LogEntry>,
     /// Set until the writing thread starts.
-    lines: Option<Receiver<Entry>>,
+    lines: Option<Receiver<LogEntry>>,
 }
 
 impl Logging {
@@ -78,7 +78,7 @@ impl Logging {
     /// Waits until earlier lines are written, for a limited time.
     pub fn flush(&self) {
         let (done, written) = mpsc::sync_channel(1);
-        if self.queue.try_send(Entry::Flush(done)).is_ok() {
+        if self.queue.try_send(LogEntry::Flush(done)).is_ok() {
             let _ = written.recv_timeout(Duration::from_secs(1));
         }
     }
@@ -104,7 +104,7 @@ fn filter_of(level: LogLevel) -> LevelFilter {
     }
 }
 
-fn start_writer(lines: Receiver<Entry>, target: impl Write + Send + 'static) -> io::Result<()> {
+fn start_writer(lines: Receiver<LogEntry>, target: impl Write + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new()
         .name("log".to_owned())
         .stack_size(128 * 1024)
@@ -112,11 +112,11 @@ fn start_writer(lines: Receiver<Entry>, target: impl Write + Send + 'static) -> 
         .map(drop)
 }
 
-fn write_lines(lines: Receiver<Entry>, mut target: impl Write) {
+fn write_lines(lines: Receiver<LogEntry>, mut target: impl Write) {
     let mut reported = 0;
     for entry in lines {
         match entry {
-            Entry::Line(line) => {
+            LogEntry::Line(line) => {
                 let lost = lines_lost();
                 if lost > reported && writeln!(target, "({} log lines were lost)", lost - reported).is_ok() {
                     reported = lost;
@@ -125,7 +125,7 @@ fn write_lines(lines: Receiver<Entry>, mut target: impl Write) {
                     LOST.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            Entry::Flush(done) => {
+            LogEntry::Flush(done) => {
                 let _ = target.flush();
                 let _ = done.try_send(());
             }
@@ -136,7 +136,7 @@ fn write_lines(lines: Receiver<Entry>, mut target: impl Write) {
 /// Takes complete lines and never waits.
 #[derive(Clone)]
 struct LineWriter {
-    queue: SyncSender<Entry>,
+    queue: SyncSender<LogEntry>,
 }
 
 impl Write for LineWriter {
@@ -146,7 +146,7 @@ impl Write for LineWriter {
             kept.extend_from_slice(b"...\n");
         }
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-            self.queue.try_send(Entry::Line(kept))
+            self.queue.try_send(LogEntry::Line(kept))
         {
             LOST.fetch_add(1, Ordering::Relaxed);
         }
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_stands_still_costs_lines_and_nothing_else() {
+    fn a_stuck_writer_costs_lines_and_nothing_else() {
         let (release, gate) = mpsc::channel();
         let (queue, lines) = mpsc::sync_channel(LINES_MAX);
         let mut writer = LineWriter { queue };

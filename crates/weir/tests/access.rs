@@ -159,7 +159,7 @@ fn clients_that_never_read_lose_nothing_over_tls() {
 
 /// Clients over TCP once kept writing into a connection for about 110 s after the agent had ended, TLS or not.
 #[test]
-fn clients_over_tls_learn_at_once_that_the_agent_has_ended() {
+fn clients_over_tls_see_the_end_of_the_agent_immediately() {
     use std::sync::atomic::{AtomicU64, Ordering};
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new();

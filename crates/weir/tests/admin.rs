@@ -13,7 +13,8 @@ use weir::admin::contexts::{ContextReport, MetricRow};
 use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{
-    AdminServer, AdminSource, Answer, ConnectionLimits, Exposition, ExpositionBody, NotReady, ScrapeRequest,
+    AdminServer, AdminSource, ConnectionLimits, Exposition, ExpositionBody, NotReady, ResponseFuture,
+    ScrapeRequest,
 };
 use weir::signals::Reloaded;
 
@@ -29,7 +30,7 @@ impl AdminSource for Double {
         self.ready.clone()
     }
 
-    fn status(&self) -> Answer<'_, Status> {
+    fn status(&self) -> ResponseFuture<'_, Status> {
         let listener = ListenerStatus {
             address: "udp://127.0.0.1:8125".to_owned(),
             ..ListenerStatus::default()
@@ -42,7 +43,7 @@ impl AdminSource for Double {
         Box::pin(async move { status })
     }
 
-    fn reload(&self) -> Answer<'_, Option<Reloaded>> {
+    fn reload(&self) -> ResponseFuture<'_, Option<Reloaded>> {
         Box::pin(async {
             Some(Reloaded {
                 errors: vec!["weir.yaml:1: udp: is wrong".to_owned()],
@@ -51,7 +52,7 @@ impl AdminSource for Double {
         })
     }
 
-    fn contexts(&self, top: usize) -> Answer<'_, Option<ContextReport>> {
+    fn contexts(&self, top: usize) -> ResponseFuture<'_, Option<ContextReport>> {
         let row = MetricRow {
             metric: "a".to_owned(),
             samples_per_second: 3.0,
@@ -65,7 +66,7 @@ impl AdminSource for Double {
         })
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, ExplainError>> {
+    fn explain(&self, request: ExplainRequest) -> ResponseFuture<'_, Result<Explanation, ExplainError>> {
         Box::pin(async move {
             Ok(Explanation {
                 line: format!("{} of {:?}", request.line, request.pid),
@@ -74,7 +75,7 @@ impl AdminSource for Double {
         })
     }
 
-    fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
+    fn scrape(&self, request: ScrapeRequest) -> ResponseFuture<'_, Option<Exposition>> {
         let (on, pieces_max) = (self.scrape, self.pieces);
         Box::pin(async move {
             let (sender, pieces) = tokio::sync::mpsc::channel(1);
@@ -252,7 +253,7 @@ fn wrong_requests_are_refused_with_a_reason() {
 }
 
 #[test]
-fn what_is_off_or_not_ready_says_so() {
+fn disabled_or_unready_endpoints_report_it() {
     let server = Server::start(Double {
         ready: Err(NotReady::Failed("worker 0 has not started".to_owned())),
         scrape: false,
@@ -287,7 +288,7 @@ fn assert_healthy(server: &Server) {
 }
 
 #[test]
-fn connections_that_say_nothing_do_not_keep_health_from_answering() {
+fn silent_connections_do_not_block_health() {
     let server = Server::with(ready(), patient());
     for number in [32, 300] {
         let silent: Vec<TcpStream> = (0..number)
@@ -326,7 +327,7 @@ fn endless() -> Double {
 }
 
 #[test]
-fn scrapers_that_do_not_read_do_not_keep_health_from_answering_nor_other_peers_from_scraping() {
+fn scrapers_that_do_not_read_block_neither_health_nor_other_peers() {
     let server = Server::with(endless(), patient());
     let slots = ConnectionLimits::default().requests_per_peer;
     let held = scrape_without_reading(&server, slots);
@@ -371,7 +372,7 @@ fn socket_from(address: &str, to: SocketAddr) -> TcpStream {
 }
 
 #[test]
-fn a_scraper_that_takes_nothing_loses_its_connection() {
+fn a_scraper_that_reads_nothing_is_disconnected() {
     let limits = ConnectionLimits {
         write: Duration::from_millis(300),
         requests_per_peer: 1,
@@ -408,7 +409,7 @@ fn slow_heads_and_idle_connections_are_closed() {
 
 /// They send a byte every now and then, and come again when they are closed.
 #[test]
-fn connections_that_dribble_do_not_keep_health_from_answering() {
+fn slow_connections_do_not_block_health() {
     const DRIBBLERS: usize = 200;
     let server = Server::with(ready(), patient());
     let address = server.address;

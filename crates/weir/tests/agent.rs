@@ -289,7 +289,7 @@ fn sigterm_under_full_load_loses_nothing_that_the_kernel_took() {
 
 /// Clients over TCP once kept writing into a connection for about 110 s after the agent had ended.
 #[test]
-fn clients_over_tcp_learn_at_once_that_the_agent_has_ended() {
+fn clients_over_tcp_see_the_end_of_the_agent_immediately() {
     let (agent, addresses) = Agent::start(&["--udp", "0", "--tcp", "127.0.0.1:0"], 1);
     let mut client = TcpStream::connect(addresses[0].trim_start_matches("tcp://")).unwrap();
     client.write_all(&frame("before:1|c")).unwrap();

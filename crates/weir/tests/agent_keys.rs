@@ -308,7 +308,7 @@ fn every_key_as_a_variable_is_read_or_noted_with_the_reason() {
 }
 
 #[test]
-fn what_clients_read_and_what_an_output_that_is_off_would_read_is_noted() {
+fn variables_of_clients_and_of_disabled_outputs_are_noted() {
     for variable in [
         "DD_SERVICE",
         "DD_VERSION",
@@ -356,7 +356,7 @@ fn a_key_is_not_copied_and_forwarding_is_a_relay() {
 }
 
 #[test]
-fn the_size_of_the_disk_queue_switches_it_on_and_its_place_alone_does_not() {
+fn the_size_of_the_disk_queue_enables_it_and_its_path_alone_does_not() {
     let sized = checked(&converted("forwarder_storage_max_size_in_bytes: 50000000\n").0);
     assert!(line(&sized, "outputs.datadog.delivery.disk_path").contains("/var/lib/weir/datadog"));
     let placed = checked(&converted("forwarder_storage_path: /x\n").0);

@@ -130,7 +130,7 @@ fn until_delivered(admin: &str) {
 
 /// The faults of the other outputs: the broker is dead, hangs, comes back, and the agent restarts meanwhile.
 #[test]
-fn no_fault_of_a_broker_loses_or_doubles_anything_or_holds_up_another_output() {
+fn no_fault_of_a_broker_loses_or_doubles_anything_or_delays_another_output() {
     let mut published = Published {
         directory: tempfile::tempdir().unwrap(),
         broker: Broker::start(),

@@ -258,7 +258,7 @@ fn agents_file(packets: &[(u64, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn what_the_agent_wrote_is_replayed_at_its_times() {
+fn captures_of_the_datadog_agent_are_replayed_at_their_times() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("agent.dog");
     let start = 1_700_000_000_000_000_000;
@@ -308,7 +308,7 @@ fn what_the_agent_wrote_is_replayed_at_its_times() {
 }
 
 #[test]
-fn files_that_cannot_be_sent_are_told_why_and_nothing_is_sent() {
+fn files_that_cannot_be_sent_are_refused_with_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();

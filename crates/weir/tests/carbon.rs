@@ -304,7 +304,7 @@ fn full_with_tags_in_the_path() {
 
 /// Carbon dies in the middle and comes back: what was sent meanwhile is stored.
 #[test]
-fn a_carbon_that_was_away_misses_nothing() {
+fn a_carbon_that_was_down_misses_nothing() {
     let mut carbon = Carbon::start();
     let config = format!(
         "bucket_width: 1s\noutputs: {{graphite: {{address: 'tcp://127.0.0.1:{}', host: none, delivery: {{backoff_max: 100ms}}}}}}\n",

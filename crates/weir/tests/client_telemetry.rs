@@ -78,7 +78,7 @@ fn row<'a>(status: &'a Value, client: &str, version: &str) -> &'a Value {
 const CONFIG: &str = "bucket_width: 1s\nworkers: 2\ncounter_expiry: 0s\noutputs: {stdout: {enabled: true}}\n";
 
 #[test]
-fn drops_of_each_client_stand_beside_the_agents_own_losses() {
+fn drops_of_each_client_are_shown_beside_the_losses_of_the_agent() {
     let (agent, admin) = start(CONFIG);
     let ours = "client:ruby,client_version:0.1.0,client_transport:uds,pod_name:web-1,service:shop";
     send(&agent, &datadog_go("5.9.0", 5, 2));
@@ -247,7 +247,7 @@ fn a_flood_of_versions_stays_bounded_and_sums_stay_exact() {
 }
 
 #[test]
-fn totals_go_on_in_the_next_process() {
+fn totals_continue_in_the_next_process() {
     let directory = tempfile::tempdir().unwrap();
     let config = format!(
         "bucket_width: 1s\nstate_path: {}\n",

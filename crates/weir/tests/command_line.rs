@@ -220,7 +220,7 @@ fn every_second_name_is_understood() {
 }
 
 #[test]
-fn a_setting_that_is_gone_is_refused_with_the_reason_wherever_it_stands() {
+fn a_removed_setting_is_refused_with_the_reason_in_every_source() {
     let check = |arguments: &[&str], environment: &[(&str, &str)], source: &str| {
         let ran = run_with(&[&["check"], arguments].concat(), environment);
         let expected = format!("{source}: packet_bytes_max: was removed: packets may be up to 64KiB long");
@@ -274,7 +274,7 @@ fn tags_of_both_variables_count() {
 }
 
 #[test]
-fn proxies_and_forwarding_of_the_other_agent_are_taken_or_named() {
+fn proxies_and_forwarding_of_the_datadog_agent_are_applied_or_named() {
     let ran = run_with(
         &["check"],
         &[
@@ -785,7 +785,7 @@ fn documentation_help_and_version_are_answers() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn a_closed_pipe_is_no_failure() {
     let mut child = binary(&["check", "--documentation"])
         .stdout(Stdio::piped())
         .spawn()
@@ -894,7 +894,7 @@ fn send_reaches_every_kind_of_address() {
 }
 
 #[test]
-fn send_says_when_nobody_is_there() {
+fn send_reports_a_missing_receiver() {
     let directory = tempfile::tempdir().unwrap();
     let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let missing = directory.path().join("missing");
@@ -915,7 +915,7 @@ fn send_says_when_nobody_is_there() {
 }
 
 #[test]
-fn status_says_when_there_is_no_agent() {
+fn status_reports_a_missing_agent() {
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -1141,7 +1141,7 @@ fn an_agent_outlives_its_standard_error() {
 }
 
 #[test]
-fn the_version_tells_what_is_built_in() {
+fn the_version_lists_built_in_features() {
     let text = run(&["--version"]);
     let version = env!("CARGO_PKG_VERSION");
     assert!(
@@ -1210,7 +1210,7 @@ fn completions_and_manual_pages_know_every_command() {
 }
 
 #[test]
-fn a_health_check_is_quiet_and_its_exit_code_says_whether_the_agent_is_ready() {
+fn a_health_check_prints_nothing_and_its_exit_code_is_the_readiness() {
     let ran = run(&["status", "--quiet", "--admin", "127.0.0.1:1"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (1, ""));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -255,7 +255,7 @@ fn the_variables_alone_through_a_proxy() {
 
 /// Behind a proxy nothing arrived: these variables were passed over in silence.
 #[test]
-fn the_other_agents_variables_for_a_proxy() {
+fn the_datadog_agents_variables_for_a_proxy() {
     let (proxy, direct) = (Intake::start(), Intake::start());
     let through = format!("http://{}", proxy.address);
     let run_to = |url: &str, except: &str| {
@@ -280,7 +280,7 @@ fn the_other_agents_variables_for_a_proxy() {
 
 /// The input of monitors and of the list of hosts, from an agent without other data.
 #[test]
-fn an_idle_agent_says_that_it_runs() {
+fn an_idle_agent_reports_that_it_runs() {
     let intake = Intake::start();
     let url = format!("http://{}", intake.address);
     let silent = [

@@ -185,7 +185,7 @@ fn sockets_that_clients_cannot_reach_are_found() {
 }
 
 #[test]
-fn addresses_that_others_have_and_directories_that_cannot_be_written_are_found() {
+fn addresses_in_use_and_directories_that_cannot_be_written_are_found() {
     let directory = tempfile::tempdir().unwrap();
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let file = directory.path().join("file");

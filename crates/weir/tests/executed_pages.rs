@@ -162,7 +162,7 @@ fn pages() -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_commands_of_every_page_print_what_it_says() {
+fn the_commands_of_every_page_print_the_documented_output() {
     let can = Command::new("unshare").args(ISOLATED).arg("true").status();
     if !can.is_ok_and(|status| status.success()) {
         println!("skipped: this system gives no network namespace to run the pages in");

@@ -245,7 +245,7 @@ fn stop(pid: &str) {
 }
 
 #[test]
-fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
+fn upgrade_starts_the_program_on_disk_or_reports_why_not() {
     let place = Place::new();
     let config = place.configuration("bucket_width: 1h\n");
     let mut agent = place.start(&config);
@@ -295,7 +295,7 @@ fn upgrade_starts_the_program_on_disk_and_says_when_it_cannot() {
 }
 
 #[test]
-fn taking_over_from_nobody_is_an_ordinary_start() {
+fn taking_over_without_a_running_process_is_an_ordinary_start() {
     let place = Place::new();
     let (succeeded, said) = support::weir(&["run", "--take-over", "--admin", "off"]);
     assert!(
@@ -315,7 +315,7 @@ fn taking_over_from_nobody_is_an_ordinary_start() {
 
 /// The next process delivers payloads that waited in memory for a backend, and sums continue.
 #[test]
-fn queues_and_sums_go_on() {
+fn queues_and_sums_continue() {
     let place = Place::new();
     let backend = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = backend.local_addr().unwrap();

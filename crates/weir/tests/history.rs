@@ -74,7 +74,7 @@ fn held(admin: &str) -> Points {
 }
 
 #[test]
-fn queries_answer_what_outputs_were_given() {
+fn queries_return_the_points_of_outputs() {
     let config = "bucket_width: 1s\nworkers: 2\ncounter_expiry: 0s\noutputs: {stdout: {enabled: true}}\n";
     let mut agent = Agent::start(config, &[]);
     let admin = agent.wait_for("admin on http://");
@@ -118,7 +118,7 @@ fn queries_answer_what_outputs_were_given() {
 }
 
 #[test]
-fn wrong_questions_are_told_what_is_right() {
+fn invalid_queries_are_refused_with_the_allowed_values() {
     let mut agent = Agent::start("bucket_width: 1s\n", &[]);
     let admin = agent.wait_for("admin on http://");
     agent.send("a:1|g\n");
@@ -148,7 +148,7 @@ fn wrong_questions_are_told_what_is_right() {
 }
 
 #[test]
-fn without_memory_for_it_there_is_none() {
+fn without_a_memory_share_there_is_no_history() {
     let mut agent = Agent::start("bucket_width: 1s\nhistory: 0\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let (code, body) = get(&admin, "/api/v1/metrics");
@@ -172,7 +172,7 @@ fn read_until(stream: &mut impl BufRead, text: &str) -> String {
 }
 
 #[test]
-fn a_stream_tells_of_each_flush_and_there_are_sixteen_at_most() {
+fn a_stream_reports_each_flush_and_there_are_at_most_sixteen() {
     let mut agent = Agent::start("bucket_width: 1s\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let open = |query: &str| {

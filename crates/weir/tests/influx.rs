@@ -189,7 +189,7 @@ fn influxdb_takes_lines_over_http_and_over_udp() {
 
 /// InfluxDB answers 404 until there is the database, and weir keeps what it has meanwhile.
 #[test]
-fn what_is_for_a_database_that_is_made_later_waits_for_it() {
+fn points_for_a_database_that_is_created_later_wait_for_it() {
     let server = InfluxDb::start();
     let address = &server.address;
     let mut agent = Agent::start(

@@ -100,7 +100,7 @@ fn with_a_descriptor_store_and_state_a_restart_loses_nothing() {
 
 /// A listener that is no longer configured: the manager must not keep its socket.
 #[test]
-fn what_no_listener_wants_is_closed_and_forgotten() {
+fn sockets_without_a_listener_are_closed_and_forgotten() {
     let mut manager = Manager::new();
     let directory = manager.path().to_owned();
     manager.start(&configuration(&directory), &[]).stop();
@@ -116,7 +116,7 @@ fn what_no_listener_wants_is_closed_and_forgotten() {
 
 /// A manager that keeps nothing gets no descriptors, and sockets end with the process.
 #[test]
-fn without_a_store_socket_files_go_with_the_process() {
+fn without_a_store_socket_files_are_removed_with_the_process() {
     let mut manager = Manager::new();
     let directory = manager.path().to_owned();
     manager
@@ -132,7 +132,7 @@ fn without_a_store_socket_files_go_with_the_process() {
 }
 
 #[test]
-fn descriptors_that_are_none_are_an_error_that_says_so() {
+fn invalid_descriptors_are_an_error_that_names_them() {
     let weir = |environment: &str| {
         let script =
             format!("export LISTEN_PID=$$ {environment}; exec \"$0\" run --admin off --udp 127.0.0.1:0");

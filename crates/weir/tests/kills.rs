@@ -18,7 +18,7 @@ fn kills() -> usize {
 
 /// Sockets outlive the process, so that all that was sent is received by one process or another.
 #[test]
-fn a_kill_loses_what_it_says_and_no_more() {
+fn a_kill_loses_exactly_the_reported_samples() {
     let seed = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()

@@ -12,7 +12,7 @@ use serde_json::Value;
 use support::{Agent, get, json, until, weir};
 
 #[test]
-fn top_shows_who_uses_how_much() {
+fn top_shows_usage_by_metric_tag_key_and_origin() {
     let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let report = |top: u32| json(&admin, &format!("/api/v1/contexts?top={top}"));
@@ -61,7 +61,7 @@ fn top_shows_who_uses_how_much() {
 }
 
 #[test]
-fn a_flood_takes_its_share_and_is_named() {
+fn a_flood_is_limited_to_its_share_and_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("dsd.socket");
     let config = format!(

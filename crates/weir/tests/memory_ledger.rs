@@ -477,7 +477,7 @@ fn the_queue_of_a_dead_output() {
 }
 
 #[test]
-fn series_that_stay() {
+fn cumulative_series() {
     for budget in BUDGETS {
         let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = deaf.local_addr().unwrap();
@@ -497,7 +497,7 @@ fn series_that_stay() {
 
 /// The open bucket goes to another process in pieces: neither process needs memory for a copy of it.
 #[test]
-fn the_open_bucket_on_its_way_to_another_process() {
+fn the_open_bucket_in_transit_to_another_process() {
     for budget in BUDGETS {
         let state = tempfile::tempdir().unwrap();
         let config = format!("bucket_width: 1h\nstate_path: {}\n", state.path().display());
@@ -558,7 +558,7 @@ fn the_open_bucket_on_its_way_to_another_process() {
 /// One output is nearly full when a reload brings another: what is held stays, the new one gets what is left, and together they keep
 /// within the share.
 #[test]
-fn a_reload_divides_anew_and_loses_nothing() {
+fn a_reload_divides_again_and_loses_nothing() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = deaf.local_addr().unwrap();
     let first = format!(

@@ -97,7 +97,7 @@ fn sh(directory: &std::path::Path, command: &str) -> String {
 }
 
 #[test]
-fn the_commands_of_each_page_give_a_configuration_that_weir_takes() {
+fn the_commands_of_each_page_produce_a_configuration_that_weir_accepts() {
     for page in PAGES.iter().filter(|page| !page.command.is_empty()) {
         assert!(page.text.contains(page.command), "{}", page.command);
         let directory = tempfile::tempdir().unwrap();
@@ -173,7 +173,7 @@ fn replayed(page: &Page, beside: &Agent, admin: &str, target: &UdpSocket) {
 }
 
 #[test]
-fn side_by_side_the_other_program_gets_what_clients_send_and_can_take_over_again() {
+fn side_by_side_the_other_program_receives_all_traffic_and_can_take_over_again() {
     for page in PAGES {
         let target = UdpSocket::bind("127.0.0.1:0").unwrap();
         target.set_read_timeout(Some(PATIENCE)).unwrap();

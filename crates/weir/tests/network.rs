@@ -152,7 +152,7 @@ fn the_limit_of_descriptors_is_raised_as_far_as_allowed() {
 
 /// A socket file that somebody removed or replaced was once never made again, and nothing said that nobody could send.
 #[test]
-fn a_socket_file_that_is_taken_away_is_made_again_or_the_agent_is_not_ready() {
+fn a_removed_socket_file_is_created_again_or_the_agent_is_not_ready() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let (path, other) = (at("dsd.sock"), at("other.sock"));
@@ -220,7 +220,7 @@ fn a_socket_file_that_is_taken_away_is_made_again_or_the_agent_is_not_ready() {
 
 /// The longest gap in receiving once read 0.0 ms after this.
 #[test]
-fn a_process_that_was_stopped_says_for_how_long() {
+fn a_process_that_was_stopped_reports_for_how_long() {
     let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
     let admin = agent.wait_for("admin on http://");
     agent.signal("-STOP");
@@ -249,7 +249,7 @@ libc.ptrace(17, thread, None, None)
 
 /// A stuck worker once left the agent ready, and nothing said so.
 #[test]
-fn a_worker_that_stands_still_makes_the_agent_not_ready() {
+fn a_stuck_worker_makes_the_agent_not_ready() {
     let mut agent = Agent::start("bucket_width: 1s\nworkers: 1\n", &[]);
     let admin = agent.wait_for("admin on http://");
     until("it is ready", || get(&admin, "/ready").0 == 200);
@@ -316,7 +316,7 @@ int clock_gettime(clockid_t id, struct timespec *now) {
 /// A worker that panicked was noticed, but the buckets of the others waited for it, and its socket file was made again every
 /// second for nobody.
 #[test]
-fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_go_on() {
+fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_continue() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let (first, second, broken) = (at("first.sock"), at("second.sock"), at("broken"));
@@ -435,7 +435,7 @@ fn an_admin_address_that_other_machines_reach_is_warned_of() {
 
 /// A directory such as an `emptyDir` of Kubernetes is: refused to root with what to do about it, one of which is a setting.
 #[test]
-fn a_directory_in_which_everybody_may_write_is_refused_to_root_unless_it_may_be_made_sticky() {
+fn a_world_writable_directory_is_refused_to_root_unless_it_may_be_made_sticky() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -542,7 +542,7 @@ fn a_clock_that_was_wrong_for_a_moment_does_not_move_later_timestamps() {
 
 /// The cut part of a datagram above 64 KiB once counted as one line.
 #[test]
-fn what_is_cut_off_a_datagram_is_counted() {
+fn truncated_bytes_of_a_datagram_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("dsd.sock");
     for lines in [6_000, 10_000] {

@@ -79,7 +79,7 @@ fn the_manager_learns_of_the_start_reloads_life_and_the_end() {
 
 /// A stuck agent asks for no more time.
 #[test]
-fn a_worker_that_stands_still_is_no_sign_of_life() {
+fn a_stuck_worker_sends_no_watchdog_message() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");
     let manager = manager(UnixDatagram::bind(&path).unwrap());

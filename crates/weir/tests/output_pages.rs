@@ -79,7 +79,7 @@ fn file() {
 
 /// As `logrotate` does it: rename, then SIGHUP.
 #[test]
-fn a_file_is_opened_anew_at_sighup() {
+fn a_file_is_opened_again_at_sighup() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("metrics.jsonl");
     let agent = Agent::start(&format!("outputs: {{file: {{path: {}}}}}\n", path.display()), &[]);

@@ -65,7 +65,7 @@ fn start(own: &str) -> (Agent, UnixDatagram, tempfile::TempDir) {
 }
 
 #[test]
-fn every_row_of_the_page_is_true_of_the_listener_that_it_is_about_and_of_no_other() {
+fn every_row_of_the_page_holds_for_its_listener_and_no_other() {
     let rows = rows();
     assert_eq!(rows.len(), 5, "{rows:?}");
     for [setting, message, becomes] in rows {
@@ -173,7 +173,7 @@ fn an_explanation_is_that_of_the_listener_that_it_names() {
 }
 
 #[test]
-fn a_transport_stands_for_its_listeners_where_they_read_alike() {
+fn a_transport_selects_its_listeners_if_their_settings_are_equal() {
     let directory = tempfile::tempdir().unwrap();
     let [one, other] = ["one", "other"].map(|name| directory.path().join(name).display().to_string());
     let config = |listener: &str| {
@@ -199,7 +199,7 @@ fn a_transport_stands_for_its_listeners_where_they_read_alike() {
 }
 
 #[test]
-fn a_listener_that_there_is_not() {
+fn a_listener_that_does_not_exist() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.yaml");
     std::fs::write(

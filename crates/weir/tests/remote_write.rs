@@ -298,7 +298,7 @@ fn outages(program: &Path) {
 /// Remote write is refused after an outage of more than an hour, although the disk queue has everything; what the page says cures
 /// that.
 #[test]
-fn after_an_outage_the_window_of_the_page_lets_everything_in() {
+fn after_an_outage_the_documented_window_accepts_everything() {
     outages(Path::new("prometheus"));
 }
 
@@ -310,7 +310,7 @@ fn after_an_outage_of_a_current_prometheus() {
 
 /// A receiver that has native histograms off refuses them alone, and what to do about it is in the status.
 #[test]
-fn without_native_histograms_the_rest_is_taken() {
+fn without_native_histograms_the_rest_is_accepted() {
     let mut prometheus = Prometheus::start(&[], &["--web.enable-remote-write-receiver"]);
     prometheus.expect("vector(1)", &[("", 1.0)]);
     let config = Config::new(&prometheus.address);

@@ -76,7 +76,7 @@ fn points(stdout: &str, metric: &str) -> Vec<Value> {
 
 /// An open bucket was split in two at every restart: both halves had points of their own.
 #[test]
-fn the_open_bucket_goes_on_and_gives_one_point_per_series() {
+fn the_open_bucket_continues_with_one_point_per_series() {
     let place = Place::new();
     let config = "bucket_width: 2s\ncounter_expiry: 0\noutputs:\n  stdout: {enabled: true}\n";
     let mut stdout = String::new();
@@ -122,7 +122,7 @@ fn the_open_bucket_goes_on_and_gives_one_point_per_series() {
 
 /// Prometheus saw a reset of every counter.
 #[test]
-fn counters_of_a_scrape_and_of_the_books_go_on() {
+fn counters_of_a_scrape_and_of_the_books_continue() {
     let place = Place::new();
     let config = "bucket_width: 1s\ncounter_expiry: 0\n";
     let first = place.start(config);
@@ -164,7 +164,7 @@ fn counters_of_a_scrape_and_of_the_books_go_on() {
 }
 
 #[test]
-fn what_cannot_be_used_is_set_aside_and_the_agent_starts() {
+fn unusable_state_is_set_aside_and_the_agent_starts() {
     let good = {
         let place = Place::new();
         let running = place.start(LONG);
@@ -207,7 +207,7 @@ fn what_cannot_be_used_is_set_aside_and_the_agent_starts() {
 }
 
 #[test]
-fn state_that_is_too_old_is_set_aside_with_what_it_cost() {
+fn state_that_is_too_old_is_set_aside_and_its_loss_reported() {
     let place = Place::new();
     let running = place.start(LONG);
     running.send("c:1:2:3|c");
@@ -236,7 +236,7 @@ fn state_that_is_too_old_is_set_aside_with_what_it_cost() {
 
 /// With another width the bucket cannot continue; the sums and the books do.
 #[test]
-fn another_bucket_width_loses_the_open_bucket_alone_and_says_so() {
+fn another_bucket_width_loses_only_the_open_bucket_and_reports_it() {
     let place = Place::new();
     let running = place.start(LONG);
     running.send("c:1:2|c");
@@ -253,7 +253,7 @@ fn another_bucket_width_loses_the_open_bucket_alone_and_says_so() {
 
 /// A kill lost samples without a trace; then the whole bucket, and all sums.
 #[test]
-fn a_kill_costs_what_came_since_the_last_checkpoint_and_says_so() {
+fn a_kill_loses_the_samples_since_the_last_checkpoint_and_reports_it() {
     let place = Place::new();
     let running = place.start(LONG);
     running.send("c:1:2:3|c|#a:b\ng:5|g\nh:1:2|h\nd:3:4|d\ns:x|s\nt:7|ms");
@@ -297,7 +297,7 @@ fn a_kill_costs_what_came_since_the_last_checkpoint_and_says_so() {
 
 /// Of cumulative outputs a kill loses nothing that was flushed a second before it.
 #[test]
-fn sums_go_on_after_a_kill() {
+fn sums_continue_after_a_kill() {
     let place = Place::new();
     let config = "bucket_width: 1s\ncounter_expiry: 0\n";
     let running = place.start(config);

@@ -263,7 +263,7 @@ fn a_reload_over_http_keeps_what_is_open_and_a_bad_file_changes_nothing() {
 }
 
 #[test]
-fn converted_configurations_are_taken_and_do_the_same() {
+fn converted_configurations_are_accepted_and_equivalent() {
     let directory = tempfile::tempdir().unwrap();
     let mapping = directory.path().join("mapping.yml");
     std::fs::write(
@@ -304,7 +304,7 @@ fn converted_configurations_are_taken_and_do_the_same() {
 }
 
 #[test]
-fn check_says_which_rules_are_probably_not_meant() {
+fn check_warns_of_suspicious_rules() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("weir.yaml");
     let config = "

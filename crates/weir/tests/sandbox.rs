@@ -53,7 +53,7 @@ fn lines_of(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn every_thread_has_given_up_its_rights_and_the_status_says_so() {
+fn every_thread_has_dropped_its_rights_and_the_status_shows_it() {
     let mut agent = Agent::start("bucket_width: 1s\nworkers: 2\noutputs:\n  stdout: {}\n", &[]);
     let admin = agent.wait_for("admin on http://");
     agent.send("a:1|c");
@@ -89,7 +89,7 @@ fn every_thread_has_given_up_its_rights_and_the_status_says_so() {
 }
 
 #[test]
-fn off_gives_up_nothing() {
+fn off_drops_no_rights() {
     let mut agent = Agent::start("sandbox: 'off'\noutputs:\n  stdout: {}\n", &[]);
     agent.wait_for("sandbox: off: this process keeps all its rights");
     let admin = agent.wait_for("admin on http://");
@@ -160,7 +160,7 @@ fn write_certificate(directory: &Path, subject: &str) {
 }
 
 #[test]
-fn a_reload_reads_what_was_named_at_the_start_and_says_why_it_cannot_read_the_rest() {
+fn a_reload_reads_files_named_at_the_start_and_reports_why_others_are_unreadable() {
     let (known, unknown) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write_certificate(known.path(), "first");
     write_certificate(unknown.path(), "elsewhere");

@@ -22,7 +22,7 @@ fn books(admin: &str) -> Value {
 
 /// Samples before the first scrape used to be in no output and no counter: the endpoint stored nothing until the first request.
 #[test]
-fn the_first_scrape_shows_what_came_before_it() {
+fn the_first_scrape_includes_earlier_samples() {
     for outputs in ["", "outputs:\n  prometheus: {}\n"] {
         let mut agent = Agent::start(&format!("bucket_width: 1s\n{outputs}"), &[]);
         let admin = agent.wait_for("admin on http://");

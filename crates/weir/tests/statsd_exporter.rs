@@ -526,7 +526,7 @@ fn values_between_buckets_and_several_buckets_of_time_add_up_to_the_same() {
 
 /// Side by side as the page has it: clients send to weir, weir passes on what comes, and both show the same.
 #[test]
-fn beside_weir_statsd_exporter_shows_what_weir_shows() {
+fn statsd_exporter_beside_weir_shows_equal_series() {
     let Some(peer) = Peer::built() else { return };
     let mapping = "mappings:\n- match: jobs.*\n  name: jobs\n  labels: {job: $1}\n";
     let pair = Pair::start_as(&peer, mapping, true).unwrap();

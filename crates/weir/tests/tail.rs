@@ -60,7 +60,7 @@ fn streams(admin: &str) -> u64 {
 }
 
 #[test]
-fn messages_come_with_their_sender_and_what_became_of_them() {
+fn messages_have_their_sender_and_their_result() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("dsd.socket");
     let config = format!(
@@ -114,7 +114,7 @@ fn messages_come_with_their_sender_and_what_became_of_them() {
 }
 
 #[test]
-fn what_is_asked_for_is_shown_and_nothing_else() {
+fn only_matching_messages_are_shown() {
     let mut agent = Agent::start("bucket_width: 1s\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let mut named = Events::open(&admin, "?match=PAGE.*&where=env:prod&where=user");
@@ -136,7 +136,7 @@ fn what_is_asked_for_is_shown_and_nothing_else() {
 }
 
 #[test]
-fn there_are_sixteen_streams_and_nothing_is_copied_for_those_who_have_gone() {
+fn there_are_sixteen_streams_and_nothing_is_copied_for_disconnected_readers() {
     let mut agent = Agent::start("bucket_width: 1s\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let mut all: Vec<Events> = (0..15).map(|_| Events::open(&admin, "")).collect();
@@ -172,7 +172,7 @@ fn there_are_sixteen_streams_and_nothing_is_copied_for_those_who_have_gone() {
 }
 
 #[test]
-fn of_a_flood_a_random_part_is_shown_and_how_large_it_is() {
+fn of_a_flood_a_random_sample_is_shown_with_its_share() {
     let mut agent = Agent::start("bucket_width: 1s\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let mut events = Events::open(&admin, "?rate=20");
@@ -215,7 +215,7 @@ fn of_a_flood_a_random_part_is_shown_and_how_large_it_is() {
 }
 
 #[test]
-fn a_reader_that_stands_still_is_left_behind() {
+fn a_stuck_reader_loses_messages() {
     let mut agent = Agent::start("bucket_width: 1s\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let events = Events::open(&admin, "");
@@ -233,7 +233,7 @@ fn a_reader_that_stands_still_is_left_behind() {
 }
 
 #[test]
-fn payloads_can_be_kept_from_everybody() {
+fn payloads_can_be_hidden() {
     let mut agent = Agent::start("bucket_width: 1s\nadmin_payloads: false\n", &[]);
     let admin = agent.wait_for("admin on http://");
     for path in ["/api/v1/tail", "/api/v1/capture"] {
@@ -305,7 +305,7 @@ fn send_until(agent: &Agent, messages: &str, admin: &str) {
 }
 
 #[test]
-fn the_command_shows_messages_and_what_is_wrong_with_them() {
+fn the_command_shows_messages_and_their_errors() {
     let mut agent = Agent::start("bucket_width: 1s\n", &[]);
     let admin = agent.wait_for("admin on http://");
     let mut tail = Tail::start(&admin, &["page", "--where", "user:ann"]);

@@ -43,7 +43,7 @@ fn has_braille(screen: &vt100::Screen) -> bool {
 }
 
 #[test]
-fn top_shows_losses_lists_and_a_chart_and_gives_the_terminal_back() {
+fn top_shows_losses_lists_and_a_chart_and_restores_the_terminal() {
     let (agent, admin) = agent("127.0.0.1:0");
     send_some(&agent);
     agent.send("this is no metric");
@@ -116,7 +116,7 @@ fn top_shows_losses_lists_and_a_chart_and_gives_the_terminal_back() {
 }
 
 #[test]
-fn a_signal_gives_the_terminal_back() {
+fn a_signal_restores_the_terminal() {
     let (_agent, admin) = agent("127.0.0.1:0");
     let mut top = top(&admin);
     top.until_shown("up ");
@@ -133,7 +133,7 @@ fn a_signal_gives_the_terminal_back() {
 }
 
 #[test]
-fn an_agent_that_goes_away_is_said_to_be_and_top_goes_on_when_it_is_back() {
+fn an_unreachable_agent_is_reported_and_top_continues_when_it_returns() {
     let (first, admin) = agent("127.0.0.1:0");
     let mut top = top(&admin);
     top.until_shown("up ");

@@ -31,7 +31,7 @@ pub const PATHS: [&str; 5] = [
     "/api/v1/query",
     "/api/v1/tags",
     "/api/v1/books",
-    super::trial::PATH,
+    super::preview::PATH,
 ];
 
 /// The queries to the history.
@@ -42,7 +42,7 @@ pub enum Request {
     Tags(String),
     Books(BooksRequest),
     /// Rules in the form of a configuration.
-    Trial(String),
+    Preview(String),
 }
 
 #[derive(Clone, Debug)]
@@ -118,7 +118,7 @@ pub fn request(path: &str, query: query::Query<'_>, recent: &Recent) -> Option<R
         "/api/v1/query" => points_request(query, recent).map(Request::Query),
         "/api/v1/tags" => metric_of(query).map(Request::Tags),
         "/api/v1/books" => books_request(query, recent).map(Request::Books),
-        super::trial::PATH => rules_of(query).map(Request::Trial),
+        super::preview::PATH => rules_of(query).map(Request::Preview),
         _ => return None,
     })
 }
@@ -253,7 +253,7 @@ pub fn answer(request: &Request, recent: &Recent) -> Result<Vec<u8>, HttpError> 
             metric: metric.clone(),
         }),
         Request::Books(request) => json(&books(request, recent)?),
-        Request::Trial(rules) => json(&super::trial::answer(rules, recent)?),
+        Request::Preview(rules) => json(&super::preview::answer(rules, recent)?),
     }
 }
 
@@ -308,17 +308,17 @@ pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> mpsc::Receiver<B
     let (sender, events) = mpsc::channel(EVENTS_MAX);
     tokio::spawn(async move {
         let _permit = permit;
-        let mut news = recent.news();
-        let mut before = *news.borrow_and_update();
+        let mut updates = recent.updates();
+        let mut before = *updates.borrow_and_update();
         // Sent at once, so that a browser knows that the stream is open.
         let mut event = Bytes::from_static(b": weir\n\n");
         while sender.try_send(event).is_ok() {
             event = loop {
                 tokio::select! {
-                    changed = news.changed() => if changed.is_err() { return },
+                    changed = updates.changed() => if changed.is_err() { return },
                     () = sender.closed() => return,
                 }
-                let now = *news.borrow_and_update();
+                let now = *updates.borrow_and_update();
                 let (recent, live, then) =
                     (recent.clone(), live.clone(), std::mem::replace(&mut before, now));
                 let made = tokio::task::spawn_blocking(move || {

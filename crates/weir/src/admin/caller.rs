@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sites_are_told_by_origin_and_by_fetch_metadata() {
+    fn other_sites_are_recognised_by_origin_and_fetch_metadata() {
         let site = |pairs: &[(&'static str, &str)]| {
             let mut headers = HeaderMap::new();
             for (name, value) in pairs {

@@ -70,7 +70,7 @@ struct OpenConnections {
 
 struct WaitingConnection {
     peer: IpAddr,
-    turned_out: Arc<Notify>,
+    evicted: Arc<Notify>,
 }
 
 impl Connections {
@@ -88,13 +88,13 @@ impl Connections {
     pub fn admit(&self, address: IpAddr) -> Arc<Connection> {
         let mut held = lock(&self.held);
         if held.waiting.len() >= self.limits.waiting {
-            held.turn_one_out();
+            held.evict_one();
         }
         held.next += 1;
         let connection = Connection {
             id: held.next,
             peer: peer(address),
-            turned_out: Arc::default(),
+            evicted: Arc::default(),
             has_slot: AtomicBool::new(false),
             is_answered: AtomicBool::new(false),
             all: self.clone(),
@@ -106,7 +106,7 @@ impl Connections {
 
 impl OpenConnections {
     /// Evicts the oldest connection of the peer with the most.
-    fn turn_one_out(&mut self) {
+    fn evict_one(&mut self) {
         let mut by_peer: HashMap<IpAddr, (usize, u64)> = HashMap::new();
         for (id, waiting) in &self.waiting {
             by_peer.entry(waiting.peer).or_insert((0, *id)).0 += 1;
@@ -116,7 +116,7 @@ impl OpenConnections {
             return;
         };
         if let Some(waiting) = self.waiting.remove(&id) {
-            waiting.turned_out.notify_one();
+            waiting.evicted.notify_one();
         }
     }
 }
@@ -125,7 +125,7 @@ impl OpenConnections {
 pub struct Connection {
     id: u64,
     peer: IpAddr,
-    turned_out: Arc<Notify>,
+    evicted: Arc<Notify>,
     has_slot: AtomicBool,
     /// The answer was written completely.
     is_answered: AtomicBool,
@@ -143,8 +143,8 @@ pub enum TooManyRequests {
 
 impl Connection {
     /// Completes when the connection is evicted.
-    pub async fn turned_out(&self) {
-        self.turned_out.notified().await;
+    pub async fn evicted(&self) {
+        self.evicted.notified().await;
     }
 
     /// Takes a slot for a request, held until the guard is dropped and the answer was sent.
@@ -174,7 +174,7 @@ impl Connection {
     fn flushed(&self) {
         if self.is_answered.swap(false, Ordering::Relaxed) {
             let mut held = lock(&self.all.held);
-            self.give_slot_back(&mut held);
+            self.release_slot(&mut held);
             self.wait(&mut held);
         }
     }
@@ -182,12 +182,12 @@ impl Connection {
     fn wait(&self, held: &mut OpenConnections) {
         let waiting = WaitingConnection {
             peer: self.peer,
-            turned_out: self.turned_out.clone(),
+            evicted: self.evicted.clone(),
         };
         held.waiting.insert(self.id, waiting);
     }
 
-    fn give_slot_back(&self, held: &mut OpenConnections) {
+    fn release_slot(&self, held: &mut OpenConnections) {
         if !self.has_slot.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -204,7 +204,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         let mut held = lock(&self.all.held);
-        self.give_slot_back(&mut held);
+        self.release_slot(&mut held);
         held.waiting.remove(&self.id);
     }
 }
@@ -233,13 +233,13 @@ fn peer(address: IpAddr) -> IpAddr {
 }
 
 /// A stream that fails if its peer accepts nothing for too long, and notifies the connection after a flush.
-pub struct Timed<S> {
+pub struct TimeoutStream<S> {
     stream: S,
     connection: Arc<Connection>,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Timed<S> {
+impl<S> TimeoutStream<S> {
     pub fn new(stream: S, connection: Arc<Connection>) -> Self {
         Self {
             stream,
@@ -268,7 +268,7 @@ impl<S> Timed<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -278,7 +278,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn one_too_many_turns_out_the_oldest_of_the_peer_with_most() {
+    fn a_connection_beyond_the_limit_evicts_the_oldest_of_the_peer_with_most() {
         let all = connections();
         let (a, b) = (address("10.0.0.1"), address("10.0.0.2"));
         let admitted: Vec<_> = [a, b, b, a].map(|address| all.admit(address)).into();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_few_and_fewer_for_one_peer_and_come_back_when_the_answer_is_sent() {
+    fn slots_are_limited_in_total_and_per_peer_and_freed_when_the_response_is_sent() {
         let all = connections();
         let peers = ["10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.3"];
         let peers = peers.map(|text| all.admit(address(text)));

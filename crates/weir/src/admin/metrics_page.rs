@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn every_series_is_on_the_page_once_and_says_what_to_do() {
+    fn every_series_is_on_the_page_once_with_its_remedy() {
         let page = page();
         for declared in declared() {
             let name = declared.info.series.name;

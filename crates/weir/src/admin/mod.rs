@@ -22,13 +22,13 @@ pub mod fleet;
 pub mod metrics_page;
 pub mod numbers;
 pub mod page;
+mod preview;
 mod query;
 pub mod series;
 mod server;
 pub mod status;
 mod tables;
 mod taps;
-mod trial;
 
 pub use connections::ConnectionLimits;
 #[doc(hidden)]
@@ -40,7 +40,7 @@ use crate::signals::Reloaded;
 use crate::tap::Taps;
 
 /// An answer that may take a while.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type ResponseFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Why a process is not ready.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,13 +62,13 @@ pub trait AdminSource: Send + Sync + 'static {
     fn readiness(&self) -> Result<(), NotReady>;
 
     /// A consistent snapshot.
-    fn status(&self) -> Answer<'_, status::Status>;
+    fn status(&self) -> ResponseFuture<'_, status::Status>;
 
     /// Reloads the configuration, as SIGHUP does. `None` during start and end.
-    fn reload(&self) -> Answer<'_, Option<Reloaded>>;
+    fn reload(&self) -> ResponseFuture<'_, Option<Reloaded>>;
 
     /// Usage: the first `top` entries of each list. `None` before the first flush.
-    fn contexts(&self, _top: usize) -> Answer<'_, Option<contexts::ContextReport>> {
+    fn contexts(&self, _top: usize) -> ResponseFuture<'_, Option<contexts::ContextReport>> {
         Box::pin(async { None })
     }
 
@@ -86,12 +86,12 @@ pub trait AdminSource: Send + Sync + 'static {
     fn explain(
         &self,
         _request: explain::ExplainRequest,
-    ) -> Answer<'_, Result<explain::Explanation, explain::ExplainError>> {
+    ) -> ResponseFuture<'_, Result<explain::Explanation, explain::ExplainError>> {
         Box::pin(async { Err(explain::ExplainError::ReceivesNone) })
     }
 
     /// The exposition for a scraper. `None` without the Prometheus output.
-    fn scrape(&self, _request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
+    fn scrape(&self, _request: ScrapeRequest) -> ResponseFuture<'_, Option<Exposition>> {
         Box::pin(async { None })
     }
 }

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_counted_is_a_series_a_field_and_if_it_is_a_sign_a_line() {
+    fn every_counter_is_a_series_a_field_and_if_it_is_a_sign_a_line() {
         let status = everything();
         let series = own_series(&status);
         let text = serde_json::to_string(&status).unwrap();

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::api;
 use super::caller::{self, Hosts};
-use super::connections::{Connection, ConnectionLimits, Connections, Slot, Timed, TooManyRequests};
+use super::connections::{Connection, ConnectionLimits, Connections, Slot, TimeoutStream, TooManyRequests};
 use super::explain::{ExplainError, ExplainRequest};
 use super::page;
 use super::query::Query;
@@ -192,14 +192,17 @@ async fn talk(
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(16 * 1024)
-        .serve_connection(TokioIo::new(Timed::new(stream, connection.clone())), answer);
+        .serve_connection(
+            TokioIo::new(TimeoutStream::new(stream, connection.clone())),
+            answer,
+        );
     tokio::select! {
         ended = tokio::time::timeout(limits.connection, served) => {
             if let Ok(Err(error)) = ended {
                 tracing::debug!("admin: a connection failed: {error}");
             }
         }
-        () = connection.turned_out() => {
+        () = connection.evicted() => {
             tracing::debug!("admin: a waiting connection was closed in favour of a new one");
         }
     }
@@ -217,7 +220,7 @@ pub async fn answer_on(
     talk(stream, connection, limits, source, Arc::new(hosts)).await;
 }
 
-type Answer = Response<Body>;
+type HttpResponse = Response<Body>;
 
 /// Refuses a request, or takes a slot and answers.
 async fn answer(
@@ -225,7 +228,7 @@ async fn answer(
     hosts: &Hosts,
     connection: &Arc<Connection>,
     request: Request<Incoming>,
-) -> Answer {
+) -> HttpResponse {
     if let Err(refused) = hosts.check(&request) {
         return refused.answer();
     }
@@ -266,7 +269,7 @@ fn check(request: &Request<Incoming>) -> Result<(), HttpError> {
 }
 
 /// The answer to a wrong method: the allowed methods of the path.
-fn wrong_method(request: &Request<Incoming>) -> Option<Answer> {
+fn wrong_method(request: &Request<Incoming>) -> Option<HttpResponse> {
     let allowed = if request.uri().path() == RELOAD {
         "POST"
     } else {
@@ -283,14 +286,14 @@ fn wrong_method(request: &Request<Incoming>) -> Option<Answer> {
     Some(answer)
 }
 
-fn ready(source: &dyn AdminSource) -> Answer {
+fn ready(source: &dyn AdminSource) -> HttpResponse {
     match source.readiness() {
         Ok(()) => text(StatusCode::OK, "ready\n"),
         Err(reason) => text(StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")),
     }
 }
 
-fn busy(reason: TooManyRequests) -> Answer {
+fn busy(reason: TooManyRequests) -> HttpResponse {
     let message = format!("{reason}; try again\n");
     let mut answer = text(StatusCode::SERVICE_UNAVAILABLE, message);
     answer
@@ -299,7 +302,7 @@ fn busy(reason: TooManyRequests) -> Answer {
     answer
 }
 
-async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> Answer {
+async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> HttpResponse {
     let is_head = request.method() == Method::HEAD;
     let query = Query(request.uri().query().unwrap_or_default());
     let path = request.uri().path().to_owned();
@@ -352,7 +355,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
     result.unwrap_or_else(|refused| refused.answer_to(&path))
 }
 
-fn file_answer(file: page::File) -> Answer {
+fn file_answer(file: page::File) -> HttpResponse {
     let mut answer = with_type(file.content_type, Body::whole(file.bytes.into()));
     let headers = answer.headers_mut();
     if let Some(coding) = file.content_encoding {
@@ -364,7 +367,11 @@ fn file_answer(file: page::File) -> Answer {
 }
 
 /// A query to the history. `None` for another path.
-async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Option<Result<Answer, HttpError>> {
+async fn recent(
+    source: &dyn AdminSource,
+    path: &str,
+    query: Query<'_>,
+) -> Option<Result<HttpResponse, HttpError>> {
     if path != LIVE && !api::PATHS.contains(&path) {
         return None;
     }
@@ -384,7 +391,7 @@ async fn recent(source: &dyn AdminSource, path: &str, query: Query<'_>) -> Optio
     Some(answer.map(json_bytes))
 }
 
-fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<Answer, HttpError> {
+fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<HttpResponse, HttpError> {
     let live = api::live_request(query, &recent)?;
     let permit = recent
         .streams()
@@ -393,11 +400,11 @@ fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<Answer, HttpError> {
     Ok(events(api::live(live, recent, permit)))
 }
 
-fn events(events: mpsc::Receiver<Bytes>) -> Answer {
+fn events(events: mpsc::Receiver<Bytes>) -> HttpResponse {
     with_type("text/event-stream", Body::from(Content::Pieces(events)))
 }
 
-fn capture_file(pieces: mpsc::Receiver<Bytes>) -> Answer {
+fn capture_file(pieces: mpsc::Receiver<Bytes>) -> HttpResponse {
     let mut answer = with_type("application/octet-stream", Body::from(Content::Pieces(pieces)));
     answer.headers_mut().insert(
         header::CONTENT_DISPOSITION,
@@ -407,7 +414,7 @@ fn capture_file(pieces: mpsc::Receiver<Bytes>) -> Answer {
 }
 
 /// The result of a reload as JSON. 422 if an error left everything unchanged.
-async fn reload(source: &dyn AdminSource) -> Result<Answer, HttpError> {
+async fn reload(source: &dyn AdminSource) -> Result<HttpResponse, HttpError> {
     let reloaded = source.reload().await.ok_or_else(|| {
         HttpError(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -426,7 +433,7 @@ async fn reload(source: &dyn AdminSource) -> Result<Answer, HttpError> {
 pub struct HttpError(pub StatusCode, pub String);
 
 impl HttpError {
-    fn answer(self) -> Answer {
+    fn answer(self) -> HttpResponse {
         let Self(status, message) = self;
         text(status, format!("{message}\n"))
     }
@@ -442,7 +449,7 @@ impl HttpError {
         json!({"error": {"code": code, "message": self.1}})
     }
 
-    fn answer_to(self, path: &str) -> Answer {
+    fn answer_to(self, path: &str) -> HttpResponse {
         if !path.starts_with("/api/v1/") {
             return self.answer();
         }
@@ -482,7 +489,7 @@ fn refused_explanation(unexplained: &ExplainError) -> HttpError {
     HttpError(status, unexplained.to_string())
 }
 
-async fn metrics(source: &dyn AdminSource, request: &Request<Incoming>) -> Answer {
+async fn metrics(source: &dyn AdminSource, request: &Request<Incoming>) -> HttpResponse {
     let header = |name| {
         let values = request.headers().get_all(name).iter();
         values
@@ -522,7 +529,7 @@ async fn metrics(source: &dyn AdminSource, request: &Request<Incoming>) -> Answe
     answer
 }
 
-async fn cpu_profile(duration: Duration) -> Result<Answer, HttpError> {
+async fn cpu_profile(duration: Duration) -> Result<HttpResponse, HttpError> {
     match profile::cpu(duration).await.map_err(failed)? {
         Some(bytes) => Ok(binary("profile", bytes)),
         None => Err(HttpError(
@@ -552,7 +559,7 @@ fn no_such_profile(path: &str) -> Option<&'static str> {
     }
 }
 
-async fn heap_profile(name: &'static str, view: HeapView) -> Result<Answer, HttpError> {
+async fn heap_profile(name: &'static str, view: HeapView) -> Result<HttpResponse, HttpError> {
     let bytes = tokio::task::spawn_blocking(move || profile::heap(view))
         .await
         .map_err(failed)?
@@ -575,23 +582,23 @@ async fn variables(source: &dyn AdminSource) -> Value {
     Value::Object(variables)
 }
 
-fn json_of(value: &impl serde::Serialize) -> Result<Answer, HttpError> {
+fn json_of(value: &impl serde::Serialize) -> Result<HttpResponse, HttpError> {
     let mut bytes = serde_json::to_vec(value).map_err(failed)?;
     bytes.push(b'\n');
     Ok(json_bytes(bytes))
 }
 
-fn json_bytes(bytes: Vec<u8>) -> Answer {
+fn json_bytes(bytes: Vec<u8>) -> HttpResponse {
     with_type("application/json", Body::whole(bytes.into()))
 }
 
-fn text(status: StatusCode, text: impl Into<String>) -> Answer {
+fn text(status: StatusCode, text: impl Into<String>) -> HttpResponse {
     let mut answer = with_type("text/plain; charset=utf-8", Body::whole(text.into().into()));
     *answer.status_mut() = status;
     answer
 }
 
-fn binary(name: &'static str, bytes: Vec<u8>) -> Answer {
+fn binary(name: &'static str, bytes: Vec<u8>) -> HttpResponse {
     let mut answer = with_type("application/octet-stream", Body::whole(bytes.into()));
     if let Ok(value) = HeaderValue::from_str(&format!("attachment; filename=\"{name}\"")) {
         answer.headers_mut().insert(header::CONTENT_DISPOSITION, value);
@@ -599,7 +606,7 @@ fn binary(name: &'static str, bytes: Vec<u8>) -> Answer {
     answer
 }
 
-fn with_type(content_type: &'static str, body: Body) -> Answer {
+fn with_type(content_type: &'static str, body: Body) -> HttpResponse {
     let mut answer = Response::new(body);
     answer
         .headers_mut()

@@ -147,7 +147,7 @@ pub fn read<T: serde::de::DeserializeOwned>(address: SocketAddr, body: &str) -> 
 }
 
 /// The agent's answer.
-pub enum Answer {
+pub enum AgentResponse {
     Body(String),
     /// Its reason for refusing.
     Refused {
@@ -158,9 +158,9 @@ pub enum Answer {
 
 /// The agent's answer at `path`; a refusal is an error.
 pub fn fetch(address: SocketAddr, path: &str) -> Result<String, Failure> {
-    match ask(address, path)? {
-        Answer::Body(body) => Ok(body),
-        Answer::Refused { reason, .. } => {
+    match request(address, path)? {
+        AgentResponse::Body(body) => Ok(body),
+        AgentResponse::Refused { reason, .. } => {
             Err(Failure::runtime(format!("the agent at {address} says {reason}")))
         }
     }
@@ -179,7 +179,7 @@ pub fn unreachable(address: SocketAddr, error: &io::Error) -> Failure {
 }
 
 /// One GET, without an HTTP client.
-pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
+pub fn request(address: SocketAddr, path: &str) -> Result<AgentResponse, Failure> {
     let failed = |error| unreachable(address, &error);
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(failed)?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
@@ -195,14 +195,14 @@ pub fn ask(address: SocketAddr, path: &str) -> Result<Answer, Failure> {
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let code = head.split_whitespace().nth(1).unwrap_or_default();
-    if let Some(reason) = refusal(code, body).filter(|_| head.starts_with("HTTP/1.")) {
+    if let Some(reason) = error_message(code, body).filter(|_| head.starts_with("HTTP/1.")) {
         let code = code.parse().unwrap_or_default();
-        return Ok(Answer::Refused { code, reason });
+        return Ok(AgentResponse::Refused { code, reason });
     }
     if !head.starts_with("HTTP/1.") || code != "200" {
         return Err(foreign(address, head));
     }
-    Ok(Answer::Body(body.to_owned()))
+    Ok(AgentResponse::Body(body.to_owned()))
 }
 
 /// The error for another program at the address.
@@ -213,7 +213,7 @@ pub fn foreign(address: SocketAddr, head: &str) -> Failure {
 }
 
 /// The agent's reason for not answering, if it gave one.
-pub fn refusal(code: &str, body: &str) -> Option<String> {
+pub fn error_message(code: &str, body: &str) -> Option<String> {
     let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
     let message = json.as_ref().and_then(|json| json["error"]["message"].as_str());
     match message {

@@ -247,7 +247,7 @@ pub mod tests {
     }
 
     #[test]
-    fn levels_that_stand_still_are_drawn_and_more_groups_than_colours_are_counted() {
+    fn constant_levels_are_drawn_and_groups_beyond_the_colours_are_counted() {
         for level in [0.0, 5.0, -5.0] {
             let values = [Some(level); 5];
             let (low, high) = bounds(&[&Group {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use weir_history::Function;
 
-use super::agent::{self, Answer, admin_address, ask, fetch, read};
+use super::agent::{self, AgentResponse, admin_address, fetch, read, request};
 use super::chart;
 use super::recent::{Metrics, Points, path};
 use super::style::Style;
@@ -121,9 +121,9 @@ fn check_function(name: &str, json: bool) -> Result<(), Failure> {
 }
 
 fn query(address: SocketAddr, metric: &str, parameters: &[(&str, &str)]) -> Result<String, Failure> {
-    match ask(address, &path("/api/v1/query", parameters))? {
-        Answer::Body(body) => Ok(body),
-        Answer::Refused { code, reason } => {
+    match request(address, &path("/api/v1/query", parameters))? {
+        AgentResponse::Body(body) => Ok(body),
+        AgentResponse::Refused { code, reason } => {
             let like = if code == 404 {
                 suggestions(address, metric)
             } else {
@@ -213,7 +213,7 @@ mod tests {
     use crate::cli::recent::Group;
 
     #[test]
-    fn who_misspells_a_name_is_told_the_nearest() {
+    fn a_misspelt_name_gets_the_nearest_as_suggestion() {
         let names = ["page.views", "page.viewers", "queue.length", "db.query.time"];
         let near = |typed: &str| nearest(typed, names.into_iter());
         assert_eq!(near("page.view"), ["page.views", "page.viewers"]);

@@ -585,7 +585,7 @@ mod tests {
     use crate::admin::status::tests::balanced;
 
     #[test]
-    fn the_page_says_what_was_lost_and_whether_the_books_balance() {
+    fn the_status_shows_losses_and_whether_the_books_balance() {
         let mut status = balanced();
         status.started = 10;
         status.outputs[0].last_error = Some("timed out".to_owned());
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_comes_first_and_stands_out_with_its_remedy() {
+    fn losses_come_first_highlighted_and_with_their_remedy() {
         let status = balanced();
         let page = render(&status, 100, Style::default());
         let at = |part: &str| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction};
 
-use super::agent::{foreign, refusal, unreachable};
+use super::agent::{error_message, foreign, unreachable};
 use crate::failure::Failure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -96,7 +96,7 @@ fn refused(address: SocketAddr, head: &str, code: &str, reader: &mut impl BufRea
     let mut body = String::new();
     // An unreadable body is ignored.
     let _ = reader.take(HEAD_BYTES_MAX).read_to_string(&mut body);
-    match refusal(code, &body).filter(|_| head.starts_with("HTTP/1.")) {
+    match error_message(code, &body).filter(|_| head.starts_with("HTTP/1.")) {
         Some(reason) => Failure::runtime(format!("the agent at {address} says {reason}")),
         None => foreign(address, head),
     }

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_stands_out_without_moving_the_columns() {
+    fn highlighting_does_not_move_the_columns() {
         let mut table = Table::new(&["output", "state"]).styled(Style::COLOURED);
         table.row(["a".to_owned(), "healthy".to_owned()]);
         table.row_unless(true, ["longer".to_owned(), "failing".to_owned()]);

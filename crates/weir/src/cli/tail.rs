@@ -67,7 +67,7 @@ pub fn tail(arguments: &ArgMatches) -> Result<(), Failure> {
         pairs.push(("verdict", "rejected".to_owned()));
     }
     let path = format!("/api/v1/tail?{}", stream::query(&pairs));
-    let mut shows = Shows {
+    let mut shows = MessagePrinter {
         json: arguments.get_flag("json"),
         colour: io::stdout().is_terminal(),
         share_printed: None,
@@ -84,14 +84,14 @@ fn ended(address: std::net::SocketAddr, error: &io::Error) -> Failure {
     Failure::runtime(format!("the agent at {address} stopped sending: {error}"))
 }
 
-struct Shows {
+struct MessagePrinter {
     json: bool,
     colour: bool,
     /// When the share of shown messages was last printed.
     share_printed: Option<Instant>,
 }
 
-impl Shows {
+impl MessagePrinter {
     /// Prints until the stream ends. Returns true if the reader of our output has closed it.
     fn all(&mut self, mut body: Body) -> io::Result<bool> {
         let (mut line, mut event) = (String::new(), String::new());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_stands_below_its_bytes() {
+    fn the_error_is_shown_below_its_bytes() {
         let text = message(&rejected(), false);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn other_verdicts_have_their_reason() {
+    fn other_outcomes_have_their_reason() {
         let seen = TailMessage {
             verdict: MessageOutcome::Dropped,
             reason: Some("rule: noisy".to_owned()),

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_looked_for_all_the_way_up() {
+    fn limits_of_all_parent_groups_are_read() {
         let files = cgroup_files("0::/system.slice/weir.service\n");
         let shown: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
         assert_eq!(

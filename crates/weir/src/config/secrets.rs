@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_do_is_said() {
+    fn rights_of_other_users_are_reported() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("key");
         std::fs::write(&path, "key").unwrap();

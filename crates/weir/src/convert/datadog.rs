@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_weir_once_had_is_listed_with_the_reason() {
+    fn removed_settings_are_listed_with_the_reason() {
         let converted = convert("dogstatsd_buffer_size: 8192\nforwarder_backoff_factor: 3\n").unwrap();
         let parts = ["packets may be up to 64KiB long", "each wait is drawn"];
         assert_eq!(converted.left.len(), 2, "{:?}", converted.left);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn proxies_and_forwarding_go_where_they_belong() {
+    fn proxies_and_forwarding_are_converted() {
         let text = "proxy:\n  http: http://a:1\n  https: http://b:2\n  no_proxy: [c, d]\nforwarder_timeout: 30\n\
                     statsd_forward_host: other.example\nstatsd_forward_port: 8126\nsite: datadoghq.eu\n";
         let converted = convert(text).unwrap();

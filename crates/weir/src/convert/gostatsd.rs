@@ -131,7 +131,7 @@ struct Converter {
 }
 
 impl Converter {
-    fn leave(&mut self, line: usize, message: impl Into<String>) {
+    fn skip(&mut self, line: usize, message: impl Into<String>) {
         self.left.push(Unconverted {
             line,
             message: message.into(),
@@ -154,20 +154,20 @@ impl Converter {
             "ignore-host" => {
                 self.ignores_host = text == "true";
                 if !self.ignores_host {
-                    self.leave(key.line, "ignore-host: the address of a sender is not used as host; a message names one by the tag host");
+                    self.skip(key.line, "ignore-host: the address of a sender is not used as host; a message names one by the tag host");
                 }
             }
             "server-mode" if text == "standalone" => {}
             "server-mode" => {
                 let message = "weir does not forward to another of its kind over HTTP; outputs.relay forwards messages as they arrive";
-                self.leave(key.line, format!("server-mode: {message}"));
+                self.skip(key.line, format!("server-mode: {message}"));
             }
             "backends" | "filters" | "filter" => {}
             "graphite" | "datadog" | "statsdaemon" | "influxdb" => {}
             "newrelic" | "cloudwatch" | "otlp" | "promremotewriter" => {}
             other => {
                 let why = reason(other).unwrap_or("is not known");
-                self.leave(key.line, format!("{other}: {why}"));
+                self.skip(key.line, format!("{other}: {why}"));
             }
         }
     }
@@ -182,11 +182,11 @@ impl Converter {
             Some(seconds) if seconds >= 1.0 && seconds.fract() == 0.0 => {
                 self.draft.set(ours, &format!("{seconds}s"))
             }
-            Some(_) => self.leave(
+            Some(_) => self.skip(
                 key.line,
                 format!("{}: {text}: must be whole seconds, at least one", key.text),
             ),
-            None => self.leave(key.line, format!("{}: {text:?} is not a duration", key.text)),
+            None => self.skip(key.line, format!("{}: {text:?} is not a duration", key.text)),
         }
     }
 
@@ -197,7 +197,7 @@ impl Converter {
                 Ok(percent) if percent > 0.0 && percent <= 100.0 && percent.fract() == 0.0 => {
                     found.push((percent / 100.0).to_string());
                 }
-                _ => self.leave(
+                _ => self.skip(
                     key.line,
                     format!("percent-threshold: {word}: percentiles are whole percents from 1 to 100"),
                 ),
@@ -223,15 +223,15 @@ impl Converter {
                 "influxdb" => self.influxdb(table.map_or(line, |(key, _)| key.line), options),
                 "null" => {}
                 "stdout" => self.draft.output("stdout", "enabled", " true\n".to_owned()),
-                "otlp" => self.leave(
+                "otlp" => self.skip(
                     line,
                     "backends: otlp: outputs.otlp is the output; its `url` is to be set",
                 ),
-                "promremotewriter" => self.leave(
+                "promremotewriter" => self.skip(
                     line,
                     "backends: promremotewriter: outputs.remote_write is the output; its `url` is to be set",
                 ),
-                other => self.leave(line, format!("backends: {other}: weir has no such output")),
+                other => self.skip(line, format!("backends: {other}: weir has no such output")),
             }
         }
     }
@@ -253,7 +253,7 @@ impl Converter {
                 "mode" if text == "basic" => self.draft.set_output("graphite", "tags", "none"),
                 "mode" => {
                     self.draft.set_output("graphite", "tags", "none");
-                    self.leave(key.line, "graphite.mode: legacy: counters have the names of the mode basic, `stats.counters.NAME.count` and `.rate`");
+                    self.skip(key.line, "graphite.mode: legacy: counters have the names of the mode basic, `stats.counters.NAME.count` and `.rate`");
                 }
                 "global_prefix" => prefix = text.trim_matches('.'),
                 "write_timeout" => self.draft.set_output("graphite", "delivery.timeout", text),
@@ -262,7 +262,7 @@ impl Converter {
                     let kind = other.strip_prefix("prefix_");
                     match kinds.iter_mut().find(|(name, _)| kind == Some(*name)) {
                         Some((_, own)) => *own = text.trim_matches('.'),
-                        None => self.leave(
+                        None => self.skip(
                             key.line,
                             format!("graphite.{other}: names have prefixes and no suffix"),
                         ),
@@ -297,12 +297,12 @@ impl Converter {
                 "max-requests" => self.draft.set_output("influx", "delivery.concurrency", text),
                 "compress-payload" if text == "false" => self.draft.set_output("influx", "compression", "none"),
                 "api-version" | "compress-payload" => {}
-                "credentials" => self.leave(key.line, "influxdb.credentials: is a secret, which is not copied; set outputs.influx.token_file"),
-                other => self.leave(key.line, format!("influxdb.{other}: weir has no such setting; outputs.influx.delivery has those of delivery")),
+                "credentials" => self.skip(key.line, "influxdb.credentials: is a secret, which is not copied; set outputs.influx.token_file"),
+                other => self.skip(key.line, format!("influxdb.{other}: weir has no such setting; outputs.influx.delivery has those of delivery")),
             }
         }
         let why = "influxdb: the fields of outputs.influx are value, or count, lower, upper, mean, sum and percentiles; gostatsd's are different";
-        self.leave(line, why);
+        self.skip(line, why);
         self.draft
             .set_output_list("influx", "percentiles", &self.percentiles);
     }
@@ -311,13 +311,13 @@ impl Converter {
         for (key, value) in options {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
-                "api_key" => self.leave(key.line, "datadog.api_key: is a secret, which is not copied; set it in the environment (DD_API_KEY) or by hand"),
+                "api_key" => self.skip(key.line, "datadog.api_key: is a secret, which is not copied; set it in the environment (DD_API_KEY) or by hand"),
                 "api_endpoint" => self.draft.set_output("datadog", "url", text),
                 "max_requests" => self.draft.set_output("datadog", "delivery.concurrency", text),
                 "metrics_per_batch" => self.draft.set_output("datadog", "points_per_payload_max", text),
                 "compress_payload" if text == "false" => self.draft.set_output("datadog", "compression", "none"),
                 "compress_payload" => {}
-                other => self.leave(key.line, format!("datadog.{other}: weir has no such setting; outputs.datadog.delivery has those of its requests")),
+                other => self.skip(key.line, format!("datadog.{other}: weir has no such setting; outputs.datadog.delivery has those of its requests")),
             }
         }
     }
@@ -329,12 +329,12 @@ impl Converter {
                 "address" => {
                     self.draft
                         .set_output_list("relay", "targets", &[format!("udp://{text}")]);
-                    self.leave(
+                    self.skip(
                         key.line,
                         "statsdaemon.address: outputs.relay forwards messages as they arrive, not their sums",
                     );
                 }
-                other => self.leave(key.line, format!("statsdaemon.{other}: weir has no such setting")),
+                other => self.skip(key.line, format!("statsdaemon.{other}: weir has no such setting")),
             }
         }
     }
@@ -348,7 +348,7 @@ impl Converter {
         for name in named {
             let Some((key, node)) = tables.iter().find(|(key, _)| key.text == name) else {
                 let line = entry("filters").map_or(0, |(key, _)| key.line);
-                self.leave(line, format!("filters: {name}: there is no table filter.{name}"));
+                self.skip(line, format!("filters: {name}: there is no table filter.{name}"));
                 continue;
             };
             self.filter(key, node, &mut rules);
@@ -368,7 +368,7 @@ impl Converter {
                     "filter.{}.{name}: rules choose by names that match; the filter is left out",
                     key.text
                 );
-                return self.leave(option.line, message);
+                return self.skip(option.line, message);
             }
         }
         let mut effect = String::new();
@@ -382,7 +382,7 @@ impl Converter {
             for tag in field("drop-tags").map_or_else(Vec::new, |(_, node)| words(node)) {
                 match tag.strip_suffix(":*").filter(|tag| !tag.contains(['*', '!'])) {
                     Some(tag) => keys.push(tag.to_owned()),
-                    None => self.leave(
+                    None => self.skip(
                         key.line,
                         format!(
                             "filter.{}.drop-tags: {tag}: rules remove tags by their key, as in `key:*`",
@@ -416,7 +416,7 @@ impl Converter {
                     }
                     rules.push_str(&effect);
                 }
-                None => self.leave(
+                None => self.skip(
                     key.line,
                     format!(
                         "filter.{}.match-metrics: {pattern}: rules choose by names that match",
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_is_taken_too_and_what_neither_is_is_refused() {
+    fn yaml_is_accepted_too_and_other_files_are_refused() {
         let converted = convert("metrics-addr: /run/statsd.sock\nwhat: 1\n").unwrap();
         assert!(
             converted.yaml.contains("uds: [/run/statsd.sock]\n"),

@@ -22,7 +22,7 @@ pub fn convert(text: &str, flags: &[String]) -> Result<Converted, ConvertError> 
         match key.text.as_str() {
             "defaults" => converter.defaults(node),
             "mappings" => {}
-            other => converter.leave(key.line, format!("{other}: is not known")),
+            other => converter.skip(key.line, format!("{other}: is not known")),
         }
     }
     for (key, node) in &entries {
@@ -188,7 +188,7 @@ enum MappingError {
 }
 
 impl Converter {
-    fn leave(&mut self, line: usize, message: impl Into<String>) {
+    fn skip(&mut self, line: usize, message: impl Into<String>) {
         self.left.push(Unconverted {
             line,
             message: message.into(),
@@ -202,18 +202,18 @@ impl Converter {
                 "match_type" => self.default_is_regex = text == "regex",
                 "ttl" => match go_seconds(text) {
                     Some(seconds) => self.default_ttl = Some(seconds).filter(|seconds| *seconds > 0.0),
-                    None => self.leave(key.line, format!("defaults.ttl: {text:?} is not a duration")),
+                    None => self.skip(key.line, format!("defaults.ttl: {text:?} is not a duration")),
                 },
                 "glob_disable_ordering" => self.by_specificity = matches!(text, "true" | "yes" | "on"),
                 "observer_type" | "timer_type" => match Observer::parse(text) {
                     Some(observer) => self.default_observer = observer,
-                    None => self.leave(key.line, format!("defaults.{}: {text:?} is not known", key.text)),
+                    None => self.skip(key.line, format!("defaults.{}: {text:?} is not known", key.text)),
                 },
                 "buckets" => self.buckets = numbers(value),
                 "quantiles" => self.quantiles = quantiles(value),
                 "histogram_options" => self.buckets = self.histogram_options("defaults.", value),
                 "summary_options" => self.quantiles = self.summary_options("defaults.", value),
-                other => self.leave(key.line, format!("defaults.{other}: is not known")),
+                other => self.skip(key.line, format!("defaults.{other}: is not known")),
             }
         }
     }
@@ -223,7 +223,7 @@ impl Converter {
         for (option, value) in map(node) {
             match option.text.as_str() {
                 "buckets" => buckets = numbers(value),
-                other => self.leave(
+                other => self.skip(
                     option.line,
                     format!("{place}histogram_options.{other}: native buckets always grow by 2.2 % and get coarser when there are more than 1024 of one sign"),
                 ),
@@ -237,7 +237,7 @@ impl Converter {
         for (option, value) in map(node) {
             match option.text.as_str() {
                 "quantiles" => found = quantiles(value),
-                other => self.leave(
+                other => self.skip(
                     option.line,
                     format!("{place}summary_options.{other}: quantiles are exact, and of the last bucket (bucket_width) that had samples"),
                 ),
@@ -256,7 +256,7 @@ impl Converter {
         );
         let (is_regex, drop, types) = match choices {
             Ok(choices) => choices,
-            Err(reason) => return self.leave(node.line, reason.to_string()),
+            Err(reason) => return self.skip(node.line, reason.to_string()),
         };
         let mut written = String::new();
         let whole = if is_regex {
@@ -348,7 +348,7 @@ impl Converter {
                     Some(observer) => {
                         form.observer = Some(observer).filter(|own| *own != self.default_observer)
                     }
-                    None => self.leave(key.line, format!("{}: {text:?} is not known", key.text)),
+                    None => self.skip(key.line, format!("{}: {text:?} is not known", key.text)),
                 },
                 "buckets" => form.buckets = numbers(value),
                 "quantiles" => form.quantiles = quantiles(value),
@@ -356,7 +356,7 @@ impl Converter {
                 "summary_options" => form.quantiles = self.summary_options("", value),
                 "scale" => match text.parse::<f64>() {
                     Ok(scale) if scale.is_finite() && scale != 0.0 => text.clone_into(&mut form.scale),
-                    _ => self.leave(
+                    _ => self.skip(
                         key.line,
                         format!("scale: {text:?} is not a number other than zero"),
                     ),
@@ -366,9 +366,9 @@ impl Converter {
                     Some(seconds) => {
                         form.ttl = Some(seconds).filter(|own| *own > 0.0 && Some(*own) != self.default_ttl);
                     }
-                    None => self.leave(key.line, format!("ttl: {text:?} is not a duration")),
+                    None => self.skip(key.line, format!("ttl: {text:?} is not a duration")),
                 },
-                other => self.leave(key.line, format!("{other}: is not known")),
+                other => self.skip(key.line, format!("{other}: is not known")),
             }
         }
         form
@@ -386,7 +386,7 @@ impl Converter {
                     "{}: the mapping in line {} makes the same name; its options for how it is exposed apply to both",
                     form.name, first.line
                 );
-                self.leave(form.line, message);
+                self.skip(form.line, message);
             }
             None => self.forms.push(form),
         }
@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mappings_say_of_their_metrics_is_said_of_the_names_they_make() {
+    fn options_of_mappings_apply_to_the_mapped_names() {
         let text = "defaults:\n  ttl: 5m\n  buckets: [1]\nmappings:\n- match: test.*.x\n  name: test_${1}_x\n  help: words\n  labels:\n    a: ${1}b\n\
                     - match: '(\\w+)\\.y'\n  match_type: regex\n  match_metric_type: counter\n  name: y\n  ttl: 1s\n- match: '.'\n  match_type: regex\n  action: drop\n";
         let converted = convert(text, &[]).unwrap();
@@ -697,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_like_is_listed_by_line() {
+    fn settings_without_an_equivalent_are_listed_by_line() {
         let text = "defaults:\n  summary_options:\n    max_age: 1m\n  colour: red\nmappings:\n- match: a.*\n  name: a\n  scale: 2\n- match: b.*\n  name: a\n  scale: 3\n\
                     - match: c\n  name: c\n  histogram_options:\n    native_histogram_max_buckets: 3\n  observer_type: gauge\n";
         let converted = convert(text, &["--statsd.cache-size=5".to_owned()]).unwrap();

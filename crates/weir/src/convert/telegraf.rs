@@ -66,7 +66,7 @@ pub fn convert(text: &str) -> Result<Converted, ConvertError> {
             "global_tags" => converter.tags(node),
             "inputs" => converter.inputs(node),
             "outputs" => converter.outputs(node),
-            other => converter.leave(
+            other => converter.skip(
                 key.line,
                 format!("{other}: weir has rules for metrics (docs/rules.md), and no plugins"),
             ),
@@ -91,7 +91,7 @@ struct Converter {
 }
 
 impl Converter {
-    fn leave(&mut self, line: usize, message: impl Into<String>) {
+    fn skip(&mut self, line: usize, message: impl Into<String>) {
         self.left.push(Unconverted {
             line,
             message: message.into(),
@@ -107,7 +107,7 @@ impl Converter {
                     Some(seconds) if seconds >= 1.0 && seconds.fract() == 0.0 => {
                         self.draft.set("bucket_width", &format!("{seconds}s"));
                     }
-                    _ => self.leave(
+                    _ => self.skip(
                         key.line,
                         format!("agent.interval: {text}: must be whole seconds, at least one"),
                     ),
@@ -117,7 +117,7 @@ impl Converter {
                 "hostname" | "debug" => {}
                 "omit_hostname" if text == "false" => {}
                 "round_interval" if text == "true" => {}
-                other => self.leave(key.line, format!("agent.{other}: {}", of_agent(other))),
+                other => self.skip(key.line, format!("agent.{other}: {}", of_agent(other))),
             }
         }
     }
@@ -135,7 +135,7 @@ impl Converter {
     fn inputs(&mut self, node: &Node) {
         for (key, node) in map(node) {
             if key.text != "statsd" {
-                self.leave(
+                self.skip(
                     key.line,
                     format!("inputs.{}: weir receives StatsD and DogStatsD alone", key.text),
                 );
@@ -178,22 +178,22 @@ impl Converter {
             "percentiles" => self.percentiles(key, value),
             "templates" => self.templates(key, value, separator),
             "delete_counters" | "delete_gauges" | "delete_sets" | "delete_timings" if text == "true" => {}
-            "delete_counters" => self.leave(key.line, say("a bucket has its own samples; outputs.prometheus, remote_write and otlp sum over buckets")),
-            "delete_gauges" => self.leave(key.line, say("a gauge is sent when it was set; a scrape shows it for outputs.prometheus.expiry, and deltas find it for context_expiry")),
-            "delete_sets" | "delete_timings" => self.leave(key.line, say("a bucket has what came in it")),
+            "delete_counters" => self.skip(key.line, say("a bucket has its own samples; outputs.prometheus, remote_write and otlp sum over buckets")),
+            "delete_gauges" => self.skip(key.line, say("a gauge is sent when it was set; a scrape shows it for outputs.prometheus.expiry, and deltas find it for context_expiry")),
+            "delete_sets" | "delete_timings" => self.skip(key.line, say("a bucket has what came in it")),
             "datadog_extensions" | "parse_data_dog_tags" | "datadog_distributions" if text == "true" => {}
             "datadog_extensions" | "parse_data_dog_tags" | "datadog_distributions" => {
-                self.leave(key.line, say("DogStatsD's tags, events, checks and distributions are always read"));
+                self.skip(key.line, say("DogStatsD's tags, events, checks and distributions are always read"));
             }
             "convert_names" if text == "false" => {}
-            "convert_names" => self.leave(key.line, say("names keep their dots; outputs that allow none replace them")),
+            "convert_names" => self.skip(key.line, say("names keep their dots; outputs that allow none replace them")),
             "sanitize_name_method" if text.is_empty() => {}
-            "sanitize_name_method" => self.leave(key.line, say("names stay as they are; outputs replace characters that they do not allow")),
+            "sanitize_name_method" => self.skip(key.line, say("names stay as they are; outputs replace characters that they do not allow")),
             "name_prefix" => self.draft.set("namespace", text),
             other => {
                 let known = NOT_NEEDED.iter().find(|(name, _)| *name == other);
                 let why = known.map_or("weir has no such option; rules (docs/rules.md) choose, name and tag metrics", |(_, why)| *why);
-                self.leave(key.line, say(why));
+                self.skip(key.line, say(why));
             }
         }
     }
@@ -207,7 +207,7 @@ impl Converter {
                     self.percentiles
                         .push((fraction.parse().unwrap_or_default(), key.line));
                 }
-                _ => self.leave(
+                _ => self.skip(
                     key.line,
                     format!("inputs.statsd.percentiles: {text}: must be a number from 0 to 100"),
                 ),
@@ -227,7 +227,7 @@ impl Converter {
             } else if own.is_empty() {
                 let percent = format!("{percent:.9}");
                 let percent = percent.trim_end_matches('0').trim_end_matches('.');
-                self.leave(line, format!("inputs.statsd.percentiles: {percent}: percentiles of histograms are whole percents from 1 to 100; `percentiles` and `quantiles` of outputs take fractions"));
+                self.skip(line, format!("inputs.statsd.percentiles: {percent}: percentiles of histograms are whole percents from 1 to 100; `percentiles` and `quantiles` of outputs take fractions"));
             }
         }
         self.draft.set_list("histogram_percentiles", &whole);
@@ -249,7 +249,7 @@ impl Converter {
             [] => {}
             [separator] if separator == "." => {}
             [separator] => profiles.push_str(&templates::separated(separator)),
-            _ => self.leave(
+            _ => self.skip(
                 0,
                 "inputs.statsd.metric_separator: the inputs have different ones; names keep their dots",
             ),
@@ -263,7 +263,7 @@ impl Converter {
         for text in list(node).iter().filter_map(scalar) {
             match templates::Mapping::of(text, separator) {
                 Ok(mapping) => self.mappings.push(mapping),
-                Err(message) => self.leave(key.line, format!("inputs.statsd.templates: {text:?}: {message}")),
+                Err(message) => self.skip(key.line, format!("inputs.statsd.templates: {text:?}: {message}")),
             }
         }
     }
@@ -281,7 +281,7 @@ impl Converter {
                             let base = url.split("/api/").next().unwrap_or(&url);
                             self.draft.set_output("datadog", "url", base);
                         }
-                        self.leave(output.line, "outputs.datadog.apikey: is a secret, which is not copied; set it in the environment (DD_API_KEY) or by hand");
+                        self.skip(output.line, "outputs.datadog.apikey: is a secret, which is not copied; set it in the environment (DD_API_KEY) or by hand");
                     }
                     "prometheus_client" => {
                         self.draft
@@ -296,7 +296,7 @@ impl Converter {
                             .set_output("graphite", "address", &format!("tcp://{server}"));
                     }
                     "file" => self.draft.output("stdout", "enabled", " true\n".to_owned()),
-                    other => self.leave(key.line, format!("outputs.{other}: {}", of_output(other))),
+                    other => self.skip(key.line, format!("outputs.{other}: {}", of_output(other))),
                 }
             }
         }
@@ -318,11 +318,11 @@ impl Converter {
                 "http_proxy" => self.draft.set_output("influx", "delivery.proxy", text),
                 "content_encoding" if text != "gzip" => self.draft.set_output("influx", "compression", "none"),
                 "content_encoding" | "skip_database_creation" => {}
-                "token" | "username" | "password" => self.leave(
+                "token" | "username" | "password" => self.skip(
                     key.line,
                     format!("outputs.influxdb.{}: is a secret or belongs to one, which is not copied; set outputs.influx.token_file", key.text),
                 ),
-                other => self.leave(key.line, format!("outputs.influxdb.{other}: weir has no such setting")),
+                other => self.skip(key.line, format!("outputs.influxdb.{other}: weir has no such setting")),
             }
         }
         // Telegraf's form.
@@ -335,14 +335,14 @@ impl Converter {
             self.draft
                 .set_output("influx", "url", first.trim_end_matches('/'));
             if !rest.is_empty() {
-                self.leave(line, "outputs.influxdb.urls: an output has one url, the first; a second output would deliver everything twice");
+                self.skip(line, "outputs.influxdb.urls: an output has one url, the first; a second output would deliver everything twice");
             }
         }
     }
 
     fn finish(mut self) -> Converted {
         if self.inputs == 0 {
-            self.leave(0, "there is no [[inputs.statsd]]");
+            self.skip(0, "there is no [[inputs.statsd]]");
         }
         self.draft.set_list("udp", &self.udp);
         if !self.tcp.is_empty() {

@@ -1,6 +1,6 @@
 //! The running agent.
 
-use super::{Finding, Patient};
+use super::{CheckInput, Finding};
 use crate::admin::series::signs as moved;
 use crate::admin::status::Status;
 use crate::cli::agent::fetch;
@@ -66,7 +66,7 @@ fn reload(status: &Status) -> Vec<Finding> {
 }
 
 /// Losses, refusals and degradations since the start.
-pub fn signs(patient: &Patient<'_>) -> Vec<Finding> {
+pub fn signs(input: &CheckInput<'_>) -> Vec<Finding> {
     let of = |status| {
         moved(status).into_iter().map(|sign| {
             let owner = if sign.owner.is_empty() {
@@ -83,5 +83,5 @@ pub fn signs(patient: &Patient<'_>) -> Vec<Finding> {
             Finding::warning("losses", owner, found).remedy(sign.info.advice())
         })
     };
-    patient.status.iter().flat_map(of).collect()
+    input.status.iter().flat_map(of).collect()
 }

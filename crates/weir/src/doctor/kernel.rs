@@ -2,7 +2,7 @@
 
 use weir_listener::{Address, ListenerConfig};
 
-use super::{Finding, Patient};
+use super::{CheckInput, Finding};
 use crate::admin::counters::SocketCounter;
 
 const QUEUE: &str = "/proc/sys/net/unix/max_dgram_qlen";
@@ -10,8 +10,8 @@ const QUEUE: &str = "/proc/sys/net/unix/max_dgram_qlen";
 const QUEUE_WANTED: u64 = 512;
 
 /// The maximum datagrams in a Unix socket: beyond it clients wait or drop.
-pub fn datagram_queue(patient: &Patient<'_>) -> Vec<Finding> {
-    if patient.loaded.config.listeners.uds.is_empty() {
+pub fn datagram_queue(input: &CheckInput<'_>) -> Vec<Finding> {
+    if input.loaded.config.listeners.uds.is_empty() {
         return Vec::new();
     }
     let check = "kernel";
@@ -34,9 +34,9 @@ pub fn datagram_queue(patient: &Patient<'_>) -> Vec<Finding> {
 }
 
 /// Whether the kernel grants the configured size.
-pub fn receive_buffers(patient: &Patient<'_>) -> Vec<Finding> {
-    let config = &patient.loaded.config;
-    match &patient.status {
+pub fn receive_buffers(input: &CheckInput<'_>) -> Vec<Finding> {
+    let config = &input.loaded.config;
+    match &input.status {
         Some(status) => {
             let sockets = status.listeners.iter();
             let number = |of: &crate::admin::status::ListenerStatus, counter| of.numbers.of(counter);

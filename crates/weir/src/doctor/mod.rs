@@ -79,7 +79,7 @@ impl Finding {
 }
 
 /// The input of checks.
-struct Patient<'a> {
+struct CheckInput<'a> {
     loaded: &'a Loaded,
     /// The status of the running agent; `None` without one.
     status: Option<Status>,
@@ -90,18 +90,18 @@ struct Patient<'a> {
 /// All checks, ordered so that an error explains the following ones.
 pub fn examine(loaded: &Loaded, inputs: &Inputs, sends: bool) -> Vec<Finding> {
     let (status, mut findings) = agent::look(loaded);
-    let patient = Patient {
+    let input = CheckInput {
         loaded,
         status,
         sends,
     };
-    findings.extend(agent::signs(&patient));
-    findings.extend(sockets::check(&patient));
-    findings.extend(kernel::datagram_queue(&patient));
-    findings.extend(kernel::receive_buffers(&patient));
-    findings.extend(paths::state_directory(&patient));
-    findings.extend(paths::named(&patient, crate::config::file(inputs)));
-    let (of_outputs, date) = outputs::check(&patient);
+    findings.extend(agent::signs(&input));
+    findings.extend(sockets::check(&input));
+    findings.extend(kernel::datagram_queue(&input));
+    findings.extend(kernel::receive_buffers(&input));
+    findings.extend(paths::state_directory(&input));
+    findings.extend(paths::named(&input, crate::config::file(inputs)));
+    let (of_outputs, date) = outputs::check(&input);
     findings.extend(clock::check(date));
     findings.extend(of_outputs);
     findings

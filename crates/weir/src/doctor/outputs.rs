@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_output::probe::{self, Destination, ResponseError, Route, host_of};
 
-use super::{Finding, Patient};
+use super::{CheckInput, Finding};
 
 /// Timeout, for a name server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -17,10 +17,10 @@ const PROXY_VARIABLES: [(&str, [&str; 2]); 2] = [
 ];
 
 /// The findings, and the first clock in an answer, with its sender.
-pub fn check(patient: &Patient<'_>) -> (Vec<Finding>, Option<(String, i64)>) {
+pub fn check(input: &CheckInput<'_>) -> (Vec<Finding>, Option<(String, i64)>) {
     let mut findings = Vec::new();
     let mut destinations = Vec::new();
-    for output in &patient.loaded.config.outputs {
+    for output in &input.loaded.config.outputs {
         match probe::destinations(&output.settings) {
             Ok(found) => destinations.extend(found.into_iter().map(|found| (output.name.as_str(), found))),
             Err(error) => findings.push(Finding::error("endpoint", &output.name, error.to_string())),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use weir_config::{PathUse, ShownValue, ValueSource};
 
-use super::{Finding, Patient};
+use super::{CheckInput, Finding};
 use crate::config::Loaded;
 use crate::sandbox::plan::named_paths;
 use crate::sys::{self, May};
@@ -16,21 +16,21 @@ use crate::sys::{self, May};
 const FREE_BYTES_MIN: u64 = 64 << 20;
 
 /// Whether the state can survive a restart.
-pub fn state_directory(patient: &Patient<'_>) -> Vec<Finding> {
+pub fn state_directory(input: &CheckInput<'_>) -> Vec<Finding> {
     let check = "state_directory";
-    let Some(path) = &patient.loaded.config.running.state_path else {
+    let Some(path) = &input.loaded.config.running.state_path else {
         let found = "not set: a restart splits the open bucket and restarts sums from zero";
         let remedy = "set `state_path` to a directory, such as /var/lib/weir (docs/restart.md)";
         return vec![Finding::warning(check, "state_path", found).remedy(remedy)];
     };
-    vec![directory(check, path, &User::of(patient))]
+    vec![directory(check, path, &User::of(input))]
 }
 
 /// Every other path in a setting.
-pub fn named(patient: &Patient<'_>, file: Option<PathBuf>) -> Vec<Finding> {
-    let user = User::of(patient);
-    let state = patient.loaded.config.running.state_path.as_deref();
-    let listeners = &patient.loaded.config.listeners;
+pub fn named(input: &CheckInput<'_>, file: Option<PathBuf>) -> Vec<Finding> {
+    let user = User::of(input);
+    let state = input.loaded.config.running.state_path.as_deref();
+    let listeners = &input.loaded.config.listeners;
     let sockets: BTreeSet<&Path> = listeners
         .uds
         .iter()
@@ -38,10 +38,10 @@ pub fn named(patient: &Patient<'_>, file: Option<PathBuf>) -> Vec<Finding> {
         .map(|path| &**path)
         .collect();
     let mut seen = BTreeSet::new();
-    let mut named = named_paths(patient.loaded);
+    let mut named = named_paths(input.loaded);
     named.extend(file.map(|file| (file, PathUse::Read)));
     // A missing path that is a default is unused.
-    let is_set = |path: &Path| path.exists() || !is_default(patient.loaded, path);
+    let is_set = |path: &Path| path.exists() || !is_default(input.loaded, path);
     named
         .into_iter()
         .filter(|(path, _)| is_set(path))
@@ -143,9 +143,9 @@ impl std::fmt::Display for User {
 }
 
 impl User {
-    fn of(patient: &Patient<'_>) -> Self {
+    fn of(input: &CheckInput<'_>) -> Self {
         let own = rustix::process::geteuid().as_raw();
-        let running = patient.status.as_ref().and_then(|status| ids_of(status.pid));
+        let running = input.status.as_ref().and_then(|status| ids_of(status.pid));
         User {
             other: running.filter(|(uid, _)| *uid != own),
         }
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_may_what_modes_let_them() {
+    fn modes_decide_the_rights_of_other_users() {
         let directory = tempfile::tempdir().unwrap();
         let set = |path: &Path, mode| {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap()

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Finding, Patient};
+use super::{CheckInput, Finding};
 
 const CHECK: &str = "socket";
 
@@ -16,11 +16,11 @@ const METRIC: &str = "weir.doctor:1|c";
 /// A user without rights, as clients may be.
 const NOBODY: u32 = 65_534;
 
-pub fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let config = &patient.loaded.config;
+pub fn check(input: &CheckInput<'_>) -> Vec<Finding> {
+    let config = &input.loaded.config;
     let mut findings = Vec::new();
     let internet =
-        |scheme, address: &SocketAddr, bind: fn(SocketAddr) -> std::io::Result<()>| match &patient.status {
+        |scheme, address: &SocketAddr, bind: fn(SocketAddr) -> std::io::Result<()>| match &input.status {
             Some(status) => received_there(
                 &format!("{scheme}://{address}"),
                 status.listeners.iter().map(|of| of.address.as_str()),
@@ -38,10 +38,10 @@ pub fn check(patient: &Patient<'_>) -> Vec<Finding> {
         }));
     }
     for path in &config.listeners.uds {
-        findings.push(unix(patient, "unixgram", path));
+        findings.push(unix(input, "unixgram", path));
     }
     for path in &config.listeners.uds_stream {
-        findings.push(unix(patient, "unix", path));
+        findings.push(unix(input, "unix", path));
     }
     findings
 }
@@ -76,9 +76,9 @@ fn free(address: &str, bound: std::io::Result<()>) -> Finding {
     }
 }
 
-fn unix(patient: &Patient<'_>, scheme: &str, path: &Path) -> Finding {
+fn unix(input: &CheckInput<'_>, scheme: &str, path: &Path) -> Finding {
     let subject = format!("{scheme}://{}", path.display());
-    let runs = patient.status.is_some();
+    let runs = input.status.is_some();
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !runs => {
             Finding::skipped(CHECK, subject, "no agent runs, so the socket does not exist")
@@ -88,7 +88,7 @@ fn unix(patient: &Patient<'_>, scheme: &str, path: &Path) -> Finding {
         Ok(metadata) if !metadata.file_type().is_socket() => {
             Finding::error(CHECK, subject, "it is not a socket").remedy("remove it, or set another path")
         }
-        Ok(_) if !patient.sends => Finding::skipped(CHECK, subject, "it exists; nothing was sent"),
+        Ok(_) if !input.sends => Finding::skipped(CHECK, subject, "it exists; nothing was sent"),
         Ok(_) => sent(&subject, path),
     }
 }

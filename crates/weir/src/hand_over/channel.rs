@@ -32,7 +32,7 @@ pub struct Channel {
 
 /// A received message.
 #[derive(Debug)]
-pub struct Message {
+pub struct ChannelMessage {
     pub tag: u8,
     pub body: Vec<u8>,
     pub descriptors: Vec<OwnedFd>,
@@ -88,7 +88,7 @@ impl Channel {
     }
 
     /// The next message.
-    pub fn receive(&self) -> io::Result<Message> {
+    pub fn receive(&self) -> io::Result<ChannelMessage> {
         let mut head = [0; HEAD];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -117,7 +117,7 @@ impl Channel {
         if body.len() as u64 != length {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has ended"));
         }
-        Ok(Message {
+        Ok(ChannelMessage {
             tag,
             body,
             descriptors,
@@ -125,7 +125,7 @@ impl Channel {
     }
 
     /// The next message, which must have this tag.
-    pub fn expect(&self, tag: u8) -> io::Result<Message> {
+    pub fn expect(&self, tag: u8) -> io::Result<ChannelMessage> {
         let message = self.receive()?;
         match message.tag {
             super::REFUSED => Err(io::Error::other(
@@ -151,7 +151,7 @@ impl Peer {
     }
 }
 
-impl Message {
+impl ChannelMessage {
     pub fn json<T: DeserializeOwned>(&self) -> io::Result<T> {
         serde_json::from_slice(&self.body).map_err(io::Error::other)
     }

@@ -72,19 +72,19 @@ pub struct Hello {
     pub protocol: u32,
     /// The newest version of state that it can read.
     pub state: u8,
-    pub asks: Asks,
+    pub asks: HandOverRequest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Asks {
+pub enum HandOverRequest {
     TakeOver,
     /// Start the program on disk and let it take over.
     Upgrade,
 }
 
 impl Hello {
-    pub fn new(asks: Asks) -> Hello {
+    pub fn new(asks: HandOverRequest) -> Hello {
         Hello {
             weir: env!("CARGO_PKG_VERSION").into(),
             protocol: PROTOCOL,

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_stands_for_what_it_was_drawn_from() {
+    fn a_sample_is_scaled_by_its_rate() {
         let small = Amount {
             objects: 1,
             bytes: 1024,

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_is_refused() {
+    fn files_that_are_not_elf_are_refused() {
         assert!(Table::read("/etc/passwd").is_err());
         assert!(Table::read("/nowhere").is_err());
         assert!(Table::read(env!("CARGO_MANIFEST_DIR")).is_err());

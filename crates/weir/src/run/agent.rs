@@ -54,7 +54,7 @@ pub(super) struct Agent {
     /// The listeners in the form for another process.
     pub sources: Arc<[HandedListener]>,
     /// Held while the process ends, or another one takes over.
-    pub leaving: Mutex<()>,
+    pub ending: Mutex<()>,
     pub watch: Watch,
     fixed: Fixed,
     pipeline: Mutex<Option<JoinHandle<()>>>,
@@ -155,7 +155,7 @@ impl Agent {
         Ok(Agent {
             workers: Mutex::new(workers),
             sources: bound.sources.into(),
-            leaving: Mutex::default(),
+            ending: Mutex::default(),
             watch,
             fixed,
             pipeline: Mutex::new(Some(pipeline)),
@@ -222,20 +222,20 @@ impl Agent {
 
     /// Lets outputs deliver while packets still arrive; then reads the kernel's queues, flushes and delivers. Fails if an output lost data.
     pub fn stop(&self) -> Result<(), Failure> {
-        let _alone = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
         let settled = self.view.outputs.settle();
         // Before the socket files are removed; otherwise it would create them again.
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        let leaving = self.keeper.begin();
+        let pending_file = self.keeper.begin();
         for worker in workers.iter() {
-            match leaving {
+            match pending_file {
                 Some(_) => worker.stop_and_keep(),
                 None => worker.stop(),
             }
         }
-        if leaving.is_some() {
+        if pending_file.is_some() {
             self.view.outputs.keep_state();
         }
         let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
@@ -258,11 +258,11 @@ impl Agent {
             runtime.shutdown_background();
         }
         let mut lost = books::lost_at_the_end(&self.view.own());
-        if let Some(leaving) = leaving {
+        if let Some(pending_file) = pending_file {
             let saved = self.view.shared.forget_saved();
             let left = self
                 .keeper
-                .leave(leaving, saved, self.view.outputs.take_state(), status);
+                .save(pending_file, saved, self.view.outputs.take_state(), status);
             lost.extend(left.err().map(|left| left.to_string()));
         }
         self.keeper.end();

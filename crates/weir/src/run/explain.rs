@@ -10,13 +10,13 @@ use crate::admin::explain::{ExplainError, ExplainRequest, ExplainedContext, Expl
 use crate::tap::TapListener;
 
 /// The listener that an explanation is about.
-pub struct About {
+pub struct ExplainedListener {
     listener: TapListener,
     /// Addresses of those that read messages in another way.
     others: Vec<String>,
 }
 
-impl About {
+impl ExplainedListener {
     /// The listener that was asked for, or the first that could have such a sender.
     pub fn choose(listeners: &[TapListener], request: &ExplainRequest) -> Result<Self, ExplainError> {
         let addresses = |listeners: &[&TapListener]| {
@@ -47,7 +47,7 @@ impl About {
         };
         let listener = found.ok_or(ExplainError::ReceivesNone)?;
         let others = listeners.iter().filter(|other| !reads_alike(other, listener));
-        Ok(About {
+        Ok(ExplainedListener {
             others: others.map(|other| other.address.clone()).collect(),
             listener: listener.clone(),
         })
@@ -81,7 +81,7 @@ fn reads_alike(one: &TapListener, other: &TapListener) -> bool {
 /// Explains one line.
 pub fn explain(
     request: &ExplainRequest,
-    about: &About,
+    about: &ExplainedListener,
     rules: &Rules,
     origins: Option<&Origins>,
 ) -> Explanation {

@@ -16,9 +16,11 @@ use weir_listener::{EventLoop, Framing, ListenerId, Monotonic};
 use super::agent::Agent;
 use crate::admin::Gate;
 use crate::hand_over::starter::Starter;
-use crate::hand_over::{self, Account, Asks, Channel, Greeting, HandedConnection, HandedListener, Hello};
+use crate::hand_over::{
+    self, Account, Channel, Greeting, HandOverRequest, HandedConnection, HandedListener, Hello,
+};
 use crate::notify::Notify;
-use crate::state::Passing;
+use crate::state::TransferWriter;
 
 /// Time to wait for open requests. After it the new process repeats them.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
@@ -55,7 +57,7 @@ struct StateTransfer {
 
 /// State that the next process continues, and its buckets that are not written there.
 struct FrozenState {
-    passing: Arc<Mutex<Passing>>,
+    transfer: Arc<Mutex<TransferWriter>>,
     workers: Vec<SavedBucket>,
 }
 
@@ -90,7 +92,7 @@ enum HandOverError {
 }
 
 /// Workers that are stopped until this is dropped.
-struct Standing {
+struct StoppedWorkers {
     ends: Vec<Sender<()>>,
 }
 
@@ -127,7 +129,7 @@ impl Giver {
     fn watch_starter(&self) {
         while let Some(ended) = self.starter.as_ref().and_then(|starter| starter.wait().ok()) {
             // If it had begun to take over, that has a reason of its own.
-            let _alone = lock(&self.agent.leaving);
+            let _alone = lock(&self.agent.ending);
             if self.is_awaited.load(Ordering::Acquire) {
                 self.failed(&format!("the new process: {ended}"));
             }
@@ -149,8 +151,8 @@ impl Giver {
         match greeted {
             Err(error) => tracing::warn!("hand-over: a connection failed: {error}"),
             Ok((channel, hello)) => match hello.asks {
-                Asks::Upgrade => self.upgrade(Some(channel)),
-                Asks::TakeOver => self.give(channel, &hello),
+                HandOverRequest::Upgrade => self.upgrade(Some(channel)),
+                HandOverRequest::TakeOver => self.give(channel, &hello),
             },
         }
     }
@@ -187,20 +189,20 @@ impl Giver {
 
     fn give(&self, channel: Channel, hello: &Hello) {
         // A stop and a hand-over exclude each other.
-        let _alone = lock(&self.agent.leaving);
+        let _alone = lock(&self.agent.ending);
         let pid = channel.peer().map_or(0, |peer| peer.pid);
         tracing::info!(
             "hand-over: weir {} (process {pid}) asks to take over from this process",
             hello.weir
         );
         let channel = Arc::new(channel);
-        let mut standing = Standing { ends: Vec::new() };
+        let mut stopped = StoppedWorkers { ends: Vec::new() };
         let given = self
             .check(hello)
-            .and_then(|()| self.hand_over(&channel, &mut standing));
+            .and_then(|()| self.hand_over(&channel, &mut stopped));
         match given {
             Ok(given) => {
-                self.leave(&given, standing, pid);
+                self.finish(&given, stopped, pid);
                 if given.wants_history {
                     self.give_history(&channel);
                 }
@@ -210,7 +212,7 @@ impl Giver {
                 let reason = reason.to_string();
                 // The requester gets the reason.
                 let _ = channel.send(hand_over::REFUSED, reason.as_bytes(), &[]);
-                drop(standing);
+                drop(stopped);
                 self.resume();
                 self.failed(&reason);
             }
@@ -231,7 +233,7 @@ impl Giver {
     fn hand_over(
         &self,
         channel: &Arc<Channel>,
-        standing: &mut Standing,
+        stopped: &mut StoppedWorkers,
     ) -> Result<StateTransfer, HandOverError> {
         let step = |what: &'static str| move |error: io::Error| HandOverError::Step { what, error };
         self.greet(channel).map_err(step("sockets could not be sent"))?;
@@ -243,7 +245,7 @@ impl Giver {
         patience(hand_over::STEP_MAX)?;
         let outputs = &self.agent.view.outputs;
         outputs.pause(UNDER_WAY_MAX);
-        let (account, state) = self.freeze(channel, standing)?;
+        let (account, state) = self.freeze(channel, stopped)?;
         self.send_state(channel, state)
             .map_err(step("the state could not be sent"))?;
         let lock = self.agent.keeper.lock();
@@ -329,7 +331,7 @@ impl Giver {
     fn freeze(
         &self,
         channel: &Arc<Channel>,
-        standing: &mut Standing,
+        stopped: &mut StoppedWorkers,
     ) -> Result<(Account, FrozenState), HandOverError> {
         for _ in 0..ATTEMPTS_MAX {
             channel
@@ -338,21 +340,25 @@ impl Giver {
                     what: "the new process has ended",
                     error,
                 })?;
-            let passing = self.agent.keeper.passing().map_err(|error| HandOverError::Step {
-                what: "the state could not be written",
-                error,
-            })?;
-            let passing = Arc::new(Mutex::new(passing));
-            let account = self.freeze_once(channel, &passing, standing)?;
+            let transfer = self
+                .agent
+                .keeper
+                .transfer()
+                .map_err(|error| HandOverError::Step {
+                    what: "the state could not be written",
+                    error,
+                })?;
+            let transfer = Arc::new(Mutex::new(transfer));
+            let account = self.freeze_once(channel, &transfer, stopped)?;
             let shared = &self.agent.view.shared;
             let workers = shared
-                .take_saved(standing.ends.len(), hand_over::STEP_MAX)
+                .take_saved(stopped.ends.len(), hand_over::STEP_MAX)
                 .ok_or(HandOverError::BucketsLate)?;
             let first = workers.first().and_then(|saved| saved.bucket);
             if workers.iter().all(|saved| saved.bucket == first) {
-                return Ok((account, FrozenState { passing, workers }));
+                return Ok((account, FrozenState { transfer, workers }));
             }
-            standing.ends.clear();
+            stopped.ends.clear();
         }
         Err(HandOverError::DifferentBuckets)
     }
@@ -360,21 +366,21 @@ impl Giver {
     fn freeze_once(
         &self,
         channel: &Arc<Channel>,
-        passing: &Arc<Mutex<Passing>>,
-        standing: &mut Standing,
+        transfer: &Arc<Mutex<TransferWriter>>,
+        stopped: &mut StoppedWorkers,
     ) -> Result<Account, HandOverError> {
         let (results, received) = std::sync::mpsc::channel();
         let workers = lock(&self.agent.workers);
         for (number, worker) in workers.iter().enumerate() {
-            let passing = passing.clone();
+            let transfer = transfer.clone();
             let (end, thaw) = std::sync::mpsc::channel();
-            standing.ends.push(end);
+            stopped.ends.push(end);
             let (results, channel, sources) = (results.clone(), channel.clone(), self.agent.sources.clone());
             let counted = Arc::new(Mutex::new(Account::default()));
             let noted = counted.clone();
             worker.send(Command::Freeze(Box::new(Freeze {
                 put: Box::new(move |piece| {
-                    let written = lock(&passing).piece(number as u16, piece);
+                    let written = lock(&transfer).piece(number as u16, piece);
                     written.map_err(|error| io::Error::new(error.kind(), format!("state_path: {error}")))
                 }),
                 inspect: Box::new(move |event_loop| {
@@ -413,8 +419,8 @@ impl Giver {
 
     fn send_state(&self, channel: &Channel, state: FrozenState) -> io::Result<()> {
         let view = &self.agent.view;
-        let mut passing = lock(&state.passing);
-        view.outputs.leave(&mut passing, RELAYS_MAX)?;
+        let mut transfer = lock(&state.transfer);
+        view.outputs.save(&mut transfer, RELAYS_MAX)?;
         let mut books = view.snapshot();
         for output in &mut books.outputs {
             // Lines that a relay has not sent by now are lost with this process.
@@ -422,8 +428,10 @@ impl Giver {
                 *output = output.killed();
             }
         }
-        self.agent.keeper.pass(&mut passing, &state.workers, &books)?;
-        channel.send(hand_over::STATE, &[], &[passing.to().get_ref().as_fd()])
+        self.agent
+            .keeper
+            .finish_transfer(&mut transfer, &state.workers, &books)?;
+        channel.send(hand_over::STATE, &[], &[transfer.to().get_ref().as_fd()])
     }
 
     /// Undoes the preparations.
@@ -438,14 +446,14 @@ impl Giver {
     }
 
     /// The new process runs: this one ends.
-    fn leave(&self, given: &StateTransfer, standing: Standing, pid: i32) {
-        self.agent.keeper.leave_to_next();
+    fn finish(&self, given: &StateTransfer, stopped: StoppedWorkers, pid: i32) {
+        self.agent.keeper.keep_for_next();
         self.agent.watch.end();
-        for end in &standing.ends {
+        for end in &stopped.ends {
             let _ = end.send(());
         }
         // Dropping it would let workers continue.
-        std::mem::forget(standing);
+        std::mem::forget(stopped);
         self.notify.main_process(pid);
         let account = &given.account;
         let ended = match account.encrypted {

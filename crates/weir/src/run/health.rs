@@ -79,7 +79,7 @@ impl Watch {
             remade: (0..listeners).map(|_| AtomicU64::new(0)).collect(),
             ..Health::default()
         });
-        let looks = Looks {
+        let check = HealthCheck {
             health: health.clone(),
             workers: workers.iter().map(WorkerHandle::progress).collect(),
             commands: workers.iter().map(WorkerHandle::commands).collect(),
@@ -89,7 +89,7 @@ impl Watch {
         let started = Instant::now();
         let thread = std::thread::Builder::new()
             .name("watch".into())
-            .spawn(move || looks.run(started))?;
+            .spawn(move || check.run(started))?;
         Ok(Watch {
             health,
             thread: Mutex::new(Some(thread)),
@@ -160,7 +160,7 @@ impl Health {
     }
 }
 
-struct Looks {
+struct HealthCheck {
     health: Arc<Health>,
     workers: Vec<Arc<Progress>>,
     commands: Vec<CommandSender>,
@@ -169,7 +169,7 @@ struct Looks {
     files: Vec<SocketFile>,
 }
 
-impl Looks {
+impl HealthCheck {
     /// `before`: when the thread was started, which may be long before it runs.
     fn run(mut self, mut before: Instant) {
         let mut pulses = 0;
@@ -180,13 +180,13 @@ impl Looks {
             before = now;
             pulses += 1;
             if pulses % PULSES_PER_LOOK == 0 && !self.health.ended.load(Ordering::Acquire) {
-                let errors = self.look(Monotonic::now());
+                let errors = self.check(Monotonic::now());
                 self.health.report(errors);
             }
         }
     }
 
-    fn look(&mut self, now: Monotonic) -> Vec<String> {
+    fn check(&mut self, now: Monotonic) -> Vec<String> {
         let workers = self.workers.iter().enumerate();
         let mut errors: Vec<String> = workers
             .filter_map(|(number, worker)| worker_error(number, worker, now))
@@ -198,7 +198,7 @@ impl Looks {
         let workers = &self.workers;
         let read = |file: &&mut SocketFile| !workers[file.worker].has_ended();
         for file in self.files.iter_mut().filter(read) {
-            match file.look() {
+            match file.check() {
                 Ok(None) => {}
                 Ok(Some(socket)) => {
                     self.health.remade[usize::from(file.id.0)].fetch_add(1, Ordering::Relaxed);
@@ -235,7 +235,7 @@ struct SocketFileError {
 
 impl SocketFile {
     /// Creates the socket again if its file is missing. `Err`: why this failed.
-    fn look(&mut self) -> Result<Option<BoundSocket>, SocketFileError> {
+    fn check(&mut self) -> Result<Option<BoundSocket>, SocketFileError> {
         let Some(path) = self.config.address.path() else {
             return Ok(None);
         };

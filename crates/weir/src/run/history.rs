@@ -26,9 +26,9 @@ pub struct HistoryFeed {
 
 impl HistoryFeed {
     pub fn take(&self, batch: &Arc<Batch>) {
-        self.recent.expect();
+        self.recent.add_pending();
         if let Err(TrySendError::Full(batch)) = self.inbox.try_send(batch.clone()) {
-            self.recent.lose(&batch);
+            self.recent.count_lost(&batch);
         }
     }
 }
@@ -132,7 +132,7 @@ impl Keeper {
             match self.batches.recv_timeout(next_second) {
                 Ok(batch) => {
                     self.recent.take(&batch, &self.expansion);
-                    self.recent.dealt_with();
+                    self.recent.remove_pending();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,

@@ -23,7 +23,7 @@ use crate::admin::status::{OutputStatus, Status};
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::state::{Passing, PutSums};
+use crate::state::{PutSums, TransferWriter};
 
 /// Time that a reload waits for the end of the current hand-over of a bucket.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
@@ -426,17 +426,17 @@ impl Outputs {
 
     /// During a hold: the cumulative state of each output, and its payloads that are only in memory, by name. Relays get `patience` to send
     /// their lines.
-    pub fn leave(&self, passing: &mut Passing, patience: Duration) -> io::Result<()> {
+    pub fn save(&self, transfer: &mut TransferWriter, patience: Duration) -> io::Result<()> {
         for Running { config, output } in self.list().iter() {
             let name = &config.name;
             match output {
-                Output::Scrape(scrape) => passing.output(name, &scrape.save())?,
+                Output::Scrape(scrape) => transfer.output(name, &scrape.save())?,
                 Output::Delivered(_, delivery) => {
                     let (state, queue) = self.handle.block_on(delivery.save());
                     if let Some(state) = state {
-                        passing.output(name, &state)?;
+                        transfer.output(name, &state)?;
                     }
-                    passing.queues(name, &queue)?;
+                    transfer.queues(name, &queue)?;
                 }
                 Output::Relay(relay) => drop(self.handle.block_on(relay::settle(relay, patience))),
             }

@@ -145,13 +145,13 @@ impl Pipeline {
                 Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
                 Report::Done(worker) => {
                     running -= 1;
-                    self.pass_on(0, |merger, ready| {
+                    self.forward(0, |merger, ready| {
                         merger.remove_worker(worker, |merged| ready.push(merged))
                     });
                 }
             }
         }
-        self.pass_on(0, |merger, ready| merger.finish(|merged| ready.push(merged)));
+        self.forward(0, |merger, ready| merger.finish(|merged| ready.push(merged)));
     }
 
     fn batch(&mut self, batch: Batch) {
@@ -160,13 +160,13 @@ impl Pipeline {
         } else {
             batch.len() as u64
         };
-        self.pass_on(rows, |merger, ready| {
+        self.forward(rows, |merger, ready| {
             merger.push(batch, |merged| ready.push(merged));
         });
     }
 
     /// Delivers complete buckets after a step of the merger that took `rows`.
-    fn pass_on(&mut self, rows: u64, step: impl FnOnce(&mut Merger, &mut Vec<Batch>)) {
+    fn forward(&mut self, rows: u64, step: impl FnOnce(&mut Merger, &mut Vec<Batch>)) {
         let mut ready = Vec::new();
         step(&mut self.merger, &mut ready);
         self.note_merge(rows);

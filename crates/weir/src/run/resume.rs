@@ -20,8 +20,8 @@ use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::state::{
-    Content, Encoded, LastBooks, Leaving, Meta, Passing, PreviousState, StateDir, StateError, StateWriter,
-    checkpoints, merged, newest,
+    Content, Encoded, LastBooks, Meta, PendingFile, PreviousState, StateDir, StateError, StateWriter,
+    TransferWriter, checkpoints, merged, newest,
 };
 
 /// The state directory, if there is one, and the state found in it.
@@ -50,7 +50,7 @@ pub struct Keeper {
     "{samples} samples of the open bucket and the sums of outputs, because the state could not be written to {}: {error}",
     directory.display()
 )]
-pub struct NotLeft {
+pub struct StateNotSaved {
     samples: u64,
     directory: PathBuf,
     #[source]
@@ -339,7 +339,7 @@ impl Keeper {
 
     /// Opens the file for the next process. `None`: there is no state directory or it cannot be written, so the open bucket must be
     /// flushed.
-    pub fn begin(&self) -> Option<Leaving> {
+    pub fn begin(&self) -> Option<PendingFile> {
         let directory = self.directory.as_ref()?;
         directory
             .begin()
@@ -356,23 +356,28 @@ impl Keeper {
     }
 
     /// Another process takes over in this directory.
-    pub fn leave_to_next(&self) {
+    pub fn keep_for_next(&self) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
     /// Destination of the state that another process continues.
-    pub fn passing(&self) -> io::Result<Passing> {
+    pub fn transfer(&self) -> io::Result<TransferWriter> {
         let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        StateWriter::new(BufWriter::new(directory.passing()?))
+        StateWriter::new(BufWriter::new(directory.transfer()?))
     }
 
     /// Adds to it what there is besides pieces of the workers' buckets, and outputs.
-    pub fn pass(&self, passing: &mut Passing, workers: &[SavedBucket], books: &Status) -> io::Result<()> {
+    pub fn finish_transfer(
+        &self,
+        transfer: &mut TransferWriter,
+        workers: &[SavedBucket],
+        books: &Status,
+    ) -> io::Result<()> {
         if let Some(directory) = &self.directory {
-            passing.meta(&self.meta(directory, workers))?;
+            transfer.meta(&self.meta(directory, workers))?;
         }
-        passing.books(books)?;
-        passing.finish().map(drop)
+        transfer.books(books)?;
+        transfer.finish().map(drop)
     }
 
     /// Facts about the open bucket of these workers.
@@ -394,13 +399,13 @@ impl Keeper {
     }
 
     /// Saves the workers' state. `Err`: the loss.
-    pub fn leave(
+    pub fn save(
         &self,
-        leaving: Leaving,
+        pending_file: PendingFile,
         workers: Vec<SavedBucket>,
         outputs: BTreeMap<String, OutputState>,
         books: Status,
-    ) -> Result<(), NotLeft> {
+    ) -> Result<(), StateNotSaved> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
@@ -413,14 +418,14 @@ impl Keeper {
             books: Box::new(books),
         };
         let (series, samples) = (content.table.len(), content.meta.samples);
-        match leaving.finish(&content) {
+        match pending_file.finish(&content) {
             Ok(bytes) => {
                 tracing::info!(
                     "state saved for the next process: {series} contexts, {samples} samples in the open bucket, {bytes} bytes"
                 );
                 Ok(())
             }
-            Err(error) => Err(NotLeft {
+            Err(error) => Err(StateNotSaved {
                 samples,
                 directory: directory.path().to_owned(),
                 error,

@@ -15,7 +15,9 @@ use super::resume::Resumed;
 use crate::admin::status::HandOverStatus;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::hand_over::{self, Account, Asks, Channel, Greeting, HandedConnection, HandedListener, Hello};
+use crate::hand_over::{
+    self, Account, Channel, Greeting, HandOverRequest, HandedConnection, HandedListener, Hello,
+};
 use crate::state::StateDir;
 
 /// The connection to the running process.
@@ -73,7 +75,7 @@ impl Taking {
             if !channel.peer()?.is_trusted() {
                 return Err(io::Error::other("it belongs to another user"));
             }
-            channel.send_json(hand_over::HELLO, &Hello::new(Asks::TakeOver))?;
+            channel.send_json(hand_over::HELLO, &Hello::new(HandOverRequest::TakeOver))?;
             let before: Greeting = channel.expect(hand_over::GREETING)?.json()?;
             Ok((channel, before))
         })();
@@ -295,7 +297,7 @@ pub fn upgrade(directory: &Path) -> Result<String, Failure> {
             2 * hand_over::PREPARATION_MAX,
             hand_over::GREETING_BYTES_MAX,
         )?;
-        channel.send_json(hand_over::HELLO, &Hello::new(Asks::Upgrade))?;
+        channel.send_json(hand_over::HELLO, &Hello::new(HandOverRequest::Upgrade))?;
         channel.expect(hand_over::DONE)
     })();
     let done = asked.map_err(|error| failed("the running process continues", &error))?;

@@ -78,7 +78,7 @@ impl Counted {
 
 /// The merged usage of all workers.
 #[derive(Default)]
-struct Merged {
+struct MergedUsage {
     contexts: u64,
     metrics: BTreeMap<Box<str>, (u64, u64)>,
     metrics_live: u64,
@@ -92,9 +92,9 @@ struct Merged {
     limited: BTreeMap<Box<str>, LimitedRow>,
 }
 
-impl Merged {
-    fn of(workers: &[Option<UsageSummary>]) -> Merged {
-        let mut merged = Merged::default();
+impl MergedUsage {
+    fn of(workers: &[Option<UsageSummary>]) -> MergedUsage {
+        let mut merged = MergedUsage::default();
         for summary in workers.iter().flatten() {
             merged.contexts += summary.contexts;
             for MetricUsage {
@@ -226,7 +226,7 @@ impl Usage {
         }
         state.workers[usize::from(worker)] = Some(summary);
         state.as_of = now;
-        let merged = Merged::of(&state.workers);
+        let merged = MergedUsage::of(&state.workers);
         lines.extend(alerts(&mut state.alerts, &merged, self.settings.tag_values_alert));
         if state
             .history
@@ -252,7 +252,7 @@ impl Usage {
         if state.workers.iter().all(Option::is_none) {
             return None;
         }
-        let merged = Merged::of(&state.workers);
+        let merged = MergedUsage::of(&state.workers);
         let nothing = Past::default();
         let past = state.history.front().filter(|past| past.at < state.as_of);
         let per_second = |samples: u64| samples as f64 / self.settings.bucket_seconds as f64;
@@ -304,7 +304,7 @@ impl Usage {
     /// Adds the metrics that met limits in the last bucket.
     pub fn fill(&self, limits: &mut LimitStatus) {
         let state = self.lock();
-        let merged = Merged::of(&state.workers);
+        let merged = MergedUsage::of(&state.workers);
         let past = state.history.front().filter(|past| past.at < state.as_of);
         limits.tag_keys = key_rows(&merged, past)
             .filter(|row| state.alerts.contains(&row.key))
@@ -334,7 +334,7 @@ impl Usage {
 }
 
 /// Most values first.
-fn key_rows(merged: &Merged, past: Option<&Past>) -> impl Iterator<Item = TagKeyRow> {
+fn key_rows(merged: &MergedUsage, past: Option<&Past>) -> impl Iterator<Item = TagKeyRow> {
     let mut rows: Vec<TagKeyRow> = merged
         .keys
         .iter()
@@ -349,7 +349,7 @@ fn key_rows(merged: &Merged, past: Option<&Past>) -> impl Iterator<Item = TagKey
 }
 
 /// Raises and clears alerts. An alert is cleared when its key has fewer than half of the values that raised it.
-fn alerts(alerts: &mut BTreeSet<String>, merged: &Merged, limit: Option<u64>) -> Vec<String> {
+fn alerts(alerts: &mut BTreeSet<String>, merged: &MergedUsage, limit: Option<u64>) -> Vec<String> {
     let Some(limit) = limit else { return Vec::new() };
     let mut lines = Vec::new();
     alerts.retain(|key| {

@@ -20,7 +20,7 @@ use crate::admin::contexts::ContextReport;
 use crate::admin::counters::PipelineCounter;
 use crate::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use crate::admin::status::{HandOverStatus, OriginReport, ReloadStatus, StateStatus, Status};
-use crate::admin::{AdminSource, Answer, Exposition, NotReady, ScrapeRequest};
+use crate::admin::{AdminSource, Exposition, NotReady, ResponseFuture, ScrapeRequest};
 use crate::budget::Budget;
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
@@ -154,11 +154,11 @@ impl AdminSource for View {
         }
     }
 
-    fn status(&self) -> Answer<'_, Status> {
+    fn status(&self) -> ResponseFuture<'_, Status> {
         Box::pin(async { self.snapshot() })
     }
 
-    fn reload(&self) -> Answer<'_, Option<Reloaded>> {
+    fn reload(&self) -> ResponseFuture<'_, Option<Reloaded>> {
         Box::pin(async {
             let (answer, answered) = tokio::sync::oneshot::channel();
             self.reloads.get()?.send(answer).await.ok()?;
@@ -166,7 +166,7 @@ impl AdminSource for View {
         })
     }
 
-    fn contexts(&self, top: usize) -> Answer<'_, Option<ContextReport>> {
+    fn contexts(&self, top: usize) -> ResponseFuture<'_, Option<ContextReport>> {
         Box::pin(async move { self.usage.report(top) })
     }
 
@@ -178,11 +178,11 @@ impl AdminSource for View {
         self.taps.clone()
     }
 
-    fn explain(&self, request: ExplainRequest) -> Answer<'_, Result<Explanation, ExplainError>> {
+    fn explain(&self, request: ExplainRequest) -> ResponseFuture<'_, Result<Explanation, ExplainError>> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let origins = self.origins.clone();
         Box::pin(async move {
-            let about = explain::About::choose(&self.tap_listeners, &request)?;
+            let about = explain::ExplainedListener::choose(&self.tap_listeners, &request)?;
             // Look-ups of origins read files; no other request may wait for that.
             let explained = tokio::task::spawn_blocking(move || {
                 explain::explain(&request, &about, &rules, origins.as_ref())
@@ -191,7 +191,7 @@ impl AdminSource for View {
         })
     }
 
-    fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
+    fn scrape(&self, request: ScrapeRequest) -> ResponseFuture<'_, Option<Exposition>> {
         Box::pin(async move {
             let scrape = self.outputs.scrape()?;
             Some(scrape.answer(&request, &self.snapshot()))

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_that_looks_like_a_file_says_what_it_is_for() {
+    fn every_setting_that_looks_like_a_path_declares_its_use() {
         let endings = [
             "path",
             "_file",

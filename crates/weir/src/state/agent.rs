@@ -7,7 +7,7 @@ use ring::rand::SecureRandom as _;
 use serde::{Deserialize, Serialize};
 use weir_state::AgentId;
 
-use super::Leaving;
+use super::PendingFile;
 
 const AGENT: &str = "agent";
 
@@ -46,7 +46,7 @@ impl StoredAgent {
             },
         };
         let bytes = serde_json::to_vec(&agent).map_err(io::Error::other)?;
-        Leaving::new(directory, AGENT)?.put(|mut to| {
+        PendingFile::new(directory, AGENT)?.put(|mut to| {
             to.write_all(&bytes)?;
             to.flush()
         })?;
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_stays_itself_unless_its_disk_was_copied() {
+    fn the_agent_id_is_kept_unless_the_disk_was_copied() {
         let agent = StoredAgent {
             id: AgentId([7; 16]),
             epoch: 3,

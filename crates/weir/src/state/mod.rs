@@ -188,7 +188,7 @@ impl StateDir {
     }
 
     /// A file without a name, for state on its way to another process.
-    pub fn passing(&self) -> io::Result<File> {
+    pub fn transfer(&self) -> io::Result<File> {
         let path = self.unfinished(PASSING);
         let file = new_file(&path)?;
         std::fs::remove_file(path)?;
@@ -244,8 +244,8 @@ impl StateDir {
     }
 
     /// Starts to save state for the next process. Existing state stays until the new one is complete.
-    pub fn begin(&self) -> io::Result<Leaving> {
-        Leaving::new(&self.path, STATE)
+    pub fn begin(&self) -> io::Result<PendingFile> {
+        PendingFile::new(&self.path, STATE)
     }
 }
 
@@ -279,19 +279,19 @@ fn new_file(path: &Path) -> io::Result<File> {
 }
 
 /// State on its way to another process.
-pub type Passing = StateWriter<BufWriter<File>>;
+pub type TransferWriter = StateWriter<BufWriter<File>>;
 
 /// A file that replaces another one once it is complete and synced.
-pub struct Leaving {
+pub struct PendingFile {
     file: File,
     from: PathBuf,
     to: PathBuf,
 }
 
-impl Leaving {
-    fn new(directory: &Path, name: &str) -> io::Result<Leaving> {
+impl PendingFile {
+    fn new(directory: &Path, name: &str) -> io::Result<PendingFile> {
         let from = directory.join(format!("{name}.new"));
-        Ok(Leaving {
+        Ok(PendingFile {
             file: new_file(&from)?,
             from,
             to: directory.join(name),

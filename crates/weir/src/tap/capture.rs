@@ -83,7 +83,7 @@ impl Capture {
         }
         let end = Instant::now() + self.request.duration;
         // The header shows the reader that the capture has begun.
-        while self.hand_on() {
+        while self.forward() {
             let now = Instant::now();
             if now >= end {
                 break;
@@ -103,11 +103,11 @@ impl Capture {
         }
         self.name_senders();
         write_state(&self.state, &mut self.out);
-        self.hand_on();
+        self.forward();
     }
 
     /// Waits for the reader; packets without room are lost to the capture meanwhile. Returns false if the reader has disconnected.
-    fn hand_on(&mut self) -> bool {
+    fn forward(&mut self) -> bool {
         if self.out.is_empty() {
             return !self.pieces.is_closed();
         }
@@ -133,7 +133,7 @@ impl Capture {
                 self.state.processes.entry(captured.pid).or_default();
             }
             write_packet(&captured, &mut self.out);
-            if self.out.len() >= PIECE_BYTES && !self.hand_on() {
+            if self.out.len() >= PIECE_BYTES && !self.forward() {
                 return;
             }
         }

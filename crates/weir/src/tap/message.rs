@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_tags_are_looked_at_in_whatever_came() {
+    fn names_and_tags_are_matched_in_any_message() {
         assert!(fits(&wanted("", &[]), "a:1|c"));
         assert!(fits(&wanted("PAGE.*", &[]), "page.views:1|c"));
         assert!(!fits(&wanted("page.*", &[]), "a.page.views:1|c"));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where_and_why() {
+    fn errors_have_position_and_reason() {
         let of = |packet: &[u8], truncated, options: &ParseOptions| {
             let line = lines(packet, truncated, options).last().unwrap();
             let (reason, bad) = line.bad(options).unwrap();

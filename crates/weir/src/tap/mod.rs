@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_taken_until_a_block_is_dropped_and_losses_are_counted_once() {
+    fn memory_is_reserved_until_a_block_is_dropped_and_losses_are_counted_once() {
         let (sender, blocks) = sync_channel(2);
         let of_all = Arc::new(AtomicU64::new(0));
         let room = Arc::new(Room {

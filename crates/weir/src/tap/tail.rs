@@ -116,7 +116,7 @@ impl Tail {
             }
             if Instant::now() >= second {
                 second = Instant::now() + SECOND;
-                self.tell_share();
+                self.report_share();
             }
         }
     }
@@ -133,7 +133,7 @@ impl Tail {
         sent.is_ok()
     }
 
-    fn tell_share(&mut self) {
+    fn report_share(&mut self) {
         self.matched_before = self.now.matched;
         let share = std::mem::take(&mut self.now).finished();
         self.event("share", &share);

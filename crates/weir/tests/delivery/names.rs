@@ -238,11 +238,11 @@ fn moves(is_dead: bool) {
 }
 
 #[test]
-fn a_name_that_moves_from_an_address_where_nobody_listens() {
+fn a_name_that_moves_from_an_address_that_refuses() {
     moves(true);
 }
 
 #[test]
-fn a_name_that_moves_from_an_address_where_nobody_answers() {
+fn a_name_that_moves_from_an_address_that_does_not_answer() {
     moves(false);
 }

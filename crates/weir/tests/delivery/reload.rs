@@ -163,12 +163,12 @@ fn replace_the_key(queue: &str) {
 }
 
 #[test]
-fn a_new_key_takes_what_waits_in_memory() {
+fn a_new_key_delivers_payloads_in_memory() {
     replace_the_key("");
 }
 
 #[test]
-fn a_new_key_takes_what_waits_on_disk() {
+fn a_new_key_delivers_payloads_on_disk() {
     replace_the_key(", delivery: {disk_path: DISK/queue}");
 }
 
@@ -229,7 +229,7 @@ fn another_url_is_another_destination() {
 }
 
 #[test]
-fn outputs_come_and_go() {
+fn outputs_are_added_and_removed() {
     let intake = Receiver::start(202);
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("metrics.jsonl");

@@ -57,7 +57,7 @@ fn start(directory: &Path, reader: Reader) -> Agent {
 }
 
 #[test]
-fn a_reader_that_stands_still_holds_up_nothing_else() {
+fn a_stuck_reader_delays_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let agent = start(directory.path(), Reader::StandsStill);
     // Idle counters send zeros, a megabyte per bucket, until the oldest lines are dropped.
@@ -78,7 +78,7 @@ fn a_reader_that_stands_still_holds_up_nothing_else() {
 }
 
 #[test]
-fn a_reader_that_is_gone_is_told_of() {
+fn a_closed_reader_is_reported() {
     told_of(Reader::Gone);
 }
 

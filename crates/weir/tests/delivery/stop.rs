@@ -59,7 +59,7 @@ fn stop(config: &str, all_try: impl Fn(&serde_json::Value) -> bool, end: impl Fn
 }
 
 #[test]
-fn nobody_listens() {
+fn refused_connections() {
     let dead = |address: std::io::Result<std::net::SocketAddr>| address.unwrap().to_string();
     let tcp = dead(TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()));
     let udp = dead(UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()));
@@ -101,7 +101,7 @@ fn on_disk(tcp: &str, disk: &Path) -> String {
 }
 
 #[test]
-fn nobody_listens_and_the_disk_holds_everything() {
+fn refused_connections_with_everything_on_disk() {
     let tcp = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let disk = tempfile::tempdir().unwrap();
     stop(
@@ -112,7 +112,7 @@ fn nobody_listens_and_the_disk_holds_everything() {
 }
 
 #[test]
-fn nobody_answers_and_the_disk_holds_everything() {
+fn no_answer_with_everything_on_disk() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let disk = tempfile::tempdir().unwrap();
     let config = on_disk(&tcp.local_addr().unwrap().to_string(), disk.path());
@@ -120,7 +120,7 @@ fn nobody_answers_and_the_disk_holds_everything() {
 }
 
 #[test]
-fn nobody_answers() {
+fn no_answer() {
     // Connections wait to be accepted, which nobody does; datagrams wait to be read.
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -41,7 +41,7 @@ fn points(intake: &Intake) -> BTreeMap<i64, (f64, usize)> {
 }
 
 #[test]
-fn case_09_a_slow_backend_holds_up_reading_and_gets_everything_once() {
+fn case_09_a_slow_backend_delays_reading_and_gets_everything_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(&directory.path().join("log"), 2, 300);
     let accepted = Arc::new(AtomicUsize::new(0));
@@ -116,7 +116,7 @@ fn case_09_a_slow_backend_holds_up_reading_and_gets_everything_once() {
 }
 
 #[test]
-fn case_10_a_backend_that_takes_and_does_not_answer_gets_equal_points_again() {
+fn case_10_a_backend_that_accepts_without_answering_gets_equal_points_again() {
     let directory = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
     let mut agent = Agent::new(1, 1);
@@ -150,7 +150,7 @@ fn case_10_a_backend_that_takes_and_does_not_answer_gets_equal_points_again() {
 }
 
 #[test]
-fn case_10_what_a_killed_merge_gave_is_given_again_and_reported() {
+fn case_10_results_of_a_killed_merge_are_sent_again_and_reported() {
     let directory = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
     let mut agent = Agent::new(1, 1);

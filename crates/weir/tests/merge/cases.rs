@@ -144,7 +144,7 @@ fn case_05_results_after_a_kill_are_those_without_one() {
 }
 
 #[test]
-fn sums_go_on_after_a_kill_and_after_a_stop() {
+fn sums_continue_after_a_kill_and_after_a_stop() {
     let directory = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(&directory.path().join("log"), 2, 0);
     let mut agents: Vec<Agent> = (1..=3).map(|number| Agent::new(number, 1)).collect();
@@ -169,7 +169,7 @@ fn sums_go_on_after_a_kill_and_after_a_stop() {
 }
 
 #[test]
-fn another_process_waits_and_goes_on_in_place_of_one_that_is_killed() {
+fn a_waiting_process_takes_over_from_a_killed_one() {
     let directory = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(&directory.path().join("log"), 1, 0);
     let mut agent = Agent::new(1, 1);
@@ -202,7 +202,7 @@ fn another_process_waits_and_goes_on_in_place_of_one_that_is_killed() {
 }
 
 #[test]
-fn case_12_an_agent_that_was_away_sends_its_queue() {
+fn case_12_an_agent_that_was_offline_sends_its_queue() {
     let directory = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(&directory.path().join("log"), 1, 0);
     let (mut here, mut away) = (Agent::new(1, 1), Agent::new(2, 1));
@@ -292,7 +292,7 @@ fn case_13_two_agents_with_one_id_are_named() {
 }
 
 #[test]
-fn cases_11_and_15_what_is_quarantined_is_shown_with_its_reason() {
+fn cases_11_and_15_quarantined_records_are_shown_with_their_reason() {
     let directory = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
     let (mut good, mut wrong) = (Agent::new(1, 1), Agent::new(2, 1));

@@ -33,7 +33,7 @@ fn a_configuration_is_checked_and_shown() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_line() {
+fn errors_are_reported_with_their_line() {
     for (text, expected) in [
         ("memory: 1GiB\n", "log.directory: is missing, and so is `brokers`"),
         (

@@ -40,7 +40,7 @@ fn wait_for_packets(agent: &Agent, parsed: u64, not_allowed: u64, unknown: u64) 
 }
 
 #[test]
-fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
+fn only_containers_on_the_list_are_admitted_and_the_others_are_named() {
     let (one, two) = (id(31), id(32));
     let (Some(first), Some(second)) = (Group::new(&format!("docker-{one}.scope")), Group::new(&two)) else {
         return;
@@ -151,7 +151,7 @@ fn only_containers_on_the_list_are_taken_and_the_others_are_named() {
 }
 
 #[test]
-fn senders_that_nothing_is_known_of_are_refused_unless_the_list_has_them() {
+fn unknown_senders_are_refused_unless_the_list_has_them() {
     let Some(group) = Group::new(&id(33)) else {
         return;
     };
@@ -184,7 +184,7 @@ fn senders_that_nothing_is_known_of_are_refused_unless_the_list_has_them() {
 }
 
 #[test]
-fn what_the_list_needs_is_checked() {
+fn the_requirements_of_the_list_are_checked() {
     let directory = tempfile::tempdir().unwrap();
     let check = |config: &str| {
         let path = write(directory.path(), "weir.yaml", config);

@@ -131,7 +131,7 @@ pub fn id(test: u8) -> String {
 }
 
 #[test]
-fn two_containers_that_send_the_same_bytes_are_told_apart() {
+fn two_containers_that_send_the_same_bytes_are_distinguished() {
     let (one, two) = (id(1), id(2));
     let (Some(first), Some(second)) = (Group::new(&format!("docker-{one}.scope")), Group::new(&two)) else {
         return;
@@ -234,7 +234,7 @@ send(b"own:1|c", os.getpid())
 }
 
 #[test]
-fn a_process_that_lives_on_when_its_group_has_gone_is_still_its_containers() {
+fn a_process_keeps_its_container_after_its_group_was_removed() {
     let container = id(4);
     let Some(group) = Group::new(&container) else {
         return;

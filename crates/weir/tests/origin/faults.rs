@@ -46,7 +46,7 @@ fn a_source_that_never_answers_delays_a_message_for_a_second_and_loses_none() {
 }
 
 #[test]
-fn a_source_that_answers_nonsense_is_named() {
+fn a_source_with_invalid_answers_is_named() {
     let answers: [&[u8]; 3] = [
         b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nxyz",
@@ -76,7 +76,7 @@ fn a_source_that_answers_nonsense_is_named() {
 }
 
 #[test]
-fn made_up_ids_go_nowhere() {
+fn invented_ids_match_no_container() {
     let agent = Agent::start(&["--origin-client", "--origin-detection"]);
     let long = "x".repeat(5000);
     for made_up in [

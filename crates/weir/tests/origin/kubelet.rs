@@ -166,7 +166,7 @@ fn pods_and_their_containers_have_the_usual_tags() {
 }
 
 #[test]
-fn a_kubelet_that_refuses_or_cannot_be_trusted_is_named_and_what_it_said_stands() {
+fn a_kubelet_that_refuses_or_cannot_be_trusted_is_named_and_its_last_report_stays() {
     let directory = tempfile::tempdir().unwrap();
     let token = directory.path().join("token");
     std::fs::write(&token, "secret-1").unwrap();

@@ -55,7 +55,7 @@ fn every_field_counts_in_its_order() {
 }
 
 #[test]
-fn weirs_own_pod_stands_in_for_senders_that_nothing_is_known_of() {
+fn unknown_senders_get_the_tags_of_weirs_own_pod() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
     write("uid", "uid-7");
@@ -123,7 +123,7 @@ fn tags_that_change_apply_from_then_on() {
 }
 
 #[test]
-fn explain_says_whose_message_it_is_and_what_becomes_of_it() {
+fn explain_shows_the_sender_and_the_result_of_a_message() {
     let (agent, _file) = agent(&["--namespace=shop", "--extra-tags=x:1", "--origin-detection"]);
     let explained = agent.explain("a:1|c|#host:h,k:v|c:ci-c-one", Some(std::process::id()));
     assert_eq!(explained["context"]["name"], "shop.a");

@@ -92,7 +92,7 @@ impl Drop for Podman {
 }
 
 #[test]
-fn containers_are_known_from_the_start_and_when_they_come_later() {
+fn containers_are_known_from_the_start_and_when_they_start_later() {
     let Some(podman) = Podman::start() else {
         return;
     };

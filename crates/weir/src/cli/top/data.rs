@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use super::Happening;
+use super::ScreenEvent;
 use crate::admin::contexts::ContextReport;
 use crate::admin::status::Status;
-use crate::cli::agent::{Answer, ask, fetch, read};
+use crate::cli::agent::{AgentResponse, fetch, read, request};
 use crate::cli::recent::{Books, Metric, Metrics, Points, path};
 use crate::failure::Failure;
 
@@ -64,16 +64,16 @@ pub struct Snapshot {
 }
 
 /// Sends requests every second, and at once when the requests change. Ends with the screen.
-pub fn keep_asking(address: SocketAddr, wants: Receiver<ScreenRequest>, happenings: Sender<Happening>) {
+pub fn poll(address: SocketAddr, requests: Receiver<ScreenRequest>, events: Sender<ScreenEvent>) {
     let mut wanted = ScreenRequest::default();
     loop {
         let begun = Instant::now();
         let answered = snapshot(address, &wanted);
-        if happenings.send(Happening::Answered(Box::new(answered))).is_err() {
+        if events.send(ScreenEvent::Answered(Box::new(answered))).is_err() {
             return;
         }
-        match wants.recv_timeout(INTERVAL.saturating_sub(begun.elapsed())) {
-            Ok(newer) => wanted = wants.try_iter().last().unwrap_or(newer),
+        match requests.recv_timeout(INTERVAL.saturating_sub(begun.elapsed())) {
+            Ok(newer) => wanted = requests.try_iter().last().unwrap_or(newer),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -87,7 +87,7 @@ fn snapshot(address: SocketAddr, wanted: &ScreenRequest) -> Result<Snapshot, Fai
         ..Snapshot::default()
     };
     // There is no report before the first flush.
-    if let Answer::Body(body) = ask(address, "/api/v1/contexts?top=100")? {
+    if let AgentResponse::Body(body) = request(address, "/api/v1/contexts?top=100")? {
         snapshot.contexts = read(address, &body)?;
     }
     snapshot.books = books(address, "weir_*received*_total")?;
@@ -112,9 +112,9 @@ fn books(address: SocketAddr, pattern: &str) -> Result<Books, Failure> {
         "/api/v1/books",
         &[("match", pattern), ("from", BOOKS), ("step", "1s")],
     );
-    match ask(address, &path)? {
-        Answer::Body(body) => read(address, &body),
-        Answer::Refused { .. } => Ok(Books::default()),
+    match request(address, &path)? {
+        AgentResponse::Body(body) => read(address, &body),
+        AgentResponse::Refused { .. } => Ok(Books::default()),
     }
 }
 
@@ -126,9 +126,9 @@ fn names(address: SocketAddr, pattern: &str, sort: &str) -> Result<Option<Metric
         ("limit", &limit),
         ("details", "0"),
     ];
-    match ask(address, &path("/api/v1/metrics", &parameters))? {
-        Answer::Body(body) => read(address, &body).map(Some),
-        Answer::Refused { .. } => Ok(None),
+    match request(address, &path("/api/v1/metrics", &parameters))? {
+        AgentResponse::Body(body) => read(address, &body).map(Some),
+        AgentResponse::Refused { .. } => Ok(None),
     }
 }
 
@@ -137,7 +137,7 @@ fn details(address: SocketAddr, names: &[&str]) -> Result<HashMap<String, Metric
         return Ok(HashMap::new());
     }
     let parameters: Vec<_> = names.iter().map(|name| ("name", *name)).collect();
-    let Answer::Body(body) = ask(address, &path("/api/v1/metrics", &parameters))? else {
+    let AgentResponse::Body(body) = request(address, &path("/api/v1/metrics", &parameters))? else {
         return Ok(HashMap::new());
     };
     let found: Metrics = read(address, &body)?;
@@ -161,8 +161,8 @@ fn points(address: SocketAddr, chart: &WantedChart) -> Result<Result<Points, Age
             .iter()
             .filter_map(|(name, value)| Some((*name, (*value)?))),
     );
-    match ask(address, &path("/api/v1/query", &parameters))? {
-        Answer::Body(body) => read(address, &body).map(Ok),
-        Answer::Refused { reason, .. } => Ok(Err(AgentError(reason))),
+    match request(address, &path("/api/v1/query", &parameters))? {
+        AgentResponse::Body(body) => read(address, &body).map(Ok),
+        AgentResponse::Refused { reason, .. } => Ok(Err(AgentError(reason))),
     }
 }

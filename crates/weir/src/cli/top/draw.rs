@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Widget as _, Wrap};
 
 use super::data::AgentError;
-use super::state::{Charted, Loss, Tab, TopState, dropped};
+use super::state::{ChartView, Loss, Tab, TopState, dropped};
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::cli::chart;
 use crate::cli::recent::{Books, last};
@@ -486,7 +486,7 @@ fn said_of(output: &OutputStatus) -> Vec<Line<'static>> {
     error.chain(reasons).chain(notes).collect()
 }
 
-fn draw_chart(state: &TopState, charted: &Charted, area: Rect, buffer: &mut Buffer) {
+fn draw_chart(state: &TopState, charted: &ChartView, area: Rect, buffer: &mut Buffer) {
     let points = state
         .snapshot
         .as_ref()

@@ -61,7 +61,7 @@ fn the_overview_has_rates_losses_with_their_remedy_and_memory() {
 }
 
 #[test]
-fn all_is_well_says_so_in_words() {
+fn a_healthy_agent_is_described_in_words() {
     let mut state = state();
     state.losses.clear();
     state.snapshot.as_mut().unwrap().status.outputs.clear();
@@ -72,7 +72,7 @@ fn all_is_well_says_so_in_words() {
 }
 
 #[test]
-fn each_list_has_its_rows_and_says_how_it_is_sorted() {
+fn each_list_has_its_rows_and_its_sort_order() {
     let mut state = state();
     write(&mut state, "2");
     let screen = drawn(&mut state, 120, 20);
@@ -103,7 +103,7 @@ fn each_list_has_its_rows_and_says_how_it_is_sorted() {
 }
 
 #[test]
-fn a_filter_that_nothing_matches_says_so_and_help_names_the_keys() {
+fn a_filter_without_matches_is_reported_and_help_names_the_keys() {
     let mut state = state();
     write(&mut state, "2/zzz");
     shows(
@@ -144,7 +144,7 @@ fn a_metric_is_drawn_in_braille_with_a_legend() {
 }
 
 #[test]
-fn an_agent_that_is_away_is_said_to_be_and_its_numbers_stay() {
+fn an_unreachable_agent_is_reported_and_its_numbers_stay() {
     let mut state = TopState::default();
     state.take(Err(Failure::runtime("no agent at http://127.0.0.1:1")));
     shows(&drawn(&mut state, 80, 10), &["✗ no agent at http://127.0.0.1:1"]);

@@ -19,7 +19,7 @@ mod screen;
 mod state;
 
 /// Events of the screen.
-enum Happening {
+enum ScreenEvent {
     Typed(KeyEvent),
     Resized,
     /// The agent's answer, or the error.

@@ -11,25 +11,25 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ratatui::crossterm::execute;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::data::{ScreenRequest, keep_asking};
+use super::data::{ScreenRequest, poll};
 use super::state::{Next, TopState};
-use super::{Happening, draw};
+use super::{ScreenEvent, draw};
 use crate::failure::Failure;
 
 /// Shows the agent at this address until a key or a signal ends it.
 pub fn run(address: SocketAddr) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::runtime(format!("the terminal cannot be used: {error}"));
-    let (sender, happenings) = channel();
+    let (sender, events) = channel();
     // Before the terminal is changed: a signal restores it.
     watch_signals(sender.clone()).map_err(failed)?;
     end_on_panic();
     // From here on a panic restores the terminal before it prints its message.
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let (wants, wanted) = channel();
+    let (requests, wanted) = channel();
     let for_answers = sender.clone();
-    std::thread::spawn(move || keep_asking(address, wanted, for_answers));
+    std::thread::spawn(move || poll(address, wanted, for_answers));
     std::thread::spawn(move || read_keys(&sender));
-    let ended = show(&mut terminal, &happenings, &wants);
+    let ended = show(&mut terminal, &events, &requests);
     ratatui::restore();
     ended.map_err(failed)
 }
@@ -46,8 +46,8 @@ fn end_on_panic() {
 
 fn show(
     terminal: &mut DefaultTerminal,
-    happenings: &Receiver<Happening>,
-    wants: &Sender<ScreenRequest>,
+    events: &Receiver<ScreenEvent>,
+    requests: &Sender<ScreenRequest>,
 ) -> io::Result<()> {
     let mut state = TopState::default();
     let mut asked = ScreenRequest::default();
@@ -56,41 +56,41 @@ fn show(
         // The requests depend on the number of rows, which drawing determines.
         let wanted = state.wanted();
         if wanted != asked {
-            let _ = wants.send(wanted.clone());
+            let _ = requests.send(wanted.clone());
             asked = wanted;
         }
-        let Ok(happening) = happenings.recv() else {
+        let Ok(screen_event) = events.recv() else {
             return Ok(());
         };
         // Several simultaneous events are drawn once.
-        for happening in std::iter::once(happening).chain(happenings.try_iter()) {
-            match happening {
-                Happening::End => return Ok(()),
-                Happening::Typed(key) if state.key(key) == Next::End => return Ok(()),
-                Happening::Typed(_) | Happening::Resized => {}
-                Happening::Answered(answered) => state.take(*answered),
+        for screen_event in std::iter::once(screen_event).chain(events.try_iter()) {
+            match screen_event {
+                ScreenEvent::End => return Ok(()),
+                ScreenEvent::Typed(key) if state.key(key) == Next::End => return Ok(()),
+                ScreenEvent::Typed(_) | ScreenEvent::Resized => {}
+                ScreenEvent::Answered(answered) => state.take(*answered),
             }
         }
     }
 }
 
 /// Ends with the terminal.
-fn read_keys(happenings: &Sender<Happening>) {
+fn read_keys(events: &Sender<ScreenEvent>) {
     loop {
-        let happening = match event::read() {
-            Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => Happening::Typed(key),
-            Ok(Event::Resize(..)) => Happening::Resized,
+        let screen_event = match event::read() {
+            Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => ScreenEvent::Typed(key),
+            Ok(Event::Resize(..)) => ScreenEvent::Resized,
             Ok(_) => continue,
-            Err(_) => Happening::End,
+            Err(_) => ScreenEvent::End,
         };
-        let is_end = matches!(happening, Happening::End);
-        if happenings.send(happening).is_err() || is_end {
+        let is_end = matches!(screen_event, ScreenEvent::End);
+        if events.send(screen_event).is_err() || is_end {
             return;
         }
     }
 }
 
-fn watch_signals(happenings: Sender<Happening>) -> io::Result<()> {
+fn watch_signals(events: Sender<ScreenEvent>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -112,7 +112,7 @@ fn watch_signals(happenings: Sender<Happening>) -> io::Result<()> {
                 _ = hangup.recv() => {}
             }
         });
-        let _ = happenings.send(Happening::End);
+        let _ = events.send(ScreenEvent::End);
     });
     Ok(())
 }

@@ -70,7 +70,7 @@ pub enum Next {
 
 /// One metric on the full screen.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Charted {
+pub struct ChartView {
     pub metric: String,
     pub kind: String,
     function: Option<&'static str>,
@@ -95,7 +95,7 @@ fn functions(kind: &str) -> &'static [&'static str] {
     }
 }
 
-impl Charted {
+impl ChartView {
     pub fn window(&self) -> &'static str {
         WINDOWS[self.window].1
     }
@@ -138,7 +138,7 @@ pub struct TopState {
     /// The filter is being typed.
     pub is_typing: bool,
     pub is_helping: bool,
-    pub chart: Option<Charted>,
+    pub chart: Option<ChartView>,
     /// Rows of a list that fit on the screen; known after drawing.
     pub page: usize,
     pub snapshot: Option<Snapshot>,
@@ -423,10 +423,10 @@ impl TopState {
         let Some(line) = self.metrics().into_iter().nth(self.chosen()) else {
             return;
         };
-        self.chart = Some(Charted {
+        self.chart = Some(ChartView {
             metric: line.name,
             kind: line.kind,
-            ..Charted::default()
+            ..ChartView::default()
         });
     }
 

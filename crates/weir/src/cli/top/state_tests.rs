@@ -98,7 +98,7 @@ fn keys_move_between_lists_and_rows() {
 }
 
 #[test]
-fn the_filter_takes_every_letter_and_sorting_asks_the_agent() {
+fn the_filter_accepts_every_letter_and_sorting_is_a_request() {
     let mut state = state();
     write(&mut state, "2/q");
     assert!(state.is_typing, "q is a letter here");
@@ -188,7 +188,7 @@ fn a_metric_opens_as_a_chart_whose_function_group_and_window_change() {
 }
 
 #[test]
-fn an_agent_that_goes_away_leaves_what_it_said() {
+fn an_unreachable_agent_keeps_its_last_answers() {
     let mut state = state();
     state.take(Err(Failure::runtime("connection refused")));
     assert_eq!(state.away.as_deref(), Some("connection refused"));
@@ -198,7 +198,7 @@ fn an_agent_that_goes_away_leaves_what_it_said() {
 }
 
 #[test]
-fn what_rises_comes_first() {
+fn rising_losses_come_first() {
     let mut state = state();
     assert!(state.losses.iter().all(|loss| loss.risen == 0.0));
     let mut later = snapshot();

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_is_refused() {
+    fn invalid_templates_are_refused() {
         for text in [
             "",
             "a b c d",

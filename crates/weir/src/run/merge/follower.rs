@@ -17,7 +17,7 @@ use weir_state::{Bounds, Table};
 use super::place::{PositionFile, StoredPosition};
 use super::rounds::{LateBucket, Round, Rounds};
 use super::shared::{OutputProgress, Shared};
-use super::taking::{Correction, Taker};
+use super::taking::{Correction, CorrectionPolicy};
 use super::{FleetLog, unix_ms};
 use crate::run::outputs::Output;
 
@@ -33,7 +33,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Follower {
     pub name: String,
     pub output: Output,
-    pub taker: Taker,
+    pub policy: CorrectionPolicy,
     pub log: FleetLog,
     pub rounds: Rounds,
     pub place: PositionFile,
@@ -127,7 +127,7 @@ impl Follower {
     fn correct(&mut self, late: LateBucket, next: &mut Table) {
         let mut at_its_time = Table::new(Bounds::NONE);
         for (identity, facts, state) in late.table.into_series() {
-            let counted = match self.taker.correction(identity.kind) {
+            let counted = match self.policy.correction(identity.kind) {
                 Correction::InNextBucket => {
                     next.add(identity, facts, state);
                     &self.sent.corrected

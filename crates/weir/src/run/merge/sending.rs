@@ -15,7 +15,7 @@ use super::follower::Follower;
 use super::place::{self, PositionFile, StoredPosition};
 use super::rounds::Rounds;
 use super::shared::{OutputProgress, Sending, Shared};
-use super::taking::Taker;
+use super::taking::CorrectionPolicy;
 use super::{FleetLog, open, unix_ms};
 use crate::budget::Budget;
 use crate::config::Config;
@@ -88,11 +88,11 @@ impl Sender {
         };
         let mut threads = Vec::new();
         for (name, output_type, output) in outputs.each() {
-            let taker = Taker::of(output_type, &output);
-            let sent = Arc::new(OutputProgress::new(&name, taker.repeats_are()));
+            let policy = CorrectionPolicy::of(output_type, &output);
+            let sent = Arc::new(OutputProgress::new(&name, policy.repeats_are()));
             sending.sent.push(sent.clone());
             let written = written.remove(&name).unwrap_or_default();
-            let follower = self.follower(name.clone(), output, taker, written, sent, noted)?;
+            let follower = self.follower(name.clone(), output, policy, written, sent, noted)?;
             let thread = std::thread::Builder::new().name(format!("to {name}"));
             let started = thread.spawn(move || follower.run());
             threads.push(started.map_err(|error| Failure::thread(&error))?);
@@ -131,7 +131,7 @@ impl Sender {
         &self,
         name: String,
         output: Output,
-        taker: Taker,
+        policy: CorrectionPolicy,
         written: StoredPosition,
         sent: Arc<OutputProgress>,
         noted: &BTreeMap<u32, u64>,
@@ -148,7 +148,7 @@ impl Sender {
             place: PositionFile::new(&self.directory, &name),
             name,
             output,
-            taker,
+            policy,
             written,
             suffix_mask: Fixed::new(&self.config).default_mask(&self.config),
             handle: self.handle.clone(),

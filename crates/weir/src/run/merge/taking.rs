@@ -16,19 +16,19 @@ pub enum Correction {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taker {
+pub struct CorrectionPolicy {
     pub adds_up: bool,
     output_type: &'static str,
 }
 
-impl Taker {
+impl CorrectionPolicy {
     pub fn of(output_type: &'static str, output: &Output) -> Self {
         let adds_up = match output {
             Output::Scrape(_) => true,
             Output::Delivered(_, delivery) => delivery.keeps_state(),
             Output::Relay(_) => false,
         };
-        Taker { adds_up, output_type }
+        CorrectionPolicy { adds_up, output_type }
     }
 
     /// Gauges and sets cannot be added to.

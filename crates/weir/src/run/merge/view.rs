@@ -8,7 +8,7 @@ use weir_output::settings::PrometheusSettings;
 use super::shared::Shared;
 use crate::admin::fleet::FleetCounter;
 use crate::admin::status::{MemoryShare, ReloadStatus, Status};
-use crate::admin::{AdminSource, Answer, Exposition, NotReady, ScrapeRequest};
+use crate::admin::{AdminSource, Exposition, NotReady, ResponseFuture, ScrapeRequest};
 use crate::budget::{Budget, Share};
 use crate::run::ledger;
 use crate::run::pipeline::PipelineState;
@@ -95,11 +95,11 @@ impl AdminSource for View {
         self.shared.readiness()
     }
 
-    fn status(&self) -> Answer<'_, Status> {
+    fn status(&self) -> ResponseFuture<'_, Status> {
         Box::pin(async { self.snapshot() })
     }
 
-    fn reload(&self) -> Answer<'_, Option<Reloaded>> {
+    fn reload(&self) -> ResponseFuture<'_, Option<Reloaded>> {
         Box::pin(async {
             Some(Reloaded {
                 errors: vec![
@@ -111,7 +111,7 @@ impl AdminSource for View {
         })
     }
 
-    fn scrape(&self, request: ScrapeRequest) -> Answer<'_, Option<Exposition>> {
+    fn scrape(&self, request: ScrapeRequest) -> ResponseFuture<'_, Option<Exposition>> {
         Box::pin(async move {
             let sending = self.shared.sending();
             let scrape = sending.and_then(|sending| sending.outputs.scrape());

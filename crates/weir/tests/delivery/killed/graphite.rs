@@ -45,7 +45,7 @@ fn receive(mut stream: TcpStream, hurry: &AtomicBool) -> Said {
 }
 
 #[test]
-fn no_cut_line_is_taken_for_a_whole_one_and_nothing_on_disk_is_lost() {
+fn no_truncated_line_is_read_as_a_whole_one_and_nothing_on_disk_is_lost() {
     let mut random = Random::new();
     let listener = sockets::narrow(TcpListener::bind("127.0.0.1:0").unwrap());
     let address = listener.local_addr().unwrap();

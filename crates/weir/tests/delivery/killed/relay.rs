@@ -127,7 +127,7 @@ fn incoming<S>(accept: impl Fn() -> std::io::Result<S>) -> impl Iterator<Item = 
 }
 
 #[test]
-fn nothing_comes_twice_and_no_line_is_cut() {
+fn no_line_is_duplicated_or_truncated() {
     let mut random = Random::new();
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);

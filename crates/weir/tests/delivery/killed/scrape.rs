@@ -4,7 +4,7 @@ use super::Random;
 use crate::support::{Agent, get, until};
 
 #[test]
-fn sums_and_books_begin_again_from_zero() {
+fn sums_and_books_start_from_zero() {
     let mut random = Random::new();
     for round in 1..=4 {
         let agent = Agent::start(&["--bucket-width", "1s"], &[]);

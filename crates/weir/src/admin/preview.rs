@@ -30,7 +30,7 @@ const EXAMPLES_MAX: usize = 5;
 const AGGREGATES: [&str; 6] = ["max", "min", "median", "avg", "sum", "count"];
 
 #[derive(Debug, Default, PartialEq, Serialize)]
-pub struct Trial {
+pub struct Preview {
     /// Series of the last five minutes.
     series_now: usize,
     /// Series that would remain.
@@ -51,21 +51,21 @@ struct Example {
 }
 
 /// Applies the rules to the stored series. Locks the history for at most [`TIME_MAX`].
-pub fn answer(text: &str, recent: &Recent) -> Result<Trial, HttpError> {
+pub fn answer(text: &str, recent: &Recent) -> Result<Preview, HttpError> {
     let rules = rules(text)?;
     let points = recent.points();
     let since = points.newest().map_or(0, |(time, _)| time) - SECONDS;
-    let mut trying = Trying::new(&rules);
+    let mut run = PreviewRun::new(&rules);
     let begun = Instant::now();
     let saw_all = points.each_series(since, |kind, name, labels| {
-        trying.series(kind, name, labels);
-        !trying.trial.series_now.is_multiple_of(SLICE) || begun.elapsed() < TIME_MAX
+        run.series(kind, name, labels);
+        !run.preview.series_now.is_multiple_of(SLICE) || begun.elapsed() < TIME_MAX
     });
-    trying.trial.examples.sort_by(|a, b| a.from.cmp(&b.from));
-    Ok(Trial {
-        series_then: trying.left.len(),
+    run.preview.examples.sort_by(|a, b| a.from.cmp(&b.from));
+    Ok(Preview {
+        series_then: run.left.len(),
         incomplete: !saw_all,
-        ..trying.trial
+        ..run.preview
     })
 }
 
@@ -92,43 +92,43 @@ enum Outcome<'t> {
     Other(Subject<'t>),
 }
 
-struct Trying<'t> {
+struct PreviewRun<'t> {
     rules: &'t Rules,
     resolved: Resolved,
     /// Hashes of the remaining series. Among a million, two equal ones are less likely than a bit flip.
     left: HashSet<u64>,
     hashes: RandomState,
-    trial: Trial,
+    preview: Preview,
 }
 
-impl<'t> Trying<'t> {
+impl<'t> PreviewRun<'t> {
     fn new(rules: &'t Rules) -> Self {
         Self {
             rules,
             resolved: Resolved::default(),
             left: HashSet::new(),
             hashes: RandomState::new(),
-            trial: Trial::default(),
+            preview: Preview::default(),
         }
     }
 
     fn series(&mut self, kind: SeriesKind, name: &'t str, labels: Labels<'t>) {
-        self.trial.series_now += 1;
+        self.preview.series_now += 1;
         let mut tags: Vec<&str> = labels.tags().collect();
         let (outcome, suffix) = self.outcome(kind, name, &mut tags);
         let host = labels.host();
         match outcome {
-            Outcome::Same => self.leave(kind, name, host, &tags),
+            Outcome::Same => self.add_remaining(kind, name, host, &tags),
             Outcome::Dropped => {
-                self.trial.changed += 1;
-                self.trial.dropped += 1;
+                self.preview.changed += 1;
+                self.preview.dropped += 1;
                 self.example(name, &tags, None);
             }
             Outcome::Other(subject) => {
-                self.trial.changed += 1;
+                self.preview.changed += 1;
                 let renamed = format!("{}{suffix}", subject.name);
                 let left: Vec<&str> = subject.tags.iter().map(AsRef::as_ref).collect();
-                self.leave(kind, &renamed, subject.host.as_deref().or(host), &left);
+                self.add_remaining(kind, &renamed, subject.host.as_deref().or(host), &left);
                 self.example(name, &tags, Some((&renamed, &left)));
             }
         }
@@ -177,14 +177,14 @@ impl<'t> Trying<'t> {
         }
     }
 
-    fn leave(&mut self, kind: SeriesKind, name: &str, host: Option<&str>, tags: &[&str]) {
+    fn add_remaining(&mut self, kind: SeriesKind, name: &str, host: Option<&str>, tags: &[&str]) {
         let hash = self.hashes.hash_one((kind, name, host, tags));
         self.left.insert(hash);
     }
 
     fn example(&mut self, name: &str, tags: &[&str], to: Option<(&str, &[&str])>) {
-        if self.trial.examples.len() < EXAMPLES_MAX {
-            self.trial.examples.push(Example {
+        if self.preview.examples.len() < EXAMPLES_MAX {
+            self.preview.examples.push(Example {
                 from: shown(name, tags),
                 to: to.map(|(name, tags)| shown(name, tags)),
             });
