@@ -248,7 +248,7 @@ fn memory_passes_agree_on_the_messages() {
 }
 
 #[test]
-fn wrong_use_is_told_with_exit_code_two_and_a_busy_address_with_one() {
+fn usage_errors_exit_with_code_two_and_a_busy_address_with_one() {
     let fails = |flags: &[&str], code: i32, hint: &str| {
         let output = Command::new(BIN).arg("floor").args(flags).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();

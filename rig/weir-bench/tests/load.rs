@@ -92,7 +92,7 @@ fn entries(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn bad_input_is_told_what_is_allowed() {
+fn bad_input_is_refused_with_the_allowed_values() {
     let dir = tempfile::tempdir().unwrap();
     let file = |text: &str| {
         let path = dir.path().join(format!("{}.yaml", entries(dir.path()).len()));
@@ -380,7 +380,7 @@ fn a_signal_ends_a_run_early_and_the_books_are_whole() {
 }
 
 #[test]
-fn calibration_leaves_nothing_behind_even_when_it_is_ended() {
+fn calibration_cleans_up_even_when_it_is_terminated() {
     let dir = tempfile::tempdir().unwrap();
     let start = |duration: &str| {
         Command::new(BIN)
@@ -457,7 +457,7 @@ fn what_the_sink_receives_equals_the_oracle() {
 }
 
 #[test]
-fn records_arrive_as_what_they_claim_to_be() {
+fn records_are_decoded_as_their_declared_kind() {
     let dir = tempfile::tempdir().unwrap();
     for (profile, kind, path, key) in [
         ("dd-logs", "datadog", "/", "logs"),

@@ -556,7 +556,7 @@ fn lines_arrive_over_every_socket() {
 }
 
 #[test]
-fn silence_ends_a_sink_but_only_once_something_came() {
+fn silence_ends_a_sink_only_after_the_first_data() {
     let flags = ["--listen", "statsd=udp://127.0.0.1:0", "--until-idle", "50ms"];
     let mut sink = Sink::start(&flags);
     // Nothing can show that it would wait without limit; it has outlived the time of its silence.
@@ -573,7 +573,7 @@ fn silence_ends_a_sink_but_only_once_something_came() {
 }
 
 #[test]
-fn scrape_reads_what_an_exporter_says() {
+fn scrape_reads_the_exposition_of_an_exporter() {
     let exporter = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = exporter.local_addr().unwrap();
     let serving = std::thread::spawn(move || {
@@ -681,7 +681,7 @@ fn oracle_decides_the_exit_code_now_and_from_a_capture() {
 }
 
 #[test]
-fn wrong_use_is_told() {
+fn usage_errors_are_reported() {
     let fails = |flags: &[&str], code: i32, hint: &str| {
         let output = Command::new(BIN).arg("sink").args(flags).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();

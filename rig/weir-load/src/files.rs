@@ -168,7 +168,7 @@ pub struct Tree {
 
 /// Result of changing the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grew {
+pub struct TreeResult {
     pub folders: u64,
     pub files: u64,
     pub renames: u64,
@@ -183,7 +183,7 @@ fn plant(
     tree: &Tree,
     folder: &Path,
     depth: u32,
-    grew: &mut Grew,
+    grew: &mut TreeResult,
     files: &mut Vec<PathBuf>,
 ) -> io::Result<()> {
     fs::create_dir_all(folder)?;
@@ -210,8 +210,8 @@ fn plant(
 }
 
 /// Makes the tree, then renames random files at the rate, as many as are due in the time.
-pub fn grow_tree(tree: &Tree) -> io::Result<Grew> {
-    let mut grew = Grew {
+pub fn grow_tree(tree: &Tree) -> io::Result<TreeResult> {
+    let mut grew = TreeResult {
         folders: 0,
         files: 0,
         renames: 0,

@@ -3,7 +3,7 @@
 //! HTTP/2 is hyper's, on a single-threaded runtime that runs only during a call.
 
 use crate::profile::Payload;
-use crate::requests::{Answer, Requests};
+use crate::requests::{PostResult, Requests};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http2::{self, SendRequest};
@@ -65,7 +65,7 @@ impl Calls {
 }
 
 impl Requests for Calls {
-    fn post(&mut self, body: &[u8], _records: u32, patience: Duration) -> io::Result<Answer> {
+    fn post(&mut self, body: &[u8], _records: u32, patience: Duration) -> io::Result<PostResult> {
         // The prefix: uncompressed, and the length.
         let mut message = Vec::with_capacity(body.len() + 5);
         message.push(0);
@@ -75,9 +75,9 @@ impl Requests for Calls {
         let request = Request::from_parts(head, Full::new(Bytes::from(message)));
         let sender = &mut self.sender;
         let call = async {
-            sender.ready().await.map_err(gone)?;
-            let (head, body) = sender.send_request(request).await.map_err(gone)?.into_parts();
-            let body = body.collect().await.map_err(gone)?;
+            sender.ready().await.map_err(broken)?;
+            let (head, body) = sender.send_request(request).await.map_err(broken)?.into_parts();
+            let body = body.collect().await.map_err(broken)?;
             let trailers = body.trailers().cloned().unwrap_or_default();
             Ok(answer(&Response::from_parts(head, ()), &trailers))
         };
@@ -90,7 +90,7 @@ impl Requests for Calls {
 }
 
 /// The connection ended, or the server cancelled the call.
-fn gone(error: hyper::Error) -> io::Error {
+fn broken(error: hyper::Error) -> io::Error {
     let mut cause: &dyn std::error::Error = &error;
     while let Some(next) = cause.source() {
         cause = next;
@@ -103,22 +103,22 @@ fn gone(error: hyper::Error) -> io::Error {
 }
 
 /// The meaning of the status. A call that fails at once has it in the headers.
-fn answer(head: &Response<()>, trailers: &HeaderMap) -> Answer {
+fn answer(head: &Response<()>, trailers: &HeaderMap) -> PostResult {
     let of = |name: &str| {
         let found = trailers.get(name).or_else(|| head.headers().get(name));
         found.and_then(|value| value.to_str().ok()).unwrap_or_default()
     };
     match of("grpc-status") {
-        "0" => Answer::Taken,
+        "0" => PostResult::Taken,
         // Unavailable, or exhausted with a time to retry.
-        "14" => Answer::Busy,
-        "8" if !of("grpc-status-details-bin").is_empty() => Answer::Busy,
-        "" if matches!(head.status().as_u16(), 429 | 503) => Answer::Busy,
-        "" => Answer::Rejected(format!(
+        "14" => PostResult::Busy,
+        "8" if !of("grpc-status-details-bin").is_empty() => PostResult::Busy,
+        "" if matches!(head.status().as_u16(), 429 | 503) => PostResult::Busy,
+        "" => PostResult::Rejected(format!(
             "HTTP status {} and no gRPC status",
             head.status().as_u16()
         )),
-        status => Answer::Rejected(
+        status => PostResult::Rejected(
             format!("gRPC status {status} {}", of("grpc-message"))
                 .trim_end()
                 .to_owned(),
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_in_trailers_or_headers_is_believed_and_its_absence_is_no_success() {
+    fn a_status_in_trailers_or_headers_counts_and_a_missing_one_is_an_error() {
         let fields = |pairs: &[(&'static str, &'static str)]| {
             let mut map = HeaderMap::new();
             for (name, value) in pairs {
@@ -147,12 +147,15 @@ mod tests {
         let none = fields(&[]);
         assert_eq!(
             answer(&head(200, &[]), &fields(&[("grpc-status", "0")])),
-            Answer::Taken
+            PostResult::Taken
         );
-        assert_eq!(answer(&head(200, &[("grpc-status", "14")]), &none), Answer::Busy);
-        assert_eq!(answer(&head(503, &[]), &none), Answer::Busy);
+        assert_eq!(
+            answer(&head(200, &[("grpc-status", "14")]), &none),
+            PostResult::Busy
+        );
+        assert_eq!(answer(&head(503, &[]), &none), PostResult::Busy);
         let details = [("grpc-status", "8"), ("grpc-status-details-bin", "x")];
-        assert_eq!(answer(&head(200, &details), &none), Answer::Busy);
+        assert_eq!(answer(&head(200, &details), &none), PostResult::Busy);
         let exhausted = [("grpc-status", "8"), ("grpc-message", "larger than max")];
         for (head, said) in [
             (head(200, &exhausted), "gRPC status 8 larger than max"),
@@ -160,7 +163,7 @@ mod tests {
             (head(404, &[]), "HTTP status 404 and no gRPC status"),
             (head(200, &[("grpc-status", "12")]), "gRPC status 12"),
         ] {
-            assert_eq!(answer(&head, &none), Answer::Rejected(said.into()));
+            assert_eq!(answer(&head, &none), PostResult::Rejected(said.into()));
         }
     }
 }

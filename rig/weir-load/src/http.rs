@@ -2,7 +2,7 @@
 
 use crate::profile::Payload;
 use crate::records;
-use crate::requests::{Answer, Requests};
+use crate::requests::{PostResult, Requests};
 use std::io;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl Posts {
 }
 
 impl Requests for Posts {
-    fn post(&mut self, body: &[u8], records: u32, patience: Duration) -> io::Result<Answer> {
+    fn post(&mut self, body: &[u8], records: u32, patience: Duration) -> io::Result<PostResult> {
         let count = match self.payload {
             Payload::DdTracesJson | Payload::DdTracesMsgpack => {
                 format!("X-Datadog-Trace-Count: {records}\r\n")
@@ -55,9 +55,9 @@ impl Requests for Posts {
         let deadline = Instant::now() + patience;
         let response = self.connection.exchange(&head, body, deadline)?;
         Ok(match response.status {
-            200..=299 => Answer::Taken,
-            429 | 503 => Answer::Busy,
-            status => Answer::Rejected(status.to_string()),
+            200..=299 => PostResult::Taken,
+            429 | 503 => PostResult::Busy,
+            status => PostResult::Rejected(status.to_string()),
         })
     }
 }

@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decimals_survive_text_and_refuse_what_is_not_one() {
+    fn decimals_survive_text_and_other_texts_are_refused() {
         for text in ["0", "1", "-1", "0.5", "-0.000001", "92233720368547758070.25"] {
             let value: Decimal = text.parse().unwrap();
             assert_eq!(value.to_string(), text);

@@ -47,13 +47,13 @@ pub struct NullOptions {
     pub spin: bool,
 }
 
-struct Brake {
+struct Pacer {
     pace: Option<Pace>,
     start: Option<Instant>,
     taken: f64,
 }
 
-impl Brake {
+impl Pacer {
     /// Waits until packets may be received, and returns how many.
     fn allow(&mut self) -> usize {
         let Some(pace) = self.pace else {
@@ -188,14 +188,14 @@ fn datagrams<S: AsFd + Send + 'static>(
         }
         clock::precise_timers();
         let mut batch = CountBatch::new(sys::BATCH);
-        let mut brake = Brake {
+        let mut pacer = Pacer {
             pace: how.pace,
             start: None,
             taken: 0.0,
         };
         let mut looks = 0;
         while !stop.load(Relaxed) {
-            let most = brake.allow();
+            let most = pacer.allow();
             let wait = !how.spin || looks >= LOOKS;
             // After a timeout the loop checks whether it should stop.
             let Ok((packets, bytes)) = batch.receive(socket.as_fd(), most, wait) else {
@@ -206,7 +206,7 @@ fn datagrams<S: AsFd + Send + 'static>(
                 continue;
             };
             looks = 0;
-            brake.took(packets);
+            pacer.took(packets);
             counts.packets.fetch_add(packets as u64, Relaxed);
             counts.bytes.fetch_add(bytes as u64, Relaxed);
         }
@@ -260,17 +260,17 @@ fn streams<S: Send + 'static>(
 /// Reads and discards. With a pace, 8 KiB per read.
 fn swallow<S: Read>(mut stream: S, counts: &Counts, stop: &AtomicBool, pace: Option<Pace>) {
     let mut buffer = vec![0u8; if pace.is_some() { 8192 } else { 256 << 10 }];
-    let mut brake = Brake {
+    let mut pacer = Pacer {
         pace,
         start: None,
         taken: 0.0,
     };
     while !stop.load(Relaxed) {
-        brake.allow();
+        pacer.allow();
         match stream.read(&mut buffer) {
             Ok(0) => return,
             Ok(read) => {
-                brake.took(1);
+                pacer.took(1);
                 counts.packets.fetch_add(1, Relaxed);
                 counts.bytes.fetch_add(read as u64, Relaxed);
             }
@@ -283,7 +283,7 @@ fn swallow<S: Read>(mut stream: S, counts: &Counts, stop: &AtomicBool, pace: Opt
 fn answer<S: Read + Write>(mut stream: S, counts: &Counts, stop: &AtomicBool, pace: Option<Pace>) {
     let mut buffer = vec![0u8; 256 << 10];
     let mut held: Vec<u8> = Vec::new();
-    let mut brake = Brake {
+    let mut pacer = Pacer {
         pace,
         start: None,
         taken: 0.0,
@@ -305,8 +305,8 @@ fn answer<S: Read + Write>(mut stream: S, counts: &Counts, stop: &AtomicBool, pa
                 if body_left > 0 {
                     break;
                 }
-                brake.allow();
-                brake.took(1);
+                pacer.allow();
+                pacer.took(1);
                 counts.packets.fetch_add(1, Relaxed);
                 let reply = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
                 if stream.write_all(reply).is_err() {

@@ -165,7 +165,7 @@ impl<'a> Recipe<'a> {
     fn profile(&self) -> Profile {
         let mut text = String::new();
         for file in &self.files {
-            lay(file, &mut text);
+            merge(file, &mut text);
         }
         for (word, value) in &self.words {
             text = text.replace(&format!("{{{word}}}"), value);
@@ -175,14 +175,14 @@ impl<'a> Recipe<'a> {
 }
 
 /// Appends a file after those that it extends; the last of repeated keys counts.
-fn lay(file: &str, text: &mut String) {
+fn merge(file: &str, text: &mut String) {
     let (_, own) = FILES
         .iter()
         .find(|(known, _)| *known == file)
         .unwrap_or_else(|| panic!("no file {file}"));
     match own.strip_prefix("like: ").and_then(|rest| rest.split_once('\n')) {
         Some((like, rest)) => {
-            lay(like, text);
+            merge(like, text);
             text.push_str(rest);
         }
         None => text.push_str(own),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_change_what_they_say_and_nonsense_is_unknown() {
+    fn variants_change_only_their_settings_and_unknown_ones_are_refused() {
         let unique = named("interner-8MiB-10k@tags-unique@lading-burst").unwrap();
         assert_eq!(unique.unique_tag_ratio, 1.0);
         assert_eq!(unique.throttle, Throttle::LadingBurst);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_profiles_are_refused_with_the_key_and_what_is_allowed() {
+    fn bad_profiles_are_refused_with_the_key_and_the_allowed_values() {
         for (yaml, part) in [
             ("contextz: 5", "contextz"),
             ("contexts: 0", "contexts"),

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_records_are_read_and_nonsense_is_named() {
+    fn raw_records_are_read_and_invalid_files_are_named() {
         let mut file = Vec::new();
         for text in ["a:1|c", "b:1|c\nc:2|g"] {
             file.extend_from_slice(&(text.len() as u32).to_le_bytes());

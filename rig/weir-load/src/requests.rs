@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// A target's answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum PostResult {
     Taken,
     /// Overloaded: this request is lost, continue with the next.
     Busy,
@@ -20,7 +20,7 @@ pub enum Answer {
 /// The requests of one connection.
 pub trait Requests: Send {
     /// Sends one body with this many records and waits for the answer.
-    fn post(&mut self, body: &[u8], records: u32, patience: Duration) -> io::Result<Answer>;
+    fn post(&mut self, body: &[u8], records: u32, patience: Duration) -> io::Result<PostResult>;
 }
 
 /// Opens requests over a connected socket, with headers `Name: value` in each.

@@ -212,7 +212,7 @@ fn the_oracle_equals_an_independent_reading_of_the_bytes() {
 }
 
 #[test]
-fn the_oracle_follows_churn_and_origin_and_leaves_out_what_was_refused() {
+fn the_oracle_follows_churn_and_origin_and_omits_refused_packets() {
     for yaml in [
         // Packets are distinguished by a number in a value, sets and carried messages included.
         "{contexts: 50, value: {kind: {uniform: {min: -9223372036854775808, max: 9223372036854775807}}}, packet_size: 512, \
@@ -648,7 +648,7 @@ fn the_2023_shape_agrees_with_a_simulation_of_its_knobs() {
 }
 
 #[test]
-fn impossible_requests_say_what_is_possible() {
+fn impossible_requests_are_refused_with_the_possible_values() {
     for (yaml, part) in [
         (
             "{contexts: 100, names: {list: [a, b]}, tags_per_msg: 0, types: {count: 1, gauge: 0, distribution: 0, set: 0, histogram: 0}, distinct_names: 50}",
@@ -667,7 +667,7 @@ fn impossible_requests_say_what_is_possible() {
 }
 
 #[test]
-fn what_a_transport_cannot_carry_is_refused() {
+fn payloads_that_a_transport_cannot_carry_are_refused() {
     let profile = Profile::from_yaml("packet_size: 70000").unwrap();
     let load = Load::prepare("x", &profile, Transport::Udp, 1).unwrap();
     let error = load.check_size(1 << 20, 1 << 20).unwrap_err();

@@ -134,7 +134,7 @@ fn udp_arrives_in_batches_of_few_system_calls() {
 }
 
 #[test]
-fn a_throttled_target_is_blamed_and_its_rate_reported_within_one_percent() {
+fn a_throttled_target_is_the_limit_and_its_rate_is_reported_within_one_percent() {
     let folder = tempfile::tempdir().unwrap();
     let load = named("budget-1k", Transport::Unixgram);
     let pace = 1000.0;
@@ -174,7 +174,7 @@ fn a_paced_load_on_a_slow_target_skips_and_counts_or_waits() {
 }
 
 #[test]
-fn a_slow_generator_is_blamed_itself() {
+fn a_slow_generator_is_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let load = yaml("{contexts: 100, rate: 500 packets/s}", Transport::Unixgram);
     let null = Null::open(Transport::Unixgram, folder.path(), NullOptions::default()).unwrap();
@@ -190,7 +190,7 @@ fn a_slow_generator_is_blamed_itself() {
 }
 
 #[test]
-fn a_load_is_never_ahead_of_its_schedule_and_behind_only_with_a_culprit() {
+fn a_load_is_never_ahead_of_its_schedule_and_behind_only_with_a_cause() {
     let folder = tempfile::tempdir().unwrap();
     for text in [
         "{contexts: 100, rate: 2000 packets/s}",
@@ -272,7 +272,7 @@ fn a_search_finds_the_rate_of_a_throttled_receiver() {
 }
 
 #[test]
-fn requests_are_posted_and_answers_believed() {
+fn requests_are_posted_and_response_statuses_counted() {
     let folder = tempfile::tempdir().unwrap();
     for name in [
         "dd-logs",
@@ -389,7 +389,7 @@ fn a_missing_target_and_one_that_dies_are_named() {
 }
 
 #[test]
-fn framing_that_would_be_junk_is_refused() {
+fn framing_that_the_target_cannot_parse_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let load = yaml("{contexts: 10, throttle: all_out}", Transport::Unixgram);
     let mut options = Options::new(Target::Unixgram(folder.path().join("x")));
@@ -558,7 +558,7 @@ fn a_profile_may_say_how_a_stream_is_framed() {
 }
 
 #[test]
-fn what_a_transport_cannot_carry_is_refused_before_anything_is_sent() {
+fn payloads_that_a_transport_cannot_carry_are_refused_before_sending() {
     for (name, transport) in [
         ("dd-logs", Transport::Udp),
         ("otlp-metrics", Transport::Tcp),

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_resolved_and_bad_addresses_say_what_is_wrong() {
+    fn hosts_are_resolved_and_bad_addresses_are_errors_with_the_reason() {
         let address = parse_resolved("tcp://localhost:8125").unwrap();
         assert!(
             ["tcp://127.0.0.1:8125", "tcp://[::1]:8125"].contains(&address.to_string().as_str()),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_socket_goes_and_a_live_one_or_a_file_stays() {
+    fn a_stale_socket_is_removed_and_a_live_one_or_a_file_stays() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         drop(std::os::unix::net::UnixDatagram::bind(&path).unwrap());

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_nonsense_are_errors() {
+    fn timeouts_and_invalid_responses_are_errors() {
         let cut = serve(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n");
         let error = get(&cut, Duration::from_millis(50)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

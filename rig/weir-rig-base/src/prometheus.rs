@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_say_what_is_wrong() {
+    fn invalid_lines_are_errors_with_the_reason() {
         for (text, want) in [
             ("a", "no value"),
             ("1a 1", "not a metric name"),

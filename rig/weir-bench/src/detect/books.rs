@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Polls weir's status until all packets of the load are counted, then writes the sink's report.
-pub fn ask(
+pub fn fetch(
     url: &str,
     manifest: &Path,
     report: &Path,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_of_a_target_is_held_to_what_was_sent() {
+    fn the_last_line_of_a_target_is_compared_with_the_load() {
         let dir = tempfile::tempdir().unwrap();
         let (stdout, manifest) = (dir.path().join("out"), dir.path().join("manifest.json"));
         fs::write(

@@ -46,7 +46,7 @@ pub struct Header {
 
 /// One observation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct CaptureLine {
     /// Nanoseconds since the run began, monotonic.
     pub t: u64,
     pub ph: Phase,
@@ -83,7 +83,7 @@ impl Writer {
         if !v.is_finite() {
             return Ok(());
         }
-        self.json(&Line {
+        self.json(&CaptureLine {
             t,
             ph,
             m: m.to_owned(),
@@ -172,7 +172,7 @@ impl Capture {
             if let Some((line, error)) = broken {
                 return Err(bad(path, line, &error));
             }
-            match serde_json::from_str::<Line>(&text) {
+            match serde_json::from_str::<CaptureLine>(&text) {
                 Ok(l) => series.entry((l.l.src, l.m)).or_default().push(Point {
                     t: l.t,
                     phase: l.ph,
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn a_written_capture_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let mut w = Writer::create(&dir.path().join("capture.jsonl.zst"), &header()).unwrap();
         for (i, phase) in [
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_whose_writer_died_is_read_up_to_there() {
+    fn a_truncated_capture_is_read_to_its_last_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("capture.jsonl.zst");
         let mut w = Writer::create(&path, &header()).unwrap();

@@ -114,7 +114,7 @@ impl Goal {
 
     /// Whether two targets that share a core, each with its own load, still show their difference: true for the work of a process, not for
     /// its speed or throughput.
-    pub fn survives_company(self) -> bool {
+    pub fn allows_concurrent_arms(self) -> bool {
         matches!(
             self,
             Goal::Cpu

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_keeps_commas_in_names_apart() {
+    fn csv_quotes_commas_in_names() {
         assert_eq!(
             csv(&[entry(1, 2.5, "h")]).lines().nth(1),
             Some("999,r999,,\"e,1\",weir,cpu_per_message,quick,2.5")

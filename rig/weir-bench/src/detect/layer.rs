@@ -86,8 +86,8 @@ impl fmt::Display for SourceLine {
 }
 
 /// A layer that can override another of its kind.
-pub trait Lay {
-    fn lay(&mut self, over: Self);
+pub trait Layered {
+    fn override_with(&mut self, over: Self);
     fn is_missing(&self) -> bool;
 }
 
@@ -137,8 +137,8 @@ impl Slot<String> {
     }
 }
 
-impl<T> Lay for Slot<T> {
-    fn lay(&mut self, over: Self) {
+impl<T> Layered for Slot<T> {
+    fn override_with(&mut self, over: Self) {
         if !over.is_missing() {
             *self = over;
         }
@@ -165,15 +165,15 @@ impl<T: Serialize> Serialize for Slot<T> {
     }
 }
 
-impl<V: Lay + Default> Lay for BTreeMap<String, V> {
-    fn lay(&mut self, over: Self) {
+impl<V: Layered + Default> Layered for BTreeMap<String, V> {
+    fn override_with(&mut self, over: Self) {
         for (key, value) in over {
-            self.entry(key).or_default().lay(value);
+            self.entry(key).or_default().override_with(value);
         }
     }
 
     fn is_missing(&self) -> bool {
-        self.values().all(Lay::is_missing)
+        self.values().all(Layered::is_missing)
     }
 }
 
@@ -202,15 +202,15 @@ impl<T> From<Vec<T>> for List<T> {
     }
 }
 
-impl<T: Lay> Lay for List<T> {
-    fn lay(&mut self, over: Self) {
+impl<T: Layered> Layered for List<T> {
+    fn override_with(&mut self, over: Self) {
         if over.entries.is_some() {
             *self = over;
             return;
         }
         for (at, change) in over.changes {
             match self.changes.entry(at) {
-                Entry::Occupied(mut below) => below.get_mut().lay(change),
+                Entry::Occupied(mut below) => below.get_mut().override_with(change),
                 Entry::Vacant(place) => drop(place.insert(change)),
             }
         }
@@ -221,7 +221,7 @@ impl<T: Lay> Lay for List<T> {
     }
 }
 
-impl<T: Lay + Clone> List<T> {
+impl<T: Layered + Clone> List<T> {
     /// The entries with their changes.
     fn changed(&self, path: &str) -> Result<Vec<T>> {
         let mut entries = self.entries.clone().unwrap_or_default();
@@ -232,7 +232,7 @@ impl<T: Lay + Clone> List<T> {
                     "{path}.{at}: position {at} of a list with {length} entries"
                 ))
             })?;
-            entry.lay(change.clone());
+            entry.override_with(change.clone());
         }
         Ok(entries)
     }
@@ -281,7 +281,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     }
 }
 
-impl<T: Lay + Clone + Serialize> Serialize for List<T> {
+impl<T: Layered + Clone + Serialize> Serialize for List<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         match &self.entries {
             Some(_) => self
@@ -303,8 +303,8 @@ impl<T> Default for Entries<T> {
     }
 }
 
-impl<T> Lay for Entries<T> {
-    fn lay(&mut self, over: Self) {
+impl<T> Layered for Entries<T> {
+    fn override_with(&mut self, over: Self) {
         self.0.extend(over.0);
     }
 
@@ -359,9 +359,9 @@ macro_rules! layer {
         #[derive(Debug, Clone, Default)]
         pub struct $name { $(pub $field: $type,)* }
 
-        impl $crate::detect::layer::Lay for $name {
-            fn lay(&mut self, over: Self) {
-                $(self.$field.lay(over.$field);)*
+        impl $crate::detect::layer::Layered for $name {
+            fn override_with(&mut self, over: Self) {
+                $(self.$field.override_with(over.$field);)*
             }
 
             fn is_missing(&self) -> bool {
@@ -403,7 +403,7 @@ macro_rules! layer {
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
                 use serde::ser::SerializeMap;
-                use $crate::detect::layer::Lay;
+                use $crate::detect::layer::Layered;
                 let mut map = serializer.serialize_map(None)?;
                 $(if !self.$field.is_missing() {
                     map.serialize_entry(stringify!($field), &self.$field)?;
@@ -419,9 +419,9 @@ pub(crate) use layer;
 #[derive(Debug, Clone, Default)]
 pub struct Patch<L>(pub L);
 
-impl<L: Lay> Lay for Patch<L> {
-    fn lay(&mut self, over: Self) {
-        self.0.lay(over.0);
+impl<L: Layered> Layered for Patch<L> {
+    fn override_with(&mut self, over: Self) {
+        self.0.override_with(over.0);
     }
 
     fn is_missing(&self) -> bool {
@@ -435,10 +435,10 @@ impl<L: Serialize> Serialize for Patch<L> {
     }
 }
 
-impl<'de, L: Lay + Default + DeserializeOwned> Deserialize<'de> for Patch<L> {
+impl<'de, L: Layered + Default + DeserializeOwned> Deserialize<'de> for Patch<L> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         struct Paths<L>(PhantomData<L>);
-        impl<'de, L: Lay + Default + DeserializeOwned> Visitor<'de> for Paths<L> {
+        impl<'de, L: Layered + Default + DeserializeOwned> Visitor<'de> for Paths<L> {
             type Value = Patch<L>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map of paths")
@@ -448,7 +448,7 @@ impl<'de, L: Lay + Default + DeserializeOwned> Deserialize<'de> for Patch<L> {
                 while let Some(path) = map.next_key::<String>()? {
                     let value: Spanned<Value> = map.next_value()?;
                     READING.with_borrow_mut(|reading| reading.line = value.referenced.line());
-                    layer.lay(at_path(&path, value.value).map_err(de::Error::custom)?);
+                    layer.override_with(at_path(&path, value.value).map_err(de::Error::custom)?);
                     READING.with_borrow_mut(|reading| reading.line = 0);
                 }
                 Ok(Patch(layer))
@@ -507,7 +507,7 @@ mod tests {
     #[test]
     fn maps_merge_lists_replace_null_deletes() {
         let mut base = outer("a: {x: 1, y: [1, 2], z: {p: 1, q: 2}}\nb: 2\nc: 3\n");
-        base.lay(outer("a: {y: [3], z: {q: null, r: 1}}\nb: null\n"));
+        base.override_with(outer("a: {y: [3], z: {q: null, r: 1}}\nb: null\n"));
         assert_eq!(base.a.x.get().unwrap(), "1");
         assert_eq!(base.a.y.get().unwrap(), &["3"]);
         assert_eq!(base.a.z["q"].get(), None);
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_file_line_key_and_what_is_allowed() {
+    fn errors_name_file_line_key_and_allowed_values() {
         let error = parse::<Outer>("a:\n  x: 1\n  zz: 1\n", "f.yaml").unwrap_err();
         assert_eq!(error.0, "f.yaml:3: a.zz: unknown key; allowed: x, y, z");
         let error = parse::<Outer>("b: 1\na: [\n", "f.yaml").unwrap_err();
@@ -537,7 +537,7 @@ mod tests {
     #[test]
     fn places_survive_merging() {
         let mut base = outer("a: {x: 1}\n");
-        base.lay(parse("\n\na:\n  x: oops\n", "g.yaml").unwrap());
+        base.override_with(parse("\n\na:\n  x: oops\n", "g.yaml").unwrap());
         let error = base
             .a
             .x
@@ -557,7 +557,7 @@ mod tests {
     fn dotted_paths() {
         let patch = |text: &str| parse::<Patch<Outer>>(text, "--set").map(|patch| patch.0);
         let mut layer = outer("l: [{x: 1}]\n");
-        layer.lay(patch("{l.0.x: new, l.0.y: [2], a.z.q: 3, b: x}\n").unwrap());
+        layer.override_with(patch("{l.0.x: new, l.0.y: [2], a.z.q: 3, b: x}\n").unwrap());
         assert_eq!(
             yaml(&layer),
             serde_json::json!({"a": {"z": {"q": "3"}}, "b": "x", "l": [{"x": "new", "y": ["2"]}]})

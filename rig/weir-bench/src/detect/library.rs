@@ -1,7 +1,7 @@
 //! The `experiments` directory: defaults, templates, cases and their matrices, presets, suites, and overrides by target.
 
 use super::experiment::{Experiment, Layer, SinkLayer, TargetLayer};
-use super::layer::{self, ConfigError, Lay, List, Patch, Result, Slot, layer, suggestion};
+use super::layer::{self, ConfigError, Layered, List, Patch, Result, Slot, layer, suggestion};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ impl Case {
         }
         let text = format!("{}: {value}\n", serde_json::json!(path.trim()));
         let patch: Patch<Layer> = layer::parse(&text, "--set")?;
-        self.layer.lay(patch.0);
+        self.layer.override_with(patch.0);
         Ok(())
     }
 }
@@ -55,11 +55,11 @@ pub fn resolve(case: &Case, overlay: &Overlay) -> Result<Experiment> {
 pub fn resolved_layer(case: &Case, overlay: &Overlay) -> Layer {
     let mut layer = case.layer.clone();
     let overrides = std::mem::take(&mut layer.arms_override);
-    layer.target.lay(overlay.target.clone());
-    layer.sinks.lay(overlay.sinks.clone());
+    layer.target.override_with(overlay.target.clone());
+    layer.sinks.override_with(overlay.sinks.clone());
     for (arm, changes) in overrides {
         if overlay.names.contains(&arm) {
-            layer.lay(changes.0);
+            layer.override_with(changes.0);
         }
     }
     layer
@@ -270,7 +270,7 @@ impl Library {
                 Some(defaults) => defaults.layer(choice)?,
                 None => Layer::default(),
             };
-            layer.lay(self.inherit(source.layer(choice)?, choice, &mut Vec::new())?);
+            layer.override_with(self.inherit(source.layer(choice)?, choice, &mut Vec::new())?);
             layer.matrix.clear();
             let name = std::mem::take(&mut layer.name).text();
             Ok(Case {
@@ -307,7 +307,7 @@ impl Library {
         }
         chain.push(name);
         let mut base = self.inherit(template.layer(choice)?, choice, chain)?;
-        base.lay(own);
+        base.override_with(own);
         Ok(base)
     }
 }
@@ -369,7 +369,7 @@ mod tests {
 
     /// Outside of a checkout the message named a flag that did not exist.
     #[test]
-    fn a_folder_without_experiments_is_told_how_to_name_one() {
+    fn a_folder_without_experiments_is_an_error_with_the_flag() {
         let dir = tempfile::tempdir().unwrap();
         let error = Library::open(Some(dir.path())).err().unwrap().to_string();
         let words = error.split_whitespace();
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_say_what_where_and_what_is_allowed() {
+    fn invalid_files_are_errors_with_position_and_allowed_values() {
         let broken = |yaml: &str| {
             let (_dir, library) = library(&[("defaults.yaml", BASE), ("cases/one/experiment.yaml", yaml)]);
             let error = library

@@ -1,7 +1,7 @@
 //! A load, a target and a sink with known behaviour: the target costs as much per message as configured, and loses messages or dies on
 //! request. They measure the detector itself.
 
-use super::capture::{Labels, Line, Phase};
+use super::capture::{CaptureLine, Labels, Phase};
 use clap::{Args, Subcommand};
 use std::fs;
 use std::hint::black_box;
@@ -349,7 +349,7 @@ impl Sent {
             ("sent_packets", self.packets),
             ("sent_bytes", self.bytes),
         ] {
-            let line = Line {
+            let line = CaptureLine {
                 t: self.began.elapsed().as_nanos() as u64,
                 ph: Phase::Measure,
                 m: name.to_owned(),

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_process_tells_how_and_its_orphans_are_ended_too() {
+    fn an_ended_process_has_its_status_and_its_orphans_are_ended_too() {
         let dir = tempfile::tempdir().unwrap();
         let mut p = start("sleep 600 & echo $! > orphan; exit 7", dir.path());
         let orphan: i32 = wait_for(dir.path(), "orphan").parse().unwrap();

@@ -7,7 +7,7 @@ use super::capture::Capture;
 use super::record::{ARMS, replicate_folder};
 use super::replicate::{self, Profiled, Replicate};
 use super::report::{escape, signed};
-use super::run::{self, Options, Prepared, Refusal, Rig};
+use super::run::{self, DetectError, Options, Prepared, Rig};
 use super::waits;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
@@ -266,11 +266,11 @@ fn taken(folder: &Path) -> ExtraRun {
 }
 
 /// Runs the extra replicates and writes `profile.md` and one flame graph per experiment.
-pub fn run(o: &Options, replicates: usize) -> Result<(PathBuf, String), Refusal> {
+pub fn run(o: &Options, replicates: usize) -> Result<(PathBuf, String), DetectError> {
     let (prepared, arms) = run::prepare(o)?;
     let now = super::report::stamp(clock::unix_ns() / 1_000_000_000);
     let folder = o.wanted.results.join(format!("profile-{now}"));
-    let failed = |e| Refusal::failed_at(&folder, e);
+    let failed = |e| DetectError::failed_at(&folder, e);
     fs::create_dir_all(&folder).map_err(failed)?;
     let folder = fs::canonicalize(&folder).map_err(failed)?;
     signal::catch_interrupts();
@@ -289,14 +289,14 @@ pub fn run(o: &Options, replicates: usize) -> Result<(PathBuf, String), Refusal>
                 profile: Some(&take),
                 ..rig.replicate(e, planned, arm, (planned.pair, &target))
             });
-            let measured = result.map_err(Refusal::failed)?;
+            let measured = result.map_err(DetectError::failed)?;
             if !measured.invalid.is_empty() {
                 let why = measured.invalid.join("; ");
-                return Err(Refusal::Failed(format!("{} {}: {why}", e.name, ARMS[arm])));
+                return Err(DetectError::Failed(format!("{} {}: {why}", e.name, ARMS[arm])));
             }
         }
     }
-    let text = compare(&folder, &prepared, replicates).map_err(|e| Refusal::failed_at(&folder, e))?;
+    let text = compare(&folder, &prepared, replicates).map_err(|e| DetectError::failed_at(&folder, e))?;
     Ok((folder, text))
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Parameters of a load besides its experiment.
 #[derive(Debug)]
-pub struct LoadCall<'a> {
+pub struct LoadParameters<'a> {
     pub program: &'a Path,
     pub seed: u64,
     pub duration: Duration,
@@ -34,7 +34,7 @@ pub fn numbered(folder: &Path, name: &str, i: usize, extension: &str) -> PathBuf
     })
 }
 
-pub fn load_argv(load: &Load, call: &LoadCall) -> Vec<String> {
+pub fn load_argv(load: &Load, call: &LoadParameters) -> Vec<String> {
     let (profile, args, to) = match load {
         Load::Command { command, .. } => return command.clone(),
         Load::Profile {

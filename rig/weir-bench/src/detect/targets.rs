@@ -1,7 +1,7 @@
 //! The two programs of a comparison: file, start, and supported features.
 
 use super::experiment::{SinkLayer, TargetLayer};
-use super::layer::{self, ConfigError, Entries, Lay, List, Result, Slot, layer, suggestion};
+use super::layer::{self, ConfigError, Entries, Layered, List, Result, Slot, layer, suggestion};
 use super::library::{Library, Overlay};
 use super::record::ArmInfo;
 use sha2::{Digest, Sha256};
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_programs_say_how_to_get_them() {
+    fn missing_programs_are_errors_with_the_way_to_get_them() {
         let dir = tempfile::tempdir().unwrap();
         let mut targets = Targets::default();
         let text =

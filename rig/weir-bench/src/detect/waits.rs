@@ -108,7 +108,7 @@ mod tests {
 
     /// This process waits for a mutex that another thread holds for most of the time.
     #[test]
-    fn the_kernel_shows_who_waits() {
+    fn the_kernel_shows_waiting_threads() {
         let mutex = Mutex::new(());
         let window = Duration::from_millis(400);
         let waited = thread::scope(|scope| {

@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_intake_refuses_is_refused() {
+    fn payloads_that_the_intake_refuses_are_refused() {
         let status = |path: &str, kind: &str, body: &[u8]| decode(path, kind, body).unwrap_err().status;
         assert_eq!(status("/api/v2/series", "text/plain", b""), 415);
         assert_eq!(status("/api/v2/series", PROTOBUF, b"\xff"), 400);

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_rules_say_what_is_allowed() {
+    fn bad_rules_are_errors_with_the_allowed_form() {
         for text in [
             "",
             "status=99",

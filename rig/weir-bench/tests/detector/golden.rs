@@ -200,7 +200,7 @@ fn write_run(root: &Path) {
 }
 
 #[test]
-fn reports_are_byte_for_byte_what_they_were() {
+fn reports_equal_the_golden_files() {
     let dir = tempfile::tempdir().unwrap();
     write_run(dir.path());
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/detector/golden");
@@ -280,7 +280,7 @@ fn reports_are_byte_for_byte_what_they_were() {
 }
 
 #[test]
-fn the_markdown_stays_below_what_forges_accept() {
+fn the_markdown_stays_below_the_limit_of_forges() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/detector/golden");
     assert!(fs::read_to_string(golden.join("report.md")).unwrap().len() < 60_000);
 }

@@ -69,7 +69,7 @@ fn a_known_slow_down_and_known_memory_are_found() {
 }
 
 #[test]
-fn arms_that_run_at_the_same_time_are_told_apart() {
+fn concurrent_arms_are_distinguished() {
     let library = Library::new(
         "measure: {replicates: 5, together: true}\narms_override: {comparison: {target.env: {PRACTICE_SLOWDOWN: '100'}}}\n",
     );
@@ -336,7 +336,7 @@ fn a_machine_that_is_busy_half_of_the_time_flags_nothing_either() {
 }
 
 #[test]
-fn an_interrupted_run_cleans_up_and_goes_on_later() {
+fn an_interrupted_run_cleans_up_and_can_be_resumed() {
     let library = Library::new("");
     let mut command = library.compare(&["--accept-busy", "--seed", "7"]);
     command.stdout(Stdio::null()).stderr(Stdio::null());

@@ -95,7 +95,7 @@ fn the_program_has_its_experiments_with_it() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_the_flag_that_helps() {
+fn missing_files_are_named_with_the_flag_that_sets_them() {
     let elsewhere = Elsewhere::new();
     elsewhere.write("library/cases/own/experiment.yaml", "goal: cpu\n");
     let told = |args: &[&str], expected: &[&str]| {
@@ -161,7 +161,7 @@ fn what_is_missing_is_named_with_the_flag_that_helps() {
 }
 
 #[test]
-fn a_case_that_is_not_for_a_target_says_so_instead_of_failing() {
+fn an_unsupported_case_is_reported_instead_of_failing() {
     let elsewhere = Elsewhere::new();
     elsewhere.executable("bin/weir", "#!/bin/sh\n");
     let (_, text) = elsewhere.bench(&[
@@ -218,7 +218,7 @@ fn several_comparisons_of_one_pair_of_programs_are_rows_of_one_run() {
 
 /// A program without a profile has a row too, with the time that the kernel sees it wait for mutexes.
 #[test]
-fn a_profile_of_a_program_without_profiles_has_what_can_be_seen_from_outside() {
+fn a_profile_of_a_program_without_pprof_has_the_external_data() {
     let elsewhere = Elsewhere::new();
     let arms = [
         "profile",

@@ -171,7 +171,7 @@ pub fn start(load: &Load, options: &Options) -> Result<Running, RunError> {
         .map(|thread| Share::open(load, options, &plan, thread))
         .collect::<Result<_, _>>()?;
     let progress = shares.iter().map(|share| share.progress.clone()).collect();
-    let crew = Crew {
+    let crew = SendingThreads {
         load: load.clone(),
         options: options.clone(),
         plan,
@@ -284,7 +284,7 @@ fn check_repeat(load: &Load, options: &Options, connection: &Connection) -> Resu
 }
 
 /// All sending threads of a run.
-struct Crew {
+struct SendingThreads {
     load: Load,
     options: Options,
     plan: Plan,
@@ -301,7 +301,7 @@ struct Sum {
     gso: bool,
 }
 
-impl Crew {
+impl SendingThreads {
     fn run(&self, shares: Vec<Share>) -> (Report, Option<RunError>) {
         let port = match &self.options.target {
             Target::Udp(address) => Some(address.port()),

@@ -4,7 +4,7 @@ use super::report::Tally;
 use super::{Framing, Lateness, Options, Progress, RunError, SentStream};
 use crate::manifest::Marker;
 use crate::profile::Transport;
-use crate::requests::{Answer, Requests};
+use crate::requests::{PostResult, Requests};
 use crate::schedule::Schedule;
 use crate::source::{Load, PacketSource, SPARE};
 use crate::sys::{BATCH, SendBatch, Span};
@@ -282,8 +282,8 @@ impl Worker<'_> {
                 .blocked_ns
                 .store(self.tally.blocked.as_nanos() as u64, Relaxed);
             match answer {
-                Ok(Answer::Taken) => self.account(done, 1, start),
-                Ok(Answer::Busy) => {
+                Ok(PostResult::Taken) => self.account(done, 1, start),
+                Ok(PostResult::Busy) => {
                     self.tally.refused_packets += 1;
                     self.tally.refused_messages += u64::from(span.messages);
                     self.tally.messages -= u64::from(span.messages);
@@ -292,7 +292,7 @@ impl Worker<'_> {
                         .store(self.tally.refused_packets, Relaxed);
                     connection.sent.skip(first + done as u64);
                 }
-                Ok(Answer::Rejected(why)) => {
+                Ok(PostResult::Rejected(why)) => {
                     self.give_up(which, first, done);
                     return Err(RunError::Target(format!(
                         "{}: answered {why} to a {} request",

@@ -7,7 +7,7 @@ use crate::detect::analysis::{Report, Row};
 use crate::detect::goal::Goal;
 use crate::detect::library::Library;
 use crate::detect::record::{Budget, ExperimentInfo};
-use crate::detect::run::{self, Options, Refusal, Selection};
+use crate::detect::run::{self, DetectError, Options, Selection};
 use crate::detect::targets;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ pub fn run(args: &Args, argv: &[String]) -> Code {
 }
 
 /// Resumes an interrupted run.
-pub fn go_on(args: &Args, argv: &[String], seed: u64, folder: PathBuf) -> Code {
+pub fn resume(args: &Args, argv: &[String], seed: u64, folder: PathBuf) -> Code {
     let options = Options {
         seed,
         resume: Some(folder),
@@ -74,17 +74,17 @@ pub fn go_on(args: &Args, argv: &[String], seed: u64, folder: PathBuf) -> Code {
     measure(args, &options)
 }
 
-fn options(args: &Args, argv: &[String]) -> Result<Options, Refusal> {
+fn options(args: &Args, argv: &[String]) -> Result<Options, DetectError> {
     let weir = match &args.weir {
         Some(path) => path.clone(),
         None => std::env::current_exe()
-            .map_err(Refusal::failed)?
+            .map_err(DetectError::failed)?
             .with_file_name("weir"),
     };
     if !weir.is_file() {
         let path = weir.display();
         let what = format!("no agent at {path}; build it, or say where it is with --weir");
-        return Err(Refusal::Config(what));
+        return Err(DetectError::Config(what));
     }
     let comparison = format!("bin:{}", weir.display());
     Options::new(&args.wanted()?, ["target:floor", &comparison], argv)
@@ -95,10 +95,10 @@ fn measure(args: &Args, options: &Options) -> Code {
         return Ok(0);
     };
     let report = reported(&finished)?;
-    let rows: Vec<Line> = args
+    let rows: Vec<TableLine> = args
         .rows()?
         .iter()
-        .filter_map(|name| Line::of(&report, name))
+        .filter_map(|name| TableLine::of(&report, name))
         .collect();
     super::out(&table(&report, &rows, args));
     if let Some(path) = &args.json {
@@ -113,17 +113,17 @@ fn measure(args: &Args, options: &Options) -> Code {
 
 impl Args {
     /// The rows asked for, in the order of the suite.
-    fn rows(&self) -> Result<Vec<String>, Refusal> {
+    fn rows(&self) -> Result<Vec<String>, DetectError> {
         let mut rows = Library::open(self.library.as_deref())?.suite(SUITE)?;
         if let Some(unknown) = self.row.iter().find(|row| !rows.contains(row)) {
             let known = rows.join(", ");
-            return Err(Refusal::Config(format!("--row {unknown}: known are {known}")));
+            return Err(DetectError::Config(format!("--row {unknown}: known are {known}")));
         }
         rows.retain(|row| self.row.is_empty() || self.row.contains(row));
         Ok(rows)
     }
 
-    fn wanted(&self) -> Result<Selection, Refusal> {
+    fn wanted(&self) -> Result<Selection, DetectError> {
         use clap::FromArgMatches;
         let mut flags = vec![
             "budget".to_owned(),
@@ -149,8 +149,8 @@ impl Args {
         }
         flags.extend(self.rows()?);
         let command = <Selection as clap::Args>::augment_args(clap::Command::new("budget"));
-        let matches = command.try_get_matches_from(flags).map_err(Refusal::config)?;
-        Selection::from_arg_matches(&matches).map_err(Refusal::config)
+        let matches = command.try_get_matches_from(flags).map_err(DetectError::config)?;
+        Selection::from_arg_matches(&matches).map_err(DetectError::config)
     }
 }
 
@@ -172,7 +172,7 @@ impl Spread {
 }
 
 /// A line of the table.
-struct Line<'a> {
+struct TableLine<'a> {
     info: &'a ExperimentInfo,
     budget: Budget,
     measured: Result<Figures, String>,
@@ -185,14 +185,14 @@ struct Figures {
     messages_per_s: [f64; 2],
 }
 
-impl<'a> Line<'a> {
-    fn of(report: &'a Report, name: &str) -> Option<Line<'a>> {
+impl<'a> TableLine<'a> {
+    fn of(report: &'a Report, name: &str) -> Option<TableLine<'a>> {
         let info = report.run.experiments.iter().find(|e| e.name == name)?;
         let row = report.rows.iter().find(|r| r.experiment == name)?;
         let rates = |r: &&Row| r.experiment == name && r.goal == Goal::IngressMessages;
         let measured = Figures::of(row, report.dimensions.iter().find(rates));
         let missing = || row.reason.clone().unwrap_or_else(|| "not measured".to_owned());
-        Some(Line {
+        Some(TableLine {
             info,
             budget: info.budget?,
             measured: measured.ok_or_else(missing),
@@ -264,7 +264,7 @@ fn commit() -> Option<String> {
     })
 }
 
-fn table(report: &Report, lines: &[Line], args: &Args) -> String {
+fn table(report: &Report, lines: &[TableLine], args: &Args) -> String {
     let mut text = format!("machine {}\n", json!(report.run.host));
     let commit = commit().unwrap_or_else(|| "unknown".to_owned());
     text.push_str(&format!(
@@ -281,15 +281,15 @@ fn table(report: &Report, lines: &[Line], args: &Args) -> String {
         "{:<38} {:>20} {:>10} {:>10} {:>11} {:>11} {:>6} {:>6}\n",
         "workload", "ratio (spread)", "floor ns", "weir ns", "floor msg/s", "weir msg/s", "must", "should"
     ));
-    text.extend(lines.iter().map(Line::text));
+    text.extend(lines.iter().map(TableLine::text));
     text
 }
 
-fn write(path: &Path, report: &Report, lines: &[Line]) -> Result<(), Refusal> {
+fn write(path: &Path, report: &Report, lines: &[TableLine]) -> Result<(), DetectError> {
     let rows: Vec<Value> = lines.iter().map(|line| line.json(report)).collect();
     let summary = json!({"machine": report.run.host, "commit": commit(), "seed": report.run.seed,
         "run": report.run.id, "rows": rows});
-    std::fs::write(path, format!("{summary:#}\n")).map_err(|e| Refusal::failed_at(path, e))
+    std::fs::write(path, format!("{summary:#}\n")).map_err(|e| DetectError::failed_at(path, e))
 }
 
 #[cfg(test)]

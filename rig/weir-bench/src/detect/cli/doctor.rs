@@ -1,7 +1,7 @@
 //! Checks whether this machine can measure, and reports missing requirements and their consequences.
 
 use super::out;
-use crate::detect::run::{self, Refusal};
+use crate::detect::run::{self, DetectError};
 use crate::detect::{history, procfs};
 use std::path::PathBuf;
 use weir_rig_base::{clock, cpu};
@@ -13,11 +13,11 @@ pub struct Args {
 }
 
 /// Says what this machine can measure. Without a CPU clock of processes it can measure nothing.
-pub fn run(a: &Args) -> Result<u8, Refusal> {
+pub fn run(a: &Args) -> Result<u8, DetectError> {
     let clock = clock::cpu_time_ns(std::process::id() as i32).is_some();
-    say_host(clock);
-    say_limits();
-    say_neighbours();
+    print_host(clock);
+    print_limits();
+    print_neighbours();
     for (together, what) in [
         (true, "calibration, concurrent arms"),
         (false, "calibration, arms in turn"),
@@ -32,7 +32,7 @@ pub fn run(a: &Args) -> Result<u8, Refusal> {
             " --set measure.together=false"
         };
         let none = || format!("none: make one with `weir-bench aa{alone}`");
-        say(
+        print_check(
             note.is_some(),
             what,
             note.as_ref().map_or_else(none, |note| note.sentence()),
@@ -41,26 +41,26 @@ pub fn run(a: &Args) -> Result<u8, Refusal> {
     Ok(if clock { 0 } else { 5 })
 }
 
-fn say(ok: bool, what: &str, detail: impl std::fmt::Display) {
+fn print_check(ok: bool, what: &str, detail: impl std::fmt::Display) {
     let mark = if ok { "ok  " } else { "note" };
     out(&format!("{mark} {what:<28} {detail}\n"));
 }
 
 /// The detail, and the consequence if it is not as it should be.
-fn say_with(ok: bool, what: &str, detail: String, otherwise: &str) {
-    say(ok, what, detail + if ok { "" } else { otherwise });
+fn print_check_with(ok: bool, what: &str, detail: String, otherwise: &str) {
+    print_check(ok, what, detail + if ok { "" } else { otherwise });
 }
 
-fn say_host(clock: bool) {
+fn print_host(clock: bool) {
     let host = procfs::describe_host();
-    say(
+    print_check(
         true,
         "machine",
         format!("{}, Linux {}", host["cpu"], host["kernel"]),
     );
     let cpus = cpu::allowed();
     let alone = ": target and generator share one, results are noisy";
-    say_with(cpus.len() >= 2, "CPUs", format!("{cpus:?}"), alone);
+    print_check_with(cpus.len() >= 2, "CPUs", format!("{cpus:?}"), alone);
     let before = std::time::Instant::now();
     let smaps = procfs::smaps(std::process::id() as i32);
     let micros = before.elapsed().as_secs_f64() * 1e6;
@@ -68,49 +68,49 @@ fn say_host(clock: bool) {
         Some(_) => format!("{micros:.0} µs for this small process"),
         None => "not readable: memory is judged by RSS".to_owned(),
     };
-    say(smaps.is_some(), "smaps_rollup (PSS)", detail);
+    print_check(smaps.is_some(), "smaps_rollup (PSS)", detail);
     let detail = match clock {
         true => "nanoseconds",
         false => "missing: CPU cannot be measured here",
     };
-    say(clock, "CPU clock of processes", detail);
+    print_check(clock, "CPU clock of processes", detail);
     let pressure = procfs::pressure_ns().is_some();
-    say(
+    print_check(
         pressure,
         "pressure (PSI)",
         "waiting for a CPU, recorded where the kernel has it",
     );
     let frequency = procfs::frequency_khz().is_some();
-    say(frequency, "CPU frequency", "recorded where the machine shows it");
+    print_check(frequency, "CPU frequency", "recorded where the machine shows it");
 }
 
-fn say_limits() {
+fn print_limits() {
     let host = procfs::describe_host();
     let cgroup = crate::detect::process::Cgroup::with_memory_limit(64 << 20);
     let detail = match &cgroup {
         Ok(_) => "control group".to_owned(),
         Err(error) => format!("watched instead of limited: {error}"),
     };
-    say(cgroup.is_ok(), "memory limit", detail);
+    print_check(cgroup.is_ok(), "memory limit", detail);
     let aslr = &host["aslr"];
-    say(
+    print_check(
         aslr == "2",
         "address randomisation",
         format!("randomize_va_space is {aslr}"),
     );
     let rmem: u64 = host["rmem_max"].parse().unwrap_or(0);
     let small = ": targets that ask for more get less; sysctl -w net.core.rmem_max=8388608";
-    say_with(
+    print_check_with(
         rmem >= 4 << 20,
         "net.core.rmem_max",
         format!("{rmem} bytes"),
         small,
     );
-    say(true, "net.unix.max_dgram_qlen", &host["unix_max_dgram_qlen"]);
+    print_check(true, "net.unix.max_dgram_qlen", &host["unix_max_dgram_qlen"]);
 }
 
 /// CPU use of other programs, over a second.
-fn say_neighbours() {
+fn print_neighbours() {
     let (before, start) = (procfs::machine(), std::time::Instant::now());
     std::thread::sleep(std::time::Duration::from_secs(1));
     let (Some(before), Some(after)) = (before, procfs::machine()) else {
@@ -120,8 +120,8 @@ fn say_neighbours() {
     let share = after.since(before).busy_ns as f64 / elapsed;
     let busy = ": runs will wait or be discarded; --accept-busy measures anyway";
     let detail = format!("{:.0} % of a core in use now", 100.0 * share);
-    say_with(share < 0.05, "other programs", detail, busy);
+    print_check_with(share < 0.05, "other programs", detail, busy);
     let steal = (after.steal_ns - before.steal_ns) as f64 / elapsed;
     let detail = format!("{:.1} % of a core", 100.0 * steal);
-    say(steal < 0.02, "stolen by the host", detail);
+    print_check(steal < 0.02, "stolen by the host", detail);
 }

@@ -8,7 +8,7 @@ use super::layer::ConfigError;
 use super::library::{Library, resolved_layer};
 use super::record;
 use super::report::Positive;
-use super::run::{self, Finished, Options, Refusal, Selection};
+use super::run::{self, DetectError, Finished, Options, Selection};
 use super::targets::Targets;
 use super::{history, practice, profile, report, smp};
 use clap::{Args, Subcommand, ValueEnum};
@@ -81,7 +81,7 @@ struct Arms {
 }
 
 impl Arms {
-    fn options(&self, wanted: &Selection, argv: &[String]) -> Result<Options, Refusal> {
+    fn options(&self, wanted: &Selection, argv: &[String]) -> Result<Options, DetectError> {
         Ok(Options {
             args: [&self.baseline_args, &self.comparison_args].map(|words| words.0.clone()),
             ..Options::new(wanted, [&self.baseline, &self.comparison], argv)?
@@ -211,15 +211,15 @@ pub struct ImportArgs {
     library: PathBuf,
 }
 
-type Code = Result<u8, Refusal>;
+type Code = Result<u8, DetectError>;
 
 /// Runs a command; the code is the process's exit code.
 pub fn dispatch(command: Command, argv: Vec<String>) -> ExitCode {
     let code = run_command(command, &argv).unwrap_or_else(|refusal| {
         let (code, text) = match refusal {
-            Refusal::Config(text) => (2, text),
-            Refusal::Failed(text) => (3, text),
-            Refusal::Environment(text) => (5, text),
+            DetectError::Config(text) => (2, text),
+            DetectError::Failed(text) => (3, text),
+            DetectError::Environment(text) => (5, text),
         };
         eprintln!("weir-bench: {text}");
         code
@@ -238,7 +238,7 @@ fn run_command(command: Command, argv: &[String]) -> Code {
         Command::Show(a) => show(&a),
         Command::Doctor(a) => doctor::run(&a),
         Command::History(a) => print_history(&a),
-        Command::Practice(role) => practice::run(role).map_err(Refusal::failed),
+        Command::Practice(role) => practice::run(role).map_err(DetectError::failed),
         Command::ImportSmp(a) => import_smp(&a),
     }
 }
@@ -252,7 +252,7 @@ struct Measuring {
 }
 
 impl Measuring {
-    fn of(command: Command, argv: &[String]) -> Result<Measuring, Refusal> {
+    fn of(command: Command, argv: &[String]) -> Result<Measuring, DetectError> {
         let (options, rows, gate) = match &command {
             Command::Compare(a) => (a.arms.options(&a.wanted, argv)?, a.rows, &a.gate),
             Command::Aa(a) => {
@@ -262,7 +262,7 @@ impl Measuring {
                 };
                 (options, Some(a.rows), &a.gate)
             }
-            _ => return Err(Refusal::config("not a comparison")),
+            _ => return Err(DetectError::config("not a comparison")),
         };
         Ok(Measuring {
             options,
@@ -279,7 +279,7 @@ fn measure(m: &Measuring) -> Code {
         let experiments = run::prepare(&options)?.0.len();
         if rows == 0 || !rows.is_multiple_of(experiments) {
             let what = format!("--rows {rows} must be a multiple of the {experiments} experiments");
-            return Err(Refusal::Config(what));
+            return Err(DetectError::Config(what));
         }
         options.rows = Some(rows / experiments);
     }
@@ -291,20 +291,20 @@ fn measure(m: &Measuring) -> Code {
 
 fn resume(folder: &Path) -> Code {
     use clap::Parser;
-    let old = record::read_run(folder).map_err(Refusal::config)?;
-    let folder = fs::canonicalize(folder).map_err(|e| Refusal::unusable(folder, e))?;
+    let old = record::read_run(folder).map_err(DetectError::config)?;
+    let folder = fs::canonicalize(folder).map_err(|e| DetectError::unusable(folder, e))?;
     if let Some(began) = &old.working_folder {
-        let gone = |e| Refusal::unusable(&folder, format!("it was begun in {}: {e}", began.display()));
+        let gone = |e| DetectError::unusable(&folder, format!("it was begun in {}: {e}", began.display()));
         std::env::set_current_dir(began).map_err(gone)?;
     }
-    let cli = crate::Cli::try_parse_from(&old.argv).map_err(|e| Refusal::unusable(&folder, e))?;
+    let cli = crate::Cli::try_parse_from(&old.argv).map_err(|e| DetectError::unusable(&folder, e))?;
     let crate::Command::Detect(command) = cli.command else {
-        return Err(Refusal::unusable(&folder, "not a comparison"));
+        return Err(DetectError::unusable(&folder, "not a comparison"));
     };
     let seed = record::parse_seed(&old.seed);
-    let seed = seed.map_err(|e| Refusal::unusable(&folder, format!("seed: {e}")))?;
+    let seed = seed.map_err(|e| DetectError::unusable(&folder, format!("seed: {e}")))?;
     if let Command::Budget(args) = command {
-        return budget::go_on(&args, &old.argv, seed, folder);
+        return budget::resume(&args, &old.argv, seed, folder);
     }
     let mut measuring = Measuring::of(command, &old.argv)?;
     measuring.options.seed = seed;
@@ -313,18 +313,18 @@ fn resume(folder: &Path) -> Code {
 }
 
 /// Writes and prints the report of a finished run.
-fn reported(finished: &Finished) -> Result<Report, Refusal> {
+fn reported(finished: &Finished) -> Result<Report, DetectError> {
     let folder = &finished.folder;
-    let report = analysis::analyze(folder).map_err(Refusal::failed)?;
-    let cannot = |e| Refusal::failed_at(folder, format!("cannot write the report: {e}"));
+    let report = analysis::analyze(folder).map_err(DetectError::failed)?;
+    let cannot = |e| DetectError::failed_at(folder, format!("cannot write the report: {e}"));
     report::write_all(folder, &report).map_err(cannot)?;
     Ok(report)
 }
 
 /// The exit code of a run that ended before its plan was complete.
-fn stopped(finished: &Finished) -> Result<Option<u8>, Refusal> {
+fn stopped(finished: &Finished) -> Result<Option<u8>, DetectError> {
     if let Some(why) = &finished.aborted {
-        return Err(Refusal::Failed(why.clone()));
+        return Err(DetectError::Failed(why.clone()));
     }
     if !finished.interrupted {
         return Ok(None);
@@ -344,9 +344,9 @@ fn conclude(finished: &Finished, wanted: &Selection, gate: &Gate) -> Code {
     if let Some(note) = &report.calibration {
         let cache = wanted.cache();
         history::store_calibration(&cache, &finished.calibration_key, note)
-            .map_err(|e| Refusal::failed_at(&cache, e))?;
+            .map_err(|e| DetectError::failed_at(&cache, e))?;
     } else if let Some(file) = &wanted.history {
-        history::append(file, &report, &run::host_key()).map_err(|e| Refusal::failed_at(file, e))?;
+        history::append(file, &report, &run::host_key()).map_err(|e| DetectError::failed_at(file, e))?;
     }
     Ok(gate.code(&report))
 }
@@ -365,28 +365,28 @@ fn print_profile(a: &ProfileArgs, argv: &[String]) -> Code {
 }
 
 fn analyze(a: &AnalyzeArgs) -> Code {
-    let report = analysis::analyze(&a.folder).map_err(Refusal::config)?;
-    report::write_all(&a.folder, &report).map_err(|e| Refusal::failed_at(&a.folder, e))?;
+    let report = analysis::analyze(&a.folder).map_err(DetectError::config)?;
+    report::write_all(&a.folder, &report).map_err(|e| DetectError::failed_at(&a.folder, e))?;
     out(&report::terminal(&report, io::stdout().is_terminal(), false));
     Ok(a.gate.code(&report))
 }
 
 fn print_report(a: &ReportArgs) -> Code {
     if a.positive != Positive::Higher && a.format != Format::Md {
-        return Err(Refusal::config(
+        return Err(DetectError::config(
             "--positive is for --format md; other formats have the sign of the measured value",
         ));
     }
     let (report, folder) = match a.from.is_dir() {
         true => (
-            analysis::analyze(&a.from).map_err(Refusal::config)?,
+            analysis::analyze(&a.from).map_err(DetectError::config)?,
             Some(a.from.as_path()),
         ),
         false => (read_report(&a.from)?, None),
     };
     out(&match a.format {
         Format::Md => report::markdown(&report, a.positive),
-        Format::Json => report::json(&report).map_err(Refusal::failed)?,
+        Format::Json => report::json(&report).map_err(DetectError::failed)?,
         Format::Html => report::html(&report, folder),
         Format::Term => report::terminal(&report, io::stdout().is_terminal(), a.all),
         Format::Junit => report::junit(&report),
@@ -394,15 +394,15 @@ fn print_report(a: &ReportArgs) -> Code {
     Ok(0)
 }
 
-fn read_report(path: &Path) -> Result<Report, Refusal> {
-    let text = fs::read_to_string(path).map_err(|e| Refusal::unusable(path, e))?;
-    let report: Report = serde_json::from_str(&text).map_err(|e| Refusal::unusable(path, e))?;
+fn read_report(path: &Path) -> Result<Report, DetectError> {
+    let text = fs::read_to_string(path).map_err(|e| DetectError::unusable(path, e))?;
+    let report: Report = serde_json::from_str(&text).map_err(|e| DetectError::unusable(path, e))?;
     if report.schema == analysis::SCHEMA {
         return Ok(report);
     }
     let (found, known) = (&report.schema, analysis::SCHEMA);
     let what = format!("schema {found:?}, this program reads {known:?}");
-    Err(Refusal::unusable(path, what))
+    Err(DetectError::unusable(path, what))
 }
 
 fn show(a: &ShowArgs) -> Code {
@@ -422,7 +422,7 @@ fn show(a: &ShowArgs) -> Code {
     Ok(0)
 }
 
-fn listing(library: &Library, targets: &Targets) -> Result<String, Refusal> {
+fn listing(library: &Library, targets: &Targets) -> Result<String, DetectError> {
     let mut text = format!("experiments of {}\n", library.name);
     for case in library.cases()? {
         let description = case.layer.description.text().unwrap_or_default();
@@ -443,7 +443,7 @@ fn listing(library: &Library, targets: &Targets) -> Result<String, Refusal> {
 }
 
 fn print_history(a: &HistoryArgs) -> Code {
-    let entries = history::read(&a.file).map_err(Refusal::Config)?;
+    let entries = history::read(&a.file).map_err(DetectError::Config)?;
     let options = weir_regress::change_point::Options {
         change_min: a.change_min / 100.0,
         ..Default::default()

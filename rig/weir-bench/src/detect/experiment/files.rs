@@ -1,7 +1,7 @@
 //! The keys of experiment files, and their meaning for one arm.
 
 use super::*;
-use crate::detect::layer::{ConfigError, Lay, List, Patch, Result, Slot, layer, suggestion};
+use crate::detect::layer::{ConfigError, Layered, List, Patch, Result, Slot, layer, suggestion};
 use crate::detect::values::{Stat, check_series};
 
 layer!(
@@ -116,8 +116,8 @@ pub struct Transports {
     listen: Vec<String>,
 }
 
-impl Lay for Destination {
-    fn lay(&mut self, over: Self) {
+impl Layered for Destination {
+    fn override_with(&mut self, over: Self) {
         if !over.is_missing() {
             *self = over;
         }
@@ -253,7 +253,7 @@ impl Layer {
         let measure = self.measure.measure()?;
         let valid = self.valid.valid()?;
         let together = match measure.together {
-            Some(true) if !goal.survives_company() => {
+            Some(true) if !goal.allows_concurrent_arms() => {
                 let what = format!(
                     "concurrent arms cannot be compared by {}, only by CPU time or memory",
                     goal.key()
@@ -261,7 +261,7 @@ impl Layer {
                 return Err(self.goal.invalid("measure.together", what));
             }
             Some(wanted) => wanted,
-            None => goal.survives_company() && !valid.overload && !load.iter().any(Load::all_out),
+            None => goal.allows_concurrent_arms() && !valid.overload && !load.iter().any(Load::all_out),
         };
         Ok(Experiment {
             description: self.description.text().unwrap_or_default(),

@@ -1,10 +1,10 @@
 //! The loads of one run: started when the target is ready, and waited for while the target is watched.
 
-use super::{Problem, Profiled, Trial, invalid, tail, watch_for, watch_target};
+use super::{Problem, Profiled, ReplicateRun, invalid, tail, watch_for, watch_target};
 use crate::detect::experiment::Load;
 use crate::detect::observe::Observer;
 use crate::detect::process::{self, POLL, Process};
-use crate::detect::rig::{self, LoadCall, Phases};
+use crate::detect::rig::{self, LoadParameters, Phases};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -22,7 +22,7 @@ struct Running {
     manifest: PathBuf,
 }
 
-impl Trial<'_> {
+impl ReplicateRun<'_> {
     /// Starts the loads, waits for them while watching the target, and returns the times of the phases.
     pub fn load(&mut self, target: &mut Process, observer: &Observer) -> Result<Phases, Problem> {
         let e = self.r.experiment;
@@ -33,7 +33,7 @@ impl Trial<'_> {
             observer.watch("generator", running.process.pid);
             loads.push(running);
         }
-        for note in self.attend(&mut loads, target)? {
+        for note in self.supervise(&mut loads, target)? {
             self.events.add("note", &note)?;
         }
         let ended = self.now();
@@ -63,7 +63,7 @@ impl Trial<'_> {
         self.names.set("duration_ms", whole.as_millis().to_string());
         let load = self.filled(load)?;
         self.refuse_sink_as_destination(&load)?;
-        let call = LoadCall {
+        let call = LoadParameters {
             program: self.r.program,
             seed: self.r.seed,
             duration: whole,
@@ -113,7 +113,7 @@ impl Trial<'_> {
     }
 
     /// Waits for the loads, and takes profiles meanwhile if requested. Returns the profiler's notes.
-    fn attend(&mut self, loads: &mut [Running], target: &mut Process) -> Result<Vec<String>, Problem> {
+    fn supervise(&mut self, loads: &mut [Running], target: &mut Process) -> Result<Vec<String>, Problem> {
         let (folder, measure, pid) = (self.r.folder, &self.r.experiment.measure, target.pid);
         let pprof = self.r.experiment.target.pprof.as_ref();
         let pprof = pprof.map(|base| self.names.fill(base)).transpose()?;

@@ -1,12 +1,12 @@
 //! One run of one arm: a fresh process, directory and sockets; measured, ended, and judged.
 
+mod barrier;
 mod load;
-mod meeting;
 mod names;
 mod ready;
 mod sinks;
 
-pub use meeting::Meeting;
+pub use barrier::ArmBarrier;
 
 use super::capture::{self, Event, Header};
 use super::experiment::Experiment;
@@ -15,7 +15,7 @@ use super::observe::{Observation, Observer, Plan};
 use super::process::{self, Cgroup, POLL, Process, Start, Stopped};
 use super::rig::{self, Phases};
 use super::values::{self, Measured, Rules};
-use meeting::Leave;
+use barrier::BarrierGuard;
 use names::Names;
 use sinks::Sinks;
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ pub struct Replicate<'a> {
     pub rules: &'a Rules,
     pub profile: Option<Profiler<'a>>,
     /// Set for a pair with concurrent arms.
-    pub meeting: Option<&'a Meeting>,
+    pub barrier: Option<&'a ArmBarrier>,
 }
 
 /// An error outside the run: trying again is pointless, or the user wants to stop.
@@ -129,7 +129,7 @@ impl Events {
 
 /// Runs it and stores capture, events, manifest and verdict. A misbehaving target gives an invalid result, not an error.
 pub fn run(r: &Replicate) -> Result<Measured, Abort> {
-    let _leave = r.meeting.map(Leave);
+    let _guard = r.barrier.map(BarrierGuard);
     fs::create_dir_all(r.folder)?;
     let start_ns = clock::monotonic_ns();
     let mut header = r.header.clone();
@@ -182,7 +182,7 @@ fn slim_manifests(folder: &Path) -> io::Result<()> {
 }
 
 /// One run from its first process to its last.
-struct Trial<'a> {
+struct ReplicateRun<'a> {
     r: &'a Replicate<'a>,
     events: &'a mut Events,
     work: &'a Path,
@@ -192,7 +192,7 @@ struct Trial<'a> {
 fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Observation>, Phases), Problem> {
     let mut names = Names::new(r, work)?;
     names::prepare_folder(r, work, &mut names)?;
-    let mut trial = Trial {
+    let mut trial = ReplicateRun {
         r,
         events,
         work,
@@ -205,15 +205,15 @@ fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Obse
     let observer = trial.observe(&target, cgroup.is_some())?;
     sinks.pids().for_each(|pid| observer.watch("sink", pid));
     trial.wait_ready(&mut target)?;
-    let mut seen = trial.life(&target);
-    trial.meet(1);
+    let mut seen = trial.lifetime_cpu(&target);
+    trial.wait_at_barrier(1);
     let phases = trial.load(&mut target, &observer)?;
     trial.events.add("load-ended", "")?;
-    trial.meet(2);
+    trial.wait_at_barrier(2);
     trial.drain(&mut target)?;
-    sinks.ask(r.folder, &mut target)?;
+    sinks.fetch_books(r.folder, &mut target)?;
     trial.stop(&mut target)?;
-    seen.extend(trial.life(&target));
+    seen.extend(trial.lifetime_cpu(&target));
     seen.extend(trial.end_observation(observer)?);
     sinks.report(&mut trial)?;
     for i in 0..r.experiment.load.len() {
@@ -223,10 +223,10 @@ fn measured(r: &Replicate, events: &mut Events, work: &Path) -> Result<(Vec<Obse
     Ok((seen, phases))
 }
 
-impl Trial<'_> {
-    fn meet(&self, time: usize) {
-        if let Some(meeting) = self.r.meeting {
-            meeting.wait(time);
+impl ReplicateRun<'_> {
+    fn wait_at_barrier(&self, time: usize) {
+        if let Some(barrier) = self.r.barrier {
+            barrier.wait(time);
         }
     }
 
@@ -323,7 +323,7 @@ impl Trial<'_> {
     }
 
     /// CPU time of the target's life until now: recorded once when it is ready, once after its end.
-    fn life(&self, target: &Process) -> Vec<Observation> {
+    fn lifetime_cpu(&self, target: &Process) -> Vec<Observation> {
         let seen = target.cpu_ns().map(|ns| Observation {
             t: self.now(),
             src: "target",

@@ -1,6 +1,6 @@
 //! Readiness of programs: conditions in experiments, and listening sinks.
 
-use super::{Problem, Trial, interrupted, invalid, tail};
+use super::{Problem, ReplicateRun, interrupted, invalid, tail};
 use crate::detect::experiment::Ready;
 use crate::detect::layer::ConfigError;
 use crate::detect::process::{self, POLL, Process};
@@ -15,7 +15,7 @@ use weir_rig_base::http;
 /// Timeout for a sink to listen.
 const SINK_WAIT: Duration = Duration::from_secs(20);
 
-impl Trial<'_> {
+impl ReplicateRun<'_> {
     pub fn wait_ready(&mut self, target: &mut Process) -> Result<(), Problem> {
         let (e, folder) = (&self.r.experiment.target, self.r.folder);
         let mut left = Vec::new();

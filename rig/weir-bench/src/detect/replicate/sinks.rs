@@ -1,7 +1,7 @@
 //! The sinks of one run: started before the target, queried or ended after it.
 
 use super::ready::wait_for_sink;
-use super::{Problem, Trial};
+use super::{Problem, ReplicateRun};
 use crate::detect::books;
 use crate::detect::experiment::Sink;
 use crate::detect::process::{Process, Stopped};
@@ -16,20 +16,20 @@ const REPORT_WAIT: Duration = Duration::from_secs(20);
 pub struct Sinks(Vec<(Option<Process>, Sink)>);
 
 impl Sinks {
-    pub fn start(trial: &mut Trial) -> Result<Sinks, Problem> {
+    pub fn start(run: &mut ReplicateRun) -> Result<Sinks, Problem> {
         let mut sinks = Vec::new();
-        for (i, sink) in trial.r.experiment.sinks.iter().enumerate() {
-            let report = rig::numbered(trial.r.folder, "sink", i, "json");
-            trial.names.set("report", report.display().to_string());
+        for (i, sink) in run.r.experiment.sinks.iter().enumerate() {
+            let report = rig::numbered(run.r.folder, "sink", i, "json");
+            run.names.set("report", report.display().to_string());
             let mut sink = sink.clone();
-            sink.listen = trial.names.fill(&sink.listen)?;
-            sink.args = trial.names.fill_all(&sink.args)?;
-            sink.command = trial.names.fill_all(&sink.command)?;
-            let points = rig::numbered(trial.work, "points", i, "jsonl");
-            let manifest = rig::numbered(trial.r.folder, "manifest", 0, "json");
-            let argv = rig::sink_argv(&sink, trial.r.program, &points, &manifest);
+            sink.listen = run.names.fill(&sink.listen)?;
+            sink.args = run.names.fill_all(&sink.args)?;
+            sink.command = run.names.fill_all(&sink.command)?;
+            let points = rig::numbered(run.work, "points", i, "jsonl");
+            let manifest = rig::numbered(run.r.folder, "manifest", 0, "json");
+            let argv = rig::sink_argv(&sink, run.r.program, &points, &manifest);
             let start =
-                |argv: Vec<String>| trial.start_helper(&format!("sink{i}"), &argv, sink.cpus.as_deref());
+                |argv: Vec<String>| run.start_helper(&format!("sink{i}"), &argv, sink.cpus.as_deref());
             sinks.push((argv.map(start).transpose()?, sink));
         }
         for (process, sink) in &mut sinks {
@@ -50,33 +50,33 @@ impl Sinks {
     }
 
     /// Queries targets for their books while they still run.
-    pub fn ask(&self, folder: &Path, target: &mut Process) -> Result<(), Problem> {
+    pub fn fetch_books(&self, folder: &Path, target: &mut Process) -> Result<(), Problem> {
         for (i, (_, sink)) in self.0.iter().enumerate() {
             if sink.kind == rig::TARGET_BOOKS {
                 let report = rig::numbered(folder, "sink", i, "json");
                 let watch = || super::watch_target(target);
-                books::ask(&sink.listen, &folder.join("manifest.json"), &report, watch)?;
+                books::fetch(&sink.listen, &folder.join("manifest.json"), &report, watch)?;
             }
         }
         Ok(())
     }
 
     /// Ends the sinks and writes their reports.
-    pub fn report(&mut self, trial: &mut Trial) -> Result<(), Problem> {
-        let folder = trial.r.folder;
+    pub fn report(&mut self, run: &mut ReplicateRun) -> Result<(), Problem> {
+        let folder = run.r.folder;
         for (i, (process, sink)) in self.0.iter_mut().enumerate() {
             let mut stdout = folder.join("target.stdout");
             if let Some(process) = process {
                 if let Stopped::Killed = process.stop(libc::SIGTERM, REPORT_WAIT) {
                     let what = format!("{} did not report within 20 s", process.name());
-                    trial.events.add("invalid", &what)?;
+                    run.events.add("invalid", &what)?;
                 }
                 stdout = folder.join(format!("{}.stdout", process.name()));
             }
-            let points = rig::numbered(trial.work, "points", i, "jsonl");
+            let points = rig::numbered(run.work, "points", i, "jsonl");
             let report = rig::numbered(folder, "sink", i, "json");
             if let Err(e) = rig::sink_report(sink, &stdout, &points, &folder.join("manifest.json"), &report) {
-                trial.events.add("invalid", &e.to_string())?;
+                run.events.add("invalid", &e.to_string())?;
             }
         }
         Ok(())

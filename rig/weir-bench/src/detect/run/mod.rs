@@ -98,13 +98,13 @@ impl Selection {
         Library::open(self.library.as_deref())
     }
 
-    fn check(&self) -> Result<(), Refusal> {
+    fn check(&self) -> Result<(), DetectError> {
         if !(0.0..100.0).contains(&self.effect) || !(50.0..100.0).contains(&self.confidence) {
             let what = "--effect is a percentage from 0 to 100, --confidence one from 50 to below 100";
-            return Err(Refusal::config(what));
+            return Err(DetectError::config(what));
         }
         if self.pairs.is_some_and(|pairs| pairs < 2) {
-            return Err(Refusal::config(
+            return Err(DetectError::config(
                 "--pairs: at least 2, and 5 for a confidence of 90 %",
             ));
         }
@@ -138,7 +138,7 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(wanted: &Selection, specs: [&str; 2], argv: &[String]) -> Result<Options, Refusal> {
+    pub fn new(wanted: &Selection, specs: [&str; 2], argv: &[String]) -> Result<Options, DetectError> {
         wanted.check()?;
         Ok(Options {
             // Nanoseconds are random enough; the report prints the seed.
@@ -156,7 +156,7 @@ impl Options {
 
 /// Why there is no run, with its exit code.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum DetectError {
     /// 2
     Config(String),
     /// 3
@@ -165,29 +165,29 @@ pub enum Refusal {
     Environment(String),
 }
 
-impl Refusal {
-    pub fn config(why: impl ToString) -> Refusal {
-        Refusal::Config(why.to_string())
+impl DetectError {
+    pub fn config(why: impl ToString) -> DetectError {
+        DetectError::Config(why.to_string())
     }
 
-    pub fn failed(why: impl ToString) -> Refusal {
-        Refusal::Failed(why.to_string())
+    pub fn failed(why: impl ToString) -> DetectError {
+        DetectError::Failed(why.to_string())
     }
 
     /// An error about an invalid file.
-    pub fn unusable(path: &Path, why: impl std::fmt::Display) -> Refusal {
-        Refusal::Config(format!("{}: {why}", path.display()))
+    pub fn unusable(path: &Path, why: impl std::fmt::Display) -> DetectError {
+        DetectError::Config(format!("{}: {why}", path.display()))
     }
 
     /// An error of a file operation.
-    pub fn failed_at(path: &Path, why: impl std::fmt::Display) -> Refusal {
-        Refusal::Failed(format!("{}: {why}", path.display()))
+    pub fn failed_at(path: &Path, why: impl std::fmt::Display) -> DetectError {
+        DetectError::Failed(format!("{}: {why}", path.display()))
     }
 }
 
-impl From<ConfigError> for Refusal {
+impl From<ConfigError> for DetectError {
     fn from(e: ConfigError) -> Self {
-        Refusal::Config(e.0)
+        DetectError::Config(e.0)
     }
 }
 
@@ -202,10 +202,10 @@ pub struct Finished {
 }
 
 /// Runs or continues the plan. `None` if it was only printed. After the directory exists, measurements are never lost.
-pub fn execute(o: &Options) -> Result<Option<Finished>, Refusal> {
+pub fn execute(o: &Options) -> Result<Option<Finished>, DetectError> {
     let (prepared, arms) = prepare(o)?;
-    let ways = ways(&prepared, o.calibrates)?;
-    let calibration = weakest(&ways, &o.wanted.cache());
+    let modes = modes(&prepared, o.calibrates)?;
+    let calibration = weakest(&modes, &o.wanted.cache());
     if o.wanted.require_calibration {
         require(calibration.as_ref())?;
     }
@@ -219,7 +219,7 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, Refusal> {
     let info = run_info(o, &prepared, &arms, calibration, library);
     let folder = open_folder(o, &info)?;
     // Children run in other directories, so every path that they get must be absolute.
-    let folder = fs::canonicalize(&folder).map_err(|e| Refusal::failed_at(&folder, e))?;
+    let folder = fs::canonicalize(&folder).map_err(|e| DetectError::failed_at(&folder, e))?;
     let mut runner = Runner::new(o, &prepared, &arms, info.id, folder.clone())?;
     signal::catch_interrupts();
     process::become_subreaper();
@@ -229,19 +229,19 @@ pub fn execute(o: &Options) -> Result<Option<Finished>, Refusal> {
         Err(other) => (false, Some(other.to_string())),
     };
     Ok(Some(Finished {
-        calibration_key: calibration_key(!ways.contains(&false)),
+        calibration_key: calibration_key(!modes.contains(&false)),
         folder,
         interrupted,
         aborted,
     }))
 }
 
-fn require(calibration: Option<&CalibrationNote>) -> Result<(), Refusal> {
+fn require(calibration: Option<&CalibrationNote>) -> Result<(), DetectError> {
     if calibration.is_some_and(|c| c.state != "failed") {
         return Ok(());
     }
     let found = calibration.map_or_else(String::new, |c| format!(" ({})", c.sentence()));
-    Err(Refusal::Environment(format!(
+    Err(DetectError::Environment(format!(
         "this machine has no accepted calibration{found}; make one with `weir-bench aa`"
     )))
 }
@@ -265,18 +265,18 @@ pub fn runnable(prepared: &[Prepared]) -> impl Iterator<Item = &Prepared> {
 }
 
 /// The values of `together` among the experiments that will run. A calibration covers one of the two.
-fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
-    let mut ways: Vec<bool> = runnable(prepared).map(|p| p.arms[0].together).collect();
-    ways.sort_unstable();
-    ways.dedup();
-    if !calibrates || ways.len() < 2 {
-        return Ok(ways);
+fn modes(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, DetectError> {
+    let mut modes: Vec<bool> = runnable(prepared).map(|p| p.arms[0].together).collect();
+    modes.sort_unstable();
+    modes.dedup();
+    if !calibrates || modes.len() < 2 {
+        return Ok(modes);
     }
     let names = |together: bool| {
         let such = runnable(prepared).filter(|p| p.arms[0].together == together);
         such.map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ")
     };
-    Err(Refusal::Config(format!(
+    Err(DetectError::Config(format!(
         "the arms of {} run concurrently, those of {} sequentially; the two are calibrated separately \
          (--set measure.together=false runs all sequentially)",
         names(true),
@@ -285,9 +285,9 @@ fn ways(prepared: &[Prepared], calibrates: bool) -> Result<Vec<bool>, Refusal> {
 }
 
 /// The weakest calibration for these modes: none if one is missing, a failed one before an accepted one.
-fn weakest(ways: &[bool], cache: &Path) -> Option<CalibrationNote> {
+fn weakest(modes: &[bool], cache: &Path) -> Option<CalibrationNote> {
     let stored = |together: &bool| super::history::stored_calibration(cache, &calibration_key(*together));
-    let notes: Vec<CalibrationNote> = ways.iter().map(stored).collect::<Option<_>>()?;
+    let notes: Vec<CalibrationNote> = modes.iter().map(stored).collect::<Option<_>>()?;
     let failed = notes.iter().find(|n| n.state == "failed");
     failed.or(notes.first()).cloned()
 }
@@ -343,7 +343,7 @@ fn run_info(
     }
 }
 
-fn open_folder(o: &Options, info: &RunInfo) -> Result<PathBuf, Refusal> {
+fn open_folder(o: &Options, info: &RunInfo) -> Result<PathBuf, DetectError> {
     match &o.resume {
         Some(folder) => check_unchanged(folder, info).map(|()| folder.clone()),
         None => new_folder(&o.wanted.results, info),
@@ -351,8 +351,8 @@ fn open_folder(o: &Options, info: &RunInfo) -> Result<PathBuf, Refusal> {
 }
 
 /// Refuses to resume with other programs or settings: half a run of each is no evidence.
-fn check_unchanged(folder: &Path, info: &RunInfo) -> Result<(), Refusal> {
-    let old = record::read_run(folder).map_err(Refusal::config)?;
+fn check_unchanged(folder: &Path, info: &RunInfo) -> Result<(), DetectError> {
+    let old = record::read_run(folder).map_err(DetectError::config)?;
     let same = |a: &ArmInfo, b: &ArmInfo| (&a.sha256, &a.spec, &a.args) == (&b.sha256, &b.spec, &b.args);
     let what = if !same(&old.baseline, &info.baseline) || !same(&old.comparison, &info.comparison) {
         "programs"
@@ -362,16 +362,17 @@ fn check_unchanged(folder: &Path, info: &RunInfo) -> Result<(), Refusal> {
         return Ok(());
     };
     let why = format!("the {what} have changed since this run began; begin a new one");
-    Err(Refusal::unusable(folder, why))
+    Err(DetectError::unusable(folder, why))
 }
 
-fn new_folder(results: &Path, info: &RunInfo) -> Result<PathBuf, Refusal> {
-    let store =
-        |e: std::io::Error| Refusal::Failed(format!("cannot store results in {}: {e}", results.display()));
+fn new_folder(results: &Path, info: &RunInfo) -> Result<PathBuf, DetectError> {
+    let store = |e: std::io::Error| {
+        DetectError::Failed(format!("cannot store results in {}: {e}", results.display()))
+    };
     fs::create_dir_all(results).map_err(store)?;
     if let Some(free) = process::free_bytes(results).filter(|f| *f < FREE_MIN) {
         let why = format!("{} MiB free, a run needs {} MiB", free >> 20, FREE_MIN >> 20);
-        return Err(Refusal::failed_at(results, why));
+        return Err(DetectError::failed_at(results, why));
     }
     let names = (0..).map(|i| match i {
         0 => info.id.clone(),
@@ -379,7 +380,7 @@ fn new_folder(results: &Path, info: &RunInfo) -> Result<PathBuf, Refusal> {
     });
     let mut folders = names.map(|name| results.join(name));
     let folder = folders.find(|folder| !folder.exists()).expect("endless");
-    let text = serde_json::to_string_pretty(info).map_err(Refusal::failed)?;
+    let text = serde_json::to_string_pretty(info).map_err(DetectError::failed)?;
     fs::create_dir(&folder)
         .and_then(|()| fs::write(folder.join("run.json"), text))
         .map_err(store)?;

@@ -1,8 +1,8 @@
 //! Loading, resolving and checking before a run.
 
-use super::{Options, Refusal};
+use super::{DetectError, Options};
 use crate::detect::experiment::{Experiment, Load};
-use crate::detect::layer::{Lay, List};
+use crate::detect::layer::{Layered, List};
 use crate::detect::library::{self, Case, Library};
 use crate::detect::record::{ARMS, ArmRules, ExperimentInfo};
 use crate::detect::targets::{self, ArmProgram, Targets};
@@ -26,7 +26,7 @@ pub struct Prepared {
 }
 
 /// Loads, resolves and checks everything that needs no run.
-pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal> {
+pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), DetectError> {
     let library = o.wanted.library()?;
     let mut patterns = o.wanted.experiments.clone();
     if let Some(suite) = &o.wanted.suite {
@@ -34,21 +34,21 @@ pub fn prepare(o: &Options) -> Result<(Vec<Prepared>, [ArmProgram; 2]), Refusal>
     }
     if patterns.is_empty() {
         let what = "name at least one experiment or --suite; `weir-bench show` lists them";
-        return Err(Refusal::config(what));
+        return Err(DetectError::config(what));
     }
     let preset = library.preset(&o.wanted.preset)?;
     let cases = library.select(&patterns)?;
     let arms = programs(o, &library)?;
     let prepared = cases.into_iter().map(|mut case| {
-        case.layer.lay(preset.clone());
+        case.layer.override_with(preset.clone());
         prepare_case(case, &arms, o)
     });
     Ok((prepared.collect::<Result<_, _>>()?, arms))
 }
 
-fn programs(o: &Options, library: &Library) -> Result<[ArmProgram; 2], Refusal> {
+fn programs(o: &Options, library: &Library) -> Result<[ArmProgram; 2], DetectError> {
     let targets = Targets::of(library, o.wanted.targets.as_deref())?;
-    let program = |arm: usize| -> Result<ArmProgram, Refusal> {
+    let program = |arm: usize| -> Result<ArmProgram, DetectError> {
         let mut program = targets::arm(&o.specs[arm], &o.wanted.like, &targets, &o.wanted.cache())?;
         program.info.args.clone_from(&o.args[arm]);
         Ok(program)
@@ -56,14 +56,14 @@ fn programs(o: &Options, library: &Library) -> Result<[ArmProgram; 2], Refusal> 
     let arms = [program(0)?, program(1)?];
     let [b, c] = [&arms[0], &arms[1]].map(|arm| arm.info.build_profile.as_str());
     if !o.wanted.allow_profile_mismatch && !b.is_empty() && !c.is_empty() && b != c {
-        return Err(Refusal::Config(format!(
+        return Err(DetectError::Config(format!(
             "the arms are builds of different profiles ({b} and {c}); --allow-profile-mismatch compares them anyway"
         )));
     }
     Ok(arms)
 }
 
-fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<Prepared, Refusal> {
+fn prepare_case(mut case: Case, arms: &[ArmProgram; 2], o: &Options) -> Result<Prepared, DetectError> {
     for setting in &o.wanted.set {
         case.set(setting)?;
     }
@@ -124,19 +124,19 @@ fn apply_flags(e: &mut Experiment, o: &Options) {
     }
 }
 
-fn check_cpus(name: &str, e: &Experiment) -> Result<(), Refusal> {
+fn check_cpus(name: &str, e: &Experiment) -> Result<(), DetectError> {
     let allowed = cpu::allowed();
     let of_loads = e.load.iter().filter_map(Load::cpus).flatten();
     let mut wanted = e.target.cpus.iter().flatten().chain(of_loads);
     match wanted.find(|cpu| !allowed.contains(cpu)) {
         None => Ok(()),
-        Some(cpu) => Err(Refusal::Config(format!(
+        Some(cpu) => Err(DetectError::Config(format!(
             "experiment {name}: CPU {cpu} is not available here (there are {allowed:?}); --unpinned runs without affinity"
         ))),
     }
 }
 
-fn check_same_load(name: &str, [b, c]: &[Experiment; 2]) -> Result<(), Refusal> {
+fn check_same_load(name: &str, [b, c]: &[Experiment; 2]) -> Result<(), DetectError> {
     let same_payload = b
         .load
         .iter()
@@ -153,7 +153,7 @@ fn check_same_load(name: &str, [b, c]: &[Experiment; 2]) -> Result<(), Refusal> 
     if same_payload && times(b) == times(c) {
         return Ok(());
     }
-    Err(Refusal::Config(format!(
+    Err(DetectError::Config(format!(
         "experiment {name}: the arms would get different loads; an override may change the destination of a load, not its content"
     )))
 }

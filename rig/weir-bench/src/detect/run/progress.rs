@@ -50,7 +50,7 @@ impl Progress {
         }
     }
 
-    pub fn say(&self, line: &str) {
+    pub fn print_line(&self, line: &str) {
         if self.terminal {
             eprintln!("\r\x1b[2K{line}");
         } else {

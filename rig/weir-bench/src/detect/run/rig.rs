@@ -1,6 +1,6 @@
 //! Common to all replicates of a run.
 
-use super::{Prepared, Refusal};
+use super::{DetectError, Prepared};
 use crate::detect::capture::{self, Header};
 use crate::detect::record::ARMS;
 use crate::detect::replicate::Replicate;
@@ -18,11 +18,15 @@ pub struct Rig<'a> {
 }
 
 impl<'a> Rig<'a> {
-    pub fn new(prepared: &[Prepared], arms: &'a [ArmProgram; 2], run_id: String) -> Result<Rig<'a>, Refusal> {
+    pub fn new(
+        prepared: &[Prepared],
+        arms: &'a [ArmProgram; 2],
+        run_id: String,
+    ) -> Result<Rig<'a>, DetectError> {
         Ok(Rig {
             arms,
             run_id,
-            program: std::env::current_exe().map_err(Refusal::failed)?,
+            program: std::env::current_exe().map_err(DetectError::failed)?,
             cpus: cpus_of_the_rig(prepared),
         })
     }
@@ -68,7 +72,7 @@ impl<'a> Rig<'a> {
             rig_cpus: self.cpus.as_deref(),
             rules: p.info.rules.of(arm),
             profile: None,
-            meeting: None,
+            barrier: None,
         }
     }
 }

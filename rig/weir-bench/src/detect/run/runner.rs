@@ -2,11 +2,11 @@
 
 use super::progress::Progress;
 use super::rig::Rig;
-use super::{Options, Prepared, Refusal};
+use super::{DetectError, Options, Prepared};
 use crate::detect::capture;
 use crate::detect::process::POLL;
 use crate::detect::record::{self, ARMS, PairRecord};
-use crate::detect::replicate::{self, Abort, Meeting, Replicate};
+use crate::detect::replicate::{self, Abort, ArmBarrier, Replicate};
 use crate::detect::targets::ArmProgram;
 use crate::detect::values::Measured;
 use crate::detect::{analysis, procfs};
@@ -75,9 +75,9 @@ pub(super) struct Runner<'a> {
     rig: Rig<'a>,
     folder: PathBuf,
     /// By experiment and pair.
-    tries: BTreeMap<(String, usize), PairAttempts>,
+    pairs: BTreeMap<(String, usize), PairAttempts>,
     /// Experiments that cannot succeed: every attempt of a pair was invalid for its own reasons.
-    hopeless: BTreeMap<usize, String>,
+    abandoned: BTreeMap<usize, String>,
     progress: Progress,
 }
 
@@ -88,8 +88,8 @@ impl<'a> Runner<'a> {
         arms: &'a [ArmProgram; 2],
         run_id: String,
         folder: PathBuf,
-    ) -> Result<Self, Refusal> {
-        let done = record::read_pairs(&folder).map_err(Refusal::failed)?;
+    ) -> Result<Self, DetectError> {
+        let done = record::read_pairs(&folder).map_err(DetectError::failed)?;
         for p in prepared {
             remove_unfinished(&folder, &p.name, &done);
         }
@@ -99,24 +99,24 @@ impl<'a> Runner<'a> {
             prepared,
             rig: Rig::new(prepared, arms, run_id)?,
             folder,
-            tries: BTreeMap::new(),
-            hopeless: BTreeMap::new(),
+            pairs: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
             progress: Progress::new(planned.sum()),
         };
-        runner.take_up(&done);
+        runner.restore(&done);
         Ok(runner)
     }
 
     /// Takes over the pairs of an interrupted run.
-    fn take_up(&mut self, done: &[PairRecord]) {
+    fn restore(&mut self, done: &[PairRecord]) {
         self.progress.done = 2 * done.len();
         self.progress.total += 2 * done.iter().filter(|r| r.attempt > 0).count();
         for pair in done {
             if let Some(p) = self.prepared.iter().find(|p| p.name == pair.experiment) {
                 let arms = record::measure_pair(&self.folder, &p.info, pair);
-                let tries = self.tries.entry((p.name.clone(), pair.pair)).or_default();
-                tries.add(&arms);
-                tries.earlier = tries.attempts;
+                let attempts = self.pairs.entry((p.name.clone(), pair.pair)).or_default();
+                attempts.add(&arms);
+                attempts.earlier = attempts.attempts;
             }
         }
     }
@@ -134,23 +134,23 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    fn tries(&self, planned: &PlannedPair) -> PairAttempts {
+    fn attempts_of(&self, planned: &PlannedPair) -> PairAttempts {
         let key = (self.prepared[planned.experiment].name.clone(), planned.pair);
-        self.tries.get(&key).copied().unwrap_or_default()
+        self.pairs.get(&key).copied().unwrap_or_default()
     }
 
     /// Whether this pair needs another attempt, unless the interval is narrow enough (an adaptive run). Significance never stops a run:
     /// looking until it appears would make it appear.
     fn is_wanted(&self, planned: &PlannedPair, round: Round) -> bool {
         let info = &self.prepared[planned.experiment].info;
-        let tries = self.tries(planned);
+        let attempts = self.attempts_of(planned);
         let in_plan = info.unsupported.is_none() && planned.pair < info.pairs_max;
-        if !in_plan || self.hopeless.contains_key(&planned.experiment) || tries.is_over(round) {
+        if !in_plan || self.abandoned.contains_key(&planned.experiment) || attempts.is_over(round) {
             return false;
         }
         if round == Round::Again {
             // The last round is for failed pairs, not for pairs that an adaptive run did not need.
-            return tries.attempts > 0;
+            return attempts.attempts > 0;
         }
         planned.pair < info.pairs_min || info.pairs_max == info.pairs_min || !self.is_narrow(&info.name)
     }
@@ -166,14 +166,14 @@ impl<'a> Runner<'a> {
 
     fn pair(&mut self, planned: &PlannedPair, round: Round) -> Result<(), Abort> {
         let name = &self.prepared[planned.experiment].name;
-        let tries = self.tries(planned);
-        let (before, attempts_max) = (tries.attempts, tries.attempts_max(round));
+        let attempts = self.attempts_of(planned);
+        let (before, attempts_max) = (attempts.attempts, attempts.attempts_max(round));
         if before > 0 {
             // The planned steps of this pair went into failed attempts.
             self.progress.total += 2;
         }
         for attempt in before..attempts_max {
-            self.wait_for_calm(name)?;
+            self.wait_for_idle_machine(name)?;
             if self.attempt(planned, attempt)? {
                 return Ok(());
             }
@@ -181,11 +181,11 @@ impl<'a> Runner<'a> {
                 self.progress.total += 2;
             }
         }
-        if self.tries(planned).invalid >= ATTEMPTS {
+        if self.attempts_of(planned).invalid >= ATTEMPTS {
             // Three attempts failed for reasons that waiting does not change; other rounds would only repeat it.
-            self.hopeless.insert(planned.experiment, name.clone());
+            self.abandoned.insert(planned.experiment, name.clone());
             let what = format!("{name}: given up after {ATTEMPTS} invalid attempts");
-            self.progress.say(&what);
+            self.progress.print_line(&what);
         }
         Ok(())
     }
@@ -203,11 +203,11 @@ impl<'a> Runner<'a> {
             baseline: numbers[0],
             comparison: numbers[1],
         })?;
-        let tries = self.tries.entry((p.name.clone(), planned.pair)).or_default();
-        tries.add(&results);
-        let valid = tries.valid;
+        let attempts = self.pairs.entry((p.name.clone(), planned.pair)).or_default();
+        attempts.add(&results);
+        let valid = attempts.valid;
         let line = pair_line(p, planned, attempt, &results, valid);
-        self.progress.say(&line);
+        self.progress.print_line(&line);
         Ok(valid)
     }
 
@@ -246,9 +246,9 @@ impl<'a> Runner<'a> {
             Order::ComparisonFirst => [1, 0],
         };
         if self.prepared[planned.experiment].arms[0].together {
-            let meeting = &Meeting::default();
+            let barrier = &ArmBarrier::default();
             return thread::scope(|scope| {
-                let spawn = |arm| scope.spawn(move || self.replicate(planned, arm, Some(meeting)));
+                let spawn = |arm| scope.spawn(move || self.replicate(planned, arm, Some(barrier)));
                 let threads = order.map(|arm| (arm, spawn(arm)));
                 let join = |thread: thread::ScopedJoinHandle<'_, _>| {
                     thread.join().unwrap_or_else(|e| resume_unwind(e))
@@ -269,7 +269,7 @@ impl<'a> Runner<'a> {
         outcomes
     }
 
-    fn replicate(&self, planned: &PlannedPair, arm: usize, meeting: Option<&Meeting>) -> Outcome {
+    fn replicate(&self, planned: &PlannedPair, arm: usize, barrier: Option<&ArmBarrier>) -> Outcome {
         let p = &self.prepared[planned.experiment];
         let (number, folder) = replicate::next_folder(&record::arm_folder(&self.folder, &p.name, ARMS[arm]))
             .map_err(|e| (Abort::Store(e), None))?;
@@ -277,7 +277,7 @@ impl<'a> Runner<'a> {
         self.progress.show(&what);
         let measured = replicate::run(&Replicate {
             padding: [planned.padding.0, planned.padding.1][arm],
-            meeting,
+            barrier,
             ..self.rig.replicate(p, planned, arm, (number, &folder))
         });
         match measured {
@@ -299,7 +299,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Waits, for a limited time, until everything else on the machine uses little CPU.
-    fn wait_for_calm(&self, name: &str) -> Result<(), Abort> {
+    fn wait_for_idle_machine(&self, name: &str) -> Result<(), Abort> {
         if self.o.wanted.accept_busy {
             return Ok(());
         }
@@ -308,7 +308,7 @@ impl<'a> Runner<'a> {
             let used = format!("{:.0} % of a core in use", 100.0 * share);
             if Instant::now() > deadline {
                 let what = format!("{name}: the machine did not calm down ({used}), continuing");
-                self.progress.say(&what);
+                self.progress.print_line(&what);
                 break;
             }
             self.progress

@@ -177,7 +177,7 @@ fn a_load_that_bypasses_the_target_is_invalid() {
 }
 
 #[test]
-fn a_target_that_says_it_saw_little_is_believed() {
+fn a_target_that_reports_a_low_count_is_believed() {
     let saw_little = "the target's own parsed_messages rose by 1000 while 40000 were sent";
     let parsed = |parsed| Fake { parsed, ..GOOD };
     invalid(parsed(&[(0, 0.0), (40, 1_000.0)]), &rules(), saw_little);
@@ -225,7 +225,7 @@ fn a_generator_that_cannot_follow_its_schedule_is_invalid() {
 }
 
 #[test]
-fn a_busy_machine_asks_for_another_attempt() {
+fn a_busy_machine_causes_another_attempt() {
     let m = run(&Fake { foreign: 0.2, ..GOOD }, &rules());
     assert!(
         m.invalid.is_empty() && m.disturbed[0].contains("20.0 % of a core"),

@@ -166,7 +166,7 @@ fn contexts_that_were_never_sent_and_lost_events_are_differences() {
 }
 
 #[test]
-fn a_gauge_and_a_set_of_one_name_are_told_apart_by_value_only() {
+fn a_gauge_and_a_set_of_one_name_are_distinguished_by_value_only() {
     let mut manifest = manifest(&["g"]);
     let mut set = truth("s", "m.g");
     set.members = vec!["x".into()];

@@ -183,7 +183,7 @@ fn remote_write_of_both_versions() {
 }
 
 #[test]
-fn what_a_remote_write_receiver_must_refuse() {
+fn remote_writes_that_a_receiver_must_refuse() {
     let refused = |pairs: &[(&str, &str)], histograms: Vec<pb::WriteHistogram>, hint: &str| {
         let request = pb::WriteRequest {
             timeseries: vec![pb::TimeSeries {

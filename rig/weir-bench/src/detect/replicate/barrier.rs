@@ -3,20 +3,20 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
-pub struct Meeting {
-    state: Mutex<Met>,
+pub struct ArmBarrier {
+    state: Mutex<BarrierState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Met {
+struct BarrierState {
     arrivals: usize,
     /// One of the two has ended, successfully or not; the other continues alone.
     left: bool,
 }
 
-impl Meeting {
-    fn lock(&self) -> MutexGuard<'_, Met> {
+impl ArmBarrier {
+    fn lock(&self) -> MutexGuard<'_, BarrierState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -32,9 +32,9 @@ impl Meeting {
 }
 
 /// When an arm ends in any way, the other must not wait for it.
-pub(super) struct Leave<'a>(pub &'a Meeting);
+pub(super) struct BarrierGuard<'a>(pub &'a ArmBarrier);
 
-impl Drop for Leave<'_> {
+impl Drop for BarrierGuard<'_> {
     fn drop(&mut self) {
         self.0.lock().left = true;
         self.0.changed.notify_all();
