@@ -9,7 +9,7 @@ struct UnsupportedKey {
     why: &'static str,
 }
 
-const fn not_taken(key: &'static str, why: &'static str) -> UnsupportedKey {
+const fn unsupported(key: &'static str, why: &'static str) -> UnsupportedKey {
     UnsupportedKey { key, why }
 }
 
@@ -35,182 +35,182 @@ const PRIORITIES: &str =
 
 /// In the order of the alphabet.
 const TABLE: &[UnsupportedKey] = &[
-    not_taken("aggregator_buffer_size", ONE_BUDGET),
-    not_taken("aggregator_flush_metrics_and_serialize_in_parallel_*", ONE_BUDGET),
-    not_taken(
+    unsupported("aggregator_buffer_size", ONE_BUDGET),
+    unsupported("aggregator_flush_metrics_and_serialize_in_parallel_*", ONE_BUDGET),
+    unsupported(
         "aggregator_stop_timeout",
         "`grace_period` (10s) is the one limit of a whole stop",
     ),
-    not_taken(
+    unsupported(
         "aggregator_use_tags_store",
         "equal lists of tags are always kept once",
     ),
-    not_taken("basic_telemetry_add_container_tags", SELF),
-    not_taken("checks_tag_cardinality", NO_CHECKS),
-    not_taken("collect_ec2_tags", CLOUD_TAGS),
-    not_taken("collect_ec2_tags_use_imds", CLOUD_TAGS),
-    not_taken("collect_gce_tags", CLOUD_TAGS),
-    not_taken("container_env_as_tags", ORIGIN_SOURCES),
-    not_taken(
+    unsupported("basic_telemetry_add_container_tags", SELF),
+    unsupported("checks_tag_cardinality", NO_CHECKS),
+    unsupported("collect_ec2_tags", CLOUD_TAGS),
+    unsupported("collect_ec2_tags_use_imds", CLOUD_TAGS),
+    unsupported("collect_gce_tags", CLOUD_TAGS),
+    unsupported("container_env_as_tags", ORIGIN_SOURCES),
+    unsupported(
         "convert_dd_site_fqdn.enabled",
         "names are looked up as they are written; end `outputs.datadog.site` with a dot for a full name",
     ),
-    not_taken("data_plane.*", DATA_PLANE),
-    not_taken("docker_env_as_tags", ORIGIN_SOURCES),
-    not_taken("dogstatsd_capture_*", CAPTURE),
-    not_taken(
+    unsupported("data_plane.*", DATA_PLANE),
+    unsupported("docker_env_as_tags", ORIGIN_SOURCES),
+    unsupported("dogstatsd_capture_*", CAPTURE),
+    unsupported(
         "dogstatsd_client_drop_detection.*",
         "the kernel's own count of dropped packets is in `weir status`, per listener",
     ),
-    not_taken(
+    unsupported(
         "dogstatsd_disable_verbose_logs",
         "messages that cannot be read are counted by class in `weir status`, not logged one by one",
     ),
-    not_taken(
+    unsupported(
         "dogstatsd_host_socket_path",
         "is for the program that starts containers; `uds` names the socket that weir creates",
     ),
-    not_taken("dogstatsd_log_file*", LOG),
-    not_taken("dogstatsd_logging_enabled", LOG),
-    not_taken(
+    unsupported("dogstatsd_log_file*", LOG),
+    unsupported("dogstatsd_logging_enabled", LOG),
+    unsupported(
         "dogstatsd_mapper_cache_size",
         "rules cost known contexts nothing, so there is no cache to size",
     ),
-    not_taken(
+    unsupported(
         "dogstatsd_mem_based_rate_limiter.*",
         "`memory` is a limit that is never exceeded: when contexts fill it, known ones keep working and the others are counted in one series per metric; `rate_limit_per_origin` and its siblings limit senders",
     ),
-    not_taken(
+    unsupported(
         "dogstatsd_metrics_stats_enable",
         "is always on: `weir top` and /api/v1/contexts show samples per metric, `weir status` the totals",
     ),
-    not_taken("dogstatsd_no_aggregation_pipeline_batch_size", ONE_BUDGET),
-    not_taken("dogstatsd_packet_buffer_*", ONE_BUDGET),
-    not_taken("dogstatsd_pipe_name", "is for Windows; weir runs on Linux"),
-    not_taken("dogstatsd_pipeline_*", WORKERS),
-    not_taken("dogstatsd_queue_size", ONE_BUDGET),
-    not_taken("dogstatsd_replay*", CAPTURE),
-    not_taken(
+    unsupported("dogstatsd_no_aggregation_pipeline_batch_size", ONE_BUDGET),
+    unsupported("dogstatsd_packet_buffer_*", ONE_BUDGET),
+    unsupported("dogstatsd_pipe_name", "is for Windows; weir runs on Linux"),
+    unsupported("dogstatsd_pipeline_*", WORKERS),
+    unsupported("dogstatsd_queue_size", ONE_BUDGET),
+    unsupported("dogstatsd_replay*", CAPTURE),
+    unsupported(
         "dogstatsd_stats_*",
         "is always on: /debug/vars and /api/v1/status of the admin address",
     ),
-    not_taken(
+    unsupported(
         "dogstatsd_stream_log_too_big",
         "frames that are too long are counted in `weir status`, not logged one by one",
     ),
-    not_taken("dogstatsd_string_interner_size", ONE_BUDGET),
-    not_taken(
+    unsupported("dogstatsd_string_interner_size", ONE_BUDGET),
+    unsupported(
         "dogstatsd_telemetry_enabled_listener_id",
         "every number of a listener is always shown with its address",
     ),
-    not_taken(
+    unsupported(
         "dogstatsd_windows_pipe_security_descriptor",
         "is for Windows; weir runs on Linux",
     ),
-    not_taken("dogstatsd_workers_count", WORKERS),
-    not_taken("ecs_collect_resource_tags_ec2", CLOUD_TAGS),
-    not_taken("ecs_resource_tags_replace_colon", CLOUD_TAGS),
-    not_taken("enable_events_stream_payload_serialization", KINDS),
-    not_taken("enable_json_stream_shared_compressor_buffers", ONE_BUDGET),
-    not_taken("enable_payloads.*", KINDS),
-    not_taken("enable_service_checks_stream_payload_serialization", KINDS),
-    not_taken("enable_sketch_stream_payload_serialization", KINDS),
-    not_taken("enable_stream_payload_serialization", KINDS),
-    not_taken(
+    unsupported("dogstatsd_workers_count", WORKERS),
+    unsupported("ecs_collect_resource_tags_ec2", CLOUD_TAGS),
+    unsupported("ecs_resource_tags_replace_colon", CLOUD_TAGS),
+    unsupported("enable_events_stream_payload_serialization", KINDS),
+    unsupported("enable_json_stream_shared_compressor_buffers", ONE_BUDGET),
+    unsupported("enable_payloads.*", KINDS),
+    unsupported("enable_service_checks_stream_payload_serialization", KINDS),
+    unsupported("enable_sketch_stream_payload_serialization", KINDS),
+    unsupported("enable_stream_payload_serialization", KINDS),
+    unsupported(
         "entity_id",
         "senders are distinguished by the kernel and by what messages say (docs/origin.md), not by an id of the agent's",
     ),
-    not_taken("exclude_ec2_tags", CLOUD_TAGS),
-    not_taken("exclude_gce_tags", CLOUD_TAGS),
-    not_taken(
+    unsupported("exclude_ec2_tags", CLOUD_TAGS),
+    unsupported("exclude_gce_tags", CLOUD_TAGS),
+    unsupported(
         "expected_tags_duration",
         "host tags are on every point, from the first on",
     ),
-    not_taken(
+    unsupported(
         "forwarder_apikey_validation_interval",
         "a key that the intake refuses shows in `weir status` and the log with the first payload",
     ),
-    not_taken(
+    unsupported(
         "forwarder_connection_reset_interval",
         "a connection lasts as long as it works, and a name is looked up for every new one",
     ),
-    not_taken("forwarder_flush_to_disk_mem_ratio", PRIORITIES),
-    not_taken("forwarder_high_prio_buffer_size", PRIORITIES),
-    not_taken(
+    unsupported("forwarder_flush_to_disk_mem_ratio", PRIORITIES),
+    unsupported("forwarder_high_prio_buffer_size", PRIORITIES),
+    unsupported(
         "forwarder_http_protocol",
         "weir speaks HTTP/1.1 to the intake, on at most `concurrency` connections",
     ),
-    not_taken("forwarder_low_prio_buffer_size", PRIORITIES),
-    not_taken(
+    unsupported("forwarder_low_prio_buffer_size", PRIORITIES),
+    unsupported(
         "forwarder_num_workers",
         "one thread is enough; `forwarder_max_concurrent_requests` says how many requests run at once",
     ),
-    not_taken("forwarder_requeue_buffer_size", PRIORITIES),
-    not_taken("forwarder_retry_queue_*", PRIORITIES),
-    not_taken(
+    unsupported("forwarder_requeue_buffer_size", PRIORITIES),
+    unsupported("forwarder_retry_queue_*", PRIORITIES),
+    unsupported(
         "forwarder_stop_timeout",
         "`grace_period` (10s) is the one limit of a whole stop",
     ),
-    not_taken(
+    unsupported(
         "forwarder_storage_max_disk_ratio",
         "disk_bytes_max is the one limit; a disk that is full costs payloads of this output, which are counted",
     ),
-    not_taken("host_aliases", HOST_NAME),
-    not_taken("hostname_drift_*", HOST_NAME),
-    not_taken(
+    unsupported("host_aliases", HOST_NAME),
+    unsupported("hostname_drift_*", HOST_NAME),
+    unsupported(
         "hostname_file",
         "write the file's content into `hostname` or WEIR_HOSTNAME",
     ),
-    not_taken("hostname_force_config_as_canonical", HOST_NAME),
-    not_taken("hostname_fqdn", HOST_NAME),
-    not_taken("hostname_trust_uts_namespace", HOST_NAME),
-    not_taken("kubernetes_collect_metadata_tags", ORIGIN_SOURCES),
-    not_taken("kubernetes_namespace_annotations_as_tags", ORIGIN_SOURCES),
-    not_taken("kubernetes_namespace_labels_as_tags", ORIGIN_SOURCES),
-    not_taken("kubernetes_node_annotations_as_tags", ORIGIN_SOURCES),
-    not_taken("kubernetes_node_labels_as_tags", ORIGIN_SOURCES),
-    not_taken("kubernetes_persistent_volume_claims_as_tags", ORIGIN_SOURCES),
-    not_taken("kubernetes_pod_annotations_as_tags", ORIGIN_SOURCES),
-    not_taken("kubernetes_resources_annotations_as_tags", ORIGIN_SOURCES),
-    not_taken("kubernetes_resources_labels_as_tags", ORIGIN_SOURCES),
-    not_taken(
+    unsupported("hostname_force_config_as_canonical", HOST_NAME),
+    unsupported("hostname_fqdn", HOST_NAME),
+    unsupported("hostname_trust_uts_namespace", HOST_NAME),
+    unsupported("kubernetes_collect_metadata_tags", ORIGIN_SOURCES),
+    unsupported("kubernetes_namespace_annotations_as_tags", ORIGIN_SOURCES),
+    unsupported("kubernetes_namespace_labels_as_tags", ORIGIN_SOURCES),
+    unsupported("kubernetes_node_annotations_as_tags", ORIGIN_SOURCES),
+    unsupported("kubernetes_node_labels_as_tags", ORIGIN_SOURCES),
+    unsupported("kubernetes_persistent_volume_claims_as_tags", ORIGIN_SOURCES),
+    unsupported("kubernetes_pod_annotations_as_tags", ORIGIN_SOURCES),
+    unsupported("kubernetes_resources_annotations_as_tags", ORIGIN_SOURCES),
+    unsupported("kubernetes_resources_labels_as_tags", ORIGIN_SOURCES),
+    unsupported(
         "metric_tag_filterlist_adp_only",
         "tag filters are always exact, for every type",
     ),
-    not_taken("min_tls_version", "TLS is 1.2 or 1.3, and nothing older"),
-    not_taken("multi_region_failover.*", FAILOVER),
-    not_taken(
+    unsupported("min_tls_version", "TLS is 1.2 or 1.3, and nothing older"),
+    unsupported("multi_region_failover.*", FAILOVER),
+    unsupported(
         "no_proxy_nonexact_match",
         "a name in `no_proxy` always stands for all below it too",
     ),
-    not_taken(
+    unsupported(
         "proxy.*",
         "the proxy of an output is `delivery.proxy`; `delivery.no_proxy` lists the receivers that are reached without it",
     ),
-    not_taken("serializer_experimental_use_v3_api.*", V3),
-    not_taken("serializer_max_*", SIZES),
-    not_taken(
+    unsupported("serializer_experimental_use_v3_api.*", V3),
+    unsupported("serializer_max_*", SIZES),
+    unsupported(
         "skip_ssl_validation",
         "certificates are always checked; `outputs.datadog.delivery.ca_file` names the authority of a private one, and a `url` with http:// uses no TLS",
     ),
-    not_taken(
+    unsupported(
         "sslkeylogfile",
         "secrets of connections are never written anywhere",
     ),
-    not_taken(
+    unsupported(
         "tag_value_split_separator",
         "tags are used as received, except labels: the value of each is one tag",
     ),
-    not_taken("telemetry.*", SELF),
-    not_taken(
+    unsupported("telemetry.*", SELF),
+    unsupported(
         "tls_handshake_timeout",
         "`delivery.timeout` is the limit of a whole request, its handshake included",
     ),
-    not_taken(
+    unsupported(
         "use_dogstatsd",
         "weir always receives StatsD; an empty list in `udp`, `uds`, `uds_stream` and `tcp` switches listeners off",
     ),
-    not_taken("use_proxy_for_cloud_metadata", "weir asks no cloud for metadata"),
+    unsupported("use_proxy_for_cloud_metadata", "weir asks no cloud for metadata"),
 ];
 
 /// Variables that clients read; an agent that has them in its environment does nothing with them.
@@ -242,14 +242,14 @@ const OF_CLIENTS: &[(&str, &str)] = &[
 ];
 
 /// Why a key of the Datadog Agent such as `telemetry.enabled` is no setting of weir; `None` for those that are, or are not about metrics.
-pub fn why_not_taken(key: &str) -> Option<&'static str> {
+pub fn unsupported_reason(key: &str) -> Option<&'static str> {
     TABLE
         .iter()
         .find_map(|line| line.is_about(key).then_some(line.why))
 }
 
 /// The same for a variable.
-pub(crate) fn why_variable_not_taken(variable: &str) -> Option<&'static str> {
+pub(crate) fn unsupported_variable_reason(variable: &str) -> Option<&'static str> {
     let of_clients = OF_CLIENTS.iter().find(|(name, _)| *name == variable);
     of_clients.map(|(_, why)| *why).or_else(|| {
         let line = TABLE.iter().find(|line| line.has_variable(variable));
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_order_and_says_each_key_once() {
+    fn the_table_is_sorted_and_has_each_key_once() {
         assert!(TABLE.is_sorted_by(|a, b| a.key < b.key));
         for line in TABLE {
             let found: Vec<_> = TABLE.iter().filter(|other| other.is_about(line.key)).collect();
@@ -304,11 +304,15 @@ mod tests {
             ("telemetry.enabled", "DD_TELEMETRY_ENABLED"),
             ("skip_ssl_validation", "DD_SKIP_SSL_VALIDATION"),
         ] {
-            assert!(why_not_taken(key).is_some(), "{key}");
-            assert_eq!(why_not_taken(key), why_variable_not_taken(variable), "{key}");
+            assert!(unsupported_reason(key).is_some(), "{key}");
+            assert_eq!(
+                unsupported_reason(key),
+                unsupported_variable_reason(variable),
+                "{key}"
+            );
         }
-        assert!(why_variable_not_taken("DD_SERVICE").is_some());
-        assert!(why_variable_not_taken("DD_TRACE_ENABLED").is_none());
+        assert!(unsupported_variable_reason("DD_SERVICE").is_some());
+        assert!(unsupported_variable_reason("DD_TRACE_ENABLED").is_none());
         assert!(
             is_section("telemetry")
                 && is_section("use_v2_api")

@@ -23,7 +23,7 @@ mod types;
 mod value;
 mod variables;
 
-pub use agent::{is_section, why_not_taken};
+pub use agent::{is_section, unsupported_reason};
 pub use fleet_log::{KafkaClient, LogConnection, LogReader, Mechanism, Sasl as LogSasl, Tls as LogTls};
 pub use host::{Accounts, Host, HostError, SecretError, TlsContent, TlsFileError, TlsPaths};
 pub use load::{Loaded, load, load_as};

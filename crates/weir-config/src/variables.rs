@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::agent::why_variable_not_taken;
+use crate::agent::unsupported_variable_reason;
 use crate::outputs::{OutputConfig, OutputType};
 use crate::reader::Reader;
 use crate::setting::{RemovedSetting, leaves};
@@ -86,7 +86,7 @@ impl Reader<'_> {
                 }
             } else if !is_set(inputs, name) || is_second_name(name, types) {
                 // An empty variable is not set, and one that a setting reads is reported there.
-            } else if let Some(why) = why_ignored(name, types) {
+            } else if let Some(why) = ignored_reason(name, types) {
                 self.notes
                     .push(format!("environment {name} is set and ignored: {why}"));
             } else if is_about_metrics(name) {
@@ -183,9 +183,9 @@ fn switches<S>(output_type: &OutputType<S>) -> String {
     name.map_or(String::new(), |name| format!(" or set {name}"))
 }
 
-fn why_ignored<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static str> {
+fn ignored_reason<S>(name: &str, types: &'static [OutputType<S>]) -> Option<&'static str> {
     let removed = removed_variable(name, types).map(|removed| removed.why);
-    removed.or_else(|| why_variable_not_taken(name))
+    removed.or_else(|| unsupported_variable_reason(name))
 }
 
 /// A removed setting that had this variable of the Datadog Agent.

@@ -86,7 +86,7 @@ fn a_password_comes_from_a_file_too() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused_with_what_is_allowed() {
+fn conflicting_settings_are_refused_with_the_allowed_ones() {
     let check = |of_type: &str, settings: &[&str], expected: &str| {
         let error = load(of_type, settings).unwrap_err();
         assert!(error.contains(expected), "{settings:?}: {error}");

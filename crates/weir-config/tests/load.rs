@@ -83,7 +83,7 @@ fn config(text: &str) -> Config<Echo> {
 }
 
 #[test]
-fn what_is_not_written_is_worked_out_from_the_machine() {
+fn missing_settings_are_computed_from_the_machine() {
     let config = config("");
     assert_eq!(config.names.hostname, "box");
     assert_eq!(config.resources.memory, 256 << 20);
@@ -140,7 +140,7 @@ fn addresses_are_completed() {
 }
 
 #[test]
-fn the_strongest_source_counts_and_the_others_are_named() {
+fn the_source_of_highest_precedence_counts_and_the_others_are_named() {
     let file = "bucket_width: 3s\noutputs: {echo: {token: t, retries: 7}}\n";
     let loaded = load(
         file,
@@ -163,7 +163,7 @@ fn the_strongest_source_counts_and_the_others_are_named() {
 /// Variables of the other agent reach what they are meant for: here the record that says so, and not the flat one, whose own they
 /// are as well.
 #[test]
-fn variables_of_the_other_agent_are_meant_for_some_records() {
+fn variables_of_the_datadog_agent_apply_to_some_records() {
     let paths: Vec<(String, usize)> = leaves(Echo::SETTINGS)
         .into_iter()
         .map(|leaf| (leaf.path, leaf.also.len()))
@@ -227,7 +227,7 @@ fn hidden_values_that_change_are_changes() {
 }
 
 #[test]
-fn settings_that_are_gone_are_said_to_be_gone_and_why() {
+fn removed_settings_are_reported_with_the_reason() {
     let error = refused("udp: []\npacket_bytes_max: 1KiB\n", &[], &[]);
     assert!(
         error.starts_with("c.yaml:2: packet_bytes_max: was removed: packets may be"),
@@ -260,7 +260,7 @@ fn settings_that_are_gone_are_said_to_be_gone_and_why() {
 }
 
 #[test]
-fn typing_slips_are_told_with_their_place_and_the_nearest_name() {
+fn misspelt_keys_are_reported_with_position_and_nearest_name() {
     let error = refused("udp: []\nbucket_with: 1s\n", &[], &[]);
     assert_eq!(
         error,

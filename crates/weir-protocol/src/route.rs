@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_series_has_one_slot_whatever_else_its_messages_say() {
+    fn a_series_has_one_slot_for_all_its_messages() {
         let same = [
             "a.b:1|c|#x:1,y:2,z",
             "a.b:2:3|g|@0.5|#z,y:2,x:1",
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "says something of shares, nothing of memory")]
-    fn only_slots_of_a_target_that_leaves_or_returns_move() {
+    fn only_slots_of_a_removed_or_returned_target_move() {
         let names: Vec<String> = (0..5).map(|i| format!("udp://10.0.0.{i}:8125")).collect();
         let all = Routes::new(&names, &[true; 5]);
         let mut shares = [0; 5];

@@ -36,7 +36,7 @@ fn same(written: &Value, read: &Value) -> bool {
 }
 
 #[test]
-fn every_row_is_read_as_it_says() {
+fn every_row_is_parsed_as_documented() {
     let options = ParseOptions {
         origin_client: true,
         timestamps: true,

@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equal_those_of_the_expression(
+        fn captures_equal_those_of_the_expression(
             pattern in "[ab.]{0,2}(\\*[ab.]{1,2}){0,3}\\*?", name in "[ab.]{0,10}",
         ) {
             let expression = format!("^{}$", pattern.replace('.', "\\.").replace('*', "([^.]*)"));

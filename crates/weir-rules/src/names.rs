@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_errors_that_say_so() {
+    fn limits_are_errors_that_name_the_limit() {
         let limits = RuleLimits {
             pattern_bytes: 10,
             ..RuleLimits::default()

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry_is_refused() {
+    fn invalid_entries_are_refused() {
         for text in ["", "prod", "host", ":x", "x:", "ki*:x", "a:b,c:d", " a:b", "a:b|"] {
             assert!(text.parse::<OriginPattern>().is_err(), "{text}");
         }
@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stars_stand_for_any_text(pattern in "[ab*]{0,8}", text in "[ab]{0,10}") {
+        fn stars_match_any_text(pattern in "[ab*]{0,8}", text in "[ab]{0,10}") {
             // The naive twin tries every length.
             fn naive(pattern: &[u8], text: &[u8]) -> bool {
                 match pattern.split_first() {

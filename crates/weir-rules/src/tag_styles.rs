@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn each_style_is_taken_out_of_the_name() {
+    fn tags_of_each_style_are_removed_from_the_name() {
         check(ALL, "a.b#x=1,y=2", "a.b", &["x:1", "y:2"]);
         check(ALL, "a.b,x=1,y=2", "a.b", &["x:1", "y:2"]);
         check(ALL, "a.b[x=1,y=2]", "a.b", &["x:1", "y:2"]);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tag_is_dropped_and_what_is_no_style_stays() {
+    fn invalid_tags_are_dropped_and_unknown_styles_stay() {
         check(ALL, "a,x,=1,y=,z=1", "a", &["z:1"]);
         check(ALL, "a[x=1", "a[x=1", &[]);
         check(ALL, "a]x=1[", "a]x=1[", &[]);

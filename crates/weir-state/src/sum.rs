@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_floats_lose_is_kept() {
+    fn precision_that_floats_lose_is_kept() {
         let check = |values: &[f64], expected: f64| assert_eq!(sum(values).to_f64(), expected, "{values:?}");
         check(&[1e16, 1.0, 1.0], 1e16 + 2.0);
         check(&[1e300, 1.0, -1e300], 1.0);

@@ -9,11 +9,11 @@ use crate::{AgentId, Bounds, Facts, Header, Identity, Packer, Record, State};
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     bounds: Bounds,
-    series: BTreeMap<Identity, Entry>,
+    series: BTreeMap<Identity, TableEntry>,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct TableEntry {
     facts: Facts,
     state: State,
 }
@@ -46,7 +46,7 @@ impl Table {
         match self.series.entry(identity) {
             std::collections::btree_map::Entry::Vacant(place) => {
                 state.keep_within(&self.bounds);
-                place.insert(Entry { facts, state });
+                place.insert(TableEntry { facts, state });
             }
             std::collections::btree_map::Entry::Occupied(mut mine) => {
                 let mine = mine.get_mut();

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_durations_say_what_is_allowed() {
+    fn bad_durations_are_errors_with_the_allowed_form() {
         for text in [
             "", "s", "-1s", "10", "1x", "1 S", "1.2.3s", "1s2", "nans", "infs", "1e3s",
         ] {

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_says_why() {
+    fn invalid_networks_are_refused_with_the_reason() {
         for (text, part) in [
             ("", "not an address"),
             ("lan", "not an address"),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_and_wrong_sizes_say_what_is_allowed() {
+    fn ambiguous_and_wrong_sizes_are_errors_with_the_allowed_form() {
         for text in ["8 Kb", "8kb", "8 KB", "1mb", "64k"] {
             let error = parse_size(text).unwrap_err().to_string();
             assert!(

@@ -2,7 +2,7 @@
 
 use weir_config::{
     Setting, SettingType, VariableError, adds_up, forward_target, hide_password, in_our_words, is_section,
-    output_setting, removed_variable, settings, show_text, why_not_taken,
+    output_setting, removed_variable, settings, show_text, unsupported_reason,
 };
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
 
@@ -65,7 +65,7 @@ impl Converter {
             self.output_setting(found, key, node);
         } else if let Some(removed) = removed_variable(&variable, OUTPUT_TYPES) {
             self.left.push(note(key, removed.why));
-        } else if let Some(why) = why_not_taken(&key.text) {
+        } else if let Some(why) = unsupported_reason(&key.text) {
             self.left.push(note(key, why));
         } else {
             self.left.push(note(key, UNKNOWN));
