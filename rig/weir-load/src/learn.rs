@@ -1,13 +1,14 @@
 //! Derives a profile from recorded traffic. Words are replaced by others of the same length, so that the profile can be shared.
 
 use crate::profile::{
-    Fit, MessageShares, Names, PacketSize, Popularity, Profile, TagCount, TagKeys, TagValues, Throttle,
-    Types, Value, ValueKind,
+    Fit, MessageShares, Names, PacketSize, Popularity, Profile, ProfileError, TagCount, TagKeys, TagValues,
+    Throttle, Types, Value, ValueKind,
 };
 use crate::recorded::Recorded;
 use crate::rng::mix;
 use crate::units::{Bytes, Range, Rate, RateUnit};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 
 /// Maximum entries of lists in a learned profile.
 const LIST_MAX: usize = 5000;
@@ -153,8 +154,26 @@ fn list(texts: &HashSet<String>, salt: u64) -> Vec<String> {
     all
 }
 
+/// Why no profile can be derived.
+#[derive(Debug)]
+pub enum LearnError {
+    NoMetrics,
+    Profile(ProfileError),
+}
+
+impl fmt::Display for LearnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LearnError::NoMetrics => f.write_str("contains no valid metric"),
+            LearnError::Profile(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LearnError {}
+
 /// Derives a profile. `salt` determines the replacement of words.
-pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), String> {
+pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), LearnError> {
     let mut shape = Shape::default();
     let mut learned = Learned::default();
     let mut sizes = Vec::new();
@@ -169,7 +188,7 @@ pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), Stri
     learned.metrics = shape.kinds[0] as u64;
     learned.contexts = shape.contexts.len() as u64;
     if learned.metrics == 0 {
-        return Err("contains no valid metric".into());
+        return Err(LearnError::NoMetrics);
     }
     let largest = sizes.iter().copied().max().unwrap_or(1432).max(16);
     let seconds = packets.last().map_or(0.0, |p| p.at.as_secs_f64());
@@ -189,7 +208,7 @@ pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), Stri
         },
         ..shape.profile(salt)
     };
-    profile.validate().map_err(|error| error.0)?;
+    profile.validate().map_err(LearnError::Profile)?;
     Ok((profile, learned))
 }
 
@@ -396,6 +415,11 @@ mod tests {
             at: std::time::Duration::ZERO,
             bytes: b"hello".to_vec(),
         }];
-        assert!(learn(&packets, 1).unwrap_err().contains("no valid metric"));
+        assert!(
+            learn(&packets, 1)
+                .unwrap_err()
+                .to_string()
+                .contains("no valid metric")
+        );
     }
 }

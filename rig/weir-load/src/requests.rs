@@ -4,6 +4,7 @@ use crate::grpc::Calls;
 use crate::http::Posts;
 use crate::source::Load;
 use crate::target::{Socket, Target};
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -42,8 +43,20 @@ pub fn open(
     }
 }
 
+/// The header is not `Name: value` on one line.
+#[derive(Debug)]
+pub struct HeaderError(String);
+
+impl fmt::Display for HeaderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "headers: {:?} is not `Name: value` on one line", self.0)
+    }
+}
+
+impl std::error::Error for HeaderError {}
+
 /// Checks that a header is `Name: value` on one line.
-pub fn check_header(header: &str) -> Result<(), String> {
+pub fn check_header(header: &str) -> Result<(), HeaderError> {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     match header.split_once(':') {
         Some((name, value))
@@ -53,6 +66,6 @@ pub fn check_header(header: &str) -> Result<(), String> {
         {
             Ok(())
         }
-        _ => Err(format!("headers: {header:?} is not `Name: value` on one line")),
+        _ => Err(HeaderError(header.to_owned())),
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use weir_rig_base::address::{Address, resolve};
-use weir_rig_base::http::Url;
+use weir_rig_base::http::{Url, UrlError};
 
 /// Destination of the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Target {
             });
         }
         if text.starts_with("http://") {
-            let url: Url = text.parse().map_err(|error: String| bad(&error))?;
+            let url: Url = text.parse().map_err(|error: UrlError| bad(&error))?;
             return Ok(Target::Http {
                 address: url.resolve().map_err(|error| bad(&error))?,
                 path: url.path_or("/").to_owned(),

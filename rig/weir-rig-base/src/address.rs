@@ -1,19 +1,43 @@
 //! Addresses of receivers, and cleanup of Unix socket files.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 pub use weir_units::Address;
 
+/// Why an address cannot be used.
+#[derive(Debug)]
+pub enum ResolveError {
+    Address(weir_units::AddressError),
+    /// The host has no address.
+    Host {
+        text: String,
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for ResolveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ResolveError::Address(error) => error.fmt(f),
+            ResolveError::Host { text, error } => write!(f, "address {text:?}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ResolveError {}
+
 /// Parses an address and resolves its host, so that a wrong name fails at the command line.
-pub fn parse_resolved(text: &str) -> Result<Address, String> {
-    let address: Address = text
-        .parse()
-        .map_err(|error: weir_units::AddressError| error.to_string())?;
+pub fn parse_resolved(text: &str) -> Result<Address, ResolveError> {
+    let address: Address = text.parse().map_err(ResolveError::Address)?;
     match &address {
         Address::Udp { host, port } | Address::Tcp { host, port } => resolve(host, *port)
             .map(|found| bound(&address, found))
-            .map_err(|error| format!("address {text:?}: {error}")),
+            .map_err(|error| ResolveError::Host {
+                text: text.to_owned(),
+                error,
+            }),
         Address::UnixDatagram(_) | Address::UnixStream(_) => Ok(address),
     }
 }
@@ -97,7 +121,7 @@ mod tests {
             "unix://a",
             "udp://no.such.host.invalid:1",
         ] {
-            let error = parse_resolved(text).unwrap_err();
+            let error = parse_resolved(text).unwrap_err().to_string();
             assert!(error.contains(text), "{text}: {error}");
         }
     }

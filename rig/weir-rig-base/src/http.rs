@@ -2,6 +2,7 @@
 //! that sends a byte per second cannot block the caller.
 
 use crate::address::resolve;
+use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -19,16 +20,34 @@ pub struct Url {
     pub path: String,
 }
 
-impl std::str::FromStr for Url {
-    type Err = String;
+/// Why a text is not a [`Url`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UrlError {
+    Scheme(String),
+    NoHost(String),
+}
 
-    fn from_str(text: &str) -> Result<Url, String> {
+impl fmt::Display for UrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UrlError::Scheme(text) => write!(f, "{text:?}: http://host:port/path was expected"),
+            UrlError::NoHost(text) => write!(f, "{text:?}: no host"),
+        }
+    }
+}
+
+impl std::error::Error for UrlError {}
+
+impl std::str::FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Url, UrlError> {
         let rest = text
             .strip_prefix("http://")
-            .ok_or_else(|| format!("{text:?}: http://host:port/path was expected"))?;
+            .ok_or_else(|| UrlError::Scheme(text.to_owned()))?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if authority.is_empty() {
-            return Err(format!("{text:?}: no host"));
+            return Err(UrlError::NoHost(text.to_owned()));
         }
         Ok(Url {
             authority: authority.to_owned(),
@@ -72,7 +91,7 @@ impl Response {
 pub fn get(url: &str, timeout: Duration) -> io::Result<Response> {
     let url: Url = url
         .parse()
-        .map_err(|error: String| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        .map_err(|error: UrlError| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     get_with(&url, "/", &["Accept: */*"], timeout)
 }
 

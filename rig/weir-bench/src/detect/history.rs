@@ -5,9 +5,10 @@ use super::goal::Goal;
 use super::record::CalibrationNote;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use weir_regress::change_point::{Options, change_points};
 
 /// One line of `history.jsonl`.
@@ -63,12 +64,44 @@ pub fn append(file: &Path, report: &Report, host: &str) -> io::Result<usize> {
     Ok(n)
 }
 
-pub fn read(file: &Path) -> Result<Vec<Entry>, String> {
-    let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+/// Why a history cannot be read.
+#[derive(Debug)]
+pub enum HistoryError {
+    Read {
+        file: PathBuf,
+        error: io::Error,
+    },
+    Line {
+        file: PathBuf,
+        line: usize,
+        error: serde_json::Error,
+    },
+}
+
+impl fmt::Display for HistoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HistoryError::Read { file, error } => write!(f, "{}: {error}", file.display()),
+            HistoryError::Line { file, line, error } => write!(f, "{}:{line}: {error}", file.display()),
+        }
+    }
+}
+
+impl std::error::Error for HistoryError {}
+
+pub fn read(file: &Path) -> Result<Vec<Entry>, HistoryError> {
+    let file = || file.to_owned();
+    let text = fs::read_to_string(file()).map_err(|error| HistoryError::Read { file: file(), error })?;
     text.lines()
         .enumerate()
         .filter(|(_, l)| !l.trim().is_empty())
-        .map(|(i, l)| serde_json::from_str(l).map_err(|e| format!("{}:{}: {e}", file.display(), i + 1)))
+        .map(|(i, l)| {
+            serde_json::from_str(l).map_err(|error| HistoryError::Line {
+                file: file(),
+                line: i + 1,
+                error,
+            })
+        })
         .collect()
 }
 

@@ -2,6 +2,7 @@
 
 use super::procfs;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -169,6 +170,24 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
+/// Why there is no control group.
+#[derive(Debug)]
+pub enum CgroupError {
+    NotMounted,
+    Create { folder: PathBuf, error: io::Error },
+}
+
+impl fmt::Display for CgroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CgroupError::NotMounted => f.write_str("no memory cgroup is mounted"),
+            CgroupError::Create { folder, error } => write!(f, "{}: {error}", folder.display()),
+        }
+    }
+}
+
+impl std::error::Error for CgroupError {}
+
 /// A control group that limits the memory of one target; removed when dropped.
 #[derive(Debug)]
 pub struct Cgroup {
@@ -180,7 +199,7 @@ impl Cgroup {
     const PREFIX: &str = "weir-bench-";
 
     /// Both versions of the interface are in use. `Err` is the reason if there is none; the caller then watches memory itself.
-    pub fn with_memory_limit(bytes: u64) -> Result<Self, String> {
+    pub fn with_memory_limit(bytes: u64) -> Result<Self, CgroupError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let v2 = Path::new("/sys/fs/cgroup");
@@ -189,7 +208,7 @@ impl Cgroup {
         } else if v2.join("cgroup.controllers").exists() {
             (v2, "memory.max")
         } else {
-            return Err("no memory cgroup is mounted".to_owned());
+            return Err(CgroupError::NotMounted);
         };
         remove_stale(root);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -206,9 +225,9 @@ impl Cgroup {
                 procs: folder.join("cgroup.procs"),
                 folder,
             }),
-            Err(e) => {
+            Err(error) => {
                 let _ = fs::remove_dir(&folder);
-                Err(format!("{}: {e}", folder.display()))
+                Err(CgroupError::Create { folder, error })
             }
         }
     }

@@ -11,9 +11,9 @@ use super::run::{self, DetectError, Options, Prepared, Rig};
 use super::waits;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -85,23 +85,43 @@ pub struct Profile {
     stacks: Vec<(Vec<String>, Vec<i64>)>,
 }
 
+/// Why bytes are not a profile.
+#[derive(Debug)]
+pub enum ProfileError {
+    Gzip(io::Error),
+    Decode(prost::DecodeError),
+    NoSampleTypes,
+}
+
+impl fmt::Display for ProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProfileError::Gzip(error) => write!(f, "gzip: {error}"),
+            ProfileError::Decode(error) => write!(f, "not a pprof profile: {error}"),
+            ProfileError::NoSampleTypes => f.write_str("a profile without sample types"),
+        }
+    }
+}
+
+impl std::error::Error for ProfileError {}
+
 impl Profile {
     /// Decodes a profile, compressed or not.
-    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, ProfileError> {
         let mut plain = Vec::new();
         let bytes = if bytes.starts_with(&[0x1f, 0x8b]) {
             flate2::read::GzDecoder::new(bytes)
                 .read_to_end(&mut plain)
-                .map_err(|e| format!("gzip: {e}"))?;
+                .map_err(ProfileError::Gzip)?;
             &plain
         } else {
             bytes
         };
-        let p = Pprof::decode(bytes).map_err(|e| format!("not a pprof profile: {e}"))?;
+        let p = Pprof::decode(bytes).map_err(ProfileError::Decode)?;
         let text = |i: i64| p.string_table.get(i as usize).cloned().unwrap_or_default();
         let kinds: Vec<String> = p.sample_type.iter().map(|t| text(t.kind)).collect();
         if kinds.is_empty() {
-            return Err("a profile without sample types".to_owned());
+            return Err(ProfileError::NoSampleTypes);
         }
         let functions: HashMap<u64, String> = p.function.iter().map(|f| (f.id, text(f.name))).collect();
         let locations: HashMap<u64, Vec<String>> = p
@@ -211,7 +231,7 @@ fn fetch(base: &str, folder: &Path, window: Duration) -> Vec<String> {
                 if r.status != 200 {
                     return Err(format!("status {}", r.status));
                 }
-                Profile::decode(&r.body)?;
+                Profile::decode(&r.body).map_err(|e| e.to_string())?;
                 fs::write(folder.join(file), &r.body).map_err(|e| e.to_string())
             });
         if let Err(e) = result {

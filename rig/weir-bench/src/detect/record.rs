@@ -206,13 +206,25 @@ impl CalibrationNote {
     }
 }
 
+/// The text is no seed.
+#[derive(Debug)]
+pub struct SeedError;
+
+impl std::fmt::Display for SeedError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a whole number, decimal or 0x...")
+    }
+}
+
+impl std::error::Error for SeedError {}
+
 /// A seed as it is given and stored: decimal or 0x...
-pub fn parse_seed(text: &str) -> Result<u64, String> {
+pub fn parse_seed(text: &str) -> Result<u64, SeedError> {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| "a whole number, decimal or 0x...".to_owned())
+    parsed.map_err(|_| SeedError)
 }
 
 pub fn read_run(folder: &Path) -> io::Result<RunInfo> {

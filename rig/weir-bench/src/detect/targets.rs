@@ -5,8 +5,9 @@ use super::layer::{self, ConfigError, Entries, Layered, List, Result, Slot, laye
 use super::library::{Library, Overlay};
 use super::record::ArmInfo;
 use sha2::{Digest, Sha256};
+use std::fmt;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -320,18 +321,35 @@ fn version(bin: &Path, args: &[String]) -> String {
         .collect()
 }
 
-pub fn git(args: &[&str], folder: Option<&Path>) -> std::result::Result<String, String> {
+/// Why git gave no answer.
+#[derive(Debug)]
+pub enum GitError {
+    Start(io::Error),
+    Failed { args: String, message: String },
+}
+
+impl fmt::Display for GitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GitError::Start(error) => write!(f, "git: {error}"),
+            GitError::Failed { args, message } => write!(f, "git {args}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for GitError {}
+
+pub fn git(args: &[&str], folder: Option<&Path>) -> std::result::Result<String, GitError> {
     let mut command = Command::new("git");
     if let Some(folder) = folder {
         command.current_dir(folder);
     }
-    let output = command.args(args).output().map_err(|e| format!("git: {e}"))?;
+    let output = command.args(args).output().map_err(GitError::Start)?;
     if !output.status.success() {
-        return Err(format!(
-            "git {}: {}",
-            args.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
-        ));
+        return Err(GitError::Failed {
+            args: args.join(" "),
+            message: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        });
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
@@ -347,7 +365,7 @@ fn build(revision: &str, d: &Definition, cache: &Path) -> Result<(PathBuf, Strin
         &["rev-parse", "--verify", &format!("{revision}^{{commit}}")],
         None,
     )
-    .map_err(fail)?;
+    .map_err(|e| fail(e.to_string()))?;
     let bin = cache.join("bin").join(&commit).join("release").join(package);
     if bin.is_file() {
         return Ok((bin, commit, false));
@@ -356,7 +374,8 @@ fn build(revision: &str, d: &Definition, cache: &Path) -> Result<(PathBuf, Strin
     fs::create_dir_all(cache.join("source")).map_err(|e| fail(format!("{}: {e}", cache.display())))?;
     if !source.is_dir() {
         let path = source.display().to_string();
-        git(&["worktree", "add", "--detach", "--force", &path, &commit], None).map_err(fail)?;
+        git(&["worktree", "add", "--detach", "--force", &path, &commit], None)
+            .map_err(|e| fail(e.to_string()))?;
     }
     eprintln!("building {package} at {} (kept for later runs)", &commit[..12]);
     let built = Command::new("cargo")

@@ -126,7 +126,15 @@ impl FromStr for Listen {
                 _ => Err(format!("{kind}: {address:?} is not host:port")),
             }
         };
-        let socket = |name, content| Ok((name, At::Socket(content, parse_resolved(address)?)));
+        let socket = |name, content| {
+            Ok((
+                name,
+                At::Socket(
+                    content,
+                    parse_resolved(address).map_err(|error| error.to_string())?,
+                ),
+            ))
+        };
         let (kind, at) = match kind {
             "datadog" => http("datadog", http::Service::Datadog),
             "remote-write" => http("remote-write", http::Service::RemoteWrite),

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_rig_base::http::{self, Url};
+use weir_rig_base::http::{self, Url, UrlError};
 
 /// `http://host:port/path`.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Target, String> {
-        let url: Url = text.parse()?;
+        let url: Url = text.parse().map_err(|error: UrlError| error.to_string())?;
         if !url.authority.contains(':') {
             return Err(format!("{text:?}: no port"));
         }

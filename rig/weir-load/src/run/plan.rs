@@ -70,7 +70,7 @@ fn check_extras(load: &Load, options: &Options) -> Result<(), RunError> {
         return usage("headers: only requests have them, to http:// and grpc://");
     }
     for header in &options.headers {
-        requests::check_header(header).map_err(RunError::Usage)?;
+        requests::check_header(header).map_err(|error| RunError::Usage(error.to_string()))?;
     }
     if matches!(options.target, Target::Grpc { .. }) && crate::grpc::method(profile.payload).is_none() {
         return usage(format!(

@@ -443,7 +443,7 @@ fn listing(library: &Library, targets: &Targets) -> Result<String, DetectError> 
 }
 
 fn print_history(a: &HistoryArgs) -> Code {
-    let entries = history::read(&a.file).map_err(DetectError::Config)?;
+    let entries = history::read(&a.file).map_err(DetectError::config)?;
     let options = weir_regress::change_point::Options {
         change_min: a.change_min / 100.0,
         ..Default::default()

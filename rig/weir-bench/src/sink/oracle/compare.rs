@@ -3,13 +3,26 @@
 use super::{Comparison, Difference, Distribution, Gauge, Key, Observed, Rules, Series, add_type};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use weir_load::manifest::{ContextTruth, Manifest};
+
+/// The manifest has no table of contexts.
+#[derive(Debug)]
+pub struct NoContexts;
+
+impl fmt::Display for NoContexts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the manifest has no table of contexts; the load writes it with --contexts")
+    }
+}
+
+impl std::error::Error for NoContexts {}
 
 impl Observed {
     /// Compares with the truth. Fails if the manifest has no table of contexts.
-    pub fn compare(&self, rules: &Rules, manifest: &Manifest, list: usize) -> Result<Comparison, String> {
+    pub fn compare(&self, rules: &Rules, manifest: &Manifest, list: usize) -> Result<Comparison, NoContexts> {
         let Some(contexts) = &manifest.contexts else {
-            return Err("the manifest has no table of contexts; the load writes it with --contexts".into());
+            return Err(NoContexts);
         };
         let truths = self.truths(rules, contexts);
         let mut differences = Vec::new();
