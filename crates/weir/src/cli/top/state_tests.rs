@@ -137,7 +137,11 @@ fn the_filter_takes_every_letter_and_sorting_asks_the_agent() {
     );
     write(&mut state, "/page");
     press(&mut state, &[KeyCode::Enter]);
-    assert_eq!(names(&state), ["page.views"], "the answer of before is filtered too");
+    assert_eq!(
+        names(&state),
+        ["page.views"],
+        "the answer of before is filtered too"
+    );
     press(&mut state, &[KeyCode::Enter]);
     assert_eq!(state.wanted().chart.unwrap().metric, "page.views");
 }
