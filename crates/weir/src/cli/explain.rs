@@ -26,7 +26,7 @@ pub fn command() -> Command {
                 .help("The process to treat as the sender, as on a Unix socket"),
         )
         .arg(Arg::new("listener").long("listener").value_name("LISTENER").help(
-            "The listener that receives it: udp, uds, uds_stream, tcp, or an address as the log shows it",
+            "The listener that receives it: udp, uds, uds_stream, tcp, or an address from the log",
         ))
         .args(agent::arguments())
         .arg(switch("json", "Print the agent's JSON instead"))
