@@ -185,10 +185,10 @@ func verdicts(w io.Writer) {
 	}
 	fmt.Fprint(w, `
 A handle that is called often writes to memory of its processor, without a locked instruction. It costs
-less than one atomic addition or one mutex, shown in the rows of the floors in the same run. A handle that is called less often,
-or on other processors than amd64, costs one locked instruction for a counter or a gauge and two for a distribution. A distribution
-also writes the text of each value. For a value equal to the previous one it copies the text; the row of 1000 different
-values shows the cost of the text without repeats.
+less than one atomic addition or one mutex, shown in the rows of the floors in the same run. A handle that is called
+less often, or on other processors than amd64, costs one locked instruction for a counter or a gauge and two for a
+distribution. A distribution also writes the text of each value. For a value equal to the previous one it copies the
+text; the row of 1000 different values shows the cost of the text without repeats.
 `)
 }
 
