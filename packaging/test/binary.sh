@@ -57,7 +57,7 @@ agent() { # NAME FEATURES
   printf '127.0.0.1 backend.example\n' >"$root/etc/hosts"
   printf 'hosts: mymachines resolve [!UNAVAIL=return] myhostname\n' >"$root/etc/nsswitch.conf"
   unshare --user --map-root-user --root="$root" /weir check --udp backend.example:8125 | grep '127.0.0.1\|backend.example' >/dev/null || fail "a name in /etc/hosts is not found"
-  python3 "$here/resolver.py" "$root" || fail "a name that DNS knows is not found"
+  python3 "$here/resolver.py" "$root" || fail "a name in DNS is not found"
 }
 program weir 15000000
 # OpenSSL and librdkafka are more than a third of it.

@@ -14,7 +14,7 @@ verify "$work/weir.service" "$work/weir.socket" "$work/weir-merge.service" | gre
 [ ! -s "$work/said" ] || { cat "$work/said"; fail "systemd-analyze verify complains"; }
 finds() { # UNIT LINE WRONG: the introduced error
   sed "s#^$2=.*#$2=$3#" "$work/$1" >"$work/wrong$1"
-  verify "$work/wrong$1" | grep "^$work/wrong$1.*$3" >/dev/null || fail "a fault in $1 is not found"
+  verify "$work/wrong$1" | grep "^$work/wrong$1.*$3" >/dev/null || fail "an error in $1 is not found"
 }
 finds weir.service ProtectSystem sometimes
 finds weir.socket SocketMode everybody
