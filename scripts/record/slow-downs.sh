@@ -27,7 +27,7 @@ page=$pages/slow-downs.md
   header "Known slow-downs" "scripts/record/slow-downs.sh"
   jq -r '"The practice target measures its own CPU time, and the comparison spends 2, 5 or 10 % more, so the true change of CPU per message is known.",
     "\(.run.row_pairs) concurrent pairs per comparison, windows of 1 s. One in ten 90 % intervals misses the truth.",
-    "On a busy machine the change over the whole life is up to half a percentage point lower. A likely reason, not checked: the next packet has more often arrived when a slower target gets its core, so it sleeps and wakes less.",
+    "With narrow intervals the means are below the added time: rig/docs/benchmarking.md says what is known about it.",
     "Load of the machine when this was written: '"$(cut -d' ' -f1-3 /proc/loadavg)"'."' "$report"
   for goal in cpu_per_message life_cpu_per_message; do
     echo

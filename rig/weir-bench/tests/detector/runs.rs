@@ -282,7 +282,7 @@ fn a_sink_that_fails_during_the_run_makes_it_invalid() {
     let (code, text) = output(library.compare(&["--accept-busy"]));
     assert_eq!(code, 3, "{text}");
     assert!(
-        text.contains("sink1 ended during the run with exit code 1; it said: no page"),
+        text.contains("sink1 ended during the run with exit code 1; its last output: no page"),
         "{text}"
     );
     library.assert_clean();
