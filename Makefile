@@ -1,14 +1,14 @@
-# Every verb works here and, with the same name, inside each client's folder.
+# Every target works here and, with the same name, in each client's folder.
 CARGO ?= cargo
 CLIENTS := $(wildcard clients/*/Makefile)
-# Parts that are not Rust.
+# The parts in other languages.
 PARTS := $(CLIENTS) web/Makefile
-# A registry may be out of reach for a moment.
+# A registry may not answer for a moment.
 export CARGO_NET_RETRY ?= 10
 # Features that tests need and a default build lacks.
 FEATURES = weir/kafka
-# Tests build the agent; those of the clients take that one, because to build it for them alone would mean other features of its
-# dependencies, and most of them once more.
+# The clients' tests use the agent that the Rust tests built: a separate build would select other features and compile most
+# dependencies again.
 AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir
 
 .PHONY: run run-fleet build page dist test test-packages test-quick check bench bench-outputs fuzz miri soak deps clients-%

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Starts a fleet on this machine: three agents with load, their log, two merges, and the truth beside what is merged.
+"""Starts a fleet on this machine: three agents with load, their log, two merges; compares the merged totals with the sent ones.
 
   examples/fleet.py [SECONDS] [--kill AFTER] [--kafka | --directory]
 
-Without SECONDS it runs until Ctrl-C. With them it stops the load then, waits until everything is merged, and fails where the merged total is not what was sent.
---kill ends a merge that sends with SIGKILL, AFTER that many seconds: the other one goes on, and the total stays exact. Everything ends with the script.
+Without SECONDS it runs until Ctrl-C. With SECONDS it stops the load after that time, waits until everything is merged, and fails if the merged total differs from the sent total.
+--kill ends a sending merge with SIGKILL AFTER that many seconds: the other merge takes over, and the total stays exact. The script ends everything that it started.
 
-The log is a real broker of Apache Kafka, of which each merge has a part of the partitions. Where there can be none (no Java, no Maven that fetches the broker), the
-script says so, and the log is a directory, which one merge reads at a time. --kafka fails instead; --directory takes the directory without asking.
+The log is a real broker of Apache Kafka, and each merge owns a part of the partitions. Without Java, or Maven to fetch the broker, the
+script prints the reason and uses a directory, which one merge reads at a time. --kafka fails instead; --directory always uses the directory.
 
-WEIR_BIN, WEIR_BENCH_BIN and WEIR_BROKER_BIN name programs that are built; the others are built here. For a broker, weir needs the feature `kafka`.
+WEIR_BIN, WEIR_BENCH_BIN and WEIR_BROKER_BIN name built programs; the script builds the others. For a broker, weir needs the feature `kafka`.
 """
 import argparse
 import json
@@ -29,15 +29,15 @@ import webbrowser
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 AGENTS = 3
 MERGES = 2
-# Duration of one load. At its end it records its messages.
+# Duration of one load, which records its messages at its end.
 LOAD_SECONDS = 5
-# Agents spread what they publish over ten seconds, and a bucket waits for them.
+# Agents spread their records over ten seconds, and a bucket waits for them.
 SETTLE_SECONDS = 120
 
-# Tools that build the Kafka client, beside Rust.
+# Tools, beside Rust, to build the Kafka client.
 BUILDERS = ["cc", "make", "perl"]
 
-# Variables of weir are settings.
+# weir reads WEIR_ variables as settings.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
 
 PROFILE = """
@@ -101,7 +101,7 @@ class Fleet:
         config = self.write(f"{name}.yaml", text)
         log = self.path(f"{name}.log")
         with open(log, "w") as file:
-            # A session of its own: Ctrl-C is for the script, which ends what it has started in order.
+            # In its own session: Ctrl-C reaches only the script, which ends its processes in order.
             process = subprocess.Popen([self.weir, role, "--config", config], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=file, start_new_session=True)
         self.processes.append(process)
         while True:
@@ -125,7 +125,7 @@ class Fleet:
         print(f"broker: {address}")
 
     def load(self, number):
-        """Sends to one agent, in loads that each write down what they have sent."""
+        """Sends to one agent, in loads that each record their messages."""
         at = 0
         while not self.stopping.is_set():
             at += 1
@@ -145,7 +145,7 @@ class Fleet:
                 self.truth += sent
 
     def end(self):
-        # A second Ctrl-C leaves nothing behind either.
+        # A second Ctrl-C also leaves no process behind.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         self.stopping.set()
@@ -177,7 +177,7 @@ def ask(address, path):
 
 
 def merged(fleet):
-    """The sum of all counters that the merges have written: rates times the interval. A point that a merge writes again after a kill takes the place of the first."""
+    """The sum of all counters that the merges have written: rates times the interval. A point that a merge writes again after a kill replaces the first."""
     points = {}
     for number in range(1, MERGES + 1):
         try:
@@ -192,7 +192,7 @@ def merged(fleet):
 
 
 def sending(merges):
-    """The merges that send, by number, with what each says of its fleet."""
+    """The sending merges, by number, each with the fleet in its status."""
     found = {}
     for number, (process, address) in enumerate(merges, 1):
         if process.poll() is None:
@@ -219,7 +219,7 @@ def variable(name):
 
 
 def no_broker():
-    """Why there can be no broker; None: there can."""
+    """The reason why no broker can start, or None."""
     wanted = ["java"] + ([] if variable("weir") in os.environ else BUILDERS)
     missing = [program for program in wanted if not shutil.which(program)]
     if missing:
@@ -232,7 +232,7 @@ def no_broker():
 
 
 def without_client():
-    """Whether the program that was named cannot reach brokers: its own words."""
+    """The error of a named program without the client of Kafka, or None."""
     program = os.environ.get(variable("weir"))
     if not program:
         return None
@@ -244,7 +244,7 @@ def without_client():
 
 
 def binaries(kafka):
-    """Paths of the programs. Those that no variable names are built."""
+    """Paths of the programs. Builds those that no variable names."""
     names = ["weir", "weir-bench"] + (["weir-broker"] if kafka else [])
     target = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release")
     missing = [name for name in names if variable(name) not in os.environ]
@@ -258,13 +258,13 @@ def binaries(kafka):
 
 
 def show(address):
-    """Opens a page where a person would see it."""
+    """Opens a page if a user can see it."""
     if sys.stdout.isatty() and any(name in os.environ for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")):
         webbrowser.open(address)
 
 
 def settle(fleet, merges):
-    """Waits until everything that was sent is merged."""
+    """Waits until all sent samples are merged."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < deadline:
         total = merged(fleet)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Starts the agent and two services that report to it, one in Go and one in Ruby, and prints the page to open.
 #
-#   examples/run.sh [SECONDS]      60 by default; then everything ends
+#   examples/run.sh [SECONDS]      60 by default; then it stops everything
 #
-# WEIR_BIN names an agent that is built; else one is built here.
+# WEIR_BIN names a built agent; without it, the script builds one.
 set -euo pipefail
 seconds=${1:-60}
 [[ $seconds =~ ^[0-9]+$ && $seconds -gt 0 ]] || { echo "SECONDS must be a whole number above 0, not $seconds" >&2; exit 2; }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What a program is made of: bill.py BINARY INTO writes NAME-VERSION.cdx.json (CycloneDX 1.5) and NAME-third-party-licences.txt, where
-NAME is that of the binary's file. An agent tells its features.
+"""The components of a program: bill.py BINARY INTO writes NAME-VERSION.cdx.json (CycloneDX 1.5) and NAME-third-party-licences.txt, where
+NAME is that of the binary's file. The features are those that an agent prints.
 
-Both come from what cargo resolved, with nothing to install, and give the same bytes for the same lock files. ARCHITECTURE.md says how
-the components compare with those of cargo-cyclonedx."""
+Both use cargo's resolution, need no installed tool, and give the same bytes for the same lock files. ARCHITECTURE.md compares
+the components with those of cargo-cyclonedx."""
 
 import json
 import os
@@ -18,9 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = "x86_64-unknown-linux-gnu"
 LICENCE_FILE = re.compile(r"^(licen[cs]e|copying|notice|copyright|unlicense)", re.IGNORECASE)
-# Libraries of other languages lie some folders deep in the packages that bring them.
+# Libraries of other languages are some folders deep in their packages.
 DEPTH_MAX = 3
-# Not of cargo: compilers link these in. (name, command that prints the version, licence)
+# Not from cargo: compilers link these in. (name, command that prints the version, licence)
 OF_COMPILERS = [
     ("rust-std", ["rustc", "--version"], "MIT OR Apache-2.0"),
     ("glibc", ["ldd", "--version"], "LGPL-2.1-or-later"),
@@ -33,7 +33,7 @@ ABOUT_COMPILERS = """Compilers link these in:
 What rust-std is made of stands in share/doc/rust/COPYRIGHT-library.html of the toolchain. The source of glibc is Debian's package of that
 version; a user who wants another C library builds weir's own source, which is complete, with packaging/build.sh.
 """
-# Of packages that have no file with their licence.
+# For packages without a licence file.
 TEXTS = {"Apache-2.0": ROOT / "LICENSE"}
 
 
@@ -42,19 +42,19 @@ def run(*command):
 
 
 def crates(name, features):
-    """Packages in the program, with those that each depends on: what tests and builds need is left out."""
+    """Packages in the program, each with its dependencies, without those of tests and builds."""
     chosen = [f"--features={name}/{feature}" for feature in features]
     metadata = json.loads(
         run("cargo", "metadata", "--locked", "--format-version=1", f"--filter-platform={TARGET}", *chosen)
     )
-    # Cargo's metadata is of all members together, and has what one of them alone asks for.
+    # Cargo's metadata is of all members together, with the features of each.
     of_program = run("cargo", "tree", "--locked", f"--package={name}", f"--target={TARGET}", "--edges=normal,build", "--prefix=none", "--format={p}", *chosen)
     in_program = {tuple(line.split()[:2]) for line in of_program.splitlines() if line}
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     start = next(package["id"] for package in metadata["packages"] if package["name"] == name)
 
-    # Such a crate is nothing but the source of a library in C, and the program that compiles it: needed for the build, and linked.
+    # Such a crate consists of the source of a C library and the program that compiles it: needed for the build, and linked.
     def is_source(package):
         return package["name"].endswith("-src")
 
@@ -81,7 +81,7 @@ def checksums():
 
 
 def page_libraries():
-    """Of the page, which is built in too."""
+    """Components of the page, which the program contains."""
     lock = json.loads((ROOT / "web/package-lock.json").read_text())
     for path, package in sorted(lock["packages"].items()):
         if path and not package.get("dev") and not package.get("optional"):
@@ -142,7 +142,7 @@ def bill(start, found, pages, date):
 
 
 def texts(folder):
-    """Licences in a package, by their place in it."""
+    """Licences in a package, by path."""
     found = {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
@@ -152,7 +152,7 @@ def texts(folder):
 
 
 def licences(name, found, pages):
-    """Each text once, with those that are under it."""
+    """Each text once, with the components under it."""
     users = {}
     folders = [
         (f"{package['name']} {package['version']}", package["license"], Path(package["manifest_path"]).parent)

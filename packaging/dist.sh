@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes everything that is given away, into dist/: binaries, their symbols, packages, image, chart, bill of materials, licences,
+# Makes all release files in dist/: binaries, their symbols, packages, image, chart, bill of materials, licences,
 # checksums. `make dist` builds the page first.
 set -euo pipefail
 cd "$(dirname "$0")/.."

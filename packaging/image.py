@@ -18,7 +18,7 @@ USER = 65532
 AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
 CONFIGURATION = """\
-# The image's default configuration. Mount a file of your own over it, or set WEIR_ variables.
+# The image's default configuration. Mount your own file over it, or set WEIR_ variables.
 udp: ['0.0.0.0:8125']
 admin: 0.0.0.0:8127
 """
@@ -29,7 +29,7 @@ FILES = {
     "etc/weir/weir.yaml": CONFIGURATION,
 }
 
-# Directories that weir writes to, where they are not mounted.
+# Directories that weir writes to, if they are not mounted.
 WRITTEN = ["run/weir", "var/lib/weir"]
 
 
@@ -41,7 +41,7 @@ def entry(name, mode, date, user=0, kind=tarfile.REGTYPE, size=0):
 
 
 def layer(binary, licences, date):
-    """The only layer: every file, and every directory before what is in it."""
+    """The only layer: every file, and every directory before its contents."""
     files = {name: (text.encode(), 0o644) for name, text in FILES.items()}
     files["usr/bin/weir"] = (Path(binary).read_bytes(), 0o755)
     files["usr/share/doc/weir/third-party-licences.txt"] = (Path(licences).read_bytes(), 0o644)
@@ -76,7 +76,7 @@ def configuration(name, program, diff, created):
             "Entrypoint": ["/usr/bin/weir"],
             "Cmd": ["run"],
             "StopSignal": "SIGTERM",
-            # Of Docker; others do not mind it.
+            # For Docker; others ignore it.
             "Healthcheck": {
                 "Test": ["CMD", "/usr/bin/weir", "status", "--quiet"],
                 "Interval": 10_000_000_000,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes the package for Debian and the one for Red Hat: packages.sh BINARY INTO [LICENCES]. Both have the same tree of files, with the
-# date of the commit, so that two runs give the same bytes. A program with the client of Apache Kafka is the package weir-kafka, which
-# takes the place of weir: the same files under the same names.
+# Makes the packages for Debian and Red Hat: packages.sh BINARY INTO [LICENCES]. Both have the same tree of files, with the
+# date of the commit, so two runs give the same bytes. A program with the client of Apache Kafka becomes the package weir-kafka, which
+# replaces weir: the same files under the same names.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath "${1:?the binary}")
@@ -23,7 +23,7 @@ packed() { # FILE PLACE
   gzip -9n <"$1" >"$work/packed"
   put 644 "$work/packed" "$2"
 }
-# A file of package/ for this one of the two packages. Lines that begin with "weir-kafka alone: " are for that one.
+# A file of package/ for the current package. Lines that begin with "weir-kafka alone: " are only for weir-kafka.
 named() { # FILE
   if [ "$name" = weir-kafka ]; then sed 's/^weir-kafka alone: //' "$here/package/$1"; else sed '/^weir-kafka alone: /d' "$here/package/$1"; fi |
     sed "s/@NAME@/$name/g; s/@OTHER@/$other/g; s/@VERSION@/$version/g"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shows that the commit alone determines every byte of a release: builds it again, from a clone in another directory, and
-# compares with the checksums in dist/, which `make dist` has to have made from the same commit.
+# Checks that the commit alone determines every byte of a release: builds it again from a clone in another directory, and
+# compares with the checksums in dist/ from `make dist` of the same commit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ -s dist/SHA256SUMS ] || { echo "reproducible.sh: no dist/SHA256SUMS; run: make dist" >&2; exit 1; }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The cost of each output: CPU and bytes per series of 100,000 contexts, and the Datadog encoder compared with the cheapest possible one.
-# One thread, no network, a minute or two on an idle machine once it is built (with link-time optimisation, some minutes).
-# With --write the figures go where they belong, between the marks in docs/outputs/README.md and docs/outputs/datadog.md; do that
-# on a machine that does nothing else.
+# One thread, no network, a minute or two on an idle machine after the build (some minutes with link-time optimisation).
+# With --write it writes the figures between the marks in docs/outputs/README.md and docs/outputs/datadog.md; use it
+# only on an idle machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "$*" in

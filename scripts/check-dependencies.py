@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks the dependencies against deny.toml: licences, versions, sources, and who may depend on whom.
+"""Checks the dependencies against deny.toml: licences, versions, sources, and which crates may depend on which.
 
-Asks cargo alone, for the platform of this machine. What cargo-deny can do beyond it, known vulnerabilities, needs a database
+Uses only cargo, for the platform of this machine. The check for known vulnerabilities needs a database
 from the network: `cargo deny check advisories`.
 """
 
@@ -27,7 +27,7 @@ def metadata() -> dict:
 
 
 def licence_allowed(expression: str, allowed: list[str]) -> bool:
-    """Of an SPDX expression, in which older crates write a slash for OR."""
+    """Whether an SPDX expression is allowed. Older crates write a slash for OR."""
     tokens = re.findall(r"\(|\)|[^\s()]+", expression.replace("/", " OR "))
 
     def term() -> bool:
@@ -83,7 +83,7 @@ def check_versions(packages: list[dict], skip: list[dict]) -> list[str]:
 
 
 def check_dependents(nodes: list[dict], names: dict, deny: list[dict]) -> list[str]:
-    """Crates that only some may depend on, and crates that nobody may."""
+    """Crates that only some crates may depend on, and crates that none may."""
     errors = []
     dependents = defaultdict(set)
     for node in nodes:

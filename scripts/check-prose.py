@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Words that docs/style.md bans in pages and comments, links that lead nowhere, and command blocks that no test executes. Help texts are on generated pages."""
+"""Words that docs/style.md bans in pages and comments, broken links, and command blocks that no test executes. Generated pages contain the help texts."""
 import re
 import subprocess
 import sys
@@ -29,12 +29,12 @@ def banned():
         for phrase in row.split(", "):
             words = re.sub(r" \(.*\)", "", phrase).split()
             if "(" in phrase:
-                continue  # depends on what it is said of: for readers
+                continue  # depends on the meaning: for reviewers
             yield phrase, re.compile(r"\b" + r"\s+".join(map(re.escape, words)) + r"\b", re.I)
 
 
 def anchors(page):
-    """As forges make them of headings; a name that is there again gets a number."""
+    """Anchors of the headings, as forges derive them; a repeated name gets a number."""
     names = []
     for title in HEADING.findall(re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "")
@@ -67,7 +67,7 @@ def check(page, phrases):
 
 
 def comments(file, phrases):
-    """Banned words in comments. Code becomes blank, so that a phrase may cross the end of a line."""
+    """Banned words in comments. Code becomes blank, so a phrase may cross the end of a line."""
     mark, lines = COMMENTS[file.suffix], []
     for line in file.read_text().split("\n"):
         found = mark.search(line)
@@ -82,7 +82,7 @@ def comments(file, phrases):
 
 
 def blocks(page, text):
-    """Each block is executed by a test, or the line before it says why not. A line below the title speaks for the whole page."""
+    """Each block is executed by a test, or the line before it has the reason why not. A mark below the title covers the whole page."""
     lines = text.split("\n")
     whole = MARKER.fullmatch(lines[2]) if len(lines) > 2 else None
     for fence in FENCE.finditer(text):
@@ -95,7 +95,7 @@ def blocks(page, text):
             if COMMAND.search(fence[2]):
                 yield f"{page}:{line}: a command in a block of text: make it `console`, or say above why it is not executed"
         elif fence[1] == "usage" and page.name == "command-line.md":
-            continue  # generated from the commands themselves
+            continue  # generated from the commands
         elif fence[1] not in EXECUTED:
             yield f"{page}:{line}: no test executes this block: make it `console` or `text`, or say above why: <!-- not executed: ... -->"
     for found in INDENTED.finditer(FENCE.sub(lambda fence: re.sub(r"[^\n]", "x", fence[0]), text)):

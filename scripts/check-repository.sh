@@ -12,7 +12,7 @@ for script in $(git ls-files 'scripts/*.sh' 'packaging/*.sh' '.ci/run'); do
   bash -n "$script" || bad=1
   [ -x "$script" ] || { echo "$script is not executable"; bad=1; }
 done
-# "Where is ..." in ARCHITECTURE.md: the file is there, and what it is said to hold.
+# "Where is ..." in ARCHITECTURE.md: each file exists and contains its symbol.
 while IFS='|' read -r _ _ file symbol _; do
   file=$(tr -d ' `' <<<"$file"); symbol=$(sed 's/^ *`//; s/` *$//' <<<"$symbol")
   grep -qF -- "$symbol" "$file" 2>/dev/null || { echo "ARCHITECTURE.md: there is no $symbol in $file"; bad=1; }

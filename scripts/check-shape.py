@@ -4,7 +4,7 @@
 Only production code counts: neither tests, nor items under `#[cfg(test)]`.
 
 * No file has more than 700 lines, no function more than 100.
-* No struct on the way of a packet has more than 15 fields: so many values have more than one owner's.
+* No struct on the packet path has more than 15 fields: more fields mean more than one responsibility.
 * Results say what failed: no `Result<_, String>` in the crates of the agent.
 * Inside the crate `weir`, a module does not import one that is above it.
 """
@@ -17,7 +17,7 @@ FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 100
 FIELDS_MAX = 15
 PACKET_PATH = ["listener", "protocol", "ingest", "context", "aggregate"]
-# From the bottom to the top: each may import those before it, and those of its own line.
+# From the bottom to the top: each may import earlier ones, and those of its own line.
 LAYERS = [
     "failure logging process sys streams notify capture_file",
     "version admin config history profile sandbox signals state tap budget",
@@ -38,7 +38,7 @@ IMPORT = re.compile(r"\bcrate::(\w+)")
 
 
 def blanked(text):
-    """The text with strings and comments blank, and every line where it was."""
+    """The text with strings and comments blank, and all lines in place."""
     out, at = list(text), 0
 
     def blank(start, end):
@@ -68,7 +68,7 @@ def blanked(text):
 
 
 def closing(text, at):
-    """The place behind the brace that closes the one before `at`."""
+    """The position after the brace that closes the one before `at`."""
     depth = 1
     while depth:
         depth += {"{": 1, "}": -1}.get(text[at], 0)
@@ -77,7 +77,7 @@ def closing(text, at):
 
 
 def item_end(text, at):
-    """The place behind the item that begins at `at`."""
+    """The position after the item that begins at `at`."""
     depth = 0
     while at < len(text):
         c = text[at]
@@ -93,7 +93,7 @@ def item_end(text, at):
 
 
 def body(text, at):
-    """The place behind the brace that opens the body of the function whose name ends at `at`, if it has one."""
+    """The position after the brace that opens the body of the function whose name ends at `at`, if it has a body."""
     depth = 0
     for place in range(at, len(text)):
         c = text[place]

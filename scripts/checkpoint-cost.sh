@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The cost of checkpoints: the CPU time of an agent that gets CONTEXTS (10000) samples a second, each of another series, for
-# SECONDS_EACH (20), without a state directory and with one. Prints both in milliseconds per second, and the difference as a share of a
-# core. PROFILE (release) is the program. Loopback only; ends what it started.
+# SECONDS_EACH (20), without and with a state directory. Prints both in milliseconds per second, and the difference as a share of a
+# core. PROFILE (release) is the build profile. Loopback only; ends the processes that it started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 contexts=${CONTEXTS:-10000}
@@ -19,10 +19,10 @@ awk -v contexts="$contexts" 'BEGIN {
   for (i = 0; i < contexts; i++) printf "app.requests.latency:%d|%s|#host:web%d,route:/r%d,status:200\n", i, kind[i % 4 + 1], i % 97, i
 }' >"$directory/lines"
 
-# In clock ticks, of all threads.
+# CPU time of all threads, in clock ticks.
 used() { awk '{ sub(/.*\) /, ""); print $12 + $13 }' "/proc/$running/stat"; }
 
-cost() { # OPTION...: ticks for all the seconds
+cost() { # OPTION...: ticks of the whole time
   : >"$directory/log"
   "$weir" run --udp 127.0.0.1:0 --tcp 127.0.0.1:0 --tcp-framing newline --admin off --memory 1GiB --bucket-width 10s --output prometheus \
     --flush-summary=false "$@" >/dev/null 2>"$directory/log" &
@@ -33,7 +33,7 @@ cost() { # OPTION...: ticks for all the seconds
     read -rt 0.1 <> <(:) || true
   done
   exec 9>"/dev/tcp/${tcp%:*}/${tcp##*:}"
-  # Contexts are made once; then every second is like the last.
+  # The first second creates the contexts; the following seconds are alike.
   cat "$directory/lines" >&9
   read -rt 2 <> <(:) || true
   before=$(used)

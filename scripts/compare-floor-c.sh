@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs weir-bench's floor and the plainest C loop in turn under one sender and prints the median ratio of their CPU
+# Alternates weir-bench's floor and a simple C loop under one sender and prints the median ratio of their CPU
 # per message. Receivers on CPU 0, sender on CPU 1. RUNS (default 7) pairs for each row.
 set -euo pipefail
 cd "$(dirname "$0")/.."

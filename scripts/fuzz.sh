@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes every target for SECONDS_PER_TARGET (60) and keeps what is new in fuzz/corpus, minimised. Arguments name targets.
+# Fuzzes every target for SECONDS_PER_TARGET (60) and adds new inputs to fuzz/corpus, minimised. Arguments name targets.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${SECONDS_PER_TARGET:-60}
@@ -7,10 +7,10 @@ targets=("$@")
 [ "${#targets[@]}" -gt 0 ] || targets=(packet event check stream configuration identity queue log cgroup origin admin state)
 
 command -v cargo-fuzz >/dev/null 2>&1 || cargo install --locked cargo-fuzz
-# No address sanitizer: the agent's allocator takes the place of malloc, and the two do not start together. Panics, overflows and
+# No address sanitizer: the agent's allocator replaces malloc, and the two do not start together. Panics, overflows and
 # broken invariants are found without it.
 sanitizer=(--sanitizer none)
-# The coverage flags are unstable. A nightly toolchain allows them; a stable one can be told to.
+# The coverage flags are unstable. A nightly toolchain allows them; a stable one needs a variable.
 if rustup toolchain list 2>/dev/null | grep -q '^nightly'; then
   toolchain=(+nightly)
 else

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# For how long nothing is received in a hand-over: CONTEXTS (10000) series, HAND_OVERS (5) in a row, with the program in
-# PROFILE (release). Prints each pause in milliseconds, the longest last. Loopback only; ends what it started.
+# The pause in receiving during a hand-over: CONTEXTS (10000) series, HAND_OVERS (5) in a row, with the program of
+# PROFILE (release). Prints each pause in milliseconds, the longest last. Loopback only; ends the processes that it started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 contexts=${CONTEXTS:-10000}
@@ -26,7 +26,7 @@ done
 tcp=$(address 'listening on tcp://')
 admin=$(address 'admin on http://')
 field() { "$weir" status --json --admin "$admin" | jq -r "$1"; }
-# Kinds in turn, as applications mix them.
+# Alternating kinds, as in applications.
 awk -v contexts="$contexts" 'BEGIN {
   split("c g ms d", kind, " ")
   for (i = 0; i < contexts; i++) printf "app.requests.latency:%d|%s|#host:web%d,route:/r%d,status:200\n", i, kind[i % 4 + 1], i % 97, i
@@ -44,6 +44,6 @@ for _ in $(seq "$hand_overs"); do
 done
 printf '%s\n' "${pauses[@]}" | sort -n
 kill -TERM "$running"
-# It is nobody's child here.
+# The last agent is not a child of this shell, so `wait` cannot be used.
 until [ ! -e "/proc/$running" ]; do read -rt 0.1 <> <(:) || true; done
 running=

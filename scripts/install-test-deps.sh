@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs, from Debian's packages, what the tests need and a fresh machine with the
-# language toolchains lacks, and fetches the jars of the broker that some start. Does nothing when everything is there.
+# Installs the Debian packages that the tests need beside the language toolchains, and fetches the jars of the broker
+# that some tests start. Does nothing if everything is installed.
 set -euo pipefail
 jars=$(dirname "$0")/../rig/weir-broker/jars.sh
 
@@ -17,7 +17,7 @@ need 'command -v runc' runc
 need 'command -v containerd' containerd
 need 'command -v victoria-metrics' victoria-metrics
 need 'command -v influxd' influxdb
-# Debian packs what makes virtual environments apart from the interpreter.
+# Debian has a separate package for virtual environments.
 need 'python3 -c "import ensurepip, venv"' python3-venv
 need 'command -v carbon-cache' graphite-carbon
 need 'command -v whisper-fetch' python3-whisper
@@ -25,11 +25,11 @@ need 'command -v jq' jq
 need 'command -v systemd-socket-activate' systemd
 need 'command -v chromium' chromium
 need 'command -v systemd-analyze' systemd
-# Of the packages and their tests.
+# For the packages and their tests.
 need 'command -v rpmbuild' rpm
 need 'command -v lintian' lintian
 need 'command -v man' man-db
-# Of the broker: the virtual machine, and what fetches its jars.
+# For the broker: the virtual machine, and the tool that fetches its jars.
 need 'command -v java' openjdk-17-jre-headless
 need 'command -v mvn' maven
 if [ "${#missing[@]}" -eq 0 ]; then
@@ -43,10 +43,10 @@ if ! command -v apt-get >/dev/null 2>&1; then
 fi
 sudo=()
 [ "$(id -u)" -eq 0 ] || sudo=(sudo)
-# A mirror may be out of reach for a moment, and another program may be installing.
+# A mirror may not answer for a moment, and another program may be installing.
 patient=(-qq -o Acquire::Retries=5 -o DPkg::Lock::Timeout=600)
 for attempt in 1 2 3 4 5; do
-  # Servers are started by the tests themselves, never by the package's service files.
+  # The tests start servers themselves; the package's service files must not.
   if "${sudo[@]}" apt-get "${patient[@]}" update &&
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${patient[@]}" install -y --no-install-recommends "${missing[@]}"; then
     "$jars" >/dev/null

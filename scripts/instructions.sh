@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Instructions per message from packet to bucket, counted by callgrind: the same on a busy machine and a quiet one. The
-# difference between a run of 7 rounds and one of 2 leaves out start and warm-up; each round flushes every context once.
+# Instructions per message from packet to bucket, counted by callgrind: the same on a busy and on a quiet machine. The
+# difference between a run of 7 rounds and one of 2 excludes start and warm-up; each round flushes every context once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 messages=50000

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Memory, idle cost, gaps and floods of the real agent, with no output: one Markdown row each, beside the project's budget.
+# Memory, idle cost, gaps and floods of the real agent without outputs: one Markdown row each, beside the project's budget.
 # About four minutes, loopback only, on a quiet machine with two cores. Arguments name rows: memory idle rate gap flood.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -35,16 +35,16 @@ stop() {
 
 pause() { read -rt "$1" <> <(:) || true; }
 resident() { awk '/^VmRSS/ {printf "%.1f", $2 / 1024}' "/proc/$agent/status"; }
-# Of all threads, user and system, in clock ticks of 10 ms.
+# CPU time of all threads, user and system, in clock ticks of 10 ms.
 ticks() { awk '{print $14 + $15}' "/proc/$agent/stat"; }
 load() { "$release/weir-bench" load run --seed 7 --to "unixgram://$work/dsd.sock" --cpu 1 "$@" 2>/dev/null; }
-# contexts NUMBER: the first budget profile with so many contexts.
+# contexts NUMBER: the first budget profile with this number of contexts.
 contexts() { "$release/weir-bench" load show budget-100k | sed "s/^contexts: .*/contexts: \"$1\"/" >"$work/$1.yaml"; }
 field() { python3 -c 'import json,sys; v=json.load(sys.stdin)
 for key in sys.argv[1].split("."): v=v[int(key)] if key.isdigit() else v[key]
 print(v)' "$1"; }
 
-# The budget is about contexts: no output, no history. Beside it the same with both, as an agent without configuration runs.
+# The budget is for contexts: no output, no history. The second figure has both, like an agent without configuration.
 memory() {
   printf 'outputs: {prometheus: {enabled: false}}\nhistory: 0\n' >"$work/alone.yaml"
   start --config "$work/alone.yaml"
@@ -65,8 +65,8 @@ memory() {
   done
 }
 
-# 50,000 contexts once and then silence: how long until memory is back near what it was. What it was: an agent that has
-# received, flushed and forgotten a few contexts, so that the pages of its code that this needs are there.
+# 50,000 contexts once, then silence: the time until memory is back near its level before. That level is of an agent that has
+# received, flushed and expired a few contexts, so the pages of the code that this needs are resident.
 idle() {
   start --bucket-width 1s --context-expiry 5s --counter-expiry 5s
   contexts 100
@@ -112,7 +112,7 @@ flood() {
   load --profile unique-flood --rate '100k msg/s' --duration 15s >/dev/null
   echo "| unique-flood, budget of 64 MiB | $(resident) MiB resident | budget and idle |"
   stop
-  # One message in ten is a context never seen again; of the others, how many are known by their bytes.
+  # One message in ten has a context that never occurs again; the share of the others found by their bytes.
   local sent hot=
   for profile in hot-alone flood-plus-hot; do
     "$release/weir-bench" load show flood-plus-hot >"$work/$profile.yaml"

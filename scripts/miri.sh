@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs Miri over the tests of weir-protocol and weir-context: out-of-bounds and dangling accesses, misaligned and uninitialised
-# reads, and broken aliasing rules, none of which a test would see. Miri has no instructions beyond those of every x86-64, so it
-# sees the portable level; those above it differ in how they load and compare, which the tests compare with it. Each crate
+# Runs Miri over the tests of weir-protocol and weir-context. It finds out-of-bounds and dangling accesses, misaligned and
+# uninitialised reads, and broken aliasing rules, which a test does not notice. Miri supports only the instructions of every x86-64, so
+# it checks the portable level. The other levels load and compare in other ways; tests compare them with the portable one. Each crate
 # may take SECONDS_MAX (1800): Miri is some hundred times slower, so floods are left out and random cases are few.
 set -euo pipefail
 cd "$(dirname "$0")/.."

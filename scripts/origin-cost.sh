@@ -4,7 +4,7 @@
 #
 #   scripts/origin-cost.sh [PAIRS] [PROFILE]      7 pairs of small-packets (one message per datagram); budget-1k has 8 KiB
 #
-# Receivers run on CPU 0, the sender on CPU 1. Wants a quiet machine; prints medians and the least and largest ratio.
+# Receivers run on CPU 0, the sender on CPU 1. Needs a quiet machine; prints medians and the smallest and largest ratio.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 pairs=${1:-7} profile=${2:-small-packets} seconds=${SECONDS_PER_RUN:-2}
@@ -15,7 +15,7 @@ receiver=
 trap '[ -z "$receiver" ] || kill "$receiver" 2>/dev/null || true; rm -rf "$directory"' EXIT
 socket=$directory/dsd.sock
 
-# Nanoseconds on a processor of all threads of a process.
+# CPU time of all threads of a process, in nanoseconds.
 spent() { cat /proc/"$1"/task/*/schedstat | awk '{sum += $1} END {printf "%.0f", sum}'; }
 
 wait_for_socket() {
@@ -26,13 +26,13 @@ wait_for_socket() {
   done
 }
 
-# load SEED: prints how many datagrams went out.
+# load SEED: prints the number of sent datagrams.
 load() {
   taskset -c 1 "$bin/weir-bench" load run --profile "$profile" --seed "$1" --all-out --to "unixgram://$socket" \
     --duration "${2:-$seconds}s" 2>"$directory/load" | sed -n 's/.*"packets":\([0-9]*\).*/\1/p'
 }
 
-# weir SEED ARGUMENT...: nanoseconds per datagram. One short load before the measured one makes the contexts known.
+# weir SEED ARGUMENT...: nanoseconds per datagram. A short load before the measured one creates the contexts.
 weir() {
   local seed=$1 before packets
   shift

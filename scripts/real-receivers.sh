@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Receivers that no distribution packages yet, built from their sources through the Go module proxy: an OpenTelemetry collector with
 # its OTLP receiver, and Prometheus 3 for remote write 2.0, its OTLP receiver and native histograms. Not part of `make test`: the first build takes
-# several minutes and gigabytes. With names of tests as arguments only those.
+# several minutes and gigabytes. Arguments name the tests to run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tests=("$@")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Hand-overs in a row under load on all four transports at once. Fails where a sample is lost, a bucket is split or a counter of the scrape steps back.
+"""Hand-overs in a row under load on all four transports at once. Fails if a sample is lost, a bucket is split or a scraped counter decreases.
 
   scripts/soak-hand-overs.py [--rate 200000] [--seconds 90] [--hand-overs 20]
 
-WEIR_BIN and WEIR_BENCH_BIN name programs that are built; else `make build` made them. Loopback only; everything ends with the script.
+WEIR_BIN and WEIR_BENCH_BIN name built programs; the default is those of `make build`. Loopback only; the script ends all its processes.
 """
 import argparse
 import collections
@@ -22,10 +22,10 @@ TRANSPORTS = ["udp", "unixgram", "unix", "tcp"]
 # Time limit for the last samples to arrive in the output.
 SETTLE_SECONDS = 60
 
-# Variables of weir are settings.
+# weir reads WEIR_ variables as settings.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
 
-# Each load has names of its own, so that its truth is of its series alone.
+# Each load has its own names, so its expected sums are of its series alone.
 PROFILE = """
 contexts: 250
 names: {{list: ["{transport}.requests{{{{0-9}}}}", "{transport}.latency{{{{0-9}}}}"]}}
@@ -57,7 +57,7 @@ outputs:
 
 
 class Agent:
-    """The agent, whichever process it is by now."""
+    """The agent's current process."""
 
     def __init__(self, weir, directory):
         self.weir = weir
@@ -112,7 +112,7 @@ def counters_of_scrape(text):
 
 
 def of_file(path):
-    """Sums of counters and numbers of timers by transport; fails where a bucket of a series comes twice."""
+    """Sums of counters and numbers of timers by transport; fails if a bucket of a series arrives twice."""
     points = set()
     sums = collections.Counter()
     with open(path) as file:

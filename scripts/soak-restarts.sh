@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The long forms of the tests of restarts: HAND_OVERS (20) in a row under load on four transports, as many stops and starts with sockets
+# The long forms of the restart tests: HAND_OVERS (20) in a row under load on four transports, as many stops and starts with sockets
 # that a service manager keeps, at 200,000 messages a second (four senders, 66 packets of 750 messages a second each), and KILLS (100) at
-# random instants. Loopback only.
+# random times. Loopback only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export WEIR_TEST_HAND_OVERS=${HAND_OVERS:-20} WEIR_TEST_KILLS=${KILLS:-100}

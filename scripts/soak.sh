@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A bounded soak: churning contexts for SOAK_SECONDS (120) against the real agent over a Unix socket. Memory must stay flat
-# and the books must balance. Loopback only; ends what it started.
+# and the books must balance. Loopback only; ends the processes that it started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${SOAK_SECONDS:-120}
@@ -27,7 +27,7 @@ rss() { awk '/^VmRSS/ {print $2}' "/proc/$agent/status"; }
 rounds=6
 sizes=()
 for round in $(seq "$rounds"); do
-  # Every message of this profile is a context never seen before, so contexts come and expire all the time.
+  # Every message of this profile has a new context, so contexts are created and expire all the time.
   target/release/weir-bench load run --profile unique-flood --seed "$round" --rate '20k msg/s' \
     --to "unixgram://$directory/dsd.sock" --duration "$((seconds / rounds))s" >/dev/null
   sizes+=("$(rss)")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The binaries that are given away: small, stripped, static, run in an empty root, and find names there.
+# The released binaries: small, stripped, static, run in an empty root, and resolve names there.
 set -euo pipefail
-# (`grep -q` ends at the first match, and a process that still writes to it fails the pipe.)
+# (`grep -q` ends at the first match, and a process that still writes then fails the pipe.)
 here=$(cd "$(dirname "$0")" && pwd)
 dist=$(realpath "${1:-dist}")
 fail() { echo "binary.sh: $*" >&2; exit 1; }
@@ -41,8 +41,8 @@ agent() { # NAME FEATURES
     [ "$found" = "$2" ] || fail "the bill of $name: ${found:-no kafka} in $what"
   done
 
-  # A call of a weak symbol of the C library that the linker did not include goes to address 0. The standard library checks first, and does without
-  # these; weir-bench calls none of the others. OpenSSL checks for getentropy, and asks the kernel itself without it.
+  # A call of a weak symbol of the C library that the linker did not include goes to address 0. The standard library checks first, and works without
+  # these; weir-bench calls none of the others. OpenSSL checks for getentropy, and uses the system call without it.
   nm "$(symbols_of "$name")" | sed -n 's/^ *w //p' |
     grep -vx '__cxa_finalize\|__cxa_thread_atexit_impl\|posix_spawn_file_actions_addchdir_np\|getentropy' | sort >"$work/weak"
   left=$(comm -12 "$work/weak" "$work/has")
@@ -50,17 +50,17 @@ agent() { # NAME FEATURES
 
   unshare --user --map-root-user --net "$here/profile.sh" "$dist/$name" "$work" >"$work/told" 2>&1 || { cat "$work/told"; fail "the profiles of $name"; }
 
-  # A static C library must not load modules of the machine: names come from /etc/hosts and DNS whatever nsswitch.conf says.
+  # A static C library must not load modules of the machine: it resolves names with /etc/hosts and DNS, and ignores nsswitch.conf.
   rm -rf "$root"
   mkdir -p "$root/etc" "$root/lib"
   cp "$dist/$name" "$root/weir"
   printf '127.0.0.1 backend.example\n' >"$root/etc/hosts"
   printf 'hosts: mymachines resolve [!UNAVAIL=return] myhostname\n' >"$root/etc/nsswitch.conf"
   unshare --user --map-root-user --root="$root" /weir check --udp backend.example:8125 | grep '127.0.0.1\|backend.example' >/dev/null || fail "a name in /etc/hosts is not found"
-  python3 "$here/resolver.py" "$root" || fail "a name that DNS knows is not found"
+  python3 "$here/resolver.py" "$root" || fail "a name in DNS is not found"
 }
 program weir 15000000
-# More than a third of it is OpenSSL and librdkafka.
+# OpenSSL and librdkafka are more than a third of it.
 program weir-kafka 25000000
 program weir-bench 15000000
 agent weir ''

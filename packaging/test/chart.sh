@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The chart: helm takes it, values that are wrong are refused, and each object of each case is one that the Kubernetes API knows.
+# The chart: helm accepts it, invalid values are refused, and the Kubernetes API's schema accepts each object of each case.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 chart=$here/../helm/weir
@@ -8,7 +8,7 @@ fail() { echo "chart.sh: $*" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export HELM_CACHE_HOME=$work HELM_CONFIG_HOME=$work HELM_DATA_HOME=$work
-# They are built once; Go keeps what has not changed.
+# The tools are built once; Go caches them.
 (cd "$tools" && go build -o "$work/helm" helm.sh/helm/v3/cmd/helm && go build -o "$work/chartcheck" . && go test ./...)
 helm=$work/helm
 weir=${WEIR_BIN:-}
@@ -16,7 +16,7 @@ weir=${WEIR_BIN:-}
 "$helm" lint --strict --quiet "$chart"
 render() { "$helm" template release "$chart" --namespace metrics --kube-version 1.30.0 "$@"; }
 number=0
-case_of() { # NAME KINDS ARGUMENTS...: what is made, and nothing else
+case_of() { # NAME KINDS ARGUMENTS...: the rendered objects, and no others
   local name=$1 kinds=$2
   shift 2
   render "$@" >"$work/objects" || fail "$name: helm template"
@@ -24,7 +24,7 @@ case_of() { # NAME KINDS ARGUMENTS...: what is made, and nothing else
   local made
   made=$(sed 's#/.*##' "$work/kinds" | sort | tr '\n' ' ' | sed 's/ $//')
   [ "$made" = "$kinds" ] || fail "$name: made $made, and not $kinds"
-  # The configuration in it is one of weir.
+  # weir accepts the configuration in it.
   if [ -n "$weir" ]; then
     python3 "$here/configmap.py" weir.yaml <"$work/objects" >"$work/weir.yaml"
     env -i "$weir" check --config "$work/weir.yaml" >"$work/check" 2>&1 || { cat "$work/weir.yaml" "$work/check"; fail "$name: weir refuses the configuration"; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints a file from the objects on standard input: configmap.py NAME, the block below `NAME: |`, without what it is indented by."""
+"""Prints a file from the objects on standard input: configmap.py NAME, the block below `NAME: |`, without its indentation."""
 
 import sys
 import textwrap

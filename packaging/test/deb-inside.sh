@@ -27,7 +27,7 @@ stop() {
   kill -TERM "$agent"
   wait "$agent" || fail "the agent ended with $?"
 }
-# For one that is no child of this shell.
+# For a process that is not a child of this shell.
 end() {
   kill -TERM "$agent"
   for _ in $(seq 600); do
@@ -36,11 +36,11 @@ end() {
   done
   fail "the agent does not end"
 }
-# The packages' scripts find a service manager that logs its requests.
+# The packages' scripts use a simulated service manager that logs its requests.
 printf '#!/bin/sh\necho "$*" >>/tmp/systemctl.log\n' >/usr/local/bin/systemctl
 chmod 755 /usr/local/bin/systemctl
 mkdir -p /run/systemd/system
-# A machine that builds images may forbid that services start.
+# A machine that builds images may forbid the start of services.
 rm -f /usr/sbin/policy-rc.d
 accepted() { weir status --json | jq .total.messages.accepted; }
 is_accepted() { # NUMBER
@@ -69,7 +69,7 @@ weir send 'package.installed:1|c' 'package.installed:1|c'
 is_accepted 2
 weir doctor --no-send --config /etc/weir/weir.yaml --state-path /var/lib/weir || fail "the doctor finds errors"
 
-# The upgrade hands over: the process is another one, and the counts go on.
+# The upgrade hands over: the process is new, and the counts continue.
 upgrade_to() { # PACKAGE
   $dpkg -i "$1" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; fail "the package cannot be upgraded"; }
 }
@@ -88,7 +88,7 @@ weir send 'package.upgraded:1|c' --to unixgram:///run/weir/dsd.socket
 is_accepted 4
 [ "$(restarts)" = 0 ] || fail "it was restarted: $(cat /tmp/systemctl.log)"
 
-# The new version does not take the configuration: the one before goes on.
+# The new version refuses the configuration: the old one continues.
 printf 'wrong: 1\n' >>/etc/weir/weir.yaml
 upgrade_to /tmp/before.deb
 [ "$(process)" = "$agent" ] || fail "an agent was ended for one that cannot start"
@@ -96,15 +96,15 @@ grep -q 'it is not restarted' /tmp/dpkg.log || { cat /tmp/dpkg.log; fail "the up
 [ "$(restarts)" = 0 ] || fail "it was restarted: $(cat /tmp/systemctl.log)"
 sed -i '$d' /etc/weir/weir.yaml
 end
-# Nobody answers, and the configuration is right: a restart.
+# No process answers, and the configuration is valid: a restart.
 upgrade_to /tmp/now.deb
 [ "$(restarts)" = 1 ] || fail "it was not restarted: $(cat /tmp/systemctl.log)"
 
 start
 is_accepted 4
 
-# The other package takes the place of this one: its agent is handed over to, and configuration and state are its own, even after
-# the rest of this one is purged.
+# The other package replaces this one: the agent hands over to the other's agent, which keeps configuration and state, even after
+# this package is purged.
 if [ -e /tmp/other.deb ]; then
   before=$(process)
   was=$(weir --version | grep '^features')

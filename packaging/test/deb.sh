@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs, runs, upgrades, removes and purges the Debian package in a scratch root: this machine's files beneath, what is changed
-# above, and nothing of it left. Where there are both packages the one is installed in the place of the other, too. A network namespace
-# keeps ports apart. Needs root.
+# Installs, runs, upgrades, removes and purges the Debian package in a scratch root: an overlay over this machine's files, which
+# keeps no change. With both packages it also installs one in place of the other. A network namespace
+# separates the ports. Needs root.
 set -euo pipefail
 dist=$(realpath "${1:-dist}")
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,12 +18,12 @@ work=$SCRATCH
 debs=("$dist"/weir*_amd64.deb)
 deb=${debs[-1]}
 dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$work" ./usr/bin/weir
-# Released programs are static, so the package depends on no C library. `make test` packs the program that it has, which is not static.
+# Released programs are static, so the package depends on no C library. `make test` packs its own program, which is not static.
 lintian_allows=()
 ! readelf -lW "$work/usr/bin/weir" | grep INTERP >/dev/null || lintian_allows=(--suppress-tags missing-dependency-on-libc)
 lintian --allow-root --fail-on error,warning --tag-display-limit 0 "${lintian_allows[@]}" "${debs[@]}" || fail "lintian complains"
 
-# The version before, for the upgrade: the same files under a lower number.
+# The previous version, for the upgrade: the same files under a lower number.
 dpkg-deb -R "$deb" "$work/before"
 sed -i 's/^Version: .*/Version: 0.0.9-1/' "$work/before/DEBIAN/control"
 dpkg-deb --root-owner-group -Zgzip --build "$work/before" "$work/before.deb" >/dev/null
@@ -33,7 +33,7 @@ mkdir "$work"/before/{above,work,root}
 mount -t overlay overlay -o "lowerdir=/,upperdir=$work/before/above,workdir=$work/before/work" "$work/before/root"
 root=$work/before/root
 mount -t proc proc "$root/proc"
-# The package sets limits of the kernel, and they are this machine's.
+# The package sets limits of the kernel, which would change this machine.
 mount --bind "$root/proc/sys" "$root/proc/sys"
 mount -o remount,bind,ro "$root/proc/sys"
 mount --rbind /dev "$root/dev"

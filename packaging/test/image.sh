@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Each image: its layout and layer are what they should be, and its root file system runs, read-only, as its user. Needs root.
+# Each image: its layout and layer are correct, and its root file system runs, read-only, as its user. Needs root.
 set -euo pipefail
 dist=$(realpath "${1:-dist}")
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,7 +18,7 @@ work=$SCRATCH
 image=$2
 "$here/layout.py" "$image" "$work" || fail "the layout"
 
-# As a runtime would: the root read-only, /proc, and nothing else.
+# Like a runtime: the root read-only, /proc, and nothing else.
 mount --bind "$work/tree" "$work/tree"
 mkdir -p "$work/tree/proc"
 mount -o remount,bind,ro "$work/tree"
@@ -29,7 +29,7 @@ mapfile -t variables < <(jq -r '.config.Env[]' "$work/config.json")
 mapfile -t command < <(jq -r '(.config.Entrypoint + .config.Cmd)[]' "$work/config.json")
 mapfile -t health < <(jq -r '.config.Healthcheck.Test[1:][]' "$work/config.json")
 chroot=$(command -v chroot)
-# Each of these programs becomes the next, so that the process that is started is the agent.
+# Each of these programs executes the next, so the started process is the agent.
 inside=(env -i "${variables[@]}" "$chroot" --userspec="$user" --groups= "$work/tree")
 inside() { "${inside[@]}" "$@"; }
 

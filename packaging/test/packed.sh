@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the program that the other tests have, and installs and runs both packages in scratch roots: what is wrong with a package is
-# found without the long build of `make dist`. packed.sh BINARY. Needs root.
+# Packs the program of the other tests, and installs and runs both packages in scratch roots: it finds errors in a package
+# without the long build of `make dist`. packed.sh BINARY. Needs root.
 set -euo pipefail
 binary=$(realpath "${1:?the binary}")
 here=$(cd "$(dirname "$0")" && pwd)

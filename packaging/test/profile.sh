@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Profiles of the program without symbols: with those that were put apart they name its functions. profile.sh BINARY FOLDER, in a
-# network namespace; FOLDER has symbols/ and the program pprof. (`go tool pprof` does not look by build id.)
+# Profiles of the stripped program: with the separate symbols they name its functions. profile.sh BINARY FOLDER, in a
+# network namespace; FOLDER has symbols/ and the program pprof. (`go tool pprof` does not search by build id.)
 set -euo pipefail
 weir=$1
 work=$2
@@ -14,7 +14,7 @@ for _ in $(seq 600); do
   kill -0 "$agent" 2>/dev/null || fail "the agent has ended"
   sleep 0.1
 done
-# Something to do, for the profile of the processor.
+# Load for the CPU profile.
 python3 -c 'import socket
 to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for _ in range(2_000_000): to.sendto(b"profile.test:1|c\n" * 400, ("127.0.0.1", 8125))' &
@@ -23,5 +23,5 @@ for profile in heap 'profile?seconds=4'; do
   PPROF_TMPDIR=$work PPROF_BINARY_PATH=$work/symbols/.build-id "$work/pprof" -top -cum "http://127.0.0.1:8127/debug/pprof/$profile" \
     >"$work/top" 2>&1 || fail "pprof does not take $profile"
 done
-# The heap of an agent that does little may have nothing sampled.
+# The heap profile of a nearly idle agent may have no samples.
 grep -q 'weir_ingest::' "$work/top" || fail "the profile of the processor has no names of functions"

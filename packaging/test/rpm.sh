@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The packages for Red Hat: whole, with the files of the Debian package, and each installs into a scratch root. Needs root.
+# The packages for Red Hat: complete, with the files of the Debian package, and each installs into a scratch root. Needs root.
 set -euo pipefail
 dist=$(realpath "${1:-dist}")
 fail() { echo "rpm.sh: $*" >&2; exit 1; }
@@ -23,7 +23,7 @@ check() { # RPM
 }
 rpms=("$dist"/weir*.x86_64.rpm)
 for one in "${rpms[@]}"; do check "$one"; done
-# Both have the program under the same name, so that not both can be there.
+# Both have the program under the same name, so only one can be installed.
 if [ "${#rpms[@]}" = 2 ]; then
   ! rpm --root "$work/tree" --nosignature --test -i "${rpms[@]}" >"$work/log" 2>&1 || fail "both can be installed"
   grep conflicts "$work/log" >/dev/null || { cat "$work/log"; fail "the refusal names no conflict"; }

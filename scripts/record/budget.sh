@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All figures of the project's own budget on a quiet machine with two cores, in one command: ratios to the floor (RUNS, 5, alternating
+# All figures of the project's budget, for a quiet machine with two cores: ratios to the floor (RUNS, 5, alternating
 # runs per row of 12 million messages), resident memory and idle cost, instructions per message, and cost by size. Writes
 # docs/benchmarks/budget.md, growth.md and growth.svg; raw figures go to results/. About an hour.
 source "$(dirname "$0")/common.sh"
@@ -14,7 +14,7 @@ scripts/instructions.sh >"$work/instructions"
   echo
   echo "## Memory, rates and gaps"
   echo
-  echo "| what | measured | asked for |"
+  echo "| what | measured | aim |"
   echo "| --- | --- | --- |"
   cat "$work/measured"
   echo

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # weir against an earlier build of itself: EARLIER=path/to/weir, or EARLIER_COMMIT=revision to build one. CASES (three cases),
-# PAIRS (14). About 3 minutes with a build at hand.
+# PAIRS (14). About 3 minutes after the build.
 source "$(dirname "$0")/common.sh"
 if [ -n "${EARLIER:-}" ]; then
   baseline=bin:$EARLIER

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shared by the recorded runs. Each measures with release builds of this checkout and writes one page in docs/benchmarks with
-# machine and commit. Sourced, not started. Variables, all with defaults:
+# Sourced by the recorded runs. Each measures with release builds of this checkout and writes one page in docs/benchmarks with
+# machine and commit. Variables, all with defaults:
 #
 #   WEIR_BENCH, WEIR_BIN   binaries to use instead of building the checkout's
 #   RECORD_COMMIT          the commit of those binaries
@@ -14,7 +14,7 @@ if [ -z "${WEIR_BENCH:-}" ] || [ -z "${WEIR_BIN:-}" ]; then
   cargo build --release --locked -q -p weir -p weir-bench
 fi
 bench=${WEIR_BENCH:-$PWD/${CARGO_TARGET_DIR:-target}/release/weir-bench}
-# weir would take it for a setting.
+# weir would read it as a setting.
 export -n WEIR_BENCH
 export WEIR_BIN=${WEIR_BIN:-$PWD/${CARGO_TARGET_DIR:-target}/release/weir}
 pages=${RECORD_DIR:-docs/benchmarks}
@@ -24,7 +24,7 @@ mkdir -p "$pages" "$results"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The pages that such runs write in sequence do not change the measured program.
+# Pages that earlier runs wrote do not change the measured program.
 commit=${RECORD_COMMIT:-}
 if [ -z "$commit" ]; then
   commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
@@ -44,7 +44,7 @@ header() {
   echo
 }
 
-# detector OUT ARGS...: runs a comparison and puts the folder of its results into OUT. Its exit code is kept in `code`.
+# detector OUT ARGS...: runs a comparison, stores the folder of its results in OUT and its exit code in `code`.
 detector() {
   local -n out_folder=$1
   shift
@@ -66,7 +66,7 @@ rows() {
     else "| \(.experiment) | \(.goal) | \(.baseline.mean | big) | \(.comparison.mean | big) | \(.change.delta | r) | \(.change.low | r) to \(.change.high | r) | \(.pairs) | \(.change.mde | r) | \(.verdict) |" end' "$1"
 }
 
-# discarded REPORT: how many pairs there were, and why some were thrown away.
+# discarded REPORT: the number of pairs, and why some were discarded.
 discarded() {
   jq -r '"\(.pairs_done) pairs, \(.pairs_discarded) discarded" + (if (.discarded | length) > 0 then ":" else "." end),
     (.discarded | (if type == "array" then . else to_entries end) | .[] | "* \(if type == "object" and has("key") then "\(.value) x \(.key)" elif type == "object" then tojson elif type == "array" then "\(.[1]) x \(.[0])" else . end)")' "$1"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The rate of the first lost packet: one message per UDP datagram at a rate that rises until the kernel drops a packet, then closer
-# (to 5 %). weir with its own receive buffer, weir with the system's as most programs have it, and another agent, in turn, each
+# (to 5 %). weir with its own receive buffer, weir with the system's, as most programs have it, and another agent, in turn, each
 # on CPU 1 with the generator on CPU 0. PEER: dogstatsd, gostatsd or statsd-exporter, found in PATH or by its variable (DOGSTATSD_BIN,
-# GOSTATSD_BIN, STATSD_EXPORTER_BIN). ROUNDS (1). Less than three minutes per round. On a machine that others use, `chrt -r 1` in front
-# of it (as root) puts generator and target before everything else.
+# GOSTATSD_BIN, STATSD_EXPORTER_BIN). ROUNDS (1). Less than three minutes per round. On a busy machine, prefix it with `chrt -r 1`
+# (as root): generator and target then run before everything else.
 source "$(dirname "$0")/common.sh"
 peer=${PEER:-statsd-exporter}
 rounds=${ROUNDS:-1}
@@ -20,7 +20,7 @@ case $peer in
   *) echo "record: PEER is dogstatsd, gostatsd or statsd-exporter" >&2; exit 1 ;;
 esac
 
-# A port that is free at the moment.
+# A free port.
 free_port() { python3 -c 'import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
 
 # serve NAME PORT: becomes the program.
@@ -43,7 +43,7 @@ serve() {
   exec env -i PATH="$PATH" HOME="$work" taskset -c 1 "$@" >/dev/null 2>&1
 }
 
-# search NAME ROUND: the result of one search as JSON. A program that has found out where it listens has the port in /proc/net/udp.
+# search NAME ROUND: the result of one search as JSON. A program that listens has its port in /proc/net/udp.
 search() {
   local port child
   port=$(free_port)
@@ -53,7 +53,7 @@ search() {
     kill -0 "$child" 2>/dev/null || { echo "record: $1 has ended" >&2; exit 1; }
     sleep 0.05
   done
-  # A search that disturbances keep from ending has no result.
+  # A search that disturbances keep running has no result.
   timeout 58 "$bench" load search small-packets --to "udp://127.0.0.1:$port" --cpu 0 --from '10k packets/s' --up-to '600k packets/s' \
     --settle 300ms --probe 1500ms --confirm 4s --precision 0.05 --loss 0 --lateness 100ms 2>>"$work/probes" >"$work/found-$1.$2" || true
   kill "$child"
@@ -66,7 +66,7 @@ for round in $(seq "$rounds"); do
   done
 done
 
-# row NAME WHAT: least to most over the rounds of what held and of what lost.
+# row NAME WHAT: the range over the rounds of the rates without and with a loss.
 row() {
   jq -rs --arg what "$2" 'def kilo: . / 100 | round / 10;
     def range: if length == 0 then "-" else (min | kilo | tostring) + (if length > 1 then " to " + (max | kilo | tostring) else "" end) end;
@@ -82,7 +82,7 @@ page=$pages/first-loss-$peer.md
   chrt -p $$ | grep -q SCHED_RR && real_time="chrt -r 1 "
   header "The rate of the first lost packet: weir and $peer" "PEER=$peer ${real_time}scripts/record/first-loss.sh"
   echo "UDP over loopback, one message per datagram (\`small-packets\`), each program alone on CPU 1 with the generator on CPU 0, $rounds round(s). Thousand"
-  echo "packets a second: the highest rate that lost no packet (confirmed for 4 s), and the least rate that lost one. The limit is the target if the"
+  echo "packets a second: the highest rate that lost no packet (confirmed for 4 s), and the lowest rate that lost one. The limit is the target if the"
   echo "kernel dropped a packet at its socket, and the generator or \`late\` if packets were not sent in time."
   echo
   echo "| program | no packet lost at | first packet lost at | ended by |"

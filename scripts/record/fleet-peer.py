@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One central server, three agents in front of it, and the same samples for each kind: what the centre spends, and whether its result is right.
+"""One central server with three agents, and the same samples for each kind: the CPU time and memory of the centre, and whether its result is right.
 
   scripts/record/fleet-peer.py weir|gostatsd WEIR_BENCH PROGRAM [SECONDS]
 
@@ -107,7 +107,7 @@ sum-squares-pct = true
 
 
 class Received:
-    """Points by name and time. One that comes again takes the place of the first."""
+    """Points by name and time. A second point replaces the first."""
 
     def __init__(self):
         self.points, self.lock, self.lines = {}, threading.Lock(), 0
@@ -130,7 +130,7 @@ class Received:
             self.points[name, int(at)] = float(value)
 
     def counters(self):
-        """The sum of all counters, and how many series have a p99."""
+        """The sum of all counters, and the number of series with a p99."""
         with self.lock:
             points = list(self.points.items())
         total = sum(value for (name, _), value in points if re.search(r"\.count(;|$)", name))

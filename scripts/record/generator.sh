@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The load generator's maximum rate on this machine, beside the simplest C sender, and the floor beside the plainest C receiver: RUNS (5)
+# The load generator's maximum rate on this machine, beside a simple C sender, and the floor beside a simple C receiver: RUNS (5)
 # runs each, about two and a half minutes. Sender on CPU 0, receiver on CPU 1.
 source "$(dirname "$0")/common.sh"
 runs=${RUNS:-5}
@@ -10,7 +10,7 @@ page=$pages/generator.md
 # sorted VALUES: least to most, one line, with the median.
 sorted() { sort -g | awk '{ v[NR] = $1; s = s (NR > 1 ? ", " : "") $1 } END { print s " | " v[int((NR + 1) / 2)] }'; }
 
-# c_sends TRANSPORT PACKETS BYTES: what the plain C sender does, packets built in advance, into a receiver that counts as `calibrate`'s does.
+# c_sends TRANSPORT PACKETS BYTES: the rate of the plain C sender with packets built in advance, to a receiver that counts like that of `calibrate`.
 c_sends() {
   local where=$work/socket p
   [ "$1" = udp ] && where=18127
@@ -23,8 +23,8 @@ c_sends() {
   tail -1 "$work/out"
 }
 
-# in_turn PROFILE FIELD SCALE TRANSPORT PACKETS BYTES: per run ours, the plain C sender's, their ratio, our sender's share of its core, of the
-# time it was blocked.
+# in_turn PROFILE FIELD SCALE TRANSPORT PACKETS BYTES: per run our rate, the plain C sender's, their ratio, our sender's share of its core and of
+# the time it was blocked.
 in_turn() {
   local ours theirs
   for _ in $(seq "$runs"); do

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws growth.svg from the medians that growth.sh gives it: two columns (contexts, tags), three rows, both axes logarithmic."""
+"""Draws growth.svg from the medians of growth.sh: two columns (contexts, tags), three rows, both axes logarithmic."""
 import math
 import sys
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Cost by size, in process and without sockets: CPU per message, bytes per context and CPU per row of a flush, from 100 to 1,000,000
-# contexts and from 1 to 2048 tags, as medians of RUNS (5) runs that take turns. Writes docs/benchmarks/growth.md and a chart beside
+# contexts and from 1 to 2048 tags, as medians of RUNS (5) alternating runs. Writes docs/benchmarks/growth.md and a chart beside
 # it. About fifteen minutes and 3 GB. INGEST_BENCH: a benchmark to use instead of building the checkout's.
 WEIR_BENCH=${WEIR_BENCH:-none} WEIR_BIN=${WEIR_BIN:-none} source "$(dirname "$0")/common.sh"
 if [ -z "${INGEST_BENCH:-}" ]; then
@@ -11,7 +11,7 @@ runs=${RUNS:-5}
 read -ra by_contexts <<<"${CONTEXTS:-100 300 1000 3000 10000 30000 100000 300000 1000000}"
 read -ra by_tags <<<"${TAGS:-1 2 4 8 16 32 64 128 256 512 1024 2048}"
 
-# once SERIES SIZE ARGUMENTS...: one line of raw figures, the median packet's and slice's of a run.
+# once SERIES SIZE ARGUMENTS...: one line of raw figures: the median packet and slice of a run.
 once() {
   local series=$1 size=$2
   shift 2
@@ -21,7 +21,7 @@ once() {
 
 for _ in $(seq "$runs"); do
   for size in "${by_contexts[@]}"; do
-    # Ten messages a context and bucket, so that what a flush closes has the same size everywhere.
+    # Ten messages per context and bucket, so that every flush has rows of the same size.
     once contexts "$size" "$size" $((10 * size)) $((size < 3000 ? 60 : 3))
   done
   for size in "${by_tags[@]}"; do
@@ -53,8 +53,8 @@ table() {
 
 {
   header "Cost by size" "scripts/record/growth.sh"
-  echo "From packet to bucket in process (\`cargo bench -p weir-ingest\`), median packet and median slice of 256 contexts of $runs runs that took"
-  echo "turns (least to most). Bytes are the ledger's, with the samples of a bucket: ten messages per context. Texts of a flush are copied into its rows."
+  echo "From packet to bucket in process (\`cargo bench -p weir-ingest\`), median packet and median slice of 256 contexts of $runs alternating"
+  echo "runs (least to most). Bytes are those of the memory report, with the samples of a bucket: ten messages per context. A flush copies strings into its rows."
   echo
   echo "![CPU per message, bytes per context and CPU per row by number of contexts and of tags](growth.svg)"
   echo

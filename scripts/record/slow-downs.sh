@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Known answers: a target beside itself made 2, 5 and 10 % slower, RUNS (50) comparisons of each with PAIRS (8) pairs, about 20 s per
-# comparison, and one of a target that keeps 10 % more memory. How many of the 90 % intervals hold the truth?
-# Ends after MINUTES (60) with what there is; started again, it resumes. `rm -r results/slow-downs` starts over.
+# comparison, and one of a target that keeps 10 % more memory. How many of the 90 % intervals contain the truth?
+# Ends after MINUTES (60) and reports the finished part; the next start resumes. `rm -r results/slow-downs` starts over.
 source "$(dirname "$0")/common.sh"
 runs=${RUNS:-50}
 pairs=${PAIRS:-8}
@@ -25,15 +25,15 @@ report=$folder/report.json
 page=$pages/slow-downs.md
 {
   header "Known slow-downs" "scripts/record/slow-downs.sh"
-  jq -r '"The practice target measures its own CPU time; the comparison spends 2, 5 or 10 % of it again, so the true change of CPU per message is known.",
-    "\(.run.row_pairs) concurrent pairs per comparison, windows of 1 s. Of 90 % intervals one in ten misses the truth.",
-    "On a busy machine the whole life is up to half a percentage point lower. A likely reason, which was not checked: a slower target that waits for its core finds the next packet there more often, and sleeps and wakes less.",
+  jq -r '"The practice target measures its own CPU time, and the comparison spends 2, 5 or 10 % more, so the true change of CPU per message is known.",
+    "\(.run.row_pairs) concurrent pairs per comparison, windows of 1 s. One in ten 90 % intervals misses the truth.",
+    "With narrow intervals the means are below the added time: rig/docs/benchmarking.md says what is known about it.",
     "Load of the machine when this was written: '"$(cut -d' ' -f1-3 /proc/loadavg)"'."' "$report"
   for goal in cpu_per_message life_cpu_per_message; do
     echo
     case $goal in
-      cpu_*) echo "CPU per message of the window, the goal of most cases:" ;;
-      life_*) echo "CPU per message of the whole life, from ready to the end, of the same runs:" ;;
+      cpu_*) echo "CPU per message in the window, the goal of most cases:" ;;
+      life_*) echo "CPU per message over the whole life, from ready to the end, in the same runs:" ;;
     esac
     echo
     echo "| slow-down | comparisons | intervals that contain the true change | intervals that exclude zero | mean of the estimates | half width of an interval, median |"
@@ -48,7 +48,7 @@ page=$pages/slow-downs.md
   echo
   discarded "$report"
   echo
-  echo "A tenth more memory, 70.4 MiB kept instead of 64, of which the program's own few MiB take away a little:"
+  echo "10 % more memory, 70.4 MiB instead of 64; the program's own few MiB make the change slightly smaller:"
   echo
   rows "$larger/report.json"
 } >"$page"

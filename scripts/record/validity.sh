@@ -8,17 +8,17 @@ detector over compare --baseline target:weir --comparison target:weir --preset q
 over_code=$code
 {
   header "Validity" "scripts/record/validity.sh"
-  echo "## A generator aimed past the target"
+  echo "## A load that misses the target"
   echo
-  echo "The load goes to the sink, so everything arrives while the target does nothing. Exit code $past_code (3: no valid data):"
+  echo "The load goes to the sink, so everything arrives and the target does nothing. Exit code $past_code (3: no valid data):"
   echo
   jq -r '.rows[] | "* \(.experiment): \(.verdict)\(if .reason then " (" + .reason + ")" else "" end)"' "$past/report.json"
   discarded "$past/report.json" | tail -n +2
   echo
   echo "## UDP overload"
   echo
-  echo "\`counted-packets\` (one distribution per datagram) all-out over UDP at weir on one core, both programs the same. Exit code $over_code. Per run: what was sent, what the kernel"
-  echo "dropped at the socket, what was delivered, and what neither explains (accepted: 0.1 % of what was sent)."
+  echo "\`counted-packets\` (one distribution per datagram) all-out over UDP at weir on one core, both programs the same. Exit code $over_code. Messages per run: sent, dropped"
+  echo "by the kernel at the socket, delivered, and unexplained (accepted: 0.1 % of those sent)."
   echo
   echo "| run | sent | kernel drops | delivered | unexplained | % of sent | valid |"
   echo "| --- | --- | --- | --- | --- | --- | --- |"

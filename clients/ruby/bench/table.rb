@@ -109,7 +109,7 @@ class Report
     commit = `git -C #{__dir__} rev-parse --short HEAD 2>/dev/null`.strip
     cpu = File.foreach("/proc/cpuinfo").grep(/model name/).first.to_s.split(":").last.to_s.strip
     "Ruby #{RUBY_VERSION}, #{RUBY_PLATFORM}, #{cpu}; commit #{commit}; #{@measurements.rounds} rounds of " \
-      "#{@number} calls. Only the ratios mean anything elsewhere."
+      "#{@number} calls. Compare only the ratios with other machines."
   end
 
   def median(values)
@@ -134,7 +134,7 @@ class Report
   end
 
   def targets
-    lines = ["**Against statsd-instrument, with what is aimed at**", "",
+    lines = ["**Against statsd-instrument, with the aims**", "",
              "| row | pure | pure, YJIT | native | native, YJIT |", "| --- |#{" --- |" * 4}"]
     TARGETS.each do |row, pure, jit, native|
       cells = [["interpreter", PURE, pure], ["YJIT", PURE, jit], ["interpreter", NATIVE, native],

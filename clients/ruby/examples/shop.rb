@@ -9,7 +9,7 @@ ENV["STATSD_DEFAULT_TAGS"] ||= "lang:ruby"
 ENV["STATSD_AGGREGATION_INTERVAL"] ||= "1"
 require "statsd-instrument"
 
-# Orders. Handles of frequent metrics make sending without a lookup.
+# Orders. Handles send frequent metrics without a lookup.
 class Shop
   COUNTRIES = %w[at ch de].freeze
   PLANS = %w[free pro].freeze

@@ -26,7 +26,7 @@ settings! {
             .who("Everyone whose fleet has more than one machine.");
         topic: String = "weir"
             .takes(SettingType::Checked { allowed: "a name of at most 249 letters, digits, dots, - and _", check: is_topic })
-            .effect("The topic that the records are in.")
+            .effect("The topic of the records.")
             .who("Operators with several fleets in one cluster.");
         tenant: String = "''"
             .takes(SettingType::Checked { allowed: "a text of at most 255 bytes without control characters", check: is_tenant })
@@ -56,10 +56,10 @@ settings! {
             .effect("The authentication mechanism. `plain` sends the password itself, so use it only with TLS.")
             .who("Operators whose brokers require authentication.");
         username: String = "''"
-            .effect("Its name.")
+            .effect("The user name.")
             .who("Operators whose brokers require authentication.");
         password: Secret = "''"
-            .effect("Its password. It is never shown.")
+            .effect("The password. It is never shown.")
             .who("Operators whose brokers require authentication.");
         password_file: String = "''"
             .effect("A file with the password. It is read again when it changes.")
@@ -92,12 +92,12 @@ settings! {
         certificate_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("A PEM file with the client certificate for brokers, followed by its intermediate certificates.")
-            .zero("Empty: none is shown.")
-            .who("Operators whose brokers know clients by their certificate.");
+            .zero("Empty: none is sent.")
+            .who("Operators whose brokers identify clients by their certificate.");
         key_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("A PEM file with the private key of `certificate_file`.")
-            .who("Operators whose brokers know clients by their certificate.");
+            .who("Operators whose brokers identify clients by their certificate.");
     }
 }
 

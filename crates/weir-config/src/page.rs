@@ -16,9 +16,9 @@ weir needs no configuration. Settings go into a YAML file (`weir run --config we
 or the variable `WEIR_CONFIG`), in the environment, or as flags; a flag wins over the environment, the environment
 over the file, the file over the default. `weir check` prints every value and its source.
 
-* A key that does not exist is an error, wherever it stands, and so is a value that is not allowed: weir names the file, the line, the key and the allowed values, and exits with 2.
+* An unknown key is an error everywhere, and so is a value that is not allowed: weir names the file, the line, the key and the allowed values, and exits with 2.
 * Each key has a variable, `WEIR_` and the key in capitals (`WEIR_BUCKET_WIDTH`, `WEIR_OUTPUTS_DATADOG_SITE`), and
-  weir also understands the variables of the Datadog Agent. If both are set, the `WEIR_` one wins.
+  weir also reads the variables of the Datadog Agent. If both are set, the `WEIR_` one wins.
   An empty variable counts as not set.
 * Each key of the agent itself has a flag (`--bucket-width 1s`); `--set KEY=VALUE` sets any key, those of outputs too.
 * Lists in a variable are separated by commas or spaces, in a flag by commas (or give the flag several times); both
@@ -32,7 +32,7 @@ const OUTPUTS: &str = "
 ## Outputs
 
 Outputs are a mapping of names to settings. Naming one switches it on; `enabled: false` switches it off
-again; `--output NAME` switches one on for one run. Several outputs of one type need names of their own and `type:`.
+again; `--output NAME` switches one on for one run. Several outputs of one type need different names and `type:`.
 
 ```yaml
 outputs:

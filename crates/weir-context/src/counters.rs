@@ -16,12 +16,12 @@ counters! {
         /// Contexts created.
         Created = Series::counter("weir_contexts_created_total", "contexts.created", "contexts"),
             Work("If it rises as fast as messages, a tag has a new value in each of them: `weir top` names it.");
-        /// Contexts that expired because no sample came.
+        /// Contexts that expired without samples.
         Expired = Series::counter("weir_contexts_expired_total", "contexts.expired", "contexts"),
             Work("Contexts come and go.");
         /// Overflow series: one per metric, with the samples of refused contexts.
         OverflowSeries = Series::gauge("weir_overflow_series", "contexts.overflow_series", "series"),
-            Sign("`weir_context_limit_samples_total` says which limit was met.");
+            Sign("`weir_context_limit_samples_total` names the limit.");
         /// Distinct strings in contexts.
         Strings = Series::gauge("weir_context_strings", "contexts.strings", "strings"),
             Work("It follows the contexts.");
@@ -34,19 +34,19 @@ counters! {
 counters! {
     /// Counters of the raw-alias cache.
     pub enum AliasCounter {
-        /// Messages found by their bytes, without their values.
+        /// Entries of the cache from a message's bytes, without values, to its context.
         Known = Series::gauge("weir_aliases", "contexts.aliases", "aliases"),
             Work("It follows the contexts.");
-        /// Metrics whose bytes were not known: their context was found or made by its parts.
+        /// Metrics whose bytes were unknown: weir found or created their context by its parts.
         Misses = Series::counter("weir_alias_misses_total", "contexts.alias_misses", "messages"),
-            Work("If it rises as fast as messages, clients write the same tags in ever new orders, which costs CPU.");
-        /// Aliases that were taken into the cache.
+            Work("If it rises as fast as messages, clients write the same tags in new orders each time, which costs CPU.");
+        /// Aliases stored in the cache.
         Admitted = alias("weir_aliases_admitted_total", "contexts.aliases_admitted"),
-            Work("New contexts, or known ones written in another way.");
-        /// Aliases seen once, which come into the cache at their second sight.
+            Work("New contexts, or known ones in another form.");
+        /// Aliases seen once; the cache stores them on their second use.
         HeldBack = alias("weir_aliases_held_back_total", "contexts.aliases_held_back"),
             Work("Messages that are never repeated stay out of the cache.");
-        /// Aliases that left the cache.
+        /// Aliases removed from the cache.
         Evicted = alias("weir_aliases_evicted_total", "contexts.aliases_evicted"),
             Work("Contexts expired, or memory was needed for others.");
         /// Aliases for which there was no memory and nothing idle to evict.
@@ -67,10 +67,10 @@ counters! {
         /// Answers that workers got.
         Answered = Series::counter("weir_origin_answers_total", "origin.answers", "answers"),
             Work("It follows look-ups and changes of tags.");
-        /// Answers that differed from what was known, so that contexts were resolved again.
+        /// Answers that differed from the previous one, so contexts were resolved again.
         Changed = Series::counter("weir_origin_answers_changed_total", "origin.answers_changed", "answers"),
             Work("Tags of containers change.");
-        /// Origins that found the table full, or were too long: their messages count as their sender's.
+        /// Origins refused because the table was full or they were too long: their messages count as their sender's.
         Refused = Series::counter("weir_origins_refused_total", "origin.origins_refused", "origins"),
             Sign("Clients invent origins (`e:` tags, Local Data): switch `origin_client` off, or find them.");
     }

@@ -34,7 +34,7 @@ counters! {
         /// Packets that wait until their sender is known. They count as received after that.
         PacketsWaiting = Series::gauge("weir_packets_waiting", "listeners.packets_waiting", "packets"),
             Work("Processes are being looked up; none waits for more than a second.");
-        /// Packets of origins that had sent more than they may.
+        /// Packets of origins above their rate limit.
         PacketsRateLimited = PACKETS_DROPPED.because("origin_rate_limited"),
             Sign("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
         /// Messages received: lines that are not empty.
@@ -52,9 +52,9 @@ counters! {
         /// Accepted messages whose sample rate was unusable and counted as 1.
         RateErrors = Series::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
             Sign("A client sends rates of 0, below 0 or above 1.");
-        /// Samples that change a gauge of which no value is known, and count as changes to zero.
+        /// Samples that change a gauge without a known value; they count as changes to zero.
         GaugeDeltasWithoutBase = Series::counter("weir_gauge_deltas_without_base_total", "listeners.gauge_deltas_without_base", "samples"),
-            Sign("A client sends `+` or `-` before it has sent the value itself, or longer after it than `context_expiry`: these gauges may be wrong.");
+            Sign("A client sends `+` or `-` before a value, or more than `context_expiry` after it: these gauges may be wrong.");
         /// Samples received.
         Samples = samples("weir_samples_received_total", "listeners.books.samples.received"),
             Work("It rises as long as clients send.");
@@ -63,7 +63,7 @@ counters! {
             Work("It rises with the samples received.");
         /// Samples of refused contexts, kept in one series per name.
         SamplesOverflowed = samples("weir_samples_overflowed_total", "listeners.books.samples.overflowed"),
-            Sign("Sums stay right, tags are lost: `weir_context_limit_samples_total` says which limit was met.");
+            Sign("Sums stay correct, tags are lost: `weir_context_limit_samples_total` names the limit.");
         /// Samples passed on without aggregation, with the timestamp of their sender.
         SamplesTimestamped = samples("weir_samples_timestamped_total", "listeners.books.samples.timestamped"),
             Work("Clients send timestamps.");
@@ -88,9 +88,9 @@ counters! {
         /// A gauge or set in a new context for which there is no memory.
         NoMemory = SAMPLES_DROPPED.because("no_memory"),
             Sign("Give weir more `memory`, or fewer contexts: `weir top` names the metrics with the most contexts.");
-        /// A gauge or set in a new context beyond a number of contexts, or beyond its metric's or origin's share.
+        /// A gauge or set in a new context beyond a limit on contexts, or beyond its metric's or origin's share.
         ContextLimit = SAMPLES_DROPPED.because("context_limit"),
-            Sign("`weir_context_limit_samples_total` says which limit was met.");
+            Sign("`weir_context_limit_samples_total` names the limit.");
         /// A timestamp on a kind other than counter and gauge.
         UnsupportedTimestampedType = SAMPLES_DROPPED.because("unsupported_timestamped_type"),
             Sign("A client sends timestamps with histograms, sets or distributions, which cannot be passed on.");
@@ -100,10 +100,10 @@ counters! {
 counters! {
     /// Why a packet of an identified sender was refused.
     pub enum RefusalReason {
-        /// Its origin is not on the list of those that may send.
+        /// Its origin is not in `allowed_origins`.
         NotAllowed = PACKETS_DROPPED.because("origin_not_allowed"),
             Sign("Add the origin to `allowed_origins`, or find the sender: `weir status` names it.");
-        /// Its origin could not be found out, and such are not on the list.
+        /// Its origin is unknown, and `unknown` is not in `allowed_origins`.
         Unknown = PACKETS_DROPPED.because("origin_unknown"),
             Sign("Add `unknown` to `allowed_origins`, or find out why the origin is unknown: `weir status` names the senders.");
     }
@@ -115,13 +115,13 @@ counters! {
         /// Batches of a closed bucket that waited because the pipeline had not accepted the previous ones.
         HandOverWaits = Series::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
             Sign("Merging and encoding are too slow: give weir more CPU, or disable outputs.");
-        /// Times the state that is saved against a kill waited because the disk had not accepted the previous part.
+        /// Times a checkpoint waited because the disk had not accepted the previous part.
         CheckpointWaits = Series::counter("weir_checkpoint_waits_total", "checkpoints.waits", "times"),
             Work("A kill loses more than the last second: give `state_path` a faster disk.");
         /// Times the kernel's tables and its sockets disagreed about drops.
         DropDisagreements = Series::counter("weir_drop_disagreements_total", "drop_disagreements", "comparisons"),
             Sign("The number of kernel drops is not reliable: report it as a bug.");
-        /// By how much timestamps are ahead of a wall clock that was set back.
+        /// Seconds that timestamps are ahead of a wall clock that was set back.
         ClockAheadMs = Series::gauge("weir_clock_ahead_seconds", "clock.ahead_seconds", "seconds").per_unit(1000).highest(),
             Work("It falls as the wall clock catches up. If it does not, check the time service.");
         /// Times timestamps went back because the wall clock was set back by more than three buckets.
@@ -139,19 +139,19 @@ counters! {
         /// Processes that sent in the last minute.
         Live = Series::gauge("weir_origin_processes_live", "origin.processes", "processes"),
             Work("It follows the clients.");
-        /// Processes whose container was asked for.
+        /// Processes whose container was looked up.
         Asked = Series::counter("weir_origin_processes_asked_total", "origin.processes_asked", "processes"),
             Work("New processes send.");
-        /// Packets of processes beyond those that are distinguished.
+        /// Packets of processes beyond the maximum number.
         PacketsUntracked = Series::counter("weir_origin_packets_untracked_total", "origin.packets_untracked", "packets"),
-            Sign("More processes send than a worker remembers; their packets have no origin.");
+            Sign("More processes send than a worker distinguishes; their packets have no origin.");
     }
 }
 
 counters! {
     /// Counters of packets and messages that wait for their origin.
     pub enum ParkingCounter {
-        /// Packets and messages that wait for their origin at the moment.
+        /// Packets and messages that wait for their origin.
         Waiting = Series::gauge("weir_origin_waiting", "origin.waiting", "packets and messages"),
             Work("New containers send.");
         /// Packets and messages that waited for their origin.
@@ -159,10 +159,10 @@ counters! {
             Work("New containers send.");
         /// Packets and messages that waited a second, or to the end of their bucket, without an answer about their origin.
         GaveUp = Series::counter("weir_origin_waited_in_vain_total", "origin.waited_in_vain", "packets and messages"),
-            Sign("A source of tags is slow: `weir status` says how each is.");
+            Sign("A tag source is slow: `weir status` shows the state of each.");
         /// Packets and messages that proceeded without their origin because too many waited.
         NoRoom = Series::counter("weir_origin_no_room_to_wait_total", "origin.no_room_to_wait", "packets and messages"),
-            Sign("New containers send more than weir can hold; their later messages get the tags.");
+            Sign("New containers send more than weir can queue; their later messages get the tags.");
     }
 }
 

@@ -38,7 +38,7 @@ counters! {
     /// Every packet the kernel handed over is in `Packets` and was given to the handler; everything else that a sender
     /// could miss is in a counter that names why.
     pub enum ListenerCounter {
-        /// Packets received: datagrams, stream frames, or runs of complete lines; those that were dropped included.
+        /// Packets received: datagrams, stream frames, or runs of complete lines, including dropped ones.
         Packets = Series::counter("weir_packets_received_total", PACKETS_RECEIVED, "packets"),
             Work("It rises as long as clients send.");
         /// Bytes of the packets given to the parser, without length headers.
@@ -51,7 +51,7 @@ counters! {
         /// Datagrams from addresses that may not send here.
         SourcesRefused = lost("source_not_allowed"),
             Sign("Add the sender's network to `allowed_networks`, or find the sender.");
-        /// Packets from addresses or networks that had sent more than they may.
+        /// Packets from addresses or networks above their rate limit.
         RateLimited = lost("rate_limited"),
             Sign("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
         /// Datagrams the kernel dropped after the stop began, because weir asked it to (UDP only).
@@ -76,47 +76,46 @@ counters! {
         /// Frames of length zero, which are ignored.
         FramesEmpty = Series::counter("weir_frames_empty_total", "listeners.frames_empty", "frames"),
             Sign("A client sends empty frames; nothing is lost.");
-        /// Last lines without a newline, taken when the peer closed in order (newline framing only).
+        /// Last lines without a newline, accepted because the peer closed the connection cleanly (newline framing only).
         LinesUnterminated = Series::counter("weir_lines_unterminated_total", "listeners.lines_unterminated", "lines"),
             Work("Clients do not end their last line; nothing is lost.");
         /// Bytes read from connections and discarded: too long lines, truncated frames, everything after a bad header.
         BytesDiscarded = Series::counter("weir_discarded_bytes_total", "listeners.bytes_discarded", "bytes"),
-            Sign("It is the size of the frames dropped as `frame_too_long` and `frame_cut` held.");
-        /// Bytes of unfinished frames held at the moment.
+            Sign("It is the size of the frames dropped as `frame_too_long` and `frame_cut`.");
+        /// Bytes of unfinished frames in memory.
         PartialBytes = Series::gauge("weir_partial_frame_bytes", "listeners.partial_bytes", "bytes"),
             Work("Clients are in the middle of a frame.");
 
         /// Open stream connections.
         ConnectionsOpen = Series::gauge("weir_connections", "listeners.connections", "connections"),
             Work("Clients connect and leave.");
-        /// Connections accepted, those refused right after included.
+        /// Connections accepted, including those refused right after.
         ConnectionsAccepted = connections("weir_connections_accepted_total", "listeners.connections_accepted"),
             Work("If it rises fast, clients open a connection for each message.");
-        /// Connections closed at once because as many were open as may be.
+        /// Connections closed at once because the maximum number was open.
         ConnectionsRefusedLimit = REFUSED_LIMIT,
             Sign("Clients hold more connections than the memory allows: give weir more `memory`, or close some.");
         /// Connections closed at once because the process had no descriptor left.
         ConnectionsRefusedDescriptors = REFUSED_LIMIT,
             Sign("Raise the limit of open files (`LimitNOFILE=`, `ulimit -n`).");
-        /// Connections closed to make place for a peer that had fewer.
+        /// Connections closed to make room for a peer with fewer.
         ConnectionsClosedCrowded = connections("weir_connections_closed_crowded_total", "listeners.connections_closed_crowded"),
             Sign("All connections are in use, and one peer holds most of them: find it.");
-        /// Connections closed for silence: an hour, or a minute if all connections were in use.
+        /// Connections closed after an hour of silence, or a minute if all connections were in use.
         ConnectionsClosedIdle = connections("weir_connections_closed_idle_total", "listeners.connections_closed_idle"),
             Sign("Clients keep connections that they do not use.");
         /// Connections of senders that are not allowed, closed at once.
         ConnectionsRefusedSource = connections("weir_connections_refused_total", "listeners.connections_refused"),
             Sign("Add the sender's network to `allowed_networks`, or find the client.");
-        /// Connections that could not be encrypted: no common version, no trusted certificate, no TLS at all, or nothing within
-        /// ten seconds.
+        /// Connections that could not be encrypted: no common version, no trusted certificate, no TLS, or no handshake within ten seconds.
         ConnectionsFailedTls = connections("weir_connections_failed_tls_total", "listeners.connections_failed_tls"),
-            Sign("The log says what was wrong with the last one.");
+            Sign("The log has the error of the last one.");
         /// Connections closed because partial frames had used up their share of `memory`, and theirs was the largest.
         ConnectionsClosedBudget = connections("weir_connections_closed_budget_total", "listeners.connections_closed_budget"),
             Sign("Clients do not finish long frames: give weir more `memory`, or find the clients.");
         /// TCP connections that the stop reset although their peers were still sending.
         ConnectionsCutDraining = connections("weir_connections_cut_total", "listeners.connections_cut"),
-            Sign("The peers see the reset and know that their last data is lost.");
+            Sign("The reset shows the peers that their last data is lost.");
         /// Connections that ended with an error, most often a reset by the peer.
         ConnectionsFailed = connections("weir_connections_failed_total", "listeners.connections_failed"),
             Sign("Clients end without closing, or the network between fails.");

@@ -24,7 +24,7 @@ pub struct OriginStatus {
     pub origins: BTreeMap<String, u64>,
     /// Answers that changed an earlier one.
     pub origins_changed: u64,
-    /// Walks through the control groups in search of an inode.
+    /// Walks through the cgroups in search of an inode.
     pub cgroup_walks: u64,
     pub sources: Vec<SourceStatus>,
 }

@@ -20,7 +20,7 @@ counters! {
         /// Attempts that failed.
         AttemptsFailed = Series::counter("weir_output_attempts_failed_total", "outputs.attempts_failed", "attempts"),
             Sign("`weir status` shows the last error of the output.");
-        /// Attempts that failed and whose payload is tried again.
+        /// Failed attempts whose payload is retried.
         Retries = Series::counter("weir_output_retries_total", "outputs.retries", "attempts"),
             Work("Nothing is lost while the queue has room: see `weir_output_lag_seconds`.");
         /// Series that the receiver refuses, left out of its payloads.
@@ -46,11 +46,11 @@ counters! {
             Work("It follows the contexts.");
         /// Metrics whose name belongs to another metric, to Prometheus or to weir.
         Renamed = Series::gauge("weir_scrape_renamed_metrics", "scrape.renamed_metrics", "metrics"),
-            Sign("`weir status` shows under which names they are; give one of each pair another name.");
+            Sign("`weir status` shows their names; rename one of each pair.");
         /// Points merged into the series of another context with the same labels.
         Merged = Series::counter("weir_scrape_merged_points_total", "scrape.merged_points", "points"),
-            Sign("Names or tags differ only in characters that Prometheus does not know.");
-        /// Series that left the exposition because no sample came.
+            Sign("Names or tags differ only in characters that Prometheus does not allow.");
+        /// Series that left the exposition for lack of samples.
         Expired = Series::counter("weir_scrape_expired_series_total", "scrape.expired_series", "series"),
             Work("Contexts come and go.");
     }

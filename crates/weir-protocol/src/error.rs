@@ -9,7 +9,7 @@ counters! {
     pub enum ErrorClass {
         /// A metric without `|`.
         NoSeparator = MESSAGES_REJECTED.because("no_separator"), FIND_THE_CLIENT;
-        /// A metric without `:` in its first field, or with nothing behind it.
+        /// A metric without `:` in its first field, or with nothing after it.
         NoValue = MESSAGES_REJECTED.because("no_value"), FIND_THE_CLIENT;
         /// A metric with nothing before its first `:`.
         EmptyName = MESSAGES_REJECTED.because("empty_name"), FIND_THE_CLIENT;
@@ -17,7 +17,7 @@ counters! {
         BadType = MESSAGES_REJECTED.because("bad_type"), FIND_THE_CLIENT;
         /// A value that is not a decimal number, or too large for a 64-bit float.
         BadValue = MESSAGES_REJECTED.because("bad_value"), FIND_THE_CLIENT;
-        /// Only NaN and infinities: understood, and of no use.
+        /// Only NaN and infinities: valid, but unusable.
         NoFiniteValue = MESSAGES_REJECTED.because("no_finite_value"), FIND_THE_CLIENT;
         /// A section `@` that is not a number.
         BadSampleRate = MESSAGES_REJECTED.because("bad_sample_rate"), FIND_THE_CLIENT;
@@ -27,7 +27,7 @@ counters! {
         BadEventHeader = MESSAGES_REJECTED.because("bad_event_header"), FIND_THE_CLIENT;
         /// An event whose title has no bytes.
         EmptyTitle = MESSAGES_REJECTED.because("empty_title"), FIND_THE_CLIENT;
-        /// An event that ends before its declared lengths, or lacks a `|` behind them.
+        /// An event that ends before its declared lengths, or lacks a `|` after them.
         EventTooShort = MESSAGES_REJECTED.because("event_too_short"), FIND_THE_CLIENT;
         /// A service check without a status field.
         BadCheckFormat = MESSAGES_REJECTED.because("bad_check_format"), FIND_THE_CLIENT;
@@ -37,7 +37,7 @@ counters! {
         BadCheckStatus = MESSAGES_REJECTED.because("bad_check_status"), FIND_THE_CLIENT;
         /// A name, tag, set member or other text field that is not UTF-8.
         InvalidUtf8 = MESSAGES_REJECTED.because("invalid_utf8"), FIND_THE_CLIENT;
-        /// A last line without its newline where the listener requires one.
+        /// A last line without the newline that the listener requires.
         Unterminated = MESSAGES_REJECTED.because("unterminated"), FIND_THE_CLIENT;
     }
 }

@@ -581,7 +581,7 @@ fn encrypted_connections_are_among_the_memory_and_bounded() {
     }
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(
-        page.contains("tls_sessions 1.5 MiB") && page.contains("as many were open as may be: 1\n"),
+        page.contains("tls_sessions 1.5 MiB") && page.contains("the maximum number was open: 1\n"),
         "{page}"
     );
     drop(open);

@@ -126,7 +126,7 @@ fn connections_leave_descriptors_for_everything_else() {
     assert_eq!(listener()["connections"], 80);
     agent.wait_for("connections refused (all in use)");
     let (_, page) = weir(&["status", "--admin", &admin]);
-    assert!(page.contains("as many were open as may be: 220\n"), "{page}");
+    assert!(page.contains("the maximum number was open: 220\n"), "{page}");
     let (_, metrics) = get(&admin, "/metrics");
     assert!(
         metrics.contains("weir_connections_refused_limit_total{"),

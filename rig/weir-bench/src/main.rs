@@ -20,11 +20,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Generate load with a known truth: run, inspect, dump, calibrate, learn, replay, search.
+    /// Generate load and record exactly what was sent: run, inspect, dump, calibrate, learn, replay, search.
     Load(Box<load::Args>),
     /// Receive an agent's output and compare it with the manifest of a load.
     Sink(Box<sink::Args>),
-    /// Measure the least a receiver can do on this machine.
+    /// Measure the cheapest possible receiver on this machine.
     Floor(floor::Args),
     #[command(flatten)]
     Detect(detect::Command),

@@ -25,7 +25,7 @@ export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
       <section aria-label="losses">
         {status.not_ready && <p class="alarm">Not ready: {status.not_ready}</p>}
         {fleet.log_error && <p class="alarm">{fleet.log_error}</p>}
-        {!fleet.sends && <p class="quiet">Another process has the partitions; this one waits.</p>}
+        {!fleet.sends && <p class="quiet">Another process owns the partitions; this one waits.</p>}
       </section>
       <section class="figures" aria-label="figures">
         {figures.map(([title, value, note]) => (

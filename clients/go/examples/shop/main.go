@@ -49,7 +49,7 @@ func run(address string, length, pause time.Duration) error {
 	return err
 }
 
-// shop holds handles of its frequent metrics, so that sending needs no lookup.
+// shop has handles for its frequent metrics, which send without a lookup.
 type shop struct {
 	client *statsd.Client
 	orders *statsd.CounterVec

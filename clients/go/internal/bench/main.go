@@ -80,36 +80,35 @@ func main() {
 		"for each operation, "+
 		"%d in a run, with a flush after every hundredth of them. The receiver is another process. With 100,000 "+
 		"metrics and more, aggregated, "+
-		"each comes once in many flushes: both clients make it again each time. The last rows use each once between "+
-		"two flushes.\n\n", wireCalls)
+		"each occurs once in many flushes: both clients create it again each time. The last rows use each once "+
+		"between two flushes.\n\n", wireCalls)
 	fixed := func(x benchmark) (a, b figures, ratio string) { return measureFixed(x, min(*rounds, 2)) }
 	table(both, "datadog-go", append(wireBenchmarks(), passBenchmarks()...), pattern, fixed)
 	others := func(x benchmark) (a, b figures, ratio string) { return measure(x, min(*rounds, 4), *duration/2) }
 	fmt.Fprintf(both, "\n## datadog-go's own benchmarks\n\nThe cases of its `statsd_benchmark_test.go`, on two "+
 		"processors: gauges without a pause, a flush at the end. "+
-		"The receiver only reads. What a client drops costs it little, so compare where neither loses.\n\n")
+		"The receiver only reads. Dropped messages cost a client little, so compare rows without loss.\n\n")
 	table(both, "datadog-go", reportBenchmarks(), pattern, others)
-	fmt.Fprintf(both, "\nThose of its aggregator and its contexts, through the public interface: an operation is "+
-		"all the calls named, on contexts that "+
-		"exist, and no flush is measured but where one is named. There are 20,000 and 1,000 names where it has "+
-		"100,000.\n\n")
+	fmt.Fprintf(both, "\nIts benchmarks of aggregator and contexts, through the public interface. An operation is "+
+		"all the named calls, on existing contexts; "+
+		"only rows that name a flush measure one. There are 20,000 and 1,000 names instead of its 100,000.\n\n")
 	table(both, "datadog-go", aggregatorBenchmarks(), pattern, others)
-	fmt.Fprintf(both, "\nThose of its formatting: a gauge, count, histogram, distribution, set, timing, event and "+
+	fmt.Fprintf(both, "\nIts benchmarks of formatting: a gauge, count, histogram, distribution, set, timing, event and "+
 		"check, sent without aggregation.\n\n")
 	table(both, "datadog-go", formatBenchmarks(), pattern, others)
 	fmt.Fprintf(both, "\n## One counter, one gauge, one timing\n\nThe operation of the suites that compare StatsD "+
 		"clients, over UDP, with a flush after every hundredth part "+
-		"where the client has one. Losses are those of the counters.\n\n")
+		"if the client has one. Losses are those of the counters.\n\n")
 	table(both, "the other client", suiteBenchmarks(), pattern, fixed)
 	if pattern.MatchString("service") {
 		fmt.Fprintf(both, "\n## A service\n\n%d goroutines, 60 %% counts, 15 %% gauges, 20 %% distributions, 5 %% "+
 			"timings, %d contexts, 3 tags, %d calls/s for %v, over a "+
-			"Unix datagram socket; mean of two runs in turns, latencies the worse of both. How long calls take "+
-			"depends on what else runs on the machine.\n\n",
+			"Unix datagram socket; mean of two alternating runs, latencies the worse of both. Other programs "+
+			"on the machine affect the latencies.\n\n",
 			serviceGoroutines, serviceContexts, serviceRate, *serviceTime)
 		serviceTable(both, *serviceTime)
 	}
-	fmt.Fprintf(both, "\n## Against go-statsd v1.3.4\n\nIt has no aggregation and no flush; its loss is that of its "+
+	fmt.Fprintf(both, "\n## Against go-statsd v1.3.4\n\nIt has no aggregation and no flush; its losses are in its "+
 		"own queue.\n\n")
 	table(both, "go-statsd", smiraBenchmarks(), pattern, fixed)
 	if *out != "" {
@@ -138,12 +137,12 @@ func method(rounds, cpu int) string {
 	if out, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output(); err == nil {
 		commit = strings.TrimSpace(string(out))
 	}
-	return fmt.Sprintf("Written by `make bench`. Processor time of the process, user and system, per call; medians "+
-		"of %d runs (4 for the benchmarks of others, 2 over sockets) in turns (ours, "+
-		"theirs, theirs, ours, ...) in one process, all cases of the first table in each round; the ratio is the "+
+	return fmt.Sprintf("Written by `make bench`. CPU time of the process, user and system, per call; medians "+
+		"of %d alternating runs (4 for the benchmarks of others, 2 over sockets; ours, "+
+		"theirs, theirs, ours, ...) in one process, all cases of the first table in each round. The ratio is the "+
 		"median of the ratios of neighbouring runs, "+
 		"with the least and the "+
-		"greatest. What a run collects is flushed within its measured time. `GOMAXPROCS` %d, %s, %s, %d processors, "+
+		"greatest. A run includes the flush of its calls. `GOMAXPROCS` %d, %s, %s, %d processors, "+
 		"commit %s. Compare ratios; the "+
 		"times are of one machine.", rounds, cpu, runtime.Version(), model, runtime.NumCPU(), commit)
 }
@@ -169,7 +168,7 @@ var reached = map[string]string{}
 
 // verdicts compares with the targets.
 func verdicts(w io.Writer) {
-	fmt.Fprintf(w, "\nTargets were set as ratios before the client was written:\n\n| case | target | reached | "+
+	fmt.Fprintf(w, "\nWe set targets as ratios before we wrote the client:\n\n| case | target | reached | "+
 		"|\n|---|---|---|---|\n")
 	for _, x := range benchmarks() {
 		target, measured := targets[x.name], reached[x.name]
@@ -185,11 +184,11 @@ func verdicts(w io.Writer) {
 		fmt.Fprintf(w, "| %s | %.1f | %s | %s |\n", x.name, target, measured, verdict)
 	}
 	fmt.Fprint(w, `
-A handle that is called often writes to memory of the processor it runs on, without a locked instruction. It costs
-less than one atomic addition or one mutex, which the rows of the floors show, in the same run. Before that, and on
-other processors than amd64, a counter or a gauge costs one locked instruction and a distribution two. A distribution
-adds the text of each value, which is written within the measured time. A value that is the same as the one before it
-has its text copied; the row of 1000 different values shows what the text costs where none is.
+A handle that is called often writes to memory of its processor, without a locked instruction. It costs
+less than one atomic addition or one mutex, shown in the rows of the floors in the same run. A handle that is called
+less often, or on other processors than amd64, costs one locked instruction for a counter or a gauge and two for a
+distribution. A distribution also writes the text of each value. For a value equal to the previous one it copies the
+text; the row of 1000 different values shows the cost of the text without repeats.
 `)
 }
 

@@ -130,7 +130,7 @@ settings! {
             .on_reload(Reload::AppliedWhile("tcp_tls_certificate"));
         rate_limit_per_network: BTreeMap<String, u64> = "{}"
             .takes(SettingType::Map(&SettingType::Bytes { min: 1, max: RATE_MAX }))
-            .effect("Bytes per second that each of these networks may send in total over UDP and TCP, as in `10.0.0.0/8: 1MiB`; the smallest network that contains an address counts. A burst may hold ten seconds' worth, and a packet counts as 64 bytes more than its size. Packets above the rate are dropped and counted as `rate_limited`. 127.0.0.1 and ::1 are not limited.")
+            .effect("Bytes per second that each of these networks may send in total over UDP and TCP, as in `10.0.0.0/8: 1MiB`; the smallest network that contains an address counts. A burst may use ten seconds' worth, and each packet counts 64 bytes more than its size. Packets above the rate are dropped and counted as `rate_limited`. 127.0.0.1 and ::1 are not limited.")
             .zero("Empty: none is limited.")
             .who("Operators who receive from networks that others run.");
         rate_limit_per_address: Option<u64> = "0"
@@ -164,7 +164,7 @@ settings! {
             .on_reload(Reload::Applied);
         receive_buffer: Option<u64> = "8MiB"
             .takes(SettingType::Bytes { min: 0, max: 1 << 30 })
-            .effect("Receive buffer to ask the kernel for, per socket. At start weir logs the granted size and how to get more.")
+            .effect("Receive buffer to request from the kernel, per socket. At the start weir logs the granted size and how to get more.")
             .zero("0: the system's default.")
             .who("Operators whose `weir status` shows kernel drops: their bursts need more. Operators with many sockets in a small container: theirs needs less.")
             .also(&["DD_DOGSTATSD_SO_RCVBUF"]);
@@ -174,8 +174,8 @@ settings! {
             .who("Operators whose senders truncate packets.")
             .also(&["DD_DOGSTATSD_EOL_REQUIRED"]);
         per_listener: Vec<ListenerReading> = "[]"
-            .effect("How to read the messages of selected listeners; the first entry that names a listener applies. `listener` is `udp`, `uds`, `uds_stream` or `tcp`, or the address of one as the log shows it, such as `udp://127.0.0.1:9125`. `gauge_deltas` (`true`, `false`) replaces `statsd_gauge_deltas` there, and its `tag_styles` replaces the general one.")
-            .zero("An empty list: all are read in the same way.")
+            .effect("Settings for the messages of selected listeners; the first entry that names a listener applies. `listener` is `udp`, `uds`, `uds_stream` or `tcp`, or an address from the log, such as `udp://127.0.0.1:9125`. `gauge_deltas` (`true`, `false`) replaces `statsd_gauge_deltas` there, and its `tag_styles` replaces the general one.")
+            .zero("An empty list: all listeners have the same settings.")
             .who("Operators whose clients come from different programs, each on its own port.");
     }
     removed &[RemovedSetting {

@@ -14,17 +14,17 @@ settings! {
         bucket_width: Duration = "10s"
             .takes(SettingType::Duration { min: SECOND, max: Duration::from_secs(3600) })
             .effect("Width of a bucket in whole seconds; a bucket is flushed when it closes.")
-            .who("Operators who want to see changes sooner, at the price of more points.")
+            .who("Operators who want to see changes sooner, at the cost of more points.")
             .common();
         counter_expiry: Duration = "300s"
             .takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX })
-            .effect("A counter that gets no samples sends zeros for this long.")
+            .effect("A counter without samples sends zeros for this long.")
             .zero("0: no zeros.")
             .who("Operators whose alerts distinguish zero from no data.")
             .also(&["DD_DOGSTATSD_EXPIRY_SECONDS"]);
         context_expiry: Duration = "20s"
             .takes(SettingType::Duration { min: SECOND, max: DURATION_MAX })
-            .effect("A context that gets no samples for this long is forgotten (a counter's: after `counter_expiry` as well). It affects memory only.")
+            .effect("A context without samples for this long is removed (a counter's: also after `counter_expiry`). This affects only memory.")
             .who("Operators whose series send about once a minute: their contexts then stay in memory.")
             .also(&["DD_DOGSTATSD_CONTEXT_EXPIRY_SECONDS"]);
         histogram_aggregates: Vec<HistogramAggregate> = "[max, median, avg, count]"
@@ -38,7 +38,7 @@ settings! {
             .who("Operators who use other percentiles.")
             .also(&["DD_HISTOGRAM_PERCENTILES"]);
         histogram_weights: HistogramWeights = "exact"
-            .effect("The count of a sampled histogram or timing: `exact` keeps fractions, `agent` cuts them off as the Datadog Agent does.")
+            .effect("The count of a sampled histogram or timing: `exact` keeps fractions, `agent` truncates them like the Datadog Agent.")
             .who("Operators who compare the numbers of both agents.");
         histogram_copy_to_distribution: bool = "false"
             .effect("Every sample of a histogram or timing also goes into a distribution.")
@@ -55,7 +55,7 @@ settings! {
             .also(&["DD_DOGSTATSD_NO_AGGREGATION_PIPELINE"]);
         statsd_gauge_deltas: bool = "false"
             .effect("A gauge with a sign changes the last value instead of replacing it, as in etsy's StatsD.")
-            .who("Operators who come from a StatsD that does this.");
+            .who("Operators who migrate from a StatsD that does this.");
         flush_open_buckets: bool = "true"
             .effect("Send the buckets that are still open at shutdown; off, they are dropped and counted.")
             .who("Operators who would rather lose a bucket than send part of one.")
@@ -80,7 +80,7 @@ settings! {
             .common()
             .on_reload(Reload::Applied);
         extra_tags: Vec<String> = "[]"
-            .effect("More such tags, so that two sources of settings can each add some.")
+            .effect("More tags like `tags`, so that two sources of settings can each add some.")
             .zero("An empty list: none.")
             .who("Operators who distinguish environments.")
             .also(&["DD_DOGSTATSD_TAGS", "DD_EXTRA_TAGS"])
@@ -129,7 +129,7 @@ settings! {
         tag_styles: Vec<rules::TagStyle> = "[]"
             .effect("Styles of tags in names, besides tags after the type: `librato` for `name#a=b,c=d`, `influx` for `name,a=b,c=d`, `signalfx` for `name[a=b,c=d]`. weir takes them out of the name first. A tag without a value is dropped, and so is one without a key.")
             .zero("An empty list: such text stays part of the name.")
-            .who("Operators who come from statsd_exporter or Telegraf.")
+            .who("Operators who migrate from statsd_exporter or Telegraf.")
             .on_reload(Reload::Applied);
         mapper_profiles: Vec<rules::Profile> = "[]"
             .effect("New names and tags for metrics, by their received name. `docs/rules.md` has every field.")
@@ -138,7 +138,7 @@ settings! {
             .also(&["DD_DOGSTATSD_MAPPER_PROFILES"])
             .on_reload(Reload::Applied);
         metric_tag_filterlist: Vec<rules::TagFilter> = "[]"
-            .effect("Tag keys to remove from (`exclude`), or to keep on (`include`), the metrics of one name each; series that become equal are aggregated as one.")
+            .effect("Metric names, each with tag keys to remove (`exclude`) or to keep (`include`); series that become equal are aggregated as one.")
             .zero("An empty list: tags stay as they are.")
             .who("Operators who pay for unused tags.")
             .also(&["DD_METRIC_TAG_FILTERLIST"])
@@ -146,7 +146,7 @@ settings! {
         rules: Vec<rules::Rule> = "[]"
             .effect("Drops, tag filters, actions on tag values, hosts, tags and histogram series for metrics by their final name, in this order. `docs/rules.md` has every field.")
             .zero("An empty list: no rules.")
-            .who("Operators who pay per series, or must not pass on some values.")
+            .who("Operators who pay per series, or must not forward some values.")
             .on_reload(Reload::Applied);
     }
 }

@@ -41,7 +41,7 @@ settings! {
             .who("Operators whose runtime listens elsewhere.");
         origin_containerd: Vec<SocketPath> = "[/run/containerd/containerd.sock]"
             .path(PathUse::Connect)
-            .effect("Sockets of containerd to ask for containers and their tags, as above.")
+            .effect("Sockets of containerd to ask for containers and their tags, like `origin_docker`.")
             .zero("An empty list: none.")
             .who("Operators whose runtime listens elsewhere.")
             .also(&["DD_CRI_SOCKET_PATH"]);
@@ -64,7 +64,7 @@ settings! {
             .also(&["DD_KUBELET_CLIENT_CA"]);
         origin_kubelet_certificate: Option<PathBuf> = "''"
             .path(PathUse::Read)
-            .effect("PEM file with a client certificate for the kubelet, where it authenticates clients by certificates. Read again when a connection fails.")
+            .effect("PEM file with a client certificate for the kubelet, if it authenticates clients by certificates. Read again when a connection fails.")
             .zero("Empty: none.")
             .who("Operators whose kubelets accept no tokens.")
             .also(&["DD_KUBELET_CLIENT_CRT"]);
@@ -87,7 +87,7 @@ settings! {
             .path(PathUse::Read)
             .effect("JSON file with the tags of containers and pods (docs/origin.md), read again when it changes.")
             .zero("Empty: none.")
-            .who("Operators whose containers no other source knows.");
+            .who("Operators whose containers are in no other source.");
         origin_environment: BTreeMap<String, String> = "{}"
             .effect("Variables of weir's environment, each with the tag it becomes, as in `POD_NAME: pod_name`; a `+` before the tag: only at cardinality `high`. The tags go to every sender without a known origin.")
             .zero("Empty: none.")
@@ -95,12 +95,12 @@ settings! {
         container_labels_as_tags: BTreeMap<String, String> = "{}"
             .effect("Labels of containers, each with the tag it becomes; a `+` before the tag: only at cardinality `high`.")
             .zero("Empty: none but the usual ones.")
-            .who("Operators with labels of their own.")
+            .who("Operators with their own labels.")
             .also(&["DD_CONTAINER_LABELS_AS_TAGS", "DD_DOCKER_LABELS_AS_TAGS"]);
         pod_labels_as_tags: BTreeMap<String, String> = "{}"
             .effect("Labels of pods, each with the tag it becomes; a `+` before the tag: only at cardinality `high`.")
             .zero("Empty: none but the usual ones.")
-            .who("Operators with labels of their own.")
+            .who("Operators with their own labels.")
             .also(&["DD_KUBERNETES_POD_LABELS_AS_TAGS"]);
         proc_root: PathBuf = "/proc"
             .path(PathUse::ReadBeneath)
@@ -109,7 +109,7 @@ settings! {
             .also(&["DD_CONTAINER_PROC_ROOT"]);
         cgroup_root: PathBuf = "/sys/fs/cgroup"
             .path(PathUse::ReadBeneath)
-            .effect("The mount point of the host's control groups.")
+            .effect("The mount point of the host's cgroups.")
             .who("Operators who run weir in a container and mount the host's elsewhere.")
             .also(&["DD_CONTAINER_CGROUP_ROOT"]);
     }

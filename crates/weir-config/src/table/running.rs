@@ -18,13 +18,13 @@ settings! {
             .common();
         history: u64 = "64MiB"
             .takes(SettingType::Bytes { min: 0, max: 1 << 40 })
-            .effect("The most memory for the last minutes of every series, which the live page, `weir top` and `/api/v1` show. It never exceeds an eighth of `memory`; when it is full, the oldest minutes are dropped.")
+            .effect("The maximum memory for the last minutes of every series, which the live page, `weir top` and `/api/v1` show. It never exceeds an eighth of `memory`; when it is full, the oldest minutes are dropped.")
             .zero("0: no history is stored or shown.")
             .who("Operators who want to look back further, or not at all.");
         contexts_max: Option<usize> = "0"
             .takes(SettingType::Integer { min: 0, max: 1 << 32 })
             .effect("A limit on the number of contexts, besides the memory budget.")
-            .zero("0: memory alone decides.")
+            .zero("0: only memory limits it.")
             .who("Operators whose backend charges per series.");
         contexts_per_metric_max: Option<usize> = "0"
             .takes(SettingType::Integer { min: 0, max: 1 << 32 })
@@ -64,7 +64,7 @@ settings! {
             .common();
         admin_hosts: Vec<HostName> = "[]"
             .effect("Host names in requests that the admin server accepts, besides addresses and `localhost`. It refuses a request with another `Host`, so that a web page cannot read answers by pointing its own name at this machine.")
-            .zero("An empty list: addresses and `localhost` alone.")
+            .zero("An empty list: only addresses and `localhost`.")
             .who("Operators whose Prometheus or reverse proxy asks by name.");
         admin_payloads: bool = "true"
             .effect("Whether the admin server shows messages: the tail (`weir tail`, the page) and captures (`weir capture`).")

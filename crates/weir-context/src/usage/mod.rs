@@ -40,7 +40,7 @@ pub const SUMMARY_ROWS: usize = 256;
 
 const LIMIT_SAMPLES: Series =
     Series::counter("weir_context_limit_samples_total", "limits.samples", "samples")
-        .help("Samples of contexts that were refused, by limit.");
+        .help("Samples of refused contexts, by limit.");
 
 counters! {
     /// Why a new context was not made.
@@ -48,7 +48,7 @@ counters! {
         /// The memory budget is used up.
         Memory = LIMIT_SAMPLES.because("memory"),
             Moves::Sign("Give weir more `memory`, or fewer contexts: `weir top` names the metrics with the most contexts.");
-        /// The operator's number of contexts is reached.
+        /// The limit `contexts_max` is reached.
         Contexts = LIMIT_SAMPLES.because("contexts_max"),
             Moves::Sign("Raise `contexts_max`, or drop tags with a rule: `weir top` names the metrics with the most contexts.");
         /// The metric has used up its share.

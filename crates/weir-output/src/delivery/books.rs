@@ -104,25 +104,25 @@ counters! {
     #[derive(Serialize)]
     #[serde(rename_all = "snake_case")]
     pub enum Reason {
-        /// The output could not encode as fast as flushes came.
+        /// Flushes came faster than the output could encode.
         InboxFull = DROPPED.because("inbox_full"),
             Sign("The CPU is too slow for the outputs: give weir more, or disable outputs.");
-        /// The value is NaN or infinite, which no backend takes.
+        /// The value is NaN or infinite, which no backend accepts.
         NotFinite = DROPPED.because("not_finite"),
             Sign("A client sends values that add up to infinity.");
         /// A counter's bucket adds up to less than zero, and the output's counters only rise.
         NegativeCounter = DROPPED.because("negative_counter"),
-            Sign("A client sends negative counts; `monotonic_counters: false` lets OTLP take them.");
-        /// One item alone is over the backend's limit.
+            Sign("A client sends negative counts; `monotonic_counters: false` lets OTLP accept them.");
+        /// A single item exceeds the backend's limit.
         TooLarge = DROPPED.because("too_large"),
             Sign("The backend does not accept an item of that size: shorten names, tags or texts.");
-        /// The backend refused it for good.
+        /// The backend refused it permanently.
         Rejected = DROPPED.because("rejected"),
             Sign("`weir status` shows the backend's last answer.");
-        /// The queue was full and this was the oldest.
+        /// The queue was full and this item was the oldest.
         QueueFull = DROPPED.because("queue_full"),
             Sign("The outage was longer than the queue can hold: give it a disk queue, or a larger one.");
-        /// It waited longer than the operator allows.
+        /// It waited longer than allowed.
         TooOld = DROPPED.because("too_old"),
             Sign("The outage was longer than `disk_age_max` or `age_max` allows.");
         /// Its record in the disk queue is damaged.
@@ -140,10 +140,10 @@ counters! {
         /// It was still in memory when the process ended.
         Shutdown = DROPPED.because("shutdown"),
             Sign("The backend did not accept the rest in time: a disk queue keeps it.");
-        /// It begins a series, and the output's state is as large as it may be.
+        /// It starts a series, and the output's state is full.
         Memory = DROPPED.because("memory"),
             Sign("Give weir more `memory`, or fewer contexts.");
-        /// Its timestamp is before that of a newer value of its series.
+        /// Its timestamp is older than that of a previous value of its series.
         OutOfOrder = DROPPED.because("out_of_order"),
             Work("Clients send timestamps out of order.");
     }

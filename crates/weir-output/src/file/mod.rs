@@ -27,7 +27,7 @@ settings! {
     pub struct FileSettings {
         path: String = "''"
             .path(PathUse::WriteBeside)
-            .effect("The file to append to. Its directory must exist; rotated files go beside it.")
+            .effect("The file to append to. Its directory must exist and also gets the rotated files.")
             .who("Operators who want a file.")
             .required();
         rotate_bytes: u64 = "100MiB"
@@ -45,12 +45,12 @@ settings! {
             .who("Operators with much data: zstd is several times faster.");
         kept_files_max: usize = "10"
             .takes(SettingType::Integer { min: 0, max: 1_000_000 })
-            .effect("The most rotated files to keep; the oldest are deleted first.")
+            .effect("The maximum number of rotated files; the oldest are deleted first.")
             .zero("0: any number.")
             .who("Operators who need a longer history.");
         kept_bytes_max: u64 = "1GiB"
             .takes(SettingType::Bytes { min: 0, max: u64::MAX >> 1 })
-            .effect("The most bytes of rotated files to keep; the oldest are deleted first.")
+            .effect("The maximum size of all rotated files; the oldest are deleted first.")
             .zero("0: any number.")
             .who("Operators who have less disk, or need a longer history.");
         fsync: Fsync = "rotation"

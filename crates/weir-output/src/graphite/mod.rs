@@ -43,7 +43,7 @@ settings! {
             .who("Operators who share a Graphite with others.");
         kind_prefixes: BTreeMap<String, String> = "{}"
             .takes(SettingType::Map(&SettingType::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix }))
-            .effect("A prefix for the names of one type of metric, behind `prefix`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as in `{counter: counters, timing: timers}`.")
+            .effect("A prefix for the names of one type of metric, after `prefix`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as in `{counter: counters, timing: timers}`.")
             .zero("Empty: no type has one.")
             .who("Operators whose dashboards have the names of another StatsD server, such as `stats.counters.`.");
         host: Host = "all"
@@ -67,7 +67,7 @@ settings! {
             .who("Operators of a receiver that does not close a connection whose sender has closed it.");
         datagram_bytes_max: usize = "1432"
             .takes(SettingType::Integer { min: 128, max: 65_507 })
-            .effect("Over UDP: the most bytes in one datagram.")
+            .effect("Over UDP: the maximum bytes in one datagram.")
             .who("Operators of a network with larger packets.");
         delivery: QueueSettings = "{}";
     }

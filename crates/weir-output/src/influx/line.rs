@@ -23,7 +23,7 @@ settings! {
             .effect("The series that get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
             .who("Operators of a single agent. With several, series without their host overwrite each other.");
         metric_type: bool = "true"
-            .effect("Adds the tag `metric_type`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as Telegraf's statsd input does. It keeps metrics of one name and several kinds apart.")
+            .effect("Adds the tag `metric_type`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as Telegraf's statsd input does. It distinguishes metrics with one name and several kinds.")
             .who("Operators whose names have one kind each.");
         integers: bool = "false"
             .effect("Writes counters, sets and the field `count` as integers (`5i`), as Telegraf does; fractions from a sample rate are rounded. A field keeps its type in InfluxDB, so use another database or measurement after a change.")

@@ -51,7 +51,7 @@ settings! {
         token: Secret = "''"
             .effect("The token of every request's header `Authorization: Token TOKEN`; `user:password` for InfluxDB 1.8. It is never shown.")
             .zero("Empty: there is no such header.")
-            .who("Operators of a receiver that asks for a token.");
+            .who("Operators of a receiver that requires a token.");
         token_file: String = "''"
             .effect("A file with the token. It is read again when it changes.")
             .zero("Empty: the token is not in a file.")
@@ -64,11 +64,11 @@ settings! {
             .who("Operators with a receiver on the same machine, or one that does not accept gzip.");
         points_per_payload_max: u32 = "5000"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
-            .effect("Lines after which a request ends. One also ends before 4 MiB.")
-            .who("Operators of a receiver that takes less at once.");
+            .effect("A request ends after this many lines, and before 4 MiB.")
+            .who("Operators of a receiver with a smaller limit.");
         datagram_bytes_max: usize = "1432"
             .takes(SettingType::Integer { min: 128, max: 65_507 })
-            .effect("Over UDP: the most bytes in one datagram.")
+            .effect("Over UDP: the maximum bytes in one datagram.")
             .who("Operators of a network with larger packets.");
         delivery: DeliverySettings = "{}";
     }

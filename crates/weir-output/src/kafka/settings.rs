@@ -48,7 +48,7 @@ pub const CLIENT: KafkaClient = if cfg!(feature = "kafka") {
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "kafka",
-    summary: "Publishes state to the log of a fleet, from which `weir merge` makes one series of many machines: Apache Kafka, or a directory.",
+    summary: "Publishes state to the log of a fleet: Apache Kafka, or a directory. `weir merge` makes one series for many machines from it.",
     on_by_default: false,
     settings: KafkaSettings::SETTINGS,
     removed: &[QueueSettings::REMOVED],

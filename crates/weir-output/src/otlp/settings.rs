@@ -27,10 +27,10 @@ settings! {
             .effect("Attributes of every resource, such as `service.name: checkout`. `host.name` comes from the metrics unless it is set here.")
             .who("Nearly everyone: backends sort by `service.name`.");
         temporality: Temporality = "delta"
-            .effect("Whether sums and histograms cover their bucket (`delta`) or everything since they began (`cumulative`).")
+            .effect("Sums and histograms cover their bucket (`delta`) or everything since their start (`cumulative`).")
             .who("Operators whose backend wants cumulative values, as Prometheus does.");
         monotonic_counters: bool = "true"
-            .effect("Counters are monotonic sums, and a bucket of one that adds up to less than zero is refused and counted as `negative_counter`. `false`: they are sums that may fall, all of them, and nothing is refused.")
+            .effect("Counters are monotonic sums, and a bucket with a sum below zero is refused and counted as `negative_counter`. `false`: all counters are sums that may fall, and nothing is refused.")
             .who("Operators who count down too, and whose backend accepts such sums.");
         expiry: Duration = "300s"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
@@ -46,11 +46,11 @@ settings! {
             .who("Dashboards that need another quantile.");
         buckets_max: usize = "160"
             .takes(SettingType::Integer { min: 2, max: 1024 })
-            .effect("The most buckets of each sign of an exponential histogram, empty ones in between counted. With more, the scale is lowered.")
+            .effect("The maximum number of buckets of each sign of an exponential histogram, including empty ones in between. With more, the scale is lowered.")
             .who("Operators whose values span many orders of magnitude.");
         points_per_payload_max: u32 = "8192"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
-            .effect("Data points after which a request ends. One also ends before 3.5 MiB, as gRPC servers take 4 MiB by default.")
+            .effect("A request ends after this many data points, and before 3.5 MiB, because gRPC servers accept 4 MiB by default.")
             .who("Operators of a collector with a lower limit.");
         /// `concurrency` has no effect: requests are sequential, in the order of time.
         delivery: DeliverySettings = "{}";

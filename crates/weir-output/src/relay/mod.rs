@@ -89,7 +89,7 @@ impl Port {
 counters! {
     /// Why a line was not delivered.
     pub enum RelayLoss {
-        /// Its target takes lines more slowly than they come, or not at all; the oldest go.
+        /// Its target accepts lines too slowly or not at all; the oldest are dropped.
         QueueFull = DROPPED.because("queue_full"),
             Sign("The target is down or slow: `weir status` shows its last error.");
         /// Longer than a datagram to its target.

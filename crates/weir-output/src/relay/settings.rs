@@ -31,11 +31,11 @@ settings! {
             .who("Operators who need less delay.");
         udp_bytes_max: usize = "1432"
             .takes(SettingType::Integer { min: 64, max: 65_507 })
-            .effect("The most bytes in a datagram over UDP; a longer line is dropped and counted.")
+            .effect("The maximum bytes in a datagram over UDP; a longer line is dropped and counted.")
             .who("Operators of a network with larger packets, or of targets on this machine.");
         uds_bytes_max: usize = "8192"
             .takes(SettingType::Integer { min: 64, max: 65_536 })
-            .effect("The most bytes in a datagram to a Unix socket, and in a frame of a stream.")
+            .effect("The maximum bytes in a datagram to a Unix socket, and in a frame of a stream.")
             .who("Operators of targets with a lower limit.");
         tcp_framing: StreamFraming = "length"
             .effect("The framing of packets on TCP: each after its length in four bytes, the lowest first, as weir and DogStatsD's streams expect (`length`), or as lines (`newline`).")
@@ -46,7 +46,7 @@ settings! {
             .who("Operators of targets that sometimes stop answering for longer, or who want another target to take over sooner.");
         eject_after: u32 = "3"
             .takes(SettingType::Integer { min: 0, max: 1000 })
-            .effect("After this many failures in a row, the other targets get a target's lines, waiting ones included.")
+            .effect("After this many failures of a target in a row, the other targets get its lines, including waiting ones.")
             .zero("0: never; they wait for it.")
             .who("Operators who would rather lose lines than see a series at another target.");
         check_interval: Duration = "5s"
@@ -76,7 +76,7 @@ const ADDRESS: SettingType = SettingType::Checked {
 
 pub(crate) const TYPE: OutputType = OutputType {
     name: "relay",
-    summary: "Passes messages on as they were received, to one or several StatsD servers over UDP, TCP or Unix sockets.",
+    summary: "Forwards messages unchanged to one or several StatsD servers over UDP, TCP or Unix sockets.",
     on_by_default: false,
     settings: RelaySettings::SETTINGS,
     removed: &[],

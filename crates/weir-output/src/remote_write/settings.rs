@@ -18,11 +18,11 @@ settings! {
         url: String = "''"
             .takes(URL)
             .effect("The receiver's URL, path included, such as `https://prometheus.example:9090/api/v1/write`.")
-            .who("Everyone who writes to Prometheus or to a system that takes its remote write; setting it in the environment switches the output on.")
+            .who("Everyone who writes to Prometheus or to a system that accepts its remote write; setting it in the environment switches the output on.")
             .required();
         version: RemoteWriteVersion = "1.0"
-            .effect("The version of the remote write protocol. 2.0 is smaller and carries start times; the receiver must know it, as Prometheus does from 3.0 on.")
-            .who("Operators of a receiver that takes 2.0.");
+            .effect("The version of the remote write protocol. 2.0 is smaller and contains start times; the receiver must support it, like Prometheus from 3.0 on.")
+            .who("Operators of a receiver that supports 2.0.");
         authorization: Authorization = "{}".flat();
         labels: BTreeMap<String, String> = "{}"
             .effect("Labels that every series gets, such as `job: weir`. A tag of the same name overrides it.")
@@ -35,11 +35,11 @@ settings! {
             .effect("A series without a sample for this long ends with a staleness marker; if it returns, a counter restarts from zero. At least two buckets.")
             .who("Operators with many short-lived series.");
         repeat_idle: bool = "true"
-            .effect("Writes every series in every bucket until it expires, as a scrape would; otherwise only in buckets in which it got a sample.")
+            .effect("Writes every series in every bucket until it expires, like a scrape; otherwise only in buckets in which it got a sample.")
             .who("Operators with many rarely used series.");
         zero_samples: bool = "true"
-            .effect("Writes a 0 where a counter, sum, count or native histogram begins, so that `increase()` counts its first value and sees every restart.")
-            .who("Operators whose receiver makes zeros of start times itself.");
+            .effect("Writes a 0 at the start of a counter, sum, count or native histogram, so that `increase()` counts its first value and sees every restart.")
+            .who("Operators whose receiver derives zeros from start times.");
         histograms: HistogramStyle = "summary"
             .takes(STYLES)
             .effect("The form of written `h` and `ms` metrics.")
@@ -55,13 +55,13 @@ settings! {
             .who("Dashboards that need another quantile.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
-            .who("Operators who come from statsd_exporter.");
+            .who("Operators who migrate from statsd_exporter.");
         host_label: bool = "true"
-            .effect("Adds the label `host` where a message names its host, as in `host:web1`.")
+            .effect("Adds the label `host` if a message names its host, as in `host:web1`.")
             .who("Operators who do not want it.");
         samples_per_payload_max: u32 = "10000"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
-            .effect("Samples after which a request ends.")
+            .effect("A request ends after this many samples.")
             .who("Operators of a receiver with a lower limit.");
         /// `concurrency` has no effect: requests are sequential, in the order of time.
         delivery: DeliverySettings = "{}";

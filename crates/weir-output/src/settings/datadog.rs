@@ -57,16 +57,16 @@ settings! {
             .also(&["DD_USE_V2_API_SERIES"]);
         points_per_payload_max: usize = "10000"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
-            .effect("The most points in one series payload.")
+            .effect("The maximum number of points in one series payload.")
             .who("Operators of an intake with a lower limit.")
             .also(&["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"]);
         arbitrary_tag_values: bool = "false"
             .effect("Asks the intake to accept tag values unchanged.")
-            .who("Operators whom Datadog advised to.")
+            .who("Operators who follow Datadog's advice.")
             .also(&["DD_ALLOW_ARBITRARY_TAGS"]);
         device_resource: bool = "true"
             .effect("Moves a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
-            .who("Operators who want the tag left alone.");
+            .who("Operators who want to keep the tag.");
         heartbeat: bool = "true"
             .effect("Reports every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
             .who("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.");

@@ -88,8 +88,8 @@ settings! {
             .who("Operators whose proxy differs from the environment's.")
             .also(&["DD_PROXY_HTTPS", "DD_PROXY_HTTP"]);
         no_proxy: Vec<String> = "[]"
-            .effect("Receivers to reach without `proxy`: names (and all below them), addresses, networks such as `10.0.0.0/8`.")
-            .zero("Empty: none. For a proxy of the environment's, `NO_PROXY` is the list.")
+            .effect("Receivers to reach without `proxy`: names (with their subdomains), addresses, networks such as `10.0.0.0/8`.")
+            .zero("Empty: none. For a proxy from the environment, `NO_PROXY` is the list.")
             .who("Operators with some receivers that need no proxy.")
             .also(&["DD_PROXY_NO_PROXY"]);
     }

@@ -34,25 +34,25 @@ settings! {
             .who("Dashboards that need another quantile.");
         buckets: Vec<f64> = "[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]"
             .takes(SettingType::List(&BOUND))
-            .effect("Upper bounds of classic buckets, where the style is `classic`; one without a bound follows.")
-            .zero("An empty list: the bucket without a bound alone.")
+            .effect("Upper bounds of the buckets of the style `classic`; a bucket without a bound follows.")
+            .zero("An empty list: only the bucket without a bound.")
             .who("Operators whose values are not seconds, or lie close together.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
-            .who("Operators who come from statsd_exporter.");
+            .who("Operators who migrate from statsd_exporter.");
         host_label: bool = "true"
-            .effect("Adds the label `host` where a message names its host, as in `host:web1`.")
+            .effect("Adds the label `host` if a message names its host, as in `host:web1`.")
             .who("Operators whose scrape configuration already names the instance.");
         total_suffix: bool = "true"
-            .effect("Names of counters end in `_total`, as OpenMetrics requires. Off, they stay as they are, and to OpenMetrics those without `_total` are of unknown type.")
-            .who("Operators who come from statsd_exporter.");
+            .effect("Names of counters end in `_total`, as OpenMetrics requires. Off, names stay as they are, and counters without `_total` have an unknown type in OpenMetrics.")
+            .who("Operators who migrate from statsd_exporter.");
         openmetrics_created: bool = "false"
-            .effect("Shows the time at which each sum began as a series `_created` of OpenMetrics. The protobuf format always has it, and not as a series.")
-            .who("Operators whose reader of OpenMetrics uses it; a Prometheus stores it as one more series.");
+            .effect("Shows the start time of each sum as a series `_created` of OpenMetrics. The protobuf format always has it, but not as a series.")
+            .who("Operators whose OpenMetrics scraper uses it; Prometheus stores it as one more series.");
         metrics: Vec<MetricForm> = "[]"
             .effect("The exposition of metrics with certain names or kinds; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
             .zero("An empty list: the other settings apply to all.")
-            .who("Operators whose metrics need buckets, quantiles, units, help texts or times to live of their own.");
+            .who("Operators whose metrics need their own buckets, quantiles, units, help texts or expiry.");
     }
 }
 

@@ -15,19 +15,19 @@ pub const OTHER: &str = "other";
 counters! {
     /// Totals of all clients, as they report them. Numbers that a client does not report are unknown.
     pub enum ClientCounter {
-        /// Clients that are distinguished now: each program, version, transport and origin is one.
+        /// Distinct clients: each combination of program, version, transport and origin is one.
         Known = Series::gauge("weir_clients", "clients.known", "clients"),
             Work("It follows the clients that report about themselves.");
-        /// Reported numbers of clients that have no row, because there were too many; the totals have them.
+        /// Reported numbers of clients without a row, because there were too many clients; the totals include them.
         Crowded = Series::counter("weir_clients_crowded_total", "clients.crowded", "numbers"),
             Work("`client_version` or `client_transport` has very many values: a sender forges these metrics.");
-        /// Metrics that clients took, by their own telemetry.
+        /// Metrics that clients accepted, by their own telemetry.
         Metrics = Series::counter("weir_clients_metrics_total", "clients.metrics", "metrics"),
             Work("Clients count calls before sampling and aggregation, so it exceeds the samples received.");
-        /// Events that clients took, by their own telemetry.
+        /// Events that clients accepted, by their own telemetry.
         Events = Series::counter("weir_clients_events_total", "clients.events", "events"),
             Work("It moves with the clients' work.");
-        /// Service checks that clients took, by their own telemetry.
+        /// Service checks that clients accepted, by their own telemetry.
         ServiceChecks = Series::counter("weir_clients_service_checks_total", "clients.service_checks", "service checks"),
             Work("It moves with the clients' work.");
         /// Contexts that clients flushed, by their own telemetry.
@@ -35,7 +35,7 @@ counters! {
             Work("Clients that aggregate report it.");
         /// Packets that clients sent, by their own telemetry.
         PacketsSent = Series::counter("weir_clients_packets_sent_total", "clients.packets_sent", "packets"),
-            Work("With `weir_packets_received_total` it shows what was lost on the way, if all clients report.");
+            Work("With `weir_packets_received_total` it shows the loss on the way, if all clients report.");
         /// Bytes in the packets that clients sent.
         BytesSent = Series::counter("weir_clients_bytes_sent_total", "clients.bytes_sent", "bytes"),
             Work("It moves with the clients' work.");
@@ -47,7 +47,7 @@ counters! {
             Sign("The client made packets faster than it could write them. Raise its queue (`WithSenderQueueSize` in Go, `sender_queue_size` of dogstatsd-ruby, `STATSD_BUFFER_CAPACITY` of statsd-instrument) or let it aggregate. If the kernel drops packets here too, weir is too slow: give it more CPU.");
         /// Of the packets that clients dropped: those that the client could not write.
         PacketsDroppedWriter = Series::counter("weir_clients_packets_dropped_writer_total", "clients.packets_dropped_writer", "packets"),
-            Sign("weir was not running, or did not read the client's Unix socket in time: raise `net.unix.max_dgram_qlen` and the client's write timeout, or give weir more CPU. A packet larger than the socket takes is dropped for this reason too.");
+            Sign("weir was not running, or did not read the client's Unix socket in time: raise `net.unix.max_dgram_qlen` and the client's write timeout, or give weir more CPU. A packet larger than the socket accepts is dropped for this reason too.");
         /// Bytes in the packets that clients dropped.
         BytesDropped = Series::counter("weir_clients_bytes_dropped_total", "clients.bytes_dropped", "bytes"),
             Work("It rises with `weir_clients_packets_dropped_total`.");

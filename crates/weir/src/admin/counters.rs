@@ -65,18 +65,18 @@ counters! {
 counters! {
     /// The last minutes, stored for users.
     pub enum HistoryCounter {
-        /// Points received for storing.
+        /// Points received by the history.
         Taken = Series::counter("weir_history_points_total", "history.taken", "points"),
             Work("It rises with each flush.");
         /// Points of new series that were not stored, for lack of memory.
         Refused = Series::counter("weir_history_points_refused_total", "history.refused", "points"),
-            Sign("The page does not show these series; outputs are not affected. More `memory`, or a larger `history`, holds more of them.");
+            Sign("The page does not show these series; outputs are not affected. Raise `memory` or `history` to store more.");
         /// Points that were not stored, because the storing thread was behind.
         Behind = Series::counter("weir_history_points_behind_total", "history.behind", "points"),
             Sign("The page has gaps; outputs are not affected. The machine has no CPU time left.");
         /// Points that were not stored, because their timestamp was too old.
         Late = Series::counter("weir_history_points_late_total", "history.late", "points"),
-            Work("Senders give timestamps of the past; the page does not show them.");
+            Work("Senders use old timestamps; the page does not show these points.");
         /// Points stored.
         Points = Series::gauge("weir_history_points", "history.points", "points"),
             Work("It stops growing when the memory is full: then new ones replace the oldest.");
@@ -85,7 +85,7 @@ counters! {
             Work("It follows the contexts.");
         /// Seconds from the oldest to the newest stored bucket.
         Seconds = Series::gauge("weir_history_seconds", "history.seconds", "seconds"),
-            Work("How far the page looks back.");
+            Work("The page looks back this far.");
     }
 }
 

@@ -31,7 +31,10 @@ fn dashboard() -> Value {
         let panel = panel(title, meaning, unit, &query);
         panels.push(grid.place(panel));
     }
-    panels.push(grid.row("Losses and other signs: these should not move", false));
+    panels.push(grid.row(
+        "Losses, refusals and degradations: these should stay at zero",
+        false,
+    ));
     for counters in groups(&all).iter().flat_map(|(_, members)| members) {
         if counters
             .iter()

@@ -18,10 +18,10 @@ counters! {
     pub enum FleetCounter {
         /// Partitions that this process reads.
         Partitions = Series::gauge("weir_fleet_partitions", "fleet.partitions_held", "partitions"),
-            Work("Partitions go to another process when one joins or ends; none means that this one waits.");
+            Work("Partitions move when a process joins or ends; 0 means that this process waits.");
         /// Records of the log that were not read yet.
         LagRecords = Series::gauge("weir_fleet_lag_records", "fleet.lag_records", "records"),
-            Work("It rises while less is read than agents publish: add a process or cores.");
+            Work("It rises while agents publish faster than the merge reads: add a process or cores.");
         /// Lag of the merged records behind the clock.
         LagMs = Series::gauge("weir_fleet_lag_seconds", "fleet.lag_seconds", "seconds").per_unit(1000),
             Work("It is zero while everything is read.");
@@ -60,7 +60,7 @@ counters! {
             Sign("Something else writes into the log.");
         /// Records whose series were divided among another number of partitions than their bucket requires.
         Partitioned = QUARANTINED.because("partitions"),
-            Sign("An agent does not know the number of partitions: perhaps it cannot read the log's plan.");
+            Sign("An agent uses another number of partitions: perhaps it cannot read the log's plan.");
         /// Records of agents whose clock differs from the log's by more than `max_skew`.
         Clock = QUARANTINED.because("clock"),
             Sign("Set the clock of the agents that `weir merge status` names.");
@@ -81,11 +81,11 @@ counters! {
             Sign("There are more than 256 tenants and widths: senders choose them.");
         /// Corrections of closed buckets.
         Corrections = Series::counter("weir_fleet_corrections_total", "fleet.corrections", "corrections"),
-            Work("Late records came.");
+            Work("Late records arrived.");
         /// Series states that were merged into overflow series.
         Overflowed = Series::counter("weir_fleet_overflowed_states_total", "fleet.overflowed_states", "states"),
             Sign("Give the merge more `memory`, or drop a tag in the agents' rules. Sums are right, but in series named or tagged `weir_overflow`.");
-        /// Series states of gauges and sets that found no room.
+        /// Series states of gauges and sets for which there was no room.
         DroppedStates = Series::counter("weir_fleet_dropped_states_total", "fleet.dropped_states", "states"),
             Sign("Give the merge more `memory`, or drop a tag in the agents' rules.");
         /// Merged series too large for a result.
@@ -115,12 +115,12 @@ counters! {
         /// Commits of results, snapshot and offset.
         Commits = Series::counter("weir_fleet_commits_total", "fleet.commits", "commits"),
             Work("It rises with each bucket.");
-        /// Commits that were refused because another process has the partition.
+        /// Commits that were refused because another process owns the partition.
         Fenced = Series::counter("weir_fleet_fenced_commits_total", "fleet.fenced_commits", "commits"),
             Work("This process stalled for longer than the session timeout, and another one took over its partitions. Nothing is lost or doubled.");
         /// Number of failed reads and commits.
         LogErrors = Series::counter("weir_fleet_log_errors_total", "fleet.log_errors", "times"),
-            Sign("The log cannot be reached or written: `weir merge status` says why. Everything is read again.");
+            Sign("The log cannot be reached or written: `weir merge status` shows the reason. Everything is read again.");
         /// Partitions that are not merged, because their snapshot cannot be read.
         UnreadableSnapshots = Series::gauge("weir_fleet_unreadable_snapshots", "fleet.unreadable_snapshots", "partitions"),
             Sign("Another version wrote them, or they are damaged: start the version that wrote them.");

@@ -10,12 +10,12 @@ const HEAD: &str = "# Metrics of weir itself
 
 <!-- Written by `weir status --documentation`; a test compares this page with the code. -->
 
-Each number is in `/metrics` under its name (if the Prometheus output is on) and in `/api/v1/status` under its field. A sign that something was lost, refused or degraded is also in `weir status` as soon as it is not zero.
+Each number is in `/metrics` under its name (if the Prometheus output is on) and in `/api/v1/status` under its field. `weir status` also shows numbers of losses, refusals and degradations that are not zero.
 
-Units are never mixed. A **packet** is what a listener hands over: one datagram, one frame of a stream, or a run of complete
+No equation mixes units. A **packet** is one datagram, one frame of a stream, or a run of complete
 lines. A **message** is one line of it, a **sample** one value of a metric. Per listener and in total, packets received are
 parsed or dropped, messages received are accepted or rejected, and samples received are aggregated, overflowed, passed on
-with their timestamp, or dropped; `weir status` says whether these books balance. Counters start at zero with the process, or continue from the previous process with a state directory (`docs/restart.md`).
+with their timestamp, or dropped. `weir status` checks that these books balance. Counters start at zero with the process, or continue from the previous process with a state directory (`docs/restart.md`).
 ";
 
 /// Sections of the page: a title, and the prefixes of the fields in it.

@@ -79,13 +79,13 @@ tables! {
             Work("It follows `memory` and the configured listeners and outputs; `docs/limits.md` has the shares."), |share| Some(share.bytes as f64);
         /// Use of each share of the memory budget.
         gauge("weir_memory_share_used_bytes", "memory.shares[].used", "bytes"),
-            Work("When it reaches the share, the action in `weir status` is taken."), |share| Some(share.used as f64);
+            Work("When the share is full, weir takes the action shown in `weir status`."), |share| Some(share.used as f64);
     }
 
     SHARE_EVENTS: u64, by ["event", "share"], {
         /// Actions taken because a share of the memory budget was full.
         counter("weir_memory_share_events_total", "memory.shares[].events", "times"),
-            Sign("`weir status` says what was lost: give weir more `memory`."), |number| Some(*number as f64);
+            Sign("`weir status` shows the loss: give weir more `memory`."), |number| Some(*number as f64);
     }
 
     LIMITED: LimitedRow, by ["metric", "reason"], {
@@ -118,7 +118,7 @@ tables! {
             Work("It moves with the client's work."), |row| Some(row.packets_sent as f64);
         /// Packets that a client dropped, by its own telemetry; only for clients with losses.
         counter("weir_client_packets_dropped_total", "clients.seen[].packets_dropped", "packets"),
-            Work("`weir_clients_packets_dropped_total` and those beside it say what to do."), |row| Some(row.packets_dropped as f64);
+            Work("See `weir_clients_packets_dropped_total` and its reasons."), |row| Some(row.packets_dropped as f64);
         /// Of these: packets for which the client's queue had no room.
         counter("weir_client_packets_dropped_queue_total", "clients.seen[].packets_dropped_queue", "packets"),
             Work("See `weir_clients_packets_dropped_queue_total`."), |row| Some(row.packets_dropped_queue as f64);
@@ -139,7 +139,7 @@ tables! {
     RELOAD: ReloadStatus, by [], {
         /// 1 if the last reload failed: the active configuration is not that of the files.
         gauge("weir_config_last_reload_failed", "reload.last_error", "flag"),
-            Sign("`weir status` says why; `weir check` validates the file."), |reload| flag(reload.last_error.is_some());
+            Sign("`weir status` shows the reason; `weir check` validates the file."), |reload| flag(reload.last_error.is_some());
         /// Settings whose value in the configuration differs from that in the process.
         gauge("weir_config_settings_waiting_for_restart", "reload.waiting_for_restart[]", "settings"),
             Sign("Restart weir to apply them."), |reload| Some(reload.waiting_for_restart.len() as f64);
@@ -154,16 +154,16 @@ tables! {
             Work("weir was restarted."), |state| Some(state.samples_restored as f64);
         /// Contexts of the previous process that did not fit; their samples in the open bucket are lost.
         counter("weir_saved_state_refused_contexts_total", "state.contexts_refused", "contexts"),
-            Sign("`memory` or `contexts_max` is smaller than it was."), |state| Some(state.contexts_refused as f64);
+            Sign("`memory` or `contexts_max` is smaller than before."), |state| Some(state.contexts_refused as f64);
         /// Number of times the state of the previous process could not be used.
         counter("weir_saved_state_set_aside_total", "state.set_aside", "times"),
-            Sign("`state.set_aside_because` in the status says why: `docs/restart.md`."), |state| Some(state.set_aside as f64);
-        /// Samples in open buckets of earlier processes that could not be continued, as far as they are known.
+            Sign("`state.set_aside_because` in the status has the reason: `docs/restart.md`."), |state| Some(state.set_aside as f64);
+        /// Known samples in open buckets of earlier processes that could not be continued.
         counter("weir_saved_state_lost_samples_total", "state.samples_lost", "samples"),
-            Sign("The state was too old, of another agent, or of another `bucket_width`: the log says which."), |state| Some(state.samples_lost as f64);
-        /// Processes of this agent that ended without saving state, as after `kill -9` or for lack of memory.
+            Sign("The state was too old, of another agent, or of another `bucket_width`: see the log."), |state| Some(state.samples_lost as f64);
+        /// Processes of this agent that ended without saving state, for example after `kill -9` or for lack of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
-            Sign("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` say how much."), |state| Some(state.kills as f64);
+            Sign("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` have the number."), |state| Some(state.kills as f64);
         /// Seconds of receiving that the last killed process lost.
         gauge("weir_saved_state_kill_seconds", "state.kill_seconds", "seconds"),
             Work("At most a second, longer on a busy machine."), |state| Some(state.kill_seconds);
@@ -175,10 +175,10 @@ tables! {
             Work("weir was upgraded."), |state| Some(state.hand_over.completed as f64);
         /// Hand-overs that failed: the old process continued.
         counter("weir_hand_overs_failed_total", "state.hand_over.failed", "times"),
-            Sign("`state.hand_over.failed_because` in the status says why; nothing is lost."), |state| Some(state.hand_over.failed as f64);
+            Sign("`state.hand_over.failed_because` in the status has the reason; nothing is lost."), |state| Some(state.hand_over.failed as f64);
         /// The pause in receiving of the last hand-over.
         gauge("weir_hand_over_pause_seconds", "state.hand_over.pause_seconds", "seconds"),
-            Work("It follows the contexts: `docs/restart.md`."), |state| Some(state.hand_over.pause_seconds);
+            Work("It grows with the contexts: `docs/restart.md`."), |state| Some(state.hand_over.pause_seconds);
         /// Connections that another process took over.
         counter("weir_hand_over_connections_total", "state.hand_over.connections", "connections"),
             Work("weir was upgraded."), |state| Some(state.hand_over.connections as f64);
@@ -193,23 +193,23 @@ tables! {
             Work("The configuration changed."), |rules| Some(rules.count as f64);
         /// Time spent on the search for matching rules.
         counter("weir_rule_matching_seconds_total", "rules.matching_seconds", "seconds"),
-            Work("It rises with new contexts, and not with messages."), |rules| Some(rules.matching_seconds);
+            Work("It rises with new contexts, not with messages."), |rules| Some(rules.matching_seconds);
     }
 
     RULE: RuleStatus, by ["rule", "stage"], {
-        /// Contexts a rule was applied to; the busiest rules only.
+        /// Contexts to which a rule was applied; only for the busiest rules.
         counter("weir_rule_hits_total", "rules.active[].hits", "contexts"),
             Work("The rule works as configured."), |rule| Some(rule.hits as f64);
         /// Time spent on applying a rule.
         counter("weir_rule_seconds_total", "rules.active[].seconds", "seconds"),
-            Work("It rises with new contexts, and not with messages."), |rule| Some(rule.seconds);
+            Work("It rises with new contexts, not with messages."), |rule| Some(rule.seconds);
         /// Samples a rule dropped.
         counter("weir_rule_samples_dropped_total", "rules.active[].samples_dropped", "samples"),
             Work("The rule works as configured."), |rule| Some(rule.samples_dropped as f64);
         /// Live contexts that a rule in a dry run would change or drop.
         gauge("weir_rule_trial_contexts", "rules.active[].trial.contexts_now", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_now as f64);
-        /// Contexts that would remain of those.
+        /// Contexts that would remain of these.
         gauge("weir_rule_trial_contexts_left", "rules.active[].trial.contexts_then", "contexts"),
             Work("It follows what clients send."), |rule| Some(rule.trial.as_ref()?.contexts_then as f64);
         /// Samples that a rule in a dry run would have dropped.
@@ -232,7 +232,7 @@ tables! {
     BOOKS: PointBooks, by ["kind", "output"], {
         /// Items produced for an output, by kind.
         counter("weir_output_produced_total", "outputs[].{kind}s.produced", "items"),
-            Work("It rises with each flush. What is produced is delivered, pending or dropped."), |books| Some(books.produced as f64);
+            Work("It rises with each flush. Each produced item is delivered, pending or dropped."), |books| Some(books.produced as f64);
         /// Items delivered, by kind.
         counter("weir_output_delivered_total", "outputs[].{kind}s.delivered", "items"),
             Work("It rises with each flush."), |books| Some(books.delivered as f64);
@@ -248,7 +248,7 @@ tables! {
         /// Processes that moved to another container.
         counter("weir_origin_processes_moved_total", "origin.resolver.processes_moved", "processes"),
             Work("weir noticed it; earlier packets may have the other process's tags."), |resolver| Some(resolver.processes_moved as f64);
-        /// Processes remembered.
+        /// Known processes.
         gauge("weir_origin_processes_known", "origin.resolver.processes_known", "processes"),
             Work("It follows the clients."), |resolver| Some(resolver.processes_known as f64);
         /// Origins whose tags changed.
@@ -257,10 +257,10 @@ tables! {
         /// Origins in use.
         gauge("weir_origins_live", "origin.resolver.origins_live", "origins"),
             Work("It follows the containers that send."), |resolver| Some(resolver.origins_live as f64);
-        /// Origins in use that no source knows.
+        /// Origins in use that are in no source.
         gauge("weir_origins_unknown", "origin.resolver.origins_unknown", "origins"),
             Sign("A source is missing or fails: `weir status` shows the state of each."), |resolver| Some(resolver.origins_unknown as f64);
-        /// Walks through the control groups in search of an inode.
+        /// Walks through the cgroups in search of an inode.
         counter("weir_origin_cgroup_walks_total", "origin.resolver.cgroup_walks", "walks"),
             Work("Clients name their container by an inode."), |resolver| Some(resolver.cgroup_walks as f64);
     }
@@ -268,20 +268,20 @@ tables! {
     PROCESSES: u64, by ["result"], {
         /// Look-ups of processes, by result.
         counter("weir_origin_processes_total", "origin.resolver.processes", "processes"),
-            Work("`process_denied` and `process_unreadable` say that weir may not look: `docs/origin.md`."), |count| Some(*count as f64);
+            Work("`process_denied` and `process_unreadable`: weir lacks the permission: `docs/origin.md`."), |count| Some(*count as f64);
     }
 
     ORIGINS: u64, by ["result"], {
-        /// Origins asked for, by result.
+        /// Look-ups of origins, by result.
         counter("weir_origins_total", "origin.resolver.origins", "origins"),
-            Work("`unknown` says that no source knows them: `docs/origin.md`."), |count| Some(*count as f64);
+            Work("`unknown`: they are in no source: `docs/origin.md`."), |count| Some(*count as f64);
     }
 
     SOURCES: SourceStatus, by ["place", "source"], {
-        /// 1 if the last attempt of a source of tags succeeded.
+        /// 1 if the last attempt of a tag source succeeded.
         gauge("weir_origin_source_healthy", "origin.resolver.sources[].healthy", "flag"),
             Sign("At 0 `weir status` shows its last error."), |source| flag(source.healthy);
-        /// Containers and pods a source knows.
+        /// Containers and pods in a source.
         gauge("weir_origin_source_entities", "origin.resolver.sources[].entities", "containers and pods"),
             Work("It follows the machine."), |source| Some(source.entities as f64);
         /// Answers of a source.
@@ -295,7 +295,7 @@ tables! {
     FLEET_PARTITIONS: PartitionRow, by ["partition"], {
         /// Records of a partition that were not read yet.
         gauge("weir_fleet_partition_lag_records", "fleet.partitions[].lag_records", "records"),
-            Work("It rises while less is read than agents publish."), |row| Some(row.lag_records as f64);
+            Work("It rises while agents publish faster than the merge reads."), |row| Some(row.lag_records as f64);
         /// Lag of a partition's merged records behind the clock.
         gauge("weir_fleet_partition_lag_seconds", "fleet.partitions[].lag_seconds", "seconds"),
             Work("It is zero while everything is read."), |row| Some(row.lag_seconds);
@@ -307,7 +307,7 @@ tables! {
             Work("It follows the fleet."), |row| Some(row.agents_expected as f64);
         /// Agents whose records are in a partition's last closed bucket.
         gauge("weir_fleet_partition_agents_seen", "fleet.partitions[].agents_seen", "agents"),
-            Work("Less than are expected: an agent ended, or stopped between two partitions."), |row| Some(row.agents_seen as f64);
+            Work("If it is below the expected number, an agent ended, or stopped between two partitions."), |row| Some(row.agents_seen as f64);
         /// Repeated records of a partition.
         counter("weir_fleet_partition_repeated_records_total", "fleet.partitions[].repeated", "records"),
             Work("Agents resend records that were not confirmed."), |row| Some(row.repeated as f64);
@@ -331,30 +331,30 @@ tables! {
             Work("They are in corrections."), |row| Some(row.late as f64);
         /// Quarantined series states of an agent.
         gauge("weir_fleet_agent_quarantined_states", "fleet.agents[].quarantined", "states"),
-            Sign("`weir merge status` says why."), |row| Some(row.quarantined as f64);
+            Sign("`weir merge status` shows the reason."), |row| Some(row.quarantined as f64);
         /// Series states of an agent that were not received yet.
         gauge("weir_fleet_agent_missing_states", "fleet.agents[].missing", "states"),
-            Work("They may still come."), |row| Some(row.missing as f64);
+            Work("They may still arrive."), |row| Some(row.missing as f64);
         /// Series states of an agent that are lost.
         gauge("weir_fleet_agent_lost_states", "fleet.agents[].lost", "states"),
             Sign("The log deleted them before they were read, or the agent dropped them."), |row| Some(row.lost as f64);
     }
 
     FLEET_SENT: SentRow, by ["output"], {
-        /// Buckets of the fleet that an output has.
+        /// Buckets of the fleet that an output has received.
         counter("weir_fleet_sent_buckets_total", "fleet.sent[].buckets", "buckets"),
             Work("It rises with each bucket that closes."), |row| Some(row.buckets as f64);
-        /// Time since the end of the newest bucket that an output has.
+        /// Time since the end of the newest bucket that an output has received.
         gauge("weir_fleet_sent_lag_seconds", "fleet.sent[].lag_seconds", "seconds"),
             Work("Two to eight buckets; more when the backend is slow: results wait in the log."), |row| Some(row.lag_seconds);
-        /// Buckets delivered again to an output, because it was unknown whether it had them.
+        /// Buckets delivered again to an output, because it was unknown whether it had received them.
         counter("weir_fleet_sent_again_buckets_total", "fleet.sent[].repeated", "buckets"),
-            Work("The previous process was killed. `repeats_are` in the status says what the backend does with repeats."), |row| Some(row.repeated as f64);
+            Work("The previous process was killed. `repeats_are` in the status shows how the backend treats repeats."), |row| Some(row.repeated as f64);
         /// Series of corrections delivered to an output.
         counter("weir_fleet_corrected_series_total", "fleet.sent[].corrected", "series"),
-            Work("Late records came."), |row| Some(row.corrected as f64);
+            Work("Late records arrived."), |row| Some(row.corrected as f64);
         /// Series of corrections that an output cannot take.
         counter("weir_fleet_not_corrected_series_total", "fleet.sent[].not_corrected", "series"),
-            Sign("Late records came for gauges and sets, or for a backend that replaces points: the results in the log have them."), |row| Some(row.not_corrected as f64);
+            Sign("Late records arrived for gauges and sets, or for a backend that replaces points: the results in the log have them."), |row| Some(row.not_corrected as f64);
     }
 }

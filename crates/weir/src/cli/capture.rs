@@ -28,7 +28,7 @@ pub fn command() -> Command {
                 .long("for")
                 .value_name("TIME")
                 .default_value("30s")
-                .help("How long to record, up to 10m; Ctrl-C ends it earlier"),
+                .help("Duration, up to 10m; Ctrl-C ends it earlier"),
         )
         .arg(
             Arg::new("match").long("match").value_name("MATCH").help(
@@ -50,7 +50,7 @@ pub fn command() -> Command {
                 .long("bytes")
                 .value_name("SIZE")
                 .default_value("1GiB")
-                .help("The most bytes to record, before compression"),
+                .help("The maximum bytes to record, before compression"),
         )
         .arg(switch("plain", "Do not compress the file with zstd"))
 }

@@ -31,7 +31,7 @@ pub fn command() -> Command {
                         .value_name("FLAG")
                         .num_args(0..)
                         .last(true)
-                        .help("Its flags, behind --, such as --statsd.listen-udp=:9125"),
+                        .help("Its flags, after --, such as --statsd.listen-udp=:9125"),
                 ),
         )
         .subcommand(

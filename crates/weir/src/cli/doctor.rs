@@ -12,11 +12,11 @@ use crate::failure::{Failure, FailureKind};
 pub fn command() -> Command {
     super::with_settings(
         Command::new("doctor")
-            .about("Find what prevents the agent from receiving or delivering, and say how to fix it")
+            .about("Find problems that prevent the agent from receiving or delivering, and their remedies")
             .long_about(
-                "Find what prevents the agent from receiving or delivering, and say how to fix it: sockets and permissions, \
+                "Find problems that prevent the agent from receiving or delivering, and their remedies: sockets and permissions, \
                  settings of the kernel, the state directory, the clock, names, proxies and the endpoint of each output. \
-                 Give it the configuration that the agent has. The exit code is 1 when something does not work.",
+                 Use the agent's configuration. The exit code is 1 if a check fails.",
             ),
     )
     .arg(

@@ -25,9 +25,12 @@ pub fn command() -> Command {
                 .value_parser(value_parser!(i32).range(1..))
                 .help("The process to treat as the sender, as on a Unix socket"),
         )
-        .arg(Arg::new("listener").long("listener").value_name("LISTENER").help(
-            "The listener that receives it: udp, uds, uds_stream, tcp, or an address as the log shows it",
-        ))
+        .arg(
+            Arg::new("listener")
+                .long("listener")
+                .value_name("LISTENER")
+                .help("The listener that receives it: udp, uds, uds_stream, tcp, or an address from the log"),
+        )
         .args(agent::arguments())
         .arg(switch("json", "Print the agent's JSON instead"))
 }

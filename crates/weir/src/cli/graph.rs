@@ -54,7 +54,7 @@ pub fn command() -> Command {
             Arg::new("last")
                 .long("last")
                 .value_name("TIME")
-                .help("How far to look back, such as 15m [default: as far as the agent remembers]"),
+                .help("The time to look back, such as 15m [default: the agent's whole history]"),
         )
         .arg(switch("csv", "Print CSV: Unix seconds, and a column for each line").conflicts_with("json"))
         .arg(switch("json", "Print the agent's JSON instead"))

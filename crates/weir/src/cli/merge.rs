@@ -22,7 +22,7 @@ pub fn command() -> Command {
         Command::new("merge")
             .about("Merge what the agents of a fleet publish, each record once")
             .long_about(
-                "Merge what the agents of a fleet publish into one series per service, each record once. It reads the log that the agents' output \
+                "Merge the records of a fleet's agents into one series per service, each record once. It reads the log that the agents' output \
                  writes, and delivers to the same outputs as an agent (docs/fleet.md).",
             ),
     )

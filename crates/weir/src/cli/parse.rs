@@ -23,7 +23,7 @@ pub fn command() -> Command {
             .help(help)
     };
     Command::new("parse")
-        .about("Parse one packet and print what each line means, as a JSON array")
+        .about("Parse one packet and print the meaning of each line as a JSON array")
         .arg(
             Arg::new("file")
                 .value_name("FILE")

@@ -30,7 +30,7 @@ pub fn command() -> Command {
             .about("Show the number of partitions, or raise it")
             .long_about(
                 "Show the number of partitions among which the series of the fleet are divided, or raise it. The topics get the new partitions at once; \
-                 series move with a later bucket, so that every agent knows of it and no series is split. Give it the configuration of the merge.",
+                 series move with a later bucket, so that every agent learns of it and no series is split. Use the merge's configuration.",
             ),
     )
     .arg(number)

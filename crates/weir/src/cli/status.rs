@@ -30,7 +30,7 @@ use crate::sandbox::SandboxStatus;
 
 pub fn command() -> Command {
     Command::new("status")
-        .about("Show what the running agent received, lost and delivered")
+        .about("Show the running agent's books: received, lost and delivered data")
         .args(agent::arguments())
         .arg(switch("watch", "Show it again every second"))
         .arg(switch("json", "Print the agent's JSON instead"))

@@ -43,7 +43,7 @@ pub fn command() -> Command {
                 .value_name("NUMBER")
                 .value_parser(value_parser!(u64).range(1..=RATE_MAX))
                 .default_value("100")
-                .help("The most messages to show per second"),
+                .help("The maximum messages to show per second"),
         )
         .arg(switch("rejected", "Only rejected messages"))
         .arg(switch("json", "Print the agent's events as JSON lines"))

@@ -16,11 +16,11 @@ use weir_rig_base::{clock, signal, socket};
 
 #[derive(Subcommand)]
 pub enum Role {
-    /// Receives lines, spends a known time on each, reports the count to a practice sink.
+    /// Receive lines, spend a known time on each, report the count to a practice sink.
     Target(TargetArgs),
-    /// Sends numbered lines at a fixed rate and writes a manifest.
+    /// Send numbered lines at a fixed rate and write a manifest.
     Load(LoadArgs),
-    /// Adds up what targets report.
+    /// Add up the targets' counts.
     Sink(SinkArgs),
 }
 
@@ -35,19 +35,19 @@ pub struct TargetArgs {
     /// Rounds of arithmetic per message, about a nanosecond each.
     #[arg(long, default_value_t = 200)]
     work: u64,
-    /// Percent of CPU time that is spent in addition to all that serving costs; PRACTICE_SLOWDOWN overrides it.
+    /// Percent of CPU time to spend in addition; PRACTICE_SLOWDOWN overrides it.
     #[arg(long, default_value_t = 0.0)]
     slowdown: f64,
-    /// Bytes kept for the whole life; PRACTICE_RETAIN overrides it.
+    /// Bytes to keep for the whole life; PRACTICE_RETAIN overrides it.
     #[arg(long, default_value_t = 8 << 20)]
     retain: usize,
-    /// Every n-th message is thrown away uncounted.
+    /// Discard every n-th message uncounted.
     #[arg(long)]
     lose_every: Option<u64>,
-    /// Ends with exit code 9 after so many messages.
+    /// End with exit code 9 after this many messages.
     #[arg(long)]
     crash_after: Option<u64>,
-    /// Never opens its socket.
+    /// Never open the socket.
     #[arg(long)]
     never_ready: bool,
     /// Receive buffer of the socket in bytes, to provoke kernel drops.

@@ -39,19 +39,19 @@ pub struct Args {
     /// Datagrams per system call and slots of the ring (r2 to r5; r5 rounds up to a power of two).
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub batch: u16,
-    /// Receive buffer asked for on UDP and TCP sockets, in bytes.
+    /// Receive buffer to request for UDP and TCP sockets, in bytes.
     #[arg(long, default_value_t = 4 << 20, value_name = "BYTES")]
     pub receive_buffer: usize,
     /// Run on this CPU only; the sender belongs on another.
     #[arg(long)]
     pub cpu: Option<usize>,
-    /// End after this long, traffic or not.
+    /// End after this time, with or without traffic.
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     pub duration: Option<Duration>,
-    /// End after this much silence once something came; 0s never.
+    /// End after this much silence after the first packet; 0s: never.
     #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "2s")]
     pub until_idle: Duration,
-    /// Without sockets: work the bytes of this file (newline-separated messages) over and over from memory and print
+    /// Without sockets: process the messages of this file (newline-separated) repeatedly from memory and print
     /// one line each for L0, L1, L3 and W0.
     #[arg(long, value_name = "FILE")]
     pub memory: Option<PathBuf>,

@@ -21,9 +21,9 @@ pub enum Receive {
     R1,
     /// recvmmsg into a preallocated ring.
     R2,
-    /// r2, and the kernel's drop counter with every datagram, and the sender's credentials on Unix sockets.
+    /// r2, with the kernel's drop counter for every datagram and the sender's credentials on Unix sockets.
     R3,
-    /// r2 on UDP with GRO: equal datagrams of one sender come glued together.
+    /// r2 on UDP with GRO: the kernel merges equally long datagrams of one sender.
     R4,
     /// io_uring: one multishot receive into provided buffers.
     R5,

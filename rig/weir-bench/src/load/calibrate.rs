@@ -19,13 +19,13 @@ pub struct Args {
     /// Processors of sender and receiver: 0,1.
     #[arg(long, value_delimiter = ',')]
     cpu: Vec<usize>,
-    /// Folder that keeps results for `load run`; none: this user's cache folder.
+    /// Folder for results that `load run` reads; none: this user's cache folder.
     #[arg(long)]
     store: Option<PathBuf>,
-    /// Hand UDP datagrams of one exact size to the kernel glued together (UDP_SEGMENT).
+    /// Pass UDP datagrams of one exact size to the kernel as one (UDP_SEGMENT).
     #[arg(long)]
     gso: bool,
-    /// Print only, keep nothing.
+    /// Print the result without storing it.
     #[arg(long)]
     no_store: bool,
 }

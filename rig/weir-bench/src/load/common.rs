@@ -26,7 +26,7 @@ pub struct ProfileArgs {
     /// Rate instead of the profile's: `8 MiB/s`, `100k msg/s`, `20k packets/s`.
     #[arg(long, value_parser = |text: &str| text.parse::<Rate>())]
     pub rate: Option<Rate>,
-    /// As much as the target takes, whatever the profile's rate.
+    /// Send as fast as the target accepts, not at the profile's rate.
     #[arg(long, conflicts_with = "rate")]
     pub all_out: bool,
     /// Connections instead of the profile's.

@@ -23,7 +23,7 @@ pub struct Args {
     /// Print only the digest of the stream so far.
     #[arg(long, conflicts_with = "raw")]
     digest: bool,
-    /// Write the manifest of exactly the printed messages, with a row per context.
+    /// Write the manifest of the printed messages, with a row per context.
     #[arg(long)]
     manifest: Option<PathBuf>,
 }

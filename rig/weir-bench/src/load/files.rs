@@ -22,7 +22,7 @@ pub struct Args {
     /// Size at which a file is renamed to `.1` and started again.
     #[arg(long, default_value = "20 MB", value_parser = |text: &str| text.parse::<Bytes>())]
     rotate_at: Bytes,
-    /// Rotated files kept per file.
+    /// Rotated files to keep per file.
     #[arg(long, default_value_t = 4)]
     keep: u32,
     #[arg(long, value_parser = parse_duration)]
@@ -124,7 +124,7 @@ fn write_manifest(path: &Path, done: &FileLoad) -> Result<(), Failure> {
 
 #[derive(clap::Args)]
 pub struct TreeArgs {
-    /// The root; made when missing.
+    /// The root; created if missing.
     #[arg(long)]
     folder: PathBuf,
     #[arg(long, default_value_t = 4)]

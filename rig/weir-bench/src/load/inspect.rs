@@ -38,7 +38,7 @@ pub fn show(args: ShowArgs) -> Result<(), Failure> {
 pub struct Args {
     #[command(flatten)]
     profile: ProfileArgs,
-    /// Packets to look at.
+    /// Number of packets to inspect.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     packets: u64,
     /// One JSON object instead of the table.

@@ -9,7 +9,7 @@ use weir_load::{learn, recorded};
 pub struct Args {
     /// pcap file, raw packet file, or agent capture.
     file: PathBuf,
-    /// Of a pcap, only UDP packets to this port.
+    /// From a pcap file, only UDP packets to this port.
     #[arg(long)]
     port: Option<u16>,
     /// Seed of the word replacements; without it, a random number, so that the words cannot be guessed.

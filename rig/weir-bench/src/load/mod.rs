@@ -27,11 +27,11 @@ enum Verb {
     Inspect(inspect::Args),
     /// Print the messages of a profile, or their digest.
     Dump(dump::Args),
-    /// Measure what this machine can send at best, into a built-in null receiver.
+    /// Measure this machine's highest rate, with a built-in null receiver.
     Calibrate(calibrate::Args),
-    /// Find the highest rate a target takes without loss.
+    /// Find the highest rate without loss at a target.
     Search(search::Args),
-    /// Make a profile from recorded traffic; words are replaced by others of the same length.
+    /// Make a profile from recorded traffic; replaces words by others of the same length.
     Learn(learn::Args),
     /// Send recorded packets again.
     Replay(replay::Args),
@@ -41,7 +41,7 @@ enum Verb {
     Tree(files::TreeArgs),
     /// List the named profiles.
     Profiles,
-    /// Print a profile as YAML, as a start for one's own.
+    /// Print a profile as YAML, as a start for your own.
     Show(inspect::ShowArgs),
 }
 

@@ -14,13 +14,13 @@ pub struct Args {
     /// Target address: udp://host:port, unixgram:///path, unix:///path, tcp://host:port.
     #[arg(long)]
     to: String,
-    /// Of a pcap, only UDP packets to this port.
+    /// From a pcap file, only UDP packets to this port.
     #[arg(long)]
     port: Option<u16>,
     /// 1 as recorded, 2 twice as fast.
     #[arg(long, default_value_t = 1.0)]
     speed: f64,
-    /// As fast as the target takes.
+    /// Send as fast as the target accepts.
     #[arg(long, conflicts_with = "speed")]
     all_out: bool,
     #[arg(long, default_value_t = 1)]

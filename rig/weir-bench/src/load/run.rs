@@ -30,7 +30,7 @@ pub struct Args {
     /// Stop with the packet that reaches this many messages.
     #[arg(long)]
     count: Option<u64>,
-    /// Sending threads; connections are spread over them.
+    /// Sending threads, which share the connections.
     #[arg(long, default_value_t = 1)]
     threads: u32,
     /// Processors to pin the threads to, in turn.
@@ -39,7 +39,7 @@ pub struct Args {
     /// Time step of the schedule (default 1ms, 250us at high rates).
     #[arg(long, value_parser = parse_duration)]
     quantum: Option<Duration>,
-    /// Action when the target takes no more. Default: paced datagrams wait one quantum and are then skipped and
+    /// Action if the target accepts no more. Default: paced datagrams wait one quantum and are then skipped and
     /// counted, everything else waits.
     #[arg(long, value_enum)]
     on_backpressure: Option<OnBackpressure>,
@@ -52,15 +52,15 @@ pub struct Args {
     /// Receive buffer of the target; larger packets are refused.
     #[arg(long, default_value = "65535", value_parser = |text: &str| text.parse::<Bytes>())]
     target_buffer: Bytes,
-    /// Send packets larger than transport or target take.
+    /// Send packets larger than transport or target accept.
     #[arg(long)]
     oversize_ok: bool,
-    /// Refuse a prebuilt load that would send a packet twice; compare all packets at the end, by eight bytes of memory
-    /// each, and fail if one came again.
+    /// Refuse a prebuilt load that would send a packet twice; at the end compare all packets, which takes eight bytes of
+    /// memory each, and fail if one was repeated.
     #[arg(long)]
     no_repeat: bool,
-    /// Hand UDP datagrams of one exact size (`packet_size: {exactly: 1432}`) to the kernel glued together, where it
-    /// can cut them apart (UDP_SEGMENT).
+    /// Pass UDP datagrams of one exact size (`packet_size: {exactly: 1432}`) to the kernel as one, if it
+    /// can split them (UDP_SEGMENT).
     #[arg(long)]
     gso: bool,
     /// Send this header with every HTTP request: "DD-API-KEY: ..." (repeatable).
@@ -72,10 +72,10 @@ pub struct Args {
     /// Write the manifest of sent messages to this file.
     #[arg(long)]
     manifest: Option<PathBuf>,
-    /// Put one row per context in the manifest, with the exact values an agent must come to.
+    /// Add a row per context to the manifest, with the exact values that an agent must report.
     #[arg(long, requires = "manifest")]
     contexts: bool,
-    /// Write one JSON line per counter and second of the generator's own progress here.
+    /// Write the generator's progress to this file: one JSON line per counter and second.
     #[arg(long)]
     capture: Option<PathBuf>,
     /// Folder with this machine's calibrations.

@@ -16,10 +16,10 @@ pub struct Args {
     /// Target address: udp://host:port, unixgram:///path, unix:///path, tcp://host:port, http://host:port/path, grpc://host:port.
     #[arg(long)]
     to: String,
-    /// First rate; its unit is the search's.
+    /// First rate; its unit is that of the search.
     #[arg(long, default_value = "10k msg/s", value_parser = |text: &str| text.parse::<Rate>())]
     from: Rate,
-    /// Highest rate tried, in the same unit.
+    /// Highest rate to try, in the same unit.
     #[arg(long, value_parser = |text: &str| text.parse::<Rate>())]
     up_to: Option<Rate>,
     #[arg(long, default_value = "2s", value_parser = parse_duration)]

@@ -47,7 +47,7 @@ pub struct Args {
     scrape: Option<scrape::Target>,
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     scrape_interval: Duration,
-    /// End after this many scrapes that succeeded.
+    /// End after this many successful scrapes.
     #[arg(long, value_name = "N", requires = "scrape")]
     scrape_count: Option<u64>,
     /// Exposition format to request.
@@ -65,7 +65,7 @@ pub struct Args {
     /// Number of records and requests kept in memory for /_sink/points and /_sink/requests.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     keep: usize,
-    /// The manifest of a load, read at the end; compare with it, exit 1 when something differs.
+    /// Compare with this manifest of a load, read at the end; exit 1 after a difference.
     #[arg(long, value_name = "MANIFEST")]
     oracle: Option<PathBuf>,
     /// Leave out metrics and checks whose name starts with this, repeatable: the agent's own metrics.
@@ -80,19 +80,19 @@ pub struct Args {
     /// Number of differences to list.
     #[arg(long, value_name = "N", default_value_t = 20)]
     differences: usize,
-    /// Exit 1 when anything arrived that a real receiver would refuse.
+    /// Exit 1 if a payload arrived that a real receiver would refuse.
     #[arg(long)]
     strict: bool,
-    /// Accept only this API key, repeatable; any non-empty one without it.
+    /// Accept only this API key, repeatable [default: any non-empty key].
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
-    /// A fault for the HTTP listeners, repeatable, such as status=503,times=3 (rig/docs/sink.md lists the keys).
+    /// A fault to inject in HTTP listeners, repeatable, such as status=503,times=3 (rig/docs/sink.md lists the keys).
     #[arg(long, value_name = "RULE")]
     fault: Vec<Fault>,
-    /// End after this long.
+    /// End after this time.
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     duration: Option<Duration>,
-    /// End after this much silence once something came.
+    /// End after this much silence after the first data.
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     until_idle: Option<Duration>,
 }

@@ -27,7 +27,7 @@ impl FromStr for Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     Text,
-    /// The delimited protobuf messages, which alone carry native histograms.
+    /// Delimited protobuf messages, the only format with native histograms.
     Protobuf,
 }
 

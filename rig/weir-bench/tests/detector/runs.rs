@@ -275,6 +275,20 @@ fn a_target_that_never_becomes_ready_ends_the_run_with_a_reason() {
 }
 
 #[test]
+fn a_sink_that_fails_during_the_run_makes_it_invalid() {
+    let library = Library::new(
+        "arms_override: {comparison: {sinks: [{command: ['{bench}', practice, sink, --listen, 'tcp://{sink.0}', --report, '{report}'], listen: '127.0.0.1:{port:sink}'}, {command: [sh, -c, 'echo no page >&2; exit 1']}]}}\n",
+    );
+    let (code, text) = output(library.compare(&["--accept-busy"]));
+    assert_eq!(code, 3, "{text}");
+    assert!(
+        text.contains("sink1 ended during the run with exit code 1; its last output: no page"),
+        "{text}"
+    );
+    library.assert_clean();
+}
+
+#[test]
 fn a_target_over_its_memory_is_ended() {
     let library = Library::new(
         "target: {memory_limit: 48MiB, env: {PRACTICE_RETAIN: '134217728'}, ready: {timeout: 5s}}\n",

@@ -25,19 +25,19 @@ const LIKE: &str = "weir-receiving";
 /// figure is printed for such a row.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Runs of floor and agent each, per row.
+    /// Runs per row, of floor and agent each.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
     runs: u32,
     /// Only these rows, repeatable.
     #[arg(long, value_name = "EXPERIMENT")]
     row: Vec<String>,
-    /// Messages of a run of the rows that are sent as fast as possible.
+    /// Messages per run of rows at full speed.
     #[arg(long)]
     messages: Option<u64>,
-    /// Messages of a run of the paced row.
+    /// Messages per run of the paced row.
     #[arg(long)]
     paced_messages: Option<u64>,
-    /// The agent's executable; beside this one by default.
+    /// The agent's executable [default: beside this program].
     #[arg(long, value_name = "FILE")]
     weir: Option<PathBuf>,
     /// CPU of the receiver.
@@ -46,10 +46,10 @@ pub struct Args {
     /// CPU of the sender.
     #[arg(long, default_value_t = 1)]
     sender_cpu: usize,
-    /// Of the payload and of the order of runs; a fresh one by default.
+    /// Seed of the payload and the order of runs [default: random].
     #[arg(long)]
     seed: Option<u64>,
-    /// Folder with the experiments [default: experiments/ here if there is one, else what this program has].
+    /// Folder with the experiments [default: experiments/ here if it exists, else the built-in one].
     #[arg(long, value_name = "FOLDER")]
     library: Option<PathBuf>,
     /// Directory of stored runs.

@@ -19,39 +19,39 @@ use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Compare two programs under the same load and say what changed, by how much, and how sure that is.
+    /// Compare two programs under the same load and report the changes with their intervals.
     Compare(Box<CompareArgs>),
-    /// Compare a program with itself: does the detector keep its promise on this machine?
+    /// Compare a program with itself, to check the detector's error rate on this machine.
     Aa(Box<AaArgs>),
     /// Compare weir with the floor: CPU per message, for each row of the project's budget.
     Budget(budget::Args),
     /// Resume an interrupted run.
     Run(ResumeArgs),
-    /// Compare where two programs spend CPU time and memory, in extra runs that no statistic uses.
+    /// Compare the profiles of two programs (CPU time and memory), in extra runs that no statistic uses.
     Profile(Box<ProfileArgs>),
     /// Recompute everything from the stored captures of a run and rewrite its reports.
     Analyze(AnalyzeArgs),
     /// Print the report of a run.
     Report(ReportArgs),
-    /// Print experiments, suites and targets, or one experiment as it resolves for a target.
+    /// Print experiments, suites and targets, or one experiment with a target's settings.
     Show(ShowArgs),
     /// Check whether this machine can measure; report missing requirements and their cost.
     Doctor(doctor::Args),
-    /// A load, a target and a sink whose truth is known, to measure the detector itself.
+    /// A load, a target and a sink with a known result, to measure the detector itself.
     #[command(subcommand, hide = true)]
     Practice(practice::Role),
-    /// Level changes in a history of results.
+    /// Find level changes in a history of results.
     History(HistoryArgs),
-    /// Turn an experiment folder of Datadog's SMP suite into one of ours.
+    /// Convert an experiment folder of Datadog's SMP suite.
     ImportSmp(ImportArgs),
 }
 
 #[derive(Args, Clone, Default)]
 struct Gate {
-    /// A regression fails only when it also survives the correction for the number of rows (q < 0.1).
+    /// Count a regression only if it remains after the correction for the number of rows (q < 0.1).
     #[arg(long)]
     strict: bool,
-    /// Exit with 6 when a row is inconclusive.
+    /// Exit with 6 if a row is inconclusive.
     #[arg(long)]
     fail_inconclusive: bool,
 }
@@ -71,8 +71,8 @@ struct Arms {
     /// `bin:PATH`, `git:REVISION` or `target:NAME`.
     #[arg(long)]
     comparison: String,
-    /// Arguments that the baseline's command ends with, quoted as in a shell. Give files by absolute paths: programs run in folders
-    /// of their own.
+    /// Arguments at the end of the baseline's command, quoted as in a shell. Use absolute paths for files: each program runs in its
+    /// own folder.
     #[arg(long, value_name = "ARGUMENTS", value_parser = words, allow_hyphen_values = true, default_value = "")]
     baseline_args: Words,
     /// The same for the comparison.
@@ -103,7 +103,7 @@ fn words(text: &str) -> Result<Words, String> {
 pub struct CompareArgs {
     #[command(flatten)]
     arms: Arms,
-    /// Rows over all experiments; each is a comparison of its own with its own pairs.
+    /// Rows over all experiments; each is a separate comparison with its own pairs.
     #[arg(long)]
     rows: Option<usize>,
     #[command(flatten)]
@@ -117,7 +117,7 @@ pub struct AaArgs {
     /// `bin:PATH`, `git:REVISION` or `target:NAME`.
     #[arg(long)]
     target: String,
-    /// Rows over all experiments; each is a comparison of its own with its own pairs.
+    /// Rows over all experiments; each is a separate comparison with its own pairs.
     #[arg(long, default_value_t = 60)]
     rows: usize,
     #[command(flatten)]
@@ -167,7 +167,7 @@ pub struct ReportArgs {
     from: PathBuf,
     #[arg(long, value_enum, default_value = "term")]
     format: Format,
-    /// Terminal: all other dimensions too, not only those that changed.
+    /// Terminal: also show dimensions that did not change.
     #[arg(long)]
     all: bool,
     /// Markdown: the meaning of a positive change.
@@ -177,15 +177,15 @@ pub struct ReportArgs {
 
 #[derive(Args)]
 pub struct ShowArgs {
-    /// An experiment; without one, everything is listed.
+    /// An experiment [default: list everything].
     experiment: Option<String>,
-    /// Resolve it for this target.
+    /// Apply the settings of this target.
     #[arg(long = "as", value_name = "TARGET")]
     like: Option<String>,
-    /// Folder with cases, templates, suites and presets [default: experiments/ here if there is one, else what this program has].
+    /// Folder with cases, templates, suites and presets [default: experiments/ here if it exists, else the built-in one].
     #[arg(long, value_name = "FOLDER")]
     library: Option<PathBuf>,
-    /// File that describes further programs, as the library's targets.yaml does.
+    /// File that describes further programs, like the library's targets.yaml.
     #[arg(long, value_name = "FILE")]
     targets: Option<PathBuf>,
 }
@@ -197,7 +197,7 @@ pub struct HistoryArgs {
     /// Print CSV for other tools instead.
     #[arg(long)]
     csv: bool,
-    /// Smallest level change that is reported, in percent.
+    /// Smallest level change to report, in percent.
     #[arg(long, default_value_t = 2.0, value_name = "PERCENT")]
     change_min: f64,
 }

@@ -401,10 +401,10 @@ fn watch_for(target: &mut Process, time: Duration) -> Result<(), Problem> {
 fn tail(path: &Path) -> String {
     let text = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
-    let said = text.lines().rfind(|line| !line.trim().is_empty());
-    said.map_or_else(String::new, |last| {
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    last.map_or_else(String::new, |last| {
         let last: String = last.chars().take(300).collect();
-        format!("; it said: {last}")
+        format!("; its last output: {last}")
     })
 }
 

@@ -1,10 +1,10 @@
 //! The sinks of one run: started before the target, queried or ended after it.
 
 use super::ready::wait_for_sink;
-use super::{Problem, ReplicateRun};
+use super::{Problem, ReplicateRun, tail};
 use crate::detect::books;
 use crate::detect::experiment::Sink;
-use crate::detect::process::{Process, Stopped};
+use crate::detect::process::{self, Process, Stopped};
 use crate::detect::rig;
 use std::path::Path;
 use std::time::Duration;
@@ -67,8 +67,17 @@ impl Sinks {
         for (i, (process, sink)) in self.0.iter_mut().enumerate() {
             let mut stdout = folder.join("target.stdout");
             if let Some(process) = process {
-                if let Stopped::Killed = process.stop(libc::SIGTERM, REPORT_WAIT) {
-                    let what = format!("{} did not report within 20 s", process.name());
+                let name = process.name().to_owned();
+                let problem = match process.stop(libc::SIGTERM, REPORT_WAIT) {
+                    Stopped::Killed => Some(format!("{name} did not report within 20 s")),
+                    Stopped::Earlier(status) if !status.success() => Some(format!(
+                        "{name} ended during the run with {}{}",
+                        process::describe(status),
+                        tail(&folder.join(format!("{name}.stderr")))
+                    )),
+                    Stopped::Earlier(_) | Stopped::Asked(_) => None,
+                };
+                if let Some(what) = problem {
                     run.events.add("invalid", &what)?;
                 }
                 stdout = folder.join(format!("{}.stdout", process.name()));

@@ -8,7 +8,7 @@ use weir_regress::Direction;
 pub enum Positive {
     /// The measured value rose.
     Higher,
-    /// The comparison is better, as Datadog's Regression Detector prints it; where no direction is declared, the value rose.
+    /// The comparison is better, as in Datadog's Regression Detector; without a declared direction, the value rose.
     Better,
 }
 

@@ -33,22 +33,22 @@ pub struct Selection {
     /// Also the experiments of this suite.
     #[arg(long)]
     pub suite: Option<String>,
-    /// Folder with cases, templates, suites and presets [default: experiments/ here if there is one, else what this program has].
+    /// Folder with cases, templates, suites and presets [default: experiments/ here if it exists, else the built-in one].
     #[arg(long, value_name = "FOLDER")]
     pub library: Option<PathBuf>,
-    /// File that describes further programs, as the library's targets.yaml does.
+    /// File that describes further programs, like the library's targets.yaml.
     #[arg(long, value_name = "FILE")]
     pub targets: Option<PathBuf>,
-    /// Target whose entry starts `bin:` and `git:` programs; `none` leaves it to the experiment.
+    /// Target whose entry starts `bin:` and `git:` programs; `none`: the experiment's `target.command`.
     #[arg(long = "as", default_value = "weir", value_name = "TARGET")]
     pub like: String,
-    /// `thorough` as the experiments say, or the name of a file in presets/ such as `quick`.
+    /// `thorough` (the experiments' settings), or the name of a file in presets/ such as `quick`.
     #[arg(long, default_value = "thorough")]
     pub preset: String,
-    /// Pairs per experiment instead of what the experiments say; fewer than 5 can never reach 90 % confidence.
+    /// Pairs per experiment instead of the experiments' number; fewer than 5 can never reach 90 % confidence.
     #[arg(long)]
     pub pairs: Option<usize>,
-    /// Seed of order, payloads and padding; drawn and printed when left out. Decimal or 0x...
+    /// Seed of order, payloads and padding, decimal or 0x... [default: random, printed].
     #[arg(long, value_parser = record::parse_seed)]
     pub seed: Option<u64>,
     /// Directory of stored runs.
@@ -57,10 +57,10 @@ pub struct Selection {
     /// Directory of builds and calibrations; default: ~/.cache/weir-bench.
     #[arg(long, value_name = "FOLDER")]
     pub cache: Option<PathBuf>,
-    /// Measure although other programs use the machine; the report says so.
+    /// Measure even if other programs use the machine; the report notes it.
     #[arg(long)]
     pub accept_busy: bool,
-    /// Longest wait before each pair for other programs to calm down.
+    /// Longest wait before each pair for other programs to become idle.
     #[arg(long, default_value = "60s", value_parser = weir_units::parse_duration)]
     pub calm_wait: Duration,
     /// Compare builds of different profiles.
@@ -78,13 +78,13 @@ pub struct Selection {
     /// Print the plan and stop.
     #[arg(long)]
     pub plan: bool,
-    /// Smallest change that matters, in percent.
+    /// Smallest relevant change, in percent.
     #[arg(long, default_value_t = 5.0, value_name = "PERCENT")]
     pub effect: f64,
-    /// Level of the intervals, in percent.
+    /// Confidence level of the intervals, in percent.
     #[arg(long, default_value_t = 90.0, value_name = "PERCENT")]
     pub confidence: f64,
-    /// Also append the results to this file.
+    /// Append the results to this file too.
     #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
 }
