@@ -1,32 +1,32 @@
 //! Counters of the context tables.
 
 use weir_counters::Moves::{Sign, Work};
-use weir_counters::{Series, counters};
+use weir_counters::{SeriesSpec, counters};
 
-const fn alias(name: &'static str, path: &'static str) -> Series {
-    Series::counter(name, path, "aliases")
+const fn alias(name: &'static str, path: &'static str) -> SeriesSpec {
+    SeriesSpec::counter(name, path, "aliases")
 }
 
 counters! {
     /// Contexts in numbers. The drain of buckets fills in `Created` and `Expired`.
     pub enum ContextCounter {
         /// Live contexts, overflow series included.
-        Live = Series::gauge("weir_contexts", "contexts.live", "contexts"),
+        Live = SeriesSpec::gauge("weir_contexts", "contexts.live", "contexts"),
             Work("It follows what clients send; `weir top` names the metrics with the most contexts.");
         /// Contexts created.
-        Created = Series::counter("weir_contexts_created_total", "contexts.created", "contexts"),
+        Created = SeriesSpec::counter("weir_contexts_created_total", "contexts.created", "contexts"),
             Work("If it rises as fast as messages, a tag has a new value in each of them: `weir top` names it.");
         /// Contexts that expired without samples.
-        Expired = Series::counter("weir_contexts_expired_total", "contexts.expired", "contexts"),
+        Expired = SeriesSpec::counter("weir_contexts_expired_total", "contexts.expired", "contexts"),
             Work("Contexts come and go.");
         /// Overflow series: one per metric, with the samples of refused contexts.
-        OverflowSeries = Series::gauge("weir_overflow_series", "contexts.overflow_series", "series"),
+        OverflowSeries = SeriesSpec::gauge("weir_overflow_series", "contexts.overflow_series", "series"),
             Sign("`weir_context_limit_samples_total` names the limit.");
         /// Distinct strings in contexts.
-        Strings = Series::gauge("weir_context_strings", "contexts.strings", "strings"),
+        Strings = SeriesSpec::gauge("weir_context_strings", "contexts.strings", "strings"),
             Work("It follows the contexts.");
         /// Distinct tag lists of contexts.
-        TagLists = Series::gauge("weir_context_tag_lists", "contexts.tag_lists", "lists"),
+        TagLists = SeriesSpec::gauge("weir_context_tag_lists", "contexts.tag_lists", "lists"),
             Work("It follows the contexts.");
     }
 }
@@ -35,10 +35,10 @@ counters! {
     /// Counters of the raw-alias cache.
     pub enum AliasCounter {
         /// Entries of the cache from a message's bytes, without values, to its context.
-        Known = Series::gauge("weir_aliases", "contexts.aliases", "aliases"),
+        Known = SeriesSpec::gauge("weir_aliases", "contexts.aliases", "aliases"),
             Work("It follows the contexts.");
         /// Metrics whose bytes were unknown: weir found or created their context by its parts.
-        Misses = Series::counter("weir_alias_misses_total", "contexts.alias_misses", "messages"),
+        Misses = SeriesSpec::counter("weir_alias_misses_total", "contexts.alias_misses", "messages"),
             Work("If it rises as fast as messages, clients write the same tags in new orders each time, which costs CPU.");
         /// Aliases stored in the cache.
         Admitted = alias("weir_aliases_admitted_total", "contexts.aliases_admitted"),
@@ -59,19 +59,19 @@ counters! {
     /// Counters of origins at a worker.
     pub enum OriginCounter {
         /// Origins that workers distinguish.
-        Live = Series::gauge("weir_origin_table_entries", "origin.table_entries", "origins"),
+        Live = SeriesSpec::gauge("weir_origin_table_entries", "origin.table_entries", "origins"),
             Work("It follows the containers that send; each worker counts its own.");
         /// Questions of workers for the tags of an origin.
-        Asked = Series::counter("weir_origin_questions_total", "origin.questions", "questions"),
+        Asked = SeriesSpec::counter("weir_origin_questions_total", "origin.questions", "questions"),
             Work("New containers send.");
         /// Answers that workers got.
-        Answered = Series::counter("weir_origin_answers_total", "origin.answers", "answers"),
+        Answered = SeriesSpec::counter("weir_origin_answers_total", "origin.answers", "answers"),
             Work("It follows look-ups and changes of tags.");
         /// Answers that differed from the previous one, so contexts were resolved again.
-        Changed = Series::counter("weir_origin_answers_changed_total", "origin.answers_changed", "answers"),
+        Changed = SeriesSpec::counter("weir_origin_answers_changed_total", "origin.answers_changed", "answers"),
             Work("Tags of containers change.");
         /// Origins refused because the table was full or they were too long: their messages count as their sender's.
-        Refused = Series::counter("weir_origins_refused_total", "origin.origins_refused", "origins"),
+        Refused = SeriesSpec::counter("weir_origins_refused_total", "origin.origins_refused", "origins"),
             Sign("Clients invent origins (`e:` tags, Local Data): switch `origin_client` off, or find them.");
     }
 }

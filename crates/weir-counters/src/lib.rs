@@ -4,13 +4,13 @@
 //! This crate never knows who counts, and never locks: a [`Counts`] is an array of plain integers that one thread owns.
 //!
 //! ```
-//! use weir_counters::{Counts, Moves, Series, counters};
+//! use weir_counters::{Counts, Moves, SeriesSpec, counters};
 //!
 //! counters! {
 //!     /// What a door counts.
 //!     pub enum DoorCounter {
 //!         /// Guests who came in.
-//!         Entered = Series::counter("weir_door_entered_total", "door.entered", "guests"), Moves::Work("It is open.");
+//!         Entered = SeriesSpec::counter("weir_door_entered_total", "door.entered", "guests"), Moves::Work("It is open.");
 //!     }
 //! }
 //!
@@ -51,7 +51,7 @@ pub enum Moves {
 
 /// The places that show a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Series {
+pub struct SeriesSpec {
     /// In the exposition, with its `weir_` prefix; counters end in `_total`.
     pub name: &'static str,
     /// In `/api/v1/status`: field names with dots between them, without the label's value. Paths below `listeners` and `outputs` are in
@@ -71,9 +71,9 @@ pub struct Series {
     pub help: &'static str,
 }
 
-impl Series {
+impl SeriesSpec {
     const fn new(kind: NumberKind, name: &'static str, path: &'static str, unit: &'static str) -> Self {
-        Series {
+        SeriesSpec {
             name,
             path,
             unit,
@@ -131,14 +131,14 @@ impl Series {
 
 /// One number: the places that show it, its meaning and its remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Info {
-    pub series: Series,
+pub struct CounterInfo {
+    pub series: SeriesSpec,
     /// As written above the variant.
     pub doc: &'static str,
     pub moves: Moves,
 }
 
-impl Info {
+impl CounterInfo {
     /// The value of its label; the field of one that has none.
     pub const fn as_str(&self) -> &'static str {
         match self.series.label {
@@ -170,10 +170,10 @@ impl Info {
 pub trait Counter: Copy + 'static {
     type Array: AsRef<[u64]> + AsMut<[u64]> + Copy;
     const ZERO: Self::Array;
-    const INFO: &'static [Info];
+    const INFO: &'static [CounterInfo];
     fn index(self) -> usize;
 
-    fn info(self) -> &'static Info {
+    fn info(self) -> &'static CounterInfo {
         &Self::INFO[self.index()]
     }
 }
@@ -184,7 +184,7 @@ pub struct Counts<C: Counter>(C::Array);
 
 impl<C: Counter> Counts<C> {
     /// Each number with its declaration.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static Info, u64)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static CounterInfo, u64)> {
         C::INFO.iter().zip(self.0.as_ref().iter().copied())
     }
 
@@ -240,7 +240,7 @@ impl<C: Counter> fmt::Debug for Counts<C> {
     }
 }
 
-/// Declares an enum of counters. Each variant has a comment, which is its meaning everywhere, a [`Series`] and a
+/// Declares an enum of counters. Each variant has a comment, which is its meaning everywhere, a [`SeriesSpec`] and a
 /// [`Moves`].
 #[macro_export]
 macro_rules! counters {
@@ -268,7 +268,7 @@ macro_rules! counters {
         impl $crate::Counter for $name {
             type Array = [u64; $name::COUNT];
             const ZERO: Self::Array = [0; $name::COUNT];
-            const INFO: &'static [$crate::Info] = &[$($crate::Info {
+            const INFO: &'static [$crate::CounterInfo] = &[$($crate::CounterInfo {
                 series: $series,
                 doc: concat!($($doc),+),
                 moves: $moves,

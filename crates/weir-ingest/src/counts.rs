@@ -4,41 +4,41 @@ use std::ops::{Index, IndexMut};
 
 use weir_counters::Moves::{Sign, Work};
 use weir_counters::books::{MESSAGES_REJECTED, PACKETS_DROPPED, SAMPLES_DROPPED};
-use weir_counters::{Counts, Series, counters};
+use weir_counters::{Counts, SeriesSpec, counters};
 use weir_protocol::ErrorClass;
 
-const MESSAGES_ACCEPTED: Series = Series::counter(
+const MESSAGES_ACCEPTED: SeriesSpec = SeriesSpec::counter(
     "weir_messages_accepted_total",
     "listeners.books.messages.accepted",
     "messages",
 )
 .help("Messages accepted: metrics, events and service checks.");
 
-const NOT_HANDED_OVER: Series = Series::counter(
+const NOT_HANDED_OVER: SeriesSpec = SeriesSpec::counter(
     "weir_passed_on_dropped_total",
     "listeners.passed_on_dropped",
     "messages",
 )
 .help("Accepted events and service checks that were dropped on the way to the outputs because a queue was full, by kind.");
 
-const fn samples(name: &'static str, path: &'static str) -> Series {
-    Series::counter(name, path, "samples")
+const fn samples(name: &'static str, path: &'static str) -> SeriesSpec {
+    SeriesSpec::counter(name, path, "samples")
 }
 
 counters! {
     /// Counters of the packets, messages and samples of one listener. Units are never mixed.
     pub enum IngestCounter {
         /// Packets parsed.
-        Packets = Series::counter("weir_packets_parsed_total", "listeners.books.packets.parsed", "packets"),
+        Packets = SeriesSpec::counter("weir_packets_parsed_total", "listeners.books.packets.parsed", "packets"),
             Work("It rises with the packets received.");
         /// Packets that wait until their sender is known. They count as received after that.
-        PacketsWaiting = Series::gauge("weir_packets_waiting", "listeners.packets_waiting", "packets"),
+        PacketsWaiting = SeriesSpec::gauge("weir_packets_waiting", "listeners.packets_waiting", "packets"),
             Work("Processes are being looked up; none waits for more than a second.");
         /// Packets of origins above their rate limit.
         PacketsRateLimited = PACKETS_DROPPED.because("origin_rate_limited"),
             Sign("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
         /// Messages received: lines that are not empty.
-        Messages = Series::counter("weir_messages_received_total", "listeners.books.messages.received", "messages"),
+        Messages = SeriesSpec::counter("weir_messages_received_total", "listeners.books.messages.received", "messages"),
             Work("It rises as long as clients send.");
         /// Metrics.
         Metrics = MESSAGES_ACCEPTED, Work("It rises as long as clients send.");
@@ -50,10 +50,10 @@ counters! {
         RejectedTruncated = MESSAGES_REJECTED.because("truncated"),
             Sign("Raise `packet_bytes_max`, or let the client send smaller packets.");
         /// Accepted messages whose sample rate was unusable and counted as 1.
-        RateErrors = Series::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
+        RateErrors = SeriesSpec::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
             Sign("A client sends rates of 0, below 0 or above 1.");
         /// Samples that change a gauge without a known value; they count as changes to zero.
-        GaugeDeltasWithoutBase = Series::counter("weir_gauge_deltas_without_base_total", "listeners.gauge_deltas_without_base", "samples"),
+        GaugeDeltasWithoutBase = SeriesSpec::counter("weir_gauge_deltas_without_base_total", "listeners.gauge_deltas_without_base", "samples"),
             Sign("A client sends `+` or `-` before a value, or more than `context_expiry` after it: these gauges may be wrong.");
         /// Samples received.
         Samples = samples("weir_samples_received_total", "listeners.books.samples.received"),
@@ -113,22 +113,22 @@ counters! {
     /// Counters of a worker besides those of packets.
     pub enum WorkerCounter {
         /// Batches of a closed bucket that waited because the pipeline had not accepted the previous ones.
-        HandOverWaits = Series::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
+        HandOverWaits = SeriesSpec::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
             Sign("Merging and encoding are too slow: give weir more CPU, or disable outputs.");
         /// Times a checkpoint waited because the disk had not accepted the previous part.
-        CheckpointWaits = Series::counter("weir_checkpoint_waits_total", "checkpoints.waits", "times"),
+        CheckpointWaits = SeriesSpec::counter("weir_checkpoint_waits_total", "checkpoints.waits", "times"),
             Work("A kill loses more than the last second: give `state_path` a faster disk.");
         /// Times the kernel's tables and its sockets disagreed about drops.
-        DropDisagreements = Series::counter("weir_drop_disagreements_total", "drop_disagreements", "comparisons"),
+        DropDisagreements = SeriesSpec::counter("weir_drop_disagreements_total", "drop_disagreements", "comparisons"),
             Sign("The number of kernel drops is not reliable: report it as a bug.");
         /// Seconds that timestamps are ahead of a wall clock that was set back.
-        ClockAheadMs = Series::gauge("weir_clock_ahead_seconds", "clock.ahead_seconds", "seconds").per_unit(1000).highest(),
+        ClockAheadMs = SeriesSpec::gauge("weir_clock_ahead_seconds", "clock.ahead_seconds", "seconds").per_unit(1000).highest(),
             Work("It falls as the wall clock catches up. If it does not, check the time service.");
         /// Times timestamps went back because the wall clock was set back by more than three buckets.
-        ClockSetBack = Series::counter("weir_clock_set_back_total", "clock.set_back", "times").highest(),
+        ClockSetBack = SeriesSpec::counter("weir_clock_set_back_total", "clock.set_back", "times").highest(),
             Sign("The clock was wrong before; points already sent have wrong timestamps.");
         /// The longest time that a worker did not receive: because of a flush, or because the process was stopped.
-        LongestGapNs = Series::gauge("weir_receive_gap_seconds", "flush.longest_gap_seconds", "seconds").per_unit(1_000_000_000).highest(),
+        LongestGapNs = SeriesSpec::gauge("weir_receive_gap_seconds", "flush.longest_gap_seconds", "seconds").per_unit(1_000_000_000).highest(),
             Work("Above 5 ms senders may have waited, or the kernel dropped packets: give weir a dedicated CPU.");
     }
 }
@@ -137,13 +137,13 @@ counters! {
     /// Counters of sending processes.
     pub enum SenderCounter {
         /// Processes that sent in the last minute.
-        Live = Series::gauge("weir_origin_processes_live", "origin.processes", "processes"),
+        Live = SeriesSpec::gauge("weir_origin_processes_live", "origin.processes", "processes"),
             Work("It follows the clients.");
         /// Processes whose container was looked up.
-        Asked = Series::counter("weir_origin_processes_asked_total", "origin.processes_asked", "processes"),
+        Asked = SeriesSpec::counter("weir_origin_processes_asked_total", "origin.processes_asked", "processes"),
             Work("New processes send.");
         /// Packets of processes beyond the maximum number.
-        PacketsUntracked = Series::counter("weir_origin_packets_untracked_total", "origin.packets_untracked", "packets"),
+        PacketsUntracked = SeriesSpec::counter("weir_origin_packets_untracked_total", "origin.packets_untracked", "packets"),
             Sign("More processes send than a worker distinguishes; their packets have no origin.");
     }
 }
@@ -152,16 +152,16 @@ counters! {
     /// Counters of packets and messages that wait for their origin.
     pub enum ParkingCounter {
         /// Packets and messages that wait for their origin.
-        Waiting = Series::gauge("weir_origin_waiting", "origin.waiting", "packets and messages"),
+        Waiting = SeriesSpec::gauge("weir_origin_waiting", "origin.waiting", "packets and messages"),
             Work("New containers send.");
         /// Packets and messages that waited for their origin.
-        Parked = Series::counter("weir_origin_waited_total", "origin.waited", "packets and messages"),
+        Parked = SeriesSpec::counter("weir_origin_waited_total", "origin.waited", "packets and messages"),
             Work("New containers send.");
         /// Packets and messages that waited a second, or to the end of their bucket, without an answer about their origin.
-        GaveUp = Series::counter("weir_origin_waited_in_vain_total", "origin.waited_in_vain", "packets and messages"),
+        GaveUp = SeriesSpec::counter("weir_origin_waited_in_vain_total", "origin.waited_in_vain", "packets and messages"),
             Sign("A tag source is slow: `weir status` shows the state of each.");
         /// Packets and messages that proceeded without their origin because too many waited.
-        NoRoom = Series::counter("weir_origin_no_room_to_wait_total", "origin.no_room_to_wait", "packets and messages"),
+        NoRoom = SeriesSpec::counter("weir_origin_no_room_to_wait_total", "origin.no_room_to_wait", "packets and messages"),
             Sign("New containers send more than weir can queue; their later messages get the tags.");
     }
 }

@@ -2,7 +2,7 @@
 
 use weir_counters::Moves::{Sign, Work};
 use weir_counters::books::{MESSAGES_RECEIVED, MESSAGES_REJECTED, PACKETS_DROPPED, PACKETS_RECEIVED};
-use weir_counters::{Counts, Series, counters};
+use weir_counters::{Counts, SeriesSpec, counters};
 
 /// Of one listener on one event loop, since it was added. Connections count towards their listener.
 pub type ListenerCounters = Counts<ListenerCounter>;
@@ -10,22 +10,22 @@ pub type ListenerCounters = Counts<ListenerCounter>;
 /// Of an event loop.
 pub type LoopCounters = Counts<LoopCounter>;
 
-const fn connections(name: &'static str, path: &'static str) -> Series {
-    Series::counter(name, path, "connections")
+const fn connections(name: &'static str, path: &'static str) -> SeriesSpec {
+    SeriesSpec::counter(name, path, "connections")
 }
 
 /// A packet that was lost before it counted as received.
-const fn lost(reason: &'static str) -> Series {
+const fn lost(reason: &'static str) -> SeriesSpec {
     PACKETS_DROPPED.because(reason).also(PACKETS_RECEIVED)
 }
 
-const REFUSED_LIMIT: Series = connections(
+const REFUSED_LIMIT: SeriesSpec = connections(
     "weir_connections_refused_limit_total",
     "listeners.connections_refused_limit",
 )
 .help("Connections closed at once for lack of memory or descriptors.");
 
-const RECEIVE_ERRORS: Series = Series::counter(
+const RECEIVE_ERRORS: SeriesSpec = SeriesSpec::counter(
     "weir_receive_errors_total",
     "listeners.receive_errors",
     "system calls",
@@ -39,10 +39,10 @@ counters! {
     /// could miss is in a counter that names why.
     pub enum ListenerCounter {
         /// Packets received: datagrams, stream frames, or runs of complete lines, including dropped ones.
-        Packets = Series::counter("weir_packets_received_total", PACKETS_RECEIVED, "packets"),
+        Packets = SeriesSpec::counter("weir_packets_received_total", PACKETS_RECEIVED, "packets"),
             Work("It rises as long as clients send.");
         /// Bytes of the packets given to the parser, without length headers.
-        Bytes = Series::counter("weir_received_bytes_total", "listeners.books.bytes", "bytes"),
+        Bytes = SeriesSpec::counter("weir_received_bytes_total", "listeners.books.bytes", "bytes"),
             Work("It rises as long as clients send.");
         /// Datagrams the kernel dropped because the receive buffer was full, or for a bad checksum (UDP only; Unix sockets
         /// push back instead).
@@ -64,30 +64,30 @@ counters! {
         FramesCut = lost("frame_cut"),
             Sign("Clients end in the middle of a message, or weir closed the connection: see the other counters of connections.");
         /// Datagrams longer than `packet_bytes_max`; the part that fitted was parsed without its last line.
-        Truncated = Series::counter("weir_packets_truncated_total", "listeners.packets_truncated", "packets"),
+        Truncated = SeriesSpec::counter("weir_packets_truncated_total", "listeners.packets_truncated", "packets"),
             Sign("Raise `packet_bytes_max`, or let the client send smaller packets.");
         /// Lines that a datagram above `packet_bytes_max` lost.
         TruncatedLinesMax = MESSAGES_REJECTED.because("truncated").also(MESSAGES_RECEIVED),
             Sign("Raise `packet_bytes_max`, or let the client send smaller packets. The cut part counts as the most lines that fit into it.");
         /// Packets whose sender the kernel cannot name here, because it is in another process namespace. They are parsed.
-        OriginErrors = Series::counter("weir_origin_packets_without_process_total", "origin.packets_without_process", "packets"),
+        OriginErrors = SeriesSpec::counter("weir_origin_packets_without_process_total", "origin.packets_without_process", "packets"),
             Sign("Give weir the host's process namespace (`hostPID: true`), or their origin stays unknown.");
 
         /// Frames of length zero, which are ignored.
-        FramesEmpty = Series::counter("weir_frames_empty_total", "listeners.frames_empty", "frames"),
+        FramesEmpty = SeriesSpec::counter("weir_frames_empty_total", "listeners.frames_empty", "frames"),
             Sign("A client sends empty frames; nothing is lost.");
         /// Last lines without a newline, accepted because the peer closed the connection cleanly (newline framing only).
-        LinesUnterminated = Series::counter("weir_lines_unterminated_total", "listeners.lines_unterminated", "lines"),
+        LinesUnterminated = SeriesSpec::counter("weir_lines_unterminated_total", "listeners.lines_unterminated", "lines"),
             Work("Clients do not end their last line; nothing is lost.");
         /// Bytes read from connections and discarded: too long lines, truncated frames, everything after a bad header.
-        BytesDiscarded = Series::counter("weir_discarded_bytes_total", "listeners.bytes_discarded", "bytes"),
+        BytesDiscarded = SeriesSpec::counter("weir_discarded_bytes_total", "listeners.bytes_discarded", "bytes"),
             Sign("It is the size of the frames dropped as `frame_too_long` and `frame_cut`.");
         /// Bytes of unfinished frames in memory.
-        PartialBytes = Series::gauge("weir_partial_frame_bytes", "listeners.partial_bytes", "bytes"),
+        PartialBytes = SeriesSpec::gauge("weir_partial_frame_bytes", "listeners.partial_bytes", "bytes"),
             Work("Clients are in the middle of a frame.");
 
         /// Open stream connections.
-        ConnectionsOpen = Series::gauge("weir_connections", "listeners.connections", "connections"),
+        ConnectionsOpen = SeriesSpec::gauge("weir_connections", "listeners.connections", "connections"),
             Work("Clients connect and leave.");
         /// Connections accepted, including those refused right after.
         ConnectionsAccepted = connections("weir_connections_accepted_total", "listeners.connections_accepted"),
@@ -120,17 +120,17 @@ counters! {
         ConnectionsFailed = connections("weir_connections_failed_total", "listeners.connections_failed"),
             Sign("Clients end without closing, or the network between fails.");
         /// Failed calls of `accept`, including those for lack of descriptors.
-        AcceptErrors = Series::counter("weir_accept_errors_total", "listeners.accept_errors", "system calls"),
+        AcceptErrors = SeriesSpec::counter("weir_accept_errors_total", "listeners.accept_errors", "system calls"),
             Sign("If `weir_accept_pauses_total` rises too, the system has no descriptors or memory; else clients leave before they are accepted.");
         /// Times accepting was paused because the system had no descriptors or memory.
-        AcceptPauses = Series::counter("weir_accept_pauses_total", "listeners.accept_pauses", "pauses"),
+        AcceptPauses = SeriesSpec::counter("weir_accept_pauses_total", "listeners.accept_pauses", "pauses"),
             Sign("Raise the limit of open files of weir, or of the system (`fs.file-max`).");
 
         /// System calls that asked for data.
-        ReceiveCalls = Series::counter("weir_receive_calls_total", "listeners.receive_calls", "system calls"),
+        ReceiveCalls = SeriesSpec::counter("weir_receive_calls_total", "listeners.receive_calls", "system calls"),
             Work("Packets per call show how well batches work.");
         /// Receive calls that returned nothing.
-        ReceiveCallsEmpty = Series::counter("weir_receive_calls_empty_total", "listeners.receive_calls_empty", "system calls"),
+        ReceiveCallsEmpty = SeriesSpec::counter("weir_receive_calls_empty_total", "listeners.receive_calls_empty", "system calls"),
             Work("It rises while weir waits for packets.");
         /// A signal interrupted the call; nothing was lost.
         ReceiveInterrupted = RECEIVE_ERRORS.because("interrupted"),
@@ -151,19 +151,19 @@ counters! {
     /// Counters of an event loop.
     pub enum LoopCounter {
         /// Turns of the event loops: each waits for packets and reads them.
-        Turns = Series::counter("weir_event_loop_turns_total", "event_loop.turns", "turns"),
+        Turns = SeriesSpec::counter("weir_event_loop_turns_total", "event_loop.turns", "turns"),
             Work("It rises by at least one per second and worker; if it does not, a worker is stuck.");
         /// System calls that asked which sockets have data.
-        Polls = Series::counter("weir_event_loop_polls_total", "event_loop.polls", "system calls"),
+        Polls = SeriesSpec::counter("weir_event_loop_polls_total", "event_loop.polls", "system calls"),
             Work("It rises with the packets, slower when they arrive in batches.");
         /// System calls of the event loops: waiting, receiving, accepting, reading drop counters.
-        SystemCalls = Series::counter("weir_event_loop_system_calls_total", "event_loop.system_calls", "system calls"),
+        SystemCalls = SeriesSpec::counter("weir_event_loop_system_calls_total", "event_loop.system_calls", "system calls"),
             Work("Calls per packet show where the kernel's CPU time goes.");
         /// Times a loop slept for a fixed short time to let packets gather.
-        Dozes = Series::counter("weir_event_loop_dozes_total", "event_loop.dozes", "sleeps"),
+        Dozes = SeriesSpec::counter("weir_event_loop_dozes_total", "event_loop.dozes", "sleeps"),
             Work("Packets arrive one by one, and weir lets them gather.");
         /// Times another thread woke a loop.
-        Wakeups = Series::counter("weir_event_loop_wakeups_total", "event_loop.wakeups", "wake-ups"),
+        Wakeups = SeriesSpec::counter("weir_event_loop_wakeups_total", "event_loop.wakeups", "wake-ups"),
             Work("Reloads, answers about origins, and the stop.");
     }
 }

@@ -11,7 +11,7 @@ pub(crate) use names::Names;
 pub(crate) use offenders::Offenders;
 pub(crate) use top::Top;
 
-use weir_counters::{Counts, Moves, Series, counters};
+use weir_counters::{Counts, Moves, SeriesSpec, counters};
 
 /// One worker's usage.
 pub(crate) struct Usage {
@@ -38,8 +38,8 @@ impl Usage {
 /// Maximum rows of each list in a summary.
 pub const SUMMARY_ROWS: usize = 256;
 
-const LIMIT_SAMPLES: Series =
-    Series::counter("weir_context_limit_samples_total", "limits.samples", "samples")
+const LIMIT_SAMPLES: SeriesSpec =
+    SeriesSpec::counter("weir_context_limit_samples_total", "limits.samples", "samples")
         .help("Samples of refused contexts, by limit.");
 
 counters! {

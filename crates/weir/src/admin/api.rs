@@ -6,7 +6,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use serde::Serialize;
 use tokio::sync::mpsc;
-use weir_counters::{Info, Moves};
+use weir_counters::{CounterInfo, Moves};
 use weir_history::{
     Function, History, Metric, MetricSort, MetricsRequest, Query, QueryError, QueryResult, SeriesColumns,
     SeriesKind, TagKey,
@@ -85,7 +85,7 @@ struct Meaning {
 }
 
 impl Meaning {
-    fn of(info: &Info) -> Meaning {
+    fn of(info: &CounterInfo) -> Meaning {
         let (sign, advice) = match info.moves {
             Moves::Sign(advice) => (true, advice),
             Moves::Work(advice) => (false, advice),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use weir_counters::{Across, Counter, Counts, Info, NumberKind};
+use weir_counters::{Across, Counter, CounterInfo, Counts, NumberKind};
 
 use super::counters::TABLES;
 
@@ -61,7 +61,7 @@ impl Numbers {
     }
 
     /// Adds one number. A labelled number is absent while it is zero.
-    pub fn put(&mut self, info: &Info, count: u64) {
+    pub fn put(&mut self, info: &CounterInfo, count: u64) {
         let series = &info.series;
         let number = match series.per_unit {
             1 => Number::Whole(count),
@@ -146,12 +146,12 @@ impl Numbers {
     }
 
     /// The value of a declaration: a number, or those of its labels.
-    pub fn shown(&self, info: &Info) -> Option<&Number> {
+    pub fn shown(&self, info: &CounterInfo) -> Option<&Number> {
         self.at(below(info.series.path))
     }
 
     /// One number for display; zero if it never moved.
-    pub fn value(&self, info: &Info) -> f64 {
+    pub fn value(&self, info: &CounterInfo) -> f64 {
         match (self.shown(info), info.series.label) {
             (Some(Number::Group(group)), Some((_, value))) => group.at(value).map_or(0.0, Number::as_f64),
             (Some(number), None) => number.as_f64(),

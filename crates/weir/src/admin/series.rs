@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_counters::Moves::{Sign, Work};
-use weir_counters::{Counter as _, Info, NumberKind};
+use weir_counters::{Counter as _, CounterInfo, NumberKind};
 use weir_origin::OriginStatus;
 use weir_output::delivery::Reason;
 use weir_output::prometheus::OwnSeries;
@@ -23,7 +23,7 @@ const AGENT_SERIES_MAX: usize = 100;
 /// One series in the documentation.
 pub struct Declared {
     pub labels: Vec<&'static str>,
-    pub info: &'static Info,
+    pub info: &'static CounterInfo,
 }
 
 /// All declarations, grouped by series.
@@ -204,7 +204,7 @@ pub fn busiest(rules: &RulesStatus) -> Vec<&RuleStatus> {
 struct Collected(Vec<OwnSeries>);
 
 impl Collected {
-    fn push(&mut self, info: &'static Info, mut labels: Labels, value: f64) {
+    fn push(&mut self, info: &'static CounterInfo, mut labels: Labels, value: f64) {
         labels.sort_unstable();
         self.0.push(OwnSeries {
             name: info.series.name,
@@ -216,7 +216,7 @@ impl Collected {
     }
 
     /// The numbers of a declaration, for each entry and each value of its label.
-    fn counter(&mut self, info: &'static Info, status: &Status) {
+    fn counter(&mut self, info: &'static CounterInfo, status: &Status) {
         for (labels, numbers) in owners(status, info.series.path) {
             match (numbers.shown(info), info.series.label) {
                 (Some(Number::Group(group)), Some((name, _))) => {
@@ -308,7 +308,7 @@ fn kind_of(unit: &'static str) -> &'static str {
 pub struct Moved {
     /// A listener or an output; empty for the whole agent.
     pub owner: String,
-    pub info: &'static Info,
+    pub info: &'static CounterInfo,
     pub value: f64,
 }
 

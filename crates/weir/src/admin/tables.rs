@@ -1,7 +1,7 @@
 //! Series from lists of the status, and from values that no thread counts.
 
 use weir_counters::Moves::{Sign, Work};
-use weir_counters::{Info, Series};
+use weir_counters::{CounterInfo, SeriesSpec};
 use weir_origin::{OriginStatus, SourceStatus};
 
 use super::clients::ClientRow;
@@ -14,7 +14,7 @@ use super::status::{
 
 /// A series computed from a part of the status.
 pub struct ComputedSeries<T: 'static> {
-    pub info: Info,
+    pub info: CounterInfo,
     pub read: fn(&T) -> Option<f64>,
 }
 
@@ -38,7 +38,7 @@ macro_rules! tables {
         $(pub const $table: Table<$part> = Table {
             labels: &$labels,
             shown: &[$(ComputedSeries {
-                info: Info { series: Series::$kind($name, $path, $unit), doc: $doc, moves: $moves },
+                info: CounterInfo { series: SeriesSpec::$kind($name, $path, $unit), doc: $doc, moves: $moves },
                 read: $read,
             }),+],
         };)+
