@@ -93,7 +93,8 @@ func main() {
 		"all the named calls, on existing contexts; "+
 		"only rows that name a flush measure one. There are 20,000 and 1,000 names instead of its 100,000.\n\n")
 	table(both, "datadog-go", aggregatorBenchmarks(), pattern, others)
-	fmt.Fprintf(both, "\nIts benchmarks of formatting: a gauge, count, histogram, distribution, set, timing, event and "+
+	fmt.Fprintf(both, "\nIts benchmarks of formatting: a gauge, count, histogram, distribution, set, timing, "+
+		"event and "+
 		"check, sent without aggregation.\n\n")
 	table(both, "datadog-go", formatBenchmarks(), pattern, others)
 	fmt.Fprintf(both, "\n## One counter, one gauge, one timing\n\nThe operation of the suites that compare StatsD "+
