@@ -10,12 +10,12 @@ use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, PassedConnect
 use weir_state::AgentId;
 
 use super::checkpoint::{CheckpointLink, Checkpoints};
-use super::chores::{Chores, DropWatch, MemoryRelease, Ticks};
 use super::clock::Clock;
 use super::freeze::Freeze;
 use super::gaps::Gaps;
+use super::maintenance::{DropWatch, MaintenanceTasks, MemoryRelease, Ticks};
 use super::outbox::Outbox;
-use super::{Report, Succession, Worker};
+use super::{Continuity, Report, Worker};
 use crate::admission::AdmissionList;
 use crate::ingest::{Ingest, IngestSettings};
 use crate::origin::{OriginAnswer, OriginLink};
@@ -191,14 +191,14 @@ pub fn spawn(
         let mut ingest = ingest(settings, &clock, origins.as_ref(), relays);
         let restored = ingest.resume(saved, clock.seconds(), clock.stamp(around.agent));
         let worker = Worker {
-            chores: Chores::default(),
+            maintenance: MaintenanceTasks::default(),
             drops: DropWatch::default(),
             gaps: Gaps::default(),
             release_memory: MemoryRelease::new(around.release_memory),
             taps: Taps::default(),
             ticks: Ticks::new(Monotonic::now().0),
             stop: worker_stop,
-            succession: Succession {
+            continuity: Continuity {
                 agent: around.agent,
                 restored,
                 checkpoints,

@@ -34,7 +34,7 @@ impl Worker {
     /// Stops reading, if it was asked to and no bucket is being handed over.
     pub(super) fn freeze_if_requested(&mut self) {
         let can = !self.ingest.is_draining() && !self.outbox.has_batch();
-        if let Some(freeze) = self.succession.freeze.take_if(|_| can) {
+        if let Some(freeze) = self.continuity.freeze.take_if(|_| can) {
             self.freeze(freeze);
         }
     }
@@ -42,7 +42,7 @@ impl Worker {
     #[cold]
     fn freeze(&mut self, freeze: Freeze) {
         let since = Monotonic::now();
-        let stamp = self.clock.stamp(self.succession.agent);
+        let stamp = self.clock.stamp(self.continuity.agent);
         match self.ingest.save_encoded(stamp, &freeze.put) {
             Ok(saved) => self.complete_freeze(saved, since, freeze.inspect, freeze.frozen),
             Err(error) => (freeze.frozen)(Err(error), since),

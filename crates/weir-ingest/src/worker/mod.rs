@@ -16,23 +16,23 @@ use crate::tap::{CountsBefore, TappedPacket, Taps};
 use weir_state::AgentId;
 
 mod checkpoint;
-mod chores;
 mod clock;
 mod control;
 mod freeze;
 mod gaps;
+mod maintenance;
 mod outbox;
 mod report;
 
 use checkpoint::Checkpoints;
 pub use checkpoint::{CheckpointLink, CheckpointPart};
-use chores::{Chores, DropWatch, MemoryRelease, Ticks};
 use clock::Clock;
 pub use control::{
     Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
 };
 pub use freeze::Freeze;
 use gaps::Gaps;
+use maintenance::{DropWatch, MaintenanceTasks, MemoryRelease, Ticks};
 use outbox::Outbox;
 pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};
 
@@ -128,16 +128,16 @@ struct Worker {
     taps: Taps,
     clock: Clock,
     ticks: Ticks,
-    chores: Chores,
+    maintenance: MaintenanceTasks,
     gaps: Gaps,
     drops: DropWatch,
     release_memory: MemoryRelease,
     stop: Arc<AtomicBool>,
-    succession: Succession,
+    continuity: Continuity,
 }
 
 /// Connections to the previous and the next process.
-struct Succession {
+struct Continuity {
     agent: AgentId,
     restored: Restored,
     checkpoints: Option<Checkpoints>,
@@ -153,7 +153,7 @@ impl Worker {
     fn run(mut self) {
         // So that others need not wait for the first tick to see that it runs.
         self.publish();
-        if let Some(checkpoints) = &mut self.succession.checkpoints {
+        if let Some(checkpoints) = &mut self.continuity.checkpoints {
             // The state that it continues is nowhere else from now on.
             checkpoints.begin(&self.ingest, self.clock.seconds());
         }
@@ -182,11 +182,11 @@ impl Worker {
         if self.clock.read(after) {
             self.set_back();
         }
-        if let Some(checkpoints) = &self.succession.checkpoints {
+        if let Some(checkpoints) = &self.continuity.checkpoints {
             checkpoints.end_turn(&self.ingest, self.clock.milliseconds());
         }
         let Ok(turn) = turn else { return false };
-        if turn.packets > 0 || self.ingest.is_draining() || self.chores.any() {
+        if turn.packets > 0 || self.ingest.is_draining() || self.maintenance.any() {
             self.gaps.busy(after);
         }
         true
@@ -202,9 +202,9 @@ impl Worker {
 
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        let checkpoint = self.succession.checkpoints.as_ref().and_then(Checkpoints::pause);
-        if self.chores.any()
-            || self.succession.freeze.is_some()
+        let checkpoint = self.continuity.checkpoints.as_ref().and_then(Checkpoints::pause);
+        if self.maintenance.any()
+            || self.continuity.freeze.is_some()
             || checkpoint == Some(Duration::ZERO)
             || (self.ingest.is_draining() && !self.outbox.is_full())
         {
@@ -251,11 +251,11 @@ impl Worker {
             self.tap(monotonic);
         }
         self.commands(monotonic);
-        if self.succession.freeze.is_some() {
+        if self.continuity.freeze.is_some() {
             self.freeze_if_requested();
         }
-        if let Some(checkpoints) = &mut self.succession.checkpoints {
-            let (stamp, now_ms) = (self.clock.stamp(self.succession.agent), self.clock.milliseconds());
+        if let Some(checkpoints) = &mut self.continuity.checkpoints {
+            let (stamp, now_ms) = (self.clock.stamp(self.continuity.agent), self.clock.milliseconds());
             checkpoints.proceed(&self.ingest, stamp, now_ms);
         }
     }
@@ -272,14 +272,14 @@ impl Worker {
             origins.turn(&mut self.ingest);
         }
         let now = self.ingest.aggregator().now();
-        self.chores.proceed(self.ingest.contexts_mut(), now);
+        self.maintenance.proceed(self.ingest.contexts_mut(), now);
     }
 
     fn command(&mut self, command: Command) {
         match command {
             Command::Rules(rules) => {
                 self.ingest.set_rules(*rules);
-                self.chores.sweep();
+                self.maintenance.sweep();
             }
             Command::Socket(id, socket) => {
                 let by_sender = self.origins.is_some();
@@ -301,7 +301,7 @@ impl Worker {
                 self.event_loop.report_sources(true);
             }
             Command::Inspect(inspect) => inspect(&self.event_loop),
-            Command::Freeze(freeze) => self.succession.freeze = Some(*freeze),
+            Command::Freeze(freeze) => self.continuity.freeze = Some(*freeze),
         }
     }
 
@@ -329,7 +329,7 @@ impl Worker {
         for answer in answers {
             self.ingest.answer(answer);
         }
-        self.chores.sweep();
+        self.maintenance.sweep();
         self.ingest.feed_parked(Monotonic::now().0, WaitLimit::Timeout);
     }
 
@@ -343,7 +343,7 @@ impl Worker {
             if batch.last {
                 // The counts go ahead of the batch that ends a bucket, so that a reader that sees its end sees them.
                 self.publish();
-                self.chores.summarise();
+                self.maintenance.summarise();
                 self.release_memory.bucket_ended(self.ingest.contexts_expired());
             }
             self.outbox.offer(Box::new(batch));
@@ -369,11 +369,11 @@ impl Worker {
 
     /// The next slice of a summary, and what was complete but found no room.
     fn summarise(&mut self) {
-        if self.chores.is_summarising()
+        if self.maintenance.is_summarising()
             && !self.ingest.is_draining()
             && let Some(summary) = self.ingest.summarise(SUMMARY_NAMES)
         {
-            self.chores.summarised();
+            self.maintenance.summarised();
             self.outbox.put_summary(summary);
         }
         self.outbox.retry_summary();
@@ -405,7 +405,7 @@ impl Worker {
         self.ingest.tick_origins(monotonic);
         self.ingest.tick_sampler();
         self.drops.tick(&mut self.event_loop);
-        if let Some(checkpoints) = &mut self.succession.checkpoints {
+        if let Some(checkpoints) = &mut self.continuity.checkpoints {
             checkpoints.begin(&self.ingest, self.clock.seconds());
         }
         self.publish();
@@ -439,11 +439,11 @@ impl Worker {
         // Nothing is received any more, so this snapshot is final.
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
-        if self.succession.keep.load(Ordering::Acquire) {
-            let mut saved = self.ingest.save(self.clock.stamp(self.succession.agent));
+        if self.continuity.keep.load(Ordering::Acquire) {
+            let mut saved = self.ingest.save(self.clock.stamp(self.continuity.agent));
             saved.drops = self.event_loop.drops_seen().collect();
             self.outbox.send(Report::Saved(Box::new(saved)));
-        } else if self.succession.flush_open_bucket && self.ingest.close_now() {
+        } else if self.continuity.flush_open_bucket && self.ingest.close_now() {
             self.hand_over_all();
         }
         while let Some(batch) = self.ingest.take_pass_through() {

@@ -121,7 +121,7 @@ impl Worker {
         let mut counts = Counts::default();
         counts[WorkerCounter::HandOverWaits] = self.outbox.waits();
         counts[WorkerCounter::CheckpointWaits] =
-            self.succession.checkpoints.as_ref().map_or(0, Checkpoints::waits);
+            self.continuity.checkpoints.as_ref().map_or(0, Checkpoints::waits);
         counts[WorkerCounter::DropDisagreements] = self.drops.disagreements();
         counts[WorkerCounter::ClockSetBack] = self.clock.times_set_back();
         counts[WorkerCounter::ClockAheadMs] = self.clock.ahead_ms().max(0) as u64;
@@ -155,12 +155,12 @@ impl Worker {
             tls_bytes: self.event_loop.tls_bytes_held(),
             origin_bytes: contexts.origin_bytes(),
             batch_bytes: self.outbox.bytes(),
-            checkpoint_bytes: self.succession.checkpoints.as_ref().map_or(0, Checkpoints::bytes),
+            checkpoint_bytes: self.continuity.checkpoints.as_ref().map_or(0, Checkpoints::bytes),
             origin: self.ingest.origin_stats(),
             limited_origins: self.ingest.limited_origins(),
             refused_senders: self.ingest.refused_senders(),
             rules: self.rule_snapshot(),
-            restored: self.succession.restored,
+            restored: self.continuity.restored,
             open_samples: self.ingest.aggregator().open_samples(),
         }
     }

@@ -16,13 +16,13 @@ use weir_output::delivery::{AgentIdentity, SavedStates};
 use super::access::Access;
 use super::books::{self, BoundListener};
 use super::clients::Clients;
+use super::hand_over_target::TakenOver;
 use super::health::{self, Watch};
 use super::log::{self, LastFlush};
 use super::outputs::{Feed, Outputs};
 use super::pipeline::{Pipeline, Shared};
-use super::resume::{Keeper, Resumed};
+use super::resume::{Resumed, StateSaver};
 use super::rules::Fixed;
-use super::taking::TakenOver;
 use super::usage::{self, Usage};
 use super::view::View;
 use super::{history, listeners, origins, outputs_runtime, taps, unix_now, workers};
@@ -61,7 +61,7 @@ pub(super) struct Agent {
     /// The runtime of outputs.
     runtime: Mutex<Option<Runtime>>,
     pub view: Arc<View>,
-    pub keeper: Keeper,
+    pub state_saver: StateSaver,
 }
 
 impl Agent {
@@ -121,7 +121,7 @@ impl Agent {
             origins.clone(),
             rules.clone(),
         );
-        let (keeper, state, earlier) = resumed.started(&fixed, &summed_up);
+        let (state_saver, state, earlier) = resumed.started(&fixed, &summed_up);
         let view = Arc::new(View {
             state,
             earlier,
@@ -161,7 +161,7 @@ impl Agent {
             pipeline: Mutex::new(Some(pipeline)),
             runtime: Mutex::new(Some(runtime)),
             view,
-            keeper,
+            state_saver,
         })
     }
 
@@ -228,7 +228,7 @@ impl Agent {
         // Before the socket files are removed; otherwise it would create them again.
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        let pending_file = self.keeper.begin();
+        let pending_file = self.state_saver.begin();
         for worker in workers.iter() {
             match pending_file {
                 Some(_) => worker.stop_and_keep(),
@@ -261,11 +261,11 @@ impl Agent {
         if let Some(pending_file) = pending_file {
             let saved = self.view.shared.forget_saved();
             let left = self
-                .keeper
+                .state_saver
                 .save(pending_file, saved, self.view.outputs.take_state(), status);
             lost.extend(left.err().map(|left| left.to_string()));
         }
-        self.keeper.end();
+        self.state_saver.end();
         if panicked > 0 {
             lost.push(format!(
                 "the unflushed data of {panicked} ingest workers that panicked"

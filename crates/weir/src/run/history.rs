@@ -47,7 +47,7 @@ pub fn start(
     view: Arc<View>,
     before: Option<Channel>,
 ) -> io::Result<()> {
-    let keeper = Keeper {
+    let thread_state = HistoryThread {
         recent,
         batches,
         expansion,
@@ -58,9 +58,9 @@ pub fn start(
         .name("history".into())
         .spawn(move || {
             if let Some(before) = before {
-                adopt(&keeper.recent, &before);
+                adopt(&thread_state.recent, &before);
             }
-            keeper.run();
+            thread_state.run();
         })
         .map(drop)
 }
@@ -109,7 +109,7 @@ fn take_parts(recent: &Recent, channel: &Channel) -> io::Result<()> {
     }
 }
 
-struct Keeper {
+struct HistoryThread {
     recent: Arc<Recent>,
     batches: Receiver<Arc<Batch>>,
     expansion: Arc<Expansion>,
@@ -118,7 +118,7 @@ struct Keeper {
     before: Vec<OwnSeries>,
 }
 
-impl Keeper {
+impl HistoryThread {
     fn run(mut self) {
         self.before = self.books();
         let mut done = unix_time().as_secs();

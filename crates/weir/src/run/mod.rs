@@ -24,7 +24,8 @@ mod clients;
 mod delivery;
 mod division;
 mod explain;
-mod giving;
+mod hand_over_source;
+mod hand_over_target;
 mod health;
 mod history;
 mod kept;
@@ -40,7 +41,6 @@ mod reporting;
 mod resume;
 mod rules;
 mod scrape;
-mod taking;
 mod taps;
 mod usage;
 mod view;
@@ -48,15 +48,15 @@ mod workers;
 
 use access::Access;
 use agent::Agent;
-use giving::Giver;
+use hand_over_source::HandOverSource;
+use hand_over_target::HandOverTarget;
 use resume::Resumed;
-use taking::Taking;
 
 /// Maximum requests for a reload that wait.
 const RELOADS_MAX: usize = 4;
 
+pub use hand_over_target::upgrade;
 pub use merge::{open as open_log, run as merge};
-pub use taking::upgrade;
 
 /// Runs until a signal ends it, or another process takes over. `inputs` is kept for reloads. With `take_over` it replaces the process that
 /// uses the state directory, if there is one.
@@ -101,9 +101,13 @@ fn control(
     take_over: bool,
 ) -> Result<(), Failure> {
     let config = reloader.current().config.clone();
-    let mut taking = if take_over { Taking::begin(&config)? } else { None };
-    if let Some(taking) = &mut taking {
-        passed = taking.sockets();
+    let mut target = if take_over {
+        HandOverTarget::begin(&config)?
+    } else {
+        None
+    };
+    if let Some(target) = &mut target {
+        passed = target.sockets();
     }
     let (signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
@@ -111,7 +115,7 @@ fn control(
         let admin = match config.addresses.admin {
             None => None,
             Some(address) => {
-                let passed = taking.as_mut().and_then(|taking| taking.admin(address));
+                let passed = target.as_mut().and_then(|target| target.admin(address));
                 let bound = match passed {
                     Some(listener) => AdminServer::of_process(listener),
                     None => AdminServer::bind(address).await,
@@ -125,7 +129,7 @@ fn control(
         Ok::<_, Failure>((signals, admin))
     })?;
     let notify = Arc::new(Notify::of_environment());
-    let mut resumed = match &taking {
+    let mut resumed = match &target {
         Some(_) => Resumed::default(),
         None => Resumed::look(&config)?,
     };
@@ -140,7 +144,7 @@ fn control(
     logging
         .write()
         .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
-    let mut taken = taking.map(|taking| taking.receive(&config)).transpose()?;
+    let mut taken = target.map(|target| target.receive(&config)).transpose()?;
     if let Some(taken) = &mut taken {
         resumed = std::mem::take(&mut taken.resumed);
         bound.own();
@@ -151,7 +155,7 @@ fn control(
     let agent = Arc::new(agent);
     let (taken_over, mut handed_over) = tokio::sync::mpsc::channel(1);
     let shared = admin.as_ref().map(AdminServer::share).transpose();
-    let giver = Arc::new(Giver {
+    let source = Arc::new(HandOverSource {
         agent: agent.clone(),
         notify: notify.clone(),
         admin: shared.map_err(|error| Failure::runtime(format!("admin: {error}")))?,
@@ -161,14 +165,14 @@ fn control(
         taken_over,
     });
     if let Some(path) = &config.running.state_path
-        && let Err(error) = giver.listen(path)
+        && let Err(error) = source.listen(path)
     {
         tracing::warn!(
             "state_path: {}: another process cannot take over: {error}",
             path.display()
         );
     }
-    let upgrade = move || giver.upgrade(None);
+    let upgrade = move || source.upgrade(None);
     let served = serve(agent.clone(), admin, signals, logging, reloader, notify, upgrade);
     runtime.block_on(async {
         tokio::select! {
@@ -278,15 +282,15 @@ const BOOKS_INTERVAL: Duration = Duration::from_secs(1);
 /// Logs once if saving fails.
 async fn keep_books(agent: Arc<Agent>) {
     let (mut failed, mut flushed_at) = (false, 0);
-    while agent.keeper.keeps() {
+    while agent.state_saver.keeps() {
         let keeping = agent.clone();
         let kept = tokio::task::spawn_blocking(move || {
             // The cumulative state changes with each flush.
             let now = keeping.view.shared.lock().counts[PipelineCounter::FlushedAt];
             if now != flushed_at {
-                keeping.keeper.keep_sums(&keeping.view.outputs)?;
+                keeping.state_saver.keep_sums(&keeping.view.outputs)?;
             }
-            keeping.keeper.keep_books(keeping.view.snapshot())?;
+            keeping.state_saver.keep_books(keeping.view.snapshot())?;
             Ok::<_, std::io::Error>(now)
         });
         match kept.await {

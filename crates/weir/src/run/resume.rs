@@ -37,7 +37,7 @@ pub struct Resumed {
 
 /// Data saved while the process runs.
 #[derive(Default)]
-pub struct Keeper {
+pub struct StateSaver {
     directory: Option<StateDir>,
     histogram_points: String,
     /// Set when nothing more is saved.
@@ -258,7 +258,7 @@ impl Resumed {
         mut self,
         fixed: &Fixed,
         outputs: &SavedStates,
-    ) -> (Keeper, StateStatus, Option<Box<Status>>) {
+    ) -> (StateSaver, StateStatus, Option<Box<Status>>) {
         for error in outputs.finish() {
             tracing::warn!(
                 "output {} starts its sums from zero: {}",
@@ -283,17 +283,17 @@ impl Resumed {
                 content.meta.samples
             );
         }
-        let keeper = Keeper {
+        let state_saver = StateSaver {
             directory: self.directory,
             histogram_points: fixed.histogram_points(),
             ended: Mutex::default(),
         };
         let earlier = self.content.map(|content| content.books);
-        (keeper, self.status, earlier.or(self.killed))
+        (state_saver, self.status, earlier.or(self.killed))
     }
 }
 
-impl Keeper {
+impl StateSaver {
     pub fn keeps(&self) -> bool {
         self.directory.is_some()
     }

@@ -14,10 +14,10 @@ use weir_merge::Log as _;
 use weir_output::delivery::{Delivery, OutputState};
 use weir_state::{Bounds, Table};
 
+use super::correction_policy::{Correction, CorrectionPolicy};
 use super::place::{PositionFile, StoredPosition};
 use super::rounds::{LateBucket, Round, Rounds};
 use super::shared::{OutputProgress, Shared};
-use super::taking::{Correction, CorrectionPolicy};
 use super::{FleetLog, unix_ms};
 use crate::run::outputs::Output;
 

@@ -21,6 +21,7 @@ use crate::notify::Notify;
 use crate::sandbox;
 use crate::signals::{Request, Signals};
 
+mod correction_policy;
 mod follower;
 mod place;
 mod reading;
@@ -28,7 +29,6 @@ mod report;
 mod rounds;
 mod sending;
 mod shared;
-mod taking;
 mod view;
 
 use reading::Reading;

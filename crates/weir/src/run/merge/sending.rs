@@ -11,11 +11,11 @@ use tokio::runtime::Handle;
 use weir_merge::Log as _;
 use weir_output::delivery::SavedStates;
 
+use super::correction_policy::CorrectionPolicy;
 use super::follower::Follower;
 use super::place::{self, PositionFile, StoredPosition};
 use super::rounds::Rounds;
 use super::shared::{OutputProgress, Sending, Shared};
-use super::taking::CorrectionPolicy;
 use super::{FleetLog, open, unix_ms};
 use crate::budget::Budget;
 use crate::config::Config;

@@ -21,7 +21,7 @@ use crate::hand_over::{
 use crate::state::StateDir;
 
 /// The connection to the running process.
-pub struct Taking {
+pub struct HandOverTarget {
     channel: Channel,
     path: PathBuf,
     before: Greeting,
@@ -45,9 +45,9 @@ pub struct TakeOverSummary {
     pub account: Account,
 }
 
-impl Taking {
+impl HandOverTarget {
     /// Requests a hand-over from the process that uses the state directory. `None` if there is none.
-    pub fn begin(config: &Config) -> Result<Option<Taking>, Failure> {
+    pub fn begin(config: &Config) -> Result<Option<HandOverTarget>, Failure> {
         let Some(path) = &config.running.state_path else {
             return Err(Failure::usage(
                 "--take-over: state_path is not set; the running process is found through it",
@@ -80,17 +80,17 @@ impl Taking {
             Ok((channel, before))
         })();
         let (channel, before) = asked.map_err(|error| failed("the running process", &error))?;
-        let mut taking = Taking {
+        let mut target = HandOverTarget {
             channel,
             path: path.clone(),
             before,
             sockets: PassedSockets::default(),
             admin: None,
         };
-        taking
+        target
             .receive_sockets()
             .map_err(|error| failed("its sockets were not received", &error))?;
-        Ok(Some(taking))
+        Ok(Some(target))
     }
 
     fn receive_sockets(&mut self) -> io::Result<()> {

@@ -35,7 +35,7 @@ const REQUESTS_MAX: Duration = Duration::from_secs(2);
 const ATTEMPTS_MAX: usize = 20;
 
 /// The running process's inputs of a hand-over.
-pub struct Giver {
+pub struct HandOverSource {
     pub agent: Arc<Agent>,
     pub notify: Arc<Notify>,
     /// The admin address.
@@ -96,7 +96,7 @@ struct StoppedWorkers {
     ends: Vec<Sender<()>>,
 }
 
-impl Giver {
+impl HandOverSource {
     /// Listens in the directory for processes that want to take over.
     pub fn listen(self: &Arc<Self>, directory: &Path) -> io::Result<()> {
         let path = hand_over::socket_path(directory);
@@ -104,23 +104,23 @@ impl Giver {
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let giver = self.clone();
+        let source = self.clone();
         std::thread::Builder::new()
             .name("hand-over".into())
             .spawn(move || {
                 for stream in listener.incoming() {
                     match stream {
-                        Ok(stream) => giver.serve(stream),
+                        Ok(stream) => source.serve(stream),
                         // Out of descriptors, perhaps temporarily.
                         Err(_) => std::thread::sleep(Duration::from_millis(100)),
                     }
                 }
             })?;
         if self.starter.is_some() {
-            let giver = self.clone();
+            let source = self.clone();
             std::thread::Builder::new()
                 .name("starter".into())
-                .spawn(move || giver.watch_starter())?;
+                .spawn(move || source.watch_starter())?;
         }
         Ok(())
     }
@@ -248,7 +248,7 @@ impl Giver {
         let (account, state) = self.freeze(channel, stopped)?;
         self.send_state(channel, state)
             .map_err(step("the state could not be sent"))?;
-        let lock = self.agent.keeper.lock();
+        let lock = self.agent.state_saver.lock();
         let body = serde_json::to_vec(&account).map_err(io::Error::other);
         let body = body.map_err(step("the state could not be sent"))?;
         channel
@@ -342,7 +342,7 @@ impl Giver {
                 })?;
             let transfer = self
                 .agent
-                .keeper
+                .state_saver
                 .transfer()
                 .map_err(|error| HandOverError::Step {
                     what: "the state could not be written",
@@ -429,7 +429,7 @@ impl Giver {
             }
         }
         self.agent
-            .keeper
+            .state_saver
             .finish_transfer(&mut transfer, &state.workers, &books)?;
         channel.send(hand_over::STATE, &[], &[transfer.to().get_ref().as_fd()])
     }
@@ -447,7 +447,7 @@ impl Giver {
 
     /// The new process runs: this one ends.
     fn finish(&self, given: &StateTransfer, stopped: StoppedWorkers, pid: i32) {
-        self.agent.keeper.keep_for_next();
+        self.agent.state_saver.keep_for_next();
         self.agent.watch.end();
         for end in &stopped.ends {
             let _ = end.send(());

@@ -19,14 +19,14 @@ const EXAMPLE_INTERVAL_NS: u64 = 10_000_000_000;
 
 /// Work that has slices left.
 #[derive(Default)]
-pub(super) struct Chores {
+pub(super) struct MaintenanceTasks {
     /// Contexts are being marked after a change of rules or tags.
     sweeping: bool,
     /// A summary is being made.
     summarising: bool,
 }
 
-impl Chores {
+impl MaintenanceTasks {
     pub(super) fn any(&self) -> bool {
         self.sweeping || self.summarising
     }
