@@ -61,8 +61,14 @@ impl Control {
                     self.take(topic, &got.bytes)?;
                 }
             }
-            if read.messages.is_empty() || read.is_end {
+            if read.is_end {
                 break;
+            }
+            if read.messages.is_empty() {
+                match self.next < end {
+                    true => return Err(reader.unanswered(topic, 0)),
+                    false => break,
+                }
             }
         }
         self.read = Some(Instant::now());

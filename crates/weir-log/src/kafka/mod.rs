@@ -126,6 +126,9 @@ impl KafkaLog {
         let mut quarantined = Vec::new();
         while from < end {
             let read = reader.read(&topic, partition, from, 1 << 20, self.brokers.timeout)?;
+            if read.messages.is_empty() && !read.is_end {
+                return Err(reader.unanswered(&topic, partition));
+            }
             from = read.messages.last().map_or(end, |last| last.offset + 1);
             quarantined.extend(read.messages.into_iter().map(quarantined_of));
         }
@@ -462,6 +465,10 @@ fn last_from(
     let mut last = None;
     while from < end {
         let read = reader.read(topic, partition, from, 1 << 20, timeout)?;
+        if read.messages.is_empty() && !read.is_end {
+            // Brokers that do not answer in time are no empty partition: without its snapshot, an owner would merge every record again.
+            return Err(reader.unanswered(topic, partition));
+        }
         from = read.messages.last().map_or(end, |last| last.offset + 1);
         last = read.messages.into_iter().next_back().or(last);
         if read.is_end {

@@ -194,6 +194,13 @@ impl Reader {
         Ok(())
     }
 
+    /// The error of a read that brought neither a message nor the end.
+    pub fn unanswered(&self, topic: &str, partition: u32) -> Error {
+        let doing = format!("reading partition {partition} of topic {topic}");
+        let waited = format!("no answer within {:?}", self.timeout);
+        self.last_failure.explain(doing, waited)
+    }
+
     /// Stops reading a partition.
     pub fn stop_reading(&mut self, topic: &str, partition: u32) -> Result<(), Error> {
         if self.places.remove(&(topic.to_owned(), partition)).is_none() {

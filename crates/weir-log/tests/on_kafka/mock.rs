@@ -159,3 +159,19 @@ fn a_client_that_is_fenced_is_replaced() {
     assert!(matches!(failed, Err(CommitError::Log(_))), "{failed:?}");
     log.commit(0, generation, &commit()).unwrap();
 }
+
+/// A partition whose snapshot could not be read in time looked like one without a snapshot, and every record was merged again.
+#[test]
+fn a_snapshot_that_cannot_be_read_is_an_error() {
+    let (mock, brokers) = mock("unread");
+    let brokers = Brokers {
+        timeout: Duration::from_secs(1),
+        ..brokers
+    };
+    let (mut log, generation) = owner(&brokers);
+    log.commit(0, generation, &commit()).unwrap();
+    mock.request_errors(Api::Fetch, &[Answer::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE; 30]);
+    let unread = log.committed(0);
+    assert!(unread.is_err(), "{unread:?}");
+    until("brokers answer", || matches!(log.committed(0), Ok(Some(_))));
+}
