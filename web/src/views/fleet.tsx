@@ -12,12 +12,12 @@ export function Fleet({ status, fleet }: { status: Status; fleet: Of }) {
     [
       "Agents",
       `${exact(fleet.agents_seen)} of ${exact(fleet.agents_expected)}`,
-      "seen in the bucket that closed last",
+      "seen in the last closed bucket",
     ],
     ["Lag", `${exact(fleet.lag_records)} records`, duration(fleet.lag_seconds)],
     ["Buckets", exact(fleet.closed_buckets), `closed; ${exact(fleet.open_buckets)} are open`],
     ["Late", exact(fleet.records.late), "records, in corrections"],
-    ["Repeated", exact(fleet.records.repeated), "records, left out"],
+    ["Duplicates", exact(fleet.records.repeated), "records, ignored"],
     ["Quarantined", exact(quarantined), "records"],
   ];
   return (
@@ -108,20 +108,20 @@ function Ledger({ fleet }: { fleet: Of }) {
 
 function noteOf(agent: Agent): string {
   if (agent.shared_id > 0) return "two agents have this id";
-  return agent.is_missing ? "is missing" : "";
+  return agent.is_missing ? "missing" : "";
 }
 
 function Sent({ fleet }: { fleet: Of }) {
   return (
     <section>
-      <h2>What outputs have</h2>
+      <h2>Delivery by output</h2>
       <table>
         <thead>
           <tr>
             <th>output</th>
             <th>buckets</th>
-            <th>newest ended</th>
-            <th>given again</th>
+            <th>newest bucket ended</th>
+            <th>repeated</th>
             <th>corrected</th>
             <th>not corrected</th>
           </tr>
