@@ -184,7 +184,7 @@ impl Member {
 
     /// The offset stored for a partition of any topic.
     pub fn noted(&self, topic: &str, partition: u32) -> Result<u64, Error> {
-        let doing = || format!("reading the sent position of partition {partition} of topic {topic}");
+        let doing = || format!("reading the stored offset of partition {partition} of topic {topic}");
         let list = one(topic, partition, None);
         let found = list.and_then(|list| self.client.committed_offsets(list, self.timeout));
         let found = found.map_err(|error| self.last_failure.explain(doing(), error))?;
@@ -203,7 +203,7 @@ impl Member {
             Ok(()) => Ok(true),
             Err(KafkaError::ConsumerCommit(code)) if is_stale(code) => Ok(false),
             Err(error) => {
-                let doing = format!("storing the sent position of partition {partition} of topic {topic}");
+                let doing = format!("storing the offset of partition {partition} of topic {topic}");
                 Err(self.last_failure.explain(doing, error))
             }
         }

@@ -585,15 +585,24 @@ impl Log for KafkaLog {
     }
 
     fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Error> {
-        let Some(last) = self.last_snapshot(partition)? else {
-            return Ok(None);
-        };
-        let form = Error::Form {
+        let last = self.last_snapshot(partition)?;
+        let form = |number| Error::Form {
             partition,
             what: "snapshot",
-            number: last.offset,
+            number,
         };
-        snapshot_of(&last.bytes).ok_or(form).map(Some)
+        let snapshot = last.map(|last| snapshot_of(&last.bytes).ok_or(form(last.offset)));
+        let snapshot = snapshot.transpose()?;
+        // Committed in one transaction with the snapshot: an older snapshot, or none, would merge records again.
+        let topic = self.topics.records.clone();
+        let merged = self.member()?.noted(&topic, partition)?;
+        let restored = snapshot.as_ref().map_or(0, |(_, offset)| *offset);
+        if restored < merged {
+            let doing = format!("reading partition {partition} of topic {}", self.topics.snapshots);
+            let what = format!("the last snapshot ends at record {restored}, but {merged} are merged");
+            return Err(Error::Kafka { doing, what });
+        }
+        Ok(snapshot)
     }
 
     fn commit(&mut self, partition: u32, generation: u64, commit: &Commit) -> Result<(), CommitError<Error>> {

@@ -122,6 +122,34 @@ fn partitions_are_announced_to_all_agents() {
     assigned(&mut other, 2);
 }
 
+/// The offset of a partition is committed with its snapshot. Without the snapshot all of its records would be merged again.
+#[test]
+fn a_lost_snapshot_is_an_error() {
+    let brokers = brokers(address(), "lost", 1);
+    let mut log = open(&brokers);
+    let generation = assigned(&mut log, 1);
+    let commit = Commit {
+        offset: 7,
+        ..commit(1)
+    };
+    log.commit(0, generation, &commit).unwrap();
+    drop(log);
+    let (admin, options) = (admin(), AdminOptions::new());
+    let deleted = admin.delete_topics(&["lost.snapshots"], &options);
+    futures_executor::block_on(deleted).unwrap()[0].as_ref().unwrap();
+    let mut next = open(&brokers);
+    assigned(&mut next, 1);
+    let mut error = String::new();
+    until("the topic is there again", || {
+        error = next.committed(0).unwrap_err().to_string();
+        error.contains("ends at record")
+    });
+    assert!(
+        error.contains("the last snapshot ends at record 0, but 7 are merged"),
+        "{error}"
+    );
+}
+
 /// Everybody sees a commit, the next owner finds it, and a process that is not the owner cannot commit.
 #[test]
 fn commits_are_found_by_the_next_owner() {
