@@ -55,8 +55,10 @@ const id = (series: BookSeries) => `${series.name} ${JSON.stringify(series.tags)
 
 /** Puts newer books behind older ones: one column per second, gaps where there were none. */
 export function append(old: Books, more: Books, window: number): Books {
-  const last = more.times[more.times.length - 1];
-  if (last === undefined) return old;
+  const newest = more.times[more.times.length - 1];
+  if (newest === undefined) return old;
+  // An answer can arrive after an event with a newer second.
+  const last = Math.max(newest, old.times[old.times.length - 1] ?? newest);
   const first = last - window + 1;
   const times = Array.from({ length: window }, (_, at) => first + at);
   const series = new Map<string, BookSeries>();
@@ -78,6 +80,22 @@ export function append(old: Books, more: Books, window: number): Books {
   return { step: 1, times, series: [...series.values()] };
 }
 
+/** An event leaves out what did not change since the second before. */
+export function withUnchanged(old: Books, event: Books): Books {
+  const changed = new Set(event.series.map(id));
+  const unchanged = old.series.filter((series) => !changed.has(id(series)));
+  const repeated = unchanged.map((series) => {
+    const value = series.kind === "counter" ? 0 : last(series.values);
+    return { ...series, values: event.times.map(() => value) };
+  });
+  return { ...event, series: [...event.series, ...repeated] };
+}
+
+/** The newest value. */
+export function last(values: (number | null)[]): number | null {
+  return values.findLast((value) => value !== null) ?? null;
+}
+
 export function useLiveBooks(): LiveBooks {
   const [state, setState] = useState<LiveBooks>({
     books: { step: 1, times: [], series: [] },
@@ -88,13 +106,19 @@ export function useLiveBooks(): LiveBooks {
     const stream = new EventSource(address("live"));
     const add = (more: Books) =>
       setState((old) => ({ ...old, connected: true, books: append(old.books, more, WINDOW) }));
+    const addEvent = (event: Books) =>
+      setState((old) => ({
+        ...old,
+        connected: true,
+        books: append(old.books, withUnchanged(old.books, event), WINDOW),
+      }));
     stream.onopen = () => {
       setState((old) => ({ ...old, connected: true }));
       // Fetch data missed meanwhile: the agent keeps an hour.
       get<Books>("books", { from: `-${WINDOW}`, step: 1 }).then(add, () => {});
     };
     stream.onerror = () => setState((old) => ({ ...old, connected: false }));
-    stream.addEventListener("books", (event) => add(JSON.parse((event as MessageEvent).data)));
+    stream.addEventListener("books", (event) => addEvent(JSON.parse((event as MessageEvent).data)));
     stream.addEventListener("flush", () => setState((old) => ({ ...old, flushes: old.flushes + 1 })));
     return () => stream.close();
   }, []);

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import type { BookSeries, Books, Meaning } from "../src/api";
 import { path } from "../src/chart";
-import { append, column } from "../src/data";
+import { append, column, withUnchanged } from "../src/data";
 import { losses } from "../src/losses";
 import { parse, write } from "../src/route";
 import { prepend, told } from "../src/views/tail";
@@ -25,6 +25,26 @@ describe("books", () => {
       [null, null, null, 7],
     ]);
     expect(append(old, { step: 1, times: [], series: [] }, 4)).toBe(old);
+  });
+
+  test("an answer that arrives after a newer event does not move the window back", () => {
+    const all = append(old, { step: 1, times: [9, 10], series: [series("b", [], [4, 5])] }, 4);
+    expect(all.times).toEqual([9, 10, 11, 12]);
+    expect(all.series.map((one) => one.values)).toEqual([
+      [null, 1, 2, 3],
+      [4, 5, null, null],
+    ]);
+  });
+
+  test("a counter that an event leaves out is 0, and a gauge is what it was", () => {
+    const known: Books = { ...old, series: [...old.series, series("g", [], [1, 2, null], "gauge")] };
+    const event: Books = { step: 1, times: [13], series: [series("b", [], [7])] };
+    const all = append(known, withUnchanged(known, event), 4);
+    expect(all.series.map((one) => one.values)).toEqual([
+      [1, 2, 3, 0],
+      [1, 2, null, 2],
+      [null, null, null, 7],
+    ]);
   });
 
   test("a column is the sum of the series that fit", () => {

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_aggregate::{Batch, Expansion};
 use weir_counters::Counts;
-use weir_history::{History, Part, SeriesKey, SeriesKind};
+use weir_history::{History, Part, SeriesColumn, SeriesKey, SeriesKind};
 use weir_output::prometheus::OwnSeries;
 
 use crate::admin::counters::HistoryCounter;
@@ -41,12 +41,15 @@ pub enum HistoryKind {
 }
 
 /// The newest data; readers wait for changes of this.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct HistoryUpdate {
     /// Unix seconds of the newest complete bucket.
     pub bucket: i64,
     /// Unix seconds of the newest books.
     pub second: i64,
+    /// The books that changed since the second before, for readers that follow them: a query for all books each second would cost
+    /// more than the rest of an open page. Empty while nobody follows.
+    pub changes: Arc<Vec<SeriesColumn>>,
 }
 
 impl Recent {
@@ -174,6 +177,8 @@ impl Recent {
     pub fn take_books(&self, second: i64, series: &[OwnSeries], before: &[OwnSeries]) {
         let mut books = self.books.write().unwrap_or_else(PoisonError::into_inner);
         books.begin(second, 1);
+        let is_followed = self.updates.receiver_count() > 0;
+        let mut changes = Vec::new();
         let mut known = before.iter().peekable();
         for own in series {
             // Both lists usually have the same series in the same order.
@@ -202,9 +207,23 @@ impl Recent {
                 tags: tags.iter().map(String::as_str),
             };
             books.push(&key, value);
+            if is_followed && old.is_none_or(|old| old.value != own.value) {
+                let tags = own.labels.iter();
+                changes.push(SeriesColumn {
+                    name: own.name.to_owned(),
+                    kind,
+                    tags: tags
+                        .map(|(key, value)| ((*key).to_owned(), value.clone()))
+                        .collect(),
+                    values: vec![Some(value)],
+                });
+            }
         }
         books.end();
         drop(books);
-        self.updates.send_modify(|updates| updates.second = second);
+        self.updates.send_modify(|updates| {
+            updates.second = second;
+            updates.changes = Arc::new(changes);
+        });
     }
 }

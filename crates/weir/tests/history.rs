@@ -187,14 +187,18 @@ fn a_stream_reports_each_flush_and_there_are_at_most_sixteen() {
     };
     agent.send("a:7|c\n");
     until("it is kept", || get(&admin, "/api/v1/query?metric=a").0 == 200);
-    let mut live = open("?metric=a&fn=sum&books=weir_messages_received");
+    let mut live = open("?metric=a&fn=sum&books=process_resident");
     read_until(&mut live, "200 OK");
     read_until(&mut live, "event: books");
-    assert!(read_until(&mut live, "data:").contains("weir_messages_received_total"));
+    assert!(read_until(&mut live, "data:").contains("process_resident_memory_bytes"));
+    let mut changes = open("?books=weir_messages_received");
+    read_until(&mut changes, "200 OK");
     agent.send("a:5|c\n");
     read_until(&mut live, "[5.0]");
-    // The first is one of them.
-    let mut others: Vec<_> = (0..15).map(|_| open("")).collect();
+    read_until(&mut changes, "weir_messages_received_total");
+    read_until(&mut changes, "\"series\":[]");
+    // The first two are among them.
+    let mut others: Vec<_> = (0..14).map(|_| open("")).collect();
     others
         .iter_mut()
         .for_each(|other| drop(read_until(other, "200 OK")));

@@ -2,18 +2,10 @@
 
 import type { Meaning, Status } from "../api";
 import { Chart, Sparkline } from "../chart";
-import { column, type LiveBooks, usePolled } from "../data";
+import { column, type LiveBooks, last, usePolled } from "../data";
 import { bytes, clock, duration, exact, number, utc } from "../format";
 import { losses } from "../losses";
 import { ClientTable } from "./clients";
-
-function last(values: (number | null)[]): number | null {
-  for (let at = values.length - 1; at >= 0; at -= 1) {
-    const value = values[at];
-    if (value !== null && value !== undefined) return value;
-  }
-  return null;
-}
 
 function Figure(props: { title: string; value: string; note?: string; values?: (number | null)[] }) {
   return (
@@ -27,7 +19,7 @@ function Figure(props: { title: string; value: string; note?: string; values?: (
 }
 
 export function Overview({ live }: { live: LiveBooks }) {
-  const { data: status, error } = usePolled<Status>("status", {}, 2);
+  const { data: status, error } = usePolled<Status>("status", {}, 5);
   const { books } = live;
   const messages = column(books, "weir_messages_received_total");
   const received = column(books, "weir_received_bytes_total");

@@ -6,16 +6,17 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use serde::Serialize;
 use tokio::sync::mpsc;
+use tokio::task::JoinError;
 use weir_counters::{CounterInfo, Moves};
 use weir_history::{
     Function, History, Metric, MetricSort, MetricsRequest, Query, QueryError, QueryResult, SeriesColumns,
-    SeriesKind, TagKey,
+    SeriesKind, TagKey, matches,
 };
 
 use super::query::{self, bad};
 use super::series::declared;
 use super::server::HttpError;
-use crate::history::Recent;
+use crate::history::{HistoryUpdate, Recent};
 use crate::streams::Permit;
 
 const METRICS_DEFAULT: u64 = 100;
@@ -309,63 +310,60 @@ pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> mpsc::Receiver<B
     tokio::spawn(async move {
         let _permit = permit;
         let mut updates = recent.updates();
-        let mut before = *updates.borrow_and_update();
+        let mut before = updates.borrow_and_update().clone();
         // Sent at once, so that a browser knows that the stream is open.
-        let mut event = Bytes::from_static(b": weir\n\n");
-        while sender.try_send(event).is_ok() {
-            event = loop {
-                tokio::select! {
-                    changed = updates.changed() => if changed.is_err() { return },
-                    () = sender.closed() => return,
-                }
-                let now = *updates.borrow_and_update();
-                let (recent, live, then) =
-                    (recent.clone(), live.clone(), std::mem::replace(&mut before, now));
-                let made = tokio::task::spawn_blocking(move || {
-                    let mut text = Vec::new();
-                    if now.bucket != then.bucket {
-                        text.extend(live.points_event(&recent, now.bucket));
-                    }
-                    if now.second != then.second {
-                        text.extend(live.books_event(&recent, now.second));
-                    }
-                    Bytes::from(text)
-                });
-                match made.await {
-                    Ok(text) if text.is_empty() => {}
-                    Ok(text) => break text,
-                    Err(_) => return,
-                }
-            };
+        let mut text = b": weir\n\n".to_vec();
+        while text.is_empty() || sender.try_send(text.into()).is_ok() {
+            tokio::select! {
+                changed = updates.changed() => if changed.is_err() { return },
+                () = sender.closed() => return,
+            }
+            let now = updates.borrow_and_update().clone();
+            text = Vec::new();
+            if now.bucket != before.bucket {
+                text.extend(live.flush_event(&recent, now.bucket).await);
+            }
+            if now.second != before.second {
+                text.extend(live.books_event(&now));
+            }
+            before = now;
         }
     });
     events
 }
 
 impl Live {
-    fn points_event(&self, recent: &Recent, bucket: i64) -> Vec<u8> {
-        let Some(query) = &self.query else {
+    async fn flush_event(&self, recent: &Arc<Recent>, bucket: i64) -> Vec<u8> {
+        let Some(query) = self.query.clone() else {
             // A request without parameters gets an error that names them.
             return event("flush", Ok(format!("{{\"bucket\":{bucket}}}\n").into_bytes()));
         };
-        let width = recent.points().newest().map_or(1, |(_, width)| width);
-        let query = Query {
-            from: Some(bucket),
-            to: Some(bucket + i64::from(width)),
-            step: query.step.or(Some(width)),
-            ..query.clone()
-        };
-        event("points", points(&query, recent).and_then(|answer| json(&answer)))
+        let recent = recent.clone();
+        let answer = tokio::task::spawn_blocking(move || {
+            let width = recent.points().newest().map_or(1, |(_, width)| width);
+            let query = Query {
+                from: Some(bucket),
+                to: Some(bucket + i64::from(width)),
+                step: query.step.or(Some(width)),
+                ..query
+            };
+            points(&query, &recent).and_then(|answer| json(&answer))
+        });
+        let failed = |error: JoinError| HttpError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+        event("points", answer.await.map_err(failed).and_then(|answer| answer))
     }
 
-    fn books_event(&self, recent: &Recent, second: i64) -> Vec<u8> {
-        let request = BooksRequest {
-            pattern: self.books.clone(),
-            from: second,
-            to: second + 1,
-            step: Some(1),
+    fn books_event(&self, update: &HistoryUpdate) -> Vec<u8> {
+        let changes = update.changes.iter();
+        let books = SeriesColumns {
+            step: 1,
+            times: vec![update.second],
+            series: changes
+                .filter(|series| matches(&self.books, &series.name))
+                .cloned()
+                .collect(),
         };
-        event("books", books(&request, recent).and_then(|books| json(&books)))
+        event("books", json(&books))
     }
 }
 

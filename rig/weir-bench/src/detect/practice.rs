@@ -1,4 +1,4 @@
-//! A load, a target and a sink with known behaviour: the target costs as much per message as configured, and loses messages or dies on
+//! A load, a target and a sink with known behaviour: the target spends as much CPU time per message as configured, and loses messages or dies on
 //! request. They measure the detector itself.
 
 use super::capture::{CaptureLine, Labels, Phase};
@@ -16,7 +16,7 @@ use weir_rig_base::{clock, signal, socket};
 
 #[derive(Subcommand)]
 pub enum Role {
-    /// Receive lines, spend a known time on each, report the count to a practice sink.
+    /// Receive lines, spend a known CPU time on each, report the count to a practice sink.
     Target(TargetArgs),
     /// Send numbered lines at a fixed rate and write a manifest.
     Load(LoadArgs),
@@ -32,10 +32,10 @@ pub struct TargetArgs {
     /// tcp://host:port of a practice sink.
     #[arg(long)]
     forward: Option<String>,
-    /// Rounds of arithmetic per message, about a nanosecond each.
-    #[arg(long, default_value_t = 200)]
-    work: u64,
-    /// Percent of CPU time to spend in addition; PRACTICE_SLOWDOWN overrides it.
+    /// CPU time per message in nanoseconds, receiving included. A target that needs more by itself ends with an error.
+    #[arg(long, default_value_t = 5000.0)]
+    cost: f64,
+    /// Percent to spend in addition; PRACTICE_SLOWDOWN overrides it.
     #[arg(long, default_value_t = 0.0)]
     slowdown: f64,
     /// Bytes to keep for the whole life; PRACTICE_RETAIN overrides it.
@@ -143,15 +143,12 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
     let mut buffer = vec![0; 65_536];
     let (mut seen, mut counted) = (0_u64, 0_u64);
     let mut reported = Instant::now();
-    let mut mixed = 0_u64;
-    let mut slow_down = SlowDown::new(variable("PRACTICE_SLOWDOWN", a.slowdown));
+    let cost = KnownCost::new(a.cost, variable("PRACTICE_SLOWDOWN", a.slowdown));
     loop {
-        slow_down.catch_up();
         match socket.receive(&mut buffer) {
             Ok(n) => {
-                for line in buffer[..n].split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
+                for _ in buffer[..n].split(|b| *b == b'\n').filter(|l| !l.is_empty()) {
                     seen += 1;
-                    mixed = spend(mixed ^ line.len() as u64, a.work);
                     if a.crash_after.is_some_and(|n| seen >= n) {
                         eprintln!("practice: ending after {seen} messages as requested");
                         return Ok(9);
@@ -160,6 +157,7 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
                         counted += 1;
                     }
                 }
+                cost.spend_for(seen);
             }
             // A stop was requested, and nothing is waiting.
             Err(_) if signal::interrupted() => break,
@@ -175,41 +173,54 @@ fn target(a: &TargetArgs) -> io::Result<u8> {
     if let Some(s) = &mut forward {
         writeln!(s, "{counted}")?;
     }
-    black_box((kept, mixed));
-    Ok(0)
+    black_box(kept);
+    cost.check(seen).map(|()| 0)
 }
 
-/// A known share of the CPU time of the whole program, receiving included: what a share of the work alone adds to the whole would
-/// first have to be measured, and differs from machine to machine.
-struct SlowDown {
-    share: f64,
-    /// The CPU clock when the last extra time had been spent.
-    paid_at: u64,
-    /// Nanoseconds; below zero where the last turn spent too much.
-    owed: f64,
+/// A CPU time per message that is the same in every run: the target fills up what it used itself, receiving and waking up included.
+/// A percentage of its own time would not be a known slow-down: a slower target finds the next packet waiting more often, sleeps less
+/// often, and uses less time of its own.
+struct KnownCost {
+    per_message: f64,
+    /// The CPU clock before the first message.
+    started_at: u64,
 }
 
-impl SlowDown {
-    fn new(percent: f64) -> SlowDown {
-        SlowDown {
-            share: percent / 100.0,
-            paid_at: clock::own_cpu_ns(),
-            owed: 0.0,
+impl KnownCost {
+    fn new(per_message: f64, slow_down_percent: f64) -> KnownCost {
+        KnownCost {
+            per_message: per_message * (1.0 + slow_down_percent / 100.0),
+            started_at: clock::own_cpu_ns(),
         }
     }
 
-    /// Spends the share of what was used since the last turn. Without a share the clock is read all the same: one reading per turn
-    /// is then outside of the extra time in both arms, and no difference between them.
-    fn catch_up(&mut self) {
-        let mut now = clock::own_cpu_ns();
-        self.owed += self.share * (now - self.paid_at) as f64;
-        while self.owed > 0.0 {
-            black_box(spend(now, 100));
-            let later = clock::own_cpu_ns();
-            self.owed -= (later - now) as f64;
-            now = later;
+    /// Nanoseconds; below zero where more was spent than `messages` may cost.
+    fn left(&self, messages: u64) -> f64 {
+        messages as f64 * self.per_message - (clock::own_cpu_ns() - self.started_at) as f64
+    }
+
+    /// What one call spends too much, the next one spends less.
+    fn spend_for(&self, messages: u64) {
+        loop {
+            let left = self.left(messages);
+            if left <= 0.0 {
+                return;
+            }
+            // A round takes more than a nanosecond.
+            spend((left / 4.0) as u64 + 50);
         }
-        self.paid_at = now;
+    }
+
+    fn check(&self, messages: u64) -> io::Result<()> {
+        let excess = -self.left(messages) / (messages as f64 * self.per_message);
+        if messages >= 1000 && excess > 0.01 {
+            let percent = 100.0 * excess;
+            return Err(io::Error::other(format!(
+                "the target itself used {percent:.1} % more than {} ns per message: raise --cost",
+                self.per_message
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -217,11 +228,11 @@ impl SlowDown {
 type Send = Box<dyn Fn(&[u8]) -> io::Result<usize>>;
 
 /// A chain of dependent steps that no compiler shortens.
-fn spend(mut x: u64, rounds: u64) -> u64 {
+fn spend(rounds: u64) {
+    let mut x = rounds;
     for _ in 0..rounds {
         x = black_box(x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
     }
-    x
 }
 
 fn plain(address: &str) -> &str {

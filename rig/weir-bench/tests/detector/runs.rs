@@ -175,7 +175,7 @@ fn udp_overload_is_accounted_for() {
         r#"
 goal: ingress_throughput
 target:
-  command: ["{bench}", practice, target, --listen, "udp://127.0.0.1:{port:udp}", --forward, "{sink.0}", --work, "40000", --receive-buffer, "65536"]
+  command: ["{bench}", practice, target, --listen, "udp://127.0.0.1:{port:udp}", --forward, "{sink.0}", --cost, "40000", --receive-buffer, "65536"]
   ready: {all_of: [{udp_port: "{port:udp}"}]}
 load:
   - command: ["{bench}", practice, load, --to, "udp://127.0.0.1:{port:udp}", --rate, "60000", --duration-ms, "{duration_ms}",

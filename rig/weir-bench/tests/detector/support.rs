@@ -13,7 +13,7 @@ const EXPERIMENT: &str = r#"
 description: practice
 goal: cpu_per_message
 target:
-  command: ["{bench}", practice, target, --listen, "unixgram://{work}/p.sock", --forward, "{sink.0}", --work, "2000"]
+  command: ["{bench}", practice, target, --listen, "unixgram://{work}/p.sock", --forward, "{sink.0}", --cost, "5000"]
   ready: {timeout: 10s, all_of: [{unix_socket: "{work}/p.sock"}]}
   flush: 1s
   flushes_at_stop: true
