@@ -1,4 +1,4 @@
-// The agent's answers under /api/v1. The reference is docs/api.md.
+// The agent's responses under /api/v1. The reference is docs/api.md.
 
 export type Kind = "counter" | "rate" | "gauge" | "set" | "distribution";
 
@@ -16,9 +16,9 @@ export interface Metric {
 export interface Metrics {
   held_from: number;
   held_to: number;
-  /** All that match. */
+  /** Number of all metrics that match. */
   total: number;
-  /** Of the first one here, among them. */
+  /** Position of the first metric of this response among them. */
   offset: number;
   metrics: Metric[];
 }
@@ -112,7 +112,7 @@ export interface ListenerBooks {
   samples: { received: number; aggregated: number; overflowed: number; dropped: Record<string, number> };
 }
 
-/** A client as it reports about itself. */
+/** A client's own telemetry. */
 export interface ClientRow {
   client: string;
   version: string;
@@ -198,7 +198,7 @@ export interface ContextReport {
   }[];
 }
 
-/** What rules would save. */
+/** The effect that rules would have. */
 export interface Trial {
   series_now: number;
   series_then: number;
@@ -227,7 +227,7 @@ export interface Explanation {
 }
 
 /** A message of the tail. */
-export interface Seen {
+export interface TailMessage {
   time: number;
   listener: string;
   pid?: number;
@@ -240,7 +240,7 @@ export interface Seen {
   bad?: { offset: number; length: number; before: string; bytes: string; after: string };
 }
 
-/** How much of what came the tail showed in the last second. */
+/** How many of the messages of the last second the tail showed. */
 export interface Share {
   messages: number;
   looked_at: number;
@@ -249,8 +249,8 @@ export interface Share {
   share: number;
 }
 
-/** An answer that is not what was asked for: the agent's own words. */
-export class Refused extends Error {
+/** An error response, with the agent's message. */
+export class ResponseError extends Error {
   constructor(
     readonly status: number,
     message: string,
@@ -275,31 +275,31 @@ export function address(path: string, params: Params = {}): string {
 }
 
 export async function get<T>(path: string, params: Params = {}, signal?: AbortSignal): Promise<T> {
-  const answer = await fetch(address(path, params), { signal, headers: { Accept: "application/json" } });
-  if (answer.ok) return (await answer.json()) as T;
-  throw new Refused(answer.status, await reason(answer));
+  const response = await fetch(address(path, params), { signal, headers: { Accept: "application/json" } });
+  if (response.ok) return (await response.json()) as T;
+  throw new ResponseError(response.status, await errorMessage(response));
 }
 
-/** The words of an answer that is not what was asked for. */
-async function reason(answer: Response): Promise<string> {
-  const text = await answer.text();
+/** The message of an error response. */
+async function errorMessage(response: Response): Promise<string> {
+  const text = await response.text();
   try {
     return JSON.parse(text).error.message;
   } catch {
-    // Not every refusal is JSON: a proxy may stand between.
+    // A proxy in between may respond with something other than JSON.
     return text.trim();
   }
 }
 
-/** Why a stream was refused, which an EventSource does not say. Nothing if it would not be refused any more. */
+/** The reason why a stream was refused, which an EventSource does not have. `undefined` if a new request is accepted. */
 export async function whyRefused(path: string, abort: AbortController): Promise<string | undefined> {
   try {
-    const answer = await fetch(path, { signal: abort.signal });
-    if (!answer.ok) return await reason(answer);
-    // It has no end.
+    const response = await fetch(path, { signal: abort.signal });
+    if (!response.ok) return await errorMessage(response);
+    // An accepted stream does not end.
     abort.abort();
     return undefined;
   } catch {
-    return "the agent does not answer";
+    return "the agent does not respond";
   }
 }

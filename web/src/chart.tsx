@@ -1,4 +1,4 @@
-// Charts: uPlot in a box of its own size, sparklines as one path, heat maps on a canvas.
+// Charts by uPlot, sparklines as one SVG path, heat maps on a canvas.
 
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
@@ -6,7 +6,7 @@ import "uplot/dist/uPlot.min.css";
 import type { Heatmap } from "./api";
 import { clock, number } from "./format";
 
-/** Told apart in both themes and by people who see few colours; the order never changes. */
+/** Distinct in both themes and with colour blindness; the order never changes. */
 export const COLOURS = [
   "#0b84a5",
   "#d1495b",
@@ -18,7 +18,7 @@ export const COLOURS = [
   "#8d96a3",
 ];
 
-/** Seconds between two labels: never less than labels show. */
+/** Seconds between two labels: at least the one second that labels show. */
 const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800];
 
 export interface Line {
@@ -51,17 +51,17 @@ export function Chart(props: {
       grid: { stroke: themed("--line"), width: 1 },
       ticks: { show: false },
     };
-    const made = new uPlot(
+    const created = new uPlot(
       {
         width: element.clientWidth || 600,
         height,
-        // Half of the last label stands beside the chart.
+        // Half of the last label is outside the chart.
         padding: [null, 32, null, null],
         cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
         legend: { live: true },
         scales: {
           x: { time: true },
-          // From zero: half a line must not look like a fall to nothing.
+          // From zero: otherwise a small change looks like a fall to nothing.
           y: { range: (_, min, max) => [Math.min(0, min), max > 0 ? max * 1.05 : 1] },
         },
         axes: [
@@ -98,12 +98,12 @@ export function Chart(props: {
       [[], ...props.lines.map(() => [])],
       element,
     );
-    plot.current = made;
-    const resize = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height }));
+    plot.current = created;
+    const resize = new ResizeObserver(() => created.setSize({ width: element.clientWidth, height }));
     resize.observe(element);
     return () => {
       resize.disconnect();
-      made.destroy();
+      created.destroy();
     };
   }, [shape, height]);
   useEffect(() => {
@@ -113,7 +113,7 @@ export function Chart(props: {
   return <div class="chart" ref={box} role="img" aria-label={`chart of ${label}`} />;
 }
 
-/** A line without axes; gaps stay gaps. */
+/** A line without axes, with gaps where values are missing. */
 export function Sparkline(props: { values: (number | null)[]; width?: number; height?: number }) {
   const width = props.width ?? 120;
   const height = props.height ?? 24;
@@ -124,7 +124,7 @@ export function Sparkline(props: { values: (number | null)[]; width?: number; he
   );
 }
 
-/** Without the time before there was anything. */
+/** Without the gap before the first value; at least ten values. */
 function fromFirst(values: (number | null)[]): (number | null)[] {
   const first = values.findIndex((value) => value !== null);
   return first < 0 ? [] : values.slice(Math.min(first, Math.max(0, values.length - 10)));
@@ -145,14 +145,14 @@ export function path(values: (number | null)[], width: number, height: number): 
       return;
     }
     text += `${pen}${x(at)} ${y(value)}`;
-    // A lone point would be invisible without a stroke of some length.
+    // A single point needs a stroke of some length to be visible.
     if (pen === "M") text += "h.1";
     pen = "L";
   });
   return text;
 }
 
-/** How many samples lie where: time to the right, values upwards, darker is more. */
+/** The number of samples by time (to the right) and value (upwards); darker is more. */
 export function HeatmapChart(props: { times: number[]; heatmap: Heatmap; height?: number }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const { rows, counts } = props.heatmap;
@@ -166,19 +166,19 @@ export function HeatmapChart(props: { times: number[]; heatmap: Heatmap; height?
     element.height = height * devicePixelRatio;
     context.scale(devicePixelRatio, devicePixelRatio);
     context.clearRect(0, 0, width, height);
-    const most = Math.max(1, ...counts.flat());
+    const max = Math.max(1, ...counts.flat());
     const cell = { width: width / Math.max(counts.length, 1), height: height / Math.max(rows.length, 1) };
     context.fillStyle = themed("--accent");
     counts.forEach((column, at) => {
       column.forEach((count, row) => {
         if (count === 0) return;
-        context.globalAlpha = 0.15 + 0.85 * Math.sqrt(count / most);
+        context.globalAlpha = 0.15 + 0.85 * Math.sqrt(count / max);
         const top = height - (row + 1) * cell.height;
         context.fillRect(at * cell.width, top, Math.ceil(cell.width), Math.ceil(cell.height));
       });
     });
   });
-  if (rows.length === 0) return <p class="quiet">no samples in this window</p>;
+  if (rows.length === 0) return <p class="quiet">No samples in this window.</p>;
   const low = rows[0]?.[0] ?? 0;
   const high = rows[rows.length - 1]?.[1] ?? 0;
   return (

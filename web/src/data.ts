@@ -1,4 +1,4 @@
-// The page's data: fetched once, and kept when the agent does not answer any more.
+// The page's data: fetched once, and kept when the agent no longer responds.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { address, type BookSeries, type Books, get, type Params, type Points } from "./api";
@@ -10,7 +10,7 @@ export interface Loaded<T> {
 
 const RETRY_SECONDS = 2;
 
-/** Fetches again every `seconds`, and whenever what is asked for changes. Old data stays until new data is there. */
+/** Fetches every `seconds`, and whenever the request changes. Old data stays until new data arrives. */
 export function usePolled<T>(path: string | undefined, params: Params, seconds: number): Loaded<T> {
   const [state, setState] = useState<Loaded<T>>({ data: undefined, error: undefined });
   const key = path === undefined ? undefined : address(path, params);
@@ -19,7 +19,7 @@ export function usePolled<T>(path: string | undefined, params: Params, seconds: 
     const abort = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
     const load = async () => {
-      let again = seconds;
+      let wait = seconds;
       try {
         const data = await get<T>(path, params, abort.signal);
         setState({ data, error: undefined });
@@ -27,9 +27,9 @@ export function usePolled<T>(path: string | undefined, params: Params, seconds: 
         if (abort.signal.aborted) return;
         setState((old) => ({ data: old.data, error: String((error as Error).message ?? error) }));
         // Data that is loaded once is requested until it arrives.
-        again = Math.max(seconds, RETRY_SECONDS);
+        wait = Math.max(seconds, RETRY_SECONDS);
       }
-      if (!abort.signal.aborted && again > 0) timer = setTimeout(load, again * 1000);
+      if (!abort.signal.aborted && wait > 0) timer = setTimeout(load, wait * 1000);
     };
     load();
     return () => {
@@ -43,17 +43,17 @@ export function usePolled<T>(path: string | undefined, params: Params, seconds: 
 /** Seconds of books that the page keeps. */
 export const WINDOW = 300;
 
-/** The agent's books of the last minutes, continued by the stream; and whether the agent is there. */
+/** The agent's books of the last minutes, continued by the stream; and whether the agent responds. */
 export interface LiveBooks {
   books: Books;
   connected: boolean;
-  /** Counts the flushes seen, so that views know when to look again. */
+  /** Number of flushes so far: a change tells views to fetch new points. */
   flushes: number;
 }
 
 const id = (series: BookSeries) => `${series.name} ${JSON.stringify(series.tags)}`;
 
-/** Puts newer books behind older ones: one column per second, gaps where there were none. */
+/** Appends newer books to older ones: one column per second, with gaps where books are missing. */
 export function append(old: Books, more: Books, window: number): Books {
   const newest = more.times[more.times.length - 1];
   if (newest === undefined) return old;
@@ -71,9 +71,9 @@ export function append(old: Books, more: Books, window: number): Books {
         series.set(key, kept);
       }
       for (let at = 0; at < part.times.length; at += 1) {
-        const place = (part.times[at] as number) - first;
+        const index = (part.times[at] as number) - first;
         const value = one.values[at];
-        if (place >= 0 && value !== null && value !== undefined) kept.values[place] = value;
+        if (index >= 0 && value !== null && value !== undefined) kept.values[index] = value;
       }
     }
   }
@@ -125,14 +125,14 @@ export function useLiveBooks(): LiveBooks {
   return state;
 }
 
-/** One column out of books: the sum of all series of a name whose tags fit. */
+/** The sum of all series with this name and these tags, per second. */
 export function column(books: Books, name: string, tags: Record<string, string> = {}): (number | null)[] {
-  const fits = (series: BookSeries) =>
+  const matches = (series: BookSeries) =>
     series.name === name &&
     Object.entries(tags).every(([key, value]) =>
       series.tags.some((tag) => tag[0] === key && tag[1] === value),
     );
-  const chosen = books.series.filter(fits);
+  const chosen = books.series.filter(matches);
   return books.times.map((_, at) => {
     let sum: number | null = null;
     for (const series of chosen) {
@@ -143,7 +143,7 @@ export function column(books: Books, name: string, tags: Record<string, string> 
   });
 }
 
-/** Points of a query, again with each flush. */
+/** The points of a query, fetched again after each flush. */
 export function usePoints(params: Params, flushes: number, paused: boolean): Loaded<Points> {
   const [state, setState] = useState<Loaded<Points>>({ data: undefined, error: undefined });
   const busy = useRef(false);

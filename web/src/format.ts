@@ -3,7 +3,7 @@
 const PREFIXES = ["", "k", "M", "G", "T", "P"];
 const SMALL = ["", "m", "µ", "n"];
 
-/** Three digits that count and an SI prefix: 12345 is 12.3k. */
+/** Three significant digits and an SI prefix: 12345 is 12.3k. */
 export function number(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
@@ -29,7 +29,7 @@ function digits(size: number): string {
   return text.replace(/\.?0+$/, "");
 }
 
-/** Every digit, in groups of three. */
+/** All digits, in groups of three. */
 export function exact(value: number): string {
   return value.toLocaleString("en-US").replaceAll(",", "\u2009");
 }

@@ -1,4 +1,4 @@
-// Losses, refusals and degradations, each with its remedy: the agent's own descriptions of its own series.
+// Losses, refusals and degradations, with the agent's description of each and its advice.
 
 import type { BookSeries, Meaning } from "./api";
 
@@ -8,25 +8,24 @@ export interface Loss {
   where: string;
   meaning: string;
   advice: string;
-  /** In the window looked at. */
+  /** In the whole window. */
   count: number;
 }
 
-/** The signs of loss in some seconds of books, largest first. Values are per second, so a step counts that many times. */
+/** The losses in these books, largest first. Values are per second, so each counts `step` times. */
 export function losses(series: BookSeries[], step: number, meanings: Meaning[]): Loss[] {
   const known = new Map<string, Meaning>();
   for (const meaning of meanings) known.set(key(meaning.name, meaning.label), meaning);
   const found: Loss[] = [];
-  for (const one of series) {
-    const meaning =
-      one.tags.map((tag) => known.get(key(one.name, tag))).find(Boolean) ?? known.get(key(one.name, null));
+  for (const { name, tags, values } of series) {
+    const meaning = tags.map((tag) => known.get(key(name, tag))).find(Boolean) ?? known.get(key(name, null));
     if (!meaning?.sign) continue;
-    const count = Math.round(one.values.reduce<number>((sum, value) => sum + (value ?? 0) * step, 0));
+    const count = Math.round(values.reduce<number>((sum, value) => sum + (value ?? 0) * step, 0));
     if (count < 1) continue;
-    const tags = Object.fromEntries(one.tags);
-    const where = tags.listener ?? tags.output ?? "";
+    const byKey = Object.fromEntries(tags);
+    const where = byKey.listener ?? byKey.output ?? "";
     found.push({
-      name: one.name,
+      name,
       unit: meaning.unit,
       where,
       meaning: meaning.meaning,

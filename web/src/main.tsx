@@ -23,7 +23,7 @@ const VIEWS = [
 function Page() {
   const route = useRoute();
   const live = useLiveBooks();
-  // A merge has no books per second: what it has is its status.
+  // A merge has no books per second, only its status.
   const merge = usePolled<Status>(live.connected ? undefined : "status", {}, 2);
   const fleet = live.connected ? undefined : merge.data?.fleet;
   if (merge.data && fleet) {
@@ -32,7 +32,7 @@ function Page() {
         <header>
           <span class="brand">weir merge</span>
           <span class={merge.error ? "state bad" : "state good"} role="status">
-            {merge.error ? "the merge does not answer; the page resumes when it does" : "live"}
+            {merge.error ? "the merge does not respond; the page resumes when it does" : "live"}
           </span>
         </header>
         <main>
@@ -55,7 +55,7 @@ function Page() {
           ))}
         </nav>
         <span class={live.connected ? "state good" : "state bad"} role="status">
-          {live.connected ? "live" : "the agent does not answer; the page resumes when it does"}
+          {live.connected ? "live" : "the agent does not respond; the page resumes when it does"}
         </span>
       </header>
       <main>

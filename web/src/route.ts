@@ -1,4 +1,4 @@
-// The address holds what is shown, so that a link shows a colleague the same.
+// The URL has the whole state of the view, so that a link shows the same to a colleague.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -34,7 +34,7 @@ export function useRoute(): Route {
   return route;
 }
 
-/** Replaces parameters of the current view without a step in the history of the browser. */
+/** Replaces parameters of the current view, without an entry in the history of the browser. */
 export function change(params: Record<string, string | string[] | undefined>) {
   const { view, params: old } = parse(location.hash);
   const all: Record<string, string | string[] | undefined> = {};

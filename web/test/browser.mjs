@@ -261,7 +261,7 @@ try {
   await test("messages are shown as they arrive, rejected ones with their reason and its place", async () => {
     await open("tail?match=tail");
     await until("the stream is open", async () =>
-      /as they arrive|came in/.test(await text("main [role=status]")),
+      /as they arrive|arrived in/.test(await text("main [role=status]")),
     );
     // Until the worker copies, nothing is seen.
     await until("a message is shown", async () => {
@@ -298,7 +298,7 @@ try {
     await page.locator("tr:has-text('page.views') button").click();
     assert.match(await text("pre"), /^rules:/);
     await page.locator("label:has-text('Leave out the tag') select").selectOption("user");
-    await until("the agent has tried it", async () => (await text("main")).includes("would save 2 of"));
+    await until("the agent has tried it", async () => (await text("main")).includes("would remove 2 of"));
     assert.match(await text(".examples"), /page\.views\{env:prod,user:ann\} → page\.views\{env:prod\}/);
     await shot("rule");
   });
@@ -424,7 +424,7 @@ try {
     await open("overview");
     await until("the page is live", async () => (await text(".state")) === "live");
     await agent.stop();
-    await until("the page says so", async () => (await text(".state")).includes("does not answer"));
+    await until("the page says so", async () => (await text(".state")).includes("does not respond"));
     assert.match(await text("main"), /Messages per second/);
     agent = await startAgent();
     await until("it resumes by itself", async () => (await text(".state")) === "live");

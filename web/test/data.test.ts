@@ -4,7 +4,7 @@ import { path } from "../src/chart";
 import { append, column, withUnchanged } from "../src/data";
 import { losses } from "../src/losses";
 import { parse, write } from "../src/route";
-import { prepend, told } from "../src/views/tail";
+import { describeShare, prepend } from "../src/views/tail";
 
 const series = (
   name: string,
@@ -130,8 +130,8 @@ describe("tail", () => {
 
   test("what is not shown is said", () => {
     const share = { messages: 50_000, looked_at: 5000, matched: 5000, shown: 100, share: 0.002 };
-    expect(told(share)).toContain("0.2 % are shown");
-    expect(told({ ...share, share: 1 })).toContain("every one");
-    expect(told(undefined)).toContain("as they arrive");
+    expect(describeShare(share)).toContain("0.2 % are shown");
+    expect(describeShare({ ...share, share: 1 })).toContain("all that match");
+    expect(describeShare(undefined)).toContain("as they arrive");
   });
 });

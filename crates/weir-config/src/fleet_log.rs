@@ -14,25 +14,25 @@ settings! {
             .path(PathUse::WriteBeneath)
             .effect("A directory with the log, for agents and a merge on one machine. weir creates it if it is missing.")
             .zero("Empty: the log is at `brokers`.")
-            .who("Operators who try a fleet on one machine, or whose agents all run there.");
+            .changed_by("Operators who try a fleet on one machine, or whose agents all run there.");
         partitions: u32 = "1"
             .takes(SettingType::Integer { min: 1, max: 10_000 })
             .effect("Number of partitions of a log in a directory that weir creates. A topic of Kafka has the number that it was created with.")
-            .who("Operators who merge with several processes.");
+            .changed_by("Operators who merge with several processes.");
         brokers: Vec<String> = "[]"
             .takes(SettingType::List(&BROKER))
             .effect("Brokers of Apache Kafka, such as `kafka1:9092`. One reachable broker is enough: it names the others.")
             .zero("An empty list: the log is in `directory`.")
-            .who("Everyone whose fleet has more than one machine.");
+            .changed_by("Everyone whose fleet has more than one machine.");
         topic: String = "weir"
             .takes(SettingType::Checked { allowed: "a name of at most 249 letters, digits, dots, - and _", check: is_topic })
             .effect("The topic of the records.")
-            .who("Operators with several fleets in one cluster.");
+            .changed_by("Operators with several fleets in one cluster.");
         tenant: String = "''"
             .takes(SettingType::Checked { allowed: "a text of at most 255 bytes without control characters", check: is_tenant })
             .effect("The tenant that owns the series. Series of different tenants are never merged.")
             .zero("Empty: there is one tenant, without a name.")
-            .who("Operators of a log that several customers or teams share.");
+            .changed_by("Operators of a log that several customers or teams share.");
         sasl: Sasl = "{}";
         tls: Tls = "{}";
     }
@@ -45,7 +45,7 @@ settings! {
         group: String = "weir-merge"
             .takes(SettingType::Checked { allowed: "a text of 1 to 255 bytes without control characters", check: is_group })
             .effect("The consumer group: processes of one group share the partitions.")
-            .who("Operators of several merges of the same topic.");
+            .changed_by("Operators of several merges of the same topic.");
     }
 }
 
@@ -54,17 +54,17 @@ settings! {
     pub struct Sasl {
         mechanism: Mechanism = "none"
             .effect("The authentication mechanism. `plain` sends the password itself, so use it only with TLS.")
-            .who("Operators whose brokers require authentication.");
+            .changed_by("Operators whose brokers require authentication.");
         username: String = "''"
             .effect("The user name.")
-            .who("Operators whose brokers require authentication.");
+            .changed_by("Operators whose brokers require authentication.");
         password: Secret = "''"
             .effect("The password. It is never shown.")
-            .who("Operators whose brokers require authentication.");
+            .changed_by("Operators whose brokers require authentication.");
         password_file: String = "''"
             .effect("A file with the password. It is read again when it changes.")
             .zero("Empty: the password is not in a file.")
-            .who("Operators who keep passwords in files.")
+            .changed_by("Operators who keep passwords in files.")
             .file_of("password");
     }
 }
@@ -83,21 +83,21 @@ settings! {
     pub struct Tls {
         enabled: bool = "false"
             .effect("Encrypts the connections and verifies the brokers' certificates. Setting any of the files below enables it too.")
-            .who("Operators of brokers with certificates of a public authority.");
+            .changed_by("Operators of brokers with certificates of a public authority.");
         ca_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("A PEM file with the certificate authorities to trust, instead of the system's.")
             .zero("Empty: the system's.")
-            .who("Operators with a private certificate authority.");
+            .changed_by("Operators with a private certificate authority.");
         certificate_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("A PEM file with the client certificate for brokers, followed by its intermediate certificates.")
             .zero("Empty: none is sent.")
-            .who("Operators whose brokers identify clients by their certificate.");
+            .changed_by("Operators whose brokers identify clients by their certificate.");
         key_file: Option<PathBuf> = "''"
             .path(PathUse::Read)
             .effect("A PEM file with the private key of `certificate_file`.")
-            .who("Operators whose brokers identify clients by their certificate.");
+            .changed_by("Operators whose brokers identify clients by their certificate.");
     }
 }
 

@@ -18,12 +18,12 @@ settings! {
         grace: Duration = "60s"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: Duration::from_secs(3600) })
             .effect("The time that a bucket waits for missing agents after its end. Later records go into a correction.")
-            .who("Operators whose agents are on slow networks, or who would rather have results sooner.")
+            .changed_by("Operators whose agents are on slow networks, or who would rather have results sooner.")
             .common();
         max_skew: Duration = "10m"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: Duration::from_secs(86_400) })
             .effect("The largest allowed difference between the clock of an agent and that of the log. Records beyond it are quarantined and counted by agent.")
-            .who("Operators of machines without a time service.");
+            .changed_by("Operators of machines without a time service.");
     }
 }
 

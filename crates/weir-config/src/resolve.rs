@@ -177,7 +177,7 @@ impl Resolver<'_, '_> {
             merge,
             outputs,
         };
-        self.note_missing_sources(&config.listeners.allowed_origins, &config.origin);
+        self.warn_of_missing_sources(&config.listeners.allowed_origins, &config.origin);
         self.exclusive(&config.outputs);
         self.outputs_of_agents(&config);
         config
@@ -373,7 +373,7 @@ impl Resolver<'_, '_> {
     }
 
     /// Warns if no source can report the tags in the list.
-    fn note_missing_sources(&mut self, allowed: &[OriginPattern], origin: &Origin) {
+    fn warn_of_missing_sources(&mut self, allowed: &[OriginPattern], origin: &Origin) {
         let list = AllowedOrigins::new(allowed.to_vec());
         if !origin.has_sources() && list.is_some_and(|list| list.needs_sources()) {
             self.0.notes.push(

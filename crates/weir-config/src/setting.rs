@@ -20,7 +20,7 @@ pub struct Setting {
     /// The meaning of zero or empty; empty if neither is allowed or no explanation is needed.
     pub zero: &'static str,
     /// The users who would change it.
-    pub who: &'static str,
+    pub changed_by: &'static str,
     /// Variables of the Datadog Agent that mean the same, in order of preference.
     pub also: &'static [&'static str],
     /// Shown by `-h`; the others by `--help`.
@@ -125,7 +125,7 @@ impl Setting {
             default,
             effect: "",
             zero: "",
-            who: "",
+            changed_by: "",
             also: &[],
             common: false,
             reload: Reload::Waits,
@@ -161,8 +161,8 @@ impl Setting {
         self
     }
 
-    pub const fn who(mut self, text: &'static str) -> Self {
-        self.who = text;
+    pub const fn changed_by(mut self, text: &'static str) -> Self {
+        self.changed_by = text;
         self
     }
 
@@ -358,7 +358,7 @@ pub const fn flattened<const N: usize>(declared: &[Setting]) -> [Setting; N] {
 /// settings! {
 ///     /// What the struct is.
 ///     pub struct Aggregation {
-///         bucket_width: Duration = "10s".effect("Width of a bucket.").who("Operators who want to see changes sooner.");
+///         bucket_width: Duration = "10s".effect("Width of a bucket.").changed_by("Operators who want to see changes sooner.");
 ///     }
 /// }
 /// ```

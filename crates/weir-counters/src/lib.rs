@@ -4,13 +4,13 @@
 //! This crate never knows who counts, and never locks: a [`Counts`] is an array of plain integers that one thread owns.
 //!
 //! ```
-//! use weir_counters::{Counts, Moves, SeriesSpec, counters};
+//! use weir_counters::{Counts, Severity, SeriesSpec, counters};
 //!
 //! counters! {
 //!     /// What a door counts.
 //!     pub enum DoorCounter {
 //!         /// Guests who came in.
-//!         Entered = SeriesSpec::counter("weir_door_entered_total", "door.entered", "guests"), Moves::Work("It is open.");
+//!         Entered = SeriesSpec::counter("weir_door_entered_total", "door.entered", "guests"), Severity::Normal("It is open.");
 //!     }
 //! }
 //!
@@ -40,13 +40,13 @@ pub enum Across {
     Highest,
 }
 
-/// The meaning of a moving number, and the remedy.
+/// The meaning of a change of the number, with what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moves {
-    /// It moves with the work that is done.
-    Work(&'static str),
+pub enum Severity {
+    /// It changes with the work that is done.
+    Normal(&'static str),
     /// A loss, a refusal or a degradation: `weir status` shows it as soon as it is not zero.
-    Sign(&'static str),
+    Problem(&'static str),
 }
 
 /// The places that show a number.
@@ -135,7 +135,7 @@ pub struct CounterInfo {
     pub series: SeriesSpec,
     /// As written above the variant.
     pub doc: &'static str,
-    pub moves: Moves,
+    pub severity: Severity,
 }
 
 impl CounterInfo {
@@ -153,7 +153,7 @@ impl CounterInfo {
 
     /// The remedy when it moves.
     pub fn advice(&self) -> &'static str {
-        let (Moves::Work(advice) | Moves::Sign(advice)) = self.moves;
+        let (Severity::Normal(advice) | Severity::Problem(advice)) = self.severity;
         advice
     }
 
@@ -241,11 +241,11 @@ impl<C: Counter> fmt::Debug for Counts<C> {
 }
 
 /// Declares an enum of counters. Each variant has a comment, which is its meaning everywhere, a [`SeriesSpec`] and a
-/// [`Moves`].
+/// [`Severity`].
 #[macro_export]
 macro_rules! counters {
     ($(#[$attribute:meta])* pub enum $name:ident {
-        $($(#[doc = $doc:literal])+ $variant:ident = $series:expr, $moves:expr;)+
+        $($(#[doc = $doc:literal])+ $variant:ident = $series:expr, $severity:expr;)+
     }) => {
         $(#[$attribute])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -271,7 +271,7 @@ macro_rules! counters {
             const INFO: &'static [$crate::CounterInfo] = &[$($crate::CounterInfo {
                 series: $series,
                 doc: concat!($($doc),+),
-                moves: $moves,
+                severity: $severity,
             }),+];
 
             #[inline(always)]

@@ -468,11 +468,11 @@ impl Dictionary {
         if self.unrecognised > 0 && series.hash == self.random.hash_one((series.name, series.list)) {
             self.unrecognised -= 1;
         }
-        self.leave_name(&series);
-        self.leave_list(series.list);
+        self.release_name(&series);
+        self.release_list(series.list);
     }
 
-    fn leave_name(&mut self, series: &StoredSeries) {
+    fn release_name(&mut self, series: &StoredSeries) {
         let Some(name) = self.names.get_mut(series.name) else {
             return;
         };
@@ -495,7 +495,7 @@ impl Dictionary {
         }
     }
 
-    fn leave_list(&mut self, id: u32) {
+    fn release_list(&mut self, id: u32) {
         let Some(list) = self.lists.get_mut(id) else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use weir_counters::Moves::{Sign, Work};
+use weir_counters::Severity::{Normal, Problem};
 use weir_counters::books::{MESSAGES_REJECTED, PACKETS_DROPPED, SAMPLES_DROPPED};
 use weir_counters::{Counts, SeriesSpec, counters};
 use weir_protocol::ErrorClass;
@@ -30,49 +30,49 @@ counters! {
     pub enum IngestCounter {
         /// Packets parsed.
         Packets = SeriesSpec::counter("weir_packets_parsed_total", "listeners.books.packets.parsed", "packets"),
-            Work("It rises with the packets received.");
+            Normal("It rises with the packets received.");
         /// Packets that wait until their sender is known. They count as received after that.
         PacketsWaiting = SeriesSpec::gauge("weir_packets_waiting", "listeners.packets_waiting", "packets"),
-            Work("Processes are being looked up; none waits for more than a second.");
+            Normal("Processes are being looked up; none waits for more than a second.");
         /// Packets of origins above their rate limit.
         PacketsRateLimited = PACKETS_DROPPED.because("origin_rate_limited"),
-            Sign("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
+            Problem("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
         /// Messages received: lines that are not empty.
         Messages = SeriesSpec::counter("weir_messages_received_total", "listeners.books.messages.received", "messages"),
-            Work("It rises as long as clients send.");
+            Normal("It rises as long as clients send.");
         /// Metrics.
-        Metrics = MESSAGES_ACCEPTED, Work("It rises as long as clients send.");
+        Metrics = MESSAGES_ACCEPTED, Normal("It rises as long as clients send.");
         /// Events.
-        Events = MESSAGES_ACCEPTED, Work("It rises as long as clients send.");
+        Events = MESSAGES_ACCEPTED, Normal("It rises as long as clients send.");
         /// Service checks.
-        Checks = MESSAGES_ACCEPTED, Work("It rises as long as clients send.");
+        Checks = MESSAGES_ACCEPTED, Normal("It rises as long as clients send.");
         /// The last line of a datagram that the socket cut: a cut value can look like a valid one.
         RejectedTruncated = MESSAGES_REJECTED.because("truncated"),
-            Sign("Raise `packet_bytes_max`, or let the client send smaller packets.");
+            Problem("Raise `packet_bytes_max`, or let the client send smaller packets.");
         /// Accepted messages whose sample rate was unusable and counted as 1.
         RateErrors = SeriesSpec::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
-            Sign("A client sends rates of 0, below 0 or above 1.");
+            Problem("A client sends rates of 0, below 0 or above 1.");
         /// Samples that change a gauge without a known value; they count as changes to zero.
         GaugeDeltasWithoutBase = SeriesSpec::counter("weir_gauge_deltas_without_base_total", "listeners.gauge_deltas_without_base", "samples"),
-            Sign("A client sends `+` or `-` before a value, or more than `context_expiry` after it: these gauges may be wrong.");
+            Problem("A client sends `+` or `-` before a value, or more than `context_expiry` after it: these gauges may be wrong.");
         /// Samples received.
         Samples = samples("weir_samples_received_total", "listeners.books.samples.received"),
-            Work("It rises as long as clients send.");
+            Normal("It rises as long as clients send.");
         /// Samples aggregated.
         SamplesAggregated = samples("weir_samples_aggregated_total", "listeners.books.samples.aggregated"),
-            Work("It rises with the samples received.");
+            Normal("It rises with the samples received.");
         /// Samples of refused contexts, kept in one series per name.
         SamplesOverflowed = samples("weir_samples_overflowed_total", "listeners.books.samples.overflowed"),
-            Sign("Sums stay correct, tags are lost: `weir_context_limit_samples_total` names the limit.");
+            Problem("Sums stay correct, tags are lost: `weir_context_limit_samples_total` names the limit.");
         /// Samples passed on without aggregation, with the timestamp of their sender.
         SamplesTimestamped = samples("weir_samples_timestamped_total", "listeners.books.samples.timestamped"),
-            Work("Clients send timestamps.");
+            Normal("Clients send timestamps.");
         /// Events that were dropped because the queue was full.
         EventsDropped = NOT_HANDED_OVER.by("kind", "event"),
-            Sign("More events arrive per second than weir passes on: find the client that sends them.");
+            Problem("More events arrive per second than weir passes on: find the client that sends them.");
         /// Service checks that were dropped because the queue was full.
         ChecksDropped = NOT_HANDED_OVER.by("kind", "check"),
-            Sign("More service checks arrive per second than weir passes on: find the client that sends them.");
+            Problem("More service checks arrive per second than weir passes on: find the client that sends them.");
     }
 }
 
@@ -81,19 +81,19 @@ counters! {
     pub enum SampleDrop {
         /// NaN or infinite.
         NonFinite = SAMPLES_DROPPED.because("non_finite"),
-            Sign("A client divides by zero: the log has an example if nothing else was in the message.");
+            Problem("A client divides by zero: the log has an example if nothing else was in the message.");
         /// A rule drops its metric.
         Filtered = SAMPLES_DROPPED.because("filtered"),
-            Work("Rules work as configured; `weir_rule_samples_dropped_total` names them.");
+            Normal("Rules work as configured; `weir_rule_samples_dropped_total` names them.");
         /// A gauge or set in a new context for which there is no memory.
         NoMemory = SAMPLES_DROPPED.because("no_memory"),
-            Sign("Give weir more `memory`, or fewer contexts: `weir top` names the metrics with the most contexts.");
+            Problem("Give weir more `memory`, or fewer contexts: `weir top` names the metrics with the most contexts.");
         /// A gauge or set in a new context beyond a limit on contexts, or beyond its metric's or origin's share.
         ContextLimit = SAMPLES_DROPPED.because("context_limit"),
-            Sign("`weir_context_limit_samples_total` names the limit.");
+            Problem("`weir_context_limit_samples_total` names the limit.");
         /// A timestamp on a kind other than counter and gauge.
         UnsupportedTimestampedType = SAMPLES_DROPPED.because("unsupported_timestamped_type"),
-            Sign("A client sends timestamps with histograms, sets or distributions, which cannot be passed on.");
+            Problem("A client sends timestamps with histograms, sets or distributions, which cannot be passed on.");
     }
 }
 
@@ -102,10 +102,10 @@ counters! {
     pub enum RefusalReason {
         /// Its origin is not in `allowed_origins`.
         NotAllowed = PACKETS_DROPPED.because("origin_not_allowed"),
-            Sign("Add the origin to `allowed_origins`, or find the sender: `weir status` names it.");
+            Problem("Add the origin to `allowed_origins`, or find the sender: `weir status` names it.");
         /// Its origin is unknown, and `unknown` is not in `allowed_origins`.
         Unknown = PACKETS_DROPPED.because("origin_unknown"),
-            Sign("Add `unknown` to `allowed_origins`, or find out why the origin is unknown: `weir status` names the senders.");
+            Problem("Add `unknown` to `allowed_origins`, or find out why the origin is unknown: `weir status` names the senders.");
     }
 }
 
@@ -114,22 +114,22 @@ counters! {
     pub enum WorkerCounter {
         /// Batches of a closed bucket that waited because the pipeline had not accepted the previous ones.
         HandOverWaits = SeriesSpec::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
-            Sign("Merging and encoding are too slow: give weir more CPU, or disable outputs.");
+            Problem("Merging and encoding are too slow: give weir more CPU, or disable outputs.");
         /// Times a checkpoint waited because the disk had not accepted the previous part.
         CheckpointWaits = SeriesSpec::counter("weir_checkpoint_waits_total", "checkpoints.waits", "times"),
-            Work("A kill loses more than the last second: give `state_path` a faster disk.");
+            Normal("A kill loses more than the last second: give `state_path` a faster disk.");
         /// Times the kernel's tables and its sockets disagreed about drops.
         DropDisagreements = SeriesSpec::counter("weir_drop_disagreements_total", "drop_disagreements", "comparisons"),
-            Sign("The number of kernel drops is not reliable: report it as a bug.");
+            Problem("The number of kernel drops is not reliable: report it as a bug.");
         /// Seconds that timestamps are ahead of a wall clock that was set back.
         ClockAheadMs = SeriesSpec::gauge("weir_clock_ahead_seconds", "clock.ahead_seconds", "seconds").per_unit(1000).highest(),
-            Work("It falls as the wall clock catches up. If it does not, check the time service.");
+            Normal("It falls as the wall clock catches up. If it does not, check the time service.");
         /// Times timestamps went back because the wall clock was set back by more than three buckets.
         ClockSetBack = SeriesSpec::counter("weir_clock_set_back_total", "clock.set_back", "times").highest(),
-            Sign("The clock was wrong before; points already sent have wrong timestamps.");
+            Problem("The clock was wrong before; points already sent have wrong timestamps.");
         /// The longest time that a worker did not receive: because of a flush, or because the process was stopped.
         LongestGapNs = SeriesSpec::gauge("weir_receive_gap_seconds", "flush.longest_gap_seconds", "seconds").per_unit(1_000_000_000).highest(),
-            Work("Above 5 ms senders may have waited, or the kernel dropped packets: give weir a dedicated CPU.");
+            Normal("Above 5 ms senders may have waited, or the kernel dropped packets: give weir a dedicated CPU.");
     }
 }
 
@@ -138,13 +138,13 @@ counters! {
     pub enum SenderCounter {
         /// Processes that sent in the last minute.
         Live = SeriesSpec::gauge("weir_origin_processes_live", "origin.processes", "processes"),
-            Work("It follows the clients.");
+            Normal("It follows the clients.");
         /// Processes whose container was looked up.
         Asked = SeriesSpec::counter("weir_origin_processes_asked_total", "origin.processes_asked", "processes"),
-            Work("New processes send.");
+            Normal("New processes send.");
         /// Packets of processes beyond the maximum number.
         PacketsUntracked = SeriesSpec::counter("weir_origin_packets_untracked_total", "origin.packets_untracked", "packets"),
-            Sign("More processes send than a worker distinguishes; their packets have no origin.");
+            Problem("More processes send than a worker distinguishes; their packets have no origin.");
     }
 }
 
@@ -153,16 +153,16 @@ counters! {
     pub enum ParkingCounter {
         /// Packets and messages that wait for their origin.
         Waiting = SeriesSpec::gauge("weir_origin_waiting", "origin.waiting", "packets and messages"),
-            Work("New containers send.");
+            Normal("New containers send.");
         /// Packets and messages that waited for their origin.
         Parked = SeriesSpec::counter("weir_origin_waited_total", "origin.waited", "packets and messages"),
-            Work("New containers send.");
+            Normal("New containers send.");
         /// Packets and messages that waited a second, or to the end of their bucket, without an answer about their origin.
         GaveUp = SeriesSpec::counter("weir_origin_waited_in_vain_total", "origin.waited_in_vain", "packets and messages"),
-            Sign("A tag source is slow: `weir status` shows the state of each.");
+            Problem("A tag source is slow: `weir status` shows the state of each.");
         /// Packets and messages that proceeded without their origin because too many waited.
         NoRoom = SeriesSpec::counter("weir_origin_no_room_to_wait_total", "origin.no_room_to_wait", "packets and messages"),
-            Sign("New containers send more than weir can queue; their later messages get the tags.");
+            Problem("New containers send more than weir can queue; their later messages get the tags.");
     }
 }
 

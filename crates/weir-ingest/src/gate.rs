@@ -199,7 +199,7 @@ impl Gate {
         match self.senders.find(pid) {
             SenderLookup::Known(identity) => Some(identity),
             SenderLookup::Pending if is_late => {
-                self.senders.give_up(pid);
+                self.senders.abandon(pid);
                 self.parking.counts[ParkingCounter::GaveUp] += 1;
                 Some(ProcessIdentity::Unknown)
             }

@@ -1,6 +1,6 @@
 //! Counters of a listener. Plain numbers: one thread owns them, others get copies.
 
-use weir_counters::Moves::{Sign, Work};
+use weir_counters::Severity::{Normal, Problem};
 use weir_counters::books::{MESSAGES_RECEIVED, MESSAGES_REJECTED, PACKETS_DROPPED, PACKETS_RECEIVED};
 use weir_counters::{Counts, SeriesSpec, counters};
 
@@ -40,110 +40,110 @@ counters! {
     pub enum ListenerCounter {
         /// Packets received: datagrams, stream frames, or runs of complete lines, including dropped ones.
         Packets = SeriesSpec::counter("weir_packets_received_total", PACKETS_RECEIVED, "packets"),
-            Work("It rises as long as clients send.");
+            Normal("It rises as long as clients send.");
         /// Bytes of the packets given to the parser, without length headers.
         Bytes = SeriesSpec::counter("weir_received_bytes_total", "listeners.books.bytes", "bytes"),
-            Work("It rises as long as clients send.");
+            Normal("It rises as long as clients send.");
         /// Datagrams the kernel dropped because the receive buffer was full, or for a bad checksum (UDP only; Unix sockets
         /// push back instead).
         KernelDropped = lost("kernel"),
-            Sign("Give weir a larger `receive_buffer` (and `net.core.rmem_max`), more `workers` or more CPU, or let clients send fewer and larger packets.");
+            Problem("Give weir a larger `receive_buffer` (and `net.core.rmem_max`), more `workers` or more CPU, or let clients send fewer and larger packets.");
         /// Datagrams from addresses that may not send here.
         SourcesRefused = lost("source_not_allowed"),
-            Sign("Add the sender's network to `allowed_networks`, or find the sender.");
+            Problem("Add the sender's network to `allowed_networks`, or find the sender.");
         /// Packets from addresses or networks above their rate limit.
         RateLimited = lost("rate_limited"),
-            Sign("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
+            Problem("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
         /// Datagrams the kernel dropped after the stop began, because weir asked it to (UDP only).
         RefusedDraining = lost("refused_at_shutdown"),
-            Work("Clients kept sending while weir stopped.");
+            Normal("Clients kept sending while weir stopped.");
         /// Stream frames longer than the limit (their connection was closed), or lines longer than the limit (skipped).
         FramesTooLong = lost("frame_too_long"),
-            Sign("The client sends frames above `packet_bytes_max`, or uses another framing than `tcp_framing`.");
+            Problem("The client sends frames above `packet_bytes_max`, or uses another framing than `tcp_framing`.");
         /// Frames or lines that were lost because their connection ended inside them.
         FramesCut = lost("frame_cut"),
-            Sign("Clients end in the middle of a message, or weir closed the connection: see the other counters of connections.");
+            Problem("Clients end in the middle of a message, or weir closed the connection: see the other counters of connections.");
         /// Datagrams longer than `packet_bytes_max`; the part that fitted was parsed without its last line.
         Truncated = SeriesSpec::counter("weir_packets_truncated_total", "listeners.packets_truncated", "packets"),
-            Sign("Raise `packet_bytes_max`, or let the client send smaller packets.");
+            Problem("Raise `packet_bytes_max`, or let the client send smaller packets.");
         /// Lines that a datagram above `packet_bytes_max` lost.
         TruncatedLinesMax = MESSAGES_REJECTED.because("truncated").also(MESSAGES_RECEIVED),
-            Sign("Raise `packet_bytes_max`, or let the client send smaller packets. The cut part counts as the most lines that fit into it.");
+            Problem("Raise `packet_bytes_max`, or let the client send smaller packets. The cut part counts as the most lines that fit into it.");
         /// Packets whose sender the kernel cannot name here, because it is in another process namespace. They are parsed.
         OriginErrors = SeriesSpec::counter("weir_origin_packets_without_process_total", "origin.packets_without_process", "packets"),
-            Sign("Give weir the host's process namespace (`hostPID: true`), or their origin stays unknown.");
+            Problem("Give weir the host's process namespace (`hostPID: true`), or their origin stays unknown.");
 
         /// Frames of length zero, which are ignored.
         FramesEmpty = SeriesSpec::counter("weir_frames_empty_total", "listeners.frames_empty", "frames"),
-            Sign("A client sends empty frames; nothing is lost.");
+            Problem("A client sends empty frames; nothing is lost.");
         /// Last lines without a newline, accepted because the peer closed the connection cleanly (newline framing only).
         LinesUnterminated = SeriesSpec::counter("weir_lines_unterminated_total", "listeners.lines_unterminated", "lines"),
-            Work("Clients do not end their last line; nothing is lost.");
+            Normal("Clients do not end their last line; nothing is lost.");
         /// Bytes read from connections and discarded: too long lines, truncated frames, everything after a bad header.
         BytesDiscarded = SeriesSpec::counter("weir_discarded_bytes_total", "listeners.bytes_discarded", "bytes"),
-            Sign("It is the size of the frames dropped as `frame_too_long` and `frame_cut`.");
+            Problem("It is the size of the frames dropped as `frame_too_long` and `frame_cut`.");
         /// Bytes of unfinished frames in memory.
         PartialBytes = SeriesSpec::gauge("weir_partial_frame_bytes", "listeners.partial_bytes", "bytes"),
-            Work("Clients are in the middle of a frame.");
+            Normal("Clients are in the middle of a frame.");
 
         /// Open stream connections.
         ConnectionsOpen = SeriesSpec::gauge("weir_connections", "listeners.connections", "connections"),
-            Work("Clients connect and leave.");
+            Normal("Clients connect and leave.");
         /// Connections accepted, including those refused right after.
         ConnectionsAccepted = connections("weir_connections_accepted_total", "listeners.connections_accepted"),
-            Work("If it rises fast, clients open a connection for each message.");
+            Normal("If it rises fast, clients open a connection for each message.");
         /// Connections closed at once because the maximum number was open.
         ConnectionsRefusedLimit = REFUSED_LIMIT,
-            Sign("Clients hold more connections than the memory allows: give weir more `memory`, or close some.");
+            Problem("Clients hold more connections than the memory allows: give weir more `memory`, or close some.");
         /// Connections closed at once because the process had no descriptor left.
         ConnectionsRefusedDescriptors = REFUSED_LIMIT,
-            Sign("Raise the limit of open files (`LimitNOFILE=`, `ulimit -n`).");
+            Problem("Raise the limit of open files (`LimitNOFILE=`, `ulimit -n`).");
         /// Connections closed to make room for a peer with fewer.
         ConnectionsClosedCrowded = connections("weir_connections_closed_crowded_total", "listeners.connections_closed_crowded"),
-            Sign("All connections are in use, and one peer holds most of them: find it.");
+            Problem("All connections are in use, and one peer holds most of them: find it.");
         /// Connections closed after an hour of silence, or a minute if all connections were in use.
         ConnectionsClosedIdle = connections("weir_connections_closed_idle_total", "listeners.connections_closed_idle"),
-            Sign("Clients keep connections that they do not use.");
+            Problem("Clients keep connections that they do not use.");
         /// Connections of senders that are not allowed, closed at once.
         ConnectionsRefusedSource = connections("weir_connections_refused_total", "listeners.connections_refused"),
-            Sign("Add the sender's network to `allowed_networks`, or find the client.");
+            Problem("Add the sender's network to `allowed_networks`, or find the client.");
         /// Connections that could not be encrypted: no common version, no trusted certificate, no TLS, or no handshake within ten seconds.
         ConnectionsFailedTls = connections("weir_connections_failed_tls_total", "listeners.connections_failed_tls"),
-            Sign("The log has the error of the last one.");
+            Problem("The log has the error of the last one.");
         /// Connections closed because partial frames had used up their share of `memory`, and theirs was the largest.
         ConnectionsClosedBudget = connections("weir_connections_closed_budget_total", "listeners.connections_closed_budget"),
-            Sign("Clients do not finish long frames: give weir more `memory`, or find the clients.");
+            Problem("Clients do not finish long frames: give weir more `memory`, or find the clients.");
         /// TCP connections that the stop reset although their peers were still sending.
         ConnectionsCutDraining = connections("weir_connections_cut_total", "listeners.connections_cut"),
-            Sign("The reset shows the peers that their last data is lost.");
+            Problem("The reset shows the peers that their last data is lost.");
         /// Connections that ended with an error, most often a reset by the peer.
         ConnectionsFailed = connections("weir_connections_failed_total", "listeners.connections_failed"),
-            Sign("Clients end without closing, or the network between fails.");
+            Problem("Clients end without closing, or the network between fails.");
         /// Failed calls of `accept`, including those for lack of descriptors.
         AcceptErrors = SeriesSpec::counter("weir_accept_errors_total", "listeners.accept_errors", "system calls"),
-            Sign("If `weir_accept_pauses_total` rises too, the system has no descriptors or memory; else clients leave before they are accepted.");
+            Problem("If `weir_accept_pauses_total` rises too, the system has no descriptors or memory; else clients leave before they are accepted.");
         /// Times accepting was paused because the system had no descriptors or memory.
         AcceptPauses = SeriesSpec::counter("weir_accept_pauses_total", "listeners.accept_pauses", "pauses"),
-            Sign("Raise the limit of open files of weir, or of the system (`fs.file-max`).");
+            Problem("Raise the limit of open files of weir, or of the system (`fs.file-max`).");
 
         /// System calls that asked for data.
         ReceiveCalls = SeriesSpec::counter("weir_receive_calls_total", "listeners.receive_calls", "system calls"),
-            Work("Packets per call show how well batches work.");
+            Normal("Packets per call show how well batches work.");
         /// Receive calls that returned nothing.
         ReceiveCallsEmpty = SeriesSpec::counter("weir_receive_calls_empty_total", "listeners.receive_calls_empty", "system calls"),
-            Work("It rises while weir waits for packets.");
+            Normal("It rises while weir waits for packets.");
         /// A signal interrupted the call; nothing was lost.
         ReceiveInterrupted = RECEIVE_ERRORS.because("interrupted"),
-            Work("Signals interrupted system calls; nothing was lost.");
+            Normal("Signals interrupted system calls; nothing was lost.");
         /// The kernel had no memory for the call.
         ReceiveNoMemory = RECEIVE_ERRORS.because("no_memory"),
-            Sign("The machine is out of memory.");
+            Problem("The machine is out of memory.");
         /// The peer reset the connection.
         ReceiveReset = RECEIVE_ERRORS.because("reset"),
-            Sign("Clients end without closing, or the network between fails.");
+            Problem("Clients end without closing, or the network between fails.");
         /// Any other error.
         ReceiveOther = RECEIVE_ERRORS.because("other"),
-            Sign("The system refuses to receive: see its log.");
+            Problem("The system refuses to receive: see its log.");
     }
 }
 
@@ -152,18 +152,18 @@ counters! {
     pub enum LoopCounter {
         /// Turns of the event loops: each waits for packets and reads them.
         Turns = SeriesSpec::counter("weir_event_loop_turns_total", "event_loop.turns", "turns"),
-            Work("It rises by at least one per second and worker; if it does not, a worker is stuck.");
+            Normal("It rises by at least one per second and worker; if it does not, a worker is stuck.");
         /// System calls that asked which sockets have data.
         Polls = SeriesSpec::counter("weir_event_loop_polls_total", "event_loop.polls", "system calls"),
-            Work("It rises with the packets, slower when they arrive in batches.");
+            Normal("It rises with the packets, slower when they arrive in batches.");
         /// System calls of the event loops: waiting, receiving, accepting, reading drop counters.
         SystemCalls = SeriesSpec::counter("weir_event_loop_system_calls_total", "event_loop.system_calls", "system calls"),
-            Work("Calls per packet show where the kernel's CPU time goes.");
+            Normal("Calls per packet show where the kernel's CPU time goes.");
         /// Times a loop slept for a fixed short time to let packets gather.
         Dozes = SeriesSpec::counter("weir_event_loop_dozes_total", "event_loop.dozes", "sleeps"),
-            Work("Packets arrive one by one, and weir lets them gather.");
+            Normal("Packets arrive one by one, and weir lets them gather.");
         /// Times another thread woke a loop.
         Wakeups = SeriesSpec::counter("weir_event_loop_wakeups_total", "event_loop.wakeups", "wake-ups"),
-            Work("Reloads, answers about origins, and the stop.");
+            Normal("Reloads, answers about origins, and the stop.");
     }
 }

@@ -98,12 +98,12 @@ impl Log for AnyLog {
         on!(self, log => log.results_sent(partition))
     }
 
-    fn note_results_sent(
+    fn record_results_sent(
         &mut self,
         partition: u32,
         generation: u64,
         before: u64,
     ) -> Result<(), CommitError<Error>> {
-        on!(self, log => log.note_results_sent(partition, generation, before))
+        on!(self, log => log.record_results_sent(partition, generation, before))
     }
 }

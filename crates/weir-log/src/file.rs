@@ -287,7 +287,7 @@ impl Log for FileLog {
         }
     }
 
-    fn note_results_sent(
+    fn record_results_sent(
         &mut self,
         partition: u32,
         _generation: u64,

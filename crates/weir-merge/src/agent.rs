@@ -140,7 +140,7 @@ impl AgentEpochs {
         };
         self.first_epoch = epoch.saturating_add(1);
         let mut lost = closed.taken.missing();
-        lost.add(closed.taken.given_up());
+        lost.add(closed.taken.abandoned());
         self.past += Ledger {
             published: closed.taken.published(),
             lost: lost.states,
@@ -158,8 +158,8 @@ impl AgentEpochs {
     }
 
     /// Records known to be lost, of open epochs.
-    pub fn given_up(&self) -> Missing {
-        self.sum(Sequence::given_up)
+    pub fn abandoned(&self) -> Missing {
+        self.sum(Sequence::abandoned)
     }
 
     fn sum(&self, of: impl Fn(&Sequence) -> Missing) -> Missing {
@@ -176,7 +176,7 @@ impl AgentEpochs {
             quarantined: self.quarantined,
             open,
             missing: self.missing().states,
-            lost: self.given_up().states,
+            lost: self.abandoned().states,
             ..self.past
         };
         ledger.lost = ledger.lost.saturating_add(self.past.lost);

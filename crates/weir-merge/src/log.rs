@@ -125,7 +125,7 @@ pub trait Log {
     fn results_sent(&mut self, partition: u32) -> Result<u64, Self::Error>;
 
     /// Records that results before this number were sent, unless a later generation owns the partition.
-    fn note_results_sent(
+    fn record_results_sent(
         &mut self,
         partition: u32,
         generation: u64,

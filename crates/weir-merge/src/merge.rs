@@ -356,7 +356,7 @@ impl Merge {
         let (room, bounds) = self.room();
         let header = &record.header;
         let stream = self.streams.entry(key).or_default();
-        stream.note_agent(header);
+        stream.record_agent(header);
         let is_late = stream.is_closed(header.bucket_start);
         let buckets = match is_late {
             true => &mut stream.corrections,
@@ -614,7 +614,7 @@ impl Merge {
     /// An agent's records that may still arrive, and those that are lost.
     pub fn missing(&self, agent: AgentId) -> (Missing, Missing) {
         let agent = self.agents.get(&agent);
-        agent.map_or_else(Default::default, |agent| (agent.missing(), agent.given_up()))
+        agent.map_or_else(Default::default, |agent| (agent.missing(), agent.abandoned()))
     }
 
     /// Agents that share an id, with the number of records that prove it.

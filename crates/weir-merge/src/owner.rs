@@ -65,9 +65,9 @@ impl<L: Log> Owner<L> {
     }
 
     /// Records that results of a partition before this number were sent, unless another owner has it.
-    pub fn note_results_sent(&mut self, partition: u32, before: u64) -> Result<(), CommitError<L::Error>> {
+    pub fn record_results_sent(&mut self, partition: u32, before: u64) -> Result<(), CommitError<L::Error>> {
         let held = self.held.get(&partition).ok_or(CommitError::Fenced)?;
-        self.log.note_results_sent(partition, held.generation, before)
+        self.log.record_results_sent(partition, held.generation, before)
     }
 
     /// Follows changes of the assignment, then reads and commits a part of each partition. An error in one does not stop the others; the

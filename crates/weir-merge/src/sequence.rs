@@ -50,7 +50,7 @@ pub(crate) enum RecordCheck {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sequence {
     ranges: Vec<Range>,
-    given_up: Missing,
+    abandoned: Missing,
     #[serde(skip)]
     checksums: BTreeMap<u64, u32>,
 }
@@ -155,7 +155,7 @@ impl Sequence {
         let Some(at) = (0..self.ranges.len()).find(|at| self.hole(*at).records > 0) else {
             return;
         };
-        self.given_up.add(self.hole(at));
+        self.abandoned.add(self.hole(at));
         match at {
             0 => {
                 self.ranges[0].first = Boundary {
@@ -198,8 +198,8 @@ impl Sequence {
     }
 
     /// Missing records that were given up.
-    pub fn given_up(&self) -> Missing {
-        self.given_up
+    pub fn abandoned(&self) -> Missing {
+        self.abandoned
     }
 
     /// States in all records up to the last known one.
@@ -336,12 +336,12 @@ mod tests {
             sequence.take(&place(2 * number + 1));
             sequence.keep_few_holes();
         }
-        assert_eq!(sequence.given_up().records, 2);
+        assert_eq!(sequence.abandoned().records, 2);
         assert_eq!(sequence.missing().records, HOLES_MAX as u64 - 1);
         assert_eq!(sequence.check(&place(0)), RecordCheck::Repeat);
         sequence.give_up_before(100);
-        assert_eq!(sequence.given_up().records, 50);
-        let total = sequence.given_up().states + sequence.missing().states;
+        assert_eq!(sequence.abandoned().records, 50);
+        let total = sequence.abandoned().states + sequence.missing().states;
         assert_eq!(
             total,
             (0..=HOLES_MAX as u64).map(|number| 2 * number % 3).sum::<u64>()

@@ -118,7 +118,7 @@ impl Stream {
     }
 
     /// Updates the agent of a record.
-    pub fn note_agent(&mut self, header: &Header) {
+    pub fn record_agent(&mut self, header: &Header) {
         let start = header.bucket_start;
         let is_last = header.publication.is_some_and(|publication| publication.is_last);
         let is_whole = header.part + 1 == header.parts && (!header.is_open || is_last);

@@ -1,6 +1,6 @@
 //! Counters of outputs besides their books.
 
-use weir_counters::Moves::{Sign, Work};
+use weir_counters::Severity::{Normal, Problem};
 use weir_counters::{SeriesSpec, counters};
 
 /// Everything lost on the way to a backend.
@@ -13,25 +13,25 @@ counters! {
     pub enum OutputCounter {
         /// Payload bytes delivered.
         Bytes = SeriesSpec::counter("weir_output_bytes_total", "outputs.bytes", "bytes"),
-            Work("It rises with each flush.");
+            Normal("It rises with each flush.");
         /// Payloads delivered.
         Payloads = SeriesSpec::counter("weir_output_payloads_total", "outputs.payloads", "payloads"),
-            Work("It rises with each flush.");
+            Normal("It rises with each flush.");
         /// Attempts that failed.
         AttemptsFailed = SeriesSpec::counter("weir_output_attempts_failed_total", "outputs.attempts_failed", "attempts"),
-            Sign("`weir status` shows the last error of the output.");
+            Problem("`weir status` shows the last error of the output.");
         /// Failed attempts whose payload is retried.
         Retries = SeriesSpec::counter("weir_output_retries_total", "outputs.retries", "attempts"),
-            Work("Nothing is lost while the queue has room: see `weir_output_lag_seconds`.");
+            Normal("Nothing is lost while the queue has room: see `weir_output_lag_seconds`.");
         /// Series that the receiver refuses, left out of its payloads.
         RefusedSeries = SeriesSpec::gauge("weir_output_refused_series", "outputs.refused_series", "series"),
-            Sign("The log names them with the receiver's reason.");
+            Problem("The log names them with the receiver's reason.");
         /// Bytes of the disk queue that were damaged at the start and are lost.
         DiskDamagedBytes = SeriesSpec::counter("weir_output_disk_damaged_bytes_total", "outputs.disk_damaged_bytes", "bytes"),
-            Sign("The disk or its file system lost data.");
+            Problem("The disk or its file system lost data.");
         /// Messages that a relay's `prefixes` leave out.
         Unmatched = SeriesSpec::counter("weir_output_unmatched_total", "outputs.unmatched", "messages"),
-            Work("The relay applies its `prefixes`.");
+            Normal("The relay applies its `prefixes`.");
     }
 }
 
@@ -40,18 +40,18 @@ counters! {
     pub enum ScrapeCounter {
         /// Contexts in the exposition.
         Series = SeriesSpec::gauge("weir_scrape_series", "scrape.series", "series"),
-            Work("It follows the contexts.");
+            Normal("It follows the contexts.");
         /// Metrics in the exposition.
         Metrics = SeriesSpec::gauge("weir_scrape_metrics", "scrape.metrics", "metrics"),
-            Work("It follows the contexts.");
+            Normal("It follows the contexts.");
         /// Metrics whose name belongs to another metric, to Prometheus or to weir.
         Renamed = SeriesSpec::gauge("weir_scrape_renamed_metrics", "scrape.renamed_metrics", "metrics"),
-            Sign("`weir status` shows their names; rename one of each pair.");
+            Problem("`weir status` shows their names; rename one of each pair.");
         /// Points merged into the series of another context with the same labels.
         Merged = SeriesSpec::counter("weir_scrape_merged_points_total", "scrape.merged_points", "points"),
-            Sign("Names or tags differ only in characters that Prometheus does not allow.");
+            Problem("Names or tags differ only in characters that Prometheus does not allow.");
         /// Series that left the exposition for lack of samples.
         Expired = SeriesSpec::counter("weir_scrape_expired_series_total", "scrape.expired_series", "series"),
-            Work("Contexts come and go.");
+            Normal("Contexts come and go.");
     }
 }

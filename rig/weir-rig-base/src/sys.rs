@@ -99,7 +99,7 @@ fn enter(parent: Pid, cpus: Option<&CpuSet>, cgroup_procs: Option<&CStr>) -> io:
 /// Set by the first interrupt. Every wait checks it.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn note_signal(signal: libc::c_int) {
+extern "C" fn record_signal(signal: libc::c_int) {
     // A second signal means "now": the default action ends the process, and the kernel ends the target with it (the parent-death signal of
     // `isolate`).
     if INTERRUPTED.swap(true, Ordering::Relaxed) {
@@ -115,7 +115,7 @@ extern "C" fn note_signal(signal: libc::c_int) {
 pub fn catch_interrupts() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler touches atomics and async-signal-safe functions only.
-        unsafe { libc::signal(signal, note_signal as *const () as libc::sighandler_t) };
+        unsafe { libc::signal(signal, record_signal as *const () as libc::sighandler_t) };
     }
 }
 

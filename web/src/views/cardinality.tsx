@@ -1,4 +1,4 @@
-// The names, tags and senders with the most contexts, and a rule that limits them.
+// The metrics, tag keys and origins with the most contexts, and a rule that limits a metric.
 
 import { useState } from "preact/hooks";
 import type { ContextReport, Trial } from "../api";
@@ -9,13 +9,13 @@ import { write } from "../route";
 export function Cardinality() {
   const { data, error } = usePolled<ContextReport>("contexts", { top: 50 }, 5);
   const [chosen, setChosen] = useState<string | undefined>();
-  if (!data) return <p class="quiet">{error ?? "waiting for the first flush"}</p>;
+  if (!data) return <p class="quiet">{error ?? "Waiting for the first flush."}</p>;
   const most = Math.max(1, ...data.metrics_by_contexts.map((row) => row.contexts));
   return (
     <>
       <p>
         {exact(data.contexts_live)} contexts of {exact(data.metrics_live)} metrics with{" "}
-        {exact(data.tag_keys_live)} tag keys. Growth is over the last {duration(data.growth_seconds)}.
+        {exact(data.tag_keys_live)} tag keys. Growth covers the last {duration(data.growth_seconds)}.
       </p>
       {data.limited.length > 0 && (
         <section class="alarm">
@@ -76,12 +76,12 @@ export function Cardinality() {
       </section>
       {chosen && <Rule metric={chosen} keys={data.tag_keys.map((key) => key.key)} />}
       <section class="columns">
-        <Amounts
+        <CountTable
           title="Tag keys"
           head="values"
           rows={data.tag_keys.map((row) => [row.key || "(no key)", row.values, row.growth])}
         />
-        <Amounts
+        <CountTable
           title="Origins"
           head="contexts"
           rows={data.origins.map((row) => [row.origin, row.contexts, undefined])}
@@ -95,7 +95,7 @@ function signed(growth: number): string {
   return growth > 0 ? `+${exact(growth)}` : exact(growth);
 }
 
-function Amounts(props: { title: string; head: string; rows: [string, number, number | undefined][] }) {
+function CountTable(props: { title: string; head: string; rows: [string, number, number | undefined][] }) {
   return (
     <div>
       <h2>{props.title}</h2>
@@ -125,7 +125,7 @@ function Amounts(props: { title: string; head: string; rows: [string, number, nu
   );
 }
 
-/** A rule in the syntax of the configuration. Names of metrics and tags are quoted: any of them may hold anything. */
+/** A rule in the syntax of the configuration. Names are quoted: they can contain any character. */
 export function rule(metric: string, without: string): string {
   const name = JSON.stringify(without ? `${metric} without ${without}` : `without ${metric}`);
   const what = without ? `exclude_tags: [${JSON.stringify(without)}]` : "drop: true";
@@ -155,26 +155,26 @@ function Rule({ metric, keys }: { metric: string; keys: string[] }) {
       </div>
       <pre>{text}</pre>
       {error && <p class="alarm">{error}</p>}
-      {trial && <Saved trial={trial} />}
+      {trial && <TrialResult trial={trial} />}
       <p class="quiet">
-        Nothing has changed yet. Add it to weir.yaml, then reload: kill -HUP, or systemctl reload weir.
+        The rule is not active yet. Add it to weir.yaml and reload: kill -HUP, or systemctl reload weir.
       </p>
     </section>
   );
 }
 
-function Saved({ trial }: { trial: Trial }) {
-  const saved = trial.series_now - trial.series_then;
-  const share = trial.series_now > 0 ? `, ${number((100 * saved) / trial.series_now)} %` : "";
+function TrialResult({ trial }: { trial: Trial }) {
+  const removed = trial.series_now - trial.series_then;
+  const share = trial.series_now > 0 ? `, ${number((100 * removed) / trial.series_now)} %` : "";
   return (
     <div role="status">
       <p>
         <b>
-          It would save {exact(saved)} of {exact(trial.series_now)} series
+          It would remove {exact(removed)} of {exact(trial.series_now)} series
         </b>{" "}
-        of the last 5 min{share}: it changes {exact(trial.changed)}, {exact(trial.dropped)} of them are
-        dropped.
-        {trial.incomplete && " There was no time to look at all."}
+        of the last 5 min{share}: it changes {exact(trial.changed)} series and drops {exact(trial.dropped)} of
+        them.
+        {trial.incomplete && " weir had no time to examine all series."}
       </p>
       <ul class="examples">
         {trial.examples.map((example) => (

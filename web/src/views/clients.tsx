@@ -3,16 +3,16 @@
 import type { ClientRow } from "../api";
 import { clock, exact, utc } from "../format";
 
-/** The agent has those that lost most first. */
+/** The agent lists the clients with the most losses first. */
 const ROWS_MAX = 20;
 
-const COLUMNS = ["packets sent", "dropped", "queue full", "not written"];
+const COLUMNS = ["packets sent", "dropped", "queue full", "write failed"];
 
 export function ClientTable({ clients }: { clients: ClientRow[] }) {
   if (clients.length === 0) return null;
   return (
     <section aria-label="clients">
-      <h2>Clients, by their own telemetry</h2>
+      <h2>Clients, from their own telemetry</h2>
       <div class="scroll">
         <table>
           <thead>
@@ -25,7 +25,7 @@ export function ClientTable({ clients }: { clients: ClientRow[] }) {
                   {title}
                 </th>
               ))}
-              <th scope="col">reported</th>
+              <th scope="col">last report</th>
             </tr>
           </thead>
           <tbody>

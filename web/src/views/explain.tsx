@@ -7,8 +7,8 @@ import { change, write } from "../route";
 
 export function Explain({ params }: { params: URLSearchParams }) {
   const [line, setLine] = useState(params.get("line") ?? "");
-  const asked = params.get("line") ?? "";
-  const { data, error } = usePolled<Explanation>(asked ? "explain" : undefined, { line: asked }, 0);
+  const requested = params.get("line") ?? "";
+  const { data, error } = usePolled<Explanation>(requested ? "explain" : undefined, { line: requested }, 0);
   return (
     <>
       <form
@@ -29,7 +29,7 @@ export function Explain({ params }: { params: URLSearchParams }) {
         <button type="submit">explain</button>
       </form>
       {error && <p class="alarm">{error}</p>}
-      {asked && data && <Result explanation={data} />}
+      {requested && data && <Result explanation={data} />}
     </>
   );
 }
@@ -42,7 +42,7 @@ function Result({ explanation }: { explanation: Explanation }) {
       {note && <p class="quiet">{note}</p>}
       {others.length > 0 && (
         <p class="quiet">
-          As {listener} reads it. These listeners read messages in another way: {others.join(", ")}
+          This is how {listener} parses it. These listeners parse messages differently: {others.join(", ")}
         </p>
       )}
       {context && (

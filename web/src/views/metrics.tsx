@@ -1,14 +1,14 @@
-// Search as you type; one metric opens as a chart.
+// The list of metrics with a search, and the chart of one metric.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { Kind, Metric, Metrics as MetricList, Points, TagKey } from "../api";
 import { Chart, HeatmapChart, Sparkline } from "../chart";
-import { usePoints, usePolled } from "../data";
+import { last, usePoints, usePolled } from "../data";
 import { clock, duration, exact, number, utc } from "../format";
 import { change, write } from "../route";
 
 const ROW = 34;
-/** Rows to scroll before others are fetched, and rows that are there on either side of what can be seen. */
+/** Rows to scroll before the page fetches again, and rows it keeps above and below the visible ones. */
 const STEP = 20;
 const FUNCTIONS: Record<Kind, string[]> = {
   counter: ["rate", "sum", "avg", "min", "max", "count", "last"],
@@ -50,7 +50,7 @@ function Search({ params }: { params: URLSearchParams }) {
   const offset = useDebounced(first, 60);
   const page = Math.ceil(innerHeight / ROW) + 2 * STEP;
   useEffect(() => change({ match }), [match]);
-  // The agent searches and sorts; the page holds what can be seen and a little around it, however many there are.
+  // The agent searches and sorts. The page holds the visible rows and a few around them, however many metrics there are.
   const { data, error } = usePolled<MetricList>("metrics", { match, sort, offset, limit: page }, 5);
   const total = data?.total ?? 0;
   return (
@@ -85,30 +85,30 @@ function Search({ params }: { params: URLSearchParams }) {
         </label>
         {data && (
           <span class="quiet" role="status">
-            {exact(total)} metrics of the last {duration(data.held_to - data.held_from)}
+            {exact(total)} metrics in the last {duration(data.held_to - data.held_from)}
           </span>
         )}
       </div>
       {error && <p class="alarm">{error}</p>}
-      {data && total === 0 && <Nothing match={match} />}
+      {data && total === 0 && <EmptyList match={match} />}
       <Rows list={data} order={`${match} ${sort}`} page={page} onFirst={setFirst} />
     </>
   );
 }
 
-function Nothing({ match }: { match: string }) {
-  if (match) return <p class="quiet">no metric matches {match}</p>;
+function EmptyList({ match }: { match: string }) {
+  if (match) return <p class="quiet">No metric matches {match}.</p>;
   return (
     <p class="quiet">
-      Nothing has arrived yet. Send something: <code>weir send 'page.views:1|c|#user:me'</code>
+      No metric has arrived yet. Send one: <code>weir send 'page.views:1|c|#user:me'</code>
     </p>
   );
 }
 
-/** Only what can be seen is in the document, so that a hundred thousand names scroll as ten do. */
+/** Only the visible rows are in the document, so that 100,000 names scroll like ten. */
 function Rows(props: {
   list: MetricList | undefined;
-  /** Another list begins at its top. */
+  /** A change scrolls to the top. */
   order: string;
   page: number;
   onFirst: (first: number) => void;
@@ -116,40 +116,40 @@ function Rows(props: {
   const { list, order, page, onFirst } = props;
   const box = useRef<HTMLElement>(null);
   useEffect(() => box.current?.scrollTo(0, 0), [order]);
-  // Drawn again when there is another answer, and not with every second of books.
+  // Rendered for each new list, and not for each event of the stream.
   const rows = useMemo(
     () =>
       list?.metrics.map((metric, at) => (
-        // A row that is left at one end is used again at the other.
-        <Row key={(list.offset + at) % page} metric={metric} place={list.offset + at} now={list.held_to} />
+        // A row that leaves at one end is reused at the other.
+        <Row key={(list.offset + at) % page} metric={metric} index={list.offset + at} now={list.held_to} />
       )),
     [list, page],
   );
-  const scrolled = () => {
+  const onScroll = () => {
     const top = Math.floor((box.current?.scrollTop ?? 0) / ROW);
-    // In steps, so that not every row scrolled is a question; as many rows above what is seen as below it.
+    // In steps: not every scrolled row is a request.
     onFirst(Math.max(0, Math.floor(top / STEP) * STEP - STEP));
   };
   return (
-    // Reached with the keyboard, because it scrolls.
-    <section class="rows" ref={box} tabIndex={0} aria-label="metrics" onScroll={scrolled}>
+    // It scrolls, so the keyboard must reach it.
+    <section class="rows" ref={box} tabIndex={0} aria-label="metrics" onScroll={onScroll}>
       <div style={{ height: `${(list?.total ?? 0) * ROW}px`, position: "relative" }}>{rows}</div>
     </section>
   );
 }
 
-function Row({ metric, place, now }: { metric: Metric; place: number; now: number }) {
+function Row({ metric, index, now }: { metric: Metric; index: number; now: number }) {
   const { name, kind } = metric;
   return (
     <a
       class="row"
       href={write("metrics", { metric: name, kind })}
-      style={{ top: `${place * ROW}px`, height: `${ROW}px` }}
+      style={{ top: `${index * ROW}px`, height: `${ROW}px` }}
     >
       <span class="name">{name}</span>
       <span class="quiet kind">{kind}</span>
       <Sparkline values={metric.sparkline ?? []} />
-      <span class="number">{number(lastOf(metric.sparkline))}</span>
+      <span class="number">{number(last(metric.sparkline ?? []))}</span>
       <span class="number">
         {exact(metric.contexts)} contexts
         {metric.new > 0 && metric.new < metric.contexts ? `, ${exact(metric.new)} new` : ""}
@@ -159,10 +159,6 @@ function Row({ metric, place, now }: { metric: Metric; place: number; now: numbe
       </span>
     </a>
   );
-}
-
-function lastOf(values: (number | null)[] | undefined): number | null {
-  return values?.findLast((value) => value !== null) ?? null;
 }
 
 function OneMetric({
@@ -277,7 +273,7 @@ function Legend({ points }: { points: Points }) {
       {exact(points.series)} contexts, one point per {duration(points.step)}, from{" "}
       <time title={utc(first)}>{clock(first)}</time> to <time title={utc(end)}>{clock(end)}</time>. The
       history begins at <time title={utc(points.held_from)}>{clock(points.held_from)}</time>.
-      {points.folded > 0 && ` ${exact(points.folded)} small groups are folded into “other”.`}
+      {points.folded > 0 && ` “other” combines ${exact(points.folded)} small groups.`}
     </p>
   );
 }

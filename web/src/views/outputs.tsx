@@ -1,4 +1,4 @@
-// Each output's books over time, its queue, and what its backend last said.
+// Each output's counters over time, its queue, and the last error of its backend.
 
 import type { Status } from "../api";
 import { Chart } from "../chart";
@@ -8,7 +8,7 @@ import { errorText, OutputTable } from "./overview";
 
 export function Outputs({ live }: { live: LiveBooks }) {
   const { data: status, error } = usePolled<Status>("status", {}, 2);
-  if (!status) return <p class="quiet">{error ?? "waiting for the status"}</p>;
+  if (!status) return <p class="quiet">{error ?? "Waiting for the status."}</p>;
   const { books } = live;
   return (
     <>
@@ -31,7 +31,9 @@ export function Outputs({ live }: { live: LiveBooks }) {
               ]}
             />
             <ul>
-              {output.lag_seconds > 0 && <li>oldest payload has waited {duration(output.lag_seconds)}</li>}
+              {output.lag_seconds > 0 && (
+                <li>the oldest payload has waited {duration(output.lag_seconds)}</li>
+              )}
               {output.bytes !== undefined && output.bytes > 0 && (
                 <li>
                   {bytes(output.bytes)} in {exact(output.payloads ?? 0)} payloads

@@ -1,4 +1,4 @@
-// One glance: fine, or not and why.
+// Whether anything is lost and why, and the figures of the agent.
 
 import type { Meaning, Status } from "../api";
 import { Chart, Sparkline } from "../chart";
@@ -26,8 +26,8 @@ export function Overview({ live }: { live: LiveBooks }) {
   const cpu = column(books, "process_cpu_seconds_total");
   const resident = column(books, "process_resident_memory_bytes");
   const { data: meanings } = usePolled<Meaning[]>("meanings", {}, 0);
-  const held = books.times.findIndex((_, at) => books.series.some((series) => series.values[at] != null));
-  const seconds = held < 0 ? 0 : books.times.length - held;
+  const first = books.times.findIndex((_, at) => books.series.some((series) => series.values[at] != null));
+  const seconds = first < 0 ? 0 : books.times.length - first;
   const lost = losses(books.series, books.step, meanings ?? []);
   const listeners = status?.listeners ?? [];
   return (
@@ -60,11 +60,11 @@ export function Overview({ live }: { live: LiveBooks }) {
       <section>
         <h2>Messages by listener</h2>
         <Chart
-          times={books.times.slice(Math.max(0, held))}
+          times={books.times.slice(Math.max(0, first))}
           lines={listeners.map((listener) => ({
             label: listener.address,
             values: column(books, "weir_messages_received_total", { listener: listener.address }).slice(
-              Math.max(0, held),
+              Math.max(0, first),
             ),
           }))}
           unit="/s"
@@ -86,7 +86,7 @@ export function Overview({ live }: { live: LiveBooks }) {
 }
 
 function Losses(props: { lost: ReturnType<typeof losses>; known: boolean; seconds: number }) {
-  if (!props.known) return <p class="quiet">waiting for the first second of books</p>;
+  if (!props.known) return <p class="quiet">Waiting for the first second of data.</p>;
   if (props.lost.length === 0) {
     return <p class="fine">✓ Nothing was lost in the last {duration(props.seconds)}.</p>;
   }

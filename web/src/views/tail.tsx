@@ -1,17 +1,17 @@
 // Messages as they arrive, with their verdict.
 
 import { useEffect, useState } from "preact/hooks";
-import { address, type Seen, type Share, whyRefused } from "../api";
+import { address, type Share, type TailMessage, whyRefused } from "../api";
 import { number, precise, utc } from "../format";
 import { change } from "../route";
 
-/** After a refusal, so long until the next attempt. */
-const AGAIN_MS = 3000;
+/** Time between a refusal and the next attempt. */
+const RETRY_MS = 3000;
 
 /** Messages that the page keeps. */
-const KEPT = 500;
+const MESSAGES_MAX = 500;
 
-interface Entry extends Seen {
+interface Entry extends TailMessage {
   key: number;
 }
 
@@ -22,13 +22,13 @@ interface State {
   open: boolean;
 }
 
-/** The newest first, and no more than are kept. */
-export function prepend<T>(kept: T[], more: T[], most: number): T[] {
-  return [...more.reverse(), ...kept].slice(0, most);
+/** The newest first, at most `max`. */
+export function prepend<T>(kept: T[], more: T[], max: number): T[] {
+  return [...more.reverse(), ...kept].slice(0, max);
 }
 
-/** What arrives, while `asked` says what and nobody has paused. */
-function useTail(asked: string, paused: boolean): State {
+/** The messages that the agent sends for `url`, until the user pauses. */
+function useTail(url: string, paused: boolean): State {
   const [state, setState] = useState<State>({
     entries: [],
     share: undefined,
@@ -37,34 +37,33 @@ function useTail(asked: string, paused: boolean): State {
   });
   useEffect(() => {
     setState((old) => ({ ...old, entries: [], share: undefined, error: undefined }));
-  }, [asked]);
+  }, [url]);
   const [attempt, setAttempt] = useState(0);
   useEffect(() => {
     if (paused) return;
     const abort = new AbortController();
-    let again: ReturnType<typeof setTimeout> | undefined;
+    let retry: ReturnType<typeof setTimeout> | undefined;
     let key = Date.now() * 1000;
     let waiting: Entry[] = [];
-    const stream = new EventSource(asked);
+    const stream = new EventSource(url);
     const show = () => {
       const more = waiting;
       waiting = [];
-      setState((old) => ({ ...old, entries: prepend(old.entries, more, KEPT) }));
+      setState((old) => ({ ...old, entries: prepend(old.entries, more, MESSAGES_MAX) }));
     };
     stream.onopen = () => setState((old) => ({ ...old, open: true, error: undefined }));
     stream.onerror = () => {
       setState((old) => ({ ...old, open: false }));
-      // An EventSource does not say why; the answer itself does.
+      // An EventSource has no reason; the response does.
       if (stream.readyState === EventSource.CLOSED) {
-        whyRefused(asked, abort).then((error) => setState((old) => ({ ...old, error })));
-        again = setTimeout(() => setAttempt((number) => number + 1), AGAIN_MS);
+        whyRefused(url, abort).then((error) => setState((old) => ({ ...old, error })));
+        retry = setTimeout(() => setAttempt((number) => number + 1), RETRY_MS);
       }
     };
     stream.addEventListener("message", (event) => {
-      // Our events are named so, and so are those of a stream without names.
-      const seen = JSON.parse((event as MessageEvent).data) as Seen;
+      const message = JSON.parse((event as MessageEvent).data) as TailMessage;
       key += 1;
-      waiting.push({ ...seen, key });
+      waiting.push({ ...message, key });
       if (waiting.length === 1) requestAnimationFrame(show);
     });
     stream.addEventListener("share", (event) => {
@@ -74,10 +73,10 @@ function useTail(asked: string, paused: boolean): State {
     return () => {
       stream.close();
       abort.abort();
-      clearTimeout(again);
+      clearTimeout(retry);
       setState((old) => ({ ...old, open: false }));
     };
-  }, [asked, paused, attempt]);
+  }, [url, paused, attempt]);
   return state;
 }
 
@@ -86,8 +85,8 @@ export function Tail({ params }: { params: URLSearchParams }) {
   const tags = params.getAll("where");
   const rejected = params.get("verdict") === "rejected";
   const paused = params.get("paused") === "1";
-  const asked = address("tail", { match, where: tags, verdict: rejected ? "rejected" : undefined });
-  const { entries, share, error, open } = useTail(asked, paused);
+  const url = address("tail", { match, where: tags, verdict: rejected ? "rejected" : undefined });
+  const { entries, share, error, open } = useTail(url, paused);
   return (
     <>
       <div class="bar">
@@ -128,37 +127,37 @@ export function Tail({ params }: { params: URLSearchParams }) {
       </div>
       {error && <p class="alarm">{error}</p>}
       <p class="quiet" role="status">
-        {paused ? "Paused." : open ? told(share) : "Waiting for the agent."}
+        {paused ? "Paused." : open ? describeShare(share) : "Waiting for the agent."}
       </p>
       <ol class="tail" aria-label="messages, newest first">
         {entries.map((entry) => (
-          <Line key={entry.key} seen={entry} />
+          <Line key={entry.key} message={entry} />
         ))}
       </ol>
     </>
   );
 }
 
-/** How much of what came is shown. */
-export function told(share: Share | undefined): string {
+/** How many of the messages are shown. */
+export function describeShare(share: Share | undefined): string {
   if (!share) return "Messages appear as they arrive.";
-  const came = `${number(share.messages)} messages came in the last second`;
-  if (share.share >= 1) return `${came}; every one that fits is shown.`;
-  return `${came}; of those that fit, ${number(share.share * 100)} % are shown, chosen at random.`;
+  const arrived = `${number(share.messages)} messages arrived in the last second`;
+  if (share.share >= 1) return `${arrived}; all that match are shown.`;
+  return `${arrived}; ${number(share.share * 100)} % of those that match are shown, chosen at random.`;
 }
 
-function Line({ seen }: { seen: Seen }) {
-  const { bad } = seen;
+function Line({ message }: { message: TailMessage }) {
+  const { bad } = message;
   const from = [
-    seen.listener,
-    seen.address,
-    seen.pid && `pid ${seen.pid}`,
-    seen.container && `container ${seen.container.slice(0, 12)}`,
+    message.listener,
+    message.address,
+    message.pid && `pid ${message.pid}`,
+    message.container && `container ${message.container.slice(0, 12)}`,
   ];
   return (
-    <li class={seen.verdict}>
+    <li class={message.verdict}>
       <span class="quiet">
-        <time title={utc(seen.time)}>{precise(seen.time)}</time> {from.filter(Boolean).join(" · ")}
+        <time title={utc(message.time)}>{precise(message.time)}</time> {from.filter(Boolean).join(" · ")}
       </span>
       <code>
         {bad ? (
@@ -168,19 +167,19 @@ function Line({ seen }: { seen: Seen }) {
             {bad.after}
           </>
         ) : (
-          seen.line
+          message.line
         )}
       </code>
-      {seen.verdict !== "accepted" && (
-        <span class={seen.verdict === "rejected" ? "bad" : "quiet"}>
-          {seen.verdict === "rejected" ? "✗" : "–"} {seen.verdict}: {seen.reason}
-          {bad && `, ${place(bad.offset, bad.length)} of ${seen.bytes}`}
+      {message.verdict !== "accepted" && (
+        <span class={message.verdict === "rejected" ? "bad" : "quiet"}>
+          {message.verdict === "rejected" ? "✗" : "–"} {message.verdict}: {message.reason}
+          {bad && `, ${byteRange(bad.offset, bad.length)} of ${message.bytes}`}
         </span>
       )}
     </li>
   );
 }
 
-function place(offset: number, length: number): string {
+function byteRange(offset: number, length: number): string {
   return length === 1 ? `byte ${offset}` : `bytes ${offset} to ${offset + length - 1}`;
 }

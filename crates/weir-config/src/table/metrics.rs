@@ -14,51 +14,51 @@ settings! {
         bucket_width: Duration = "10s"
             .takes(SettingType::Duration { min: SECOND, max: Duration::from_secs(3600) })
             .effect("Width of a bucket in whole seconds; a bucket is flushed when it closes.")
-            .who("Operators who want to see changes sooner, at the cost of more points.")
+            .changed_by("Operators who want to see changes sooner, at the cost of more points.")
             .common();
         counter_expiry: Duration = "300s"
             .takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX })
             .effect("A counter without samples sends zeros for this long.")
             .zero("0: no zeros.")
-            .who("Operators whose alerts distinguish zero from no data.")
+            .changed_by("Operators whose alerts distinguish zero from no data.")
             .also(&["DD_DOGSTATSD_EXPIRY_SECONDS"]);
         context_expiry: Duration = "20s"
             .takes(SettingType::Duration { min: SECOND, max: DURATION_MAX })
             .effect("A context without samples for this long is removed (a counter's: also after `counter_expiry`). This affects only memory.")
-            .who("Operators whose series send about once a minute: their contexts then stay in memory.")
+            .changed_by("Operators whose series send about once a minute: their contexts then stay in memory.")
             .also(&["DD_DOGSTATSD_CONTEXT_EXPIRY_SECONDS"]);
         histogram_aggregates: Vec<HistogramAggregate> = "[max, median, avg, count]"
             .effect("Series made of each histogram and timing.")
             .zero("An empty list: none of them.")
-            .who("Operators who use other aggregates.")
+            .changed_by("Operators who use other aggregates.")
             .also(&["DD_HISTOGRAM_AGGREGATES"]);
         histogram_percentiles: Vec<Percentile> = "['0.95']"
             .effect("Percentiles made of each histogram and timing, rounded to whole percents.")
             .zero("An empty list: none.")
-            .who("Operators who use other percentiles.")
+            .changed_by("Operators who use other percentiles.")
             .also(&["DD_HISTOGRAM_PERCENTILES"]);
         histogram_weights: HistogramWeights = "exact"
             .effect("The count of a sampled histogram or timing: `exact` keeps fractions, `agent` truncates them like the Datadog Agent.")
-            .who("Operators who compare the numbers of both agents.");
+            .changed_by("Operators who compare the numbers of both agents.");
         histogram_copy_to_distribution: bool = "false"
             .effect("Every sample of a histogram or timing also goes into a distribution.")
-            .who("Operators who move from histograms to distributions.")
+            .changed_by("Operators who move from histograms to distributions.")
             .also(&["DD_HISTOGRAM_COPY_TO_DISTRIBUTION"]);
         histogram_copy_to_distribution_prefix: String = "''"
             .effect("A prefix for the name of that distribution, without a dot in between.")
             .zero("Empty: the distribution has the histogram's name.")
-            .who("Operators who move from histograms to distributions.")
+            .changed_by("Operators who move from histograms to distributions.")
             .also(&["DD_HISTOGRAM_COPY_TO_DISTRIBUTION_PREFIX"]);
         timestamps: bool = "true"
             .effect("Counters and gauges that carry a timestamp keep it and skip aggregation; off, the timestamp is ignored.")
-            .who("Operators whose clients send wrong timestamps.")
+            .changed_by("Operators whose clients send wrong timestamps.")
             .also(&["DD_DOGSTATSD_NO_AGGREGATION_PIPELINE"]);
         statsd_gauge_deltas: bool = "false"
             .effect("A gauge with a sign changes the last value instead of replacing it, as in etsy's StatsD.")
-            .who("Operators who migrate from a StatsD that does this.");
+            .changed_by("Operators who migrate from a StatsD that does this.");
         flush_open_buckets: bool = "true"
             .effect("Send the buckets that are still open at shutdown; off, they are dropped and counted.")
-            .who("Operators who would rather lose a bucket than send part of one.")
+            .changed_by("Operators who would rather lose a bucket than send part of one.")
             .also(&["DD_DOGSTATSD_FLUSH_INCOMPLETE_BUCKETS"]);
     }
 }
@@ -69,56 +69,56 @@ settings! {
         hostname: String = "''"
             .effect("The host of messages that do not name one.")
             .zero("Empty: the system's host name.")
-            .who("Operators of containers, whose host name has no meaning.")
+            .changed_by("Operators of containers, whose host name has no meaning.")
             .also(&["DD_HOSTNAME"])
             .common();
         tags: Vec<String> = "[]"
             .effect("Tags for every metric, event and service check.")
             .zero("An empty list: none.")
-            .who("Operators who distinguish environments.")
+            .changed_by("Operators who distinguish environments.")
             .also(&["DD_TAGS"])
             .common()
             .on_reload(Reload::Applied);
         extra_tags: Vec<String> = "[]"
             .effect("More tags like `tags`, so that two sources of settings can each add some.")
             .zero("An empty list: none.")
-            .who("Operators who distinguish environments.")
+            .changed_by("Operators who distinguish environments.")
             .also(&["DD_DOGSTATSD_TAGS", "DD_EXTRA_TAGS"])
             .on_reload(Reload::Applied);
         env: String = "''"
             .effect("The environment this agent runs in: adds the tag `env:...` to every metric, event and service check.")
             .zero("Empty: no such tag.")
-            .who("Operators who distinguish environments, or whose Datadog Agent has it.")
+            .changed_by("Operators who distinguish environments, or whose Datadog Agent has it.")
             .also(&["DD_ENV"])
             .on_reload(Reload::Applied);
         namespace: String = "''"
             .effect("A prefix for every metric name, with a dot in between.")
             .zero("Empty: names stay as they are.")
-            .who("Operators who share a backend.")
+            .changed_by("Operators who share a backend.")
             .also(&["DD_STATSD_METRIC_NAMESPACE"])
             .on_reload(Reload::Applied);
         namespace_blocklist: Vec<String> = "[datadog.agent, datadog.dogstatsd, datadog.process, datadog.trace_agent, datadog.tracer, activemq, activemq_58, airflow, cassandra, confluent, hazelcast, hive, ignite, jboss, jvm, kafka, presto, sidekiq, solr, tomcat, runtime]"
             .effect("Names that start with one of these get no namespace.")
             .zero("An empty list: every name gets it.")
-            .who("Operators who use a namespace.")
+            .changed_by("Operators who use a namespace.")
             .also(&["DD_STATSD_METRIC_NAMESPACE_BLOCKLIST", "DD_STATSD_METRIC_NAMESPACE_BLACKLIST"])
             .on_reload(Reload::Applied);
         metric_filterlist: Vec<String> = "[]"
             .effect("Metrics with these names, namespace included, are dropped and counted. A histogram's series are filtered by their own names too.")
             .zero("An empty list: nothing is dropped.")
-            .who("Operators who pay for unused metrics.")
+            .changed_by("Operators who pay for unused metrics.")
             .also(&["DD_METRIC_FILTERLIST", "DD_STATSD_METRIC_BLOCKLIST"])
             .on_reload(Reload::Applied);
         metric_filterlist_match_prefix: bool = "false"
             .effect("The names of `metric_filterlist` are prefixes.")
-            .who("Operators who filter whole families.")
+            .changed_by("Operators who filter whole families.")
             .also(&["DD_METRIC_FILTERLIST_MATCH_PREFIX", "DD_STATSD_METRIC_BLOCKLIST_MATCH_PREFIX"])
             .on_reload(Reload::Applied);
         max_tag_length: Option<usize> = "0"
             .takes(SettingType::Integer { min: 0, max: 65_536 })
             .effect("Tags are cut to this many bytes, at the end of a character.")
             .zero("0: tags stay as they are.")
-            .who("Operators whose backend refuses long tags.")
+            .changed_by("Operators whose backend refuses long tags.")
             .on_reload(Reload::Applied);
     }
 }
@@ -129,24 +129,24 @@ settings! {
         tag_styles: Vec<rules::TagStyle> = "[]"
             .effect("Styles of tags in names, besides tags after the type: `librato` for `name#a=b,c=d`, `influx` for `name,a=b,c=d`, `signalfx` for `name[a=b,c=d]`. weir takes them out of the name first. A tag without a value is dropped, and so is one without a key.")
             .zero("An empty list: such text stays part of the name.")
-            .who("Operators who migrate from statsd_exporter or Telegraf.")
+            .changed_by("Operators who migrate from statsd_exporter or Telegraf.")
             .on_reload(Reload::Applied);
         mapper_profiles: Vec<rules::Profile> = "[]"
             .effect("New names and tags for metrics, by their received name. `docs/rules.md` has every field.")
             .zero("An empty list: names stay as they are.")
-            .who("Operators whose names contain values that should be tags.")
+            .changed_by("Operators whose names contain values that should be tags.")
             .also(&["DD_DOGSTATSD_MAPPER_PROFILES"])
             .on_reload(Reload::Applied);
         metric_tag_filterlist: Vec<rules::TagFilter> = "[]"
             .effect("Metric names, each with tag keys to remove (`exclude`) or to keep (`include`); series that become equal are aggregated as one.")
             .zero("An empty list: tags stay as they are.")
-            .who("Operators who pay for unused tags.")
+            .changed_by("Operators who pay for unused tags.")
             .also(&["DD_METRIC_TAG_FILTERLIST"])
             .on_reload(Reload::Applied);
         rules: Vec<rules::Rule> = "[]"
             .effect("Drops, tag filters, actions on tag values, hosts, tags and histogram series for metrics by their final name, in this order. `docs/rules.md` has every field.")
             .zero("An empty list: no rules.")
-            .who("Operators who pay per series, or must not forward some values.")
+            .changed_by("Operators who pay per series, or must not forward some values.")
             .on_reload(Reload::Applied);
     }
 }

@@ -98,7 +98,7 @@ impl Capacity {
     }
 
     /// Counts a context that took memory.
-    pub fn note_created(&mut self) {
+    pub fn record_created(&mut self) {
         self.created_since_count += 1;
     }
 

@@ -143,7 +143,7 @@ impl Contexts {
             let is_known = |id| self.resolved.get(raw.kind, id).first_raw != NO_SLOT;
             if resolution.to.is_none_or(is_known) {
                 // A new raw context of a known context takes memory too.
-                self.capacity.note_created();
+                self.capacity.record_created();
             }
             return self.set_target(slot, true, resolution, now);
         }
@@ -304,7 +304,7 @@ impl Contexts {
         };
         let context = Context::new(identity, hash, mask, check);
         self.usage.names.add(name, self.interner.strings.hash(name));
-        self.capacity.note_created();
+        self.capacity.record_created();
         Ok(self.resolved.add(kind, context))
     }
 

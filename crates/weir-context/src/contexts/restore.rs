@@ -49,7 +49,7 @@ impl Contexts {
             .map(|check| strings.acquire(check, &self.secret));
         let context = Context::new(identity, hash, known.suffixes, check);
         self.usage.names.add(name, self.interner.strings.hash(name));
-        self.capacity.note_created();
+        self.capacity.record_created();
         if is_overflow {
             self.capacity.add_overflow();
         }

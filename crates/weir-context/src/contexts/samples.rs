@@ -31,7 +31,7 @@ impl Contexts {
     }
 
     /// Counts samples of a sampled message. `samples` includes the messages that were skipped.
-    pub fn note_samples(&mut self, metric: &Metric<'_>, sender: OriginId, samples: u64, now: u32) {
+    pub fn record_samples(&mut self, metric: &Metric<'_>, sender: OriginId, samples: u64, now: u32) {
         if let Some(name) = self.resolved_name(metric, sender, now) {
             self.add_samples(name, samples);
         }
@@ -41,8 +41,8 @@ impl Contexts {
         self.origins.release(origin);
     }
 
-    /// [`Contexts::note_samples`] for a message that has an alias, without reading its tags. Returns false if it has none.
-    pub fn note_known_samples(&mut self, hash: u64, key: &AliasKey<'_>, samples: u64, now: u32) -> bool {
+    /// [`Contexts::record_samples`] for a message that has an alias, without reading its tags. Returns false if it has none.
+    pub fn record_known_samples(&mut self, hash: u64, key: &AliasKey<'_>, samples: u64, now: u32) -> bool {
         let found = self.aliases.find(hash, key);
         let (raw_match, context) = match found.and_then(|raw| self.resolve_raw(raw, now)) {
             Some(Lookup::Context(id, raw_match) | Lookup::DryRun(id, raw_match)) => (raw_match, Some(id)),

@@ -41,7 +41,7 @@ impl Ingest {
             {
                 let key = alias_key(line, fast, self.sender);
                 let samples = u64::from(fast.count.max(1)) * weight;
-                if self.contexts.note_known_samples(*hash, &key, samples, now) {
+                if self.contexts.record_known_samples(*hash, &key, samples, now) {
                     continue;
                 }
             }
@@ -52,7 +52,7 @@ impl Ingest {
                     Values::Member(_) => 1,
                 };
                 self.contexts
-                    .note_samples(&metric, self.sender, values * weight, now);
+                    .record_samples(&metric, self.sender, values * weight, now);
             }
         }
     }

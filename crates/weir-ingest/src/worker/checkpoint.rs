@@ -146,7 +146,7 @@ impl Checkpoints {
             looked += ingest.contexts_in(partition);
             let bytes = ingest.changes(partition, self.since, stamp, &mut self.named);
             if !bytes.is_empty() && !self.send(bytes) {
-                self.give_up();
+                self.abandon();
             } else if partition + 1 == PARTITIONS {
                 self.end(aggregator.open_samples(), now_ms);
             }
@@ -177,12 +177,12 @@ impl Checkpoints {
         };
         match self.link.pieces.try_send(mark) {
             Ok(()) => self.since = round.began,
-            Err(_) => self.give_up(),
+            Err(_) => self.abandon(),
         }
     }
 
     /// The writer is behind: the next one begins from the start.
-    fn give_up(&mut self) {
+    fn abandon(&mut self) {
         (self.round, self.bucket) = (None, None);
     }
 }

@@ -196,7 +196,7 @@ impl EventLoop {
         let tls = match listener.tls_session() {
             Ok(tls) => tls,
             Err(error) => {
-                self.handshakes.note_error(listener.id, error);
+                self.handshakes.record_error(listener.id, error);
                 self.counters[LoopCounter::SystemCalls] += 1;
                 return;
             }

@@ -164,7 +164,7 @@ impl Listener {
         }
         let at = Monotonic::now();
         if let Some(drops) = drops {
-            self.note_drops(drops);
+            self.record_drops(drops);
         }
         let passed = if self.intake.guarded {
             guard::pass(ring, count, &self.config, at, &mut self.counters)
@@ -213,7 +213,7 @@ impl Listener {
     }
 
     #[cold]
-    fn note_receive_error(&mut self, error: &io::Error) -> ReceiveError {
+    fn record_receive_error(&mut self, error: &io::Error) -> ReceiveError {
         let counters = &mut self.counters;
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
@@ -250,7 +250,7 @@ impl EventLoop {
             Ok(Some(received)) => received,
             Ok(None) => return Next::Wait,
             Err(error) => {
-                let failed = listener.note_receive_error(&error);
+                let failed = listener.record_receive_error(&error);
                 return self.no_datagrams(number, failed);
             }
         };

@@ -39,7 +39,7 @@ impl Handshakes {
         self.open > 0
     }
 
-    pub(super) fn note_error(&mut self, listener: ListenerId, error: TlsError) {
+    pub(super) fn record_error(&mut self, listener: ListenerId, error: TlsError) {
         self.error = Some((listener, error));
     }
 
@@ -193,7 +193,7 @@ impl EventLoop {
     ) {
         if let Some(connection) = self.descriptors.connection(slot) {
             let listener = self.listeners.get_mut(connection.listener);
-            self.handshakes.note_error(listener.id, error);
+            self.handshakes.record_error(listener.id, error);
             // One that is still handshaking is counted where it is closed.
             if !connection.is_handshaking() {
                 listener.counters[ListenerCounter::ConnectionsFailedTls] += 1;

@@ -115,7 +115,7 @@ impl Listener {
     }
 
     /// Records the kernel's drop counter.
-    pub(super) fn note_drops(&mut self, now: u32) {
+    pub(super) fn record_drops(&mut self, now: u32) {
         let counter = match self.phase {
             Phase::Open => &mut self.counters[ListenerCounter::KernelDropped],
             // The buffer was full; nothing refused it.
@@ -130,7 +130,7 @@ impl Listener {
         if let (Address::Udp { .. }, Some(socket)) = (&self.address, &self.socket) {
             *system_calls += 1;
             let now = sys::socket_drops(socket.fd.as_fd())?;
-            self.note_drops(now);
+            self.record_drops(now);
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Listener {
         };
         *system_calls += 1;
         let socket = sys::socket_drops(socket.fd.as_fd())?;
-        self.note_drops(socket);
+        self.record_drops(socket);
         Ok(Some(DropCheck {
             counted: self.counters[ListenerCounter::KernelDropped]
                 + self.counters[ListenerCounter::RefusedDraining]

@@ -398,7 +398,7 @@ impl EventLoop {
             Some(&Descriptor::Acceptor { listener }) => self.accept(listener),
             Some(Descriptor::Free) | None => return,
         };
-        self.poller.note_service(turn.bytes - before);
+        self.poller.record_service(turn.bytes - before);
         self.descriptors.end_turn(token, next);
     }
 

@@ -109,7 +109,7 @@ impl Poller {
 
     /// A descriptor had its turn.
     #[inline]
-    pub(super) fn note_service(&mut self, bytes: u64) {
+    pub(super) fn record_service(&mut self, bytes: u64) {
         self.services += 1;
         self.bytes += bytes as usize;
     }

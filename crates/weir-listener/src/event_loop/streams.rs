@@ -31,7 +31,7 @@ enum ReceiveError {
 
 impl Listener {
     #[cold]
-    fn note_stream_error(&mut self, error: &io::Error) -> ReceiveError {
+    fn record_stream_error(&mut self, error: &io::Error) -> ReceiveError {
         let counters = &mut self.counters;
         match error.raw_os_error() {
             Some(libc::EAGAIN) => {
@@ -58,7 +58,7 @@ impl Listener {
     }
 
     /// One of the peer's connections held the most when there was no room.
-    fn note_closed_for_room(&mut self, connection: &Connection, unkept: Option<UnreadBytes>) {
+    fn record_closed_for_room(&mut self, connection: &Connection, unkept: Option<UnreadBytes>) {
         self.counters[ListenerCounter::ConnectionsClosedBudget] += 1;
         if let Some(rest) = unkept {
             self.counters[ListenerCounter::BytesDiscarded] += rest.len() as u64;
@@ -66,7 +66,7 @@ impl Listener {
         }
     }
 
-    fn note_end(&mut self, end: &End) {
+    fn record_end(&mut self, end: &End) {
         match end {
             End::Clean => {}
             End::Unterminated => self.counters[ListenerCounter::LinesUnterminated] += 1,
@@ -163,7 +163,7 @@ impl EventLoop {
             let unkept = (largest == slot).then_some(rest);
             if let Some(connection) = self.descriptors.connection(largest) {
                 let listener = self.listeners.get_mut(connection.listener);
-                listener.note_closed_for_room(connection, unkept);
+                listener.record_closed_for_room(connection, unkept);
             }
             self.close_connection(largest, false, turn, handle);
             if unkept.is_some() {
@@ -205,7 +205,7 @@ impl EventLoop {
             return Next::Wait;
         };
         let listener = self.listeners.get_mut(connection.listener);
-        match listener.note_stream_error(error) {
+        match listener.record_stream_error(error) {
             ReceiveError::Empty if self.drain.is_on() => {
                 return self.empty_while_draining(slot, turn, handle);
             }
@@ -259,7 +259,7 @@ impl EventLoop {
         let (end, found) = connection.finish(orderly, &mut self.streams, listener, handle);
         found.add_to(&mut listener.counters);
         turn.packets += found.packets();
-        listener.note_end(&end);
+        listener.record_end(&end);
         self.counters[LoopCounter::SystemCalls] += 1;
         listener.connection_closed(connection.peer);
     }

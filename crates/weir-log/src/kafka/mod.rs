@@ -102,7 +102,7 @@ impl KafkaLog {
 
     /// For brokers of tests that cannot stamp messages.
     #[doc(hidden)]
-    pub fn take_senders_times(&mut self) {
+    pub fn accept_sender_timestamps(&mut self) {
         self.accepts_sender_timestamps = true;
     }
 
@@ -646,7 +646,7 @@ impl Log for KafkaLog {
         self.member()?.noted(&topic, partition)
     }
 
-    fn note_results_sent(
+    fn record_results_sent(
         &mut self,
         partition: u32,
         generation: u64,

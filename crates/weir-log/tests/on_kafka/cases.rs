@@ -50,13 +50,13 @@ macro_rules! passed_on {
             self.log.results_sent(partition)
         }
 
-        fn note_results_sent(
+        fn record_results_sent(
             &mut self,
             partition: u32,
             generation: u64,
             before: u64,
         ) -> Result<(), CommitError<Error>> {
-            self.log.note_results_sent(partition, generation, before)
+            self.log.record_results_sent(partition, generation, before)
         }
     };
 }

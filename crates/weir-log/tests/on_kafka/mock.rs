@@ -30,7 +30,7 @@ fn mock(topic: &str) -> (Mock, Brokers) {
 
 fn open(brokers: &Brokers) -> KafkaLog {
     let mut log = KafkaLog::open(brokers).unwrap();
-    log.take_senders_times();
+    log.accept_sender_timestamps();
     log
 }
 

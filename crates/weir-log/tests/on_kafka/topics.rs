@@ -175,7 +175,7 @@ fn commits_are_found_by_the_next_owner() {
     }
     let sent = results[2].0;
     assert_eq!(log.results_sent(1).unwrap(), 0);
-    log.note_results_sent(1, generation, sent).unwrap();
+    log.record_results_sent(1, generation, sent).unwrap();
     drop(log);
     let mut next = open(&brokers);
     let generation = assigned(&mut next, 2);
@@ -184,7 +184,7 @@ fn commits_are_found_by_the_next_owner() {
         (next.results_sent(1).unwrap(), next.results_sent(0).unwrap()),
         (sent, 0)
     );
-    assert!(next.note_results_sent(1, generation + 1, 0).is_err());
+    assert!(next.record_results_sent(1, generation + 1, 0).is_err());
 }
 
 #[test]

@@ -208,7 +208,7 @@ impl Log for SimulatedLog {
         Ok(self.world.borrow().partitions[partition as usize].results_sent)
     }
 
-    fn note_results_sent(
+    fn record_results_sent(
         &mut self,
         partition: u32,
         generation: u64,

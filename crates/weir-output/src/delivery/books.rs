@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use weir_aggregate::Batch;
-use weir_counters::Moves::{Sign, Work};
+use weir_counters::Severity::{Normal, Problem};
 use weir_counters::{Counts, counters};
 
 use crate::counters::{DROPPED, OutputCounter};
@@ -106,46 +106,46 @@ counters! {
     pub enum Reason {
         /// Flushes came faster than the output could encode.
         InboxFull = DROPPED.because("inbox_full"),
-            Sign("The CPU is too slow for the outputs: give weir more, or disable outputs.");
+            Problem("The CPU is too slow for the outputs: give weir more, or disable outputs.");
         /// The value is NaN or infinite, which no backend accepts.
         NotFinite = DROPPED.because("not_finite"),
-            Sign("A client sends values that add up to infinity.");
+            Problem("A client sends values that add up to infinity.");
         /// A counter's bucket adds up to less than zero, and the output's counters only rise.
         NegativeCounter = DROPPED.because("negative_counter"),
-            Sign("A client sends negative counts; `monotonic_counters: false` lets OTLP accept them.");
+            Problem("A client sends negative counts; `monotonic_counters: false` lets OTLP accept them.");
         /// A single item exceeds the backend's limit.
         TooLarge = DROPPED.because("too_large"),
-            Sign("The backend does not accept an item of that size: shorten names, tags or texts.");
+            Problem("The backend does not accept an item of that size: shorten names, tags or texts.");
         /// The backend refused it permanently.
         Rejected = DROPPED.because("rejected"),
-            Sign("`weir status` shows the backend's last answer.");
+            Problem("`weir status` shows the backend's last answer.");
         /// The queue was full and this item was the oldest.
         QueueFull = DROPPED.because("queue_full"),
-            Sign("The outage was longer than the queue can hold: give it a disk queue, or a larger one.");
+            Problem("The outage was longer than the queue can hold: give it a disk queue, or a larger one.");
         /// It waited longer than allowed.
         TooOld = DROPPED.because("too_old"),
-            Sign("The outage was longer than `disk_age_max` or `age_max` allows.");
+            Problem("The outage was longer than `disk_age_max` or `age_max` allows.");
         /// Its record in the disk queue is damaged.
         Corrupt = DROPPED.because("corrupt"),
-            Sign("The disk or its file system lost data.");
+            Problem("The disk or its file system lost data.");
         /// The output has no form for it.
         Unsupported = DROPPED.because("unsupported"),
-            Work("Most outputs cannot express events and checks.");
+            Normal("Most outputs cannot express events and checks.");
         /// A rule of this output drops it.
         Filtered = DROPPED.because("filtered"),
-            Work("The output has `rules` that drop metrics.");
+            Normal("The output has `rules` that drop metrics.");
         /// The log has not reported its number of partitions yet.
         NotReady = DROPPED.because("not_ready"),
-            Sign("The log has not answered since the start: see the output's last error.");
+            Problem("The log has not answered since the start: see the output's last error.");
         /// It was still in memory when the process ended.
         Shutdown = DROPPED.because("shutdown"),
-            Sign("The backend did not accept the rest in time: a disk queue keeps it.");
+            Problem("The backend did not accept the rest in time: a disk queue keeps it.");
         /// It starts a series, and the output's state is full.
         Memory = DROPPED.because("memory"),
-            Sign("Give weir more `memory`, or fewer contexts.");
+            Problem("Give weir more `memory`, or fewer contexts.");
         /// Its timestamp is older than that of a previous value of its series.
         OutOfOrder = DROPPED.because("out_of_order"),
-            Work("Clients send timestamps out of order.");
+            Normal("Clients send timestamps out of order.");
     }
 }
 

@@ -20,7 +20,7 @@ enum Inner {
     },
 }
 
-/// Moves a driven clock.
+/// Severity a driven clock.
 #[derive(Clone, Debug)]
 pub struct Driver(Arc<watch::Sender<Duration>>);
 
@@ -83,7 +83,7 @@ impl Clock {
 }
 
 impl Driver {
-    /// Moves the clock forward.
+    /// Severity the clock forward.
     pub fn advance(&self, by: Duration) {
         self.0.send_modify(|now| *now += by);
     }

@@ -600,7 +600,7 @@ impl Shared {
             books.inbox -= done;
             books.open = open;
             for (index, queue) in queues.iter().enumerate() {
-                self.note_disk_error(&mut books.endpoints[index], queue, index);
+                self.record_disk_error(&mut books.endpoints[index], queue, index);
                 books.endpoints[index].copy_from(queue);
             }
         }
@@ -623,7 +623,7 @@ impl Shared {
     }
 
     /// Says once when the disk stops or resumes taking payloads.
-    fn note_disk_error(&self, books: &mut EndpointBooks, queue: &Queue, index: usize) {
+    fn record_disk_error(&self, books: &mut EndpointBooks, queue: &Queue, index: usize) {
         let endpoint = &self.labels[index];
         match (&books.disk_error, queue.disk_error()) {
             (None, Some(error)) => tracing::warn!(
@@ -653,7 +653,7 @@ impl Shared {
             // The queue may touch the disk, and readers of the books must not wait for that: work on a copy.
             let mut books = lock(&shared.books).endpoints[index].clone();
             let result = work(&mut queue, &mut books);
-            shared.note_disk_error(&mut books, &queue, index);
+            shared.record_disk_error(&mut books, &queue, index);
             books.copy_from(&queue);
             lock(&shared.books).endpoints[index] = books;
             result

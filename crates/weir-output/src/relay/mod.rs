@@ -7,7 +7,7 @@ mod connection;
 mod settings;
 mod target;
 
-use weir_counters::Moves::{Sign, Work};
+use weir_counters::Severity::{Normal, Problem};
 use weir_counters::{Counts, counters};
 
 use crate::counters::{DROPPED, OutputCounter};
@@ -91,16 +91,16 @@ counters! {
     pub enum RelayLoss {
         /// Its target accepts lines too slowly or not at all; the oldest are dropped.
         QueueFull = DROPPED.because("queue_full"),
-            Sign("The target is down or slow: `weir status` shows its last error.");
+            Problem("The target is down or slow: `weir status` shows its last error.");
         /// Longer than a datagram to its target.
         TooLong = DROPPED.because("too_long"),
-            Sign("Raise the relay's `packet_bytes_max`, or shorten names and tags.");
+            Problem("Raise the relay's `packet_bytes_max`, or shorten names and tags.");
         /// Not lost: given to another target when this one was ejected.
         Rerouted = DROPPED.because("rerouted"),
-            Work("The target failed, and the other targets get its lines.");
+            Normal("The target failed, and the other targets get its lines.");
         /// Still waiting when the process ended.
         Shutdown = DROPPED.because("shutdown"),
-            Sign("The target did not accept the rest in time.");
+            Problem("The target did not accept the rest in time.");
     }
 }
 

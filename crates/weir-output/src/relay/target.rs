@@ -301,7 +301,7 @@ impl Task {
         }
     }
 
-    /// Moves its queue to the targets that have its slots now.
+    /// Severity its queue to the targets that have its slots now.
     fn reroute(&mut self) {
         let shared = self.shared.clone();
         let routes = shared.routes.get();

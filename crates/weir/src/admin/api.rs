@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinError;
-use weir_counters::{CounterInfo, Moves};
+use weir_counters::{CounterInfo, Severity};
 use weir_history::{
     Function, History, Metric, MetricSort, MetricsRequest, Query, QueryError, QueryResult, SeriesColumns,
     SeriesKind, TagKey, matches,
@@ -87,9 +87,9 @@ struct Meaning {
 
 impl Meaning {
     fn of(info: &CounterInfo) -> Meaning {
-        let (sign, advice) = match info.moves {
-            Moves::Sign(advice) => (true, advice),
-            Moves::Work(advice) => (false, advice),
+        let (sign, advice) = match info.severity {
+            Severity::Problem(advice) => (true, advice),
+            Severity::Normal(advice) => (false, advice),
         };
         Meaning {
             name: info.series.name,

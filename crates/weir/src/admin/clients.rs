@@ -1,7 +1,7 @@
 //! The clients' telemetry, in total and per client.
 
 use serde::{Deserialize, Serialize};
-use weir_counters::Moves::{Sign, Work};
+use weir_counters::Severity::{Normal, Problem};
 use weir_counters::{Counts, SeriesSpec, counters};
 
 use super::numbers::Numbers;
@@ -17,52 +17,52 @@ counters! {
     pub enum ClientCounter {
         /// Distinct clients: each combination of program, version, transport and origin is one.
         Known = SeriesSpec::gauge("weir_clients", "clients.known", "clients"),
-            Work("It follows the clients that report about themselves.");
+            Normal("It follows the clients that report about themselves.");
         /// Reported numbers of clients without a row, because there were too many clients; the totals include them.
         Crowded = SeriesSpec::counter("weir_clients_crowded_total", "clients.crowded", "numbers"),
-            Work("`client_version` or `client_transport` has very many values: a sender forges these metrics.");
+            Normal("`client_version` or `client_transport` has very many values: a sender forges these metrics.");
         /// Metrics that clients accepted, by their own telemetry.
         Metrics = SeriesSpec::counter("weir_clients_metrics_total", "clients.metrics", "metrics"),
-            Work("Clients count calls before sampling and aggregation, so it exceeds the samples received.");
+            Normal("Clients count calls before sampling and aggregation, so it exceeds the samples received.");
         /// Events that clients accepted, by their own telemetry.
         Events = SeriesSpec::counter("weir_clients_events_total", "clients.events", "events"),
-            Work("It moves with the clients' work.");
+            Normal("It moves with the clients' work.");
         /// Service checks that clients accepted, by their own telemetry.
         ServiceChecks = SeriesSpec::counter("weir_clients_service_checks_total", "clients.service_checks", "service checks"),
-            Work("It moves with the clients' work.");
+            Normal("It moves with the clients' work.");
         /// Contexts that clients flushed, by their own telemetry.
         AggregatedContexts = SeriesSpec::counter("weir_clients_aggregated_contexts_total", "clients.aggregated_contexts", "contexts"),
-            Work("Clients that aggregate report it.");
+            Normal("Clients that aggregate report it.");
         /// Packets that clients sent, by their own telemetry.
         PacketsSent = SeriesSpec::counter("weir_clients_packets_sent_total", "clients.packets_sent", "packets"),
-            Work("With `weir_packets_received_total` it shows the loss on the way, if all clients report.");
+            Normal("With `weir_packets_received_total` it shows the loss on the way, if all clients report.");
         /// Bytes in the packets that clients sent.
         BytesSent = SeriesSpec::counter("weir_clients_bytes_sent_total", "clients.bytes_sent", "bytes"),
-            Work("It moves with the clients' work.");
+            Normal("It moves with the clients' work.");
         /// Packets that clients dropped, for any reason, by their own telemetry. They never reached weir.
         PacketsDropped = SeriesSpec::counter("weir_clients_packets_dropped_total", "clients.packets_dropped", "packets"),
-            Sign("`weir status` and the page name the clients. Clients that report the reason count the same packets in `weir_clients_packets_dropped_queue_total` or `weir_clients_packets_dropped_writer_total`.");
+            Problem("`weir status` and the page name the clients. Clients that report the reason count the same packets in `weir_clients_packets_dropped_queue_total` or `weir_clients_packets_dropped_writer_total`.");
         /// Of the packets that clients dropped: those for which the client's queue had no room.
         PacketsDroppedQueue = SeriesSpec::counter("weir_clients_packets_dropped_queue_total", "clients.packets_dropped_queue", "packets"),
-            Sign("The client made packets faster than it could write them. Raise its queue (`WithSenderQueueSize` in Go, `sender_queue_size` of dogstatsd-ruby, `STATSD_BUFFER_CAPACITY` of statsd-instrument) or let it aggregate. If the kernel drops packets here too, weir is too slow: give it more CPU.");
+            Problem("The client made packets faster than it could write them. Raise its queue (`WithSenderQueueSize` in Go, `sender_queue_size` of dogstatsd-ruby, `STATSD_BUFFER_CAPACITY` of statsd-instrument) or let it aggregate. If the kernel drops packets here too, weir is too slow: give it more CPU.");
         /// Of the packets that clients dropped: those that the client could not write.
         PacketsDroppedWriter = SeriesSpec::counter("weir_clients_packets_dropped_writer_total", "clients.packets_dropped_writer", "packets"),
-            Sign("weir was not running, or did not read the client's Unix socket in time: raise `net.unix.max_dgram_qlen` and the client's write timeout, or give weir more CPU. A packet larger than the socket accepts is dropped for this reason too.");
+            Problem("weir was not running, or did not read the client's Unix socket in time: raise `net.unix.max_dgram_qlen` and the client's write timeout, or give weir more CPU. A packet larger than the socket accepts is dropped for this reason too.");
         /// Bytes in the packets that clients dropped.
         BytesDropped = SeriesSpec::counter("weir_clients_bytes_dropped_total", "clients.bytes_dropped", "bytes"),
-            Work("It rises with `weir_clients_packets_dropped_total`.");
+            Normal("It rises with `weir_clients_packets_dropped_total`.");
         /// Of these bytes: those for which the client's queue had no room.
         BytesDroppedQueue = SeriesSpec::counter("weir_clients_bytes_dropped_queue_total", "clients.bytes_dropped_queue", "bytes"),
-            Work("It rises with `weir_clients_packets_dropped_queue_total`.");
+            Normal("It rises with `weir_clients_packets_dropped_queue_total`.");
         /// Of these bytes: those that the client could not write.
         BytesDroppedWriter = SeriesSpec::counter("weir_clients_bytes_dropped_writer_total", "clients.bytes_dropped_writer", "bytes"),
-            Work("It rises with `weir_clients_packets_dropped_writer_total`.");
+            Normal("It rises with `weir_clients_packets_dropped_writer_total`.");
         /// Metrics that clients dropped because the channels between their callers and their senders were full.
         MetricsDroppedOnReceive = SeriesSpec::counter("weir_clients_metrics_dropped_on_receive_total", "clients.metrics_dropped_on_receive", "metrics"),
-            Sign("Raise `WithChannelModeBufferSize` of the Go client, or use its mutex mode.");
+            Problem("Raise `WithChannelModeBufferSize` of the Go client, or use its mutex mode.");
         /// Messages of statsd-instrument that its callers had to send themselves, because its queue was full.
         SynchronousSends = SeriesSpec::counter("weir_clients_synchronous_sends_total", "clients.synchronous_sends", "messages"),
-            Sign("Nothing is lost, but requests of the application waited. Raise `STATSD_BUFFER_CAPACITY`.");
+            Problem("Nothing is lost, but requests of the application waited. Raise `STATSD_BUFFER_CAPACITY`.");
     }
 }
 

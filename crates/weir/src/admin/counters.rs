@@ -2,7 +2,7 @@
 
 use weir_aggregate::AggregateCounter;
 use weir_context::{AliasCounter, ContextCounter, LimitReason, OriginCounter};
-use weir_counters::Moves::{Sign, Work};
+use weir_counters::Severity::{Normal, Problem};
 use weir_counters::{Counter, CounterInfo, SeriesSpec, counters};
 use weir_ingest::{IngestCounter, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, WorkerCounter};
 use weir_listener::{ListenerCounter, LoopCounter};
@@ -19,16 +19,16 @@ counters! {
     pub enum SocketCounter {
         /// Number of times the socket file was missing or replaced, and was created again.
         FilesRemade = SeriesSpec::counter("weir_socket_files_remade_total", "listeners.socket_files_remade", "times"),
-            Sign("A program removes socket files: clients have to reconnect each time.");
+            Problem("A program removes socket files: clients have to reconnect each time.");
         /// Size of the receive buffer that the kernel granted, in bytes; 0 for sockets without one.
         ReceiveBuffer = SeriesSpec::gauge("weir_receive_buffer_bytes", "listeners.receive_buffer", "bytes"),
-            Work("If it is below the requested size, raise `net.core.rmem_max`.");
+            Normal("If it is below the requested size, raise `net.core.rmem_max`.");
         /// Size of the receive buffer that weir requested, in bytes.
         ReceiveBufferWanted = SeriesSpec::gauge("weir_receive_buffer_wanted_bytes", "listeners.receive_buffer_wanted", "bytes"),
-            Work("It follows `receive_buffer`.");
+            Normal("It follows `receive_buffer`.");
         /// Sockets opened by the service manager or the previous process and taken over by this process.
         Passed = SeriesSpec::gauge("weir_sockets_passed", "listeners.sockets_passed", "sockets"),
-            Work("With socket activation or a descriptor store it is the number of the listener's sockets.");
+            Normal("With socket activation or a descriptor store it is the number of the listener's sockets.");
     }
 }
 
@@ -37,28 +37,28 @@ counters! {
     pub enum PipelineCounter {
         /// Rows that arrived from the workers.
         RowsReceived = SeriesSpec::counter("weir_rows_received_total", "rows.received", "rows"),
-            Work("It rises with each flush.");
+            Normal("It rises with each flush.");
         /// Rows that a worker announced and that never arrived.
         RowsLost = SeriesSpec::counter("weir_rows_lost_total", "rows.lost", "rows"),
-            Sign("A worker ended in the middle of a flush: the log says why.");
+            Problem("A worker ended in the middle of a flush: the log says why.");
         /// Rows that wait for other workers to deliver their part of the bucket.
         RowsWaiting = SeriesSpec::gauge("weir_rows_waiting", "rows.waiting", "rows"),
-            Work("It is zero between flushes, unless a worker is stuck.");
+            Normal("It is zero between flushes, unless a worker is stuck.");
         /// Rows after the merge of all workers.
         RowsMerged = SeriesSpec::counter("weir_rows_merged_total", "rows.merged", "rows"),
-            Work("It rises with each flush by its series.");
+            Normal("It rises with each flush by its series.");
         /// Unix time of the last flush that was handed over; 0 before the first.
         FlushedAt = SeriesSpec::gauge("weir_last_flush_timestamp_seconds", "flush.at", "seconds"),
-            Work("It rises by the width of a bucket; if it does not, a worker is stuck.");
+            Normal("It rises by the width of a bucket; if it does not, a worker is stuck.");
         /// Duration of the last flush.
         FlushNs = SeriesSpec::gauge("weir_flush_seconds", "flush.seconds", "seconds").per_unit(1_000_000_000),
-            Work("It follows the contexts. Workers keep receiving during it.");
+            Normal("It follows the contexts. Workers keep receiving during it.");
         /// Series of the last flush.
         FlushSeries = SeriesSpec::gauge("weir_flush_series", "flush.series", "series"),
-            Work("It follows the contexts.");
+            Normal("It follows the contexts.");
         /// Width of a bucket.
         BucketSeconds = SeriesSpec::gauge("weir_bucket_seconds", "flush.bucket_seconds", "seconds"),
-            Work("It is `bucket_width`.");
+            Normal("It is `bucket_width`.");
     }
 }
 
@@ -67,25 +67,25 @@ counters! {
     pub enum HistoryCounter {
         /// Points received by the history.
         Taken = SeriesSpec::counter("weir_history_points_total", "history.taken", "points"),
-            Work("It rises with each flush.");
+            Normal("It rises with each flush.");
         /// Points of new series that were not stored, for lack of memory.
         Refused = SeriesSpec::counter("weir_history_points_refused_total", "history.refused", "points"),
-            Sign("The page does not show these series; outputs are not affected. Raise `memory` or `history` to store more.");
+            Problem("The page does not show these series; outputs are not affected. Raise `memory` or `history` to store more.");
         /// Points that were not stored, because the storing thread was behind.
         Behind = SeriesSpec::counter("weir_history_points_behind_total", "history.behind", "points"),
-            Sign("The page has gaps; outputs are not affected. The machine has no CPU time left.");
+            Problem("The page has gaps; outputs are not affected. The machine has no CPU time left.");
         /// Points that were not stored, because their timestamp was too old.
         Late = SeriesSpec::counter("weir_history_points_late_total", "history.late", "points"),
-            Work("Senders use old timestamps; the page does not show these points.");
+            Normal("Senders use old timestamps; the page does not show these points.");
         /// Points stored.
         Points = SeriesSpec::gauge("weir_history_points", "history.points", "points"),
-            Work("It stops growing when the memory is full: then new ones replace the oldest.");
+            Normal("It stops growing when the memory is full: then new ones replace the oldest.");
         /// Series stored.
         HeldSeries = SeriesSpec::gauge("weir_history_series", "history.series", "series"),
-            Work("It follows the contexts.");
+            Normal("It follows the contexts.");
         /// Seconds from the oldest to the newest stored bucket.
         Seconds = SeriesSpec::gauge("weir_history_seconds", "history.seconds", "seconds"),
-            Work("The page looks back this far.");
+            Normal("The page looks back this far.");
     }
 }
 
@@ -94,16 +94,16 @@ counters! {
     pub enum TapCounter {
         /// Open tails and captures.
         Streams = SeriesSpec::gauge("weir_tap_streams", "taps.streams", "streams"),
-            Work("A user reads the tail or captures packets.");
+            Normal("A user reads the tail or captures packets.");
         /// Packets copied for tails and captures.
         Packets = SeriesSpec::counter("weir_tap_packets_total", "taps.packets", "packets"),
-            Work("It rises while a tail or capture runs.");
+            Normal("It rises while a tail or capture runs.");
         /// Packets that a capture lost because its queue was full. Ingest is not affected.
         PacketsLost = SeriesSpec::counter("weir_tap_packets_lost_total", "taps.packets_lost", "packets"),
-            Sign("A capture has gaps, because its disk or network is slower than the traffic: capture less (`--match`), write to a faster disk, or give weir more `memory`. Ingest is not affected.");
+            Problem("A capture has gaps, because its disk or network is slower than the traffic: capture less (`--match`), write to a faster disk, or give weir more `memory`. Ingest is not affected.");
         /// Tails that ended because their reader was too slow.
         ReadersDropped = SeriesSpec::counter("weir_tap_readers_dropped_total", "taps.readers_dropped", "streams"),
-            Work("A terminal or browser was stopped; it may open another tail.");
+            Normal("A terminal or browser was stopped; it may open another tail.");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The status of `weir merge`: progress, agents, and the fate of everything that they published.
 
 use serde::{Deserialize, Serialize};
-use weir_counters::Moves::{Sign, Work};
+use weir_counters::Severity::{Normal, Problem};
 use weir_counters::{SeriesSpec, counters};
 
 use super::numbers::Numbers;
@@ -18,112 +18,112 @@ counters! {
     pub enum FleetCounter {
         /// Partitions that this process reads.
         Partitions = SeriesSpec::gauge("weir_fleet_partitions", "fleet.partitions_held", "partitions"),
-            Work("Partitions move when a process joins or ends; 0 means that this process waits.");
+            Normal("Partitions move when a process joins or ends; 0 means that this process waits.");
         /// Records of the log that were not read yet.
         LagRecords = SeriesSpec::gauge("weir_fleet_lag_records", "fleet.lag_records", "records"),
-            Work("It rises while agents publish faster than the merge reads: add a process or cores.");
+            Normal("It rises while agents publish faster than the merge reads: add a process or cores.");
         /// Lag of the merged records behind the clock.
         LagMs = SeriesSpec::gauge("weir_fleet_lag_seconds", "fleet.lag_seconds", "seconds").per_unit(1000),
-            Work("It is zero while everything is read.");
+            Normal("It is zero while everything is read.");
         /// Open buckets.
         OpenBuckets = SeriesSpec::gauge("weir_fleet_open_buckets", "fleet.open_buckets", "buckets"),
-            Work("Two or three per partition are normal; more while the merge waits for an agent.");
+            Normal("Two or three per partition are normal; more while the merge waits for an agent.");
         /// Closed buckets.
         ClosedBuckets = SeriesSpec::counter("weir_fleet_closed_buckets_total", "fleet.closed_buckets", "buckets"),
-            Work("It rises by one for each partition and bucket.");
+            Normal("It rises by one for each partition and bucket.");
         /// Agents that the last closed bucket waited for.
         AgentsExpected = SeriesSpec::gauge("weir_fleet_agents_expected", "fleet.agents_expected", "agents"),
-            Work("It follows the fleet, six buckets later for an agent that ended without notice.");
+            Normal("It follows the fleet, six buckets later for an agent that ended without notice.");
         /// Agents whose records are in the last closed bucket.
         AgentsSeen = SeriesSpec::gauge("weir_fleet_agents_seen", "fleet.agents_seen", "agents"),
-            Work("If it is below `weir_fleet_agents_expected`, a drop in values may come from missing agents.");
+            Normal("If it is below `weir_fleet_agents_expected`, a drop in values may come from missing agents.");
         /// Agents that the last closed bucket waited for and whose records were missing in some partition.
         AgentsMissing = SeriesSpec::gauge("weir_fleet_agents_missing", "fleet.agents_missing", "agents"),
-            Sign("`weir merge status` names them. Their later records go into corrections.");
+            Problem("`weir merge status` names them. Their later records go into corrections.");
         /// Agents that share their id with another one.
         SharedIds = SeriesSpec::gauge("weir_fleet_shared_ids", "fleet.shared_ids", "agents"),
-            Sign("A disk or its state directory was copied: `weir merge status` names the id. Remove the state directory of one of them.");
+            Problem("A disk or its state directory was copied: `weir merge status` names the id. Remove the state directory of one of them.");
         /// Merged records.
         Merged = SeriesSpec::counter("weir_fleet_merged_records_total", "fleet.records.merged", "records"),
-            Work("It rises with each bucket that closes.");
+            Normal("It rises with each bucket that closes.");
         /// Records that arrived after their bucket had closed, and went into a correction.
         Late = SeriesSpec::counter("weir_fleet_late_records_total", "fleet.records.late", "records"),
-            Sign("Agents or their network are slow or were down: a longer `grace` waits for them.");
+            Problem("Agents or their network are slow or were down: a longer `grace` waits for them.");
         /// Repeated records, which were not merged again.
         Repeats = SeriesSpec::counter("weir_fleet_repeated_records_total", "fleet.records.repeated", "records"),
-            Work("Agents resend records that were not confirmed.");
+            Normal("Agents resend records that were not confirmed.");
         /// Invalid records, or records of a version that this program cannot read.
         Unreadable = QUARANTINED.because("unreadable"),
-            Sign("Something else writes into the log, or an agent is newer than this process.");
+            Problem("Something else writes into the log, or an agent is newer than this process.");
         /// Records that were not published for a fleet.
         Unpublished = QUARANTINED.because("unpublished"),
-            Sign("Something else writes into the log.");
+            Problem("Something else writes into the log.");
         /// Records whose series were divided among another number of partitions than their bucket requires.
         Partitioned = QUARANTINED.because("partitions"),
-            Sign("An agent uses another number of partitions: perhaps it cannot read the log's plan.");
+            Problem("An agent uses another number of partitions: perhaps it cannot read the log's plan.");
         /// Records of agents whose clock differs from the log's by more than `max_skew`.
         Clock = QUARANTINED.because("clock"),
-            Sign("Set the clock of the agents that `weir merge status` names.");
+            Problem("Set the clock of the agents that `weir merge status` names.");
         /// Records of buckets further in the future than `max_skew`.
         Future = QUARANTINED.because("future"),
-            Sign("Set the clock of the agents that `weir merge status` names.");
+            Problem("Set the clock of the agents that `weir merge status` names.");
         /// Records older than the history of their agent.
         TooOld = QUARANTINED.because("too_old"),
-            Sign("An agent was offline for longer than a day, or has started more than 64 times.");
+            Problem("An agent was offline for longer than a day, or has started more than 64 times.");
         /// Records with the number of another record of the same agent.
         SharedId = QUARANTINED.because("shared_id"),
-            Sign("Two agents have one id: `weir merge status` names it.");
+            Problem("Two agents have one id: `weir merge status` names it.");
         /// Records of agents beyond the maximum number.
         TooManyAgents = QUARANTINED.because("too_many_agents"),
-            Sign("There are more than 200,000 agents: give each region its own log.");
+            Problem("There are more than 200,000 agents: give each region its own log.");
         /// Records of tenants and bucket widths beyond the maximum number.
         TooManyStreams = QUARANTINED.because("too_many_streams"),
-            Sign("There are more than 256 tenants and widths: senders choose them.");
+            Problem("There are more than 256 tenants and widths: senders choose them.");
         /// Corrections of closed buckets.
         Corrections = SeriesSpec::counter("weir_fleet_corrections_total", "fleet.corrections", "corrections"),
-            Work("Late records arrived.");
+            Normal("Late records arrived.");
         /// Series states that were merged into overflow series.
         Overflowed = SeriesSpec::counter("weir_fleet_overflowed_states_total", "fleet.overflowed_states", "states"),
-            Sign("Give the merge more `memory`, or drop a tag in the agents' rules. Sums are right, but in series named or tagged `weir_overflow`.");
+            Problem("Give the merge more `memory`, or drop a tag in the agents' rules. Sums are right, but in series named or tagged `weir_overflow`.");
         /// Series states of gauges and sets for which there was no room.
         DroppedStates = SeriesSpec::counter("weir_fleet_dropped_states_total", "fleet.dropped_states", "states"),
-            Sign("Give the merge more `memory`, or drop a tag in the agents' rules.");
+            Problem("Give the merge more `memory`, or drop a tag in the agents' rules.");
         /// Merged series too large for a result.
         TooLarge = SeriesSpec::counter("weir_fleet_too_large_series_total", "fleet.too_large_series", "series"),
-            Sign("A name, its tags or a member of a set has more than a megabyte.");
+            Problem("A name, its tags or a member of a set has more than a megabyte.");
         /// Series states that agents published, by their own count.
         Published = SeriesSpec::counter("weir_fleet_published_states_total", "fleet.states.published", "states"),
-            Work("It rises with each bucket. It is the sum of the six below, for every agent.");
+            Normal("It rises with each bucket. It is the sum of the six below, for every agent.");
         /// Of these: in results of closed buckets.
         StatesMerged = SeriesSpec::counter("weir_fleet_merged_states_total", "fleet.states.merged", "states"),
-            Work("It rises with each bucket that closes.");
+            Normal("It rises with each bucket that closes.");
         /// Of these: in corrections.
         StatesLate = SeriesSpec::counter("weir_fleet_late_states_total", "fleet.states.late", "states"),
-            Work("See `weir_fleet_late_records_total`.");
+            Normal("See `weir_fleet_late_records_total`.");
         /// Of these: in quarantine.
         StatesQuarantined = SeriesSpec::counter("weir_fleet_quarantined_states_total", "fleet.states.quarantined", "states"),
-            Work("See `weir_fleet_quarantined_records_total`.");
+            Normal("See `weir_fleet_quarantined_records_total`.");
         /// Of these: in open buckets.
         StatesOpen = SeriesSpec::gauge("weir_fleet_open_states", "fleet.states.open", "states"),
-            Work("It follows the fleet.");
+            Normal("It follows the fleet.");
         /// Of these: not received yet.
         StatesMissing = SeriesSpec::gauge("weir_fleet_missing_states", "fleet.states.missing", "states"),
-            Sign("An agent sent later records and not these: `weir merge status` names it and the interval.");
+            Problem("An agent sent later records and not these: `weir merge status` names it and the interval.");
         /// Of these: lost.
         StatesLost = SeriesSpec::counter("weir_fleet_lost_states_total", "fleet.states.lost", "states"),
-            Sign("The log deleted them before they were read, or the agent dropped them: `weir merge status` names it and the interval.");
+            Problem("The log deleted them before they were read, or the agent dropped them: `weir merge status` names it and the interval.");
         /// Commits of results, snapshot and offset.
         Commits = SeriesSpec::counter("weir_fleet_commits_total", "fleet.commits", "commits"),
-            Work("It rises with each bucket.");
+            Normal("It rises with each bucket.");
         /// Commits that were refused because another process owns the partition.
         Fenced = SeriesSpec::counter("weir_fleet_fenced_commits_total", "fleet.fenced_commits", "commits"),
-            Work("This process stalled for longer than the session timeout, and another one took over its partitions. Nothing is lost or doubled.");
+            Normal("This process stalled for longer than the session timeout, and another one took over its partitions. Nothing is lost or doubled.");
         /// Number of failed reads and commits.
         LogErrors = SeriesSpec::counter("weir_fleet_log_errors_total", "fleet.log_errors", "times"),
-            Sign("The log cannot be reached or written: `weir merge status` shows the reason. Everything is read again.");
+            Problem("The log cannot be reached or written: `weir merge status` shows the reason. Everything is read again.");
         /// Partitions that are not merged, because their snapshot cannot be read.
         UnreadableSnapshots = SeriesSpec::gauge("weir_fleet_unreadable_snapshots", "fleet.unreadable_snapshots", "partitions"),
-            Sign("Another version wrote them, or they are damaged: start the version that wrote them.");
+            Problem("Another version wrote them, or they are damaged: start the version that wrote them.");
     }
 }
 

@@ -107,7 +107,7 @@ pub struct HandOverStatus {
 }
 
 impl HandOverStatus {
-    pub fn note_failure(&mut self, reason: &str) {
+    pub fn record_failure(&mut self, reason: &str) {
         self.failed += 1;
         self.failed_because = Some(reason.to_owned());
     }

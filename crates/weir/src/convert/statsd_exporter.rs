@@ -108,7 +108,7 @@ impl Form {
         *self != default
     }
 
-    fn says_the_same(&self, other: &Form) -> bool {
+    fn has_same_meaning(&self, other: &Form) -> bool {
         let other = Form {
             line: self.line,
             ..other.clone()
@@ -380,7 +380,7 @@ impl Converter {
             .iter()
             .find(|other| other.name == form.name && other.types == form.types)
         {
-            Some(first) if first.says_the_same(&form) => {}
+            Some(first) if first.has_same_meaning(&form) => {}
             Some(first) => {
                 let message = format!(
                     "{}: the mapping in line {} makes the same name; its options for how it is exposed apply to both",

@@ -253,7 +253,7 @@ impl Access {
         if mentioned.values().filter(|mention| recent(mention)).count() >= MENTIONS_MAX {
             return None;
         }
-        if known_too_many(&mentioned) {
+        if has_too_many_known(&mentioned) {
             mentioned.retain(|_, mention| recent(mention));
         }
         let mention = Mention {
@@ -308,7 +308,7 @@ fn sender_name(sender: &RefusedSender) -> String {
 }
 
 /// So that forged names do not stay forever.
-fn known_too_many(mentioned: &HashMap<String, Mention>) -> bool {
+fn has_too_many_known(mentioned: &HashMap<String, Mention>) -> bool {
     mentioned.len() >= 64 * MENTIONS_MAX
 }
 

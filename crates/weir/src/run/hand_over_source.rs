@@ -175,7 +175,7 @@ impl HandOverSource {
     fn failed(&self, reason: &str) {
         self.is_awaited.store(false, Ordering::Release);
         tracing::error!("hand-over failed; this process continues: {reason}");
-        self.agent.view.hand_over().note_failure(reason);
+        self.agent.view.hand_over().record_failure(reason);
         self.answer(hand_over::REFUSED, reason);
     }
 

@@ -169,13 +169,13 @@ impl Pipeline {
     fn forward(&mut self, rows: u64, step: impl FnOnce(&mut Merger, &mut Vec<Batch>)) {
         let mut ready = Vec::new();
         step(&mut self.merger, &mut ready);
-        self.note_merge(rows);
+        self.record_merge(rows);
         for merged in ready {
             self.deliver(merged);
         }
     }
 
-    fn note_merge(&self, received: u64) {
+    fn record_merge(&self, received: u64) {
         let counts = &mut self.shared.lock().counts;
         counts[PipelineCounter::RowsReceived] += received;
         counts[PipelineCounter::RowsLost] = self.merger.rows_lost();

@@ -199,7 +199,7 @@ impl KnownCost {
         messages as f64 * self.per_message - (clock::own_cpu_ns() - self.started_at) as f64
     }
 
-    /// What one call spends too much, the next one spends less.
+    /// The next call spends less by the time that this one spends too much.
     fn spend_for(&self, messages: u64) {
         loop {
             let left = self.left(messages);

@@ -141,7 +141,7 @@ fn note(extra: &mut BTreeMap<String, Value>, key: &str, text: &str) {
     }
 }
 
-fn note_origin(extra: &mut BTreeMap<String, Value>, metadata: Option<&pb::Metadata>) {
+fn record_origin(extra: &mut BTreeMap<String, Value>, metadata: Option<&pb::Metadata>) {
     if let Some(origin) = metadata.and_then(|metadata| metadata.origin) {
         extra.insert(
             "origin".into(),
@@ -173,7 +173,7 @@ fn series_protobuf(body: &[u8]) -> Result<Vec<Record>, Reject> {
         }
         note(&mut base.extra, "unit", &series.unit);
         note(&mut base.extra, "source_type_name", &series.source_type_name);
-        note_origin(&mut base.extra, series.metadata.as_ref());
+        record_origin(&mut base.extra, series.metadata.as_ref());
         if series.points.is_empty() {
             return Err(Reject::new(
                 400,
@@ -319,7 +319,7 @@ fn sketches(body: &[u8]) -> Result<Vec<Record>, Reject> {
         let mut base = point_base(&sketch.metric, PointKind::Sketch, 0)?;
         base.host = sketch.host;
         base.tags = sketch.tags;
-        note_origin(&mut base.extra, sketch.metadata.as_ref());
+        record_origin(&mut base.extra, sketch.metadata.as_ref());
         for point in sketch.dogsketches {
             let wrong = |what: &str| Reject::new(400, format!("{}: a sketch {what}", base.metric));
             if point.k.len() != point.n.len() {

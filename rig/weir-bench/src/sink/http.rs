@@ -99,7 +99,7 @@ async fn handle(
         (Ok(()), Some(status)) => status,
         (Ok(()), None) => taken.status,
     };
-    shared.note_request(
+    shared.record_request(
         sink,
         json!({
             "sink": sink,

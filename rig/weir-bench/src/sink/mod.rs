@@ -303,7 +303,7 @@ impl Shared {
         }
     }
 
-    fn note_request(
+    fn record_request(
         &self,
         sink: &'static str,
         note: Value,
@@ -326,7 +326,7 @@ impl Shared {
         keep(&mut inner.kept_requests, self.options.keep, &line);
     }
 
-    fn note_packet(&self, sink: &'static str, bytes: usize) {
+    fn record_packet(&self, sink: &'static str, bytes: usize) {
         let mut inner = self.inner();
         inner.last_traffic = Some(Instant::now());
         let stats = inner.sinks.entry(sink).or_default();
@@ -335,7 +335,7 @@ impl Shared {
         stats.uncompressed += bytes as u64;
     }
 
-    fn note_bad(&self, sink: &'static str, reject: &Reject) {
+    fn record_bad(&self, sink: &'static str, reject: &Reject) {
         self.inner().sinks.entry(sink).or_default().reject(reject);
     }
 

@@ -50,11 +50,11 @@ pub async fn run(
         let url = target.0.clone();
         match tokio::task::spawn_blocking(move || once(&url, format)).await {
             Ok(Ok((records, bytes))) => {
-                shared.note_packet("scrape", bytes);
+                shared.record_packet("scrape", bytes);
                 shared.accept("scrape", records);
                 done += 1;
             }
-            Ok(Err(reject)) => shared.note_bad("scrape", &reject),
+            Ok(Err(reject)) => shared.record_bad("scrape", &reject),
             // The runtime ends.
             Err(_) => return,
         }

@@ -112,7 +112,7 @@ async fn stream_of(
                 let length = u32::from_le_bytes(*head) as usize;
                 if length > UNIT_BYTES_MAX {
                     let what = format!("a frame of {length} bytes announced, {UNIT_BYTES_MAX} allowed");
-                    shared.note_bad(sink, &Reject::new(400, what));
+                    shared.record_bad(sink, &Reject::new(400, what));
                     return;
                 }
                 let Some(frame) = after.get(..length) else { break };
@@ -124,14 +124,14 @@ async fn stream_of(
             done = last + 1;
         } else if buffer.len() > UNIT_BYTES_MAX {
             let what = format!("a line of more than {UNIT_BYTES_MAX} bytes");
-            shared.note_bad(sink, &Reject::new(400, what));
+            shared.record_bad(sink, &Reject::new(400, what));
             return;
         }
         buffer.drain(..done);
     }
     if !buffer.is_empty() {
         if framed {
-            shared.note_bad(sink, &Reject::new(400, "a frame cut short"));
+            shared.record_bad(sink, &Reject::new(400, "a frame cut short"));
         } else {
             packet(&shared, sink, content, &buffer);
         }
@@ -139,7 +139,7 @@ async fn stream_of(
 }
 
 fn packet(shared: &Shared, sink: &'static str, content: Content, packet: &[u8]) {
-    shared.note_packet(sink, packet.len());
+    shared.record_packet(sink, packet.len());
     if content == Content::Null {
         return;
     }
@@ -157,7 +157,7 @@ fn packet(shared: &Shared, sink: &'static str, content: Content, packet: &[u8]) 
         };
         match record {
             Ok(record) => records.push(record),
-            Err(reject) => shared.note_bad(sink, &reject),
+            Err(reject) => shared.record_bad(sink, &reject),
         }
     }
     shared.accept(sink, records);

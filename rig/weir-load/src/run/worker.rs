@@ -241,7 +241,7 @@ impl Worker<'_> {
                         Duration::ZERO
                     };
                     if now >= end.saturating_add(grace) || self.stop.load(Relaxed) {
-                        self.give_up(which, first, done);
+                        self.abandon(which, first, done);
                         return Ok(Outcome::Over);
                     }
                     let patience = if self.skip {
@@ -256,7 +256,7 @@ impl Worker<'_> {
                         .store(self.tally.blocked.as_nanos() as u64, Relaxed);
                 }
                 Err(error) => {
-                    self.give_up(which, first, done);
+                    self.abandon(which, first, done);
                     return Err(self.target_error(error));
                 }
             }
@@ -293,7 +293,7 @@ impl Worker<'_> {
                     connection.sent.skip(first + done as u64);
                 }
                 Ok(PostResult::Rejected(why)) => {
-                    self.give_up(which, first, done);
+                    self.abandon(which, first, done);
                     return Err(RunError::Target(format!(
                         "{}: answered {why} to a {} request",
                         self.options.target,
@@ -301,7 +301,7 @@ impl Worker<'_> {
                     )));
                 }
                 Err(error) => {
-                    self.give_up(which, first, done);
+                    self.abandon(which, first, done);
                     return Err(self.target_error(error));
                 }
             }
@@ -343,7 +343,7 @@ impl Worker<'_> {
     }
 
     /// Takes back packets that were composed and never sent.
-    fn give_up(&mut self, which: usize, first: u64, done: usize) {
+    fn abandon(&mut self, which: usize, first: u64, done: usize) {
         for index in done..self.spans.len() {
             self.tally.messages -= u64::from(self.spans[index].messages);
             self.connections[which].sent.skip(first + index as u64);

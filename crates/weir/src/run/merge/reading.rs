@@ -57,7 +57,7 @@ impl Reading {
         }
         self.turn()?;
         self.sender.stop();
-        self.note_sent();
+        self.record_sent();
         self.report();
         Ok(())
     }
@@ -76,7 +76,7 @@ impl Reading {
         let held = self.owner.merges().map(|(partition, _)| partition).collect();
         self.sender.follow(held, self.owner.log())?;
         if Instant::now() >= self.next_report || self.shared.is_asked() && self.may_report() {
-            self.note_sent();
+            self.record_sent();
             self.report();
         }
         if Instant::now() >= self.next_prune {
@@ -114,9 +114,9 @@ impl Reading {
     }
 
     /// Stores the common position of all outputs in the log, for the next owner of a partition.
-    fn note_sent(&mut self) {
+    fn record_sent(&mut self) {
         for (partition, before) in self.sender.news() {
-            match self.owner.note_results_sent(partition, before) {
+            match self.owner.record_results_sent(partition, before) {
                 // Another process owns the partition, and continues at the last stored position.
                 Ok(()) | Err(CommitError::Fenced) => {}
                 Err(CommitError::Log(error)) => self.shared.failed(&format!("log: {error}")),
