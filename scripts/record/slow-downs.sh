@@ -32,7 +32,7 @@ page=$pages/slow-downs.md
     echo
     case $goal in
       cpu_*) echo "CPU per message in the window, the goal of most cases:" ;;
-      life_*) echo "CPU per message over the whole life, from ready to the end, in the same runs:" ;;
+      life_*) echo "CPU per message over the whole life, from ready to the end, in the same runs. Ending, about 1 % of it, is not slowed down, so the true changes are up to 0.1 points smaller:" ;;
     esac
     echo
     echo "| slow-down | comparisons | intervals that contain the true change | intervals that exclude zero | mean of the estimates | half width of an interval, median |"

@@ -128,9 +128,9 @@ describe("tail", () => {
     expect(prepend([1], [], 4)).toEqual([1]);
   });
 
-  test("what is not shown is said", () => {
+  test("the share of shown messages is stated", () => {
     const share = { messages: 50_000, looked_at: 5000, matched: 5000, shown: 100, share: 0.002 };
-    expect(describeShare(share)).toContain("0.2 % are shown");
+    expect(describeShare(share)).toContain("0.2 % of those that match are shown");
     expect(describeShare({ ...share, share: 1 })).toContain("all that match");
     expect(describeShare(undefined)).toContain("as they arrive");
   });

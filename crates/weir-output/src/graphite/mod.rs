@@ -31,44 +31,44 @@ settings! {
         address: String = "''"
             .takes(SettingType::Checked { allowed: "tcp://host:port or udp://host:port, such as tcp://127.0.0.1:2003, or nothing", check: is_address })
             .effect("The address of carbon, or of another receiver of its plain-text protocol.")
-            .who("Everyone who delivers to Graphite.")
+            .changed_by("Everyone who delivers to Graphite.")
             .required();
         tags: Tags = "tagged"
             .effect("Tags as `name;key=value` (Graphite 1.1 and later), folded into the path as `name.key.value`, or left out.")
-            .who("Operators of a Graphite without tags.");
+            .changed_by("Operators of a Graphite without tags.");
         prefix: String = "''"
             .takes(SettingType::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix })
             .effect("A prefix for every name, with a dot in between.")
             .zero("Empty: names as they are.")
-            .who("Operators who share a Graphite with others.");
+            .changed_by("Operators who share a Graphite with others.");
         kind_prefixes: BTreeMap<String, String> = "{}"
             .takes(SettingType::Map(&SettingType::Checked { allowed: "letters, digits, _, - and dots between them, or nothing", check: is_prefix }))
             .effect("A prefix for the names of one type of metric, after `prefix`: `counter`, `gauge`, `set`, `histogram`, `timing` or `distribution`, as in `{counter: counters, timing: timers}`.")
             .zero("Empty: no type has one.")
-            .who("Operators whose dashboards have the names of another StatsD server, such as `stats.counters.`.");
+            .changed_by("Operators whose dashboards have the names of another StatsD server, such as `stats.counters.`.");
         host: Host = "all"
             .effect("The series that get the tag `host`: all of them, series whose messages name one (`host:web1`), or none.")
-            .who("Operators of a single agent. With several, series without their host overwrite each other.");
+            .changed_by("Operators of a single agent. With several, series without their host overwrite each other.");
         counters: Vec<CounterForm> = "[count]"
             .effect("The series of a counter: `name.count` (the count of a bucket), `name.rate` (the count per second), or both.")
             .zero("With an empty list counters have no series.")
-            .who("Operators whose dashboards use rates.");
+            .changed_by("Operators whose dashboards use rates.");
         aggregates: Vec<Aggregate> = "[count, min, max, avg, sum]"
             .effect("The series of histograms, timings and distributions, besides percentiles: `name.count` and so on.")
             .zero("With an empty list only percentiles.")
-            .who("Operators who want fewer series.");
+            .changed_by("Operators who want fewer series.");
         percentiles: Vec<f64> = "[0.5, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Percentiles of histograms, timings and distributions: 0.5 is written as `name.p50`, 0.999 as `name.p99_9`.")
             .zero("With an empty list none.")
-            .who("Dashboards that need another one.");
+            .changed_by("Dashboards that need another one.");
         confirm: bool = "true"
             .effect("Over TCP: a payload counts as delivered when the receiver has read it to its end and closed the connection.")
-            .who("Operators of a receiver that does not close a connection whose sender has closed it.");
+            .changed_by("Operators of a receiver that does not close a connection whose sender has closed it.");
         datagram_bytes_max: usize = "1432"
             .takes(SettingType::Integer { min: 128, max: 65_507 })
             .effect("Over UDP: the maximum bytes in one datagram.")
-            .who("Operators of a network with larger packets.");
+            .changed_by("Operators of a network with larger packets.");
         delivery: QueueSettings = "{}";
     }
 }

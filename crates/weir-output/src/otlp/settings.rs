@@ -14,44 +14,44 @@ settings! {
         url: String = "''"
             .takes(URL)
             .effect("The collector's base URL, such as `http://127.0.0.1:4318` for HTTP or `http://127.0.0.1:4317` for gRPC. `/v1/metrics` and the name of the gRPC method are appended.")
-            .who("Everyone who exports OTLP; setting it in the environment switches the output on.")
+            .changed_by("Everyone who exports OTLP; setting it in the environment switches the output on.")
             .required();
         protocol: Protocol = "http"
             .effect("Protobuf over HTTP, or gRPC.")
-            .who("Operators of a collector that accepts only gRPC.");
+            .changed_by("Operators of a collector that accepts only gRPC.");
         compression: OtlpCompression = "gzip"
             .effect("How requests are compressed.")
-            .who("Operators with a collector on the same machine.");
+            .changed_by("Operators with a collector on the same machine.");
         authorization: Authorization = "{}".flat();
         resource_attributes: BTreeMap<String, String> = "{}"
             .effect("Attributes of every resource, such as `service.name: checkout`. `host.name` comes from the metrics unless it is set here.")
-            .who("Nearly everyone: backends sort by `service.name`.");
+            .changed_by("Nearly everyone: backends sort by `service.name`.");
         temporality: Temporality = "delta"
             .effect("Sums and histograms cover their bucket (`delta`) or everything since their start (`cumulative`).")
-            .who("Operators whose backend wants cumulative values, as Prometheus does.");
+            .changed_by("Operators whose backend wants cumulative values, as Prometheus does.");
         monotonic_counters: bool = "true"
             .effect("Counters are monotonic sums, and a bucket with a sum below zero is refused and counted as `negative_counter`. `false`: all counters are sums that may fall, and nothing is refused.")
-            .who("Operators who count down too, and whose backend accepts such sums.");
+            .changed_by("Operators who count down too, and whose backend accepts such sums.");
         expiry: Duration = "300s"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("With `cumulative`: a series without a sample for this long ends. At least two buckets. `delta` has no state.")
-            .who("Operators with many short-lived series.");
+            .changed_by("Operators with many short-lived series.");
         histograms: OtlpHistograms = "exponential"
             .effect("The form of exported `h` and `ms` metrics.")
-            .who("Operators whose backend has no exponential histograms.");
+            .changed_by("Operators whose backend has no exponential histograms.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its sum and count only.")
-            .who("Dashboards that need another quantile.");
+            .changed_by("Dashboards that need another quantile.");
         buckets_max: usize = "160"
             .takes(SettingType::Integer { min: 2, max: 1024 })
             .effect("The maximum number of buckets of each sign of an exponential histogram, including empty ones in between. With more, the scale is lowered.")
-            .who("Operators whose values span many orders of magnitude.");
+            .changed_by("Operators whose values span many orders of magnitude.");
         points_per_payload_max: u32 = "8192"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("A request ends after this many data points, and before 3.5 MiB, because gRPC servers accept 4 MiB by default.")
-            .who("Operators of a collector with a lower limit.");
+            .changed_by("Operators of a collector with a lower limit.");
         /// `concurrency` has no effect: requests are sequential, in the order of time.
         delivery: DeliverySettings = "{}";
     }

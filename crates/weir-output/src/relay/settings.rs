@@ -14,49 +14,49 @@ settings! {
             .takes(SettingType::List(&ADDRESS))
             .path(PathUse::Connect)
             .effect("The targets of lines. With several, a series (name and tags) always goes to the same one, chosen by a hash that every agent shares.")
-            .who("Everyone who relays.")
+            .changed_by("Everyone who relays.")
             .required()
             // With the port from the variable beside it.
             .also(&["DD_STATSD_FORWARD_HOST"]);
         prefixes: Vec<String> = "[]"
             .effect("Relays only metrics and checks whose name, as received, begins with one of these.")
             .zero("Empty: everything, events included.")
-            .who("Operators who send a part of their metrics elsewhere.");
+            .changed_by("Operators who send a part of their metrics elsewhere.");
         only: bool = "false"
             .effect("Only relays: nothing is aggregated, and other outputs get no data.")
-            .who("Operators of an agent that only distributes.");
+            .changed_by("Operators of an agent that only distributes.");
         linger: Duration = "100ms"
             .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(10) })
             .effect("The longest time that a line waits for others to share its packet.")
-            .who("Operators who need less delay.");
+            .changed_by("Operators who need less delay.");
         udp_bytes_max: usize = "1432"
             .takes(SettingType::Integer { min: 64, max: 65_507 })
             .effect("The maximum bytes in a datagram over UDP; a longer line is dropped and counted.")
-            .who("Operators of a network with larger packets, or of targets on this machine.");
+            .changed_by("Operators of a network with larger packets, or of targets on this machine.");
         uds_bytes_max: usize = "8192"
             .takes(SettingType::Integer { min: 64, max: 65_536 })
             .effect("The maximum bytes in a datagram to a Unix socket, and in a frame of a stream.")
-            .who("Operators of targets with a lower limit.");
+            .changed_by("Operators of targets with a lower limit.");
         tcp_framing: StreamFraming = "length"
             .effect("The framing of packets on TCP: each after its length in four bytes, the lowest first, as weir and DogStatsD's streams expect (`length`), or as lines (`newline`).")
-            .who("Operators of other StatsD servers (`newline`).");
+            .changed_by("Operators of other StatsD servers (`newline`).");
         timeout: Duration = "5s"
             .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("A target that accepts no data for this long has failed.")
-            .who("Operators of targets that sometimes stop answering for longer, or who want another target to take over sooner.");
+            .changed_by("Operators of targets that sometimes stop answering for longer, or who want another target to take over sooner.");
         eject_after: u32 = "3"
             .takes(SettingType::Integer { min: 0, max: 1000 })
             .effect("After this many failures of a target in a row, the other targets get its lines, including waiting ones.")
             .zero("0: never; they wait for it.")
-            .who("Operators who would rather lose lines than see a series at another target.");
+            .changed_by("Operators who would rather lose lines than see a series at another target.");
         check_interval: Duration = "5s"
             .takes(SettingType::Duration { min: MILLISECOND, max: Duration::from_secs(3600) })
             .effect("The interval between checks of a failed target.")
-            .who("Operators of targets that restart often: lines wait until a check succeeds.");
+            .changed_by("Operators of targets that restart often: lines wait until a check succeeds.");
         readmit_after: u32 = "2"
             .takes(SettingType::Integer { min: 1, max: 1000 })
             .effect("After this many successful checks in a row, an ejected target gets its lines again.")
-            .who("Operators of targets that come and go.");
+            .changed_by("Operators of targets that come and go.");
     }
 }
 

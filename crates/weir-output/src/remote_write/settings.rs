@@ -18,51 +18,51 @@ settings! {
         url: String = "''"
             .takes(URL)
             .effect("The receiver's URL, path included, such as `https://prometheus.example:9090/api/v1/write`.")
-            .who("Everyone who writes to Prometheus or to a system that accepts its remote write; setting it in the environment switches the output on.")
+            .changed_by("Everyone who writes to Prometheus or to a system that accepts its remote write; setting it in the environment switches the output on.")
             .required();
         version: RemoteWriteVersion = "1.0"
             .effect("The version of the remote write protocol. 2.0 is smaller and contains start times; the receiver must support it, like Prometheus from 3.0 on.")
-            .who("Operators of a receiver that supports 2.0.");
+            .changed_by("Operators of a receiver that supports 2.0.");
         authorization: Authorization = "{}".flat();
         labels: BTreeMap<String, String> = "{}"
             .effect("Labels that every series gets, such as `job: weir`. A tag of the same name overrides it.")
-            .who("Operators with several clusters or teams in one receiver.");
+            .changed_by("Operators with several clusters or teams in one receiver.");
         instance_label: bool = "true"
             .effect("Adds the label `instance` with the agent's host name, unless `labels` has one. Without it two agents cannot write to one receiver: they would write the same series.")
-            .who("Operators whose `labels` name the agent already.");
+            .changed_by("Operators whose `labels` name the agent already.");
         expiry: Duration = "300s"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("A series without a sample for this long ends with a staleness marker; if it returns, a counter restarts from zero. At least two buckets.")
-            .who("Operators with many short-lived series.");
+            .changed_by("Operators with many short-lived series.");
         repeat_idle: bool = "true"
             .effect("Writes every series in every bucket until it expires, like a scrape; otherwise only in buckets in which it got a sample.")
-            .who("Operators with many rarely used series.");
+            .changed_by("Operators with many rarely used series.");
         zero_samples: bool = "true"
             .effect("Writes a 0 at the start of a counter, sum, count or native histogram, so that `increase()` counts its first value and sees every restart.")
-            .who("Operators whose receiver derives zeros from start times.");
+            .changed_by("Operators whose receiver derives zeros from start times.");
         histograms: HistogramStyle = "summary"
             .takes(STYLES)
             .effect("The form of written `h` and `ms` metrics.")
-            .who("Users of native histograms.");
+            .changed_by("Users of native histograms.");
         distributions: HistogramStyle = "native"
             .takes(STYLES)
             .effect("The form of written `d` metrics: native histograms, or quantiles with `_sum` and `_count`.")
-            .who("Operators of a receiver without native histograms, such as VictoriaMetrics or a Prometheus that has them off.");
+            .changed_by("Operators of a receiver without native histograms, such as VictoriaMetrics or a Prometheus that has them off.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its `_sum` and `_count` only.")
-            .who("Dashboards that need another quantile.");
+            .changed_by("Dashboards that need another quantile.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
-            .who("Operators who migrate from statsd_exporter.");
+            .changed_by("Operators who migrate from statsd_exporter.");
         host_label: bool = "true"
             .effect("Adds the label `host` if a message names its host, as in `host:web1`.")
-            .who("Operators who do not want it.");
+            .changed_by("Operators who do not want it.");
         samples_per_payload_max: u32 = "10000"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("A request ends after this many samples.")
-            .who("Operators of a receiver with a lower limit.");
+            .changed_by("Operators of a receiver with a lower limit.");
         /// `concurrency` has no effect: requests are sequential, in the order of time.
         delivery: DeliverySettings = "{}";
     }

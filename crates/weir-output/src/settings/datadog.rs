@@ -11,68 +11,68 @@ settings! {
     pub struct DatadogSettings {
         api_key: Secret = "''"
             .effect("The key that is sent with every payload.")
-            .who("Everyone who delivers to Datadog; setting it in the environment switches the output on.")
+            .changed_by("Everyone who delivers to Datadog; setting it in the environment switches the output on.")
             .required()
             .also(&["DD_API_KEY"]);
         api_key_file: String = "''"
             .effect("A file with the key. It is read again when it changes.")
             .zero("Empty: the key is not in a file.")
-            .who("Operators whose keys are secrets of Docker or Kubernetes, or are replaced while weir runs.")
+            .changed_by("Operators whose keys are secrets of Docker or Kubernetes, or are replaced while weir runs.")
             .file_of("api_key")
             .also(&["DD_API_KEY_FILE"]);
         site: String = "datadoghq.com"
             .takes(SettingType::Checked { allowed: "a host name such as datadoghq.com", check: is_host_name })
             .effect("The site whose intake is used: `https://app.<site>`.")
-            .who("Customers of another site.")
+            .changed_by("Customers of another site.")
             .also(&["DD_SITE"]);
         /// Empty: `https://app.<site>`; [`DatadogSettings::base_url`] gives the answer.
         url: String = "''"
             .takes(URL)
             .effect("The intake's base URL, instead of the one made from `site`.")
             .zero("Empty: made from `site`.")
-            .who("Operators of a relay or a test intake.")
+            .changed_by("Operators of a relay or a test intake.")
             .also(&["DD_URL", "DD_DD_URL"]);
         /// Base URL to further keys. Everything goes to every pair.
         additional_endpoints: BTreeMap<String, Vec<Secret>> = "{}"
             .effect("More base URLs, each with a list of keys; every payload goes to every pair of URL and key.")
-            .who("Operators who deliver to several organisations.")
+            .changed_by("Operators who deliver to several organisations.")
             .also(&["DD_ADDITIONAL_ENDPOINTS"]);
         additional_endpoints_file: BTreeMap<String, Vec<String>> = "{}"
             .effect("As `additional_endpoints`, each key in a file. The files are read again when they change.")
-            .who("Operators who deliver to several organisations and keep keys in files.")
+            .changed_by("Operators who deliver to several organisations and keep keys in files.")
             .file_of("additional_endpoints");
         compression: Compression = "zstd"
             .effect("How payloads are compressed.")
-            .who("Operators of an older intake.")
+            .changed_by("Operators of an older intake.")
             .also(&["DD_SERIALIZER_COMPRESSOR_KIND"]);
         compression_level: i32 = "0"
             .takes(SettingType::Integer { min: 0, max: 22 })
             .effect("The compressor's level: 1 to 22 for zstd, 1 to 9 for zlib and gzip.")
             .zero("0: 1 for zstd, 6 for the others.")
-            .who("Operators who pay for bandwidth rather than CPU.")
+            .changed_by("Operators who pay for bandwidth rather than CPU.")
             .also(&["DD_SERIALIZER_ZSTD_COMPRESSOR_LEVEL"]);
         series_format: SeriesFormat = "v2"
             .effect("Series as protobuf (`v2`), as JSON to the same endpoint (`v2_json`), or as the older JSON (`v1`).")
-            .who("Operators of an older intake.")
+            .changed_by("Operators of an older intake.")
             .also(&["DD_USE_V2_API_SERIES"]);
         points_per_payload_max: usize = "10000"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("The maximum number of points in one series payload.")
-            .who("Operators of an intake with a lower limit.")
+            .changed_by("Operators of an intake with a lower limit.")
             .also(&["DD_SERIALIZER_MAX_SERIES_POINTS_PER_PAYLOAD"]);
         arbitrary_tag_values: bool = "false"
             .effect("Asks the intake to accept tag values unchanged.")
-            .who("Operators who follow Datadog's advice.")
+            .changed_by("Operators who follow Datadog's advice.")
             .also(&["DD_ALLOW_ARBITRARY_TAGS"]);
         device_resource: bool = "true"
             .effect("Severity a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
-            .who("Operators who want to keep the tag.");
+            .changed_by("Operators who want to keep the tag.");
         heartbeat: bool = "true"
             .effect("Reports every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
-            .who("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.");
+            .changed_by("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.");
         host_metadata: bool = "true"
             .effect("Sends facts about the host, and `tags` and `extra_tags` as its host tags, at the start and every half hour.")
-            .who("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.")
+            .changed_by("Operators who run a Datadog Agent on the same host, or whose intake is not Datadog's.")
             .also(&["DD_ENABLE_METADATA_COLLECTION"]);
         delivery: DeliverySettings = "{}"
             .names_below();

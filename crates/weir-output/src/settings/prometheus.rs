@@ -20,39 +20,39 @@ settings! {
         expiry: Duration = "300s"
             .takes(SettingType::Duration { min: Duration::from_secs(1), max: DURATION_MAX })
             .effect("A series without a sample for this long leaves the exposition; if it returns, a counter restarts from zero.")
-            .who("Operators who scrape less often than every five minutes.");
+            .changed_by("Operators who scrape less often than every five minutes.");
         histograms: HistogramStyle = "summary"
             .effect("The form of exposed `h` and `ms` metrics.")
-            .who("Users of native histograms.");
+            .changed_by("Users of native histograms.");
         distributions: HistogramStyle = "native"
             .effect("The form of exposed `d` metrics. A scraper that does not ask for the protobuf format gets a summary.")
-            .who("Users whose Prometheus has native histograms on but whose dashboards want quantiles.");
+            .changed_by("Users whose Prometheus has native histograms on but whose dashboards want quantiles.");
         quantiles: Vec<f64> = "[0.5, 0.9, 0.95, 0.99]"
             .takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }))
             .effect("Quantiles of a summary.")
             .zero("With an empty list a summary has its `_sum` and `_count` only.")
-            .who("Dashboards that need another quantile.");
+            .changed_by("Dashboards that need another quantile.");
         buckets: Vec<f64> = "[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]"
             .takes(SettingType::List(&BOUND))
             .effect("Upper bounds of the buckets of the style `classic`; a bucket without a bound follows.")
             .zero("An empty list: only the bucket without a bound.")
-            .who("Operators whose values are not seconds, or lie close together.");
+            .changed_by("Operators whose values are not seconds, or lie close together.");
         timings_in_seconds: bool = "false"
             .effect("Divides `ms` values by 1000, as statsd_exporter does.")
-            .who("Operators who migrate from statsd_exporter.");
+            .changed_by("Operators who migrate from statsd_exporter.");
         host_label: bool = "true"
             .effect("Adds the label `host` if a message names its host, as in `host:web1`.")
-            .who("Operators whose scrape configuration already names the instance.");
+            .changed_by("Operators whose scrape configuration already names the instance.");
         total_suffix: bool = "true"
             .effect("Names of counters end in `_total`, as OpenMetrics requires. Off, names stay as they are, and counters without `_total` have an unknown type in OpenMetrics.")
-            .who("Operators who migrate from statsd_exporter.");
+            .changed_by("Operators who migrate from statsd_exporter.");
         openmetrics_created: bool = "false"
             .effect("Shows the start time of each sum as a series `_created` of OpenMetrics. The protobuf format always has it, but not as a series.")
-            .who("Operators whose OpenMetrics scraper uses it; Prometheus stores it as one more series.");
+            .changed_by("Operators whose OpenMetrics scraper uses it; Prometheus stores it as one more series.");
         metrics: Vec<MetricForm> = "[]"
             .effect("The exposition of metrics with certain names or kinds; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
             .zero("An empty list: the other settings apply to all.")
-            .who("Operators whose metrics need their own buckets, quantiles, units, help texts or expiry.");
+            .changed_by("Operators whose metrics need their own buckets, quantiles, units, help texts or expiry.");
     }
 }
 
