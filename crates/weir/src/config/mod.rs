@@ -211,8 +211,11 @@ mod tests {
         if let SettingType::Record(fields) = setting.kind {
             fields.iter().for_each(|field| described(&key, field));
         } else {
-            assert!(!setting.effect.is_empty() && !setting.who.is_empty(), "{key}");
-            let nobody = setting.who.to_ascii_lowercase().contains("hardly anybody");
+            assert!(
+                !setting.effect.is_empty() && !setting.changed_by.is_empty(),
+                "{key}"
+            );
+            let nobody = setting.changed_by.to_ascii_lowercase().contains("hardly anybody");
             assert!(!nobody, "{key}: what nobody changes is a constant");
         }
     }
