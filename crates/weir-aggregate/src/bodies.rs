@@ -142,7 +142,7 @@ impl BodyBytes {
     }
 }
 
-/// Allocated with a bucket's first sample. Severity out with the flush.
+/// Allocated with a bucket's first sample. Moves out with the flush.
 #[derive(Default)]
 pub(crate) struct Boxed<T> {
     body: Option<Box<T>>,

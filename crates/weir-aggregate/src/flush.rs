@@ -436,7 +436,7 @@ impl Batch {
         });
     }
 
-    /// Severity the rows of `other` here, and adds to rows of the same context since `first`. `index` finds those by hash.
+    /// Moves the rows of `other` here, and adds to rows of the same context since `first`. `index` finds those by hash.
     pub(crate) fn merge_rows(
         &mut self,
         other: &mut Batch,

@@ -190,7 +190,7 @@ impl Frames {
         Ok(number)
     }
 
-    /// Severity the bytes after the last frame to a separate file: a process died while writing them.
+    /// Moves the bytes after the last frame to a separate file: a process died while writing them.
     fn repair(&mut self, path: &Path, open: &mut File, end: u64) -> Result<(), Error> {
         let len = open.metadata().map_err(Error::io(path))?.len();
         if len <= end {

@@ -29,7 +29,7 @@ impl TagStyles {
         }
     }
 
-    /// Severity the tags out of the name. Returns false if there are none.
+    /// Moves the tags out of the name. Returns false if there are none.
     pub(crate) fn take_tags(self, subject: &mut Subject<'_>) -> bool {
         if self == TagStyles::default() {
             return false;

@@ -61,7 +61,7 @@ impl ExponentialHistogram {
     /// buckets. The count is the sum of the weights, rounded to nearest; every bucket is within one of its own sum. Sorts the samples.
     /// Skips samples with a non-finite value or weight, or without weight.
     pub fn from_samples(samples: &mut [(f64, f64)], buckets_max: usize) -> Self {
-        // Severity skipped samples to the end, so that the others are one ascending slice.
+        // Moves skipped samples to the end, so that the others are one ascending slice.
         let invalid = |(v, w): &(f64, f64)| !(v.is_finite() && w.is_finite() && *w > 0.0);
         samples.sort_unstable_by(|a, b| invalid(a).cmp(&invalid(b)).then(a.0.total_cmp(&b.0)));
         let samples = &samples[..samples.partition_point(|s| !invalid(s))];

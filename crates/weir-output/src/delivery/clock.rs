@@ -20,7 +20,7 @@ enum Inner {
     },
 }
 
-/// Severity a driven clock.
+/// Moves a driven clock.
 #[derive(Clone, Debug)]
 pub struct Driver(Arc<watch::Sender<Duration>>);
 
@@ -83,7 +83,7 @@ impl Clock {
 }
 
 impl Driver {
-    /// Severity the clock forward.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.0.send_modify(|now| *now += by);
     }

@@ -301,7 +301,7 @@ impl Task {
         }
     }
 
-    /// Severity its queue to the targets that have its slots now.
+    /// Moves its queue to the targets that have its slots now.
     fn reroute(&mut self) {
         let shared = self.shared.clone();
         let routes = shared.routes.get();

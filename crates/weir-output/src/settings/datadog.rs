@@ -65,7 +65,7 @@ settings! {
             .changed_by("Operators who follow Datadog's advice.")
             .also(&["DD_ALLOW_ARBITRARY_TAGS"]);
         device_resource: bool = "true"
-            .effect("Severity a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
+            .effect("Moves a tag `device:x` of a series into its device resource, as the Datadog Agent does.")
             .changed_by("Operators who want to keep the tag.");
         heartbeat: bool = "true"
             .effect("Reports every 15 seconds that the agent runs, by the gauge `datadog.dogstatsd.running` and the check `datadog.dogstatsd.up`, and once that it started (`datadog.dogstatsd.started`), as the Datadog Agent's dogstatsd does.")
