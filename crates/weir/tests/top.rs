@@ -104,7 +104,9 @@ fn top_shows_losses_lists_and_a_chart_and_restores_the_terminal() {
     top.until_shown(" Keys ");
     top.keys("x1");
     // A change of the size at the same moment can leave keys unread until the next key (crossterm reads one of two ready events).
-    top.until("the help is closed", |screen| !screen.contents().contains(" Keys "));
+    top.until("the help is closed", |screen| {
+        !screen.contents().contains(" Keys ")
+    });
 
     top.resize(12, 60);
     top.until("it fits the smaller terminal", |screen| {
