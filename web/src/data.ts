@@ -104,18 +104,28 @@ export function useLiveBooks(): LiveBooks {
   });
   useEffect(() => {
     const stream = new EventSource(address("live"));
-    const add = (more: Books) =>
-      setState((old) => ({ ...old, connected: true, books: append(old.books, more, WINDOW) }));
-    const addEvent = (event: Books) =>
+    let newest: number | undefined;
+    // Fetches what the stream did not have: the agent keeps an hour.
+    const fetchMissed = () => {
+      const add = (more: Books) =>
+        setState((old) => ({ ...old, connected: true, books: append(old.books, more, WINDOW) }));
+      get<Books>("books", { from: `-${WINDOW}`, step: 1 }).then(add, () => {});
+    };
+    const addEvent = (event: Books) => {
       setState((old) => ({
         ...old,
         connected: true,
         books: append(old.books, withUnchanged(old.books, event), WINDOW),
       }));
+      const time = event.times[0];
+      // Changes of a second without an event are in no other event.
+      if (newest !== undefined && time !== newest + 1) fetchMissed();
+      newest = time;
+    };
     stream.onopen = () => {
       setState((old) => ({ ...old, connected: true }));
-      // Fetch data missed meanwhile: the agent keeps an hour.
-      get<Books>("books", { from: `-${WINDOW}`, step: 1 }).then(add, () => {});
+      newest = undefined;
+      fetchMissed();
     };
     stream.onerror = () => setState((old) => ({ ...old, connected: false }));
     stream.addEventListener("books", (event) => addEvent(JSON.parse((event as MessageEvent).data)));
@@ -146,21 +156,16 @@ export function column(books: Books, name: string, tags: Record<string, string> 
 /** The points of a query, fetched again after each flush. */
 export function usePoints(params: Params, flushes: number, paused: boolean): Loaded<Points> {
   const [state, setState] = useState<Loaded<Points>>({ data: undefined, error: undefined });
-  const busy = useRef(false);
   const key = address("query", params);
   const stopped = useRef<string | undefined>(undefined);
   useEffect(() => {
     if (paused && stopped.current === key) return;
     stopped.current = key;
     const abort = new AbortController();
-    busy.current = true;
     get<Points>("query", params, abort.signal)
       .then((data) => setState({ data, error: undefined }))
       .catch((error) => {
         if (!abort.signal.aborted) setState((old) => ({ ...old, error: String(error.message ?? error) }));
-      })
-      .finally(() => {
-        busy.current = false;
       });
     return () => abort.abort();
   }, [key, flushes, paused]);

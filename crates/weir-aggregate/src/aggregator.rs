@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use weir_context::{ContextId, Contexts, LiveContext};
-use weir_counters::{Counts, SeriesSpec, Severity, counters};
+use weir_counters::{Counts, SeriesSpec, Significance, counters};
 use weir_protocol::Kind;
 
 use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, RowWriter};
@@ -39,7 +39,8 @@ impl Default for AggregatorSettings {
 const SAMPLES: SeriesSpec = SeriesSpec::counter("weir_state_samples_total", "rows.samples", "samples")
     .help("Samples in the state of contexts, by kind, counted where they are added.");
 
-const SAMPLES_MOVE: Severity = Severity::Normal("It rises with the samples; the books compare the two.");
+const SAMPLES_MOVE: Significance =
+    Significance::Normal("It rises with the samples; the books compare the two.");
 
 counters! {
     /// The fate of a worker's samples. The first of these are the kinds, in their order.
@@ -58,22 +59,22 @@ counters! {
         Distribution = SAMPLES.by("kind", "distribution"), SAMPLES_MOVE;
         /// Copies of histogram samples in distributions.
         Copied = SeriesSpec::counter("weir_samples_copied_total", "rows.samples_copied", "samples"),
-            Severity::Normal("Rules copy histograms to distributions.");
+            Significance::Normal("Rules copy histograms to distributions.");
         /// Histograms that became a sketch, because they had too many samples in a bucket, or memory was short.
         HistogramsFolded = SeriesSpec::counter("weir_histograms_folded_total", "rows.histograms_folded", "histograms"),
-            Severity::Problem("Percentiles of these are within 1 %; minimum, maximum, sum and count stay exact. Under memory pressure weir folds early: give it more `memory`.");
+            Significance::Problem("Percentiles of these are within 1 %; minimum, maximum, sum and count stay exact. Under memory pressure weir folds early: give it more `memory`.");
         /// Sets that became an estimate, because they had too many members in a bucket, or memory was short.
         SetsEstimated = SeriesSpec::counter("weir_sets_estimated_total", "rows.sets_estimated", "sets"),
-            Severity::Problem("Their counts are estimates. Under memory pressure weir estimates early: give it more `memory`.");
+            Significance::Problem("Their counts are estimates. Under memory pressure weir estimates early: give it more `memory`.");
         /// Times a histogram, set or sketch lost resolution, because memory was very short.
         BodiesSqueezed = SeriesSpec::counter("weir_bodies_squeezed_total", "rows.bodies_squeezed", "times"),
-            Severity::Problem("Percentiles of these are coarser than 1 %, and counts of members are estimates: give weir more `memory`.");
+            Significance::Problem("Percentiles of these are coarser than 1 %, and counts of members are estimates: give weir more `memory`.");
         /// Rows that workers handed over, before the merge.
         Rows = SeriesSpec::counter("weir_rows_handed_over_total", "rows.handed_over", "rows"),
-            Severity::Normal("It rises with each flush by the live contexts of the workers.");
+            Significance::Normal("It rises with each flush by the live contexts of the workers.");
         /// Buckets closed.
         Buckets = SeriesSpec::counter("weir_flushes_total", "flush.count", "flushes").highest(),
-            Severity::Normal("It rises by one per bucket; if it does not, a worker is stuck.");
+            Significance::Normal("It rises by one per bucket; if it does not, a worker is stuck.");
     }
 }
 

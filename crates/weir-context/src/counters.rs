@@ -1,6 +1,6 @@
 //! Counters of the context tables.
 
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{SeriesSpec, counters};
 
 const fn alias(name: &'static str, path: &'static str) -> SeriesSpec {

@@ -543,7 +543,7 @@ impl Origins {
     }
 
     /// The questions since the last call.
-    pub fn take_requests(&mut self) -> Vec<OriginQuestion> {
+    pub fn take_questions(&mut self) -> Vec<OriginQuestion> {
         std::mem::take(&mut self.questions)
     }
 
@@ -605,12 +605,12 @@ mod tests {
     fn an_answer_to_a_forgotten_origin_finds_nothing() {
         let (mut origins, secret) = (enabled(), secret());
         let first = origins.acquire_sender("a", &secret, 0);
-        let [OriginQuestion::Subscribe { ticket, .. }] = origins.take_requests()[..] else {
+        let [OriginQuestion::Subscribe { ticket, .. }] = origins.take_questions()[..] else {
             panic!("one question");
         };
         origins.release(first);
         origins.expire(IDLE_SECONDS);
-        assert_eq!(origins.take_requests(), [OriginQuestion::Unsubscribe { ticket }]);
+        assert_eq!(origins.take_questions(), [OriginQuestion::Unsubscribe { ticket }]);
         let second = origins.acquire_sender("b", &secret, IDLE_SECONDS);
         assert_eq!(first, second, "the number is used again");
         let tags = Arc::from([Box::from("of:a")]);

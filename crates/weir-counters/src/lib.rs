@@ -4,13 +4,13 @@
 //! This crate never knows who counts, and never locks: a [`Counts`] is an array of plain integers that one thread owns.
 //!
 //! ```
-//! use weir_counters::{Counts, Severity, SeriesSpec, counters};
+//! use weir_counters::{Counts, Significance, SeriesSpec, counters};
 //!
 //! counters! {
 //!     /// What a door counts.
 //!     pub enum DoorCounter {
 //!         /// Guests who came in.
-//!         Entered = SeriesSpec::counter("weir_door_entered_total", "door.entered", "guests"), Severity::Normal("It is open.");
+//!         Entered = SeriesSpec::counter("weir_door_entered_total", "door.entered", "guests"), Significance::Normal("It is open.");
 //!     }
 //! }
 //!
@@ -42,7 +42,7 @@ pub enum Across {
 
 /// The meaning of a change of the number, with what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Severity {
+pub enum Significance {
     /// It changes with the work that is done.
     Normal(&'static str),
     /// A loss, a refusal or a degradation: `weir status` shows it as soon as it is not zero.
@@ -135,7 +135,7 @@ pub struct CounterInfo {
     pub series: SeriesSpec,
     /// As written above the variant.
     pub doc: &'static str,
-    pub severity: Severity,
+    pub significance: Significance,
 }
 
 impl CounterInfo {
@@ -153,7 +153,7 @@ impl CounterInfo {
 
     /// The remedy when it moves.
     pub fn advice(&self) -> &'static str {
-        let (Severity::Normal(advice) | Severity::Problem(advice)) = self.severity;
+        let (Significance::Normal(advice) | Significance::Problem(advice)) = self.significance;
         advice
     }
 
@@ -241,11 +241,11 @@ impl<C: Counter> fmt::Debug for Counts<C> {
 }
 
 /// Declares an enum of counters. Each variant has a comment, which is its meaning everywhere, a [`SeriesSpec`] and a
-/// [`Severity`].
+/// [`Significance`].
 #[macro_export]
 macro_rules! counters {
     ($(#[$attribute:meta])* pub enum $name:ident {
-        $($(#[doc = $doc:literal])+ $variant:ident = $series:expr, $severity:expr;)+
+        $($(#[doc = $doc:literal])+ $variant:ident = $series:expr, $significance:expr;)+
     }) => {
         $(#[$attribute])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -271,7 +271,7 @@ macro_rules! counters {
             const INFO: &'static [$crate::CounterInfo] = &[$($crate::CounterInfo {
                 series: $series,
                 doc: concat!($($doc),+),
-                severity: $severity,
+                significance: $significance,
             }),+];
 
             #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::books::{MESSAGES_REJECTED, PACKETS_DROPPED, SAMPLES_DROPPED};
 use weir_counters::{Counts, SeriesSpec, counters};
 use weir_protocol::ErrorClass;

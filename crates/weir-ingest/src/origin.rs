@@ -118,8 +118,8 @@ impl OriginLink {
 
     #[cold]
     fn send_requests(&mut self, ingest: &mut Ingest) {
-        let ProcessQuestions { new, again } = ingest.take_process_requests();
-        let origins = ingest.contexts_mut().take_origin_requests();
+        let ProcessQuestions { new, again } = ingest.take_process_questions();
+        let origins = ingest.contexts_mut().take_origin_questions();
         if !new.is_empty() {
             self.unsent.push_back(Question::Processes(new));
         }

@@ -157,7 +157,7 @@ impl Senders {
     }
 
     /// The processes to look up, and those to look at again.
-    pub fn take_requests(&mut self) -> (Vec<i32>, Vec<i32>) {
+    pub fn take_questions(&mut self) -> (Vec<i32>, Vec<i32>) {
         (std::mem::take(&mut self.new), std::mem::take(&mut self.recheck))
     }
 
@@ -204,13 +204,13 @@ mod tests {
         let mut senders = Senders::new();
         assert_eq!(senders.find(7), SenderLookup::Pending);
         assert_eq!(senders.find(7), SenderLookup::Pending);
-        assert_eq!(senders.take_requests(), (vec![7], vec![]));
+        assert_eq!(senders.take_questions(), (vec![7], vec![]));
         assert_eq!(senders.set(7, ProcessIdentity::NoContainer), OriginId::NONE);
         assert_eq!(senders.find(7), SenderLookup::Known(ProcessIdentity::NoContainer));
         for _ in 0..RECHECK_TICKS {
             senders.tick(|_| {});
         }
-        assert_eq!(senders.take_requests(), (vec![], vec![7]));
+        assert_eq!(senders.take_questions(), (vec![], vec![7]));
         for _ in 0..=u64::from(IDLE_TICKS) {
             senders.tick(|_| {});
         }

@@ -61,7 +61,7 @@ impl Rig {
     }
 
     fn questions(&mut self) {
-        for question in self.ingest.contexts_mut().take_origin_requests() {
+        for question in self.ingest.contexts_mut().take_origin_questions() {
             if let OriginQuestion::Subscribe { ticket, key } = question {
                 self.tickets.insert(key.into(), ticket);
             }
@@ -523,7 +523,7 @@ fn a_flood_of_origins_for_one_context_stays_within_the_budget() {
             received: 1,
         });
         ingest.feed_parked(u64::MAX, WaitLimit::Timeout);
-        ingest.contexts_mut().take_origin_requests();
+        ingest.contexts_mut().take_origin_questions();
     }
     assert!(
         ingest.contexts().heap_bytes() <= 5 * 1024 * 1024,

@@ -262,7 +262,7 @@ fn one_origin_is_limited_to_its_share() {
             found: ProcessContainer::Container(container.into()),
         });
     }
-    for question in node.ingest.contexts_mut().take_origin_requests() {
+    for question in node.ingest.contexts_mut().take_origin_questions() {
         if let weir_context::OriginQuestion::Subscribe { ticket, .. } = question {
             node.ingest.answer(OriginAnswer::Tags {
                 ticket,

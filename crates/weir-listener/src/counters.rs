@@ -1,6 +1,6 @@
 //! Counters of a listener. Plain numbers: one thread owns them, others get copies.
 
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::books::{MESSAGES_RECEIVED, MESSAGES_REJECTED, PACKETS_DROPPED, PACKETS_RECEIVED};
 use weir_counters::{Counts, SeriesSpec, counters};
 

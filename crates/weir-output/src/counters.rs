@@ -1,6 +1,6 @@
 //! Counters of outputs besides their books.
 
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{SeriesSpec, counters};
 
 /// Everything lost on the way to a backend.

@@ -48,7 +48,7 @@ pub struct HistoryUpdate {
     /// Unix seconds of the newest books.
     pub second: i64,
     /// The books that changed since the second before, for readers that follow them: a query for all books each second would cost
-    /// more than the rest of an open page. Empty while nobody follows.
+    /// more than the rest of an open page.
     pub changes: Arc<Vec<SeriesColumn>>,
 }
 
@@ -177,7 +177,6 @@ impl Recent {
     pub fn take_books(&self, second: i64, series: &[OwnSeries], before: &[OwnSeries]) {
         let mut books = self.books.write().unwrap_or_else(PoisonError::into_inner);
         books.begin(second, 1);
-        let is_followed = self.updates.receiver_count() > 0;
         let mut changes = Vec::new();
         let mut known = before.iter().peekable();
         for own in series {
@@ -207,7 +206,7 @@ impl Recent {
                 tags: tags.iter().map(String::as_str),
             };
             books.push(&key, value);
-            if is_followed && old.is_none_or(|old| old.value != own.value) {
+            if old.is_none_or(|old| old.value != own.value) {
                 let tags = own.labels.iter();
                 changes.push(SeriesColumn {
                     name: own.name.to_owned(),

@@ -179,7 +179,7 @@ fn no_fault_of_a_broker_loses_or_doubles_anything_or_delays_another_output() {
     assert_eq!(ledger.quarantined, 0);
 }
 
-/// The doctor's findings about the output `kafka`: severity, finding and remedy.
+/// The doctor's findings about the output `kafka`: significance, finding and remedy.
 fn doctor(directory: &Path, connection: &str) -> (String, String, String) {
     let config = directory.join("weir.yaml");
     let text = format!(

@@ -45,8 +45,8 @@ impl Contexts {
     }
 
     /// The open questions about origins.
-    pub fn take_origin_requests(&mut self) -> Vec<OriginQuestion> {
-        self.origins.take_requests()
+    pub fn take_origin_questions(&mut self) -> Vec<OriginQuestion> {
+        self.origins.take_questions()
     }
 
     pub fn has_origin_questions(&self) -> bool {

@@ -11,7 +11,7 @@ pub(crate) use names::Names;
 pub(crate) use offenders::Offenders;
 pub(crate) use top::Top;
 
-use weir_counters::{Counts, SeriesSpec, Severity, counters};
+use weir_counters::{Counts, SeriesSpec, Significance, counters};
 
 /// One worker's usage.
 pub(crate) struct Usage {
@@ -47,19 +47,19 @@ counters! {
     pub enum LimitReason {
         /// The memory budget is used up.
         Memory = LIMIT_SAMPLES.because("memory"),
-            Severity::Problem("Give weir more `memory`, or fewer contexts: `weir top` names the metrics with the most contexts.");
+            Significance::Problem("Give weir more `memory`, or fewer contexts: `weir top` names the metrics with the most contexts.");
         /// The limit `contexts_max` is reached.
         Contexts = LIMIT_SAMPLES.because("contexts_max"),
-            Severity::Problem("Raise `contexts_max`, or drop tags with a rule: `weir top` names the metrics with the most contexts.");
+            Significance::Problem("Raise `contexts_max`, or drop tags with a rule: `weir top` names the metrics with the most contexts.");
         /// The metric has used up its share.
         Metric = LIMIT_SAMPLES.because("metric_share"),
-            Severity::Problem("`weir status` names the metric and its tag with the most values: drop that tag by a rule.");
+            Significance::Problem("`weir status` names the metric and its tag with the most values: drop that tag by a rule.");
         /// The origin has used up its share.
         Origin = LIMIT_SAMPLES.because("origin_share"),
-            Severity::Problem("`weir status` names the origin: find out why it sends so many contexts.");
+            Significance::Problem("`weir status` names the origin: find out why it sends so many contexts.");
         /// The context would add a value to a tag key that has used up its share.
         TagKey = LIMIT_SAMPLES.because("tag_key_share"),
-            Severity::Problem("`weir status` names the tag key: drop it by a rule.");
+            Significance::Problem("`weir status` names the tag key: drop it by a rule.");
     }
 }
 

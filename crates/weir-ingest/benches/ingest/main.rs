@@ -71,7 +71,7 @@ fn distinguish_senders(ingest: &mut Ingest) {
         let found = ProcessContainer::Container("bench".into());
         ingest.answer(OriginAnswer::Process { pid, found });
     }
-    for question in ingest.contexts_mut().take_origin_requests() {
+    for question in ingest.contexts_mut().take_origin_questions() {
         if let OriginQuestion::Subscribe { ticket, .. } = question {
             let tags = ["image_name:shop", "kube_namespace:shop", "service:cart"];
             ingest.answer(OriginAnswer::Tags {

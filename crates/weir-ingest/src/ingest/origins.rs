@@ -93,8 +93,8 @@ impl Ingest {
         }
     }
 
-    pub fn take_process_requests(&mut self) -> ProcessQuestions {
-        let (new, again) = self.gate.senders.take_requests();
+    pub fn take_process_questions(&mut self) -> ProcessQuestions {
+        let (new, again) = self.gate.senders.take_questions();
         ProcessQuestions { new, again }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use weir_aggregate::Batch;
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counts, counters};
 
 use crate::counters::{DROPPED, OutputCounter};

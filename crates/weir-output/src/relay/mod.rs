@@ -7,7 +7,7 @@ mod connection;
 mod settings;
 mod target;
 
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counts, counters};
 
 use crate::counters::{DROPPED, OutputCounter};

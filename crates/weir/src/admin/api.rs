@@ -6,8 +6,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio::task::JoinError;
-use weir_counters::{CounterInfo, Severity};
+use weir_counters::{CounterInfo, Significance};
 use weir_history::{
     Function, History, Metric, MetricSort, MetricsRequest, Query, QueryError, QueryResult, SeriesColumns,
     SeriesKind, TagKey, matches,
@@ -15,7 +14,7 @@ use weir_history::{
 
 use super::query::{self, bad};
 use super::series::declared;
-use super::server::HttpError;
+use super::server::{HttpError, failed};
 use crate::history::{HistoryUpdate, Recent};
 use crate::streams::Permit;
 
@@ -87,9 +86,9 @@ struct Meaning {
 
 impl Meaning {
     fn of(info: &CounterInfo) -> Meaning {
-        let (sign, advice) = match info.severity {
-            Severity::Problem(advice) => (true, advice),
-            Severity::Normal(advice) => (false, advice),
+        let (sign, advice) = match info.significance {
+            Significance::Problem(advice) => (true, advice),
+            Significance::Normal(advice) => (false, advice),
         };
         Meaning {
             name: info.series.name,
@@ -278,7 +277,6 @@ fn refused(error: QueryError) -> HttpError {
 }
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>, HttpError> {
-    let failed = |error: serde_json::Error| HttpError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
     let mut bytes = serde_json::to_vec(value).map_err(failed)?;
     bytes.push(b'\n');
     Ok(bytes)
@@ -349,7 +347,6 @@ impl Live {
             };
             points(&query, &recent).and_then(|answer| json(&answer))
         });
-        let failed = |error: JoinError| HttpError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
         event("points", answer.await.map_err(failed).and_then(|answer| answer))
     }
 

@@ -1,7 +1,7 @@
 //! The clients' telemetry, in total and per client.
 
 use serde::{Deserialize, Serialize};
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counts, SeriesSpec, counters};
 
 use super::numbers::Numbers;

@@ -2,7 +2,7 @@
 
 use weir_aggregate::AggregateCounter;
 use weir_context::{AliasCounter, ContextCounter, LimitReason, OriginCounter};
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counter, CounterInfo, SeriesSpec, counters};
 use weir_ingest::{IngestCounter, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, WorkerCounter};
 use weir_listener::{ListenerCounter, LoopCounter};

@@ -1,7 +1,7 @@
 //! A dashboard for Grafana, generated from the declarations: every series has a panel with its meaning.
 
 use serde_json::{Value, json};
-use weir_counters::{NumberKind, Severity};
+use weir_counters::{NumberKind, Significance};
 
 use super::metrics_page::groups;
 use super::series::{Declared, declared};
@@ -38,7 +38,7 @@ fn dashboard() -> Value {
     for counters in groups(&all).iter().flat_map(|(_, members)| members) {
         if counters
             .iter()
-            .any(|counter| matches!(counter.info.severity, Severity::Problem(_)))
+            .any(|counter| matches!(counter.info.significance, Significance::Problem(_)))
         {
             panels.push(grid.place(of_series(counters)));
         }
@@ -49,7 +49,7 @@ fn dashboard() -> Value {
         let works = members.iter().filter(|counters| {
             counters
                 .iter()
-                .all(|counter| matches!(counter.info.severity, Severity::Normal(_)))
+                .all(|counter| matches!(counter.info.significance, Significance::Normal(_)))
         });
         row["panels"] = works.map(|counters| inside.place(of_series(counters))).collect();
         panels.push(row);

@@ -1,7 +1,7 @@
 //! The status of `weir merge`: progress, agents, and the fate of everything that they published.
 
 use serde::{Deserialize, Serialize};
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{SeriesSpec, counters};
 
 use super::numbers::Numbers;

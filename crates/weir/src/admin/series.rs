@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counter as _, CounterInfo, NumberKind};
 use weir_origin::OriginStatus;
 use weir_output::delivery::Reason;
@@ -325,7 +325,7 @@ impl Moved {
 
     /// The remedy.
     pub fn advice(&self) -> &'static str {
-        match self.info.severity {
+        match self.info.significance {
             Problem(advice) | Normal(advice) => advice,
         }
     }
@@ -337,7 +337,7 @@ pub fn signs(status: &Status) -> Vec<Moved> {
     let mut signs = Vec::new();
     for info in TABLES.iter().copied().flatten() {
         let is_new = seen.insert((info.series.path, info.series.label));
-        if !is_new || !matches!(info.severity, Problem(_)) {
+        if !is_new || !matches!(info.significance, Problem(_)) {
             continue;
         }
         for (labels, numbers) in owners(status, info.series.path) {
@@ -417,7 +417,7 @@ mod tests {
             assert!(shown.is_some_and(|series| series.value > 0.0), "{info:?}");
             let (_, numbers) = owners(&read, info.series.path)[0].clone();
             assert!(numbers.value(info) > 0.0, "{info:?} is not in {text}");
-            if matches!(info.severity, Problem(_)) {
+            if matches!(info.significance, Problem(_)) {
                 let path = info.series.path;
                 assert!(
                     lines.iter().any(|moved| moved.info.series.path == path),

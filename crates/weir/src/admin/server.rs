@@ -462,7 +462,7 @@ impl HttpError {
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> HttpError {
+pub(super) fn failed(error: impl std::fmt::Display) -> HttpError {
     HttpError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 

@@ -1,6 +1,6 @@
 //! Series from lists of the status, and from values that no thread counts.
 
-use weir_counters::Severity::{Normal, Problem};
+use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{CounterInfo, SeriesSpec};
 use weir_origin::{OriginStatus, SourceStatus};
 
@@ -33,12 +33,12 @@ fn flag(is: bool) -> Option<f64> {
 
 macro_rules! tables {
     ($($table:ident: $part:ty, by $labels:expr, {
-        $(#[doc = $doc:literal] $kind:ident($name:literal, $path:literal, $unit:literal), $severity:expr, $read:expr;)+
+        $(#[doc = $doc:literal] $kind:ident($name:literal, $path:literal, $unit:literal), $significance:expr, $read:expr;)+
     })+) => {
         $(pub const $table: Table<$part> = Table {
             labels: &$labels,
             shown: &[$(ComputedSeries {
-                info: CounterInfo { series: SeriesSpec::$kind($name, $path, $unit), doc: $doc, severity: $severity },
+                info: CounterInfo { series: SeriesSpec::$kind($name, $path, $unit), doc: $doc, significance: $significance },
                 read: $read,
             }),+],
         };)+
