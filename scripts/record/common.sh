@@ -59,7 +59,7 @@ detector() {
 
 # rows REPORT: the table of a report's rows.
 rows() {
-  echo "| experiment | goal | baseline | comparison | Δ % | interval (90 %) | pairs | MDE | verdict |"
+  echo "| experiment | goal | baseline | comparison | Δ % | interval ($(jq '.run.confidence * 100 | round' "$1") %) | pairs | MDE | verdict |"
   echo "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
   jq -r 'def r: . * 100 | round / 100; def big: if . == null then "-" elif . >= 100 then round else r end;
     .rows[] | if .change == null then "| \(.experiment) | \(.goal) | - | - | - | - | \(.pairs) | - | \(.verdict)\(if .reason then ": " + .reason else "" end) |"
