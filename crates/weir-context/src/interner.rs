@@ -35,6 +35,35 @@ impl Interner {
         (name, list)
     }
 
+    /// [`Interner::acquire`] for a name and tags that are mostly equal to `known`: comparing texts is cheaper than hashing each tag again.
+    pub fn acquire_near<T: AsRef<str>>(
+        &mut self,
+        known: (StringId, TagListId),
+        name: &str,
+        tags: &[T],
+        secret: &HashSecret,
+    ) -> (StringId, TagListId) {
+        let (known_name, known_list) = known;
+        let name = if self.strings.get(known_name) == name {
+            self.strings.acquire_known(known_name)
+        } else {
+            self.strings.acquire(name, secret)
+        };
+        let list = if self.list_equals(known_list, tags) {
+            self.tag_lists.acquire_known(known_list)
+        } else {
+            self.tag_lists
+                .acquire(tags, &mut self.strings, secret, &mut self.ids)
+        };
+        (name, list)
+    }
+
+    fn list_equals<T: AsRef<str>>(&self, list: TagListId, tags: &[T]) -> bool {
+        let ids = self.tag_lists.get(list);
+        let mut pairs = ids.iter().zip(tags);
+        ids.len() == tags.len() && pairs.all(|(&id, tag)| self.strings.get(id) == tag.as_ref())
+    }
+
     pub fn release(&mut self, name: StringId, tags: TagListId) {
         self.strings.release(name);
         self.tag_lists.release(tags, &mut self.strings);

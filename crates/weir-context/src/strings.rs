@@ -91,6 +91,12 @@ impl Strings {
         StringId(id)
     }
 
+    /// Takes another reference to a string that is held already.
+    pub fn acquire_known(&mut self, id: StringId) -> StringId {
+        self.entries[id.0].references += 1;
+        id
+    }
+
     /// Finds a stored string. Bytes suffice: if they equal a stored string, they are valid UTF-8.
     #[inline]
     pub fn find(&self, text: &[u8], secret: &HashSecret) -> Option<StringId> {

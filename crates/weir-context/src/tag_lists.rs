@@ -105,6 +105,12 @@ impl TagLists {
         TagListId(id)
     }
 
+    /// Takes another reference to a list that is held already.
+    pub fn acquire_known(&mut self, id: TagListId) -> TagListId {
+        self.entries[id.0].references += 1;
+        id
+    }
+
     /// Whether a list consists of exactly these tags, in any order. A duplicate tag makes it false. `taken` is scratch memory.
     #[inline(always)]
     pub fn matches(

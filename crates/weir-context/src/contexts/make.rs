@@ -98,7 +98,9 @@ impl Contexts {
         self.rules.count_applied(&resolved.applied);
         let quota = self.quota(raw.origin);
         let target = match outcome.passes {
-            true => self.context_for(&subject, &resolved, &rules, quota).map(Some),
+            true => self
+                .context_for(&subject, &resolved, &rules, raw, quota)
+                .map(Some),
             false => Ok(None),
         };
         let lookup = match target {
@@ -228,16 +230,25 @@ impl Contexts {
         subject: &Subject<'_>,
         resolved: &Resolved,
         rules: &Rules,
+        raw: RawParts,
         quota: Quota,
     ) -> Result<ContextId, LimitReason> {
         let kind = subject.kind;
         let check = resolved.jmx_check.as_deref();
-        let id = self.find_or_add(&subject.name, subject, kind, &subject.tags, check, quota)?;
+        // Most rules leave most metrics as they are.
+        let near = (raw.name, raw.tags);
+        let parts = self
+            .interner
+            .acquire_near(near, &subject.name, &subject.tags, &self.secret);
+        let id = self.find_or_add(parts, subject, kind, check, quota)?;
         if let Some(copied) = rules.copied_name(&subject.name, kind)
             && self.resolved.get(kind, id).copy_to.is_none()
         {
             let copy_kind = Kind::Distribution;
-            let copy = self.find_or_add(&copied, subject, copy_kind, &subject.tags, check, quota);
+            let parts = self
+                .interner
+                .acquire_near(parts, &copied, &subject.tags, &self.secret);
+            let copy = self.find_or_add(parts, subject, copy_kind, check, quota);
             self.resolved.get_mut(kind, id).copy_to = copy.ok();
             if let Ok(copy) = copy {
                 self.resolved.get_mut(copy_kind, copy).is_copy = true;
@@ -267,24 +278,23 @@ impl Contexts {
         let before = self.resolved.len();
         let quota = self.quota_for_overflow(refused_by);
         let check = resolved.jmx_check.as_deref();
-        let found = self.find_or_add(&subject.name, &without_host, subject.kind, &tags, check, quota);
+        let parts = self.interner.acquire(&subject.name, &tags, &self.secret);
+        let found = self.find_or_add(parts, &without_host, subject.kind, check, quota);
         if self.resolved.len() > before {
             self.capacity.add_overflow();
         }
         found.map_or_else(Lookup::Refused, Lookup::Overflow)
     }
 
-    /// Finds a context, or makes it if there is room.
-    fn find_or_add<T: AsRef<str>>(
+    /// Finds a context, or makes it if there is room. Takes over the references to name and tags.
+    fn find_or_add(
         &mut self,
-        name: &str,
+        (name, tags): (StringId, TagListId),
         subject: &Subject<'_>,
         kind: Kind,
-        tags: &[T],
         jmx_check: Option<&str>,
         quota: Quota,
     ) -> Result<ContextId, LimitReason> {
-        let (name, tags) = self.interner.acquire(name, tags, &self.secret);
         let host = subject.host.as_deref();
         let host = host.map(|host| self.interner.strings.acquire(host, &self.secret));
         let identity = ContextIdentity { name, host, tags };

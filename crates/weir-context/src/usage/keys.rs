@@ -43,7 +43,10 @@ impl TagKeys {
 
     /// Counts a string that became a tag. Returns its key for [`TagKeys::remove`].
     pub fn add(&mut self, tag: &str, secret: &HashSecret) -> u32 {
-        let text = tag.split_once(':').map_or("", |(key, _)| key);
+        let text = tag
+            .bytes()
+            .position(|byte| byte == b':')
+            .map_or("", |colon| &tag[..colon]);
         let hash = secret.bytes(text.as_bytes());
         let entries = &self.entries;
         let found = self

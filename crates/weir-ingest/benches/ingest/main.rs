@@ -151,7 +151,7 @@ fn main() {
     let mut of_packets = Vec::new();
     let mut of_slices = Vec::new();
     for round in 0..rounds {
-        let mut spent = Duration::ZERO;
+        let (mut spent, mut longest) = (Duration::ZERO, Duration::ZERO);
         for packet in &packets {
             // As the kernel leaves it: just written, and so in the cache.
             slot.clear();
@@ -171,6 +171,7 @@ fn main() {
             }
             let took = start.elapsed();
             spent += took;
+            longest = longest.max(took);
             if round > 0 {
                 // By its length, which is known, and not by its messages: they differ little.
                 of_packets.push(took.as_nanos() as f64 * message_bytes / slot.len() as f64);
@@ -195,7 +196,8 @@ fn main() {
         let flush_ms = start.elapsed().as_secs_f64() * 1e3;
         let aliases = ingest.contexts().aliases();
         println!(
-            "round {round}: {packets_ns:.1} ns per message, flush of {rows} rows {flush_ms:.1} ms, {aliases} aliases"
+            "round {round}: {packets_ns:.1} ns per message, longest packet {:.2} ms, flush of {rows} rows {flush_ms:.1} ms, {aliases} aliases",
+            longest.as_secs_f64() * 1e3
         );
         assert_eq!(
             ingest.counts()[0][IngestCounter::Messages],
