@@ -15,8 +15,11 @@ use crate::level::Level;
 use crate::origins::OriginId;
 use crate::raw_table::RawId;
 
-/// Longer keys are not cached: storing them costs more than the canonical path.
-pub const ALIAS_KEY_BYTES_MAX: usize = 4096;
+/// Longer keys are not cached. No datagram is longer.
+pub const ALIAS_KEY_BYTES_MAX: usize = 65_535;
+
+/// Longer keys are admitted with their second sight, and only where there is room: one of them takes the memory of hundreds of others.
+const SHORT_KEY_BYTES_MAX: usize = 4096;
 
 const SHARDS: usize = 64;
 const SLOTS_MIN: usize = 16;
@@ -188,14 +191,15 @@ impl AliasTable {
         shard.find(hash, key, self.level).map(|at| shard.slots[at].raw)
     }
 
-    /// Offers an alias after a miss. The first alias of a raw context is admitted at once while there is room. Without room, and for
-    /// further aliases such as other tag orders, the second sight admits.
+    /// Offers an alias after a miss. The first alias of a raw context is admitted at once while there is room. Without room, for long keys, and
+    /// for further aliases such as other tag orders, the second sight admits.
     pub fn offer(&mut self, hash: u64, key: &AliasKey<'_>, raw: RawId, is_first: bool) {
         let key_len = HEAD_BYTES + key.name.len() + key.tail.len();
         if key_len > ALIAS_KEY_BYTES_MAX {
             return;
         }
-        if !is_first && !self.passes_doorkeeper(hash) {
+        let is_long = key_len > SHORT_KEY_BYTES_MAX;
+        if (is_long || !is_first) && !self.passes_doorkeeper(hash) {
             self.counts[AliasCounter::HeldBack] += 1;
             return;
         }
@@ -207,11 +211,11 @@ impl AliasTable {
         }
         if self.heap_bytes() + size_of::<Slot>() + key_len > self.bytes_max {
             // A flood of messages that never repeat must not evict those that do.
-            if is_first && !self.passes_doorkeeper(hash) {
+            if is_first && !is_long && !self.passes_doorkeeper(hash) {
                 self.counts[AliasCounter::HeldBack] += 1;
                 return;
             }
-            if !self.evict_one(hash) {
+            if is_long || !self.evict_one(hash) {
                 self.counts[AliasCounter::Refused] += 1;
                 return;
             }
@@ -626,5 +630,35 @@ mod tests {
         }
         assert!(hits >= 39_000 * 95 / 100, "{hits} of 39,000");
         assert!(table.heap_bytes() <= 192 * 1024 + SHARDS * SLOTS_MIN * size_of::<Slot>());
+    }
+
+    /// One of them takes the memory of hundreds of others: it is stored with its second sight, if there is room, and evicts nothing.
+    #[test]
+    fn long_keys_wait_for_their_second_sight_and_for_room() {
+        let mut table = AliasTable::new(Level::detect());
+        let tails = [SHORT_KEY_BYTES_MAX, 60_000, ALIAS_KEY_BYTES_MAX].map(|length| vec![b't'; length]);
+        let [long, longer, too_long] = tails.each_ref().map(|tail| AliasKey {
+            head: 0,
+            name: b"name",
+            tail,
+        });
+        let short = AliasKey { tail: b"", ..long };
+        let sights = |table: &mut AliasTable, hash: u64, key: &AliasKey<'_>| {
+            [(); 2].map(|()| {
+                table.offer(hash << 41, key, RawId::default(), true);
+                table.get(hash << 41, key).is_some()
+            })
+        };
+        assert_eq!(sights(&mut table, 1, &short), [true, true]);
+        assert_eq!(sights(&mut table, 2, &long), [false, true]);
+        assert_eq!(sights(&mut table, 3, &longer), [false, true]);
+        assert_eq!(sights(&mut table, 4, &too_long), [false, false]);
+
+        let mut table = AliasTable::new(Level::detect());
+        table.set_bytes_max(32 * 1024);
+        assert_eq!(sights(&mut table, 1, &short), [true, true]);
+        assert_eq!(sights(&mut table, 3, &longer), [false, false]);
+        assert_eq!(table.counts[AliasCounter::Refused], 1);
+        assert!(table.get(1 << 41, &short).is_some(), "a long key evicts nothing");
     }
 }

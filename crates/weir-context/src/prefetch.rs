@@ -18,8 +18,11 @@ pub fn prefetch(address: *const u8) {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Prefetches the cache lines of a text: always three, because most keys have as many and a branch would be predicted wrongly, and the rest
-/// of a longer text.
+/// Lines of a text that are prefetched. The processor sees by itself that a longer text is read in order.
+const TEXT_LINES_MAX: usize = 16;
+
+/// Prefetches the cache lines of a text: always three, because most keys have as many and a branch would be predicted wrongly, and the next
+/// ones of a longer text.
 #[inline(always)]
 pub(crate) fn prefetch_text(text: &[u8]) {
     let start = text.as_ptr();
@@ -29,7 +32,7 @@ pub(crate) fn prefetch_text(text: &[u8]) {
     // The last one is the third or fourth at common lengths.
     let end = start.wrapping_add(text.len().saturating_sub(1));
     prefetch(end);
-    for at in 3..text.len() / LINE {
+    for at in 3..(text.len() / LINE).min(TEXT_LINES_MAX) {
         prefetch(start.wrapping_add(at * LINE));
     }
 }
