@@ -8,7 +8,6 @@ use crate::recorded::Recorded;
 use crate::rng::mix;
 use crate::units::{Bytes, Range, Rate, RateUnit};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
 
 /// Maximum entries of lists in a learned profile.
 const LIST_MAX: usize = 5000;
@@ -155,22 +154,13 @@ fn list(texts: &HashSet<String>, salt: u64) -> Vec<String> {
 }
 
 /// Why no profile can be derived.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LearnError {
+    #[error("contains no valid metric")]
     NoMetrics,
+    #[error(transparent)]
     Profile(ProfileError),
 }
-
-impl fmt::Display for LearnError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LearnError::NoMetrics => f.write_str("contains no valid metric"),
-            LearnError::Profile(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for LearnError {}
 
 /// Derives a profile. `salt` determines the replacement of words.
 pub fn learn(packets: &[Recorded], salt: u64) -> Result<(Profile, Learned), LearnError> {

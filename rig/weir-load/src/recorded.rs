@@ -1,8 +1,8 @@
 //! Recorded traffic: packet captures, raw packet files, and captures of the Datadog Agent.
 
-use std::fmt;
-use std::io::Read;
-use std::path::Path;
+use prost::Message;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A packet and its time since the first one.
@@ -13,16 +13,44 @@ pub struct Recorded {
 }
 
 /// Why a file cannot be read.
-#[derive(Debug)]
-pub struct RecordedError(pub String);
-
-impl fmt::Display for RecordedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {error}")]
+pub struct RecordedError {
+    file: PathBuf,
+    error: FormatError,
 }
 
-impl std::error::Error for RecordedError {}
+/// The error in the content of a file.
+#[derive(Debug, thiserror::Error)]
+enum FormatError {
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    #[error("is not whole zstd: {0}")]
+    Zstd(#[source] io::Error),
+    #[error("is shorter than any capture")]
+    Short,
+    #[error("is pcapng; convert it first: tcpdump -r FILE -w FILE.pcap")]
+    Pcapng,
+    #[error("its header is cut off")]
+    Header,
+    #[error("link type {0} is not known")]
+    Link(u32),
+    #[error("is an agent capture of version {0}; known are 0 to 3")]
+    Version(u8),
+    #[error("message {0} is not what an agent writes")]
+    Message(usize),
+    #[error("packet {0}: its length is cut off")]
+    Length(usize),
+    #[error(
+        "packet {number} claims {length} bytes and {left} are left; known formats are pcap, agent captures, and records of a \
+         32-bit little-endian length and the bytes"
+    )]
+    Packet {
+        number: usize,
+        length: usize,
+        left: usize,
+    },
+}
 
 /// The first bytes of an agent's capture; the low half of the fifth is the version.
 const AGENT: [u8; 8] = [0xd4, 0x74, 0xd0, 0x60, 0xf0, 0xff, 0x00, 0x00];
@@ -32,26 +60,32 @@ const UNPACKED_MAX: u64 = 4 << 30;
 
 /// Reads a file in any of the formats, detected by its first bytes. With `port`, keeps only UDP packets to it.
 pub fn read(path: &Path, port: Option<u16>) -> Result<Vec<Recorded>, RecordedError> {
-    let bad = |text: String| RecordedError(format!("{}: {text}", path.display()));
-    let mut bytes = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
+    parse_file(path, port).map_err(|error| RecordedError {
+        file: path.to_owned(),
+        error,
+    })
+}
+
+fn parse_file(path: &Path, port: Option<u16>) -> Result<Vec<Recorded>, FormatError> {
+    let mut bytes = std::fs::read(path)?;
     if bytes.starts_with(&ZSTD) {
         let mut unpacked = Vec::new();
         zstd::stream::read::Decoder::new(&bytes[..])
             .and_then(|decoder| decoder.take(UNPACKED_MAX).read_to_end(&mut unpacked))
-            .map_err(|error| bad(format!("is not whole zstd: {error}")))?;
+            .map_err(FormatError::Zstd)?;
         bytes = unpacked;
     }
-    parse(&bytes, port).map_err(bad)
+    parse(&bytes, port)
 }
 
-fn parse(bytes: &[u8], port: Option<u16>) -> Result<Vec<Recorded>, String> {
-    let magic = bytes.get(..4).ok_or("is shorter than any capture")?;
+fn parse(bytes: &[u8], port: Option<u16>) -> Result<Vec<Recorded>, FormatError> {
+    let magic = bytes.get(..4).ok_or(FormatError::Short)?;
     match magic {
         [0xd4, 0xc3, 0xb2, 0xa1] => pcap(bytes, port, u32::from_le_bytes, 1000),
         [0xa1, 0xb2, 0xc3, 0xd4] => pcap(bytes, port, u32::from_be_bytes, 1000),
         [0x4d, 0x3c, 0xb2, 0xa1] => pcap(bytes, port, u32::from_le_bytes, 1),
         [0xa1, 0xb2, 0x3c, 0x4d] => pcap(bytes, port, u32::from_be_bytes, 1),
-        [0x0a, 0x0d, 0x0d, 0x0a] => Err("is pcapng; convert it first: tcpdump -r FILE -w FILE.pcap".into()),
+        [0x0a, 0x0d, 0x0d, 0x0a] => Err(FormatError::Pcapng),
         _ if bytes.len() >= 8
             && bytes[..4] == AGENT[..4]
             && bytes[4] & 0xf0 == 0xf0
@@ -64,20 +98,20 @@ fn parse(bytes: &[u8], port: Option<u16>) -> Result<Vec<Recorded>, String> {
 }
 
 /// Records with a 32-bit little-endian length, as written by `load dump --raw`. They have no time.
-fn raw(mut bytes: &[u8]) -> Result<Vec<Recorded>, String> {
+fn raw(mut bytes: &[u8]) -> Result<Vec<Recorded>, FormatError> {
     let mut packets = Vec::new();
     while !bytes.is_empty() {
         let number = packets.len() + 1;
         let (head, rest) = bytes
             .split_first_chunk::<4>()
-            .ok_or_else(|| format!("packet {number}: its length is cut off"))?;
+            .ok_or(FormatError::Length(number))?;
         let length = u32::from_le_bytes(*head) as usize;
         if length == 0 || length > 1 << 20 || length > rest.len() {
-            return Err(format!(
-                "packet {number} claims {length} bytes and {} are left; known formats are pcap, agent captures, and \
-                 records of a 32-bit little-endian length and the bytes",
-                rest.len()
-            ));
+            return Err(FormatError::Packet {
+                number,
+                length,
+                left: rest.len(),
+            });
         }
         packets.push(Recorded {
             at: Duration::ZERO,
@@ -93,12 +127,12 @@ fn pcap(
     port: Option<u16>,
     number: fn([u8; 4]) -> u32,
     nanos_per_unit: u64,
-) -> Result<Vec<Recorded>, String> {
+) -> Result<Vec<Recorded>, FormatError> {
     let word = |at: usize| -> Option<u32> {
         let field = bytes.get(at..at + 4)?;
         Some(number(field.try_into().expect("4 bytes")))
     };
-    let link = word(20).ok_or("its header is cut off")? & 0x0fff_ffff;
+    let link = word(20).ok_or(FormatError::Header)? & 0x0fff_ffff;
     let mut packets = Vec::new();
     let mut at = 24;
     let mut first = None;
@@ -123,7 +157,7 @@ fn pcap(
             12 | 14 | 101 | 228 | 229 => Some(frame),
             113 => frame.get(16..),
             276 => frame.get(20..),
-            other => return Err(format!("link type {other} is not known")),
+            other => return Err(FormatError::Link(other)),
         };
         let Some((destination, payload)) = ip.and_then(udp) else {
             continue;
@@ -169,14 +203,23 @@ fn udp(ip: &[u8]) -> Option<(u16, &[u8])> {
     Some((port, segment.get(8..end)?))
 }
 
-/// Protobuf messages with a 32-bit little-endian length: timestamp (1), payload size (2), payload (3). A length of zero ends them; the
-/// tagger's state that follows is not traffic.
-fn agent(bytes: &[u8]) -> Result<Vec<Recorded>, String> {
+/// A packet in an agent's capture.
+#[derive(Clone, PartialEq, Message)]
+struct AgentMessage {
+    #[prost(uint64, tag = "1")]
+    timestamp: u64,
+    /// The agent writes complete buffers, of which only this many bytes were received.
+    #[prost(uint64, optional, tag = "2")]
+    payload_size: Option<u64>,
+    #[prost(bytes = "vec", tag = "3")]
+    payload: Vec<u8>,
+}
+
+/// Protobuf messages with a 32-bit little-endian length. A length of zero ends them; the tagger's state that follows is not traffic.
+fn agent(bytes: &[u8]) -> Result<Vec<Recorded>, FormatError> {
     let version = bytes[4] & 15;
     if version > 3 {
-        return Err(format!(
-            "is an agent capture of version {version}; known are 0 to 3"
-        ));
+        return Err(FormatError::Version(version));
     }
     let mut rest = &bytes[8..];
     let mut packets = Vec::new();
@@ -190,67 +233,24 @@ fn agent(bytes: &[u8]) -> Result<Vec<Recorded>, String> {
             break;
         };
         rest = &after[length..];
-        let number = packets.len() + 1;
-        let (stamp, mut payload, size) =
-            agent_message(message).ok_or_else(|| format!("message {number} is not what an agent writes"))?;
-        if let Some(size) = size {
-            payload.truncate(size as usize);
+        let mut message =
+            AgentMessage::decode(message).map_err(|_| FormatError::Message(packets.len() + 1))?;
+        if let Some(size) = message.payload_size {
+            message.payload.truncate(size as usize);
         }
         // Versions before 3 use seconds, later ones nanoseconds.
         let time = if version < 3 {
-            Duration::from_secs(stamp)
+            Duration::from_secs(message.timestamp)
         } else {
-            Duration::from_nanos(stamp)
+            Duration::from_nanos(message.timestamp)
         };
         let first = *first.get_or_insert(time);
         packets.push(Recorded {
             at: time.saturating_sub(first),
-            bytes: payload,
+            bytes: message.payload,
         });
     }
     Ok(packets)
-}
-
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
-}
-
-fn agent_message(mut bytes: &[u8]) -> Option<(u64, Vec<u8>, Option<u64>)> {
-    let (mut stamp, mut payload, mut size) = (0, Vec::new(), None);
-    while !bytes.is_empty() {
-        let key = varint(&mut bytes)?;
-        match key & 7 {
-            0 => {
-                let value = varint(&mut bytes)?;
-                match key >> 3 {
-                    1 => stamp = value,
-                    2 => size = Some(value),
-                    _ => {}
-                }
-            }
-            2 => {
-                let length = varint(&mut bytes)? as usize;
-                let value = bytes.get(..length)?;
-                bytes = &bytes[length..];
-                if key >> 3 == 3 {
-                    payload = value.to_vec();
-                }
-            }
-            1 => bytes = bytes.get(8..)?,
-            5 => bytes = bytes.get(4..)?,
-            _ => return None,
-        }
-    }
-    Some((stamp, payload, size))
 }
 
 #[cfg(test)]
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(packets[0].bytes, b"a:1|c");
         assert_eq!(packets[1].at, Duration::from_nanos(500));
         file[4] = 0xf9;
-        assert!(parse(&file, None).unwrap_err().contains("version 9"));
+        assert!(parse(&file, None).unwrap_err().to_string().contains("version 9"));
     }
 
     #[test]
@@ -336,11 +336,13 @@ mod tests {
         assert!(
             parse(b"hello world, this is text", None)
                 .unwrap_err()
+                .to_string()
                 .contains("packet 1")
         );
         assert!(
             parse(b"\x0a\x0d\x0d\x0a....", None)
                 .unwrap_err()
+                .to_string()
                 .contains("pcapng")
         );
         assert!(parse(b"", None).is_err());

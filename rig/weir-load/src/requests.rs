@@ -4,7 +4,6 @@ use crate::grpc::Calls;
 use crate::http::Posts;
 use crate::source::Load;
 use crate::target::{Socket, Target};
-use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -44,16 +43,9 @@ pub fn open(
 }
 
 /// The header is not `Name: value` on one line.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("headers: {0:?} is not `Name: value` on one line")]
 pub struct HeaderError(String);
-
-impl fmt::Display for HeaderError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "headers: {:?} is not `Name: value` on one line", self.0)
-    }
-}
-
-impl std::error::Error for HeaderError {}
 
 /// Checks that a header is `Name: value` on one line.
 pub fn check_header(header: &str) -> Result<(), HeaderError> {

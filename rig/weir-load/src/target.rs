@@ -9,6 +9,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use weir_rig_base::address::{Address, resolve};
 use weir_rig_base::http::{Url, UrlError};
+use weir_units::AddressError;
 
 /// Destination of the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,17 +30,24 @@ pub enum Target {
     },
 }
 
-/// Why an address is invalid.
-#[derive(Debug, PartialEq, Eq)]
-pub struct TargetError(pub String);
-
-impl fmt::Display for TargetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+/// Why a text is not a [`Target`].
+#[derive(Debug, thiserror::Error)]
+#[error("{text:?}: {error}; {ALLOWED}")]
+pub struct TargetError {
+    text: String,
+    error: PartError,
 }
 
-impl std::error::Error for TargetError {}
+/// The error in a part of the text.
+#[derive(Debug, thiserror::Error)]
+enum PartError {
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    #[error(transparent)]
+    Resolve(#[from] io::Error),
+}
 
 const ALLOWED: &str = "allowed are udp://host:port, tcp://host:port, unixgram:///path, unix:///path, http://host:port/path \
     and grpc://host:port";
@@ -48,34 +56,33 @@ impl Target {
     /// `udp://host:port`, `tcp://host:port`, `unixgram:///path`, `unix:///path`, `http://host:port/path` or
     /// `grpc://host:port`.
     pub fn parse(text: &str) -> Result<Target, TargetError> {
-        let bad = |what: &dyn fmt::Display| TargetError(format!("{text:?}: {what}; {ALLOWED}"));
-        let resolved = |host: &str, port| resolve(host, port).map_err(|error| bad(&error));
+        Self::parts(text).map_err(|error| TargetError {
+            text: text.to_owned(),
+            error,
+        })
+    }
+
+    fn parts(text: &str) -> Result<Target, PartError> {
         if let Some(authority) = text.strip_prefix("grpc://") {
-            let address: Address = format!("tcp://{authority}")
-                .parse()
-                .map_err(|error: weir_units::AddressError| bad(&error))?;
-            let Address::Tcp { host, port } = address else {
+            let Address::Tcp { host, port } = format!("tcp://{authority}").parse()? else {
                 unreachable!("parsed as tcp")
             };
             return Ok(Target::Grpc {
-                address: resolved(&host, port)?,
+                address: resolve(&host, port)?,
                 host: authority.to_owned(),
             });
         }
         if text.starts_with("http://") {
-            let url: Url = text.parse().map_err(|error: UrlError| bad(&error))?;
+            let url: Url = text.parse()?;
             return Ok(Target::Http {
-                address: url.resolve().map_err(|error| bad(&error))?,
+                address: url.resolve()?,
                 path: url.path_or("/").to_owned(),
                 host: url.authority,
             });
         }
-        match text
-            .parse()
-            .map_err(|error: weir_units::AddressError| bad(&error))?
-        {
-            Address::Udp { host, port } => Ok(Target::Udp(resolved(&host, port)?)),
-            Address::Tcp { host, port } => Ok(Target::Tcp(resolved(&host, port)?)),
+        match text.parse()? {
+            Address::Udp { host, port } => Ok(Target::Udp(resolve(&host, port)?)),
+            Address::Tcp { host, port } => Ok(Target::Tcp(resolve(&host, port)?)),
             Address::UnixDatagram(path) => Ok(Target::Unixgram(path)),
             Address::UnixStream(path) => Ok(Target::Unix(path)),
         }

@@ -8,22 +8,30 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// The text is invalid or ambiguous.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadUnit(pub String);
-
-impl fmt::Display for BadUnit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadUnit {
+    #[error(transparent)]
+    Unit(#[from] weir_units::UnitError),
+    #[error("{0:?} is not a rate, it does not end in /s: {RATE_HELP}")]
+    NotPerSecond(String),
+    #[error("{0:?} does not start with a number: {RATE_HELP}")]
+    NoNumber(String),
+    #[error("{0:?} is not a rate: {RATE_HELP}")]
+    Rate(String),
+    #[error("{0:?}: a rate must be above zero")]
+    ZeroRate(String),
+    #[error(
+        "{0:?} is not a seed: write a number from 0 to {max}, or 32 bytes as 64 hexadecimal digits or 32 numbers",
+        max = u64::MAX
+    )]
+    Seed(String),
+    #[error("{0:?} is not a range: write 7 or \"2..50\" (both ends included)")]
+    Range(String),
+    #[error("{text:?} is an impossible range: {min} is above {max}")]
+    Reversed { text: String, min: u64, max: u64 },
 }
 
-impl std::error::Error for BadUnit {}
-
-impl From<weir_units::UnitError> for BadUnit {
-    fn from(error: weir_units::UnitError) -> BadUnit {
-        BadUnit(error.to_string())
-    }
-}
+const RATE_HELP: &str = "write for example `8 MiB/s`, `100k msg/s` or `20k packets/s`";
 
 /// A number of bytes: `8192`, `8 KiB`, `1.5 MB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,13 +84,13 @@ impl FromStr for Rate {
     type Err = BadUnit;
 
     fn from_str(text: &str) -> Result<Rate, BadUnit> {
-        let help = "write for example `8 MiB/s`, `100k msg/s` or `20k packets/s`";
+        let not_a_rate = || BadUnit::Rate(text.to_owned());
         let body = text
             .trim()
             .strip_suffix("/s")
-            .ok_or_else(|| BadUnit(format!("{text:?} is not a rate, it does not end in /s: {help}")))?;
-        let (number, unit) = weir_units::split_number(body)
-            .ok_or_else(|| BadUnit(format!("{text:?} does not start with a number: {help}")))?;
+            .ok_or_else(|| BadUnit::NotPerSecond(text.to_owned()))?;
+        let (number, unit) =
+            weir_units::split_number(body).ok_or_else(|| BadUnit::NoNumber(text.to_owned()))?;
         if let Some(factor) = weir_units::size_unit(unit)? {
             return positive(
                 Rate {
@@ -95,13 +103,13 @@ impl FromStr for Rate {
         let (factor, word) = match unit.split_once(' ') {
             Some(("k", word)) => (1e3, word),
             Some(("M", word)) => (1e6, word),
-            Some((_, _)) => return Err(BadUnit(format!("{text:?} is not a rate: {help}"))),
+            Some((_, _)) => return Err(not_a_rate()),
             None => (1.0, unit),
         };
         let unit = match word.trim() {
             "msg" | "messages" => RateUnit::Messages,
             "packets" | "pkt" => RateUnit::Packets,
-            _ => return Err(BadUnit(format!("{text:?} is not a rate: {help}"))),
+            _ => return Err(not_a_rate()),
         };
         positive(
             Rate {
@@ -117,7 +125,7 @@ fn positive(rate: Rate, text: &str) -> Result<Rate, BadUnit> {
     if rate.per_second > 0.0 && rate.per_second.is_finite() {
         Ok(rate)
     } else {
-        Err(BadUnit(format!("{text:?}: a rate must be above zero")))
+        Err(BadUnit::ZeroRate(text.to_owned()))
     }
 }
 
@@ -147,10 +155,7 @@ pub fn parse_seed(text: &str) -> Result<u64, BadUnit> {
     };
     match bytes {
         Some(bytes) if bytes.len() == 32 => Ok(xxhash_rust::xxh3::xxh3_64(&bytes)),
-        _ => Err(BadUnit(format!(
-            "{text:?} is not a seed: write a number from 0 to {}, or 32 bytes as 64 hexadecimal digits or 32 numbers",
-            u64::MAX
-        ))),
+        _ => Err(BadUnit::Seed(text.to_owned())),
     }
 }
 
@@ -228,21 +233,19 @@ impl FromStr for Range {
 
     fn from_str(text: &str) -> Result<Range, BadUnit> {
         let number = |part: &str| {
-            part.trim().replace('_', "").parse::<u64>().map_err(|_| {
-                BadUnit(format!(
-                    "{text:?} is not a range: write 7 or \"2..50\" (both ends included)"
-                ))
-            })
+            let number = part.trim().replace('_', "").parse();
+            number.map_err(|_| BadUnit::Range(text.to_owned()))
         };
         let range = match text.split_once("..") {
             Some((min, max)) => Range::new(number(min)?, number(max)?),
             None => Range::just(number(text)?),
         };
         if range.min > range.max {
-            return Err(BadUnit(format!(
-                "{text:?} is an impossible range: {} is above {}",
-                range.min, range.max
-            )));
+            return Err(BadUnit::Reversed {
+                text: text.to_owned(),
+                min: range.min,
+                max: range.max,
+            });
         }
         Ok(range)
     }
@@ -318,11 +321,11 @@ mod tests {
     fn ambiguous_units_and_impossible_ranges_are_refused_with_the_reason() {
         for text in ["8 Kb", "8 kb", "8 KB", "1mb", "5 Mb"] {
             let error = text.parse::<Bytes>().unwrap_err();
-            assert!(error.0.contains("ambiguous"), "{text}: {error}");
+            assert!(error.to_string().contains("ambiguous"), "{text}: {error}");
             assert!(format!("{text}/s").parse::<Rate>().is_err());
         }
         let error = "50..2".parse::<Range>().unwrap_err();
-        assert!(error.0.contains("50 is above 2"), "{error}");
+        assert!(error.to_string().contains("50 is above 2"), "{error}");
         for text in ["", "fast", "8", "8/s", "8 x/s", "0 msg/s"] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }

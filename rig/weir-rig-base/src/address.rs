@@ -1,36 +1,23 @@
 //! Addresses of receivers, and cleanup of Unix socket files.
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 pub use weir_units::Address;
 
 /// Why an address cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    Address(weir_units::AddressError),
+    #[error(transparent)]
+    Address(#[from] weir_units::AddressError),
     /// The host has no address.
-    Host {
-        text: String,
-        error: io::Error,
-    },
+    #[error("address {text:?}: {error}")]
+    Host { text: String, error: io::Error },
 }
-
-impl fmt::Display for ResolveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ResolveError::Address(error) => error.fmt(f),
-            ResolveError::Host { text, error } => write!(f, "address {text:?}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ResolveError {}
 
 /// Parses an address and resolves its host, so that a wrong name fails at the command line.
 pub fn parse_resolved(text: &str) -> Result<Address, ResolveError> {
-    let address: Address = text.parse().map_err(ResolveError::Address)?;
+    let address: Address = text.parse()?;
     match &address {
         Address::Udp { host, port } | Address::Tcp { host, port } => resolve(host, *port)
             .map(|found| bound(&address, found))

@@ -2,7 +2,6 @@
 //! that sends a byte per second cannot block the caller.
 
 use crate::address::resolve;
-use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -21,22 +20,13 @@ pub struct Url {
 }
 
 /// Why a text is not a [`Url`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
+    #[error("{0:?}: http://host:port/path was expected")]
     Scheme(String),
+    #[error("{0:?}: no host")]
     NoHost(String),
 }
-
-impl fmt::Display for UrlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            UrlError::Scheme(text) => write!(f, "{text:?}: http://host:port/path was expected"),
-            UrlError::NoHost(text) => write!(f, "{text:?}: no host"),
-        }
-    }
-}
-
-impl std::error::Error for UrlError {}
 
 impl std::str::FromStr for Url {
     type Err = UrlError;

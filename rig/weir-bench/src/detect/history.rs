@@ -5,7 +5,6 @@ use super::goal::Goal;
 use super::record::CalibrationNote;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -65,29 +64,17 @@ pub fn append(file: &Path, report: &Report, host: &str) -> io::Result<usize> {
 }
 
 /// Why a history cannot be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    Read {
-        file: PathBuf,
-        error: io::Error,
-    },
+    #[error("{file}: {error}")]
+    Read { file: PathBuf, error: io::Error },
+    #[error("{file}:{line}: {error}")]
     Line {
         file: PathBuf,
         line: usize,
         error: serde_json::Error,
     },
 }
-
-impl fmt::Display for HistoryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HistoryError::Read { file, error } => write!(f, "{}: {error}", file.display()),
-            HistoryError::Line { file, line, error } => write!(f, "{}:{line}: {error}", file.display()),
-        }
-    }
-}
-
-impl std::error::Error for HistoryError {}
 
 pub fn read(file: &Path) -> Result<Vec<Entry>, HistoryError> {
     let file = || file.to_owned();

@@ -15,16 +15,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A configuration error; always exit code 2.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{0}")]
 pub struct ConfigError(pub String);
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 pub type Result<T> = std::result::Result<T, ConfigError>;
 
@@ -123,10 +116,10 @@ impl<T> Slot<T> {
 
 impl Slot<String> {
     /// The value as `read` understands it.
-    pub fn read<T>(
+    pub fn read<T, E: fmt::Display>(
         &self,
         path: &str,
-        read: impl FnOnce(&str) -> std::result::Result<T, String>,
+        read: impl FnOnce(&str) -> std::result::Result<T, E>,
     ) -> Result<Option<T>> {
         let read = self.get().map(|text| read(text));
         read.transpose().map_err(|what| self.invalid(path, what))

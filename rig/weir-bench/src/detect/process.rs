@@ -2,7 +2,6 @@
 
 use super::procfs;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -171,22 +170,13 @@ pub fn describe(status: ExitStatus) -> String {
 }
 
 /// Why there is no control group.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
+    #[error("no memory cgroup is mounted")]
     NotMounted,
+    #[error("{folder}: {error}")]
     Create { folder: PathBuf, error: io::Error },
 }
-
-impl fmt::Display for CgroupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CgroupError::NotMounted => f.write_str("no memory cgroup is mounted"),
-            CgroupError::Create { folder, error } => write!(f, "{}: {error}", folder.display()),
-        }
-    }
-}
-
-impl std::error::Error for CgroupError {}
 
 /// A control group that limits the memory of one target; removed when dropped.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use super::run::{self, DetectError, Options, Prepared, Rig};
 use super::waits;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -86,24 +86,15 @@ pub struct Profile {
 }
 
 /// Why bytes are not a profile.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    Gzip(io::Error),
-    Decode(prost::DecodeError),
+    #[error("gzip: {0}")]
+    Gzip(#[source] io::Error),
+    #[error("not a pprof profile: {0}")]
+    Decode(#[from] prost::DecodeError),
+    #[error("a profile without sample types")]
     NoSampleTypes,
 }
-
-impl fmt::Display for ProfileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ProfileError::Gzip(error) => write!(f, "gzip: {error}"),
-            ProfileError::Decode(error) => write!(f, "not a pprof profile: {error}"),
-            ProfileError::NoSampleTypes => f.write_str("a profile without sample types"),
-        }
-    }
-}
-
-impl std::error::Error for ProfileError {}
 
 impl Profile {
     /// Decodes a profile, compressed or not.

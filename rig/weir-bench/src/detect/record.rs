@@ -207,16 +207,9 @@ impl CalibrationNote {
 }
 
 /// The text is no seed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("a whole number, decimal or 0x...")]
 pub struct SeedError;
-
-impl std::fmt::Display for SeedError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a whole number, decimal or 0x...")
-    }
-}
-
-impl std::error::Error for SeedError {}
 
 /// A seed as it is given and stored: decimal or 0x...
 pub fn parse_seed(text: &str) -> Result<u64, SeedError> {

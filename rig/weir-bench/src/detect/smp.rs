@@ -74,14 +74,14 @@ fn converted(from: &Path, notes: &mut Vec<String>) -> Result<Map<String, Value>>
 fn kept(
     list: &Value,
     notes: &mut Vec<String>,
-    convert: impl Fn(&Value, &mut Vec<String>) -> std::result::Result<Value, String>,
+    convert: impl Fn(&Value, &mut Vec<String>) -> std::result::Result<Value, Omitted>,
 ) -> Vec<Value> {
     let entries = list.as_array().into_iter().flatten();
     let mut kept = Vec::new();
     for entry in entries {
         match convert(entry, notes) {
             Ok(converted) => kept.push(converted),
-            Err(why) => notes.push(why),
+            Err(why) => notes.push(why.to_string()),
         }
     }
     kept
@@ -120,21 +120,37 @@ fn target(target: &Value, notes: &mut Vec<String>) -> Map<String, Value> {
     out
 }
 
-fn check(check: &Value) -> std::result::Result<Value, String> {
-    let name = check["name"].as_str().unwrap_or("check");
+/// Why an entry has no counterpart.
+#[derive(Debug, thiserror::Error)]
+enum Omitted {
+    #[error("check {0}: no bounds")]
+    NoBounds(String),
+    #[error("check {name}: series {series:?} has no counterpart")]
+    Series { name: String, series: String },
+    #[error("check {0}: no upper_bound")]
+    NoUpperBound(String),
+    #[error("a generator of a kind that has no counterpart was left out")]
+    Generator,
+}
+
+fn check(check: &Value) -> std::result::Result<Value, Omitted> {
+    let name = check["name"].as_str().unwrap_or("check").to_owned();
     let bounds = &check["bounds"];
     if bounds.is_null() {
-        return Err(format!("check {name}: no bounds"));
+        return Err(Omitted::NoBounds(name));
     }
     let (series, stat) = match text(&bounds["series"]).as_str() {
         "total_rss_bytes" => ("rss_bytes", "max"),
         "total_pss_bytes" => ("pss_bytes", "max"),
         "avg(total_cpu_usage_millicores)" => ("cpu_millicores", "mean"),
         "lost_bytes" => ("lost_messages", "last"),
-        other => return Err(format!("check {name}: series {other:?} has no counterpart")),
+        other => {
+            let series = other.to_owned();
+            return Err(Omitted::Series { name, series });
+        }
     };
     match text(&bounds["upper_bound"]).replace(' ', "") {
-        upper if upper.is_empty() => Err(format!("check {name}: no upper_bound")),
+        upper if upper.is_empty() => Err(Omitted::NoUpperBound(name)),
         upper => Ok(json!({"name": name, "series": series, "stat": stat, "upper": upper})),
     }
 }
@@ -148,11 +164,11 @@ const GENERATORS: [(&str, &str, &str); 5] = [
     ("http", "otlp_http_logs", "otlp-logs"),
 ];
 
-fn generator(generator: &Value, notes: &mut Vec<String>) -> std::result::Result<Value, String> {
+fn generator(generator: &Value, notes: &mut Vec<String>) -> std::result::Result<Value, Omitted> {
     let (key, listen, fallback) = GENERATORS
         .into_iter()
         .find(|(key, _, _)| !generator[key].is_null())
-        .ok_or("a generator of a kind that has no counterpart was left out")?;
+        .ok_or(Omitted::Generator)?;
     let body = &generator[key];
     let profile = profile(body, fallback, notes);
     let mut load = json!({"profile": profile, "to": {"listen": [listen]}});

@@ -5,7 +5,6 @@ use super::layer::{self, ConfigError, Entries, Layered, List, Result, Slot, laye
 use super::library::{Library, Overlay};
 use super::record::ArmInfo;
 use sha2::{Digest, Sha256};
-use std::fmt;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -322,22 +321,13 @@ fn version(bin: &Path, args: &[String]) -> String {
 }
 
 /// Why git gave no answer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    Start(io::Error),
+    #[error("git: {0}")]
+    Start(#[source] io::Error),
+    #[error("git {args}: {message}")]
     Failed { args: String, message: String },
 }
-
-impl fmt::Display for GitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GitError::Start(error) => write!(f, "git: {error}"),
-            GitError::Failed { args, message } => write!(f, "git {args}: {message}"),
-        }
-    }
-}
-
-impl std::error::Error for GitError {}
 
 pub fn git(args: &[&str], folder: Option<&Path>) -> std::result::Result<String, GitError> {
     let mut command = Command::new("git");

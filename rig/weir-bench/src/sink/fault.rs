@@ -1,9 +1,10 @@
 //! Faults on request: misbehaviour of real receivers, to test an agent's reaction.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
-use weir_units::parse_duration;
+use weir_units::{UnitError, parse_duration};
 
 /// One rule, as `status=503,times=3,path=/api/v2/series`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,43 +43,75 @@ pub enum Close {
 const ALLOWED: &str = "path=PREFIX, times=N, status=100..599, grpc-status=0..16, retry-after=TEXT, delay=TIME, \
                        close=before|after, hang, slow-read=BYTES_PER_SECOND, slow-write=BYTES_PER_SECOND";
 
-impl FromStr for Fault {
-    type Err = String;
+/// Why a text is not a [`Fault`].
+#[derive(Debug, thiserror::Error)]
+#[error("fault {rule:?}: {key}: {error}; allowed: {ALLOWED}")]
+pub struct FaultError {
+    rule: String,
+    key: String,
+    error: KeyError,
+}
 
-    fn from_str(text: &str) -> Result<Fault, String> {
+/// The error in one key of a rule.
+#[derive(Debug, thiserror::Error)]
+enum KeyError {
+    #[error("unknown key")]
+    Unknown,
+    #[error("{0:?} is not a whole number")]
+    Number(String),
+    #[error("{number} is not in {}..{}", range.start(), range.end())]
+    Range { number: u64, range: RangeInclusive<u64> },
+    #[error(transparent)]
+    Duration(#[from] UnitError),
+    #[error("{0:?} is neither before nor after")]
+    Close(String),
+}
+
+fn number(value: &str, range: RangeInclusive<u64>) -> Result<u64, KeyError> {
+    let number = value.parse().map_err(|_| KeyError::Number(value.to_owned()))?;
+    match range.contains(&number) {
+        true => Ok(number),
+        false => Err(KeyError::Range { number, range }),
+    }
+}
+
+impl Fault {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), KeyError> {
+        match key.trim() {
+            "path" => self.path = Some(value.to_owned()),
+            "times" => self.times = Some(number(value, 1..=u64::MAX)?),
+            "status" => self.status = Some(number(value, 100..=599)? as u16),
+            "grpc-status" => self.grpc_status = Some(number(value, 0..=16)? as u32),
+            "retry-after" => self.retry_after = Some(value.to_owned()),
+            "delay" => self.delay = parse_duration(value)?,
+            "close" => {
+                self.close = match value {
+                    "before" => Close::Before,
+                    "after" => Close::After,
+                    _ => return Err(KeyError::Close(value.to_owned())),
+                }
+            }
+            "hang" => self.hang = true,
+            "slow-read" => self.slow_read = Some(number(value, 1..=u64::MAX)?),
+            "slow-write" => self.slow_write = Some(number(value, 1..=u64::MAX)?),
+            _ => return Err(KeyError::Unknown),
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Fault {
+    type Err = FaultError;
+
+    fn from_str(text: &str) -> Result<Fault, FaultError> {
         let mut fault = Fault::default();
         for part in text.trim().split(',') {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            let bad = |what: String| format!("fault {text:?}: {key}: {what}; allowed: {ALLOWED}");
-            fn number(value: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
-                let number: u64 = value
-                    .parse()
-                    .map_err(|_| format!("{value:?} is not a whole number"))?;
-                if range.contains(&number) {
-                    Ok(number)
-                } else {
-                    Err(format!("{number} is not in {}..{}", range.start(), range.end()))
-                }
-            }
-            match key.trim() {
-                "path" => fault.path = Some(value.to_owned()),
-                "times" => fault.times = Some(number(value, 1..=u64::MAX).map_err(bad)?),
-                "status" => fault.status = Some(number(value, 100..=599).map_err(bad)? as u16),
-                "grpc-status" => fault.grpc_status = Some(number(value, 0..=16).map_err(bad)? as u32),
-                "retry-after" => fault.retry_after = Some(value.to_owned()),
-                "delay" => fault.delay = parse_duration(value).map_err(|error| bad(error.to_string()))?,
-                "close" => {
-                    fault.close = match value {
-                        "before" => Close::Before,
-                        "after" => Close::After,
-                        _ => return Err(bad(format!("{value:?} is neither before nor after"))),
-                    }
-                }
-                "hang" => fault.hang = true,
-                "slow-read" => fault.slow_read = Some(number(value, 1..=u64::MAX).map_err(bad)?),
-                "slow-write" => fault.slow_write = Some(number(value, 1..=u64::MAX).map_err(bad)?),
-                _ => return Err(bad("unknown key".into())),
-            }
+            fault.set(key, value).map_err(|error| FaultError {
+                rule: text.to_owned(),
+                key: key.to_owned(),
+                error,
+            })?;
         }
         Ok(fault)
     }
@@ -192,7 +225,7 @@ mod tests {
             "times=0",
             "what=1",
         ] {
-            let error = text.parse::<Fault>().unwrap_err();
+            let error = text.parse::<Fault>().unwrap_err().to_string();
             assert!(error.contains("allowed: path=PREFIX"), "{error}");
         }
     }

@@ -544,14 +544,13 @@ fn admin(shared: &Shared, method: &Method, verb: &str, body: &[u8]) -> Answer {
             text(200, "text/plain", String::new())
         }
         (&Method::POST, "faults") => {
-            let rules: Result<Vec<Fault>, String> =
-                String::from_utf8_lossy(body).lines().map(str::parse).collect();
-            match rules {
+            let rules = String::from_utf8_lossy(body);
+            match rules.lines().map(str::parse).collect::<Result<Vec<Fault>, _>>() {
                 Ok(rules) => {
                     rules.into_iter().for_each(|rule| faults.add(rule));
                     text(200, "text/plain", faults.to_string())
                 }
-                Err(error) => text(400, "text/plain", error + "\n"),
+                Err(error) => text(400, "text/plain", format!("{error}\n")),
             }
         }
         _ => text(

@@ -27,7 +27,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weir_load::manifest::Manifest;
-use weir_rig_base::address::{Address, parse_resolved};
+use weir_rig_base::address::{Address, ResolveError, parse_resolved};
 use weir_rig_base::signal;
 use weir_units::parse_duration;
 
@@ -111,30 +111,40 @@ enum At {
     Socket(socket::Content, Address),
 }
 
-impl FromStr for Listen {
-    type Err = String;
+/// Why a text is not `KIND=ADDRESS`.
+#[derive(Debug, thiserror::Error)]
+enum ListenError {
+    #[error("KIND=ADDRESS was expected")]
+    NoKind,
+    #[error(
+        "unknown kind {0:?}; known are datadog, remote-write, otlp-http, otlp-grpc, http, graphite, statsd, lines, null"
+    )]
+    UnknownKind(String),
+    #[error("{kind}: {address:?} is not host:port")]
+    NoPort { kind: &'static str, address: String },
+    #[error(transparent)]
+    Address(#[from] ResolveError),
+}
 
-    fn from_str(text: &str) -> Result<Listen, String> {
-        let (kind, address) = text.split_once('=').ok_or("KIND=ADDRESS was expected")?;
-        let http = |name, service| {
+impl FromStr for Listen {
+    type Err = ListenError;
+
+    fn from_str(text: &str) -> Result<Listen, ListenError> {
+        let (kind, address) = text.split_once('=').ok_or(ListenError::NoKind)?;
+        let http = |kind, service| {
             let bare = address
                 .strip_prefix("http://")
                 .unwrap_or(address)
                 .trim_end_matches('/');
             match parse_resolved(&format!("tcp://{bare}")) {
-                Ok(Address::Tcp { host, port }) => Ok((name, At::Http(service, (host, port)))),
-                _ => Err(format!("{kind}: {address:?} is not host:port")),
+                Ok(Address::Tcp { host, port }) => Ok((kind, At::Http(service, (host, port)))),
+                _ => Err(ListenError::NoPort {
+                    kind,
+                    address: address.to_owned(),
+                }),
             }
         };
-        let socket = |name, content| {
-            Ok((
-                name,
-                At::Socket(
-                    content,
-                    parse_resolved(address).map_err(|error| error.to_string())?,
-                ),
-            ))
-        };
+        let socket = |kind, content| Ok((kind, At::Socket(content, parse_resolved(address)?)));
         let (kind, at) = match kind {
             "datadog" => http("datadog", http::Service::Datadog),
             "remote-write" => http("remote-write", http::Service::RemoteWrite),
@@ -145,10 +155,7 @@ impl FromStr for Listen {
             "statsd" => socket("statsd", socket::Content::Statsd),
             "lines" => socket("lines", socket::Content::Lines),
             "null" => socket("null", socket::Content::Null),
-            _ => Err(format!(
-                "unknown kind {kind:?}; known are datadog, remote-write, otlp-http, otlp-grpc, http, graphite, statsd, \
-                 lines, null"
-            )),
+            _ => Err(ListenError::UnknownKind(kind.to_owned())),
         }?;
         Ok(Listen { kind, at })
     }

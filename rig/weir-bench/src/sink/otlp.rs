@@ -84,6 +84,25 @@ fn recorded<T>(points: &[T], flags: impl Fn(&T) -> u32) -> impl Iterator<Item = 
         .filter(move |point| flags(point) & no_recorded_value == 0)
 }
 
+/// Why a metric is refused.
+#[derive(Debug, thiserror::Error)]
+enum PointError {
+    #[error("no data")]
+    NoData,
+    #[error("no aggregation temporality")]
+    NoTemporality,
+    #[error("a point without a value")]
+    NoValue,
+    #[error("a negative value in a monotonic sum")]
+    NegativeSum,
+    #[error("buckets that do not add up to the count")]
+    BucketSum,
+    #[error("one bucket more than bounds was expected")]
+    BucketNumber,
+    #[error("a count of {count} whose buckets hold {held}")]
+    Count { count: u64, held: f64 },
+}
+
 /// The points of one metric, from one base.
 struct Points<'a> {
     base: Point,
@@ -91,8 +110,8 @@ struct Points<'a> {
 }
 
 impl Points<'_> {
-    fn metric(&mut self, data: Option<MetricData>) -> Result<(), String> {
-        match data.ok_or("no data")? {
+    fn metric(&mut self, data: Option<MetricData>) -> Result<(), PointError> {
+        match data.ok_or(PointError::NoData)? {
             MetricData::Gauge(gauge) => {
                 recorded(&gauge.data_points, |point| point.flags).try_for_each(|point| self.gauge(point))
             }
@@ -137,30 +156,35 @@ impl Points<'_> {
         self.records.push(Record::Point(point));
     }
 
-    fn gauge(&mut self, point: &NumberDataPoint) -> Result<(), String> {
-        let value = number(point).ok_or("a point without a value")?;
+    fn gauge(&mut self, point: &NumberDataPoint) -> Result<(), PointError> {
+        let value = number(point).ok_or(PointError::NoValue)?;
         let times = (0, point.time_unix_nano);
         self.push(PointKind::Gauge, times, &point.attributes, Data::Number { value });
         Ok(())
     }
 
-    fn sum(&mut self, kind: PointKind, is_monotonic: bool, point: &NumberDataPoint) -> Result<(), String> {
-        let value = number(point).ok_or("a point without a value")?;
+    fn sum(
+        &mut self,
+        kind: PointKind,
+        is_monotonic: bool,
+        point: &NumberDataPoint,
+    ) -> Result<(), PointError> {
+        let value = number(point).ok_or(PointError::NoValue)?;
         if is_monotonic && value < 0.0 {
-            return Err("a negative value in a monotonic sum".into());
+            return Err(PointError::NegativeSum);
         }
         let times = (point.start_time_unix_nano, point.time_unix_nano);
         self.push(kind, times, &point.attributes, Data::Number { value });
         Ok(())
     }
 
-    fn histogram(&mut self, kind: PointKind, point: &HistogramDataPoint) -> Result<(), String> {
+    fn histogram(&mut self, kind: PointKind, point: &HistogramDataPoint) -> Result<(), PointError> {
         if !point.bucket_counts.is_empty() {
             if point.bucket_counts.iter().sum::<u64>() != point.count {
-                return Err("buckets that do not add up to the count".into());
+                return Err(PointError::BucketSum);
             }
             if point.bucket_counts.len() != point.explicit_bounds.len() + 1 {
-                return Err("one bucket more than bounds was expected".into());
+                return Err(PointError::BucketNumber);
             }
         }
         let data = Data::Distribution {
@@ -176,14 +200,19 @@ impl Points<'_> {
         Ok(())
     }
 
-    fn exponential(&mut self, kind: PointKind, point: &ExponentialHistogramDataPoint) -> Result<(), String> {
+    fn exponential(
+        &mut self,
+        kind: PointKind,
+        point: &ExponentialHistogramDataPoint,
+    ) -> Result<(), PointError> {
         let buckets = exponential_buckets(point);
         let held: f64 = buckets.iter().map(|bucket| bucket.count).sum();
-        if held != point.count as f64 {
-            return Err(format!("a count of {} whose buckets hold {held}", point.count));
+        let count = point.count;
+        if held != count as f64 {
+            return Err(PointError::Count { count, held });
         }
         let data = Data::Distribution {
-            count: point.count as f64,
+            count: held,
             sum: point.sum,
             min: point.min,
             max: point.max,
@@ -211,15 +240,15 @@ impl Points<'_> {
     }
 }
 
-fn is_delta(temporality: i32) -> Result<bool, String> {
+fn is_delta(temporality: i32) -> Result<bool, PointError> {
     match AggregationTemporality::try_from(temporality) {
         Ok(AggregationTemporality::Delta) => Ok(true),
         Ok(AggregationTemporality::Cumulative) => Ok(false),
-        _ => Err("no aggregation temporality".into()),
+        _ => Err(PointError::NoTemporality),
     }
 }
 
-fn distribution(temporality: i32) -> Result<PointKind, String> {
+fn distribution(temporality: i32) -> Result<PointKind, PointError> {
     Ok(match is_delta(temporality)? {
         true => PointKind::Distribution,
         false => PointKind::CumulativeDistribution,

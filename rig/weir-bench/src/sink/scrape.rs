@@ -11,13 +11,22 @@ use weir_rig_base::http::{self, Url, UrlError};
 #[derive(Clone, Debug)]
 pub struct Target(Url);
 
-impl FromStr for Target {
-    type Err = String;
+/// Why a text is not a [`Target`].
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    #[error("{0:?}: no port")]
+    NoPort(String),
+}
 
-    fn from_str(text: &str) -> Result<Target, String> {
-        let url: Url = text.parse().map_err(|error: UrlError| error.to_string())?;
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Target, TargetError> {
+        let url: Url = text.parse()?;
         if !url.authority.contains(':') {
-            return Err(format!("{text:?}: no port"));
+            return Err(TargetError::NoPort(text.to_owned()));
         }
         Ok(Target(url))
     }

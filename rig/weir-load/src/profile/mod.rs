@@ -6,7 +6,6 @@ mod validate;
 use crate::units::{Bytes, Range, Rate, RateUnit, Span};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 
 /// The largest UDP payload IPv4 carries.
@@ -567,16 +566,9 @@ fn real_web_tags() -> BTreeMap<u64, f64> {
 }
 
 /// Why a profile is invalid.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct ProfileError(pub String);
-
-impl fmt::Display for ProfileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ProfileError {}
 
 impl Profile {
     /// Reads YAML. The error has line, column and the allowed values.

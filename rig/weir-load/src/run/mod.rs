@@ -17,7 +17,6 @@ use crate::target::Target;
 use crate::units::RateUnit;
 use plan::Plan;
 use report::Tally;
-use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -99,25 +98,17 @@ impl Options {
 }
 
 /// Why a run could not start or ended early.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// Invalid options or profile.
+    #[error("{0}")]
     Usage(String),
     /// The target is missing or went away.
+    #[error("{0}")]
     Target(String),
+    #[error(transparent)]
     Io(io::Error),
 }
-
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RunError::Usage(text) | RunError::Target(text) => f.write_str(text),
-            RunError::Io(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for RunError {}
 
 impl From<ProfileError> for RunError {
     fn from(error: ProfileError) -> RunError {

@@ -108,7 +108,7 @@ fn measure(args: &Args, options: &Options) -> Code {
     if let Some(code) = stopped(&finished)? {
         return Ok(code);
     }
-    Ok(u8::from(rows.iter().any(|line| line.measured.is_err())))
+    Ok(u8::from(rows.iter().any(|line| line.figures.is_none())))
 }
 
 impl Args {
@@ -175,7 +175,9 @@ impl Spread {
 struct TableLine<'a> {
     info: &'a ExperimentInfo,
     budget: Budget,
-    measured: Result<Figures, String>,
+    figures: Option<Figures>,
+    /// Why there are no figures.
+    reason: &'a str,
 }
 
 /// Both programs, the floor first.
@@ -190,20 +192,19 @@ impl<'a> TableLine<'a> {
         let info = report.run.experiments.iter().find(|e| e.name == name)?;
         let row = report.rows.iter().find(|r| r.experiment == name)?;
         let rates = |r: &&Row| r.experiment == name && r.goal == Goal::IngressMessages;
-        let measured = Figures::of(row, report.dimensions.iter().find(rates));
-        let missing = || row.reason.clone().unwrap_or_else(|| "not measured".to_owned());
         Some(TableLine {
             info,
             budget: info.budget?,
-            measured: measured.ok_or_else(missing),
+            figures: Figures::of(row, report.dimensions.iter().find(rates)),
+            reason: row.reason.as_deref().unwrap_or("not measured"),
         })
     }
 
     fn text(&self) -> String {
         let about = &self.info.description;
-        match &self.measured {
-            Err(why) => format!("{about:<38} not valid: {why}\n"),
-            Ok(f) => format!(
+        match &self.figures {
+            None => format!("{about:<38} not valid: {}\n", self.reason),
+            Some(f) => format!(
                 "{about:<38} {:>20} {:>10.1} {:>10.1} {:>10.2}M {:>10.2}M {:>5}x {:>5}x\n",
                 format!("{:.2} ({:.2}-{:.2})", f.ratio.median, f.ratio.least, f.ratio.most),
                 f.ns_per_message[0].median,
@@ -219,9 +220,9 @@ impl<'a> TableLine<'a> {
     fn json(&self, report: &Report) -> Value {
         let mut line = json!({"profile": self.info.name, "about": self.info.description,
             "must": self.budget.must, "should": self.budget.should});
-        match &self.measured {
-            Err(why) => line["invalid"] = why.as_str().into(),
-            Ok(f) => {
+        match &self.figures {
+            None => line["invalid"] = self.reason.into(),
+            Some(f) => {
                 let [floor, weir] = f.ns_per_message;
                 line["ratio"] = json!(f.ratio);
                 line["floor_ns_per_message"] = json!(floor);

@@ -93,10 +93,12 @@ impl Arms {
 #[derive(Clone)]
 struct Words(Vec<String>);
 
-fn words(text: &str) -> Result<Words, String> {
-    shlex::split(text)
-        .map(Words)
-        .ok_or_else(|| "a quote is not closed".to_owned())
+#[derive(Debug, thiserror::Error)]
+#[error("a quote is not closed")]
+struct OpenQuote;
+
+fn words(text: &str) -> Result<Words, OpenQuote> {
+    shlex::split(text).map(Words).ok_or(OpenQuote)
 }
 
 #[derive(Args)]

@@ -3,6 +3,7 @@
 use super::*;
 use crate::detect::layer::{ConfigError, Layered, List, Patch, Result, Slot, layer, suggestion};
 use crate::detect::values::{Stat, check_series};
+use weir_units::UnitError;
 
 layer!(
     /// Content of an experiment's file; defaults, templates, cases and presets all have this type.
@@ -151,38 +152,57 @@ impl Destination {
     }
 }
 
-type Read<T> = std::result::Result<T, String>;
+/// Why a text cannot be the value of a key.
+#[derive(Debug, thiserror::Error)]
+enum ValueError {
+    #[error("{0:?} is neither true nor false")]
+    Boolean(String),
+    #[error("{0:?} is not a whole number, zero or more")]
+    Count(String),
+    #[error("{0:?} is not a number")]
+    Number(String),
+    #[error("{0:?} is not a share between 0 and 1")]
+    Share(String),
+    #[error("a duration such as 10s was expected: {0}")]
+    Duration(UnitError),
+    #[error("a size such as 64MiB was expected: {0}")]
+    Size(UnitError),
+    #[error("{word:?} is not allowed{suggestion}; allowed: {allowed}")]
+    Word {
+        word: String,
+        suggestion: String,
+        allowed: String,
+    },
+}
+
+type Read<T> = std::result::Result<T, ValueError>;
 
 fn boolean(text: &str) -> Read<bool> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is neither true nor false"))
+    text.parse().map_err(|_| ValueError::Boolean(text.to_owned()))
 }
 
 fn count(text: &str) -> Read<usize> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is not a whole number, zero or more"))
+    text.parse().map_err(|_| ValueError::Count(text.to_owned()))
 }
 
 fn number(text: &str) -> Read<f64> {
-    let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
-    Some(number)
-        .filter(|n| n.is_finite())
-        .ok_or_else(|| format!("{text:?} is not a number"))
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+    number.ok_or_else(|| ValueError::Number(text.to_owned()))
 }
 
 fn share(text: &str) -> Read<f64> {
     let share = number(text)?;
     Some(share)
         .filter(|share| (0.0..=1.0).contains(share))
-        .ok_or_else(|| format!("{text:?} is not a share between 0 and 1"))
+        .ok_or_else(|| ValueError::Share(text.to_owned()))
 }
 
 fn duration(text: &str) -> Read<Duration> {
-    weir_units::parse_duration(text).map_err(|error| format!("a duration such as 10s was expected: {error}"))
+    weir_units::parse_duration(text).map_err(ValueError::Duration)
 }
 
 fn size(text: &str) -> Read<u64> {
-    weir_units::parse_size(text).map_err(|error| format!("a size such as 64MiB was expected: {error}"))
+    weir_units::parse_size(text).map_err(ValueError::Size)
 }
 
 /// A limit of a bounds check: a plain number or a size.
@@ -200,12 +220,12 @@ fn word<T: Copy>(words: &[(&str, T)]) -> impl Fn(&str) -> Read<T> {
     }
 }
 
-fn not_allowed(text: &str, allowed: &[&str]) -> String {
-    format!(
-        "{text:?} is not allowed{}; allowed: {}",
-        suggestion(text, allowed),
-        allowed.join(", ")
-    )
+fn not_allowed(word: &str, allowed: &[&str]) -> ValueError {
+    ValueError::Word {
+        word: word.to_owned(),
+        suggestion: suggestion(word, allowed),
+        allowed: allowed.join(", "),
+    }
 }
 
 fn cpus(slot: &Slot<Vec<String>>, path: &str) -> Result<Option<Vec<usize>>> {

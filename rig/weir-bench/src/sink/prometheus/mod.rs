@@ -10,6 +10,39 @@ use super::record::{Bucket, Data, Point, PointKind, Record, Text};
 use std::collections::{HashMap, HashSet};
 use weir_rig_base::prometheus::{self, Labels, Line, Sample, float};
 
+/// Why a metric is refused whose encoding is valid.
+#[derive(Debug, thiserror::Error)]
+enum MetricError {
+    #[error("no value of the family's kind")]
+    NoValue,
+    #[error("no summary")]
+    NoSummary,
+    #[error("no histogram")]
+    NoHistogram,
+    #[error("no _count")]
+    NoCount,
+    #[error("the last bucket must be +Inf and hold the count")]
+    LastBucket,
+    #[error("buckets that do not ascend")]
+    BucketOrder,
+    #[error("a bucket with the count {0}")]
+    NegativeBucket(f64),
+    #[error("spans of {spanned} buckets and {given} counts")]
+    Spans { spanned: usize, given: usize },
+    #[error("unknown schema {0}")]
+    Schema(i32),
+    #[error("a count of {count} whose buckets hold {held}")]
+    Count { count: f64, held: f64 },
+    #[error("no __name__")]
+    NoName,
+    #[error("label names must ascend, each once")]
+    LabelOrder,
+    #[error("an empty label name or value")]
+    EmptyLabel,
+    #[error("samples must ascend in time")]
+    SampleOrder,
+}
+
 /// A point of `metric` with these labels; the label `host` is the host.
 fn point(metric: &str, kind: PointKind, labels: &Labels, ts_ms: Option<i64>, data: Data) -> Record {
     let mut host = String::new();
@@ -170,15 +203,16 @@ impl Group {
     }
 
     fn finish(self) -> Result<Record, Reject> {
-        let wrong = |what: &str| Reject::new(400, format!("{} {:?}: {what}", self.name, self.labels));
-        let count = self.count.ok_or_else(|| wrong("no _count"))?;
-        let buckets = differences(&self.bounds).map_err(&wrong)?;
+        let wrong =
+            |error: MetricError| Reject::new(400, format!("{} {:?}: {error}", self.name, self.labels));
+        let count = self.count.ok_or_else(|| wrong(MetricError::NoCount))?;
+        let buckets = differences(&self.bounds).map_err(wrong)?;
         if self
             .bounds
             .last()
             .is_some_and(|&(upto, held)| upto != f64::INFINITY || held != count)
         {
-            return Err(wrong("the last bucket must be +Inf and hold the count"));
+            return Err(wrong(MetricError::LastBucket));
         }
         let data = distribution(count, self.sum, buckets, self.quantiles);
         Ok(point(
@@ -192,12 +226,12 @@ impl Group {
 }
 
 /// Cumulative counts by upper bound to buckets.
-fn differences(bounds: &[(f64, f64)]) -> Result<Vec<Bucket>, &'static str> {
+fn differences(bounds: &[(f64, f64)]) -> Result<Vec<Bucket>, MetricError> {
     let mut below = (f64::NEG_INFINITY, 0.0);
     let mut buckets = Vec::new();
     for &(upto, held) in bounds {
         if upto <= below.0 || held < below.1 {
-            return Err("buckets that do not ascend");
+            return Err(MetricError::BucketOrder);
         }
         buckets.push(Bucket {
             above: below.0,

@@ -1,5 +1,6 @@
 //! Native histograms: spans of buckets whose bounds follow from a schema.
 
+use super::MetricError;
 use crate::sink::protobuf::prometheus as pb;
 use crate::sink::record::Bucket;
 
@@ -12,11 +13,11 @@ pub struct Side<'a> {
 
 impl Side<'_> {
     /// Bucket indexes and their counts, ascending.
-    fn buckets(&self) -> Result<Vec<(i64, f64)>, String> {
+    fn buckets(&self) -> Result<Vec<(i64, f64)>, MetricError> {
         let spanned: usize = self.spans.iter().map(|span| span.length as usize).sum();
         let given = self.deltas.len().max(self.counts.len());
         if spanned != given {
-            return Err(format!("spans of {spanned} buckets and {given} counts"));
+            return Err(MetricError::Spans { spanned, given });
         }
         let mut buckets = Vec::with_capacity(spanned);
         let mut index = 0i64;
@@ -34,7 +35,7 @@ impl Side<'_> {
                     }
                 };
                 if held < 0.0 {
-                    return Err(format!("a bucket with the count {held}"));
+                    return Err(MetricError::NegativeBucket(held));
                 }
                 buckets.push((index, held));
                 index += 1;
@@ -56,10 +57,10 @@ pub struct Native<'a> {
 }
 
 /// Bucket `i` of schema `s` holds values above `2^((i-1)/2^s)` up to `2^(i/2^s)`.
-pub fn buckets(native: &Native) -> Result<Vec<Bucket>, String> {
+pub fn buckets(native: &Native) -> Result<Vec<Bucket>, MetricError> {
     const CUSTOM: i32 = -53;
     if native.schema != CUSTOM && !(-4..=8).contains(&native.schema) {
-        return Err(format!("unknown schema {}", native.schema));
+        return Err(MetricError::Schema(native.schema));
     }
     let exponent = (-f64::from(native.schema)).exp2();
     let bound = |index: i64| match native.schema {
@@ -92,8 +93,9 @@ pub fn buckets(native: &Native) -> Result<Vec<Bucket>, String> {
         });
     }
     let held: f64 = buckets.iter().map(|bucket| bucket.count).sum();
-    if held != native.count {
-        return Err(format!("a count of {} whose buckets hold {held}", native.count));
+    let count = native.count;
+    if held != count {
+        return Err(MetricError::Count { count, held });
     }
     Ok(buckets)
 }

@@ -1,7 +1,7 @@
 //! Prometheus's protobuf formats: the delimited exposition, and remote write 1.0 and 2.0.
 
 use super::native::{self, Native, Side};
-use super::{differences, distribution, point};
+use super::{MetricError, differences, distribution, point};
 use crate::sink::protobuf::prometheus as pb;
 use crate::sink::record::{Data, PointKind, Record, Text};
 use crate::sink::{Reject, body_of};
@@ -15,14 +15,14 @@ pub fn delimited(mut body: &[u8]) -> Result<Vec<Record>, Reject> {
     while !body.is_empty() {
         let mut family = pb::MetricFamily::decode_length_delimited(&mut body)
             .map_err(|error| Reject::new(400, format!("not a metric family: {error}")))?;
-        let wrong = |name: &str, what: String| Reject::new(400, format!("{name}: {what}"));
         for mut metric in std::mem::take(&mut family.metrics) {
             let labels = std::mem::take(&mut metric.labels);
             let labels: Labels = labels
                 .into_iter()
                 .map(|label| (label.name, label.value))
                 .collect();
-            let (kind, data) = of_family(family.kind(), &metric).map_err(|what| wrong(&family.name, what))?;
+            let (kind, data) = of_family(family.kind(), &metric)
+                .map_err(|error| Reject::new(400, format!("{}: {error}", family.name)))?;
             records.push(point(&family.name, kind, &labels, metric.timestamp_ms, data));
         }
     }
@@ -30,24 +30,24 @@ pub fn delimited(mut body: &[u8]) -> Result<Vec<Record>, Reject> {
 }
 
 /// The data of a metric of a family of this kind.
-fn of_family(kind: pb::FamilyKind, metric: &pb::Metric) -> Result<(PointKind, Data), String> {
+fn of_family(kind: pb::FamilyKind, metric: &pb::Metric) -> Result<(PointKind, Data), MetricError> {
     let number = |value: Option<pb::Number>| match value {
         Some(number) => Ok(Data::Number { value: number.value }),
-        None => Err("no value of the family's kind"),
+        None => Err(MetricError::NoValue),
     };
     Ok(match kind {
         pb::FamilyKind::Counter => (PointKind::Cumulative, number(metric.counter)?),
         pb::FamilyKind::Gauge => (PointKind::Gauge, number(metric.gauge)?),
         pb::FamilyKind::Untyped => (PointKind::Untyped, number(metric.untyped)?),
         pb::FamilyKind::Summary => {
-            let summary = metric.summary.as_ref().ok_or("no summary")?;
+            let summary = metric.summary.as_ref().ok_or(MetricError::NoSummary)?;
             let quantiles = summary.quantiles.iter().map(|q| (q.quantile, Text(q.value)));
             let count = summary.count as f64;
             let data = distribution(count, Some(summary.sum), Vec::new(), quantiles.collect());
             (PointKind::CumulativeDistribution, data)
         }
         pb::FamilyKind::Histogram | pb::FamilyKind::GaugeHistogram => {
-            let histogram = metric.histogram.as_ref().ok_or("no histogram")?;
+            let histogram = metric.histogram.as_ref().ok_or(MetricError::NoHistogram)?;
             (PointKind::CumulativeDistribution, scraped(histogram)?)
         }
     })
@@ -71,7 +71,7 @@ macro_rules! sides {
     };
 }
 
-fn scraped(histogram: &pb::ScrapeHistogram) -> Result<Data, String> {
+fn scraped(histogram: &pb::ScrapeHistogram) -> Result<Data, MetricError> {
     // Of two fields for one number, the float counts if it is set.
     let either = |float: f64, int: u64| if float > 0.0 { float } else { int as f64 };
     let count = either(histogram.count_float, histogram.count);
@@ -96,7 +96,7 @@ fn scraped(histogram: &pb::ScrapeHistogram) -> Result<Data, String> {
     Ok(distribution(count, Some(histogram.sum), buckets, Vec::new()))
 }
 
-fn written(histogram: &pb::WriteHistogram) -> Result<Data, String> {
+fn written(histogram: &pb::WriteHistogram) -> Result<Data, MetricError> {
     let count = match histogram.count {
         Some(pb::Count::Int(count)) => count as f64,
         Some(pb::Count::Float(count)) => count,
@@ -201,8 +201,8 @@ fn version_two(body: &[u8]) -> Result<Vec<Series>, Reject> {
 impl Series {
     fn records(mut self) -> Result<Vec<Record>, Reject> {
         let labels = format!("{:?}", self.labels);
-        let wrong = |what: String| Reject::new(400, format!("series {labels}: {what}"));
-        let name = self.checked_name().map_err(|what| wrong(what.to_owned()))?;
+        let wrong = |error: MetricError| Reject::new(400, format!("series {labels}: {error}"));
+        let name = self.checked_name().map_err(wrong)?;
         let kind = match self.kind {
             Some(1) => PointKind::Cumulative,
             Some(2) => PointKind::Gauge,
@@ -216,7 +216,7 @@ impl Series {
             records.push(point(&name, kind, &self.labels, Some(sample.timestamp_ms), data));
         }
         for histogram in &self.histograms {
-            let data = written(histogram).map_err(&wrong)?;
+            let data = written(histogram).map_err(wrong)?;
             let (kind, time) = (PointKind::CumulativeDistribution, Some(histogram.timestamp_ms));
             records.push(point(&name, kind, &self.labels, time, data));
         }
@@ -224,26 +224,26 @@ impl Series {
     }
 
     /// Removes the name from the labels, and checks them as a receiver does.
-    fn checked_name(&mut self) -> Result<String, &'static str> {
+    fn checked_name(&mut self) -> Result<String, MetricError> {
         let labels = &self.labels;
         let ascend = |times: &[i64]| times.is_sorted_by(|a, b| a < b);
         let samples: Vec<i64> = self.samples.iter().map(|s| s.timestamp_ms).collect();
         let histograms: Vec<i64> = self.histograms.iter().map(|h| h.timestamp_ms).collect();
         if !labels.is_sorted_by(|a, b| a.0 < b.0) {
-            return Err("label names must ascend, each once");
+            return Err(MetricError::LabelOrder);
         }
         if labels
             .iter()
             .any(|(name, value)| name.is_empty() || value.is_empty())
         {
-            return Err("an empty label name or value");
+            return Err(MetricError::EmptyLabel);
         }
         let at = labels
             .iter()
             .position(|(name, _)| name == "__name__")
-            .ok_or("no __name__")?;
+            .ok_or(MetricError::NoName)?;
         if !ascend(&samples) || !ascend(&histograms) {
-            return Err("samples must ascend in time");
+            return Err(MetricError::SampleOrder);
         }
         Ok(self.labels.remove(at).1)
     }
