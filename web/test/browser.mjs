@@ -5,7 +5,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createSocket } from "node:dgram";
-import { existsSync, mkdirSync, mkdtempSync, readFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
@@ -148,6 +148,8 @@ async function threadTime() {
 const browser = await chromium.launch({
   executablePath: BROWSER,
   args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+  // It leaves its socket behind.
+  env: { ...process.env, TMPDIR: folder },
 });
 let agent = await startAgent();
 const done = [];
@@ -437,5 +439,6 @@ try {
   agent.kill();
   await browser.close();
   socket.close();
+  rmSync(folder, { recursive: true, force: true });
 }
 console.log(`${done.length} tests passed`);
