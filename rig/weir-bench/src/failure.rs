@@ -17,6 +17,14 @@ pub enum Failure {
 }
 
 impl Failure {
+    pub fn usage(why: impl ToString) -> Failure {
+        Failure::Usage(why.to_string())
+    }
+
+    pub fn runtime(why: impl ToString) -> Failure {
+        Failure::Runtime(why.to_string())
+    }
+
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Failure::Runtime(_) => 1,
@@ -28,6 +36,6 @@ impl Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Failure::Runtime(error.to_string())
+        Failure::runtime(error)
     }
 }

@@ -1,5 +1,6 @@
 //! `weir-bench`: the measuring rig. This file only dispatches; each command has its own module.
 
+mod common;
 mod detect;
 mod failure;
 mod floor;

@@ -7,11 +7,12 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use weir_rig_base::address::SocketFile;
 use weir_rig_base::{clock, cpu, socket};
 
 /// A receiver on a loopback port or a socket file.
@@ -20,7 +21,7 @@ pub struct Null {
     counts: Arc<Counts>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    file: Option<PathBuf>,
+    _file: Option<SocketFile>,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +55,14 @@ struct Pacer {
 }
 
 impl Pacer {
+    fn new(pace: Option<Pace>) -> Pacer {
+        Pacer {
+            pace,
+            start: None,
+            taken: 0.0,
+        }
+    }
+
     /// Waits until packets may be received, and returns how many.
     fn allow(&mut self) -> usize {
         let Some(pace) = self.pace else {
@@ -96,7 +105,7 @@ impl Null {
                 let path = folder.join(format!("null-{}.sock", std::process::id()));
                 let socket = UnixDatagram::bind(&path)?;
                 socket.set_read_timeout(timeout)?;
-                file = Some(path.clone());
+                file = Some(SocketFile(path.clone()));
                 threads.push(datagrams(socket, &counts, &stop, how));
                 Target::Unixgram(path)
             }
@@ -104,7 +113,7 @@ impl Null {
                 let path = folder.join(format!("null-{}.sock", std::process::id()));
                 let listener = UnixListener::bind(&path)?;
                 listener.set_nonblocking(true)?;
-                file = Some(path.clone());
+                file = Some(SocketFile(path.clone()));
                 let accept = move || {
                     listener.accept().and_then(|(stream, _)| {
                         stream.set_nonblocking(false)?;
@@ -145,7 +154,7 @@ impl Null {
             counts,
             stop,
             threads,
-            file,
+            _file: file,
         })
     }
 
@@ -169,9 +178,6 @@ impl Drop for Null {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        if let Some(file) = &self.file {
-            let _ = std::fs::remove_file(file);
-        }
     }
 }
 
@@ -188,11 +194,7 @@ fn datagrams<S: AsFd + Send + 'static>(
         }
         clock::precise_timers();
         let mut batch = CountBatch::new(sys::BATCH);
-        let mut pacer = Pacer {
-            pace: how.pace,
-            start: None,
-            taken: 0.0,
-        };
+        let mut pacer = Pacer::new(how.pace);
         let mut looks = 0;
         while !stop.load(Relaxed) {
             let most = pacer.allow();
@@ -260,11 +262,7 @@ fn streams<S: Send + 'static>(
 /// Reads and discards. With a pace, 8 KiB per read.
 fn swallow<S: Read>(mut stream: S, counts: &Counts, stop: &AtomicBool, pace: Option<Pace>) {
     let mut buffer = vec![0u8; if pace.is_some() { 8192 } else { 256 << 10 }];
-    let mut pacer = Pacer {
-        pace,
-        start: None,
-        taken: 0.0,
-    };
+    let mut pacer = Pacer::new(pace);
     while !stop.load(Relaxed) {
         pacer.allow();
         match stream.read(&mut buffer) {
@@ -283,11 +281,7 @@ fn swallow<S: Read>(mut stream: S, counts: &Counts, stop: &AtomicBool, pace: Opt
 fn answer<S: Read + Write>(mut stream: S, counts: &Counts, stop: &AtomicBool, pace: Option<Pace>) {
     let mut buffer = vec![0u8; 256 << 10];
     let mut held: Vec<u8> = Vec::new();
-    let mut pacer = Pacer {
-        pace,
-        start: None,
-        taken: 0.0,
-    };
+    let mut pacer = Pacer::new(pace);
     let mut body_left = 0usize;
     while !stop.load(Relaxed) {
         let read = match stream.read(&mut buffer) {

@@ -2,7 +2,7 @@
 
 use crate::profile::Transport;
 use crate::recorded::Recorded;
-use crate::run::{Framing, RunError, udp_drops};
+use crate::run::{Framing, RunError};
 use crate::sys::{BATCH, SendBatch, Span};
 use crate::target::{Socket, Target};
 use std::io;
@@ -40,11 +40,7 @@ pub fn replay(packets: &[Recorded], options: &Options) -> Result<Replayed, RunEr
     let socket = target
         .connect()
         .map_err(|error| RunError::Target(format!("{target}: cannot connect: {error}")))?;
-    let drops = || match target {
-        Target::Udp(address) => udp_drops(address.port()),
-        _ => None,
-    };
-    let drops_before = drops();
+    let drops_before = target.kernel_drops();
     let start = Instant::now();
     let mut replay = Replay {
         packets,
@@ -65,9 +61,7 @@ pub fn replay(packets: &[Recorded], options: &Options) -> Result<Replayed, RunEr
     }
     let mut done = replay.done;
     done.elapsed = start.elapsed();
-    done.kernel_drops = drops_before
-        .zip(drops())
-        .map(|(before, after)| after.saturating_sub(before));
+    done.kernel_drops = target.kernel_drops_since(drops_before);
     Ok(done)
 }
 

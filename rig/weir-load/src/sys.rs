@@ -132,12 +132,6 @@ impl SendBatch {
     }
 }
 
-impl Default for SendBatch {
-    fn default() -> Self {
-        SendBatch::new()
-    }
-}
-
 /// Counts datagrams without reading them: `MSG_TRUNC` returns each length, and the kernel copies nothing into an empty buffer. A receiver
 /// that copies 8 KiB per packet takes about as long as the sender, and would dominate the measurement.
 pub struct CountBatch {

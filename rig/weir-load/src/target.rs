@@ -9,6 +9,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use weir_rig_base::address::{Address, resolve};
 use weir_rig_base::http::{Url, UrlError};
+use weir_rig_base::udp;
 use weir_units::AddressError;
 
 /// Destination of the load.
@@ -96,6 +97,19 @@ impl Target {
             Target::Tcp(_) => Transport::Tcp,
             Target::Http { .. } | Target::Grpc { .. } => Transport::Http,
         }
+    }
+
+    /// Datagrams that the kernel has dropped at a UDP target on this machine.
+    pub fn kernel_drops(&self) -> Option<u64> {
+        match self {
+            Target::Udp(address) => udp::drops(address.port()),
+            _ => None,
+        }
+    }
+
+    /// The drops since an earlier count.
+    pub fn kernel_drops_since(&self, earlier: Option<u64>) -> Option<u64> {
+        Some(self.kernel_drops()?.saturating_sub(earlier?))
     }
 
     /// Connects a socket and makes it non-blocking.

@@ -39,6 +39,26 @@ pub fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second().max(1)
 }
 
+/// Civil date and time of a second since 1970: year, month, day, hour, minute, second.
+pub fn civil(second: u64) -> (u64, u64, u64, u64, u64, u64) {
+    let days = second / 86_400;
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let rest = second % 86_400;
+    (year, month, day, rest / 3600, rest / 60 % 60, rest % 60)
+}
+
 /// Sleeps until a time after `start`, without the drift of relative sleeps.
 pub fn sleep_until(start: Instant, deadline: Duration) {
     std::thread::sleep(deadline.saturating_sub(start.elapsed()));

@@ -10,3 +10,4 @@ pub mod prometheus;
 pub mod signal;
 pub mod socket;
 mod sys;
+pub mod udp;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use weir_rig_base::{clock, cpu, process};
+use weir_rig_base::{clock, cpu, process, udp};
 
 /// A scrape that costs more than this is made only every fifth second, so that it does not load the target.
 const SCRAPE_CHEAP: Duration = Duration::from_millis(5);
@@ -188,7 +188,7 @@ impl State {
         if smaps {
             self.smaps_due = t + self.plan.smaps_period.as_nanos() as u64;
         }
-        let udp = procfs::udp_rows();
+        let udp = udp::rows();
         for p in &alive {
             let totals = self.processes.entry(p.pid).or_default();
             if let Some((voluntary, involuntary, delay)) = procfs::threads(p.pid) {

@@ -167,38 +167,6 @@ pub fn descriptors(pid: i32) -> Option<(u64, Vec<u64>)> {
     Some((count, inodes))
 }
 
-/// One row of `/proc/net/udp`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct UdpRow {
-    pub port: u16,
-    pub inode: u64,
-    pub rx_queue: u64,
-    pub drops: u64,
-}
-
-pub fn parse_udp(text: &str) -> Vec<UdpRow> {
-    text.lines()
-        .skip(1)
-        .filter_map(|l| {
-            let f: Vec<&str> = l.split_whitespace().collect();
-            Some(UdpRow {
-                port: u16::from_str_radix(f.get(1)?.rsplit_once(':')?.1, 16).ok()?,
-                rx_queue: u64::from_str_radix(f.get(4)?.split_once(':')?.1, 16).ok()?,
-                inode: f.get(9)?.parse().ok()?,
-                drops: f.get(12)?.parse().ok()?,
-            })
-        })
-        .collect()
-}
-
-pub fn udp_rows() -> Vec<UdpRow> {
-    ["/proc/net/udp", "/proc/net/udp6"]
-        .iter()
-        .filter_map(|p| fs::read_to_string(p).ok())
-        .flat_map(|t| parse_udp(&t))
-        .collect()
-}
-
 /// Busy and stolen time of the whole machine, in nanoseconds of one core, from an arbitrary start.
 ///
 /// Busy means neither idle nor stolen. A kernel that stops its tick on an idle core measures idle time, but samples the other times in
@@ -322,21 +290,6 @@ mod tests {
         assert_eq!(
             (s.user_ticks, s.system_ticks, s.threads, s.zombie),
             (11, 12, 5, false)
-        );
-    }
-
-    #[test]
-    fn udp_rows() {
-        let text = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n  \
-            610: 0100007F:1FBD 00000000:0000 07 00000000:00000A00 00:00000000 00000000     0        0 12345 2 0000000000000000 77\n";
-        assert_eq!(
-            parse_udp(text),
-            [UdpRow {
-                port: 8125,
-                inode: 12345,
-                rx_queue: 2560,
-                drops: 77
-            }]
         );
     }
 

@@ -260,7 +260,11 @@ fn sha256(path: &Path) -> std::io::Result<String> {
             n => hash.update(&buffer[..n]),
         }
     }
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+    Ok(hex(&hash.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The GNU build id note: a fixed header `GNU\0` behind two lengths and the type 3.
@@ -278,12 +282,7 @@ fn build_id(path: &Path) -> Option<String> {
     if length > 64 {
         return None;
     }
-    Some(
-        head.get(at + 8..at + 8 + length)?
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect(),
-    )
+    head.get(at + 8..at + 8 + length).map(hex)
 }
 
 /// Cargo's directories show it; for other programs it is unknown.

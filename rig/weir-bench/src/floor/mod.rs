@@ -6,6 +6,7 @@ mod pass;
 mod receive;
 mod sys;
 
+use crate::common::check_cpus;
 use crate::failure::Failure;
 use pass::Depth;
 use receive::Receive;
@@ -61,12 +62,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     // Before the first thread starts, so that all inherit both.
     signal::block_termination()?;
     if let Some(cpu) = args.cpu {
-        let allowed = cpu::allowed();
-        if !allowed.contains(&cpu) {
-            return Err(Failure::Usage(format!(
-                "--cpu {cpu}: this process may use {allowed:?}"
-            )));
-        }
+        check_cpus(&[cpu])?;
         cpu::pin(&[cpu]).map_err(|error| Failure::Runtime(format!("--cpu {cpu}: {error}")))?;
     }
     match (&args.memory, &args.listen) {

@@ -3,6 +3,7 @@
 use super::Args;
 use super::pass::{Depth, Pass};
 use super::sys::{self, ReceiveBatch, Uring};
+use crate::common::print_json;
 use crate::failure::Failure;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -86,13 +87,6 @@ fn wait_for_end(
     }
 }
 
-/// One JSON line to stdout, flushed: a script waits for it.
-fn print_line(value: &serde_json::Value) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{value}")?;
-    out.flush()
-}
-
 pub fn run(address: &Address, args: &Args) -> Result<(), Failure> {
     let cannot = |error: io::Error| Failure::Runtime(format!("floor: cannot listen on {address}: {error}"));
     match address {
@@ -135,7 +129,7 @@ pub fn run(address: &Address, args: &Args) -> Result<(), Failure> {
 }
 
 fn announce(address: &Address, receive_buffer: Option<usize>, args: &Args) -> io::Result<()> {
-    print_line(&serde_json::json!({
+    print_json(&serde_json::json!({
         "listening": address.to_string(),
         "pid": std::process::id(),
         "cpu": args.cpu,
@@ -159,7 +153,7 @@ fn report(
     let messages = counters.messages.load(Relaxed);
     let packets = counters.packets.load(Relaxed);
     let per = |count: u64| (count > 0).then(|| (user + system) * 1e9 / count as f64);
-    print_line(&serde_json::json!({
+    print_json(&serde_json::json!({
         "variant": variant,
         "listen": address.to_string(),
         "cpu": args.cpu,

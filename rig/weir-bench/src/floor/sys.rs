@@ -357,7 +357,7 @@ impl Uring {
 }
 
 /// Masks of the newlines, colons and bars among 64 bytes; the first byte is the lowest bit.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Masks {
     pub newline: u64,
     pub colon: u64,
@@ -368,11 +368,7 @@ pub struct Masks {
 #[inline]
 pub fn masks(block: &[u8; 64]) -> Masks {
     use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
-    let mut masks = Masks {
-        newline: 0,
-        colon: 0,
-        bar: 0,
-    };
+    let mut masks = Masks::default();
     // SAFETY: SSE2 belongs to the baseline of this architecture, and no pointer is involved.
     unsafe {
         let newline = _mm_set1_epi8(b'\n' as i8);
@@ -396,11 +392,7 @@ pub fn masks(block: &[u8; 64]) -> Masks {
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
 pub fn masks(block: &[u8; 64]) -> Masks {
-    let mut masks = Masks {
-        newline: 0,
-        colon: 0,
-        bar: 0,
-    };
+    let mut masks = Masks::default();
     for (index, &byte) in block.iter().enumerate() {
         masks.newline |= u64::from(byte == b'\n') << index;
         masks.colon |= u64::from(byte == b':') << index;

@@ -1,6 +1,7 @@
 //! `weir-bench load calibrate`: proof that the generator is not the bottleneck.
 
-use super::common::{ProfileArgs, TransportArg, check_cpus, failure, print_line, scratch, write};
+use super::common::{ProfileArgs, TransportArg, print_line, scratch, write};
+use crate::common::{cache, check_cpus};
 use crate::failure::Failure;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,10 +33,7 @@ pub struct Args {
 
 /// The folder of calibrations unless one is given.
 pub fn default_store() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))?;
-    Some(cache.join("weir-bench").join("calibration"))
+    Some(cache()?.join("calibration"))
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -54,10 +52,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Err(Failure::Usage("--duration: must be above zero".into()));
     }
     let folder = scratch()?;
-    let (calibration, _) =
-        calibrate::calibrate(&load, folder.path(), args.duration, cpus, args.gso).map_err(failure)?;
+    let (calibration, _) = calibrate::calibrate(&load, folder.path(), args.duration, cpus, args.gso)?;
     drop(folder);
-    let text = serde_json::to_string(&calibration).map_err(|error| Failure::Runtime(error.to_string()))?;
+    let text = serde_json::to_string(&calibration).map_err(Failure::runtime)?;
     print_line(&calibration)?;
     if !args.no_store {
         let store = args

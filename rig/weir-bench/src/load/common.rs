@@ -9,7 +9,7 @@ use weir_load::profiles;
 use weir_load::run::{Framing, RunError};
 use weir_load::source::Load;
 use weir_load::units::{Rate, parse_seed};
-use weir_rig_base::{cpu, signal};
+use weir_rig_base::signal;
 
 /// The profile, and the changes to it.
 #[derive(clap::Args, Clone)]
@@ -46,7 +46,7 @@ impl ProfileArgs {
         let mut profile = if let Some(profile) = profiles::named(name) {
             profile
         } else if path.exists() {
-            Profile::from_file(path).map_err(|error| Failure::Usage(error.to_string()))?
+            Profile::from_file(path).map_err(Failure::usage)?
         } else {
             let hint = match profiles::suggest(name) {
                 Some(known) => format!("did you mean {known:?}?"),
@@ -72,9 +72,7 @@ impl ProfileArgs {
         if let Some(connections) = self.connections {
             profile.connections = connections;
         }
-        profile
-            .validate()
-            .map_err(|error| Failure::Usage(error.to_string()))?;
+        profile.validate().map_err(Failure::usage)?;
         Ok((name.clone(), profile))
     }
 
@@ -88,11 +86,13 @@ impl ProfileArgs {
     }
 }
 
-pub fn failure(error: RunError) -> Failure {
-    match error {
-        RunError::Usage(text) => Failure::Usage(text),
-        RunError::Target(text) => Failure::Target(text),
-        RunError::Io(error) => Failure::Runtime(error.to_string()),
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Failure {
+        match error {
+            RunError::Usage(text) => Failure::Usage(text),
+            RunError::Target(text) => Failure::Target(text),
+            RunError::Io(error) => error.into(),
+        }
     }
 }
 
@@ -118,17 +118,6 @@ impl From<TransportArg> for Transport {
     }
 }
 
-/// Refuses processors this process may not run on.
-pub fn check_cpus(cpus: &[usize]) -> Result<(), Failure> {
-    let allowed = cpu::allowed();
-    match cpus.iter().find(|cpu| !allowed.contains(cpu)) {
-        Some(cpu) => Err(Failure::Usage(format!(
-            "--cpu {cpu}: this process may use {allowed:?}"
-        ))),
-        None => Ok(()),
-    }
-}
-
 /// Prints to standard output. A closed pipe is not an error, and does not lose the manifest.
 pub fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
@@ -142,7 +131,7 @@ pub fn print(text: &[u8]) -> Result<(), Failure> {
 
 /// Prints one JSON line.
 pub fn print_line(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let mut line = serde_json::to_vec(value).map_err(|error| Failure::Runtime(error.to_string()))?;
+    let mut line = serde_json::to_vec(value).map_err(Failure::runtime)?;
     line.push(b'\n');
     print(&line)
 }

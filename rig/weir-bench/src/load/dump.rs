@@ -76,8 +76,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             ..Detail::default()
         };
         let manifest = truth::replay(&load, &sent, &detail);
-        let text =
-            serde_json::to_vec_pretty(&manifest).map_err(|error| Failure::Runtime(error.to_string()))?;
+        let text = serde_json::to_vec_pretty(&manifest).map_err(Failure::runtime)?;
         super::common::write(path, &text)?;
     }
     out.flush()?;

@@ -18,7 +18,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let packets = recorded::read(&args.file, args.port).map_err(|error| Failure::Usage(error.to_string()))?;
+    let packets = recorded::read(&args.file, args.port).map_err(Failure::usage)?;
     let salt = args.salt.unwrap_or_else(|| {
         use std::hash::{BuildHasher, RandomState};
         RandomState::new().hash_one("salt")

@@ -1,6 +1,6 @@
 //! `weir-bench load replay`: sends recorded packets again.
 
-use super::common::{FramingArg, failure, print_line};
+use super::common::{FramingArg, print_line};
 use crate::failure::Failure;
 use std::path::PathBuf;
 use weir_load::recorded;
@@ -30,7 +30,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let target = Target::parse(&args.to).map_err(|error| Failure::Usage(error.to_string()))?;
+    let target = Target::parse(&args.to).map_err(Failure::usage)?;
     if !(args.speed > 0.0 && args.speed.is_finite()) {
         return Err(Failure::Usage(format!(
             "--speed {}: must be above zero",
@@ -40,7 +40,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.rounds == 0 {
         return Err(Failure::Usage("--rounds 0: must be above zero".into()));
     }
-    let packets = recorded::read(&args.file, args.port).map_err(|error| Failure::Usage(error.to_string()))?;
+    let packets = recorded::read(&args.file, args.port).map_err(Failure::usage)?;
     if packets.is_empty() {
         return Err(Failure::Usage(format!(
             "{}: holds no packet",
@@ -53,7 +53,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         rounds: args.rounds,
         framing: args.framing.map(Into::into),
     };
-    let done = replay(&packets, &options).map_err(failure)?;
+    let done = replay(&packets, &options)?;
     print_line(&serde_json::json!({
         "target": options.target.to_string(), "packets": done.packets, "bytes": done.bytes,
         "elapsed_s": done.elapsed.as_secs_f64(), "blocked_s": done.blocked.as_secs_f64(),

@@ -1,6 +1,7 @@
 //! `weir-bench load run`.
 
-use super::common::{FramingArg, ProfileArgs, check_cpus, check_writable, failure, print_line, write};
+use super::common::{FramingArg, ProfileArgs, check_writable, print_line, write};
+use crate::common::check_cpus;
 use crate::failure::Failure;
 use serde_json::json;
 use std::fs::File;
@@ -205,7 +206,7 @@ fn capture(path: &Path, file: File, load: &Load, running: &Running) -> Result<()
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let target = Target::parse(&args.to).map_err(|error| Failure::Usage(error.to_string()))?;
+    let target = Target::parse(&args.to).map_err(Failure::usage)?;
     check_cpus(&args.cpu)?;
     let load = args.profile.load(Some(target.transport()))?;
     let options = args.options(target);
@@ -222,7 +223,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     // Before the first thread starts, so that all inherit it.
     signal::block_termination()?;
-    let running = weir_load::run::start(&load, &options).map_err(failure)?;
+    let running = weir_load::run::start(&load, &options)?;
     stop_on_termination(&running);
     let captured = match (&args.capture, capture_file) {
         (Some(path), Some(file)) => capture(path, file, &load, &running),
@@ -253,7 +254,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     line["repeated_packets"] = json!(repeated);
     let written = match (&args.manifest, &manifest) {
         (Some(path), Some(manifest)) => serde_json::to_vec(manifest)
-            .map_err(|error| Failure::Runtime(error.to_string()))
+            .map_err(Failure::runtime)
             .and_then(|text| write(path, &text)),
         _ => Ok(()),
     };
@@ -274,7 +275,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     written?;
     captured?;
     if let Some(error) = error {
-        return Err(failure(error));
+        return Err(error.into());
     }
     match repeated {
         Some(repeated @ 1..) => Err(Failure::Runtime(format!(

@@ -1,6 +1,7 @@
 //! `weir-bench load search`: the highest rate a target takes without loss.
 
-use super::common::{ProfileArgs, check_cpus, failure, print_line};
+use super::common::{ProfileArgs, print_line};
+use crate::common::check_cpus;
 use crate::failure::Failure;
 use std::time::Duration;
 use weir_load::run::Options;
@@ -43,7 +44,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    let target = Target::parse(&args.to).map_err(|error| Failure::Usage(error.to_string()))?;
+    let target = Target::parse(&args.to).map_err(Failure::usage)?;
     if args.up_to.is_some_and(|to| to.unit != args.from.unit) {
         return Err(Failure::Usage("--up-to: needs the same unit as --from".into()));
     }
@@ -83,7 +84,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
             probe.lateness_p99_s * 1e3,
             if probe.confirming { "  (confirming)" } else { "" },
         );
-    })
-    .map_err(failure)?;
+    })?;
     print_line(&found)
 }

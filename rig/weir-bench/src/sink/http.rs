@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use weir_rig_base::clock;
 
 /// The kind of an HTTP listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +104,7 @@ async fn handle(
         sink,
         json!({
             "sink": sink,
-            "received_ns": super::now_ns(),
+            "received_ns": clock::unix_ns(),
             "method": parts.method.as_str(),
             "path": path,
             "query": parts.uri.query(),

@@ -14,6 +14,7 @@ mod record;
 mod scrape;
 mod socket;
 
+use crate::common::print_json;
 use crate::failure::Failure;
 use fault::{Fault, Faults};
 use oracle::{Observed, Rules};
@@ -28,7 +29,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weir_load::manifest::Manifest;
 use weir_rig_base::address::{Address, ResolveError, parse_resolved};
-use weir_rig_base::signal;
+use weir_rig_base::{clock, signal};
 use weir_units::parse_duration;
 
 /// Receives an agent's output, decodes and records it, and compares it with the manifest of a load.
@@ -183,13 +184,6 @@ fn body_of<M: prost::Message + Default>(body: &[u8]) -> Result<M, Reject> {
     M::decode(body).map_err(|error| Reject::new(400, format!("not the protobuf expected here: {error}")))
 }
 
-/// Nanoseconds since 1970.
-fn now_ns() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos() as u64)
-}
-
 struct Options {
     api_keys: Vec<String>,
     keep: usize,
@@ -278,7 +272,7 @@ impl Shared {
 
     /// Takes decoded records: counts, writes, stores and aggregates them.
     fn accept(&self, sink: &'static str, records: Vec<Record>) {
-        let received_ns = now_ns();
+        let received_ns = clock::unix_ns();
         let mut inner = self.inner();
         let inner = &mut *inner;
         inner.last_traffic = Some(Instant::now());
@@ -376,12 +370,6 @@ impl Shared {
             .values_mut()
             .for_each(|stats| *stats = Stats::default());
     }
-}
-
-fn print_line(value: &Value) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{value}")?;
-    out.flush()
 }
 
 fn create(path: &Option<PathBuf>, flag: &str) -> Result<Option<BufWriter<File>>, Failure> {
@@ -482,9 +470,9 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
                 address.to_string()
             }
         };
-        print_line(&json!({"listening": listen.kind, "address": address, "pid": std::process::id()}))?;
+        print_json(&json!({"listening": listen.kind, "address": address, "pid": std::process::id()}))?;
     }
-    print_line(&json!({"ready": true}))?;
+    print_json(&json!({"ready": true}))?;
     let scraping = args.scrape.clone().map(|target| {
         runtime.spawn(scrape::run(
             Arc::clone(shared),
@@ -594,7 +582,7 @@ fn finish(shared: &Shared, args: &Args) -> Result<(), Failure> {
         .values()
         .flat_map(|stats| stats.rejected.values())
         .sum();
-    print_line(&json!({
+    print_json(&json!({
         "result": {
             "sinks": stats,
             "oracle": args.oracle.is_some().then_some(&comparisons),

@@ -116,26 +116,6 @@ impl From<ProfileError> for RunError {
     }
 }
 
-/// The kernel's drop count of UDP sockets on a local port.
-pub fn udp_drops(port: u16) -> Option<u64> {
-    let mut found = None;
-    for file in ["/proc/net/udp", "/proc/net/udp6"] {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        for line in text.lines().skip(1) {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let bound = fields
-                .get(1)
-                .and_then(|local| local.rsplit(':').next())
-                .and_then(|hex| u16::from_str_radix(hex, 16).ok());
-            if bound == Some(port) {
-                let drops: u64 = fields.last().and_then(|d| d.parse().ok()).unwrap_or(0);
-                found = Some(found.unwrap_or(0) + drops);
-            }
-        }
-    }
-    found
-}
-
 /// A running load: watch its progress, stop it, wait for its end.
 pub struct Running {
     pub progress: Vec<Arc<Progress>>,
@@ -294,18 +274,12 @@ struct Sum {
 
 impl SendingThreads {
     fn run(&self, shares: Vec<Share>) -> (Report, Option<RunError>) {
-        let port = match &self.options.target {
-            Target::Udp(address) => Some(address.port()),
-            _ => None,
-        };
-        let drops_before = port.and_then(udp_drops);
+        let target = &self.options.target;
+        let drops_before = target.kernel_drops();
         let started_unix_ns = clock::unix_ns();
         let send_buffer = shares.last().map_or(0, |share| share.send_buffer);
         let (sum, error) = self.send(shares);
-        let kernel_drops = match (drops_before, port.and_then(udp_drops)) {
-            (Some(before), Some(after)) => Some(after.saturating_sub(before)),
-            _ => None,
-        };
+        let kernel_drops = target.kernel_drops_since(drops_before);
         let report = self.report(sum, send_buffer, started_unix_ns, kernel_drops);
         (report, error)
     }

@@ -4,13 +4,13 @@ use super::{Problem, ReplicateRun, interrupted, invalid, tail};
 use crate::detect::experiment::Ready;
 use crate::detect::layer::ConfigError;
 use crate::detect::process::{self, POLL, Process};
-use crate::detect::{procfs, report};
+use crate::detect::report;
 use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_rig_base::http;
+use weir_rig_base::{http, udp};
 
 /// Timeout for a sink to listen.
 const SINK_WAIT: Duration = Duration::from_secs(20);
@@ -79,7 +79,7 @@ fn is_listening(address: &str) -> bool {
 fn udp_port_taken(address: &str) -> bool {
     let port = address.rsplit_once(':').map_or(address, |(_, port)| port);
     port.parse()
-        .is_ok_and(|port: u16| procfs::udp_rows().iter().any(|r| r.port == port))
+        .is_ok_and(|port: u16| udp::rows().iter().any(|r| r.port == port))
 }
 
 fn is_ready(condition: &Ready, folder: &Path) -> Result<bool, Problem> {

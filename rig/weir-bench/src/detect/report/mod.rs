@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weir_rig_base::clock::civil;
 
 pub use html::html;
 pub use junit::{escape, junit};
@@ -22,54 +23,14 @@ pub use terminal::terminal;
 
 /// `20261121T093000` from seconds since 1970.
 pub fn stamp(unix: u64) -> String {
-    let (y, m, d, s) = civil(unix);
-    format!(
-        "{y:04}{m:02}{d:02}T{:02}{:02}{:02}",
-        s / 3600,
-        s / 60 % 60,
-        s % 60
-    )
+    let (year, month, day, hour, minute, second) = civil(unix);
+    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}")
 }
 
 /// `2026-11-21 09:30 UTC`.
 pub fn date(unix: u64) -> String {
-    let (y, m, d, s) = civil(unix);
-    format!("{y:04}-{m:02}-{d:02} {:02}:{:02} UTC", s / 3600, s / 60 % 60)
-}
-
-/// Year, month, day and second of the day in the proleptic Gregorian calendar.
-fn civil(unix: u64) -> (u64, u64, u64, u64) {
-    let (mut days, second) = (unix / 86_400, unix % 86_400);
-    let leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
-    let mut year = 1970;
-    loop {
-        let length = if leap(year) { 366 } else { 365 };
-        if days < length {
-            break;
-        }
-        days -= length;
-        year += 1;
-    }
-    let lengths = [
-        31,
-        if leap(year) { 29 } else { 28 },
-        31,
-        30,
-        31,
-        30,
-        31,
-        31,
-        30,
-        31,
-        30,
-        31,
-    ];
-    let mut month = 0;
-    while days >= lengths[month] {
-        days -= lengths[month];
-        month += 1;
-    }
-    (year, month as u64 + 1, days + 1, second)
+    let (year, month, day, hour, minute, _) = civil(unix);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
 pub fn mark(row: &Row) -> &'static str {

@@ -189,19 +189,11 @@ pub fn pairs(row: &Row) -> Svg {
     }
     let _ = write!(
         o,
-        "<text class=\"small\" x=\"{left}\" y=\"14\">{} per run, in time order</text>",
-        escape(row.goal.title())
-    );
-    let _ = write!(
-        o,
         "<text class=\"small\" x=\"{right}\" y=\"{:.1}\" text-anchor=\"end\">pairs, left to right</text>",
         bottom + 16.0
     );
-    Svg {
-        width: 450.0,
-        height: 214.0,
-        body: o,
-    }
+    let title = format!("{} per run, in time order", row.goal.title());
+    titled(o, left, &title)
 }
 
 fn frame(y: &Axis, left: f64, right: f64, show: impl Fn(f64) -> String) -> String {
@@ -217,6 +209,20 @@ fn frame(y: &Axis, left: f64, right: f64, show: impl Fn(f64) -> String) -> Strin
         );
     }
     o
+}
+
+/// A small plot with its title.
+fn titled(mut body: String, left: f64, title: &str) -> Svg {
+    let _ = write!(
+        body,
+        "<text class=\"small\" x=\"{left}\" y=\"14\">{}</text>",
+        escape(title)
+    );
+    Svg {
+        width: 450.0,
+        height: 214.0,
+        body,
+    }
 }
 
 pub type Trace = Vec<(f64, f64, Phase)>;
@@ -271,16 +277,7 @@ pub fn traces(title: &str, baseline: &[Trace], comparison: &[Trace], show: impl 
             short(t)
         );
     }
-    let _ = write!(
-        o,
-        "<text class=\"small\" x=\"{left}\" y=\"14\">{}</text>",
-        escape(title)
-    );
-    Svg {
-        width: 450.0,
-        height: 214.0,
-        body: o,
-    }
+    titled(o, left, title)
 }
 
 /// Share of values at or below x, for both arms.
@@ -325,16 +322,7 @@ pub fn ecdf(title: &str, baseline: &[f64], comparison: &[f64], show: impl Fn(f64
             escape(&show(t))
         );
     }
-    let _ = write!(
-        o,
-        "<text class=\"small\" x=\"{left}\" y=\"14\">{}</text>",
-        escape(title)
-    );
-    Svg {
-        width: 450.0,
-        height: 214.0,
-        body: o,
-    }
+    titled(o, left, title)
 }
 
 /// A number without needless zeros.

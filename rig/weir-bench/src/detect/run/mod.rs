@@ -14,6 +14,7 @@ use super::procfs;
 use super::record::{self, ArmInfo, CalibrationNote, RUN_VERSION, RunInfo};
 use super::replicate::Abort;
 use super::targets::ArmProgram;
+use crate::common;
 use runner::Runner;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -114,9 +115,7 @@ impl Selection {
 
 /// Default directory of builds and calibrations.
 pub fn default_cache() -> PathBuf {
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| ".".into()));
-    let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home().join(".cache"), PathBuf::from);
-    base.join("weir-bench")
+    common::cache().unwrap_or_else(|| Path::new(".").join(".cache").join("weir-bench"))
 }
 
 /// One run.

@@ -1,0 +1,62 @@
+//! The kernel's table of UDP sockets.
+
+use std::fs;
+
+/// One row of `/proc/net/udp`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Row {
+    pub port: u16,
+    pub inode: u64,
+    pub rx_queue: u64,
+    pub drops: u64,
+}
+
+fn parse(text: &str) -> Vec<Row> {
+    text.lines()
+        .skip(1)
+        .filter_map(|l| {
+            let f: Vec<&str> = l.split_whitespace().collect();
+            Some(Row {
+                port: u16::from_str_radix(f.get(1)?.rsplit_once(':')?.1, 16).ok()?,
+                rx_queue: u64::from_str_radix(f.get(4)?.split_once(':')?.1, 16).ok()?,
+                inode: f.get(9)?.parse().ok()?,
+                drops: f.get(12)?.parse().ok()?,
+            })
+        })
+        .collect()
+}
+
+/// All UDP sockets of this network namespace.
+pub fn rows() -> Vec<Row> {
+    ["/proc/net/udp", "/proc/net/udp6"]
+        .iter()
+        .filter_map(|p| fs::read_to_string(p).ok())
+        .flat_map(|t| parse(&t))
+        .collect()
+}
+
+/// Datagrams that the kernel dropped at the sockets on a local port. `None` without such a socket.
+pub fn drops(port: u16) -> Option<u64> {
+    let bound = rows().into_iter().filter(|row| row.port == port);
+    bound.map(|row| row.drops).reduce(|sum, drops| sum + drops)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_hexadecimal_where_the_kernel_writes_them_so() {
+        let text = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n  \
+            610: 0100007F:1FBD 00000000:0000 07 00000000:00000A00 00:00000000 00000000     0        0 12345 2 0000000000000000 77\n";
+        assert_eq!(
+            parse(text),
+            [Row {
+                port: 8125,
+                inode: 12345,
+                rx_queue: 2560,
+                drops: 77
+            }]
+        );
+    }
+}
