@@ -1,4 +1,4 @@
-//! Shared by several commands: processors, the cache folder, and lines for scripts.
+//! Parts of several commands: the check of processors, the cache folder, and lines for scripts.
 
 use crate::failure::Failure;
 use serde_json::Value;

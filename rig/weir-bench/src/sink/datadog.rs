@@ -3,7 +3,6 @@
 use super::protobuf::datadog as pb;
 use super::record::{Data, Point, PointKind, Record};
 use super::{Reject, body_of};
-use prost::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -48,8 +47,8 @@ pub fn decode(path: &str, content_type: &str, body: &[u8]) -> Result<Vec<Record>
     let json = is(content_type, "application/json");
     let protobuf = is(content_type, "application/x-protobuf");
     let records = match path {
-        "/api/v2/series" if protobuf => series_protobuf(body)?,
-        "/api/v2/series" if json => series_v2(body)?,
+        "/api/v2/series" if protobuf => series_v2(body_of(body)?)?,
+        "/api/v2/series" if json => series_v2(json_of(body)?)?,
         "/api/v1/series" if json => series_v1(body)?,
         "/api/beta/sketches" if protobuf => sketches(body)?,
         "/api/v1/check_run" if json => checks(body)?,
@@ -150,8 +149,7 @@ fn record_origin(extra: &mut BTreeMap<String, Value>, metadata: Option<&pb::Meta
     }
 }
 
-fn series_protobuf(body: &[u8]) -> Result<Vec<Record>, Reject> {
-    let payload: pb::MetricPayload = body_of(body)?;
+fn series_v2(payload: pb::MetricPayload) -> Result<Vec<Record>, Reject> {
     let mut records = Vec::new();
     for series in payload.series {
         let mut base = point_base(
@@ -185,79 +183,6 @@ fn series_protobuf(body: &[u8]) -> Result<Vec<Record>, Reject> {
         }
     }
     Ok(records)
-}
-
-#[derive(Deserialize)]
-struct V2 {
-    series: Vec<SeriesV2>,
-}
-
-#[derive(Deserialize)]
-struct SeriesV2 {
-    metric: String,
-    #[serde(default, rename = "type")]
-    kind: i64,
-    #[serde(default)]
-    interval: i64,
-    points: Vec<PointV2>,
-    #[serde(default)]
-    resources: Vec<ResourceV2>,
-    #[serde(default)]
-    tags: Vec<String>,
-    #[serde(default)]
-    unit: String,
-    #[serde(default)]
-    source_type_name: String,
-}
-
-#[derive(Deserialize)]
-struct PointV2 {
-    timestamp: i64,
-    value: f64,
-}
-
-#[derive(Deserialize)]
-struct ResourceV2 {
-    #[serde(rename = "type")]
-    kind: String,
-    name: String,
-}
-
-fn series_v2(body: &[u8]) -> Result<Vec<Record>, Reject> {
-    let payload: V2 = json_of(body)?;
-    // The same message in another spelling.
-    let payload = pb::MetricPayload {
-        series: payload
-            .series
-            .into_iter()
-            .map(|series| pb::Series {
-                resources: series
-                    .resources
-                    .into_iter()
-                    .map(|resource| pb::Resource {
-                        kind: resource.kind,
-                        name: resource.name,
-                    })
-                    .collect(),
-                metric: series.metric,
-                tags: series.tags,
-                points: series
-                    .points
-                    .iter()
-                    .map(|point| pb::Point {
-                        value: point.value,
-                        timestamp: point.timestamp,
-                    })
-                    .collect(),
-                kind: series.kind as i32,
-                unit: series.unit,
-                source_type_name: series.source_type_name,
-                interval: series.interval,
-                metadata: None,
-            })
-            .collect(),
-    };
-    series_protobuf(&payload.encode_to_vec())
 }
 
 #[derive(Deserialize)]
@@ -438,6 +363,7 @@ fn events_batch(body: &[u8]) -> Result<Vec<Record>, Reject> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prost::Message;
 
     const PROTOBUF: &str = "application/x-protobuf";
     const JSON: &str = "application/json; charset=utf-8";

@@ -2,48 +2,58 @@
 //! that an error there is not repeated here.
 
 use prost::{Enumeration, Message, Oneof};
+use serde::Deserialize;
 
 /// Datadog metrics and sketches.
 pub mod datadog {
     use super::*;
 
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Message, Deserialize)]
     pub struct MetricPayload {
         #[prost(message, repeated, tag = "1")]
         pub series: Vec<Series>,
     }
 
-    #[derive(Clone, PartialEq, Message)]
+    /// The attributes of serde are those of the same message as JSON.
+    #[derive(Clone, PartialEq, Message, Deserialize)]
     pub struct Series {
+        #[serde(default)]
         #[prost(message, repeated, tag = "1")]
         pub resources: Vec<Resource>,
         #[prost(string, tag = "2")]
         pub metric: String,
+        #[serde(default)]
         #[prost(string, repeated, tag = "3")]
         pub tags: Vec<String>,
         #[prost(message, repeated, tag = "4")]
         pub points: Vec<Point>,
+        #[serde(default, rename = "type")]
         #[prost(int32, tag = "5")]
         pub kind: i32,
+        #[serde(default)]
         #[prost(string, tag = "6")]
         pub unit: String,
+        #[serde(default)]
         #[prost(string, tag = "7")]
         pub source_type_name: String,
+        #[serde(default)]
         #[prost(int64, tag = "8")]
         pub interval: i64,
+        #[serde(skip)]
         #[prost(message, optional, tag = "9")]
         pub metadata: Option<Metadata>,
     }
 
-    #[derive(Clone, PartialEq, Message)]
+    #[derive(Clone, PartialEq, Message, Deserialize)]
     pub struct Resource {
+        #[serde(rename = "type")]
         #[prost(string, tag = "1")]
         pub kind: String,
         #[prost(string, tag = "2")]
         pub name: String,
     }
 
-    #[derive(Clone, Copy, PartialEq, Message)]
+    #[derive(Clone, Copy, PartialEq, Message, Deserialize)]
     pub struct Point {
         #[prost(double, tag = "1")]
         pub value: f64,

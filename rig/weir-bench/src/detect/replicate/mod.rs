@@ -61,29 +61,16 @@ pub struct Replicate<'a> {
 }
 
 /// An error outside the run: trying again is pointless, or the user wants to stop.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Abort {
+    #[error("interrupted")]
     Interrupted,
     /// The experiment cannot be run as written.
+    #[error(transparent)]
     Config(ConfigError),
     /// Results cannot be stored: disk full, permissions.
-    Store(io::Error),
-}
-
-impl From<io::Error> for Abort {
-    fn from(e: io::Error) -> Self {
-        Abort::Store(e)
-    }
-}
-
-impl std::fmt::Display for Abort {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Abort::Interrupted => f.write_str("interrupted"),
-            Abort::Config(e) => e.fmt(f),
-            Abort::Store(e) => write!(f, "cannot store results: {e}"),
-        }
-    }
+    #[error("cannot store results: {0}")]
+    Store(#[from] io::Error),
 }
 
 /// Why a run has no result: its own error, which is recorded, or a reason to stop everything.
