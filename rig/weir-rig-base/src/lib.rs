@@ -1,5 +1,5 @@
-//! The base of the rig: addresses, clocks, system calls, an HTTP client and a parser of Prometheus text. It knows nothing of loads, sinks
-//! or comparisons.
+//! The base of the rig: addresses, clocks, system calls, the table of UDP sockets, an HTTP client and a parser of Prometheus text. It knows
+//! nothing of loads, sinks or comparisons.
 
 pub mod address;
 pub mod clock;

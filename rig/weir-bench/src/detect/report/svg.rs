@@ -187,13 +187,17 @@ pub fn pairs(row: &Row) -> Svg {
             yc = y.at(v.comparison)
         );
     }
+    title(
+        &mut o,
+        left,
+        &format!("{} per run, in time order", row.goal.title()),
+    );
     let _ = write!(
         o,
         "<text class=\"small\" x=\"{right}\" y=\"{:.1}\" text-anchor=\"end\">pairs, left to right</text>",
         bottom + 16.0
     );
-    let title = format!("{} per run, in time order", row.goal.title());
-    titled(o, left, &title)
+    small(o)
 }
 
 fn frame(y: &Axis, left: f64, right: f64, show: impl Fn(f64) -> String) -> String {
@@ -211,13 +215,15 @@ fn frame(y: &Axis, left: f64, right: f64, show: impl Fn(f64) -> String) -> Strin
     o
 }
 
-/// A small plot with its title.
-fn titled(mut body: String, left: f64, title: &str) -> Svg {
+fn title(o: &mut String, left: f64, text: &str) {
     let _ = write!(
-        body,
+        o,
         "<text class=\"small\" x=\"{left}\" y=\"14\">{}</text>",
-        escape(title)
+        escape(text)
     );
+}
+
+fn small(body: String) -> Svg {
     Svg {
         width: 450.0,
         height: 214.0,
@@ -228,7 +234,7 @@ fn titled(mut body: String, left: f64, title: &str) -> Svg {
 pub type Trace = Vec<(f64, f64, Phase)>;
 
 /// One line per run over the seconds of a run; warm-up and drain are shaded.
-pub fn traces(title: &str, baseline: &[Trace], comparison: &[Trace], show: impl Fn(f64) -> String) -> Svg {
+pub fn traces(name: &str, baseline: &[Trace], comparison: &[Trace], show: impl Fn(f64) -> String) -> Svg {
     let (left, right, top, bottom) = (70.0, 440.0, 24.0, 190.0);
     let all = || baseline.iter().chain(comparison).flatten();
     let y = Axis::over(all().map(|p| p.1), bottom, top);
@@ -277,11 +283,12 @@ pub fn traces(title: &str, baseline: &[Trace], comparison: &[Trace], show: impl 
             short(t)
         );
     }
-    titled(o, left, title)
+    title(&mut o, left, name);
+    small(o)
 }
 
 /// Share of values at or below x, for both arms.
-pub fn ecdf(title: &str, baseline: &[f64], comparison: &[f64], show: impl Fn(f64) -> String) -> Svg {
+pub fn ecdf(name: &str, baseline: &[f64], comparison: &[f64], show: impl Fn(f64) -> String) -> Svg {
     let (left, right, top, bottom) = (70.0, 440.0, 24.0, 190.0);
     let x = Axis::over(baseline.iter().chain(comparison).copied(), left, right);
     let y = Axis {
@@ -322,7 +329,8 @@ pub fn ecdf(title: &str, baseline: &[f64], comparison: &[f64], show: impl Fn(f64
             escape(&show(t))
         );
     }
-    titled(o, left, title)
+    title(&mut o, left, name);
+    small(o)
 }
 
 /// A number without needless zeros.
