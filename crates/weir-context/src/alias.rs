@@ -198,27 +198,23 @@ impl AliasTable {
         if key_len > ALIAS_KEY_BYTES_MAX {
             return;
         }
-        let is_long = key_len > SHORT_KEY_BYTES_MAX;
-        if (is_long || !is_first) && !self.passes_doorkeeper(hash) {
-            self.counts[AliasCounter::HeldBack] += 1;
-            return;
-        }
         let shard = &mut self.shards[Self::shard_of(hash)];
         if let Some(at) = shard.find(hash, key, self.level) {
             // The old raw context was removed and this one took its place.
             shard.slots[at].raw = raw;
             return;
         }
-        if self.heap_bytes() + size_of::<Slot>() + key_len > self.bytes_max {
-            // A flood of messages that never repeat must not evict those that do.
-            if is_first && !is_long && !self.passes_doorkeeper(hash) {
-                self.counts[AliasCounter::HeldBack] += 1;
-                return;
-            }
-            if is_long || !self.evict_one(hash) {
-                self.counts[AliasCounter::Refused] += 1;
-                return;
-            }
+        let is_long = key_len > SHORT_KEY_BYTES_MAX;
+        let has_room = self.heap_bytes() + size_of::<Slot>() + key_len <= self.bytes_max;
+        // A flood of messages that never repeat must not evict those that do.
+        let is_admitted = is_first && !is_long && has_room || self.passes_doorkeeper(hash);
+        if !is_admitted {
+            self.counts[AliasCounter::HeldBack] += 1;
+            return;
+        }
+        if !has_room && (is_long || !self.evict_one(hash)) {
+            self.counts[AliasCounter::Refused] += 1;
+            return;
         }
         let mut bytes = Vec::with_capacity(key_len);
         bytes.extend_from_slice(&key.head.to_le_bytes());
