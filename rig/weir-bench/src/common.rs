@@ -1,7 +1,6 @@
-//! Parts of several commands: the check of processors, the cache folder, and lines for scripts.
+//! Parts of several commands: the check of processors, the cache folder, and standard output.
 
 use crate::failure::Failure;
-use serde_json::Value;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use weir_rig_base::cpu;
@@ -26,9 +25,20 @@ pub fn cache() -> Option<PathBuf> {
     Some(base.join("weir-bench"))
 }
 
-/// Prints one JSON line and flushes it: a script waits for it.
-pub fn print_json(value: &Value) -> io::Result<()> {
+/// Prints to standard output. A closed pipe is not an error, and does not lose the manifest.
+pub fn print(text: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{value}")?;
-    out.flush()
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Runtime(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints one JSON line and flushes it: a script may wait for it.
+pub fn print_line(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut line = serde_json::to_vec(value).map_err(Failure::runtime)?;
+    line.push(b'\n');
+    print(&line)
 }

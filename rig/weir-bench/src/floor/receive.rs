@@ -3,7 +3,7 @@
 use super::Args;
 use super::pass::{Depth, Pass};
 use super::sys::{self, ReceiveBatch, Uring};
-use crate::common::print_json;
+use crate::common::print_line;
 use crate::failure::Failure;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -128,8 +128,8 @@ pub fn run(address: &Address, args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn announce(address: &Address, receive_buffer: Option<usize>, args: &Args) -> io::Result<()> {
-    print_json(&serde_json::json!({
+fn announce(address: &Address, receive_buffer: Option<usize>, args: &Args) -> Result<(), Failure> {
+    print_line(&serde_json::json!({
         "listening": address.to_string(),
         "pid": std::process::id(),
         "cpu": args.cpu,
@@ -153,7 +153,7 @@ fn report(
     let messages = counters.messages.load(Relaxed);
     let packets = counters.packets.load(Relaxed);
     let per = |count: u64| (count > 0).then(|| (user + system) * 1e9 / count as f64);
-    print_json(&serde_json::json!({
+    print_line(&serde_json::json!({
         "variant": variant,
         "listen": address.to_string(),
         "cpu": args.cpu,
@@ -168,8 +168,7 @@ fn report(
         "cpu_ns_per_message": per(messages),
         "cpu_ns_per_packet": per(packets),
         "syscalls": counters.calls.load(Relaxed),
-    }))?;
-    Ok(())
+    }))
 }
 
 fn datagrams(

@@ -1,7 +1,7 @@
 //! `weir-bench load calibrate`: proof that the generator is not the bottleneck.
 
-use super::common::{ProfileArgs, TransportArg, print_line, scratch, write};
-use crate::common::{cache, check_cpus};
+use super::common::{ProfileArgs, TransportArg, scratch, write};
+use crate::common::{cache, check_cpus, print_line};
 use crate::failure::Failure;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! Flags that several verbs share, and the preparation of a load.
 
 use crate::failure::Failure;
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 use weir_load::profile::{Profile, Throttle, Transport};
@@ -116,24 +115,6 @@ impl From<TransportArg> for Transport {
             TransportArg::Http => Transport::Http,
         }
     }
-}
-
-/// Prints to standard output. A closed pipe is not an error, and does not lose the manifest.
-pub fn print(text: &[u8]) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::Runtime(format!("standard output: {error}")))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Prints one JSON line.
-pub fn print_line(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let mut line = serde_json::to_vec(value).map_err(Failure::runtime)?;
-    line.push(b'\n');
-    print(&line)
 }
 
 /// Writes a file, naming it in the error.

@@ -1,6 +1,7 @@
 //! `weir-bench load files` and `load tree`: load for programs that watch files.
 
-use super::common::{ProfileArgs, print_line};
+use super::common::ProfileArgs;
+use crate::common::print_line;
 use crate::failure::Failure;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Looking at profiles.
 
-use super::common::{ProfileArgs, print, print_line};
+use super::common::ProfileArgs;
+use crate::common::{print, print_line};
 use crate::failure::Failure;
 use std::io::Write;
 use weir_load::manifest::{Manifest, Totals};

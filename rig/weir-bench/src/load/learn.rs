@@ -1,6 +1,6 @@
 //! `weir-bench load learn`: a profile from recorded traffic.
 
-use super::common::print;
+use crate::common::print;
 use crate::failure::Failure;
 use std::path::PathBuf;
 use weir_load::{learn, recorded};

@@ -1,6 +1,7 @@
 //! `weir-bench load replay`: sends recorded packets again.
 
-use super::common::{FramingArg, print_line};
+use super::common::FramingArg;
+use crate::common::print_line;
 use crate::failure::Failure;
 use std::path::PathBuf;
 use weir_load::recorded;

@@ -1,7 +1,7 @@
 //! `weir-bench load run`.
 
-use super::common::{FramingArg, ProfileArgs, check_writable, print_line, write};
-use crate::common::check_cpus;
+use super::common::{FramingArg, ProfileArgs, check_writable, write};
+use crate::common::{check_cpus, print_line};
 use crate::failure::Failure;
 use serde_json::json;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! `weir-bench load search`: the highest rate a target takes without loss.
 
-use super::common::{ProfileArgs, print_line};
-use crate::common::check_cpus;
+use super::common::ProfileArgs;
+use crate::common::{check_cpus, print_line};
 use crate::failure::Failure;
 use std::time::Duration;
 use weir_load::run::Options;

@@ -14,7 +14,7 @@ mod record;
 mod scrape;
 mod socket;
 
-use crate::common::print_json;
+use crate::common::print_line;
 use crate::failure::Failure;
 use fault::{Fault, Faults};
 use oracle::{Observed, Rules};
@@ -470,9 +470,9 @@ fn receive(shared: &Arc<Shared>, args: &Args) -> Result<(), Failure> {
                 address.to_string()
             }
         };
-        print_json(&json!({"listening": listen.kind, "address": address, "pid": std::process::id()}))?;
+        print_line(&json!({"listening": listen.kind, "address": address, "pid": std::process::id()}))?;
     }
-    print_json(&json!({"ready": true}))?;
+    print_line(&json!({"ready": true}))?;
     let scraping = args.scrape.clone().map(|target| {
         runtime.spawn(scrape::run(
             Arc::clone(shared),
@@ -582,7 +582,7 @@ fn finish(shared: &Shared, args: &Args) -> Result<(), Failure> {
         .values()
         .flat_map(|stats| stats.rejected.values())
         .sum();
-    print_json(&json!({
+    print_line(&json!({
         "result": {
             "sinks": stats,
             "oracle": args.oracle.is_some().then_some(&comparisons),
