@@ -12,8 +12,10 @@ use weir_ingest::{Ingest, IngestSettings, OriginAnswer, ProcessContainer, Receiv
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, Effect, Kinds, Pattern, Rule, ValueAction, ValueRule};
 
+mod figures;
 mod workload;
 
+use figures::{arguments, median, number};
 use workload::{Random, contexts, packets};
 
 /// The agent's.
@@ -91,23 +93,9 @@ const SLICE_CONTEXTS: usize = 256;
 /// Of fewer slices most would not be full; the flush as a whole counts as one then.
 const SLICES_MIN: usize = 16;
 
-/// The figure that neighbours on the machine disturb least: they make a few packets much slower.
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_unstable_by(f64::total_cmp);
-    figures[figures.len() / 2]
-}
-
 fn main() {
-    let arguments: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|argument| argument != "--bench")
-        .collect();
-    let number = |at: usize, default: usize| {
-        arguments
-            .get(at)
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(default)
-    };
+    let arguments = arguments();
+    let number = |at, default| number(&arguments, at, default);
     let (context_count, message_count) = (number(0, 1000), number(1, 1_000_000));
     let rounds = number(2, 6) as u64;
     let has = |name: &str| arguments.iter().any(|argument| argument == name);

@@ -12,9 +12,12 @@ use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
 
+#[path = "../ingest/figures.rs"]
+mod figures;
 #[path = "../ingest/workload.rs"]
 mod workload;
 
+use figures::{arguments, median, number};
 use workload::{Random, contexts, packets};
 
 /// The agent's.
@@ -102,17 +105,9 @@ fn merge(batches: Vec<Vec<Batch>>) -> usize {
     }
 }
 
-fn median(figures: &mut [f64]) -> f64 {
-    figures.sort_unstable_by(f64::total_cmp);
-    figures[figures.len() / 2]
-}
-
 fn main() {
-    let numbers: Vec<usize> = std::env::args()
-        .skip(1)
-        .filter_map(|text| text.parse().ok())
-        .collect();
-    let number = |at: usize, default: usize| numbers.get(at).copied().unwrap_or(default);
+    let arguments = arguments();
+    let number = |at, default| number(&arguments, at, default);
     let (context_count, message_count, rounds) = (number(0, 10_000), number(1, 300_000), number(2, 7));
     let mut random = Random(42);
     let known = contexts(context_count, 7, false, &mut random);
