@@ -3,6 +3,7 @@ use hashbrown::HashTable;
 use crate::bytes_equal::bytes_equal;
 use crate::hash::HashSecret;
 use crate::level::Level;
+use crate::prefetch::{prefetch_ends, prefetch_value};
 use crate::sharded::{Sharded, shrink};
 use crate::slab::Slab;
 use crate::usage::{NO_KEY, TagKeys};
@@ -19,6 +20,9 @@ struct Entry {
     /// Its key if it was ever a tag, numbered by [`TagKeys`].
     tag_key: u32,
 }
+
+/// Tags whose memory is prefetched together.
+const GROUP: usize = 16;
 
 /// Stores each distinct string once. Each holder of an id has a reference and returns it with [`Strings::release`].
 pub(crate) struct Strings {
@@ -46,9 +50,37 @@ impl Strings {
         self.index.reserve(strings);
     }
 
-    /// [`Strings::acquire`] for a tag.
-    pub fn acquire_tag(&mut self, tag: &str, secret: &HashSecret) -> StringId {
-        let id = self.acquire(tag, secret);
+    /// [`Strings::acquire`] for each of these tags. Appends their ids.
+    pub fn acquire_tags<T: AsRef<str>>(&mut self, tags: &[T], secret: &HashSecret, ids: &mut Vec<StringId>) {
+        for group in tags.chunks(GROUP) {
+            let mut hashes = [0; GROUP];
+            for (hash, tag) in hashes.iter_mut().zip(group) {
+                *hash = secret.bytes(tag.as_ref().as_bytes());
+            }
+            self.prefetch(&hashes[..group.len()]);
+            for (tag, &hash) in group.iter().zip(&hashes) {
+                ids.push(self.acquire_tag(tag.as_ref(), hash, secret));
+            }
+        }
+    }
+
+    /// Prefetches the likely entry of each hash and its text, so that their waits for memory overlap.
+    fn prefetch(&self, hashes: &[u64]) {
+        let mut likely = [None; GROUP];
+        for (id, &hash) in likely.iter_mut().zip(hashes) {
+            // Decided by the few bits of the hash in the table, without a look at the entry.
+            *id = self.index.shard(hash).find(hash, |_| true).copied();
+            if let Some(id) = *id {
+                prefetch_value(&self.entries[id]);
+            }
+        }
+        for id in likely.into_iter().flatten() {
+            prefetch_ends(&self.entries[id].text);
+        }
+    }
+
+    fn acquire_tag(&mut self, tag: &str, hash: u64, secret: &HashSecret) -> StringId {
+        let id = self.acquire_hashed(tag, hash);
         let entry = &mut self.entries[id.0];
         if entry.tag_key == NO_KEY {
             entry.tag_key = self.tag_keys.add(tag, secret);
@@ -73,10 +105,13 @@ impl Strings {
 
     /// Finds or adds `text` and takes one reference.
     pub fn acquire(&mut self, text: &str, secret: &HashSecret) -> StringId {
-        let hash = secret.bytes(text.as_bytes());
+        self.acquire_hashed(text, secret.bytes(text.as_bytes()))
+    }
+
+    fn acquire_hashed(&mut self, text: &str, hash: u64) -> StringId {
         let entries = &mut self.entries;
         let shard = self.index.shard_mut(hash);
-        if let Some(&id) = shard.find(hash, |&id| &*entries[id].text == text) {
+        if let Some(&id) = shard.find(hash, |&id| entries[id].hash == hash && &*entries[id].text == text) {
             entries[id].references += 1;
             return StringId(id);
         }

@@ -76,7 +76,7 @@ impl TagLists {
         ids: &mut Vec<StringId>,
     ) -> TagListId {
         ids.clear();
-        ids.extend(tags.iter().map(|tag| strings.acquire_tag(tag.as_ref(), secret)));
+        strings.acquire_tags(tags, secret, ids);
         let hash = hash(ids.iter().map(|&id| strings.hash(id)), secret);
         let entries = &self.entries;
         let found = self.index.shard(hash).find(hash, |&id| {
