@@ -225,6 +225,9 @@ async fn serve(
         let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);
         tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
     }
+    if let Err(error) = crate::sys::release_code() {
+        tracing::debug!("the memory of the code that ran at the start is not given back: {error}");
+    }
     let reloader = Arc::new(Mutex::new(reloader));
     let mut watches = true;
     let signal = loop {

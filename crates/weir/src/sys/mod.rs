@@ -3,8 +3,8 @@
 //! The need: there is no other way to configure and question jemalloc, to arm timers on the CPU clocks of the
 //! process's threads, to walk a stack inside a signal handler, to see a closed standard output, to give up new privileges, to
 //! take descriptors that a service manager passes, to share a page with a file, to ask what may be done with a file without doing
-//! it, whether the clock is synchronised or how a signal is handled, to keep a static C library from loading the system's, or to tell
-//! its unwinder where the program is.
+//! it, whether the clock is synchronised or how a signal is handled, to keep a static C library from loading the system's, to tell
+//! its unwinder where the program is, or to give back the memory of code that ran.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -100,6 +100,28 @@ pub fn refuse_new_privileges() -> io::Result<()> {
     }
 }
 
+/// Takes the program's code out of the process's resident memory. A start runs megabytes of code that never run again. What runs again is
+/// mapped from the page cache with its first use.
+pub fn release_code() -> io::Result<()> {
+    let (start, length) = code();
+    // SAFETY: these pages are mapped from the file and never written, so dropping them changes nothing that a program can read.
+    match unsafe { libc::madvise(start.cast_mut().cast(), length, libc::MADV_DONTNEED) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The first byte of the program in memory, and the length up to the end of its code.
+fn code() -> (*const u8, usize) {
+    unsafe extern "C" {
+        // The linker defines both.
+        static __executable_start: u8;
+        static etext: u8;
+    }
+    let start = &raw const __executable_start;
+    (start, (&raw const etext).addr() - start.addr())
+}
+
 /// Whether the wall clock is synchronised, according to the kernel.
 pub fn clock_is_synchronised() -> io::Result<bool> {
     // SAFETY: all zeros are a valid value of this record of plain numbers and only query the state; it outlives the call.
@@ -137,5 +159,39 @@ pub fn may(path: &Path, what: May) -> io::Result<()> {
     match unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), mode, libc::AT_EACCESS) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages of files in this process's memory, in KiB.
+    fn file_kib() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssFile:"))
+            .unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn released_code_leaves_memory_and_runs_again() {
+        let (start, length) = code();
+        let pages = (0..length).step_by(4096);
+        // SAFETY: the program's own code, which may be read.
+        let sum: u64 = pages
+            .map(|at| u64::from(unsafe { start.add(at).read_volatile() }))
+            .sum();
+        let before = file_kib();
+        assert!(
+            sum > 0 && before >= length as u64 / 1024,
+            "{before} KiB of {length} bytes"
+        );
+        release_code().unwrap();
+        // Other tests run and map their code again meanwhile.
+        let after = file_kib();
+        assert!(after < before / 2, "{before} KiB, then {after}");
     }
 }
