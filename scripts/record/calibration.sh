@@ -24,5 +24,6 @@ page=$pages/calibration.md
   echo
   rows "$folder/report.json"
 } >"$page"
+keep "$page" "$folder/report.json"
 echo "written: $page; raw data: $folder"
 exit "$code"

@@ -5,7 +5,7 @@
 #   WEIR_BENCH, WEIR_BIN   binaries to use instead of building the checkout's
 #   RECORD_COMMIT          the commit of those binaries
 #   RECORD_DIR             where pages go (docs/benchmarks)
-#   RESULTS                where raw results go (results)
+#   RESULTS                where raw results go (results); the figures of each pair also go to docs/benchmarks/raw, compressed
 #   FLAGS                  further flags of the detector; `--accept-busy` on a machine that others use
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -70,4 +70,12 @@ rows() {
 discarded() {
   jq -r '"\(.pairs_done) pairs, \(.pairs_discarded) discarded" + (if (.discarded | length) > 0 then ":" else "." end),
     (.discarded | (if type == "array" then . else to_entries end) | .[] | "* \(if type == "object" and has("key") then "\(.value) x \(.key)" elif type == "object" then tojson elif type == "array" then "\(.[1]) x \(.[0])" else . end)")' "$1"
+}
+
+# keep PAGE REPORT [GOALS]: stores the figures of each pair compressed beside the page, all goals or those of the regular expression.
+keep() {
+  mkdir -p "$pages/raw"
+  jq -c --arg goals "${3:-.}" '{run: .run | {created_unix, seed, preset, confidence, host, programs: [.baseline, .comparison | {target, version, sha256}]},
+    pairs_done, discarded, rows: [.rows[], .dimensions[] | select(.goal | test($goals)) | {experiment, goal, pairs, change, values}]}' "$2" |
+    gzip -9n >"$pages/raw/$(basename "$1" .md).json.gz"
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Cost by size, in process and without sockets: CPU per message, bytes per context and CPU per row of a flush, from 100 to 1,000,000
 # contexts and from 1 to 2048 tags, as medians of RUNS (5) alternating runs. Writes docs/benchmarks/growth.md and a chart beside
-# it. About fifteen minutes and 3 GB. INGEST_BENCH: a benchmark to use instead of building the checkout's.
+# it, and the figures of each run to raw/growth.tsv.gz. About fifteen minutes and 3 GB. INGEST_BENCH: a benchmark to use instead of building the checkout's.
 WEIR_BENCH=${WEIR_BENCH:-none} WEIR_BIN=${WEIR_BIN:-none} source "$(dirname "$0")/common.sh"
 if [ -z "${INGEST_BENCH:-}" ]; then
   INGEST_BENCH=$(cargo bench --no-run --locked --message-format=json -q -p weir-ingest --bench ingest |
@@ -66,5 +66,7 @@ table() {
   echo
   table tags tags
 } >"$pages/growth.md"
+mkdir -p "$pages/raw"
+gzip -9n <"$work/raw" >"$pages/raw/growth.tsv.gz"
 scripts/record/growth-chart.py <"$work/medians" >"$pages/growth.svg"
 echo "$pages/growth.md" >&2

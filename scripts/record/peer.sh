@@ -19,5 +19,6 @@ page=$pages/peer-$peer.md
   echo
   sed -n '/^### Interesting changes/,/^### Reproduction/p' "$folder/report.md" | sed '$d'
 } >"$page"
+keep "$page" "$folder/report.json"
 echo "written: $page; raw data: $folder"
 [ "$code" -le 1 ]

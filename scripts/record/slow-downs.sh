@@ -53,4 +53,5 @@ page=$pages/slow-downs.md
   echo
   rows "$larger/report.json"
 } >"$page"
+keep "$page" "$report" 'cpu_per_message$'
 echo "written: $page; raw data: $folder"
