@@ -216,8 +216,6 @@ async fn cumulative_points_begin_grow_and_end() {
     settings.temporality = Temporality::Cumulative;
     settings.expiry = Duration::from_secs(25);
     settings.compression = OtlpCompression::None;
-    // The clock jumps while requests are under way. One that timed out would be sent again.
-    settings.delivery.queue.timeout = Duration::from_secs(3600);
     let output = start(&settings, clock);
     let mut expected = 0;
     for (i, messages) in [
@@ -306,13 +304,16 @@ async fn counters_are_monotonic_for_life_or_never() {
             let mut settings = otlp(&intake.url());
             settings.temporality = temporality;
             settings.monotonic_counters = monotonic;
-            // The clock jumps while requests are under way. One that timed out would be sent again.
-            settings.delivery.queue.timeout = Duration::from_secs(3600);
             let output = start(&settings, clock);
             for (i, value) in ["5", "-3", "-1e308", "1e308", "1e308", "2"].iter().enumerate() {
                 driver.advance(Duration::from_secs(10));
                 let batches = batches_at(BUCKET + i as i64 * 10, &format!("x:{value}|c\n"));
                 batches.iter().for_each(|batch| output.submit(batch));
+                // A request that is still under way when the clock moves would time out and be sent again.
+                wait(&output, "settled", |status| {
+                    idle(status) && status.received.points > i as u64
+                })
+                .await;
             }
             output.shutdown(DEADLINE).await;
             let status = output.status();
