@@ -58,7 +58,7 @@ class ModeTest < TestCase
   CALLS = {
     "increment" => ->(client, name) { -> { client.increment(name) } },
     "increment with tags" => ->(client, name) { -> { client.increment(name, tags: { "b" => 1, "a" => 2 }) } },
-    "increment with a rate" => ->(client, name) { -> { client.increment(name, sample_rate: 0.999999) } },
+    "increment with a rate" => ->(client, name) { -> { client.increment(name, sample_rate: ALMOST_ONE) } },
     "increment without prefix" => ->(client, name) { -> { client.increment(name, no_prefix: true) } },
     "gauge" => ->(client, name) { -> { client.gauge(name, 1, sample_rate: 1.0) } },
     "distribution" => ->(client, name) { -> { client.distribution(name, 1) } },
@@ -66,7 +66,7 @@ class ModeTest < TestCase
     "block" => ->(client, name) { -> { client.measure(name) { nil } } },
     "event" => ->(client, name) { -> { client.event(name, "text") } },
     "counter handle" => ->(client, name) { client.counter(name).method(:increment) },
-    "sampled handle" => ->(client, name) { client.counter(name, sample_rate: 0.999999).method(:increment) },
+    "sampled handle" => ->(client, name) { client.counter(name, sample_rate: ALMOST_ONE).method(:increment) },
     "gauge handle" => lambda { |client, name|
       handle = client.gauge_handle(name)
       -> { handle.set(1) }

@@ -12,7 +12,7 @@ class SignalsTest < TestCase
   CALLS = {
     "increment" => ->(client) { -> { client.increment("name") } },
     "increment by more" => ->(client) { -> { client.increment("name", 1.0) } },
-    "increment with a rate" => ->(client) { -> { client.increment("name", sample_rate: 0.999999) } },
+    "increment with a rate" => ->(client) { -> { client.increment("name", sample_rate: ALMOST_ONE) } },
     "distribution" => ->(client) { -> { client.distribution("name", 1) } },
     "distribution with tags" => ->(client) { -> { client.distribution("name", 1, tags: { "b" => 1 }) } },
     "set" => ->(client) { -> { client.set("name", Object.new.object_id) } },
