@@ -5,7 +5,7 @@ module Interruptions
   LIB = File.expand_path("../lib", __dir__)
 
   # A rate that takes the path of sampled calls and leaves out one call in 2^53. Of the thousands of calls of these
-  # tests none may be missing, and a rate of 0.999999 leaves one out in every hundredth run.
+  # tests none may be missing, and a rate of 0.999999 leaves one out now and then.
   ALMOST_ONE = 1.0.prev_float
 
   # Runs the block, and the change when the block reaches that step.
