@@ -58,6 +58,8 @@ pub struct Snapshot {
     pub process: Books,
     /// Absent if the list is not shown or the last minutes are disabled.
     pub metrics: Option<Metrics>,
+    /// The filter that `metrics` answers.
+    pub pattern: String,
     pub details: HashMap<String, Metric>,
     /// Or the error.
     pub points: Option<Result<Points, AgentError>>,
@@ -97,6 +99,7 @@ fn snapshot(address: SocketAddr, wanted: &ScreenRequest) -> Result<Snapshot, Fai
         snapshot.details = details(address, &visible)?;
         if let Some(sort) = metrics.sort {
             snapshot.metrics = names(address, &metrics.pattern, sort)?;
+            snapshot.pattern.clone_from(&metrics.pattern);
         }
     }
     if let Some(chart) = &wanted.chart {

@@ -157,6 +157,10 @@ impl TopState {
                 let before = self.snapshot.is_some().then_some(self.losses.as_slice());
                 self.losses = losses(&snapshot, before);
                 if let Some(old) = self.snapshot.take() {
+                    // The answer to an older filter may lack what matches this one.
+                    if snapshot.metrics.is_some() && !self.filter.contains(&snapshot.pattern) {
+                        (snapshot.metrics, snapshot.pattern) = (old.metrics, old.pattern);
+                    }
                     // Rows that have just scrolled into view have no chart yet; rows out of view keep theirs.
                     for (name, metric) in old.details {
                         snapshot.details.entry(name).or_insert(metric);

@@ -142,6 +142,20 @@ fn the_filter_accepts_every_letter_and_sorting_is_a_request() {
         ["page.views"],
         "the answer of before is filtered too"
     );
+    let late = Metrics {
+        total: 1,
+        metrics: vec![known("queue.length")],
+    };
+    state.take(Ok(Snapshot {
+        metrics: Some(late),
+        pattern: "queue".to_owned(),
+        ..snapshot()
+    }));
+    assert_eq!(
+        names(&state),
+        ["page.views"],
+        "the answer to another filter changes nothing"
+    );
     press(&mut state, &[KeyCode::Enter]);
     assert_eq!(state.wanted().chart.unwrap().metric, "page.views");
 }
