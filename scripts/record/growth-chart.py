@@ -1,21 +1,31 @@
 #!/usr/bin/env python3
-"""Draws growth.svg from the medians of growth.sh: two columns (contexts, tags), three rows, both axes logarithmic."""
+"""Draws medians of growth.sh and growth-peers.sh: one column per series (contexts, tags), one row per figure, both axes logarithmic.
+
+Arguments name the rows. Each line of input has the series, the size and, per row, a median with least and most, or `-`. A series
+`contexts/weir` is one of several lines of a panel; the names then form a legend.
+"""
 import math
 import sys
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 360, 170, 64, 34, 56
-ROWS = ["ns per message", "bytes per context", "ns per row of a flush"]
-COLUMNS = ["contexts", "tags"]
+# Line and spread, in the order in which the lines first occur.
+COLOURS = [("#27a", "#9bc"), ("#c52", "#eb9"), ("#383", "#9c9"), ("#849", "#cad")]
 
 
 def read(lines):
-    points = {}
+    """Points by column, row and line; the lines in their order."""
+    points, names = {}, []
     for line in lines:
         series, size, *figures = line.rstrip("\n").split("\t")
+        column, _, name = series.partition("/")
+        if name not in names:
+            names.append(name)
         for row, figure in enumerate(figures):
-            median, low, high = (float(value) for value in figure.split())
-            points.setdefault((series, row), []).append((float(size), median, low, high))
-    return points
+            values = [float(value) for value in figure.split()] if figure != "-" else []
+            # A logarithmic axis has no place for memory that did not grow.
+            if values and min(values) > 0:
+                points.setdefault((column, row), {}).setdefault(name, []).append((float(size), *values))
+    return points, names
 
 
 def decades(low, high):
@@ -29,8 +39,10 @@ def short(value):
     return f"{value:g}"
 
 
-def panel(points, left, top, title):
-    xs, ys = decades(points[0][0], points[-1][0]), decades(min(p[2] for p in points), max(p[3] for p in points))
+def panel(lines, names, left, top, title):
+    every = [point for points in lines.values() for point in points]
+    xs = decades(min(p[0] for p in every), max(p[0] for p in every))
+    ys = decades(min(p[2] for p in every), max(p[3] for p in every))
     # A single decade would have no height.
     last_x, last_y = max(xs[-1], xs[0] + 1), max(ys[-1], ys[0] + 1)
     x = lambda value: left + (math.log10(value) - xs[0]) / (last_x - xs[0]) * WIDTH
@@ -41,27 +53,37 @@ def panel(points, left, top, title):
         yield f'<text x="{left - 6}" y="{y(10**power) + 4:.1f}" text-anchor="end">{short(10**power)}</text>'
     for power in range(xs[0], last_x + 1):
         yield f'<text x="{x(10**power):.1f}" y="{top + HEIGHT + 16}" text-anchor="middle">{short(10**power)}</text>'
-    for size, _, low, high in points:
-        yield f'<line x1="{x(size):.1f}" x2="{x(size):.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}" class="spread"/>'
-    line = " ".join(f"{x(size):.1f},{y(median):.1f}" for size, median, _, _ in points)
-    yield f'<polyline points="{line}" class="line"/>'
-    for size, median, _, _ in points:
-        yield f'<circle cx="{x(size):.1f}" cy="{y(median):.1f}" r="3"><title>{size:g}: {median:g}</title></circle>'
+    for name, points in lines.items():
+        of = names.index(name)
+        for size, _, low, high in points:
+            yield f'<line x1="{x(size):.1f}" x2="{x(size):.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}" class="spread{of}"/>'
+        line = " ".join(f"{x(size):.1f},{y(median):.1f}" for size, median, _, _ in points)
+        yield f'<polyline points="{line}" class="line{of}"/>'
+        for size, median, _, _ in points:
+            shown = f"{name}, {size:g}" if name else f"{size:g}"
+            yield f'<circle cx="{x(size):.1f}" cy="{y(median):.1f}" r="3" class="dot{of}"><title>{shown}: {median:g}</title></circle>'
 
 
 def main():
-    points = read(sys.stdin)
-    width = LEFT + 2 * WIDTH + LEFT + 30
-    height = TOP + 3 * (HEIGHT + GAP)
+    rows = sys.argv[1:]
+    points, names = read(sys.stdin)
+    columns = sorted({column for column, _ in points})
+    legend = 24 if any(names) else 0
+    width = len(columns) * (LEFT + WIDTH) + 30
+    height = TOP + legend + len(rows) * (HEIGHT + GAP)
     print(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">')
-    print("<style>text{font:12px sans-serif;fill:#444}.title{font-weight:bold}.grid{stroke:#ddd}.spread{stroke:#9bc}"
-          ".line{fill:none;stroke:#27a;stroke-width:2}circle{fill:#27a}</style>")
+    print("<style>text{font:12px sans-serif;fill:#444}.title{font-weight:bold}.grid{stroke:#ddd}" + "".join(
+        f".spread{of}{{stroke:{pale}}}.line{of}{{fill:none;stroke:{full};stroke-width:2}}.dot{of}{{fill:{full}}}"
+        for of, (full, pale) in enumerate(COLOURS[:len(names)])) + "</style>")
     print(f'<rect width="{width}" height="{height}" fill="#fff"/>')
-    for column, series in enumerate(COLUMNS):
-        for row, what in enumerate(ROWS):
+    for of, name in enumerate(names if legend else []):
+        left = LEFT + of * WIDTH / len(names)
+        print(f'<line x1="{left:.1f}" x2="{left + 18:.1f}" y1="14" y2="14" class="line{of}"/><text x="{left + 24:.1f}" y="18">{name}</text>')
+    for column, series in enumerate(columns):
+        for row, what in enumerate(rows):
             if (series, row) in points:
-                left, top = LEFT + column * (WIDTH + LEFT), TOP + row * (HEIGHT + GAP)
-                print("\n".join(panel(points[series, row], left, top, f"{what}, by {series}")))
+                left, top = LEFT + column * (WIDTH + LEFT), TOP + legend + row * (HEIGHT + GAP)
+                print("\n".join(panel(points[series, row], names, left, top, f"{what}, by {series}")))
     print("</svg>")
 
 

@@ -55,6 +55,7 @@ table() {
   header "Cost by size" "scripts/record/growth.sh"
   echo "From packet to bucket in process (\`cargo bench -p weir-ingest\`), median packet and median slice of 256 contexts of $runs alternating"
   echo "runs (least to most). Bytes are those of the memory report, with the samples of a bucket: ten messages per context. A flush copies strings into its rows."
+  echo "[The whole agent beside others](growth-peers.md) has CPU and resident memory with sockets and outputs."
   echo
   echo "![CPU per message, bytes per context and CPU per row by number of contexts and of tags](growth.svg)"
   echo
@@ -68,5 +69,5 @@ table() {
 } >"$pages/growth.md"
 mkdir -p "$pages/raw"
 gzip -9n <"$work/raw" >"$pages/raw/growth.tsv.gz"
-scripts/record/growth-chart.py <"$work/medians" >"$pages/growth.svg"
+scripts/record/growth-chart.py "ns per message" "bytes per context" "ns per row of a flush" <"$work/medians" >"$pages/growth.svg"
 echo "$pages/growth.md" >&2
