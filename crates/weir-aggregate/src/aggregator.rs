@@ -189,10 +189,28 @@ impl Aggregator {
         self.counts[AggregateCounter::Buckets] += 1;
     }
 
-    /// Prefetches the memory that samples of up to `MAX` contexts will touch.
+    /// See [`State::find_addresses`].
     #[inline(always)]
-    pub fn prefetch_states<const MAX: usize>(&mut self, contexts: impl Iterator<Item = (Kind, ContextId)>) {
-        self.state.prefetch_states::<MAX>(contexts);
+    pub fn find_addresses(&mut self) {
+        self.state.find_addresses();
+    }
+
+    /// See [`State::prefetch_state`].
+    #[inline(always)]
+    pub fn prefetch_state(&self, kind: Kind, id: ContextId) -> bool {
+        self.state.prefetch_state(kind, id)
+    }
+
+    /// See [`State::prefetch_state`].
+    #[inline(always)]
+    pub fn prefetch_bodies(&self, contexts: &[(Kind, ContextId)]) {
+        self.state.prefetch_bodies(contexts);
+    }
+
+    /// See [`State::prefetch_state`].
+    #[inline(always)]
+    pub fn prefetch_samples(&self, contexts: &[(Kind, ContextId)]) {
+        self.state.prefetch_samples(contexts);
     }
 
     #[inline(always)]

@@ -109,23 +109,25 @@ impl State {
         self.open ^= 1;
     }
 
-    /// Prefetches the memory that samples of these contexts will touch, in three steps, each of which reads what the previous one
-    /// prefetched: the state, its body if the kind has one, and the position of the next sample in the body.
+    /// Prefetches the state that a sample of this context will touch. Returns whether the state has a body, whose memory takes two more
+    /// steps: [`State::prefetch_bodies`], then [`State::prefetch_samples`], each of which reads what the one before it prefetched.
     #[inline(always)]
-    pub fn prefetch_states<const MAX: usize>(&mut self, contexts: impl Iterator<Item = (Kind, ContextId)>) {
-        self.find_addresses();
-        // Counters and gauges need only the first step. The others are few.
-        let mut deep = [(Kind::Counter, ContextId(0)); MAX];
-        let mut deep_count = 0;
-        for (kind, id) in contexts {
-            prefetch(self.addresses.address(kind, id.0 as usize));
-            deep[deep_count] = (kind, id);
-            deep_count += usize::from(!matches!(kind, Kind::Counter | Kind::Gauge));
-        }
-        for &(kind, id) in &deep[..deep_count] {
+    pub fn prefetch_state(&self, kind: Kind, id: ContextId) -> bool {
+        prefetch(self.addresses.address(kind, id.0 as usize));
+        !matches!(kind, Kind::Counter | Kind::Gauge)
+    }
+
+    #[inline(always)]
+    pub fn prefetch_bodies(&self, contexts: &[(Kind, ContextId)]) {
+        for &(kind, id) in contexts {
             self.prefetch_body(kind, id);
         }
-        for &(kind, id) in &deep[..deep_count] {
+    }
+
+    /// Prefetches the position of the next sample in the body.
+    #[inline(always)]
+    pub fn prefetch_samples(&self, contexts: &[(Kind, ContextId)]) {
+        for &(kind, id) in contexts {
             self.prefetch_sample(kind, id);
         }
     }
@@ -164,8 +166,9 @@ impl State {
         deep().for_each(|body| prefetch(body.next_key()));
     }
 
+    /// Updates what [`State::prefetch_state`] knows of the open half.
     #[inline]
-    fn find_addresses(&mut self) {
+    pub fn find_addresses(&mut self) {
         let (open, addresses) = (self.open, &mut self.addresses);
         addresses.select_half(open);
         addresses.update(Kind::Counter, &self.counters.halves[open]);
@@ -181,7 +184,9 @@ impl State {
         match kind {
             Kind::Counter | Kind::Gauge => {}
             Kind::Distribution => {
-                prefetch_body(self.distributions.body(self.open, id.0 as usize));
+                let at = id.0 as usize;
+                prefetch_body(self.distributions.body(self.open, at));
+                prefetch(self.rests.address(at));
             }
             _ => self.prefetch_rare_body(kind, id),
         }
@@ -191,11 +196,7 @@ impl State {
     fn prefetch_rare_body(&self, kind: Kind, id: ContextId) {
         let (at, open) = (id.0 as usize, self.open);
         match kind {
-            Kind::Set => {
-                if let Some(body) = self.sets.body(open, at) {
-                    prefetch_value(body);
-                }
-            }
+            Kind::Set => prefetch_body(self.sets.body(open, at)),
             Kind::Histogram => prefetch_body(self.histograms.body(open, at)),
             Kind::Timing => prefetch_body(self.timings.body(open, at)),
             Kind::Counter | Kind::Gauge | Kind::Distribution => {}
@@ -204,16 +205,31 @@ impl State {
 
     #[inline(always)]
     fn prefetch_sample(&self, kind: Kind, id: ContextId) {
-        if kind == Kind::Distribution
-            && let Some(body) = self.distributions.body(self.open, id.0 as usize)
-        {
-            prefetch(body.next_key());
-        } else if kind == Kind::Set
-            && let Some(body) = self.sets.body(self.open, id.0 as usize)
-        {
-            let [members, text] = body.addresses();
-            prefetch(members);
-            prefetch(text);
+        if kind == Kind::Distribution {
+            if let Some(body) = self.distributions.body(self.open, id.0 as usize) {
+                prefetch(body.next_key());
+            }
+        } else {
+            self.prefetch_rare_sample(kind, id);
+        }
+    }
+
+    #[inline(never)]
+    fn prefetch_rare_sample(&self, kind: Kind, id: ContextId) {
+        let (at, open) = (id.0 as usize, self.open);
+        let histogram = match kind {
+            Kind::Histogram => self.histograms.body(open, at),
+            Kind::Timing => self.timings.body(open, at),
+            Kind::Set => {
+                if let Some(body) = self.sets.body(open, at) {
+                    body.addresses().into_iter().for_each(prefetch);
+                }
+                None
+            }
+            Kind::Counter | Kind::Gauge | Kind::Distribution => None,
+        };
+        if let Some(histogram) = histogram {
+            prefetch(histogram.next_sample());
         }
     }
 
@@ -482,6 +498,6 @@ impl State {
 #[inline]
 fn prefetch_body<T>(body: Option<&T>) {
     if let Some(body) = body {
-        prefetch(std::ptr::from_ref(body).cast());
+        prefetch_value(body);
     }
 }

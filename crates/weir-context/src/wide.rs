@@ -84,19 +84,42 @@ pub(crate) fn pair(secret: &[u64; 8], first: &[u8], second: &[u8], word: u64) ->
     end(state)
 }
 
+/// Bytes `from` to `from + 63`.
+///
+/// # Safety
+///
+/// The text has at least `from + 64` bytes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn whole_block(bytes: &[u8], from: usize) -> __m512i {
+    // SAFETY: the caller says that they are inside the text; the load needs no alignment.
+    unsafe { _mm512_loadu_si512(bytes.as_ptr().add(from).cast()) }
+}
+
 /// Whether two texts are equal. At least `BLOCKS` blocks of 64 bytes are compared, however short the texts are.
+///
+/// The last block ends with the text and overlaps the one before. A load that extends beyond the end, even if its mask has no bit there, waits
+/// for a cache line that no prefetch has asked for. With 100,000 contexts that was a third of a look-up's time.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,bmi2")]
 pub(crate) fn bytes_equal<const BLOCKS: usize>(a: &[u8], b: &[u8]) -> bool {
     if a.len() != b.len() {
         return false;
     }
+    let Some(last) = a.len().checked_sub(64) else {
+        return _mm512_cmpneq_epi8_mask(block(a, 0), block(b, 0)) == 0;
+    };
+    let differs = |at: usize| {
+        let from = last.min(64 * at);
+        // SAFETY: both texts have `last + 64` bytes.
+        unsafe { _mm512_cmpneq_epi8_mask(whole_block(a, from), whole_block(b, from)) }
+    };
     let mut different = 0;
     for at in 0..BLOCKS {
-        different |= _mm512_cmpneq_epi8_mask(block(a, at), block(b, at));
+        different |= differs(at);
     }
     for at in BLOCKS..a.len().div_ceil(64) {
-        different |= _mm512_cmpneq_epi8_mask(block(a, at), block(b, at));
+        different |= differs(at);
     }
     different == 0
 }

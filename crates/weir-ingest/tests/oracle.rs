@@ -195,6 +195,7 @@ struct Setup {
     extra_tag: Option<String>,
     /// Which form of the hot path runs.
     level: Level,
+    grouped_from: usize,
 }
 
 fn ingest(setup: &Setup) -> Ingest {
@@ -219,12 +220,14 @@ fn ingest(setup: &Setup) -> Ingest {
         secret: HashSecret::from_random(5, 6).at_level(setup.level),
         listeners: vec![ParseOptions::default().into()],
     };
-    Ingest::new(settings, START)
+    let mut ingest = Ingest::new(settings, START);
+    ingest.group_from(setup.grouped_from);
+    ingest
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Packet(Vec<u8>),
+    Packets(Vec<Vec<u8>>),
     /// Seconds forwards, or a little backwards.
     Advance(i64),
     /// Hands over a part of the closed bucket.
@@ -267,10 +270,9 @@ fn message(rates: &[&'static str]) -> impl Strategy<Value = String> {
 }
 
 fn steps(rates: &[&'static str]) -> impl Strategy<Value = Vec<Step>> {
-    let packet = prop::collection::vec(message(rates), 1..6)
-        .prop_map(|lines| Step::Packet(lines.join("\n").into_bytes()));
+    let packet = prop::collection::vec(message(rates), 1..6).prop_map(|lines| lines.join("\n").into_bytes());
     let step = prop_oneof![
-        6 => packet,
+        6 => prop::collection::vec(packet, 1..12).prop_map(Step::Packets),
         2 => (-3i64..15).prop_map(Step::Advance),
         1 => prop::sample::select(vec![30i64, 70, 700]).prop_map(Step::Advance),
         2 => (1usize..20).prop_map(Step::Drain),
@@ -294,14 +296,16 @@ fn compare(steps: &[Step], setup: &Setup) {
     let mut now = START;
     for step in steps {
         match step {
-            Step::Packet(packet) => {
-                real.packet(Received {
-                    bytes: packet,
+            Step::Packets(packets) => {
+                let received = |bytes| Received {
+                    bytes,
                     listener: 0,
                     truncated: false,
                     received: now as u64,
-                });
-                naive.packet(packet);
+                };
+                let batch: Vec<Received<'_>> = packets.iter().map(|bytes| received(bytes)).collect();
+                real.packets(&batch);
+                packets.iter().for_each(|packet| naive.packet(packet));
             }
             Step::Advance(seconds) => {
                 now += seconds;
@@ -343,23 +347,28 @@ fn level() -> impl Strategy<Value = Level> {
     prop::sample::select(Level::available().collect::<Vec<_>>())
 }
 
+/// Always, as soon as there are some aliases, or never.
+fn grouped_from() -> impl Strategy<Value = usize> {
+    prop::sample::select(vec![0, 5, usize::MAX])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn equals_the_naive_twin(steps in steps(&["", "", "|@0.5", "|@0.25", "|@1", "|@2", "|@"]), extra in any::<bool>(), level in level()) {
+    fn equals_the_naive_twin(steps in steps(&["", "", "|@0.5", "|@0.25", "|@1", "|@2", "|@"]), extra in any::<bool>(), level in level(), grouped_from in grouped_from()) {
         let extra_tag = extra.then(|| "e:1".to_string());
-        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 20, extra_tag, level });
+        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 20, extra_tag, level, grouped_from });
     }
 
     /// No cache, or one so small that entries come and go all the time, changes nothing.
     #[test]
-    fn equals_it_with_tiny_caches(steps in steps(&["", "|@0.5"]), alias_bytes in 0usize..6000, level in level()) {
-        compare(&steps, &Setup { alias_bytes, context_expiry: 20, extra_tag: None, level });
+    fn equals_it_with_tiny_caches(steps in steps(&["", "|@0.5"]), alias_bytes in 0usize..6000, level in level(), grouped_from in grouped_from()) {
+        compare(&steps, &Setup { alias_bytes, context_expiry: 20, extra_tag: None, level, grouped_from });
     }
 
     #[test]
-    fn equals_it_with_fractional_weights(steps in steps(&["", "|@0.3", "|@0.7"]), level in level()) {
-        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 1_000_000, extra_tag: None, level });
+    fn equals_it_with_fractional_weights(steps in steps(&["", "|@0.3", "|@0.7"]), level in level(), grouped_from in grouped_from()) {
+        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 1_000_000, extra_tag: None, level, grouped_from });
     }
 }

@@ -27,29 +27,20 @@ impl Contexts {
         prefetch(self.aliases.first_slot(hash));
     }
 
-    /// Second and third step, for a group of look-ups: prefetches keys and targets, then returns the context that each look-up will
-    /// probably find. It serves to prefetch their state; nothing else may rely on it.
+    /// Second step: prefetches the key and the target of an alias. Returns the raw context that the look-up will probably find, for the third
+    /// step; nothing else may rely on it.
     #[inline(always)]
-    pub fn prefetch_contexts<const MAX: usize>(
-        &self,
-        hashes: impl Iterator<Item = u64>,
-        contexts: &mut [Option<ContextId>; MAX],
-    ) {
-        let mut raws = [None; MAX];
-        for (hash, raw) in hashes.zip(&mut raws) {
-            *raw = self.prefetch_target(hash);
-        }
-        for (raw, context) in raws.iter().zip(contexts) {
-            *context = raw.and_then(|raw| self.raw.probable_context(raw));
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch_target(&self, hash: u64) -> Option<RawId> {
+    pub fn prefetch_key(&self, hash: u64) -> Option<RawId> {
         let (key, raw) = self.aliases.peek(hash)?;
         prefetch_text(key);
         prefetch(self.raw.target_address(raw));
         Some(raw)
+    }
+
+    /// Third step: the context that the look-up will probably find. It serves to prefetch its state; nothing else may rely on it.
+    #[inline(always)]
+    pub fn probable_context(&self, raw: RawId) -> Option<ContextId> {
+        self.raw.probable_context(raw)
     }
 
     /// The context of a message that was seen before. Compares its bytes once.

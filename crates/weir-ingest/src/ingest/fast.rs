@@ -1,21 +1,25 @@
 //! The short cut: metrics whose bytes were seen before, looked up and added without being parsed.
 
-use weir_context::{AliasKey, ContextId, Lookup, OriginId, compiled_for_levels};
+use weir_context::{AliasKey, ContextId, Lookup, OriginId, RawId, compiled_for_levels};
 use weir_protocol::{FastMetric, Kind, parse_fast};
 
 use super::{Ingest, Received};
 use crate::counts::IngestCounter;
 use crate::counts::SampleDrop;
 
-/// Lines looked up together. Enough to have several loads from memory on their way, few enough to stay in the first-level
-/// cache with their values.
-pub(super) const GROUP_LINES: usize = 32;
+/// Lines that take a step of a look-up together. While they take one, the memory for the next arrives.
+const GROUP_LINES: usize = 32;
 
-/// Aliases from which on a look-up is worth preparing: below, keys, targets and state fit the second-level cache.
-const PREFETCH_ALIASES_MIN: usize = 4096;
+/// Steps of a look-up, each of which reads what the one before it prefetched.
+pub(super) const STEPS: usize = 5;
+
+/// Aliases from which on look-ups in groups take less time than one look-up after the other.
+pub(super) const GROUPED_FROM: usize = 16_384;
 
 /// A line that is read and not looked up yet.
 pub(super) struct Pending {
+    /// Number of its packet in the batch.
+    packet: u32,
     /// Its place in the packet.
     pub(super) start: u32,
     pub(super) len: u32,
@@ -33,7 +37,25 @@ pub(super) struct LineCursor {
     pub(super) number: usize,
 }
 
-/// The counts of a group, to be added to its listener's.
+/// Lines between two steps.
+#[derive(Default)]
+pub(super) struct Group {
+    lines: Vec<Pending>,
+    values: Vec<f64>,
+    /// The raw contexts that the look-ups will probably find.
+    found: Vec<(Kind, RawId)>,
+    /// Contexts that they will probably find and whose state has a body.
+    bodies: Vec<(Kind, ContextId)>,
+}
+
+/// The packets of a batch, and the next line in them.
+struct BatchReader<'p> {
+    packets: &'p [Received<'p>],
+    packet: usize,
+    place: LineCursor,
+}
+
+/// The counts of a batch, to be added to its listener's.
 #[derive(Default)]
 struct Tally {
     messages: u64,
@@ -62,39 +84,28 @@ fn only_tags(tail: &[u8]) -> Option<&[u8]> {
 }
 
 impl Ingest {
-    /// The lines of a packet that has been counted.
-    pub(super) fn lines(&mut self, packet: Received<'_>) {
-        let listener = &self.settings.listeners[packet.listener];
+    /// The lines of packets of one listener that have been counted.
+    pub(super) fn lines(&mut self, packets: &[Received<'_>]) {
+        let Some(first) = packets.first() else { return };
+        let listener = &self.settings.listeners[first.listener];
         self.sender = self.sender.read(listener.names);
         self.scratch.gauge_deltas = listener.gauge_deltas;
         if !self.relays.all.is_empty() {
-            self.relay_lines(&packet);
+            packets.iter().for_each(|packet| self.relay_lines(packet));
             if self.relays.only {
                 return;
             }
         }
-        self.lines_aggregated(&packet);
-    }
-
-    compiled_for_levels! {
-        fn lines_aggregated(&mut self: Ingest, packet: &Received<'_>);
-        level: self.settings.secret.level();
-        body: lines_inlined
-    }
-
-    #[inline(always)]
-    fn lines_inlined(&mut self, packet: &Received<'_>) {
-        let mut values = std::mem::take(&mut self.scratch.values);
-        self.scratch.scan.scan(packet.bytes);
-        let mut tally = Tally::default();
         // In small tables everything is in the cache anyway.
-        if self.contexts.aliases() > PREFETCH_ALIASES_MIN {
-            self.lines_grouped(packet, &mut values, &mut tally);
+        if self.contexts.aliases() >= self.scratch.grouped_from {
+            self.lines_grouped(packets);
         } else {
-            self.lines_sequential(packet, &mut values, &mut tally);
+            self.lines_sequential(packets);
         }
-        self.scratch.values = values;
-        let counts = &mut self.counts[packet.listener];
+    }
+
+    fn count(&mut self, listener: usize, tally: &Tally) {
+        let counts = &mut self.counts[listener];
         counts[IngestCounter::Messages] += tally.messages;
         counts[IngestCounter::Metrics] += tally.messages;
         counts[IngestCounter::Samples] += tally.samples + tally.filtered;
@@ -103,45 +114,130 @@ impl Ingest {
         counts[IngestCounter::RateErrors] += tally.rate_errors;
     }
 
-    /// One line after the other, each read before the one in front of it is looked up: while the look-up waits for its memory
-    /// the processor has something to read, and the slot of the next look-up is on its way.
-    #[inline(always)]
-    fn lines_sequential(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
-        let mut place = LineCursor::default();
-        let mut next = self.next_line(packet, &mut place, values);
-        while let Some(pending) = next {
-            next = self.next_line(packet, &mut place, values);
-            if let Some(next) = &next {
-                self.contexts.prefetch_alias(next.hash);
-            }
-            self.add_line(packet, &pending, values, tally);
-        }
-        values.clear();
+    compiled_for_levels! {
+        /// One line after the other, each read before the one in front of it is looked up: while the look-up waits for its memory
+        /// the processor has something to read, and the slot of the next look-up is on its way.
+        fn lines_sequential(&mut self: Ingest, packets: &[Received<'_>]);
+        level: self.settings.secret.level();
+        body: lines_sequential_inlined
     }
 
-    /// Lines in groups, in steps that each ask for the memory the next one needs.
+    compiled_for_levels! {
+        /// Lines in groups, in steps that each prefetch the memory of the next one. While a group takes one step, the groups behind it take the
+        /// steps before.
+        fn lines_grouped(&mut self: Ingest, packets: &[Received<'_>]);
+        level: self.settings.secret.level();
+        body: lines_grouped_inlined
+    }
+
     #[inline(always)]
-    fn lines_grouped(&mut self, packet: &Received<'_>, values: &mut Vec<f64>, tally: &mut Tally) {
-        let mut group = std::mem::take(&mut self.scratch.group);
-        let mut place = LineCursor::default();
-        loop {
-            while group.len() < GROUP_LINES
-                && let Some(pending) = self.next_line(packet, &mut place, values)
-            {
-                self.contexts.prefetch_alias(pending.hash);
-                group.push(pending);
+    fn lines_sequential_inlined(&mut self, packets: &[Received<'_>]) {
+        let mut tally = Tally::default();
+        let mut values = std::mem::take(&mut self.scratch.values);
+        for packet in packets {
+            self.scratch.scan.scan(packet.bytes);
+            let mut place = LineCursor::default();
+            let mut next = self.next_line(packet, &mut place, &mut values);
+            while let Some(pending) = next {
+                next = self.next_line(packet, &mut place, &mut values);
+                if let Some(next) = &next {
+                    self.contexts.prefetch_alias(next.hash);
+                }
+                self.add_line(packet, &pending, &values, &mut tally);
             }
-            if group.is_empty() {
-                break;
-            }
-            self.prefetch_group(&group);
-            for pending in &group {
-                self.add_line(packet, pending, values, tally);
-            }
-            group.clear();
             values.clear();
         }
-        self.scratch.group = group;
+        self.scratch.values = values;
+        self.count(packets[0].listener, &tally);
+    }
+
+    #[inline(always)]
+    fn lines_grouped_inlined(&mut self, packets: &[Received<'_>]) {
+        let mut tally = Tally::default();
+        let mut groups = std::mem::take(&mut self.scratch.groups);
+        let mut reader = BatchReader {
+            packets,
+            packet: 0,
+            place: LineCursor::default(),
+        };
+        self.scratch.scan.scan(packets[0].bytes);
+        let mut under_way = 0;
+        for turn in 0.. {
+            let [first, second, third, fourth, fifth] =
+                std::array::from_fn(|step| (turn + STEPS - step) % STEPS);
+            self.read_group(&mut reader, &mut groups[first]);
+            under_way += groups[first].lines.len();
+            if under_way == 0 {
+                break;
+            }
+            self.prefetch_keys(&mut groups[second]);
+            self.prefetch_states(&mut groups[third]);
+            self.aggregator.prefetch_bodies(&groups[fourth].bodies);
+            let group = &mut groups[fifth];
+            self.aggregator.prefetch_samples(&group.bodies);
+            for pending in &group.lines {
+                self.add_line(
+                    &packets[pending.packet as usize],
+                    pending,
+                    &group.values,
+                    &mut tally,
+                );
+            }
+            under_way -= group.lines.len();
+            group.lines.clear();
+            group.values.clear();
+            group.bodies.clear();
+        }
+        self.scratch.groups = groups;
+        self.count(packets[0].listener, &tally);
+    }
+
+    /// First step: reads lines, and prefetches the slots of their aliases.
+    #[inline(always)]
+    fn read_group(&mut self, reader: &mut BatchReader<'_>, group: &mut Group) {
+        while let Some(packet) = reader.packets.get(reader.packet) {
+            while group.lines.len() < GROUP_LINES {
+                let Some(mut pending) = self.next_line(packet, &mut reader.place, &mut group.values) else {
+                    break;
+                };
+                self.contexts.prefetch_alias(pending.hash);
+                pending.packet = reader.packet as u32;
+                group.lines.push(pending);
+            }
+            if group.lines.len() == GROUP_LINES {
+                return;
+            }
+            reader.packet += 1;
+            reader.place = LineCursor::default();
+            if let Some(next) = reader.packets.get(reader.packet) {
+                self.scratch.scan.scan(next.bytes);
+            }
+        }
+    }
+
+    /// Second step: prefetches keys and targets.
+    #[inline(always)]
+    fn prefetch_keys(&self, group: &mut Group) {
+        for pending in &group.lines {
+            if let Some(raw) = self.contexts.prefetch_key(pending.hash)
+                && let Some(fast) = &pending.fast
+            {
+                group.found.push((fast.kind, raw));
+            }
+        }
+    }
+
+    /// Third step: prefetches the state of the contexts that the look-ups will probably find.
+    #[inline(always)]
+    fn prefetch_states(&mut self, group: &mut Group) {
+        self.aggregator.find_addresses();
+        for (kind, raw) in group.found.drain(..) {
+            if let Some(id) = self.contexts.probable_context(raw)
+                && self.aggregator.prefetch_state(kind, id)
+            {
+                group.bodies.push((kind, id));
+            }
+        }
     }
 
     /// Reads the line at `place`, or behind it where that is empty, up to what identifies it; appends its numbers to `values`.
@@ -190,6 +286,7 @@ impl Ingest {
                 }
             };
             return Some(Pending {
+                packet: 0,
                 start: from as u32,
                 len: line.len() as u32,
                 terminated,
@@ -198,19 +295,6 @@ impl Ingest {
                 hash,
             });
         }
-    }
-
-    /// Asks for the memory that taking a group will touch: that of the look-ups, and that of the probable contexts' state.
-    #[inline(always)]
-    fn prefetch_group(&mut self, group: &[Pending]) {
-        let mut contexts = [None; GROUP_LINES];
-        let hashes = group.iter().map(|pending| pending.hash);
-        self.contexts.prefetch_contexts(hashes, &mut contexts);
-        let found = group.iter().zip(contexts).filter_map(|(pending, id)| {
-            let fast = pending.fast.as_ref()?;
-            Some((fast.kind, id?))
-        });
-        self.aggregator.prefetch_states::<GROUP_LINES>(found);
     }
 
     /// Looks a line up and adds its values.

@@ -18,7 +18,7 @@ mod resumed;
 mod sampled;
 mod simple;
 
-use fast::{GROUP_LINES, Pending};
+use fast::{GROUPED_FROM, Group, STEPS};
 use pass_through::PassThrough;
 use relayed::Relays;
 
@@ -121,7 +121,9 @@ struct PacketScratch {
     /// As its listener says.
     gauge_deltas: bool,
     scan: Scan,
-    group: Vec<Pending>,
+    groups: [Group; STEPS],
+    /// Aliases from which on look-ups are made in groups.
+    grouped_from: usize,
     values: Vec<f64>,
 }
 
@@ -145,7 +147,8 @@ impl Ingest {
             scratch: PacketScratch {
                 gauge_deltas: false,
                 scan: Scan::new(),
-                group: Vec::with_capacity(GROUP_LINES),
+                groups: Default::default(),
+                grouped_from: GROUPED_FROM,
                 values: Vec::new(),
             },
             relays: Relays::default(),
@@ -173,6 +176,11 @@ impl Ingest {
 
     pub fn aggregator(&self) -> &Aggregator {
         &self.aggregator
+    }
+
+    /// From how many aliases on look-ups are made in groups. The result does not depend on it, only the time.
+    pub fn group_from(&mut self, aliases: usize) {
+        self.scratch.grouped_from = aliases;
     }
 
     /// Replaces the rules. Contexts, their state and open buckets stay; raw contexts are resolved again as
@@ -254,22 +262,34 @@ impl Ingest {
     }
 
     /// Processes one packet.
+    pub fn packet(&mut self, packet: Received<'_>) {
+        self.packets(&[packet]);
+    }
+
+    /// Processes the packets of one receive call, all of one listener.
     ///
     /// The simple version: parse each line, look its context up, add its values. This one has a fast path for metrics whose bytes were seen
     /// before. All other lines take the simple path, in order.
-    pub fn packet(&mut self, packet: Received<'_>) {
-        let counts = &mut self.counts[packet.listener];
-        counts[IngestCounter::Packets] += 1;
+    pub fn packets(&mut self, packets: &[Received<'_>]) {
+        let Some(first) = packets.first() else { return };
+        let counts = &mut self.counts[first.listener];
+        counts[IngestCounter::Packets] += packets.len() as u64;
         let before = counts[IngestCounter::Messages];
-        self.lines(packet);
+        self.lines(packets);
         if self.aggregator.body_bytes() >= self.recount_at {
             self.keep_within_memory();
         }
         if self
             .sampler
-            .wants(self.counts[packet.listener][IngestCounter::Messages] - before)
+            .wants(self.counts[first.listener][IngestCounter::Messages] - before)
         {
-            self.sample_messages(&packet);
+            for packet in packets {
+                // The last one that was scanned is another.
+                if packets.len() > 1 {
+                    self.scratch.scan.scan(packet.bytes);
+                }
+                self.sample_messages(packet);
+            }
         }
     }
 }

@@ -68,7 +68,7 @@ impl Ingest {
             self.sender = unparked.sender;
             self.gate.may_wait = unparked.may_wait;
             // Each line is processed as a packet, so that its bytes become an alias at once.
-            self.lines(unparked.parked.as_received());
+            self.lines(&[unparked.parked.as_received()]);
             if let Some(origin) = unparked.held {
                 self.contexts.release_origin(origin);
             }
