@@ -25,11 +25,10 @@ struct Bound {
     per_row: f64,
 }
 
-const BOUNDS: [Bound; 7] = [
+const BOUNDS: [Bound; 6] = [
     bound("1000", 2160.0, 3190.0),
-    bound("5000", 2220.0, 3030.0),
     // Looked up in groups.
-    bound("20000", 2960.0, 3240.0),
+    bound("5000", 2900.0, 3030.0),
     bound("1000 permute", 5460.0, 3190.0),
     bound("1000 noalias", 5560.0, 3190.0),
     bound("1000 dist", 3520.0, 16_200.0),
