@@ -28,7 +28,7 @@ struct Bound {
 const BOUNDS: [Bound; 6] = [
     bound("1000", 2160.0, 3190.0),
     // Looked up in groups.
-    bound("5000", 2900.0, 3030.0),
+    bound("5000", 2480.0, 3030.0),
     bound("1000 permute", 5460.0, 3190.0),
     bound("1000 noalias", 5560.0, 3190.0),
     bound("1000 dist", 3520.0, 16_200.0),
