@@ -10,6 +10,9 @@ use crate::counts::SampleDrop;
 /// Lines that take a step of a look-up together. While they take one, the memory for the next arrives.
 const GROUP_LINES: usize = 32;
 
+/// Values from which on a group is full, so that packed values do not make its memory larger than that of one packet.
+const GROUP_VALUES: usize = 1024;
+
 /// Steps of a look-up, each of which reads what the one before it prefetched.
 pub(super) const STEPS: usize = 5;
 
@@ -47,6 +50,13 @@ pub(super) struct Group {
     found: Vec<(Kind, RawId)>,
     /// Contexts that they will probably find and whose state has a body.
     bodies: Vec<(Kind, ContextId)>,
+}
+
+impl Group {
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.lines.len() >= GROUP_LINES || self.values.len() >= GROUP_VALUES
+    }
 }
 
 /// The packets of a batch, and the next line in them.
@@ -197,7 +207,7 @@ impl Ingest {
     #[inline(always)]
     fn read_group(&mut self, reader: &mut BatchReader<'_>, group: &mut Group) {
         while let Some(packet) = reader.packets.get(reader.packet) {
-            while group.lines.len() < GROUP_LINES {
+            while !group.is_full() {
                 let Some(mut pending) = self.next_line(packet, &mut reader.place, &mut group.values) else {
                     break;
                 };
@@ -205,7 +215,7 @@ impl Ingest {
                 pending.packet = reader.packet as u32;
                 group.lines.push(pending);
             }
-            if group.lines.len() == GROUP_LINES {
+            if group.is_full() {
                 return;
             }
             reader.packet += 1;
