@@ -295,6 +295,9 @@ impl Merge {
             agent.contradictions += 1;
         }
         agent.take(header.epoch, &place);
+        for stream in self.streams.values_mut() {
+            stream.check_again(header.agent);
+        }
         match wrong {
             Some(reason) => {
                 agent.settle(header.epoch, &place, End::Quarantined);
@@ -358,14 +361,11 @@ impl Merge {
         let stream = self.streams.entry(key).or_default();
         stream.record_agent(header);
         let is_late = stream.is_closed(header.bucket_start);
-        let buckets = match is_late {
-            true => &mut stream.corrections,
-            false => &mut stream.open,
-        };
         let seed = self.settings.hash_seed;
-        let open = buckets
-            .entry(header.bucket_start)
-            .or_insert_with(|| PendingBucket::new(seed, offset));
+        let open = match is_late {
+            true => stream.correction(header.bucket_start, seed, offset),
+            false => stream.open(header.bucket_start, seed, offset),
+        };
         let added = open.bucket.add(record, room, &bounds);
         open.added.overflowed += added.overflowed;
         open.added.dropped += added.dropped;

@@ -62,11 +62,8 @@ impl SavedStream {
 
     pub fn stream(self) -> (StreamKey, Stream) {
         let members = self.members.into_iter();
-        let stream = Stream {
-            frontier: self.frontier,
-            members: members.map(|(agent, member)| (AgentId(agent), member)).collect(),
-            ..Stream::default()
-        };
+        let members = members.map(|(agent, member)| (AgentId(agent), member)).collect();
+        let stream = Stream::restore(self.frontier, members);
         (self.key, stream)
     }
 }

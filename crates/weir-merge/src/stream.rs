@@ -26,8 +26,10 @@ pub(crate) struct Stream {
     pub open: BTreeMap<i64, PendingBucket>,
     /// Records that arrived after their bucket was closed, and that are not committed.
     pub corrections: BTreeMap<i64, PendingBucket>,
-    /// Agents before this one have passed the oldest open bucket.
-    pub passed: Option<AgentId>,
+    /// Agents before this one had passed the oldest open bucket when they were checked.
+    passed: Option<AgentId>,
+    /// Agents among these with records since then, which can reveal missing ones.
+    changed: BTreeSet<AgentId>,
     pub closed: Option<LastClosed>,
 }
 
@@ -113,6 +115,14 @@ impl Member {
 }
 
 impl Stream {
+    pub fn restore(frontier: Option<i64>, members: BTreeMap<AgentId, Member>) -> Self {
+        Stream {
+            frontier,
+            members,
+            ..Stream::default()
+        }
+    }
+
     pub fn is_closed(&self, bucket: i64) -> bool {
         self.frontier.is_some_and(|frontier| bucket < frontier)
     }
@@ -126,11 +136,6 @@ impl Stream {
             true => start,
             false => start.saturating_sub(i64::from(header.bucket_width)),
         };
-        let is_unknown = !self.members.contains_key(&header.agent);
-        if is_unknown && self.passed.is_some_and(|passed| header.agent < passed) {
-            // The bucket may now wait for this agent too.
-            self.passed = None;
-        }
         let member = self
             .members
             .entry(header.agent)
@@ -143,12 +148,52 @@ impl Stream {
         }
     }
 
+    /// Called for every new record of an agent, also in other streams: its records are numbered across all.
+    pub fn check_again(&mut self, agent: AgentId) {
+        if self.passed.is_some_and(|passed| agent < passed) {
+            self.changed.insert(agent);
+        }
+    }
+
+    /// The open bucket of a record.
+    pub fn open(&mut self, start: i64, seed: u64, offset: u64) -> &mut PendingBucket {
+        if self
+            .open
+            .first_key_value()
+            .is_some_and(|(oldest, _)| start < *oldest)
+        {
+            self.check_all_again();
+        }
+        let open = self.open.entry(start);
+        open.or_insert_with(|| PendingBucket::new(seed, offset))
+    }
+
+    /// The correction of a closed bucket.
+    pub fn correction(&mut self, start: i64, seed: u64, offset: u64) -> &mut PendingBucket {
+        let correction = self.corrections.entry(start);
+        correction.or_insert_with(|| PendingBucket::new(seed, offset))
+    }
+
+    fn check_all_again(&mut self) {
+        self.passed = None;
+        self.changed.clear();
+    }
+
     /// Whether every live agent has passed the oldest open bucket. `has_hole`: whether a record of an agent is missing there.
+    /// Between records each agent is checked once: a fleet has thousands, and each record asks.
     pub fn is_passed(&mut self, bucket: i64, width: u32, has_hole: impl Fn(AgentId, i64) -> bool) -> bool {
-        let from = self.passed.unwrap_or_default();
-        let awaited = self.members.range(from..).find(|(agent, member)| {
-            member.is_expected(bucket, width) && (member.passed < bucket || has_hole(**agent, bucket))
-        });
+        let is_awaited = |agent: AgentId, member: &Member| {
+            member.is_expected(bucket, width) && (member.passed < bucket || has_hole(agent, bucket))
+        };
+        while let Some(agent) = self.changed.first().copied() {
+            let member = self.members.get(&agent);
+            if member.is_some_and(|member| is_awaited(agent, member)) {
+                return false;
+            }
+            self.changed.remove(&agent);
+        }
+        let mut unchecked = self.members.range(self.passed.unwrap_or_default()..);
+        let awaited = unchecked.find(|(agent, member)| is_awaited(**agent, member));
         self.passed = awaited.map(|(agent, _)| *agent);
         self.passed.is_none()
     }
@@ -170,7 +215,7 @@ impl Stream {
     pub fn close(&mut self, width: u32) -> Option<(i64, PendingBucket)> {
         let (start, open) = self.open.pop_first()?;
         self.frontier = Some(start.saturating_add(i64::from(width)));
-        self.passed = None;
+        self.check_all_again();
         Some((start, open))
     }
 

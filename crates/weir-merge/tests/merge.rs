@@ -183,6 +183,39 @@ proptest! {
     }
 }
 
+/// Records that agents left out come to light after the bucket waits for another agent only.
+#[test]
+fn an_agent_that_had_passed_a_bucket_may_have_to_be_awaited_again() {
+    let sent = [
+        (0, 0, 0),
+        (0, 1, 0),
+        (0, 2, 2),
+        (0, 3, 0),
+        (0, 4, 1),
+        (0, 5, 1),
+        (0, 6, 2),
+        (2, 0, 4),
+        (1, 1, 2),
+        (3, 9, 2),
+        (0, 9, 2),
+        (1, 2, 2),
+        (0, 5, 2),
+        (2, 0, 2),
+        (3, 0, 2),
+    ];
+    let log = log(&sent);
+    let (expected, _) = read(&log, &[false; 120]);
+    for crash in 0..log.len() {
+        let mut crashes = [false; 120];
+        crashes[crash] = true;
+        assert_eq!(
+            read(&log, &crashes).0,
+            expected,
+            "owner changed after message {crash}"
+        );
+    }
+}
+
 /// Agents send for buckets around the time of sending: some late, some twice, some invalid, some never.
 fn log(sent: &[(u8, i64, u8)]) -> Vec<weir_merge::Message> {
     let mut writers: Vec<Writer> = (0..4).map(|number| Writer::new(number, 1)).collect();

@@ -40,41 +40,34 @@ fn any_case(unit: &str) -> Option<u64> {
 
 /// Reads `8192`, `8KiB`, `1.5 MB`. Units are written exactly; see [`size_unit`].
 pub fn parse_size(text: &str) -> Result<u64, UnitError> {
-    let (number, unit) = split(text)?;
-    let factor = if unit.is_empty() {
-        Some(1)
-    } else {
-        size_unit(unit)?
-    };
-    read(text, number, factor)
+    read(text, |unit| match unit {
+        "" => Ok(Some(1)),
+        unit => size_unit(unit),
+    })
 }
 
 /// As [`parse_size`], but units in any case and `k`, `m`, `g`, `t` for powers of 1024, as people write them in the
 /// configuration of an agent.
 pub fn parse_size_any_case(text: &str) -> Result<u64, UnitError> {
-    let (number, unit) = split(text)?;
-    let factor = if unit.is_empty() { Some(1) } else { any_case(unit) };
-    read(text, number, factor)
+    read(text, |unit| match unit {
+        "" => Ok(Some(1)),
+        unit => Ok(any_case(unit)),
+    })
 }
 
-fn split(text: &str) -> Result<(f64, &str), UnitError> {
-    split_number(text).ok_or_else(|| UnitError(format!("{text:?} is not a size: {ALLOWED}")))
-}
-
-fn read(text: &str, number: f64, factor: Option<u64>) -> Result<u64, UnitError> {
-    let factor = factor.ok_or_else(|| UnitError(format!("{text:?} is not a size: {ALLOWED}")))?;
-    // A whole number of bytes is taken as it stands: `f64` holds integers up to 2^53 only.
-    if factor == 1
-        && let Ok(bytes) = text.trim().parse()
-    {
-        return Ok(bytes);
-    }
-    let bytes = (number * factor as f64).round();
-    if bytes < u64::MAX as f64 {
-        Ok(bytes as u64)
-    } else {
-        Err(UnitError(format!("{text:?}: a size beyond 2^64 bytes")))
-    }
+fn read(text: &str, factor: impl FnOnce(&str) -> Result<Option<u64>, UnitError>) -> Result<u64, UnitError> {
+    let no_size = || UnitError(format!("{text:?} is not a size: {ALLOWED}"));
+    let (number, unit) = split_number(text).ok_or_else(no_size)?;
+    let factor = factor(unit)?.ok_or_else(no_size)?;
+    // Whole numbers are multiplied as integers: `f64` holds them exactly up to 2^53 only.
+    let digits = text.trim().strip_suffix(unit).unwrap_or(text).trim_end();
+    let bytes = match digits.parse::<u64>() {
+        Ok(whole) => whole.checked_mul(factor),
+        Err(_) => Some((number * factor as f64).round())
+            .filter(|bytes| *bytes < u64::MAX as f64)
+            .map(|bytes| bytes as u64),
+    };
+    bytes.ok_or_else(|| UnitError(format!("{text:?}: a size beyond 2^64 bytes")))
 }
 
 /// Prints a size in its largest whole power of 1024; both readers read the same size from it.
@@ -134,7 +127,6 @@ mod tests {
         fn what_is_printed_reads_the_same(bytes in any::<u64>(), shift in 0..41_u32) {
             let bytes = bytes >> shift << shift;
             let text = show_size(bytes);
-            prop_assume!(text.parse::<u64>().is_ok() || bytes < 1 << 53);
             prop_assert_eq!(parse_size(&text), Ok(bytes));
             prop_assert_eq!(parse_size_any_case(&text), Ok(bytes));
         }
