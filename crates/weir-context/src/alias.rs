@@ -27,9 +27,6 @@ const SLOTS_MIN: usize = 16;
 /// Fingerprints of aliases seen once. A second sight within this many others admits an alias.
 const DOORKEEPER_SLOTS: usize = 8192;
 
-/// Slots that [`AliasTable::peek`] reads: at most two cache lines in three of four cases.
-const PEEKED_SLOTS: usize = 4;
-
 /// An alias without a hit during this many sweeps is dropped.
 const AGE_MAX: u64 = 3;
 
@@ -68,8 +65,8 @@ struct Slot {
     raw: RawId,
 }
 
-/// Open addressing with linear probing, at most half full. A hit takes 1.5 probes on average, against 2.5 at three quarters, and each probe
-/// is a branch that cannot be predicted.
+/// Open addressing with linear probing that begins at a pair of slots, which is a cache line. At most half full, so that nearly all entries are
+/// in the pair where their probe begins.
 #[derive(Debug, Default)]
 struct Shard {
     slots: Box<[Slot]>,
@@ -161,13 +158,11 @@ impl AliasTable {
         let shard = &self.shards[Self::shard_of(hash)];
         let mask = shard.slots.len().checked_sub(1)?;
         let start = shard.start(hash);
-        for step in 0..PEEKED_SLOTS {
-            let slot = &shard.slots[(start + step) & mask];
-            if slot.hash & !STATE_MASK == hash & !STATE_MASK {
-                return Some((&slot.key, slot.raw));
-            }
-        }
-        None
+        let at = shard
+            .find_in_pair(hash, start)
+            .or_else(|| shard.find_in_pair(hash, (start + 2) & mask))?;
+        let slot = &shard.slots[at];
+        Some((&slot.key, slot.raw))
     }
 
     #[inline(always)]
@@ -325,9 +320,10 @@ impl AliasTable {
 }
 
 impl Shard {
+    /// The first slot of a pair.
     #[inline]
     fn start(&self, hash: u64) -> usize {
-        (hash >> 16) as usize & (self.slots.len() - 1)
+        (hash >> 16) as usize & (self.slots.len() - 2)
     }
 
     #[inline(always)]
@@ -335,6 +331,24 @@ impl Shard {
         if self.slots.is_empty() {
             return None;
         }
+        match self.find_in_pair(hash, self.start(hash)) {
+            Some(at) if equals(&self.slots[at].key, key, level) => Some(at),
+            _ => self.find_displaced(hash, key, level),
+        }
+    }
+
+    /// The slot of the pair at `start` with this hash. Which of the two it is cannot be predicted, so no branch asks.
+    #[inline(always)]
+    fn find_in_pair(&self, hash: u64, start: usize) -> Option<usize> {
+        let has_hash = |slot: &Slot| (slot.hash ^ hash) & !STATE_MASK == 0;
+        let pair = self.slots.get(start..start + 2)?;
+        let at = std::hint::select_unpredictable(has_hash(&pair[0]), 0, 1);
+        has_hash(&pair[at]).then_some(start + at)
+    }
+
+    /// Searches slot by slot.
+    #[inline(never)]
+    fn find_displaced(&self, hash: u64, key: &AliasKey<'_>, level: Level) -> Option<usize> {
         let mask = self.slots.len() - 1;
         let mut at = self.start(hash);
         loop {
