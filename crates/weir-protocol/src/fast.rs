@@ -6,7 +6,7 @@
 //! it to that.
 
 use crate::metric::usable_rate;
-use crate::{Kind, number};
+use crate::{Kind, Marks, number};
 
 /// A metric whose numbers are read and whose identity is still bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,12 +27,12 @@ pub struct FastMetric {
 }
 
 /// Parses `line`, whose first colon is at `name_end`, and appends its numbers to `values`. `None`: the simple version must parse it.
-/// `colons` has a bit for each of the 64 bytes after that colon, set for a colon.
+/// `marks` are those of the 64 bytes after that colon.
 ///
 /// The result is meaningless for a line whose name or tail the simple version refuses (for example, a `|` before the colon); such a line is
 /// never among those seen before.
 #[inline(always)]
-pub fn parse_fast(line: &[u8], name_end: usize, colons: u64, values: &mut Vec<f64>) -> Option<FastMetric> {
+pub fn parse_fast(line: &[u8], name_end: usize, marks: Marks, values: &mut Vec<f64>) -> Option<FastMetric> {
     // Events and service checks begin with `_`; so do few metrics.
     if line.first() == Some(&b'_') {
         return None;
@@ -41,14 +41,11 @@ pub fn parse_fast(line: &[u8], name_end: usize, colons: u64, values: &mut Vec<f6
         return None;
     }
     let start = values.len();
-    let parsed = parse_values(line, name_end, colons, values);
-    let (value_end, count) = match parsed {
+    let (value_end, count) = match parse_short_values(line, name_end, marks, values) {
         Some(found) => found,
         None => {
-            // Not plain numbers. A set's member may be anything.
             values.truncate(start);
-            let pipe = name_end + 1 + memchr::memchr(b'|', &line[name_end + 1..])?;
-            (pipe, 0)
+            parse_other_values(line, name_end, values)?
         }
     };
     if value_end == name_end + 1 {
@@ -83,52 +80,50 @@ pub fn parse_fast(line: &[u8], name_end: usize, colons: u64, values: &mut Vec<f6
     })
 }
 
-/// Reads plain numbers from behind the colon at `colon` up to the `|`. Returns its place and how many there were.
+/// Reads short numbers from behind the colon at `colon` up to the `|`. Returns its place and how many there were.
 ///
-/// The next number begins behind the end of this one, but to wait for that end would be to read one number after the other. The
-/// colons that are known already say where each begins, so that the processor reads several at once; that they are where the
-/// numbers end is checked afterwards.
+/// The marks say where each number begins and ends before any of them is read. So the processor reads several at once, and it knows early
+/// how many there are, which differs from message to message.
 #[inline(always)]
-fn parse_values(line: &[u8], colon: usize, mut colons: u64, values: &mut Vec<f64>) -> Option<(usize, u32)> {
-    let mut at = colon + 1;
-    let mut count = 0;
-    loop {
-        let (value, end) = number::parse_plain(line, at)?;
-        values.push(value);
-        count += 1;
-        match line.get(end) {
-            Some(b'|') => return Some((end, count)),
-            Some(b':') => {}
-            _ => return None,
-        }
-        let next = colon + 1 + colons.trailing_zeros() as usize;
-        if next != end || colons == 0 {
-            return parse_values_far(line, end, count, values);
-        }
-        colons &= colons - 1;
-        at = next + 1;
-    }
-}
-
-/// The rest of a field that is longer than 64 bytes, from the colon at `colon` on.
-#[inline(never)]
-fn parse_values_far(
+fn parse_short_values(
     line: &[u8],
     colon: usize,
-    mut count: u32,
+    marks: Marks,
     values: &mut Vec<f64>,
 ) -> Option<(usize, u32)> {
+    let start = colon + 1;
+    let pipe = marks.pipes.trailing_zeros();
+    if start + pipe as usize >= line.len() || marks.pipes == 0 {
+        return None;
+    }
+    let mut ends = marks.colons & ((1 << pipe) - 1) | 1 << pipe;
+    let count = ends.count_ones();
+    let mut at = start;
+    for _ in 0..count {
+        let end = start + ends.trailing_zeros() as usize;
+        ends &= ends - 1;
+        values.push(number::parse_short(line, at, end)?);
+        at = end + 1;
+    }
+    Some((start + pipe as usize, count))
+}
+
+/// The same for any value field. None of its values is a number where one of them is none: a set's member may be anything.
+#[inline(never)]
+fn parse_other_values(line: &[u8], colon: usize, values: &mut Vec<f64>) -> Option<(usize, u32)> {
+    let start = values.len();
     let mut at = colon + 1;
-    loop {
-        let (value, end) = number::parse_plain(line, at)?;
+    while let Some((value, end)) = number::parse_plain(line, at) {
         values.push(value);
-        count += 1;
         match line.get(end) {
-            Some(b'|') => return Some((end, count)),
+            Some(b'|') => return Some((end, (values.len() - start) as u32)),
             Some(b':') => at = end + 1,
-            _ => return None,
+            _ => break,
         }
     }
+    values.truncate(start);
+    let pipe = colon + 1 + memchr::memchr(b'|', &line[colon + 1..])?;
+    Some((pipe, 0))
 }
 
 /// The type that each byte stands for, as an index into [`Kind::ALL`]; `m` must be followed by `s`. A table, because types differ
@@ -172,7 +167,7 @@ mod tests {
         let name_end = line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
         let mut scan = crate::Scan::new();
         scan.scan(line);
-        let Some(fast) = parse_fast(line, name_end, scan.colon_window(name_end + 1), &mut values) else {
+        let Some(fast) = parse_fast(line, name_end, scan.marks(name_end + 1), &mut values) else {
             return;
         };
         let parsed = parse_line(
@@ -230,7 +225,7 @@ mod tests {
         ] {
             let name_end = line.find(':').unwrap();
             assert!(
-                parse_fast(line.as_bytes(), name_end, 0, &mut Vec::new()).is_some(),
+                parse_fast(line.as_bytes(), name_end, Marks::default(), &mut Vec::new()).is_some(),
                 "{line}"
             );
             check(line.as_bytes());

@@ -44,7 +44,7 @@ pub use metric::{Kind, Metric, Numbers, RateError, SAMPLE_RATE_MIN, Values};
 pub use number::{parse_integer, parse_number};
 pub use origin::{ExternalData, LocalData, OriginFields};
 pub use route::{Routes, route_slot};
-pub use scan::{Scan, separators};
+pub use scan::{Marks, Scan, separators};
 pub use sections::Tags;
 pub use shared_routes::SharedRoutes;
 pub use special_tags::{SpecialTag, special_tag};

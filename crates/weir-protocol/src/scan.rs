@@ -1,24 +1,28 @@
-//! One pass over a packet that finds every newline and every colon, 64 bytes at a time.
+//! One pass over a packet that finds every newline, colon and pipe, 64 bytes at a time.
 //!
-//! The simple version searches for each newline and each colon in turn; every search has a start and an end that cost more than
+//! The simple version searches for each of them in turn; every search has a start and an end that cost more than
 //! the few bytes between them, and how long each takes cannot be predicted. Here the whole packet becomes a list of the places
-//! of newlines and a bit mask of colons first. With AVX-512 or AVX2 where the processor has it, 16 bytes at a time elsewhere; the
+//! of newlines and bit masks of colons and pipes first. With AVX-512 or AVX2 where the processor has it, 16 bytes at a time elsewhere; the
 //! tests compare all with a plain search.
 #![allow(unsafe_code)]
 
-/// Positions of the newlines and colons of a packet.
+/// Positions of the newlines, colons and pipes of a packet.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// The position of each newline. Entries from `newline_count` on are meaningless.
     newlines: Vec<u32>,
     newline_count: usize,
-    /// One bit a byte, and a word of zeros behind the last.
-    colons: Vec<u64>,
+    /// One for 64 bytes, and an empty one behind the last.
+    marks: Vec<Marks>,
     len: usize,
 }
 
-/// The bits of one block of 64 bytes: newlines, colons.
-type Masks = (u64, u64);
+/// The colons and pipes among 64 bytes, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    pub colons: u64,
+    pub pipes: u64,
+}
 
 /// Newlines of a block that are written without asking whether there are as many: messages are rarely shorter than 32 bytes.
 const NEWLINES_AT_ONCE: usize = 2;
@@ -47,15 +51,10 @@ impl Scan {
     #[target_feature(enable = "avx512f,avx512bw,bmi1,popcnt")]
     fn scan_avx512(&mut self, packet: &[u8]) {
         use std::arch::x86_64::{_mm512_cmpeq_epi8_mask, _mm512_loadu_si512, _mm512_set1_epi8};
-        let newline = _mm512_set1_epi8(b'\n' as i8);
-        let colon = _mm512_set1_epi8(b':' as i8);
-        self.blocks(packet, |block| {
+        self.blocks(packet, |block, needle| {
             // SAFETY: a block has 64 bytes, and the load needs no alignment.
             let bytes = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
-            (
-                _mm512_cmpeq_epi8_mask(bytes, newline),
-                _mm512_cmpeq_epi8_mask(bytes, colon),
-            )
+            _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(needle as i8))
         });
     }
 
@@ -65,54 +64,54 @@ impl Scan {
         use std::arch::x86_64::{
             __m256i, _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_set1_epi8,
         };
-        let newline = _mm256_set1_epi8(b'\n' as i8);
-        let colon = _mm256_set1_epi8(b':' as i8);
-        self.blocks(packet, |block| {
+        self.blocks(packet, |block, needle| {
+            let needle = _mm256_set1_epi8(needle as i8);
             // SAFETY: a block has 64 bytes; an unaligned load reads 32 of them at 0 and at 32.
             let (low, high) = unsafe {
                 let start = block.as_ptr().cast::<__m256i>();
                 (_mm256_loadu_si256(start), _mm256_loadu_si256(start.add(1)))
             };
-            let mask = |needle| {
-                let low = _mm256_movemask_epi8(_mm256_cmpeq_epi8(low, needle)) as u32;
-                let high = _mm256_movemask_epi8(_mm256_cmpeq_epi8(high, needle)) as u32;
-                u64::from(low) | u64::from(high) << 32
-            };
-            (mask(newline), mask(colon))
+            let low = _mm256_movemask_epi8(_mm256_cmpeq_epi8(low, needle)) as u32;
+            let high = _mm256_movemask_epi8(_mm256_cmpeq_epi8(high, needle)) as u32;
+            u64::from(low) | u64::from(high) << 32
         });
     }
 
     fn scan_portable(&mut self, packet: &[u8]) {
-        self.blocks(packet, |block| (mask_of(block, b'\n'), mask_of(block, b':')));
+        self.blocks(packet, mask_of);
     }
 
+    /// `mask`: the places of a byte in a block.
     #[inline(always)]
-    fn blocks(&mut self, packet: &[u8], masks: impl Fn(&[u8; 64]) -> Masks) {
+    fn blocks(&mut self, packet: &[u8], mask: impl Fn(&[u8; 64], u8) -> u64) {
         let (blocks, rest) = packet.as_chunks::<64>();
         let words = packet.len().div_ceil(64);
         // Both only ever grow.
-        if self.colons.len() <= words {
-            self.colons.resize(words + 1, 0);
+        if self.marks.len() <= words {
+            self.marks.resize(words + 1, Marks::default());
         }
         if self.newlines.len() < packet.len() + NEWLINES_AT_ONCE {
             self.newlines.resize(packet.len() + NEWLINES_AT_ONCE, 0);
         }
         let newline_places = self.newlines.as_mut_slice();
         let mut count = 0;
-        for (at, (block, colons)) in blocks.iter().zip(self.colons.iter_mut()).enumerate() {
-            let newlines;
-            (newlines, *colons) = masks(block);
-            count = write_places::<NEWLINES_AT_ONCE>(newline_places, count, newlines, at * 64);
+        let marks_of = |block: &[u8; 64]| Marks {
+            colons: mask(block, b':'),
+            pipes: mask(block, b'|'),
+        };
+        for (at, (block, marks)) in blocks.iter().zip(self.marks.iter_mut()).enumerate() {
+            *marks = marks_of(block);
+            count = write_places::<NEWLINES_AT_ONCE>(newline_places, count, mask(block, b'\n'), at * 64);
         }
         if !rest.is_empty() {
             let mut last = [0; 64];
             last[..rest.len()].copy_from_slice(rest);
-            let newlines;
-            (newlines, self.colons[words - 1]) = masks(&last);
+            self.marks[words - 1] = marks_of(&last);
+            let newlines = mask(&last, b'\n');
             count = write_places::<NEWLINES_AT_ONCE>(newline_places, count, newlines, blocks.len() * 64);
         }
         self.newline_count = count;
-        self.colons[words] = 0;
+        self.marks[words] = Marks::default();
     }
 
     /// The position of the newline with this number of earlier ones; the packet's length if there is none.
@@ -128,35 +127,39 @@ impl Scan {
     #[inline]
     pub fn colon(&self, from: usize) -> usize {
         // Longer names are rare.
-        match self.colon_window(from) {
+        match self.marks(from).colons {
             0 => self.colon_far(from),
             window => from + window.trailing_zeros() as usize,
         }
     }
 
-    /// The colons among the 64 bytes from `from` on, one bit each.
+    /// The colons and pipes among the 64 bytes from `from` on.
     #[inline]
-    pub fn colon_window(&self, from: usize) -> u64 {
-        let words = &self.colons[..=self.len.div_ceil(64)];
+    pub fn marks(&self, from: usize) -> Marks {
+        let marks = &self.marks[..=self.len.div_ceil(64)];
         let (word, bit) = (from / 64, from % 64);
-        match (words.get(word), words.get(word + 1)) {
-            (Some(&first), Some(&second)) => first >> bit | second << 1 << (63 - bit),
-            _ => 0,
+        let (Some(first), Some(second)) = (marks.get(word), marks.get(word + 1)) else {
+            return Marks::default();
+        };
+        let from_bit = |first: u64, second: u64| first >> bit | second << 1 << (63 - bit);
+        Marks {
+            colons: from_bit(first.colons, second.colons),
+            pipes: from_bit(first.pipes, second.pipes),
         }
     }
 
     #[inline(never)]
     fn colon_far(&self, from: usize) -> usize {
-        let words = &self.colons[..self.len.div_ceil(64)];
+        let words = &self.marks[..self.len.div_ceil(64)];
         let mut at = from / 64;
-        let Some(&word) = words.get(at) else {
+        let Some(word) = words.get(at) else {
             return self.len;
         };
-        let mut word = word & (!0 << (from % 64));
+        let mut word = word.colons & (!0 << (from % 64));
         while word == 0 {
             at += 1;
             match words.get(at) {
-                Some(&next) => word = next,
+                Some(next) => word = next.colons,
                 None => return self.len,
             }
         }
@@ -276,7 +279,7 @@ mod tests {
         }
 
         #[test]
-        fn equals_a_search_byte_by_byte(packet in prop::collection::vec(prop::sample::select(b":\nab\x8a\xba\x00".to_vec()), 0..if cfg!(miri) { 90 } else { 300 })) {
+        fn equals_a_search_byte_by_byte(packet in prop::collection::vec(prop::sample::select(b":|\nab\x8a\xba\xfc\x00".to_vec()), 0..if cfg!(miri) { 90 } else { 300 })) {
             let mut scan = Scan::new();
             scan.scan(&packet);
             let mut portable = Scan { len: packet.len(), ..Scan::default() };
@@ -299,9 +302,9 @@ mod tests {
                 for from in 0..=packet.len() + 1 {
                     let colon = packet.iter().skip(from).position(|&byte| byte == b':');
                     prop_assert_eq!(scan.colon(from), colon.map_or(packet.len(), |at| at + from));
-                    let window = packet.iter().skip(from).take(64).enumerate()
-                        .fold(0u64, |bits, (at, &byte)| bits | u64::from(byte == b':') << at);
-                    prop_assert_eq!(scan.colon_window(from), window);
+                    let places = |needle| packet.iter().skip(from).take(64).enumerate()
+                        .fold(0u64, |bits, (at, &byte)| bits | u64::from(byte == needle) << at);
+                    prop_assert_eq!(scan.marks(from), Marks { colons: places(b':'), pipes: places(b'|') });
                 }
             }
         }

@@ -280,12 +280,7 @@ impl Ingest {
             let whole = terminated || !(packet.truncated || options.eol_required);
             let fast = if whole {
                 let colon = self.scratch.scan.colon(from);
-                parse_fast(
-                    line,
-                    colon - from,
-                    self.scratch.scan.colon_window(colon + 1),
-                    values,
-                )
+                parse_fast(line, colon - from, self.scratch.scan.marks(colon + 1), values)
             } else {
                 None
             };
