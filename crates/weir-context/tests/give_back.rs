@@ -58,7 +58,8 @@ fn make(contexts: &mut Contexts, text: &Text) -> (ContextId, RawMatch) {
 
 fn look_up(contexts: &mut Contexts, text: &Text) -> Option<ContextId> {
     let key = alias(text);
-    match contexts.resolve_alias(contexts.alias_hash(&key), &key, 0) {
+    let raw = contexts.find_alias(contexts.alias_hash(&key), &key)?;
+    match contexts.resolve_raw(raw, 0) {
         Some(Lookup::Context(id, _)) => Some(id),
         Some(other) => panic!("{other:?}"),
         None => None,

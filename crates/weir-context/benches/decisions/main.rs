@@ -276,7 +276,7 @@ fn alias(key: &Key) -> AliasKey<'_> {
 fn look_up(contexts: &mut Contexts, key: &Key) -> bool {
     let key = alias(key);
     let hash = contexts.alias_hash(&key);
-    contexts.resolve_alias(hash, &key, 0).is_some()
+    contexts.find_alias(hash, &key).is_some()
 }
 
 /// Tables that know these messages.

@@ -43,11 +43,16 @@ impl Contexts {
         self.raw.probable_context(raw)
     }
 
-    /// The context of a message that was seen before. Compares its bytes once.
+    /// The raw context of a message that was seen before. Compares its bytes once.
     #[inline(always)]
-    pub fn resolve_alias(&mut self, hash: u64, key: &AliasKey<'_>, now: u32) -> Option<Lookup> {
-        let raw = self.aliases.get(hash, key)?;
-        self.resolve_raw(raw, now)
+    pub fn find_alias(&mut self, hash: u64, key: &AliasKey<'_>) -> Option<RawId> {
+        self.aliases.get(hash, key)
+    }
+
+    /// The context of a raw context found earlier, if nothing else has to be done: the short form of [`Contexts::resolve_raw`].
+    #[inline(always)]
+    pub fn ordinary_context(&self, raw: RawId) -> Option<ContextId> {
+        self.raw.target(raw)?.ordinary()
     }
 
     compiled_for_levels! {
@@ -257,7 +262,7 @@ impl Contexts {
 
     /// The target of a raw context found earlier, if its slot still holds it.
     #[inline(always)]
-    pub(super) fn resolve_raw(&mut self, raw: RawId, now: u32) -> Option<Lookup> {
+    pub fn resolve_raw(&mut self, raw: RawId, now: u32) -> Option<Lookup> {
         let target = self.raw.target(raw)?;
         let raw_match = RawMatch { raw, is_new: false };
         match target.ordinary() {

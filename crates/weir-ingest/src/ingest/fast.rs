@@ -313,13 +313,31 @@ impl Ingest {
         };
         let key = alias_key(line, fast, self.sender);
         let numbers = &values[pending.first_value as usize..][..fast.count as usize];
+        let raw = self.contexts.find_alias(pending.hash, &key);
+        if let Some(id) = raw.and_then(|raw| self.contexts.ordinary_context(raw))
+            && self.add_fast(fast, line, id, numbers, packet.received)
+        {
+            tally.messages += 1;
+            tally.samples += u64::from(fast.count.max(1));
+            tally.rate_errors += u64::from(fast.rate_error);
+            return;
+        }
+        self.add_rare(packet, line, (pending, fast), raw, numbers, tally);
+    }
+
+    /// A line whose alias leads to no ordinary context, or whose kind has to take the simple way.
+    #[inline(never)]
+    fn add_rare(
+        &mut self,
+        packet: &Received<'_>,
+        line: &[u8],
+        (pending, fast): (&Pending, &FastMetric),
+        raw: Option<RawId>,
+        numbers: &[f64],
+        tally: &mut Tally,
+    ) {
         let now = self.aggregator.now();
-        match self.contexts.resolve_alias(pending.hash, &key, now) {
-            Some(Lookup::Context(id, _)) if self.add_fast(fast, line, id, numbers, packet.received) => {
-                tally.messages += 1;
-                tally.samples += u64::from(fast.count.max(1));
-                tally.rate_errors += u64::from(fast.rate_error);
-            }
+        match raw.and_then(|raw| self.contexts.resolve_raw(raw, now)) {
             // A filtered metric needs no second parse. Set members are checked by the slow path.
             Some(Lookup::Filtered(_, rule)) if fast.kind != Kind::Set => {
                 let samples = u64::from(fast.count.max(1));
@@ -331,7 +349,7 @@ impl Ingest {
             Some(_) => {
                 self.line(packet, line, pending.terminated);
             }
-            None => self.alias_miss(packet, line, pending, &key, numbers),
+            None => self.alias_miss(packet, line, (pending, fast), numbers),
         }
     }
 
@@ -382,17 +400,15 @@ impl Ingest {
 
     /// A metric that no alias knows: by its known parts if it has only such, else the simple way; and an alias for the next
     /// time.
-    #[inline(never)]
     fn alias_miss(
         &mut self,
         packet: &Received<'_>,
         line: &[u8],
-        pending: &Pending,
-        key: &AliasKey<'_>,
+        (pending, fast): (&Pending, &FastMetric),
         numbers: &[f64],
     ) {
-        if let Some(fast) = &pending.fast
-            && let Some(tags) = only_tags(key.tail)
+        let key = &alias_key(line, fast, self.sender);
+        if let Some(tags) = only_tags(key.tail)
             && let Some(Lookup::Context(id, raw_match)) =
                 self.contexts
                     .find(fast.kind, key.name, tags, self.sender, self.aggregator.now())
