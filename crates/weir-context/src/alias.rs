@@ -331,8 +331,11 @@ impl Shard {
         if self.slots.is_empty() {
             return None;
         }
-        match self.find_in_pair(hash, self.start(hash)) {
+        let start = self.start(hash);
+        match self.find_in_pair(hash, start) {
             Some(at) if equals(&self.slots[at].key, key, level) => Some(at),
+            // An entry with this hash would be here.
+            None if self.slots[start].hash == 0 || self.slots[start + 1].hash == 0 => None,
             _ => self.find_displaced(hash, key, level),
         }
     }
