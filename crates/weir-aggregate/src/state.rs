@@ -222,7 +222,7 @@ impl State {
             Kind::Timing => self.timings.body(open, at),
             Kind::Set => {
                 if let Some(body) = self.sets.body(open, at) {
-                    body.addresses().into_iter().for_each(prefetch);
+                    prefetch(body.address());
                 }
                 None
             }
