@@ -64,8 +64,11 @@ pub(crate) fn parse_plain(text: &[u8], at: usize) -> Option<(f64, usize)> {
     Some((f64::from_bits(magnitude.to_bits() | sign), end))
 }
 
-/// By the number of decimals; one for a number without a point, whose index is eight.
-const DIVISORS: [f64; 9] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e0];
+/// By sign and number of decimals; a number without a point has the index eight.
+const DIVISORS: [[f64; 9]; 2] = [
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e0],
+    [-1e0, -1e1, -1e2, -1e3, -1e4, -1e5, -1e6, -1e7, -1e0],
+];
 
 /// The number that is all of `text[at..end]`: a sign, and at most eight digits, one of which may be a point. `None` for any other, and where fewer than
 /// eight bytes are in front of its end.
@@ -96,9 +99,7 @@ pub(crate) fn parse_short(text: &[u8], at: usize, end: usize) -> Option<f64> {
         .wrapping_add(front.wrapping_mul(0xff));
     let decimals = point.leading_zeros() / 8;
     // At most 10^8 - 1 and 10^7: both exact, so the division rounds once.
-    let magnitude = join_word(digits) as f64 / DIVISORS[decimals as usize];
-    let sign = u64::from(negative) << 63;
-    Some(f64::from_bits(magnitude.to_bits() | sign))
+    Some(join_word(digits) as f64 / DIVISORS[usize::from(negative)][decimals as usize])
 }
 
 /// Powers of ten for the digits of one word.
