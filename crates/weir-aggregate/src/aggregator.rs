@@ -5,6 +5,7 @@ use weir_counters::{Counts, SeriesSpec, Significance, counters};
 use weir_protocol::Kind;
 
 use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, RowWriter};
+use crate::member_set::MemberSet;
 use crate::state::{AddResult, ClosedBucket, SampleTime, State};
 use crate::timeline::{Seconds, Timeline};
 
@@ -242,7 +243,20 @@ impl Aggregator {
 
     /// Adds a member to a set.
     pub fn set(&mut self, id: ContextId, member: &[u8]) {
-        let added = self.state.set(id, member, self.timeline.now());
+        self.set_hashed(id, MemberSet::hash(member), member);
+    }
+
+    /// Prefetches the memory for [`Aggregator::set_hashed`]. Returns the member's hash.
+    #[inline]
+    pub fn prefetch_member(&self, id: ContextId, member: &[u8]) -> u64 {
+        let hash = MemberSet::hash(member);
+        self.state.prefetch_member(id, hash);
+        hash
+    }
+
+    /// [`Aggregator::set`] with the hash of [`Aggregator::prefetch_member`].
+    pub fn set_hashed(&mut self, id: ContextId, hash: u64, member: &[u8]) {
+        let added = self.state.set(id, hash, member, self.timeline.now());
         self.counts[AggregateCounter::SetsEstimated] += u64::from(added == AddResult::Estimated);
         self.counts[of_kind(Kind::Set)] += 1;
     }

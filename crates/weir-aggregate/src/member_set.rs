@@ -1,4 +1,5 @@
-use hashbrown::HashTable;
+use std::num::NonZero;
+
 use weir_sketch::hll::HyperLogLog;
 use weir_state::Members;
 
@@ -11,7 +12,7 @@ const ESTIMATE_PRECISION: u8 = 14;
 /// Registers when memory is very short: 2^10, a standard error of 3.3 %.
 const SQUEEZED_PRECISION: u8 = 10;
 
-/// Up to this many members are searched linearly, in three cache lines. Most sets are not larger, and a table would add a cache miss.
+/// Up to this many members are searched linearly, in three cache lines. Most sets are not larger, and a table would take more memory.
 const FEW: usize = 8;
 
 /// Longest member that is kept inside [`Member`]: ids of users and hosts, mostly.
@@ -20,7 +21,8 @@ const INLINE_MAX: usize = 16;
 /// A member: its length, its first bytes, and where a longer one is in the text of its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Member {
-    len: u32,
+    /// Plus one, so that an empty slot of a table takes no more memory.
+    len: NonZero<u32>,
     start: u32,
     /// The first [`INLINE_MAX`] bytes, with zeros behind a shorter member. Not aligned for words, so that a member takes 24 bytes.
     head: [u8; INLINE_MAX],
@@ -30,24 +32,86 @@ impl Member {
     #[inline(always)]
     fn new(member: &[u8], start: u32) -> Self {
         Member {
-            len: member.len() as u32,
+            len: NonZero::<u32>::MIN.saturating_add(member.len() as u32),
             start,
             head: head(member),
         }
     }
 
     #[inline(always)]
+    fn len(&self) -> usize {
+        self.len.get() as usize - 1
+    }
+
+    #[inline(always)]
     fn is_inline(&self) -> bool {
-        self.len as usize <= INLINE_MAX
+        self.len() <= INLINE_MAX
     }
 
     #[inline(always)]
     fn of<'a>(&'a self, text: &'a [u8]) -> &'a [u8] {
-        let len = self.len as usize;
+        let len = self.len();
         match self.head.get(..len) {
             Some(member) => member,
             None => &text[self.start as usize..][..len],
         }
+    }
+}
+
+/// More than [`FEW`] members, found by hash: open addressing with linear probing, at most three quarters full. The members are in the slots, so
+/// that most look-ups read one place, which a prefetch can name.
+#[derive(Clone, Debug, Default)]
+struct MemberTable {
+    /// A power of two.
+    slots: Box<[Option<Member>]>,
+    len: usize,
+}
+
+impl MemberTable {
+    #[inline(always)]
+    fn home(&self, hash: u64) -> usize {
+        hash as usize & self.slots.len().wrapping_sub(1)
+    }
+
+    #[inline(always)]
+    fn contains(&self, hash: u64, is_it: impl Fn(&Member) -> bool) -> bool {
+        let mut at = self.home(hash);
+        while let Some(Some(member)) = self.slots.get(at) {
+            if is_it(member) {
+                return true;
+            }
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        false
+    }
+
+    /// Inserts a member that is not in the table.
+    fn insert(&mut self, hash: u64, member: Member, hash_of: impl Fn(&Member) -> u64) {
+        if (self.len + 1) * 4 > self.slots.len() * 3 {
+            let slots = (self.slots.len() * 2).max(2 * FEW);
+            let old = std::mem::replace(&mut self.slots, vec![None; slots].into());
+            for member in old.into_iter().flatten() {
+                self.place(hash_of(&member), member);
+            }
+        }
+        self.place(hash, member);
+        self.len += 1;
+    }
+
+    fn place(&mut self, hash: u64, member: Member) {
+        let mut at = self.home(hash);
+        while self.slots[at].is_some() {
+            at = (at + 1) & (self.slots.len() - 1);
+        }
+        self.slots[at] = Some(member);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.slots.iter().flatten()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.slots.len() * size_of::<Option<Member>>()
     }
 }
 
@@ -78,7 +142,7 @@ pub struct MemberSet {
     /// All members up to [`FEW`].
     few: Vec<Member>,
     /// All members once there are more than [`FEW`].
-    many: HashTable<Member>,
+    many: MemberTable,
     estimate: Option<Box<HyperLogLog>>,
 }
 
@@ -100,12 +164,15 @@ impl SetBound {
 impl MemberSet {
     /// Adds a member. Returns true if this one ended the exactness.
     pub fn insert(&mut self, member: &[u8]) -> bool {
-        self.insert_within(member, SetBound::EXACT)
+        self.insert_hashed(Self::hash(member), member, SetBound::EXACT)
     }
 
-    /// [`MemberSet::insert`] with other limits.
-    pub fn insert_within(&mut self, member: &[u8], bound: SetBound) -> bool {
-        let hash = weir_sketch::hll::hash(member);
+    pub fn hash(member: &[u8]) -> u64 {
+        weir_sketch::hll::hash(member)
+    }
+
+    /// [`MemberSet::insert`] with a known hash and other limits.
+    pub fn insert_hashed(&mut self, hash: u64, member: &[u8], bound: SetBound) -> bool {
         if let Some(estimate) = &mut self.estimate {
             estimate.insert_hash(hash);
             return false;
@@ -129,10 +196,10 @@ impl MemberSet {
                 && known.head == new.head
                 && (new.is_inline() || known.of(&self.text) == member)
         };
-        if self.many.is_empty() {
+        if self.many.len == 0 {
             self.few.iter().any(is_it)
         } else {
-            self.many.find(hash, is_it).is_some()
+            self.many.contains(hash, is_it)
         }
     }
 
@@ -141,27 +208,30 @@ impl MemberSet {
         if !new.is_inline() {
             self.text.extend_from_slice(member);
         }
-        if self.many.is_empty() && self.few.len() < FEW {
+        if self.many.len == 0 && self.few.len() < FEW {
             self.few.push(new);
             return;
         }
         let text = &self.text;
-        let hash_of = |member: &Member| weir_sketch::hll::hash(member.of(text));
+        let hash_of = |member: &Member| Self::hash(member.of(text));
         for few in std::mem::take(&mut self.few) {
-            self.many.insert_unique(hash_of(&few), few, hash_of);
+            self.many.insert(hash_of(&few), few, hash_of);
         }
-        self.many.insert_unique(hash, new, hash_of);
+        self.many.insert(hash, new, hash_of);
     }
 
     /// Members that are kept exactly.
     fn len(&self) -> usize {
-        self.few.len() + self.many.len()
+        self.few.len() + self.many.len
     }
 
-    /// Address of the members while there are few, for prefetching.
+    /// Address of the members while there are few, or of the slot for this hash, for prefetching.
     #[inline]
-    pub fn address(&self) -> *const u8 {
-        self.few.as_ptr().cast()
+    pub fn address(&self, hash: u64) -> *const u8 {
+        match self.many.slots.get(self.many.home(hash)) {
+            Some(slot) => std::ptr::from_ref(slot).cast(),
+            None => self.few.as_ptr().cast(),
+        }
     }
 
     /// Number of distinct members, rounded if it is estimated.
@@ -178,7 +248,7 @@ impl MemberSet {
 
     /// The members while the set is exact, in any order.
     pub fn members(&self) -> impl Iterator<Item = &[u8]> {
-        let kept = self.few.iter().chain(&self.many);
+        let kept = self.few.iter().chain(self.many.iter());
         kept.map(|member| member.of(&self.text))
     }
 
@@ -240,7 +310,7 @@ impl MemberSet {
     pub fn heap_bytes(&self) -> usize {
         self.text.capacity()
             + self.few.capacity() * size_of::<Member>()
-            + self.many.allocation_size()
+            + self.many.heap_bytes()
             + self
                 .estimate
                 .as_ref()

@@ -220,12 +220,8 @@ impl State {
         let histogram = match kind {
             Kind::Histogram => self.histograms.body(open, at),
             Kind::Timing => self.timings.body(open, at),
-            Kind::Set => {
-                if let Some(body) = self.sets.body(open, at) {
-                    prefetch(body.address());
-                }
-                None
-            }
+            // See `State::prefetch_member`.
+            Kind::Set => None,
             Kind::Counter | Kind::Gauge | Kind::Distribution => None,
         };
         if let Some(histogram) = histogram {
@@ -275,12 +271,21 @@ impl State {
         (newest.seen > 0).then_some(newest.value)
     }
 
+    /// Prefetches the place of a member with this hash.
     #[inline(always)]
-    pub fn set(&mut self, id: ContextId, member: &[u8], now: Seconds) -> AddResult {
+    pub fn prefetch_member(&self, id: ContextId, hash: u64) {
+        if let Some(body) = self.sets.body(self.open, id.0 as usize) {
+            prefetch(body.address(hash));
+        }
+    }
+
+    /// `hash`: of [`MemberSet::hash`].
+    #[inline(always)]
+    pub fn set(&mut self, id: ContextId, hash: u64, member: &[u8], now: Seconds) -> AddResult {
         let bound = self.bytes.set_bound();
         self.sets
             .add((self.open, id, now), &mut self.bytes, |set| {
-                set.insert_within(member, bound)
+                set.insert_hashed(hash, member, bound)
             })
             .into()
     }

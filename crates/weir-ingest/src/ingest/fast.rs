@@ -59,6 +59,16 @@ impl Group {
     }
 }
 
+/// A member to be added to a set once its place is in the cache: sets can be large, so that most members wait for theirs.
+pub(super) struct LateMember {
+    id: ContextId,
+    hash: u64,
+    packet: u32,
+    /// Its place in the packet.
+    start: u32,
+    end: u32,
+}
+
 /// The packets of a batch, and the next line in them.
 struct BatchReader<'p> {
     packets: &'p [Received<'p>],
@@ -145,19 +155,20 @@ impl Ingest {
     fn lines_sequential_inlined(&mut self, packets: &[Received<'_>]) {
         let mut tally = Tally::default();
         let mut values = std::mem::take(&mut self.scratch.values);
-        for packet in packets {
-            self.scratch.scan.scan(packet.bytes);
+        for number in 0..packets.len() {
+            self.scratch.scan.scan(packets[number].bytes);
             let mut place = LineCursor::default();
-            let mut next = self.next_line(packet, &mut place, &mut values);
+            let mut next = self.next_line((packets, number), &mut place, &mut values);
             while let Some(pending) = next {
-                next = self.next_line(packet, &mut place, &mut values);
+                next = self.next_line((packets, number), &mut place, &mut values);
                 if let Some(next) = &next {
                     self.contexts.prefetch_alias(next.hash);
                 }
-                self.add_line(packet, &pending, &values, &mut tally);
+                self.add_line(packets, &pending, &values, &mut tally);
             }
             values.clear();
         }
+        self.add_late_members(packets);
         self.scratch.values = values;
         self.count(packets[0].listener, &tally);
     }
@@ -187,18 +198,14 @@ impl Ingest {
             let group = &mut groups[fifth];
             self.aggregator.prefetch_samples(&group.bodies);
             for pending in &group.lines {
-                self.add_line(
-                    &packets[pending.packet as usize],
-                    pending,
-                    &group.values,
-                    &mut tally,
-                );
+                self.add_line(packets, pending, &group.values, &mut tally);
             }
             under_way -= group.lines.len();
             group.lines.clear();
             group.values.clear();
             group.bodies.clear();
         }
+        self.add_late_members(packets);
         self.scratch.groups = groups;
         self.count(packets[0].listener, &tally);
     }
@@ -206,13 +213,13 @@ impl Ingest {
     /// First step: reads lines, and prefetches the slots of their aliases.
     #[inline(always)]
     fn read_group(&mut self, reader: &mut BatchReader<'_>, group: &mut Group) {
-        while let Some(packet) = reader.packets.get(reader.packet) {
+        while reader.packet < reader.packets.len() {
             while !group.is_full() {
-                let Some(mut pending) = self.next_line(packet, &mut reader.place, &mut group.values) else {
+                let next = (reader.packets, reader.packet);
+                let Some(pending) = self.next_line(next, &mut reader.place, &mut group.values) else {
                     break;
                 };
                 self.contexts.prefetch_alias(pending.hash);
-                pending.packet = reader.packet as u32;
                 group.lines.push(pending);
             }
             if group.is_full() {
@@ -255,10 +262,11 @@ impl Ingest {
     #[inline(always)]
     pub(super) fn next_line(
         &self,
-        packet: &Received<'_>,
+        (packets, number): (&[Received<'_>], usize),
         place: &mut LineCursor,
         values: &mut Vec<f64>,
     ) -> Option<Pending> {
+        let packet = &packets[number];
         let options = &self.settings.listeners[packet.listener].parse;
         loop {
             let from = place.start;
@@ -292,7 +300,7 @@ impl Ingest {
                 }
             };
             return Some(Pending {
-                packet: 0,
+                packet: number as u32,
                 start: from as u32,
                 len: line.len() as u32,
                 terminated,
@@ -305,9 +313,11 @@ impl Ingest {
 
     /// Looks a line up and adds its values.
     #[inline(always)]
-    fn add_line(&mut self, packet: &Received<'_>, pending: &Pending, values: &[f64], tally: &mut Tally) {
+    fn add_line(&mut self, packets: &[Received<'_>], pending: &Pending, values: &[f64], tally: &mut Tally) {
+        let packet = &packets[pending.packet as usize];
         let line = &packet.bytes[pending.start as usize..][..pending.len as usize];
         let Some(fast) = &pending.fast else {
+            self.add_late_members(packets);
             self.line(packet, line, pending.terminated);
             return;
         };
@@ -315,13 +325,15 @@ impl Ingest {
         let numbers = &values[pending.first_value as usize..][..fast.count as usize];
         let raw = self.contexts.find_alias(pending.hash, &key);
         if let Some(id) = raw.and_then(|raw| self.contexts.ordinary_context(raw))
-            && self.add_fast(fast, line, id, numbers, packet.received)
+            && self.add_fast(packet, (pending, fast), id, numbers)
         {
             tally.messages += 1;
             tally.samples += u64::from(fast.count.max(1));
             tally.rate_errors += u64::from(fast.rate_error);
             return;
         }
+        // What follows may remove contexts.
+        self.add_late_members(packets);
         self.add_rare(packet, line, (pending, fast), raw, numbers, tally);
     }
 
@@ -357,11 +369,10 @@ impl Ingest {
     #[inline(always)]
     fn add_fast(
         &mut self,
-        fast: &FastMetric,
-        line: &[u8],
+        packet: &Received<'_>,
+        (pending, fast): (&Pending, &FastMetric),
         id: ContextId,
         numbers: &[f64],
-        received: u64,
     ) -> bool {
         match fast.kind {
             Kind::Counter => {
@@ -375,7 +386,7 @@ impl Ingest {
                     return false;
                 }
                 for &value in numbers {
-                    self.aggregator.gauge(id, value, received);
+                    self.aggregator.gauge(id, value, packet.received);
                 }
             }
             Kind::Histogram | Kind::Timing => {
@@ -388,14 +399,35 @@ impl Ingest {
             }
             Kind::Set => {
                 // The one text that differs from message to message, and so the one to check each time.
-                let member = &line[fast.name_end as usize + 1..fast.value_end as usize];
+                let start = pending.start + fast.name_end + 1;
+                let end = pending.start + fast.value_end;
+                let member = &packet.bytes[start as usize..end as usize];
                 if std::str::from_utf8(member).is_err() {
                     return false;
                 }
-                self.aggregator.set(id, member);
+                let hash = self.aggregator.prefetch_member(id, member);
+                self.scratch.late_members.push(LateMember {
+                    id,
+                    hash,
+                    packet: pending.packet,
+                    start,
+                    end,
+                });
             }
         }
         true
+    }
+
+    /// Adds the members that were looked up and not added yet.
+    #[inline]
+    fn add_late_members(&mut self, packets: &[Received<'_>]) {
+        if self.scratch.late_members.is_empty() {
+            return;
+        }
+        for late in self.scratch.late_members.drain(..) {
+            let member = &packets[late.packet as usize].bytes[late.start as usize..late.end as usize];
+            self.aggregator.set_hashed(late.id, late.hash, member);
+        }
     }
 
     /// A metric that no alias knows: by its known parts if it has only such, else the simple way; and an alias for the next
@@ -412,7 +444,7 @@ impl Ingest {
             && let Some(Lookup::Context(id, raw_match)) =
                 self.contexts
                     .find(fast.kind, key.name, tags, self.sender, self.aggregator.now())
-            && self.add_fast(fast, line, id, numbers, packet.received)
+            && self.add_fast(packet, (pending, fast), id, numbers)
         {
             let counts = &mut self.counts[packet.listener];
             let samples = u64::from(fast.count.max(1));

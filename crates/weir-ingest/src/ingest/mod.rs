@@ -18,7 +18,7 @@ mod resumed;
 mod sampled;
 mod simple;
 
-use fast::{GROUPED_FROM, Group, STEPS};
+use fast::{GROUPED_FROM, Group, LateMember, STEPS};
 use pass_through::PassThrough;
 use relayed::Relays;
 
@@ -125,6 +125,7 @@ struct PacketScratch {
     /// Aliases from which on look-ups are made in groups.
     grouped_from: usize,
     values: Vec<f64>,
+    late_members: Vec<LateMember>,
 }
 
 /// Input that was refused, for the log.
@@ -150,6 +151,7 @@ impl Ingest {
                 groups: Default::default(),
                 grouped_from: GROUPED_FROM,
                 values: Vec::new(),
+                late_members: Vec::new(),
             },
             relays: Relays::default(),
             pass_through: PassThrough::default(),
