@@ -141,14 +141,12 @@ fn measure_sections(tags: usize, sections: &[String]) -> [f64; 3] {
     let split = least(repeats, |at| {
         let tags = &split[at % split.len()];
         contexts
-            .find_split(Kind::Counter, name, tags, OriginId::NONE, 0)
+            .find_split(Kind::Counter, name, tags, OriginId::NONE)
             .is_some()
     });
     let cold = least(repeats, |at| {
         let tags = sections[at % sections.len()].as_bytes();
-        contexts
-            .find(Kind::Counter, name, tags, OriginId::NONE, 0)
-            .is_some()
+        contexts.find(Kind::Counter, name, tags, OriginId::NONE).is_some()
     });
     let hot = if tails[0].len() < weir_context::ALIAS_KEY_BYTES_MAX - 64 {
         least(repeats, |at| {

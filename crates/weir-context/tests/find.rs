@@ -29,14 +29,10 @@ fn find(contexts: &mut Contexts, tags: &[String]) -> [Option<ContextId>; 2] {
     let section = tags.join(",");
     let split: Vec<&[u8]> = tags.iter().map(|tag| tag.as_bytes()).collect();
     [
-        contexts.find(Kind::Counter, b"name", section.as_bytes(), OriginId::NONE, 0),
-        contexts.find_split(Kind::Counter, b"name", &split, OriginId::NONE, 0),
+        contexts.find(Kind::Counter, b"name", section.as_bytes(), OriginId::NONE),
+        contexts.find_split(Kind::Counter, b"name", &split, OriginId::NONE),
     ]
-    .map(|found| match found {
-        Some(Lookup::Context(id, _)) => Some(id),
-        None => None,
-        Some(other) => panic!("{other:?}"),
-    })
+    .map(|found| Some(contexts.ordinary_context(found?).expect("no rule is set")))
 }
 
 fn canonical(tags: &[String]) -> Vec<String> {

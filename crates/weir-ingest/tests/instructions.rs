@@ -29,9 +29,9 @@ const BOUNDS: [Bound; 6] = [
     bound("1000", 2160.0, 3190.0),
     // Looked up in groups.
     bound("5000", 2480.0, 3030.0),
-    bound("1000 permute", 5460.0, 3190.0),
+    bound("1000 permute", 5560.0, 3190.0),
     bound("1000 noalias", 5560.0, 3190.0),
-    bound("1000 dist", 3520.0, 16_200.0),
+    bound("1000 dist", 3370.0, 16_200.0),
     // Half of the messages make a context.
     bound("5000 new", 17_200.0, 3060.0),
 ];

@@ -64,28 +64,20 @@ impl Contexts {
             kind: Kind,
             name: &[u8],
             tags: &[u8],
-            sender: OriginId,
-            now: u32
-        ) -> Option<Lookup>;
+            sender: OriginId
+        ) -> Option<RawId>;
         level: self.secret.level();
         body: find_inlined
     }
 
     #[inline(always)]
-    fn find_inlined(
-        &mut self,
-        kind: Kind,
-        name: &[u8],
-        tags: &[u8],
-        sender: OriginId,
-        now: u32,
-    ) -> Option<Lookup> {
+    fn find_inlined(&mut self, kind: Kind, name: &[u8], tags: &[u8], sender: OriginId) -> Option<RawId> {
         let mut parts = [RawTag::default(); PAIRS_MAX];
         // The search needs eight more than it uses.
         let mut commas = [0; PAIRS_MAX + 7];
         let comma_count = match separators(tags, b',', &mut commas) {
             Some(count) if count < PAIRS_MAX => count,
-            _ => return self.find_many(kind, name, tags, sender, now),
+            _ => return self.find_many(kind, name, tags, sender),
         };
         let ends = &mut commas[..=comma_count];
         ends[comma_count] = tags.len() as u32;
@@ -107,8 +99,8 @@ impl Contexts {
             };
             count += 1;
         }
-        match self.find_parts(kind, name, &parts[..count], sender, now) {
-            None if has_duplicates(&parts[..count]) => self.find_many(kind, name, tags, sender, now),
+        match self.find_parts(kind, name, &parts[..count], sender) {
+            None if has_duplicates(&parts[..count]) => self.find_many(kind, name, tags, sender),
             found => found,
         }
     }
@@ -122,22 +114,14 @@ impl Contexts {
             kind: Kind,
             name: &[u8],
             tags: &[u8],
-            sender: OriginId,
-            now: u32
-        ) -> Option<Lookup>;
+            sender: OriginId
+        ) -> Option<RawId>;
         level: self.secret.level();
         body: find_many_inlined
     }
 
     #[inline(always)]
-    fn find_many_inlined(
-        &mut self,
-        kind: Kind,
-        name: &[u8],
-        tags: &[u8],
-        sender: OriginId,
-        now: u32,
-    ) -> Option<Lookup> {
+    fn find_many_inlined(&mut self, kind: Kind, name: &[u8], tags: &[u8], sender: OriginId) -> Option<RawId> {
         let mut commas = std::mem::take(&mut self.scratch.commas);
         let mut parts = emptied(std::mem::take(&mut self.scratch.parts));
         let comma_count = loop {
@@ -156,27 +140,20 @@ impl Contexts {
                 parts.push(RawTag { text, hash });
             }
         }
-        let found = self.find_any(kind, name, &mut parts, sender, now);
+        let found = self.find_any(kind, name, &mut parts, sender);
         self.scratch.parts = emptied(parts);
         self.scratch.commas = commas;
         found
     }
 
     /// [`Contexts::find`] for tags that are already split.
-    pub fn find_split(
-        &mut self,
-        kind: Kind,
-        name: &[u8],
-        tags: &[&[u8]],
-        sender: OriginId,
-        now: u32,
-    ) -> Option<Lookup> {
+    pub fn find_split(&mut self, kind: Kind, name: &[u8], tags: &[&[u8]], sender: OriginId) -> Option<RawId> {
         let mut parts = emptied(std::mem::take(&mut self.scratch.parts));
         parts.extend(tags.iter().map(|&text| RawTag {
             text,
             hash: self.secret.bytes(text),
         }));
-        let found = self.find_any(kind, name, &mut parts, sender, now);
+        let found = self.find_any(kind, name, &mut parts, sender);
         self.scratch.parts = emptied(parts);
         found
     }
@@ -189,19 +166,18 @@ impl Contexts {
         name: &[u8],
         parts: &mut Vec<RawTag<'_>>,
         sender: OriginId,
-        now: u32,
-    ) -> Option<Lookup> {
+    ) -> Option<RawId> {
         // The last special tag counts, so order matters. They are rare enough for the slow path.
         if parts.iter().any(|tag| is_special(tag.text, tag.text)) {
             return None;
         }
-        if let Some(found) = self.find_parts(kind, name, parts, sender, now) {
+        if let Some(found) = self.find_parts(kind, name, parts, sender) {
             return Some(found);
         }
         if !remove_duplicates(parts, &mut self.scratch.places) {
             return None;
         }
-        self.find_parts(kind, name, parts, sender, now)
+        self.find_parts(kind, name, parts, sender)
     }
 
     /// The raw context of a name and tags whose hashes are known. Also `None` if a tag occurs twice.
@@ -212,8 +188,7 @@ impl Contexts {
         name: &[u8],
         parts: &[RawTag<'_>],
         sender: OriginId,
-        now: u32,
-    ) -> Option<Lookup> {
+    ) -> Option<RawId> {
         let level = self.secret.level();
         let list_hash = tag_lists::hash(parts.iter().map(|tag| tag.hash), &self.secret);
         let hash = self.hash_raw(
@@ -238,7 +213,7 @@ impl Contexts {
             }
         };
         drop(candidates);
-        self.resolve_raw(self.raw.id(slot), now)
+        Some(self.raw.id(slot))
     }
 
     /// Adds an alias from the bytes of a message to `raw_match`, so that the next equal message finds its context at once. Only for messages
@@ -264,7 +239,7 @@ impl Contexts {
     #[inline(always)]
     pub fn resolve_raw(&mut self, raw: RawId, now: u32) -> Option<Lookup> {
         let target = self.raw.target(raw)?;
-        let raw_match = RawMatch { raw, is_new: false };
+        let raw_match = RawMatch::from(raw);
         match target.ordinary() {
             Some(id) => Some(Lookup::Context(id, raw_match)),
             None => self.resolve_other(raw_match, target.target_state(), now),

@@ -45,6 +45,12 @@ pub struct RawMatch {
     pub(crate) is_new: bool,
 }
 
+impl From<RawId> for RawMatch {
+    fn from(raw: RawId) -> Self {
+        RawMatch { raw, is_new: false }
+    }
+}
+
 /// The destination of a message's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {

@@ -13,8 +13,9 @@ impl Contexts {
     fn resolved_name(&mut self, metric: &Metric<'_>, sender: OriginId, now: u32) -> Option<StringId> {
         if metric.origin.is_empty() {
             let (name, tags) = (metric.name.as_bytes(), metric.tags.raw().as_bytes());
+            let raw = self.find(metric.kind, name, tags, sender);
             if let Some(Lookup::Context(id, _) | Lookup::DryRun(id, _)) =
-                self.find(metric.kind, name, tags, sender, now)
+                raw.and_then(|raw| self.resolve_raw(raw, now))
             {
                 return Some(self.resolved.get(metric.kind, id).identity.name);
             }

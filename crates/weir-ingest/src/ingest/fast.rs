@@ -441,9 +441,8 @@ impl Ingest {
     ) {
         let key = &alias_key(line, fast, self.sender);
         if let Some(tags) = only_tags(key.tail)
-            && let Some(Lookup::Context(id, raw_match)) =
-                self.contexts
-                    .find(fast.kind, key.name, tags, self.sender, self.aggregator.now())
+            && let Some(raw) = self.contexts.find(fast.kind, key.name, tags, self.sender)
+            && let Some(id) = self.contexts.ordinary_context(raw)
             && self.add_fast(packet, (pending, fast), id, numbers)
         {
             let counts = &mut self.counts[packet.listener];
@@ -453,7 +452,7 @@ impl Ingest {
             counts[IngestCounter::Samples] += samples;
             counts[IngestCounter::SamplesAggregated] += samples;
             counts[IngestCounter::RateErrors] += u64::from(fast.rate_error);
-            self.contexts.remember_alias(pending.hash, key, raw_match);
+            self.contexts.remember_alias(pending.hash, key, raw.into());
             return;
         }
         let raw_match = self.line(packet, line, pending.terminated);
