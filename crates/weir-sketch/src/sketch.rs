@@ -14,7 +14,7 @@ pub const BINS_MAX: usize = 4096;
 const PENDING_MAX: usize = 128;
 /// A sketch with fewer samples than this stays without a window, which would be larger than its bins.
 const WINDOW_COUNT_MIN: u64 = 128;
-/// Widest window in keys (4 KiB of counters); it spans a factor of 8 million between smallest and largest value.
+/// Widest window in keys (2 KiB of counters); it spans a factor of 8 million between smallest and largest value.
 const WINDOW_MAX: usize = 1024;
 
 /// `n` samples under key `k`. Counts beyond u32 appear as several bins with the same key: the rest first, then full ones.
@@ -27,7 +27,8 @@ pub struct Bin {
 #[derive(Clone, Debug)]
 struct Window {
     base: i32,
-    counts: Vec<u32>,
+    /// Narrow, because each fold touches most of them: what they cannot hold moves to the bins.
+    counts: Vec<u16>,
     used: bool,
 }
 
@@ -168,11 +169,10 @@ impl Sketch {
         if let Some(window) = &mut self.window {
             let slot = i32::from(k).wrapping_sub(window.base) as usize;
             if let Some(count) = window.counts.get_mut(slot)
-                && let Some(sum) = u32::try_from(n).ok().and_then(|n| count.checked_add(n))
+                && let Ok(n) = u16::try_from(n)
             {
-                *count = sum;
                 window.used = true;
-                return;
+                return add_to(count, k, n, &mut self.bins);
             }
         }
         match u32::try_from(n) {
@@ -196,7 +196,7 @@ impl Sketch {
     #[inline(never)]
     fn fold_pending(&mut self) {
         if let Some(window) = &mut self.window {
-            window.take(&mut self.pending);
+            window.take(&mut self.pending, &mut self.bins);
             if self.pending.is_empty() {
                 return;
             }
@@ -242,7 +242,7 @@ impl Sketch {
             let Some(count) = window.counts.get_mut(slot) else {
                 return true;
             };
-            let Some(sum) = count.checked_add(bin.n) else {
+            let Some(sum) = u16::try_from(bin.n).ok().and_then(|n| count.checked_add(n)) else {
                 return true;
             };
             *count = sum;
@@ -254,7 +254,7 @@ impl Sketch {
     /// Brings everything into the sorted bins, so that reading is free. Reading works without it, through a copy.
     pub fn seal(&mut self) {
         if let Some(window) = &mut self.window {
-            window.take(&mut self.pending);
+            window.take(&mut self.pending, &mut self.bins);
         }
         if !self.pending.is_empty() {
             self.pending.sort_unstable();
@@ -334,7 +334,7 @@ impl Sketch {
         let window = self
             .window
             .as_ref()
-            .map_or(0, |w| w.counts.capacity() * size_of::<u32>());
+            .map_or(0, |w| w.counts.capacity() * size_of::<u16>());
         self.bins.capacity() * size_of::<Bin>() + self.pending.capacity() * size_of::<i16>() + window
     }
 
@@ -415,15 +415,15 @@ impl Sketch {
 
 impl Window {
     /// Counts the keys that lie in the window and leaves the others.
-    fn take(&mut self, keys: &mut Vec<i16>) {
+    fn take(&mut self, keys: &mut Vec<i16>, bins: &mut Vec<Bin>) {
         let counts = self.counts.as_mut_slice();
         let mut left = 0;
         for at in 0..keys.len() {
             let key = keys[at];
             let slot = i32::from(key).wrapping_sub(self.base) as usize;
             match counts.get_mut(slot) {
-                Some(count) if *count < u32::MAX => *count += 1,
-                _ => {
+                Some(count) => add_to(count, key, 1, bins),
+                None => {
                     keys[left] = key;
                     left += 1;
                 }
@@ -437,8 +437,21 @@ impl Window {
         let counted = self.counts.iter().enumerate().filter(|(_, n)| **n != 0);
         counted.map(|(i, n)| Bin {
             k: (self.base + i as i32) as i16,
-            n: *n,
+            n: u32::from(*n),
         })
+    }
+}
+
+/// Adds to the counter of a key; a sum that it cannot hold moves to the bins.
+#[inline(always)]
+fn add_to(count: &mut u16, k: i16, n: u16, bins: &mut Vec<Bin>) {
+    match count.checked_add(n) {
+        Some(sum) => *count = sum,
+        None => {
+            let n = u32::from(*count) + u32::from(n);
+            add_sorted(bins, std::iter::once(Bin { k, n }));
+            *count = 0;
+        }
     }
 }
 
@@ -641,6 +654,12 @@ mod tests {
         busy.insert_one(1.0);
         busy.insert(1.0, 7);
         assert_eq!(pairs(&busy), [(1338, 8), (1338, u32::MAX)]);
+        let mut busiest = Sketch::new();
+        (0..200_000).for_each(|_| busiest.insert_one(1.0));
+        (0..2_000).for_each(|_| busiest.insert(1.0, 100));
+        busiest.insert(2.0, 65_535);
+        busiest.insert(2.0, 65_536);
+        assert_eq!(pairs(&busiest), [(1338, 400_000), (1383, 131_071)]);
     }
 
     #[test]
