@@ -332,7 +332,7 @@ impl Ingest {
             tally.rate_errors += u64::from(fast.rate_error);
             return;
         }
-        // What follows may remove contexts.
+        // The slow path may remove contexts.
         self.add_late_members(packets);
         self.add_rare(packet, line, (pending, fast), raw, numbers, tally);
     }
