@@ -579,12 +579,13 @@ fn a_reload_divides_again_and_loses_nothing() {
         until("it lies in the queue", || part(&rig) > before + 0.02);
     }
     assert_eq!(rig.events("queues", "queue_full"), 0);
-    let second =
-        format!("{first}  second: {{type: otlp, url: 'http://{address}/second', compression: none}}\n");
+    let second = format!(
+        "{first}  second: {{type: otlp, url: 'http://{address}/second', compression: none, points_per_payload_max: 100}}\n"
+    );
     rig.reload(&second, "second");
     assert_eq!(rig.events("queues", "queue_full"), 0, "{}", rig.share("queues"));
     assert!(part(&rig) > 0.7, "{}", part(&rig));
-    // Both are fed until both are full, little at a time, so that it is not overshot.
+    // Both are fed until both are full, little at a time and in small payloads, so that it is not overshot: one is under way beside the queue.
     rig.until("queues", "queue_full", |rig, _| pass_on(rig, 300));
     assert!(part(&rig) < 1.2, "{}", part(&rig));
     rig.check("a reload", "queues", &["queue_full"]);

@@ -193,5 +193,8 @@ fn forwarding_as_the_datadog_agent_does_it() {
         "page.views:1|c|#env:prod"
     );
     let (stdout, _) = agent.stop();
-    assert_eq!(shapes(&json_lines(&stdout)), ["page.views rate"]);
+    let mut shapes = shapes(&json_lines(&stdout));
+    // Where a bucket ends in between, the next one has the counter's zero.
+    shapes.dedup();
+    assert_eq!(shapes, ["page.views rate"]);
 }
