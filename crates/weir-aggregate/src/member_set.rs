@@ -31,10 +31,13 @@ struct Member {
 impl Member {
     #[inline(always)]
     fn new(member: &[u8], start: u32) -> Self {
+        let mut head = [0; INLINE_MAX];
+        let inside = member.len().min(INLINE_MAX);
+        head[..inside].copy_from_slice(&member[..inside]);
         Member {
             len: NonZero::<u32>::MIN.saturating_add(member.len() as u32),
             start,
-            head: head(member),
+            head,
         }
     }
 
@@ -113,25 +116,6 @@ impl MemberTable {
     fn heap_bytes(&self) -> usize {
         self.slots.len() * size_of::<Option<Member>>()
     }
-}
-
-/// The first bytes of a member, with zeros behind. From words that overlap, because copying a few bytes is a call.
-#[inline(always)]
-fn head(member: &[u8]) -> [u8; INLINE_MAX] {
-    if let Some(head) = member.first_chunk() {
-        return *head;
-    }
-    let mut head = [0; INLINE_MAX];
-    let (first, last) = match (member.first_chunk::<8>(), member.last_chunk::<8>()) {
-        (Some(first), Some(last)) => {
-            let behind = u128::from(u64::from_le_bytes(*last)) << 64 >> (8 * (INLINE_MAX - member.len()));
-            (u64::from_le_bytes(*first), (behind >> 64) as u64)
-        }
-        _ => (weir_sketch::hll::short_word(member), 0),
-    };
-    head[..8].copy_from_slice(&first.to_le_bytes());
-    head[8..].copy_from_slice(&last.to_le_bytes());
-    head
 }
 
 /// The distinct members of a set in one bucket: exact up to [`SET_MEMBERS_MAX`], then a HyperLogLog.

@@ -220,9 +220,8 @@ impl State {
         let histogram = match kind {
             Kind::Histogram => self.histograms.body(open, at),
             Kind::Timing => self.timings.body(open, at),
-            // See `State::prefetch_member`.
-            Kind::Set => None,
-            Kind::Counter | Kind::Gauge | Kind::Distribution => None,
+            // For sets see `State::prefetch_member`.
+            Kind::Set | Kind::Counter | Kind::Gauge | Kind::Distribution => None,
         };
         if let Some(histogram) = histogram {
             prefetch(histogram.next_sample());

@@ -349,7 +349,7 @@ impl Shard {
         has_hash(&pair[at]).then_some(start + at)
     }
 
-    /// Searches slot by slot.
+    /// The general form of [`Shard::find`], slot by slot.
     #[inline(never)]
     fn find_displaced(&self, hash: u64, key: &AliasKey<'_>, level: Level) -> Option<usize> {
         let mask = self.slots.len() - 1;

@@ -128,6 +128,7 @@ fn join_word(digits: u64) -> u64 {
     fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff
 }
 
+/// [`parse_plain`] without the sign.
 fn parse_digits(text: &[u8], first: usize) -> Option<(f64, usize)> {
     let (mut significand, mut at) = digit_run(text, first, 0);
     let mut digits = at - first;

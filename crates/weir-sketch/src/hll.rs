@@ -181,17 +181,11 @@ fn last_word(member: &[u8], rest: &[u8]) -> u64 {
     match member.last_chunk::<8>() {
         Some(_) if rest.is_empty() => 0,
         Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
-        None => short_word(rest),
+        None => rest
+            .iter()
+            .rev()
+            .fold(0, |word, &byte| word << 8 | u64::from(byte)),
     }
-}
-
-/// At most eight bytes as a word, the first one lowest, padded with zeros.
-#[inline]
-pub fn short_word(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
 fn avalanche(mut x: u64) -> u64 {

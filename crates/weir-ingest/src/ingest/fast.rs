@@ -37,8 +37,19 @@ pub(super) struct Pending {
 /// Start of the next line in a packet, and the number of lines before it.
 #[derive(Default)]
 pub(super) struct LineCursor {
+    /// Number of the packet in its batch.
+    pub(super) packet: u32,
     pub(super) start: usize,
     pub(super) number: usize,
+}
+
+impl LineCursor {
+    fn of_packet(packet: u32) -> Self {
+        LineCursor {
+            packet,
+            ..LineCursor::default()
+        }
+    }
 }
 
 /// Lines between two steps.
@@ -72,7 +83,6 @@ pub(super) struct LateMember {
 /// The packets of a batch, and the next line in them.
 struct BatchReader<'p> {
     packets: &'p [Received<'p>],
-    packet: usize,
     place: LineCursor,
 }
 
@@ -155,12 +165,12 @@ impl Ingest {
     fn lines_sequential_inlined(&mut self, packets: &[Received<'_>]) {
         let mut tally = Tally::default();
         let mut values = std::mem::take(&mut self.scratch.values);
-        for number in 0..packets.len() {
-            self.scratch.scan.scan(packets[number].bytes);
-            let mut place = LineCursor::default();
-            let mut next = self.next_line((packets, number), &mut place, &mut values);
+        for (number, packet) in (0..).zip(packets) {
+            self.scratch.scan.scan(packet.bytes);
+            let mut place = LineCursor::of_packet(number);
+            let mut next = self.next_line(packet, &mut place, &mut values);
             while let Some(pending) = next {
-                next = self.next_line((packets, number), &mut place, &mut values);
+                next = self.next_line(packet, &mut place, &mut values);
                 if let Some(next) = &next {
                     self.contexts.prefetch_alias(next.hash);
                 }
@@ -179,7 +189,6 @@ impl Ingest {
         let mut groups = std::mem::take(&mut self.scratch.groups);
         let mut reader = BatchReader {
             packets,
-            packet: 0,
             place: LineCursor::default(),
         };
         self.scratch.scan.scan(packets[0].bytes);
@@ -213,10 +222,9 @@ impl Ingest {
     /// First step: reads lines, and prefetches the slots of their aliases.
     #[inline(always)]
     fn read_group(&mut self, reader: &mut BatchReader<'_>, group: &mut Group) {
-        while reader.packet < reader.packets.len() {
+        while let Some(packet) = reader.packets.get(reader.place.packet as usize) {
             while !group.is_full() {
-                let next = (reader.packets, reader.packet);
-                let Some(pending) = self.next_line(next, &mut reader.place, &mut group.values) else {
+                let Some(pending) = self.next_line(packet, &mut reader.place, &mut group.values) else {
                     break;
                 };
                 self.contexts.prefetch_alias(pending.hash);
@@ -225,9 +233,9 @@ impl Ingest {
             if group.is_full() {
                 return;
             }
-            reader.packet += 1;
-            reader.place = LineCursor::default();
-            if let Some(next) = reader.packets.get(reader.packet) {
+            let number = reader.place.packet + 1;
+            reader.place = LineCursor::of_packet(number);
+            if let Some(next) = reader.packets.get(number as usize) {
                 self.scratch.scan.scan(next.bytes);
             }
         }
@@ -262,11 +270,10 @@ impl Ingest {
     #[inline(always)]
     pub(super) fn next_line(
         &self,
-        (packets, number): (&[Received<'_>], usize),
+        packet: &Received<'_>,
         place: &mut LineCursor,
         values: &mut Vec<f64>,
     ) -> Option<Pending> {
-        let packet = &packets[number];
         let options = &self.settings.listeners[packet.listener].parse;
         loop {
             let from = place.start;
@@ -274,10 +281,8 @@ impl Ingest {
                 return None;
             }
             let newline = self.scratch.scan.newline(place.number);
-            *place = LineCursor {
-                start: newline + 1,
-                number: place.number + 1,
-            };
+            place.start = newline + 1;
+            place.number += 1;
             let terminated = newline < packet.bytes.len();
             let line = &packet.bytes[from..newline];
             let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -300,7 +305,7 @@ impl Ingest {
                 }
             };
             return Some(Pending {
-                packet: number as u32,
+                packet: place.packet,
                 start: from as u32,
                 len: line.len() as u32,
                 terminated,

@@ -41,7 +41,7 @@ impl Ingest {
         self.scratch.scan.scan(packet.bytes);
         let eol_required = self.settings.listeners[packet.listener].parse.eol_required;
         let mut place = LineCursor::default();
-        while let Some(pending) = self.next_line((std::slice::from_ref(packet), 0), &mut place, &mut values) {
+        while let Some(pending) = self.next_line(packet, &mut place, &mut values) {
             values.clear();
             let line = &packet.bytes[pending.start as usize..][..pending.len as usize];
             let whole = pending.terminated || !(packet.truncated || eol_required);

@@ -27,11 +27,12 @@ impl Ingest {
                 continue;
             };
             let mut values = std::mem::take(&mut self.scratch.values);
-            let pending = self.next_line(
-                (std::slice::from_ref(packet), 0),
-                &mut LineCursor { start, number },
-                &mut values,
-            );
+            let mut place = LineCursor {
+                start,
+                number,
+                ..LineCursor::default()
+            };
+            let pending = self.next_line(packet, &mut place, &mut values);
             values.clear();
             self.scratch.values = values;
             let now = self.aggregator.now();
