@@ -65,8 +65,8 @@ struct Slot {
     raw: RawId,
 }
 
-/// Open addressing with linear probing that begins at a pair of slots, which is a cache line. At most half full, so that nearly all entries are
-/// in the pair where their probe begins.
+/// Open addressing with linear probing that begins at a pair of slots, which is a cache line. At most half full, so that
+/// 90 to 95 % of the entries are in the pair where their probe begins.
 #[derive(Debug, Default)]
 struct Shard {
     slots: Box<[Slot]>,

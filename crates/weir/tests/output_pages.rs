@@ -193,8 +193,8 @@ fn forwarding_as_the_datadog_agent_does_it() {
         "page.views:1|c|#env:prod"
     );
     let (stdout, _) = agent.stop();
-    let mut shapes = shapes(&json_lines(&stdout));
     // Where a bucket ends in between, the next one has the counter's zero.
-    shapes.dedup();
-    assert_eq!(shapes, ["page.views rate"]);
+    let mut lines = json_lines(&stdout);
+    lines.retain(|line| line["value"] != 0.0);
+    assert_eq!(shapes(&lines), ["page.views rate"]);
 }
