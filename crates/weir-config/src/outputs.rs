@@ -114,11 +114,7 @@ impl<'i> Reader<'i> {
         for (flag, used) in inputs.flags.iter().zip(self.used_flags.clone()) {
             if !used && flag.key != OUTPUT_FLAG_KEY {
                 let shown = self.shown.iter().map(|shown| shown.key.as_str());
-                let others = self
-                    .role
-                    .settings()
-                    .map(|setting| setting.key)
-                    .filter(|key| self.shown.iter().all(|shown| shown.key != *key));
+                let others = self.role.settings().map(|setting| setting.key);
                 let message = unknown_key(&flag.key, shown.chain(others));
                 self.problem(ValueSource::Flag(flag.shown.clone()), "", message);
             }

@@ -148,11 +148,17 @@ pub fn unknown_key<'a>(text: &str, known: impl Iterator<Item = &'a str> + Clone)
     if let Some(near) = nearest(text, known.clone()) {
         return format!("{} is not a setting; did you mean {near:?}?", quote(text));
     }
-    let known: Vec<_> = known.collect();
-    if known.is_empty() {
+    // A setting of a role may be one of the agent too.
+    let mut names: Vec<&str> = Vec::new();
+    for name in known {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
         return format!("{} is not a setting; nothing can be set here", quote(text));
     }
-    format!("{} is not a setting; known are {}", quote(text), known.join(", "))
+    format!("{} is not a setting; known are {}", quote(text), names.join(", "))
 }
 
 /// The known name that a typing slip most likely meant.
@@ -168,6 +174,14 @@ pub fn nearest<'a>(text: &str, known: impl Iterator<Item = &'a str>) -> Option<&
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_known_setting_is_named_once() {
+        assert_eq!(
+            unknown_key("bucket", ["udp", "uds", "udp"].into_iter()),
+            "\"bucket\" is not a setting; known are udp, uds"
+        );
+    }
 
     #[test]
     fn secrets_are_never_shown() {
