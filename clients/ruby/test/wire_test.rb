@@ -67,13 +67,6 @@ class WireTest < TestCase
     end
   end
 
-  def test_packing_leaves_out_what_is_not_finite
-    assert_equal "1:2.5", Wire.pack([1, 2.5])
-    assert_equal "1:2", Wire.pack([1, Float::NAN, 2, -Float::INFINITY])
-    assert_nil Wire.pack([Float::NAN])
-    assert_nil Wire.pack([])
-  end
-
   def test_sums_of_floats_are_exact
     sum = Array.new(10) { Wire.exact(0.1) }.sum
     assert_equal "1", Wire.sum(sum)

@@ -1032,7 +1032,7 @@ static VALUE map_longest_bucket(VALUE self) {
 
 /* ---- packed values ------------------------------------------------------------------------------- */
 
-/* pack(values) -> text or nil, as Wire.pack */
+/* pack(values) -> the finite numbers joined with colons, or nil */
 static VALUE native_pack(VALUE self, VALUE values) {
   Check_Type(values, T_ARRAY);
   VALUE text = rb_str_buf_new(RARRAY_LEN(values) * 10 + 16);

@@ -23,13 +23,9 @@ module StatsD
       UNSAFE_FIELD = /[|\n]/
       # Short enough, exponent included, to be a finite float.
       NUMBER = /\A(?=.{1,200}\z)[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?\z/
-      # Any character that a run of finite numbers joined with `:` cannot contain.
-      NOT_NUMBERS = /[^0-9.:eE+-]/
       # Servers read numbers as floats, which end below 2 to the power of 1024, a number of 309 digits.
       MAX_BITS = 1024
-      BEYOND_FLOATS = /\d{309}/
-      private_constant :UNSAFE_NAME, :UNSAFE_TAG, :UNSAFE_TAG_TEXT, :UNSAFE_FIELD, :NUMBER, :NOT_NUMBERS, :MAX_BITS,
-                       :BEYOND_FLOATS
+      private_constant :UNSAFE_NAME, :UNSAFE_TAG, :UNSAFE_TAG_TEXT, :UNSAFE_FIELD, :NUMBER, :MAX_BITS
 
       # Objects whose text cannot change while their `hash` stays the same. Only tags made of these
       # may serve as a memo key. Floats are left out: two NaNs are never equal, so each would be new.
@@ -93,16 +89,6 @@ module StatsD
 
         list.sort! if sort
         list.join(",")
-      end
-
-      # @param values [Array] samples as the application gave them
-      # @return [String, nil] finite samples joined with `:`, or nil when there are none
-      def pack(values)
-        packed = values.join(":")
-        return packed unless packed.empty? || NOT_NUMBERS.match?(packed) || BEYOND_FLOATS.match?(packed)
-
-        packed = values.filter_map { |value| number(value) }.join(":")
-        packed unless packed.empty?
       end
 
       # @return [String, nil] decimal text of a finite number, or nil for everything else

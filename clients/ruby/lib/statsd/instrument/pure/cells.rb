@@ -216,14 +216,18 @@ module StatsD
               @reader_ring = ring.successor
               next
             end
+            # As many at once as follow each other: up to the end of the ring or of its part in the stream.
             slots = ring.slots
-            value = slots[position & (slots.length - 1)]
-            # Without a memory barrier the count may become visible before the value: next time, then.
-            break if value.nil?
-
-            slots[position & (slots.length - 1)] = nil
-            values << value
-            position += 1
+            at = position & (slots.length - 1)
+            count = [ring.finish || written, written, position + slots.length - at].min - position
+            part = slots[at, count]
+            # Without a memory barrier the count may become visible before a value: next time, then.
+            missing = part.index(nil) unless part.all?
+            part = part.first(missing) if missing
+            slots.fill(nil, at, part.length)
+            values.concat(part)
+            position += part.length
+            break if missing
           end
           @read = position
           values << @aside.pop until @aside.empty?
