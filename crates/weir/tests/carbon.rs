@@ -4,18 +4,19 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use support::ports::free_address;
 use support::{Agent, configurations, until};
 
 const PAGE: &str = include_str!("../../../docs/outputs/graphite.md");
 
 struct Carbon {
     process: Option<Child>,
-    port: u16,
-    last_port: u16,
+    /// Of its receivers of lines, TCP and UDP.
+    address: String,
+    last_port: String,
     directory: tempfile::TempDir,
 }
 
@@ -23,16 +24,14 @@ impl Carbon {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path().display();
-        // Free at the moment; carbon cannot be asked to choose.
-        let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let ports = free.each_ref().map(|port| port.local_addr().unwrap().port());
-        drop(free);
+        let (address, last_address) = (free_address(), free_address());
+        let (host, port) = address.split_once(':').unwrap();
+        let (last_host, last_port) = last_address.split_once(':').unwrap();
         let config = format!(
             "[cache]\nSTORAGE_DIR = {at}\nLOCAL_DATA_DIR = {at}/whisper\nCONF_DIR = {at}\nLOG_DIR = {at}\nPID_DIR = {at}\nUSER =\n\
              MAX_CREATES_PER_MINUTE = inf\nMAX_UPDATES_PER_SECOND = inf\nENABLE_TAGS = False\n\
-             LINE_RECEIVER_INTERFACE = 127.0.0.1\nLINE_RECEIVER_PORT = {}\nENABLE_UDP_LISTENER = True\nUDP_RECEIVER_INTERFACE = 127.0.0.1\n\
-             UDP_RECEIVER_PORT = {}\nPICKLE_RECEIVER_PORT = 0\nCACHE_QUERY_INTERFACE = 127.0.0.1\nCACHE_QUERY_PORT = {}\n",
-            ports[0], ports[0], ports[1]
+             LINE_RECEIVER_INTERFACE = {host}\nLINE_RECEIVER_PORT = {port}\nENABLE_UDP_LISTENER = True\nUDP_RECEIVER_INTERFACE = {host}\n\
+             UDP_RECEIVER_PORT = {port}\nPICKLE_RECEIVER_PORT = 0\nCACHE_QUERY_INTERFACE = {last_host}\nCACHE_QUERY_PORT = {last_port}\n"
         );
         std::fs::write(directory.path().join("carbon.conf"), config).unwrap();
         let schemas = "[all]\npattern = .*\nretentions = 1s:1h,1m:1d\n";
@@ -40,15 +39,15 @@ impl Carbon {
         std::fs::write(directory.path().join("storage-aggregation.conf"), "").unwrap();
         let mut carbon = Self {
             process: None,
-            port: ports[0],
-            last_port: ports[1],
+            last_port: last_port.to_owned(),
+            address,
             directory,
         };
         carbon.launch();
         carbon
     }
 
-    /// With the files and the ports it had.
+    /// With the files and the addresses it had.
     fn launch(&mut self) {
         let mut process = Command::new("carbon-cache")
             .args(["--nodaemon", "--debug", "--config"])
@@ -225,7 +224,7 @@ fn kind_prefix(name: &str) -> &'static str {
 fn run(config: &str, carbon: &Carbon) {
     let directory = tempfile::tempdir().unwrap();
     let text = config
-        .replace("127.0.0.1:2003", &format!("127.0.0.1:{}", carbon.port))
+        .replace("127.0.0.1:2003", &carbon.address)
         .replace("/var/lib/weir", &directory.path().display().to_string());
     assert_ne!(text, config);
     let agent = Agent::start(&text, &[]);
@@ -307,8 +306,8 @@ fn full_with_tags_in_the_path() {
 fn a_carbon_that_was_down_misses_nothing() {
     let mut carbon = Carbon::start();
     let config = format!(
-        "bucket_width: 1s\noutputs: {{graphite: {{address: 'tcp://127.0.0.1:{}', host: none, delivery: {{backoff_max: 100ms}}}}}}\n",
-        carbon.port
+        "bucket_width: 1s\noutputs: {{graphite: {{address: 'tcp://{}', host: none, delivery: {{backoff_max: 100ms}}}}}}\n",
+        carbon.address
     );
     let mut agent = Agent::start(&config, &[]);
     agent.send("a:1|g\n");

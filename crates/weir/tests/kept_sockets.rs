@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::manager::Manager;
+use support::ports::free_address;
 use support::senders::{
     Senders, assert_one_point_per_bucket, framed, number, over_tcp, over_udp, over_unix, over_unixgram, total,
 };
@@ -172,14 +173,6 @@ fn activated(options: &[&str], names: &str, config: &str, first: impl FnOnce() +
     agent
 }
 
-fn free_port() -> u16 {
-    UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}
-
 fn received(agent: &mut Agent, samples: u64) {
     let admin = agent.wait_for("admin on http://");
     until("everything is received", || {
@@ -202,7 +195,7 @@ fn sockets_of_a_unit_are_found_by_name_and_by_address() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("datagrams");
     let config = format!("uds: {}\n", path.display());
-    let address = format!("127.0.0.1:{}", free_port());
+    let address = free_address();
     let options = [
         "--datagram",
         "--listen",
@@ -230,7 +223,7 @@ fn listening_sockets_of_a_unit_are_used() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("stream");
     let config = format!("uds_stream: {}\ntcp: 127.0.0.1:0\n", path.display());
-    let address = format!("127.0.0.1:{}", free_port());
+    let address = free_address();
     let options = ["--listen", &address, "--listen", path.to_str().unwrap()];
     let (first, tcp) = (path.clone(), address.clone());
     let mut agent = activated(&options, "tcp:uds_stream", &config, move || {

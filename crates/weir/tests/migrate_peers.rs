@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use receivers::{Killed, go_installed};
+use receivers::{Killed, free_address, go_installed};
 use support::influxdb::InfluxDb;
 use support::log::Log;
 use support::{configurations, until, weir};
@@ -91,11 +91,6 @@ fn started(program: &Path, flag: &str, path: &Path, config: &str) -> Killed {
         .stderr(Stdio::null())
         .spawn();
     Killed(child.unwrap())
-}
-
-fn free_udp() -> String {
-    let free = UdpSocket::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().to_string()
 }
 
 fn send(messages: &str, to: &str) {
@@ -249,7 +244,7 @@ fn telegraf_and_weir_store_the_same_and_can_take_each_others_place() {
     let database = InfluxDb::start();
     database.create("weir");
     let directory = tempfile::tempdir().unwrap();
-    let (clients, beside) = (free_udp(), free_udp());
+    let (clients, beside) = (free_address(), free_address());
     let path = directory.path().join("telegraf.conf");
     let original = telegraf_config(&clients, &database.address);
     std::fs::write(&path, &original).unwrap();
@@ -491,7 +486,7 @@ fn gostatsd_and_weir_store_the_same_and_can_take_each_others_place() {
     let Some(program) = gostatsd() else { return };
     let carbon = Carbon::start();
     let directory = tempfile::tempdir().unwrap();
-    let (clients, beside) = (free_udp(), free_udp());
+    let (clients, beside) = (free_address(), free_address());
     let path = directory.path().join("gostatsd.toml");
     let original = gostatsd_config(&clients, &carbon.address);
     std::fs::write(&path, &original).unwrap();

@@ -233,9 +233,7 @@ fn a_real_collector() {
         ("grpc", "cumulative"),
     ] {
         let directory = tempfile::tempdir().unwrap();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let address = free_address();
         let written = directory.path().join("written.jsonl");
         let config = directory.path().join("collector.yaml");
         std::fs::write(
@@ -254,7 +252,7 @@ fn a_real_collector() {
             .unwrap();
         let _killed = Killed(child);
         until("the collector listens", || {
-            TcpStream::connect(address)
+            TcpStream::connect(&address)
                 .map(drop)
                 .map_err(|error| error.to_string())
         });

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
+use super::ports::free_address;
 use super::until;
 
 pub struct InfluxDb {
@@ -22,10 +23,7 @@ impl InfluxDb {
     pub fn start() -> InfluxDb {
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path().display();
-        // The kernel's choice; somebody could take it before the program does, which would then not come up.
-        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let (address, own) = (free().to_string(), free());
-        let udp = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (address, own, udp) = (free_address(), free_address(), free_address());
         let config = format!(
             "reporting-disabled = true\nbind-address = \"{own}\"\n[meta]\ndir = \"{at}/meta\"\n[data]\ndir = \"{at}/data\"\nwal-dir = \"{at}/wal\"\n\
              [monitor]\nstore-enabled = false\n[http]\nbind-address = \"{address}\"\n\
@@ -44,7 +42,7 @@ impl InfluxDb {
         let server = InfluxDb {
             child,
             address,
-            udp: udp.to_string(),
+            udp,
             _directory: directory,
         };
         until("InfluxDB answers", || server.ask("GET", "/ping").is_some());

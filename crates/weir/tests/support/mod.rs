@@ -7,6 +7,7 @@ pub mod influxdb;
 pub mod log;
 pub mod manager;
 pub mod place;
+pub mod ports;
 pub mod senders;
 pub mod terminal;
 pub mod tls;

@@ -3,13 +3,15 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
-// Tests that use `support` too have it there as well.
+// Tests that use `support` too have these there as well.
 #[allow(clippy::duplicate_mod)]
 mod log;
+#[allow(clippy::duplicate_mod)]
+mod ports;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use log::Log;
+pub use ports::free_address;
 
 /// However slow the machine: what takes longer is broken.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -341,12 +344,6 @@ impl Prometheus {
         let (_, metrics) = get(&self.address, "/metrics", "text/plain").unwrap();
         String::from_utf8(metrics).unwrap()
     }
-}
-
-/// The kernel's choice; somebody could take it before a program does, which would then not come up.
-pub fn free_address() -> String {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().to_string()
 }
 
 /// Builds a program of the module in tests/receivers from its sources through the module proxy: several minutes the first time, and
