@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use weir_context::{ContextId, Contexts, LiveContext};
+use weir_context::{ContextId, Contexts, LiveContext, Partitioning};
 use weir_counters::{Counts, SeriesSpec, Significance, counters};
 use weir_protocol::Kind;
 
-use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, RowWriter};
+use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, Room, RowWriter};
 use crate::member_set::MemberSet;
 use crate::state::{AddResult, ClosedBucket, SampleTime, State};
 use crate::timeline::{Seconds, Timeline};
@@ -23,6 +23,8 @@ pub struct AggregatorSettings {
     /// Contexts expire this many seconds after their last sample; counters after this plus `counter_expiry`.
     pub context_expiry: u32,
     pub hostname: Arc<str>,
+    /// By hash where [`crate::Merger`] merges the batches with those of other workers.
+    pub partitioning: Partitioning,
 }
 
 impl Default for AggregatorSettings {
@@ -32,6 +34,7 @@ impl Default for AggregatorSettings {
             counter_expiry: 300,
             context_expiry: 20,
             hostname: "".into(),
+            partitioning: Partitioning::Hash,
         }
     }
 }
@@ -92,6 +95,10 @@ struct HandOver {
     writer: RowWriter,
     /// Rows of the bucket in completed batches.
     rows: u64,
+    /// Of this bucket, so far.
+    largest: Room,
+    /// For each batch: the largest lengths of the last bucket.
+    room: Room,
 }
 
 /// Aggregates one worker's samples into buckets and buckets into batches. Time is always an argument.
@@ -333,7 +340,9 @@ impl Aggregator {
                 sequence: hand_over.sequence,
             };
             let bucket = self.timeline.closed_bucket(closed);
-            Batch::new(source, bucket, self.settings.hostname.clone())
+            let mut batch = Batch::new(source, bucket, self.settings.hostname.clone());
+            batch.reserve(hand_over.room);
+            batch
         });
         if batch.partitions.is_empty() || batch.partitions.end == partition {
             batch.begin_partition(partition);
@@ -399,6 +408,11 @@ impl Aggregator {
     fn take_batch(&mut self, last: bool) -> Option<Batch> {
         let mut batch = self.hand_over.batch.take()?;
         batch.last = last;
+        let largest = self.hand_over.largest.max(batch.room());
+        if last {
+            self.hand_over.room = largest;
+        }
+        self.hand_over.largest = if last { Room::default() } else { largest };
         self.hand_over.rows += batch.len() as u64;
         self.counts[AggregateCounter::Rows] += batch.len() as u64;
         batch.rows_of_bucket = self.hand_over.rows;

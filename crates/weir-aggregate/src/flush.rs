@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use weir_context::{ContextRef, PARTITIONS};
+use weir_context::{ContextKey, PARTITIONS};
 use weir_protocol::Kind;
 use weir_sketch::Sketch;
 use weir_state::{Distribution, ExactSum, Gauge as SavedGauge, State as Record};
@@ -15,6 +15,11 @@ use crate::histogram::Histogram;
 use crate::member_set::MemberSet;
 
 mod fleet;
+mod records;
+mod writer;
+
+pub use records::{CheckRecord, EventRecord};
+pub(crate) use writer::RowWriter;
 
 /// After this many rows a batch is handed over at the next partition boundary. This bounds a flush's memory to about one megabyte of texts
 /// at usual lengths, and keeps the cost of messages between threads low.
@@ -22,6 +27,12 @@ pub const BATCH_ROWS: usize = 4096;
 
 /// The same in bytes, because histograms and sets can be large.
 pub const BATCH_BYTES: usize = 1 << 20;
+
+/// Rows of a group: as many prefetches as are useful at once.
+const GROUP_ROWS: usize = 16;
+
+/// Groups between two offers of the core: a few hundred microseconds of work.
+const YIELD_GROUPS: usize = 16;
 
 /// A closed time window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +61,8 @@ struct Span {
 
 #[derive(Clone, Debug)]
 struct Row {
+    /// `None`: not a row of a worker's context.
+    context: Option<ContextKey>,
     hash: u64,
     /// Unix seconds of a timestamped sample; zero for aggregated rows.
     timestamp: i64,
@@ -105,6 +118,25 @@ pub struct Batch {
     in_transit: TransitBytes,
 }
 
+/// Lengths of a batch: of its texts, of its tags, of its rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    text: usize,
+    tags: usize,
+    rows: usize,
+}
+
+impl Room {
+    /// Room for both.
+    pub fn max(self, other: Room) -> Room {
+        Room {
+            text: self.text.max(other.text),
+            tags: self.tags.max(other.tags),
+            rows: self.rows.max(other.rows),
+        }
+    }
+}
+
 /// Counts the bytes of a batch in transit, for as long as this value exists.
 #[derive(Debug, Default)]
 struct TransitBytes(Option<(Arc<AtomicUsize>, usize)>);
@@ -122,35 +154,6 @@ impl Drop for TransitBytes {
             bytes.fetch_sub(of_batch, Ordering::Relaxed);
         }
     }
-}
-
-/// An event, ready for delivery.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EventRecord {
-    pub title: String,
-    pub text: String,
-    /// Unix seconds, given by the sender or taken on receipt.
-    pub timestamp: i64,
-    /// `None`: the agent's own host.
-    pub host: Option<String>,
-    pub aggregation_key: String,
-    pub source_type: String,
-    pub priority: weir_protocol::Priority,
-    pub alert_type: weir_protocol::AlertType,
-    pub tags: Vec<String>,
-}
-
-/// A service check, ready for delivery.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CheckRecord {
-    pub name: String,
-    pub status: weir_protocol::CheckStatus,
-    /// Unix seconds, given by the sender or taken on receipt.
-    pub timestamp: i64,
-    /// `None`: the agent's own host.
-    pub host: Option<String>,
-    pub message: String,
-    pub tags: Vec<String>,
 }
 
 /// State of a context in one bucket.
@@ -203,6 +206,12 @@ impl<'a> Series<'a> {
 
     pub fn kind(&self) -> Kind {
         self.row.kind
+    }
+
+    /// The worker's context. Rows of several workers that were merged have that of one of them. `None`: only the texts identify the
+    /// series.
+    pub fn context(&self) -> Option<ContextKey> {
+        self.row.context
     }
 
     /// Equal for equal contexts within one process. Equality still needs a comparison.
@@ -302,6 +311,23 @@ impl Batch {
         }
     }
 
+    /// Its lengths now.
+    pub(crate) fn room(&self) -> Room {
+        Room {
+            text: self.text.len(),
+            tags: self.tags.len(),
+            rows: self.rows.len(),
+        }
+    }
+
+    /// Reserves so much, and a little more: a batch that grows copies what it holds.
+    pub(crate) fn reserve(&mut self, room: Room) {
+        let more = |len: usize| len + len / 16;
+        self.text.reserve_exact(more(room.text));
+        self.tags.reserve_exact(more(room.tags));
+        self.rows.reserve_exact(more(room.rows));
+    }
+
     /// Adds the batch to the bytes in transit, until it is dropped or [`Batch::end_transit`] is called.
     pub fn begin_transit(&mut self, bytes: &Arc<AtomicUsize>) {
         let of_batch = self.bytes();
@@ -332,6 +358,22 @@ impl Batch {
 
     pub fn series(&self) -> impl ExactSizeIterator<Item = Series<'_>> {
         self.rows.iter().map(|row| Series { batch: self, row })
+    }
+
+    /// [`Batch::series`] for a thread that does much with each: it offers its core to others now and then, because on its own the kernel
+    /// takes it back at a tick, and a worker that wants it waits for 4 ms.
+    pub fn yielding_series(&self) -> impl Iterator<Item = Series<'_>> {
+        self.yielding_groups().flatten()
+    }
+
+    /// [`Batch::yielding_series`] in groups, for a thread that prefetches the memory of several rows before it reads that of the first.
+    pub fn yielding_groups(&self) -> impl Iterator<Item = impl Iterator<Item = Series<'_>> + Clone> {
+        self.rows.chunks(GROUP_ROWS).enumerate().map(|(at, rows)| {
+            if at % YIELD_GROUPS == YIELD_GROUPS - 1 {
+                std::thread::yield_now();
+            }
+            rows.iter().map(|row| Series { batch: self, row })
+        })
     }
 
     /// Row numbers of one partition.
@@ -522,106 +564,6 @@ impl Batch {
     }
 }
 
-/// Appends rows of one worker's contexts. Contexts with the same tag list share its texts in the batch.
-#[derive(Default)]
-pub(crate) struct RowWriter {
-    /// Direct-mapped: tag list key, and the range of the list in this batch.
-    recent_lists: Vec<Option<(u32, Span)>>,
-}
-
-const RECENT_LISTS: usize = 256;
-
-impl RowWriter {
-    /// Forgets the tag lists of the previous batch.
-    pub fn begin(&mut self) {
-        self.recent_lists.clear();
-        self.recent_lists.resize(RECENT_LISTS, None);
-    }
-
-    pub fn counter(&mut self, batch: &mut Batch, context: ContextRef<'_>, sum: f64) {
-        self.push(batch, context, Kind::Counter, RowValue::Counter(sum));
-    }
-
-    /// Appends the zero of a counter without samples.
-    pub fn idle_counter(&mut self, batch: &mut Batch, context: ContextRef<'_>) {
-        self.counter(batch, context, 0.0);
-        if let Some(row) = batch.rows.last_mut() {
-            row.idle = true;
-        }
-    }
-
-    pub fn gauge(&mut self, batch: &mut Batch, context: ContextRef<'_>, value: f64, received: u64) {
-        self.push(batch, context, Kind::Gauge, RowValue::Gauge { value, received });
-    }
-
-    pub fn set(&mut self, batch: &mut Batch, context: ContextRef<'_>, set: Box<MemberSet>) {
-        batch.body_bytes += size_of::<MemberSet>() + set.heap_bytes();
-        batch.sets.push(set);
-        self.push(
-            batch,
-            context,
-            Kind::Set,
-            RowValue::Set(batch.sets.len() as u32 - 1),
-        );
-    }
-
-    pub fn histogram(
-        &mut self,
-        batch: &mut Batch,
-        context: ContextRef<'_>,
-        kind: Kind,
-        histogram: Box<Histogram>,
-    ) {
-        batch.body_bytes += size_of::<Histogram>() + histogram.heap_bytes();
-        batch.histograms.push(histogram);
-        self.push(
-            batch,
-            context,
-            kind,
-            RowValue::Histogram(batch.histograms.len() as u32 - 1),
-        );
-    }
-
-    pub fn distribution(&mut self, batch: &mut Batch, context: ContextRef<'_>, sketch: Box<Sketch>) {
-        batch.body_bytes += size_of::<Sketch>() + sketch.heap_bytes();
-        batch.distributions.push(sketch);
-        self.push(
-            batch,
-            context,
-            Kind::Distribution,
-            RowValue::Distribution(batch.distributions.len() as u32 - 1),
-        );
-    }
-
-    fn push(&mut self, batch: &mut Batch, context: ContextRef<'_>, kind: Kind, value: RowValue) {
-        let key = context.tag_list_key();
-        let slot = key as usize % RECENT_LISTS;
-        let tags = match self.recent_lists[slot] {
-            Some((written, span)) if written == key => span,
-            _ => {
-                let span = batch.push_tags(context.tags());
-                self.recent_lists[slot] = Some((key, span));
-                span
-            }
-        };
-        let name = batch.push_text(context.name());
-        let host = context.host().map(|host| batch.push_text(host));
-        let jmx_check = context.jmx_check().map(|check| batch.push_text(check));
-        batch.rows.push(Row {
-            hash: context.hash(),
-            timestamp: 0,
-            name,
-            host,
-            jmx_check,
-            tags,
-            suffix_mask: context.suffix_mask(),
-            kind,
-            idle: false,
-            value,
-        });
-    }
-}
-
 /// The parts of a timestamped sample, resolved but not stored.
 #[derive(Clone, Debug)]
 pub struct TimestampedSample<'a> {
@@ -679,6 +621,7 @@ impl Batch {
             },
         };
         self.rows.push(Row {
+            context: None,
             hash: 0,
             timestamp: sample.timestamp,
             name,

@@ -71,6 +71,8 @@ struct Slot {
 struct Shard {
     slots: Box<[Slot]>,
     len: usize,
+    /// Raw contexts that had been removed at its last sweep.
+    removals: u64,
 }
 
 #[derive(Debug)]
@@ -279,9 +281,11 @@ impl AliasTable {
     }
 
     /// Ages one shard: drops aliases of removed raw contexts and those without a hit for [`AGE_MAX`] rounds, and frees memory when the
-    /// shard has become sparse. One call is a 64th of a round.
-    pub fn sweep_next(&mut self, is_live: impl Fn(RawId) -> bool) {
-        self.sweep_shard(self.next_sweep, AGE_MAX, is_live);
+    /// shard has become sparse. One call is a 64th of a round. `removals`: raw contexts removed so far; none since the last round leaves
+    /// nothing to look up.
+    pub fn sweep_next(&mut self, removals: u64, is_live: impl Fn(RawId) -> bool) {
+        let before = std::mem::replace(&mut self.shards[self.next_sweep].removals, removals);
+        self.sweep_shard(self.next_sweep, AGE_MAX, |raw| before == removals || is_live(raw));
         self.next_sweep = (self.next_sweep + 1) % SHARDS;
     }
 
@@ -462,6 +466,7 @@ mod tests {
             let mut table = AliasTable::new(Level::detect());
             let mut stored: HashMap<u8, RawId> = HashMap::new();
             let mut generations: HashMap<u32, u32> = HashMap::new();
+            let mut removals = 0;
             let hash = |key: u8| (u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20 & ((1 << hash_bits) - 1)) << 16;
             for step in steps {
                 match step {
@@ -482,12 +487,15 @@ mod tests {
                     }
                     Step::Sweep => {
                         for _ in 0..SHARDS {
-                            table.sweep_next(|raw| generations.get(&raw.slot).copied().unwrap_or(0) == raw.generation);
+                            table.sweep_next(removals, |raw| generations.get(&raw.slot).copied().unwrap_or(0) == raw.generation);
                         }
                         let counted: usize = table.shards.iter().map(|shard| shard.len).sum();
                         prop_assert_eq!(counted, table.len());
                     }
-                    Step::Kill(slot) => *generations.entry(slot).or_default() += 1,
+                    Step::Kill(slot) => {
+                        *generations.entry(slot).or_default() += 1;
+                        removals += 1;
+                    }
                 }
             }
         }
@@ -597,7 +605,7 @@ mod tests {
             }
             if i % 100 == 0 {
                 for _ in 0..SHARDS {
-                    table.sweep_next(|_| true);
+                    table.sweep_next(0, |_| true);
                 }
             }
         }

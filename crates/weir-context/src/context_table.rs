@@ -1,8 +1,12 @@
 //! Resolved contexts: the identity of a series after rules. Aggregation state is indexed by their ids.
 
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use hashbrown::HashTable;
 use weir_protocol::Kind;
 
+use crate::by_context::ContextKey;
 use crate::chunked::Chunked;
 use crate::prefetch::prefetch_value;
 use crate::raw_table::NO_SLOT;
@@ -10,9 +14,26 @@ use crate::sharded::{Sharded, shrink};
 use crate::strings::StringId;
 use crate::tag_lists::TagListId;
 
-/// Number of partitions of live contexts, selected by canonical hash. A flush goes partition by partition, so merging several workers and
-/// encoding never need all contexts at once.
+/// Number of partitions of live contexts. A flush goes partition by partition, so merging several workers and encoding never need all
+/// contexts at once.
 pub const PARTITIONS: usize = 64;
+
+/// The rule that says which partition a context is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Partitioning {
+    /// By canonical hash: equal contexts of several tables are in the same partition of each.
+    #[default]
+    Hash,
+    /// By kind and id, in runs of [`RUN`] ids. A flush reads adjacent memory, and takes the same branches for many rows in sequence.
+    Id,
+}
+
+/// Enough that the states of a run fill a page, and few enough that partitions of small tables have similar lengths: batches end
+/// with partitions.
+const RUN: u32 = 64;
+
+/// Distance between the first partitions of two kinds.
+const KIND_STEP: usize = PARTITIONS / Kind::COUNT;
 
 /// A context: the index into the aggregation state of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,7 +46,7 @@ pub struct LiveContext(u32);
 const KIND_SHIFT: u32 = 29;
 
 impl LiveContext {
-    fn new(kind: Kind, id: ContextId) -> Self {
+    pub fn new(kind: Kind, id: ContextId) -> Self {
         debug_assert!(id.0 < 1 << KIND_SHIFT);
         LiveContext((kind as u32) << KIND_SHIFT | id.0)
     }
@@ -60,6 +81,8 @@ pub(crate) struct Context {
     pub is_copy: bool,
     /// Head of the list of raw contexts that lead to this one.
     pub first_raw: u32,
+    /// Set when the context is added to the table.
+    birth: NonZeroU32,
     in_use: bool,
 }
 
@@ -73,6 +96,7 @@ impl Context {
             copy_to: None,
             is_copy: false,
             first_raw: NO_SLOT,
+            birth: NonZeroU32::MIN,
             in_use: true,
         }
     }
@@ -90,19 +114,27 @@ impl Default for Context {
 
 /// Contexts by kind and id, by hash, and by partition.
 pub(crate) struct ContextTable {
+    /// Its number among the tables of the process.
+    number: u32,
+    next_birth: NonZeroU32,
     entries: [Chunked<Context>; Kind::COUNT],
     free: [Vec<ContextId>; Kind::COUNT],
     index: Sharded<HashTable<LiveContext>>,
+    partitioning: Partitioning,
     live: Box<[Vec<LiveContext>; PARTITIONS]>,
     live_count: usize,
 }
 
 impl ContextTable {
     pub fn new() -> Self {
+        static TABLES: AtomicU32 = AtomicU32::new(0);
         ContextTable {
+            number: TABLES.fetch_add(1, Ordering::Relaxed),
+            next_birth: NonZeroU32::MIN,
             entries: std::array::from_fn(|_| Chunked::new()),
             free: std::array::from_fn(|_| Vec::new()),
             index: Sharded::new(HashTable::new),
+            partitioning: Partitioning::default(),
             live: Box::new(std::array::from_fn(|_| Vec::new())),
             live_count: 0,
         }
@@ -113,12 +145,21 @@ impl ContextTable {
         self.index.reserve(contexts);
     }
 
+    /// For contexts that are added from now on.
+    pub fn partition_by(&mut self, partitioning: Partitioning) {
+        self.partitioning = partitioning;
+    }
+
     pub fn len(&self) -> usize {
         self.live_count
     }
 
     pub fn get(&self, kind: Kind, id: ContextId) -> &Context {
         &self.entries[kind as usize][id.0 as usize]
+    }
+
+    pub fn key(&self, kind: Kind, id: ContextId) -> ContextKey {
+        ContextKey::new(self.number, LiveContext::new(kind, id), self.get(kind, id).birth)
     }
 
     /// Prefetches a context.
@@ -150,13 +191,21 @@ impl ContextTable {
             of_kind.push(Context::default());
             ContextId(of_kind.len() as u32 - 1)
         });
-        of_kind[id.0 as usize] = context;
+        of_kind[id.0 as usize] = Context {
+            birth: self.next_birth,
+            ..context
+        };
+        self.next_birth = self.next_birth.checked_add(1).unwrap_or(NonZeroU32::MIN);
         let live = LiveContext::new(kind, id);
         let entries = &self.entries;
         self.index
             .shard_mut(hash)
             .insert_unique(hash, live, |live| hash_of(entries, *live));
-        self.live[hash as usize % PARTITIONS].push(live);
+        let partition = match self.partitioning {
+            Partitioning::Hash => hash as usize % PARTITIONS,
+            Partitioning::Id => (kind as usize * KIND_STEP + (id.0 / RUN) as usize) % PARTITIONS,
+        };
+        self.live[partition].push(live);
         self.live_count += 1;
         id
     }

@@ -6,9 +6,11 @@
 
 #![allow(unsafe_code)]
 
+use std::hash::{BuildHasher, RandomState};
+
 use crate::level::Level;
 
-/// The secret of one process. Its workers share it, so their canonical hashes agree.
+/// A secret for hashes. The workers of a process share one, so their canonical hashes agree.
 #[derive(Clone, Copy, Debug)]
 pub struct HashSecret {
     words: [u64; 8],
@@ -16,7 +18,19 @@ pub struct HashSecret {
     level: Level,
 }
 
+impl Default for HashSecret {
+    fn default() -> Self {
+        Self::random()
+    }
+}
+
 impl HashSecret {
+    /// A secret from the operating system's randomness, through the standard library's hash keys.
+    pub fn random() -> Self {
+        let word = || RandomState::new().hash_one(0u64);
+        HashSecret::from_random(word(), word())
+    }
+
     /// Derives the secret from two random words.
     pub fn from_random(first: u64, second: u64) -> Self {
         // SplitMix64 (Steele, Lea, Flood 2014) spreads the two words over eight; odd words keep multiplication a bijection.

@@ -2,14 +2,13 @@
 
 use crate::hash::HashSecret;
 use crate::strings::{StringId, Strings};
-use crate::tag_lists::{TagListId, TagLists};
+use crate::tag_lists::{Scratch, TagListId, TagLists};
 
 /// The tables of names and tag lists. Each user of an id holds a reference to it.
 pub(crate) struct Interner {
     pub strings: Strings,
     pub tag_lists: TagLists,
-    /// Scratch memory.
-    ids: Vec<StringId>,
+    scratch: Scratch,
 }
 
 impl Interner {
@@ -17,7 +16,7 @@ impl Interner {
         Interner {
             strings: Strings::new(),
             tag_lists: TagLists::new(),
-            ids: Vec::new(),
+            scratch: Scratch::default(),
         }
     }
 
@@ -31,7 +30,7 @@ impl Interner {
         let name = self.strings.acquire(name, secret);
         let list = self
             .tag_lists
-            .acquire(tags, &mut self.strings, secret, &mut self.ids);
+            .acquire(tags, &mut self.strings, secret, &mut self.scratch);
         (name, list)
     }
 
@@ -49,19 +48,13 @@ impl Interner {
         } else {
             self.strings.acquire(name, secret)
         };
-        let list = if self.list_equals(known_list, tags) {
+        let list = if self.strings.equal(self.tag_lists.get(known_list), tags) {
             self.tag_lists.acquire_known(known_list)
         } else {
             self.tag_lists
-                .acquire(tags, &mut self.strings, secret, &mut self.ids)
+                .acquire(tags, &mut self.strings, secret, &mut self.scratch)
         };
         (name, list)
-    }
-
-    fn list_equals<T: AsRef<str>>(&self, list: TagListId, tags: &[T]) -> bool {
-        let ids = self.tag_lists.get(list);
-        let mut pairs = ids.iter().zip(tags);
-        ids.len() == tags.len() && pairs.all(|(&id, tag)| self.strings.get(id) == tag.as_ref())
     }
 
     pub fn release(&mut self, name: StringId, tags: TagListId) {

@@ -4,6 +4,7 @@
 
 mod active_rules;
 mod alias;
+mod by_context;
 mod bytes_equal;
 mod chunked;
 mod context_table;
@@ -27,8 +28,9 @@ mod wide;
 
 pub use active_rules::RuleCounts;
 pub use alias::{ALIAS_KEY_BYTES_MAX, AliasKey};
+pub use by_context::{ByContext, ContextKey};
 pub use chunked::{CHUNK, Chunked};
-pub use context_table::{ContextId, LiveContext, PARTITIONS};
+pub use context_table::{ContextId, LiveContext, PARTITIONS, Partitioning};
 pub use contexts::{ContextLimits, ContextRef, Contexts, KnownContext, Lookup, OVERFLOW_TAG, RawMatch};
 pub use counters::{AliasCounter, ContextCounter, OriginCounter};
 pub use hash::HashSecret;
@@ -43,4 +45,6 @@ pub use trials::TrialReport;
 pub use usage::{
     LimitReason, LimitedMetric, MetricUsage, OriginUsage, SUMMARY_ROWS, TagKeyUsage, UsageSummary,
 };
+/// Of a [`LiveContext`].
+pub use weir_protocol::Kind;
 pub use weir_rules::{Recorder, RuleId, RuleSet, Step, Subject, Trace, Untraced};

@@ -114,6 +114,7 @@ pub(crate) struct RawTable {
     /// Raw contexts without a context: filtered ones, and stale ones that were not seen since. An entry may be out of date, so expiry
     /// checks it.
     orphans: Vec<RawId>,
+    removals: u64,
 }
 
 impl RawTable {
@@ -125,6 +126,7 @@ impl RawTable {
             generation_start: 0,
             index: Sharded::new(HashTable::new),
             orphans: Vec::new(),
+            removals: 0,
         }
     }
 
@@ -232,7 +234,13 @@ impl RawTable {
         let entries = &self.entries;
         shrink(shard, |&slot| entries[slot as usize].hash);
         self.free.push(slot);
+        self.removals += 1;
         removed
+    }
+
+    /// Raw contexts removed so far.
+    pub fn removals(&self) -> u64 {
+        self.removals
     }
 
     /// The next slot in the list.

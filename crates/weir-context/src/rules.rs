@@ -398,6 +398,9 @@ pub(crate) fn sort_and_dedup<T: AsRef<str> + PartialEq>(tags: &mut Vec<T>) {
         let (a, b) = (a.as_ref(), b.as_ref());
         prefix(a).cmp(&prefix(b)).then_with(|| a.cmp(b))
     };
+    if tags.is_sorted_by(|a, b| order(a, b).is_lt()) {
+        return;
+    }
     tags.sort_unstable_by(order);
     tags.dedup();
 }

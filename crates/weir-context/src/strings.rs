@@ -50,31 +50,40 @@ impl Strings {
         self.index.reserve(strings);
     }
 
-    /// [`Strings::acquire`] for each of these tags. Appends their ids.
-    pub fn acquire_tags<T: AsRef<str>>(&mut self, tags: &[T], secret: &HashSecret, ids: &mut Vec<StringId>) {
-        for group in tags.chunks(GROUP) {
-            let mut hashes = [0; GROUP];
-            for (hash, tag) in hashes.iter_mut().zip(group) {
-                *hash = secret.bytes(tag.as_ref().as_bytes());
-            }
-            self.prefetch(&hashes[..group.len()]);
-            for (tag, &hash) in group.iter().zip(&hashes) {
+    /// [`Strings::acquire`] for each of these tags, whose hashes are known. Appends their ids.
+    pub fn acquire_tags<T: AsRef<str>>(
+        &mut self,
+        tags: &[T],
+        hashes: &[u64],
+        secret: &HashSecret,
+        ids: &mut Vec<StringId>,
+    ) {
+        for (tags, hashes) in tags.chunks(GROUP).zip(hashes.chunks(GROUP)) {
+            // Decided by the few bits of the hash in the table, without a look at the entry.
+            let likely = |&hash: &u64| self.index.shard(hash).find(hash, |_| true).copied();
+            self.prefetch(hashes.iter().filter_map(likely));
+            for (tag, &hash) in tags.iter().zip(hashes) {
                 ids.push(self.acquire_tag(tag.as_ref(), hash, secret));
             }
         }
     }
 
-    /// Prefetches the likely entry of each hash and its text, so that their waits for memory overlap.
-    fn prefetch(&self, hashes: &[u64]) {
-        let mut likely = [None; GROUP];
-        for (id, &hash) in likely.iter_mut().zip(hashes) {
-            // Decided by the few bits of the hash in the table, without a look at the entry.
-            *id = self.index.shard(hash).find(hash, |_| true).copied();
-            if let Some(id) = *id {
-                prefetch_value(&self.entries[id]);
-            }
+    /// Whether these strings have these texts.
+    pub fn equal<T: AsRef<str>>(&self, ids: &[StringId], texts: &[T]) -> bool {
+        let mut pairs = ids.iter().zip(texts);
+        ids.len() == texts.len() && pairs.all(|(&id, text)| self.get(id) == text.as_ref())
+    }
+
+    /// Prefetches the first [`GROUP`] entries and their texts, so that their waits for memory overlap.
+    pub fn prefetch(&self, ids: impl Iterator<Item = u32>) {
+        let mut known = [0; GROUP];
+        let mut count = 0;
+        for (place, id) in known.iter_mut().zip(ids) {
+            prefetch_value(&self.entries[id]);
+            *place = id;
+            count += 1;
         }
-        for id in likely.into_iter().flatten() {
+        for &id in &known[..count] {
             prefetch_ends(&self.entries[id].text);
         }
     }

@@ -33,6 +33,13 @@ const PLACE_BITS: u32 = 20;
 /// Number of fingerprints compared at once.
 const BLOCK: usize = 8;
 
+/// Scratch memory of [`TagLists::acquire`].
+#[derive(Default)]
+pub(crate) struct Scratch {
+    hashes: Vec<u64>,
+    ids: Vec<StringId>,
+}
+
 #[derive(Default)]
 struct Entry {
     /// Sorted by text.
@@ -73,23 +80,26 @@ impl TagLists {
         tags: &[T],
         strings: &mut Strings,
         secret: &HashSecret,
-        ids: &mut Vec<StringId>,
+        scratch: &mut Scratch,
     ) -> TagListId {
-        ids.clear();
-        strings.acquire_tags(tags, secret, ids);
-        let hash = hash(ids.iter().map(|&id| strings.hash(id)), secret);
+        let Scratch { hashes, ids } = scratch;
+        hashes.clear();
+        hashes.extend(tags.iter().map(|tag| secret.bytes(tag.as_ref().as_bytes())));
+        let hash = hash(hashes.iter().copied(), secret);
         let entries = &self.entries;
         let found = self.index.shard(hash).find(hash, |&id| {
             let entry = &entries[id];
-            entry.hash == hash && *entry.tags == **ids
+            if entry.hash != hash {
+                return false;
+            }
+            strings.prefetch(entry.tags.iter().map(|tag| tag.0));
+            strings.equal(&entry.tags, tags)
         });
         if let Some(&id) = found {
-            self.entries[id].references += 1;
-            for &string in ids.iter() {
-                strings.release(string);
-            }
-            return TagListId(id);
+            return self.acquire_known(TagListId(id));
         }
+        ids.clear();
+        strings.acquire_tags(tags, hashes, secret, ids);
         let entries = &mut self.entries;
         let shard = self.index.shard_mut(hash);
         self.tag_count += ids.len();

@@ -7,8 +7,10 @@
     reason = "a benchmark reads the clock and prints"
 )]
 
+use std::num::NonZeroU32;
 use std::time::Instant;
 
+use weir_context::{ContextId, ContextKey, Kind, LiveContext};
 use weir_history::{History, Query, SeriesKey, SeriesKind};
 use weir_sketch::Sketch;
 
@@ -94,7 +96,9 @@ fn key<'a>(
     kind: SeriesKind,
     tags: &'a [String],
 ) -> SeriesKey<'a, impl Iterator<Item = &'a str> + Clone> {
+    let context = LiveContext::new(Kind::Gauge, ContextId(at as u32));
     SeriesKey {
+        context: Some(ContextKey::new(0, context, NonZeroU32::MIN)),
         hash: (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
         kind,
         name: "page.views.of.service",

@@ -1,10 +1,11 @@
 //! The series of a history. Each is a metric (name and kind) with a tag list, stored once.
 
 use std::borrow::Cow;
-use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
 
 use hashbrown::HashTable;
 use serde::{Deserialize, Serialize};
+use weir_context::{ByContext, ContextKey, HashSecret, prefetch_value};
 
 /// The meaning of a series' values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,6 +24,8 @@ pub enum SeriesKind {
 /// The identity of a series.
 #[derive(Clone, Debug)]
 pub struct SeriesKey<'a, T> {
+    /// The context whose only series this is. It finds the series without its texts, once they were seen.
+    pub context: Option<ContextKey>,
     /// Equal keys have equal hashes. Keys with equal hashes are compared.
     pub hash: u64,
     pub kind: SeriesKind,
@@ -48,6 +51,8 @@ pub struct StoredSeries {
     /// Position in `Name::series`.
     place: u32,
     list: u32,
+    /// Distinguishes the series that have the same number in turn.
+    birth: NonZeroU32,
     /// Number of buckets and segments with points of the series.
     holders: u32,
     /// Unix seconds of the first and of the last known point.
@@ -58,6 +63,7 @@ pub struct StoredSeries {
 #[derive(Debug)]
 pub struct Name {
     pub text: Box<str>,
+    hash: TextHash,
     pub kind: SeriesKind,
     pub series: Vec<SeriesId>,
 }
@@ -66,7 +72,24 @@ pub struct Name {
 #[derive(Debug)]
 struct List {
     text: Box<str>,
+    hash: TextHash,
     series: u32,
+}
+
+/// 32 bits of a text's hash. They fit beside the text without making its entry larger, and decide nearly every comparison without a look
+/// at the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TextHash(u32);
+
+impl TextHash {
+    fn of(text: &str, secret: &HashSecret) -> Self {
+        TextHash(secret.bytes(text.as_bytes()) as u32)
+    }
+
+    /// For a table, which uses the lowest and the highest bits.
+    fn word(self) -> u64 {
+        u64::from(self.0) << 32 | u64::from(self.0)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -77,13 +100,16 @@ pub struct Dictionary {
     by_name: HashTable<u32>,
     by_list: HashTable<u32>,
     by_key: HashTable<u32>,
+    /// Number and birth of the only series of a context.
+    by_context: ByContext<(SeriesId, NonZeroU32)>,
+    births: u32,
     text_bytes: usize,
     /// Capacity of all `Name::series` together.
     members: usize,
     /// Series of another process whose key hashes are not known yet: see [`Dictionary::recognise`].
     unrecognised: usize,
-    /// Secret for the hashes of texts, because senders choose the texts.
-    random: RandomState,
+    /// Senders choose the texts.
+    secret: HashSecret,
     /// Buffer for composing a text.
     line: String,
 }
@@ -180,6 +206,48 @@ impl<T> Slots<T> {
 }
 
 impl Dictionary {
+    /// The series that [`Dictionary::remember`] was told.
+    pub fn of_context(&self, context: ContextKey) -> Option<SeriesId> {
+        let (id, birth) = self.by_context.get(context)?;
+        (self.series.get(id)?.birth == birth).then_some(id)
+    }
+
+    /// The context's only series is this one.
+    pub fn remember(&mut self, context: ContextKey, id: SeriesId) {
+        if let Some(series) = self.series.get(id) {
+            self.by_context.set(context, (id, series.birth));
+        }
+    }
+
+    /// Prefetches what [`Dictionary::of_context`] and [`Dictionary::hold`] read of these contexts.
+    pub fn prefetch(&self, contexts: impl Iterator<Item = ContextKey> + Clone) {
+        contexts
+            .clone()
+            .for_each(|context| self.by_context.prefetch(context));
+        let known = contexts.filter_map(|context| self.by_context.get(context));
+        known
+            .filter_map(|(id, _)| self.series.all.get(id as usize))
+            .for_each(prefetch_value);
+    }
+
+    /// Forgets the contexts of series that have left.
+    pub fn forget_contexts(&mut self) {
+        let series = &self.series;
+        let lives =
+            |(id, birth): (SeriesId, NonZeroU32)| series.get(id).is_some_and(|series| series.birth == birth);
+        self.by_context.update(|known| lives(known).then_some(known));
+    }
+
+    fn birth(&mut self) -> NonZeroU32 {
+        self.births = self.births.wrapping_add(1);
+        NonZeroU32::new(self.births).unwrap_or(NonZeroU32::MIN)
+    }
+
+    /// The hash of a series that another process has hashed: see [`Dictionary::recognise`].
+    fn hash_pair(&self, name: u32, list: u32) -> u64 {
+        self.secret.two([u64::from(name), u64::from(list)])
+    }
+
     pub fn find<'t>(&self, key: &SeriesKey<'_, impl Iterator<Item = &'t str> + Clone>) -> Option<SeriesId> {
         let same = |&id: &u32| {
             let series = self.series.get(id)?;
@@ -209,11 +277,13 @@ impl Dictionary {
     ) -> SeriesId {
         let name = self.name(key.name, key.suffix, key.kind);
         let list = self.list(key.host, key.tags.clone());
+        let birth = self.birth();
         let id = self.series.add(StoredSeries {
             hash: key.hash,
             name,
             place: 0,
             list,
+            birth,
             holders: 0,
             first: time,
             last: time,
@@ -254,7 +324,7 @@ impl Dictionary {
         let name = self.find_name(key.kind)?;
         self.write_list(key.host, key.tags.clone());
         let list = self.find_list()?;
-        let hash = self.random.hash_one((name, list));
+        let hash = self.hash_pair(name, list);
         let Self { series, by_key, .. } = self;
         let same = |&id: &u32| {
             let known = series.get(id);
@@ -314,12 +384,14 @@ impl Dictionary {
         self.series.all.resize_with(ids_end, || None);
         for one in &known.series {
             let (name, list) = (names[one.name as usize], lists[one.list as usize]);
-            let hash = self.random.hash_one((name, list));
+            let hash = self.hash_pair(name, list);
+            let birth = self.birth();
             self.series.all[one.id as usize] = Some(StoredSeries {
                 hash,
                 name,
                 place: 0,
                 list,
+                birth,
                 // Held until all buckets have arrived.
                 holders: 1,
                 first: one.first,
@@ -359,31 +431,32 @@ impl Dictionary {
 
     /// The metric whose text is in `line`.
     fn find_name(&self, kind: SeriesKind) -> Option<u32> {
+        let hash = TextHash::of(&self.line, &self.secret);
         let same = |&id: &u32| {
             let known = self.names.get(id);
-            known.is_some_and(|known| known.kind == kind && *known.text == *self.line)
+            known.is_some_and(|known| known.hash == hash && known.kind == kind && *known.text == *self.line)
         };
-        let hash = self.random.hash_one(&*self.line);
-        self.by_name.find(hash, same).copied()
+        self.by_name.find(hash.word(), same).copied()
     }
 
     fn add_name(&mut self, kind: SeriesKind) -> u32 {
         let Self {
             names,
             by_name,
-            random,
+            secret,
             line,
             ..
         } = self;
-        let hash = random.hash_one(&**line);
+        let hash = TextHash::of(line, secret);
         self.text_bytes += line.len();
         let id = names.add(Name {
             text: line.as_str().into(),
+            hash,
             kind,
             series: Vec::new(),
         });
-        by_name.insert_unique(hash, id, |&id| {
-            names.get(id).map_or(0, |name| random.hash_one(&*name.text))
+        by_name.insert_unique(hash.word(), id, |&id| {
+            names.get(id).map_or(0, |name| name.hash.word())
         });
         id
     }
@@ -414,27 +487,31 @@ impl Dictionary {
 
     /// The list whose text is in `line`.
     fn find_list(&self) -> Option<u32> {
-        let same = |&id: &u32| self.lists.get(id).is_some_and(|list| *list.text == *self.line);
-        let hash = self.random.hash_one(&*self.line);
-        self.by_list.find(hash, same).copied()
+        let hash = TextHash::of(&self.line, &self.secret);
+        let same = |&id: &u32| {
+            let known = self.lists.get(id);
+            known.is_some_and(|known| known.hash == hash && *known.text == *self.line)
+        };
+        self.by_list.find(hash.word(), same).copied()
     }
 
     fn add_list(&mut self) -> u32 {
         let Self {
             lists,
             by_list,
-            random,
+            secret,
             line,
             ..
         } = self;
-        let hash = random.hash_one(&**line);
+        let hash = TextHash::of(line, secret);
         self.text_bytes += line.len();
         let id = lists.add(List {
             text: line.as_str().into(),
+            hash,
             series: 0,
         });
-        by_list.insert_unique(hash, id, |&id| {
-            lists.get(id).map_or(0, |list| random.hash_one(&*list.text))
+        by_list.insert_unique(hash.word(), id, |&id| {
+            lists.get(id).map_or(0, |list| list.hash.word())
         });
         id
     }
@@ -465,7 +542,7 @@ impl Dictionary {
         if let Ok(entry) = self.by_key.find_entry(series.hash, |&other| other == id) {
             entry.remove();
         }
-        if self.unrecognised > 0 && series.hash == self.random.hash_one((series.name, series.list)) {
+        if self.unrecognised > 0 && series.hash == self.hash_pair(series.name, series.list) {
             self.unrecognised -= 1;
         }
         self.release_name(&series);
@@ -488,8 +565,10 @@ impl Dictionary {
         if let Some(name) = self.names.remove(series.name) {
             self.members -= name.series.capacity();
             self.text_bytes -= name.text.len();
-            let hash = self.random.hash_one(&*name.text);
-            if let Ok(entry) = self.by_name.find_entry(hash, |&other| other == series.name) {
+            if let Ok(entry) = self
+                .by_name
+                .find_entry(name.hash.word(), |&other| other == series.name)
+            {
                 entry.remove();
             }
         }
@@ -505,8 +584,7 @@ impl Dictionary {
         }
         if let Some(list) = self.lists.remove(id) {
             self.text_bytes -= list.text.len();
-            let hash = self.random.hash_one(&*list.text);
-            if let Ok(entry) = self.by_list.find_entry(hash, |&other| other == id) {
+            if let Ok(entry) = self.by_list.find_entry(list.hash.word(), |&other| other == id) {
                 entry.remove();
             }
         }
@@ -540,7 +618,7 @@ impl Dictionary {
 
     /// The metrics of this name, one per kind.
     pub fn named<'s>(&'s self, text: &'s str) -> impl Iterator<Item = &'s Name> {
-        let found = self.by_name.iter_hash(self.random.hash_one(text));
+        let found = self.by_name.iter_hash(TextHash::of(text, &self.secret).word());
         found
             .filter_map(|&id| self.names.get(id))
             .filter(move |name| *name.text == *text)
@@ -559,6 +637,7 @@ impl Dictionary {
             + self.lists.heap_bytes()
             + self.series.heap_bytes()
             + tables * 5 * 8 / 7
+            + self.by_context.heap_bytes()
             + self.members * 4
             + self.text_bytes
             // Average loss of an allocation of a few dozen bytes to rounding.

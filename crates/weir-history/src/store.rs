@@ -1,9 +1,9 @@
 //! The history: takes flushes, closes segments, removes the oldest.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use weir_aggregate::{Batch, Expansion, PointType, Series, Value};
+use weir_context::HashSecret;
 use weir_sketch::Sketch;
 
 use crate::dictionary::{Dictionary, SeriesId, SeriesKey, SeriesKind};
@@ -25,7 +25,7 @@ pub struct History {
     segment_bytes: usize,
     open_bytes: usize,
     counts: Counts,
-    random: RandomState,
+    secret: HashSecret,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,7 +69,7 @@ impl History {
             segment_bytes: 0,
             open_bytes: 0,
             counts: Counts::default(),
-            random: RandomState::new(),
+            secret: HashSecret::random(),
         }
     }
 
@@ -78,11 +78,15 @@ impl History {
         if batch.series().len() > 0 && !batch.partitions.is_empty() {
             self.begin(batch.bucket.timestamp, batch.bucket.width);
         }
-        for series in batch.series() {
-            if series.is_timestamped() {
-                self.take_timestamped(&series);
-            } else {
-                self.take_row(&series, expansion);
+        for group in batch.yielding_groups() {
+            self.dictionary
+                .prefetch(group.clone().filter_map(|series| series.context()));
+            for series in group {
+                if series.is_timestamped() {
+                    self.take_timestamped(&series);
+                } else {
+                    self.take_row(&series, expansion);
+                }
             }
         }
         if batch.last {
@@ -95,6 +99,7 @@ impl History {
 
     fn take_row(&mut self, series: &Series<'_>, expansion: &Expansion) {
         let key = |kind| SeriesKey {
+            context: series.context(),
             hash: series.hash(),
             kind,
             name: series.name(),
@@ -120,6 +125,7 @@ impl History {
                             PointType::Gauge => SeriesKind::Gauge,
                         };
                         let key = SeriesKey {
+                            context: None,
                             hash: key(kind)
                                 .hash
                                 .wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
@@ -135,10 +141,9 @@ impl History {
 
     /// A hash for the keys of a caller that has none.
     pub fn hash<'t>(&self, name: &str, tags: impl Iterator<Item = &'t str>) -> u64 {
-        let mut hasher = self.random.build_hasher();
-        name.hash(&mut hasher);
-        tags.for_each(|tag| tag.hash(&mut hasher));
-        hasher.finish()
+        tags.fold(self.secret.bytes(name.as_bytes()), |hash, tag| {
+            self.secret.pair(tag.as_bytes(), &[], hash)
+        })
     }
 
     /// Starts the bucket of this time, unless it is the current one.
@@ -174,6 +179,23 @@ impl History {
     fn place<'t>(&mut self, key: &SeriesKey<'_, impl Iterator<Item = &'t str> + Clone>) -> Option<SeriesId> {
         self.counts.taken += 1;
         let time = self.open.last()?.time;
+        let known = key
+            .context
+            .and_then(|context| self.dictionary.of_context(context));
+        let id = match known {
+            Some(id) => id,
+            None => self.place_texts(key, time)?,
+        };
+        self.dictionary.hold(id, time);
+        Some(id)
+    }
+
+    /// Finds or makes the series of a context that is not known yet.
+    fn place_texts<'t>(
+        &mut self,
+        key: &SeriesKey<'_, impl Iterator<Item = &'t str> + Clone>,
+        time: i64,
+    ) -> Option<SeriesId> {
         let known = self
             .dictionary
             .find(key)
@@ -186,7 +208,9 @@ impl History {
             }
             None => self.dictionary.insert(key, time),
         };
-        self.dictionary.hold(id, time);
+        if let Some(context) = key.context {
+            self.dictionary.remember(context, id);
+        }
         Some(id)
     }
 
@@ -198,6 +222,7 @@ impl History {
             _ => return,
         };
         let key = SeriesKey {
+            context: None,
             // These rows have no hash, because they are in no table.
             hash: self.hash(series.name(), series.tags()),
             kind,
@@ -241,6 +266,7 @@ impl History {
         for bucket in &buckets {
             bucket.ids().for_each(|id| self.dictionary.release(id));
         }
+        self.dictionary.forget_contexts();
     }
 
     /// The segment of these buckets.

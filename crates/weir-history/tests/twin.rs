@@ -1,9 +1,12 @@
 //! Compares the history with a naive twin that keeps every point in a list and reads all of them for each query.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
+use weir_context::{ContextId, ContextKey, Kind, LiveContext};
 use weir_history::{Function, History, Query, SeriesKey, SeriesKind};
 use weir_sketch::Sketch;
 
@@ -30,13 +33,49 @@ fn hash(name: usize, tags: &[String]) -> u64 {
     (name + tags.len()) as u64 % 3
 }
 
+/// Name and tags.
+type Identity = (usize, Vec<String>);
+
+/// The contexts of a worker that forgets all but the last few, whose ids the next ones get.
+struct Contexts {
+    table: u32,
+    slots: [(Option<Identity>, NonZeroU32); 3],
+    made: u32,
+}
+
+impl Contexts {
+    fn new() -> Self {
+        static TABLES: AtomicU32 = AtomicU32::new(0);
+        Contexts {
+            table: TABLES.fetch_add(1, Ordering::Relaxed),
+            slots: std::array::from_fn(|_| (None, NonZeroU32::MIN)),
+            made: 0,
+        }
+    }
+
+    fn key(&mut self, point: &Sent) -> ContextKey {
+        let identity = Some((point.name, point.tags.clone()));
+        let known = self.slots.iter().position(|slot| slot.0 == identity);
+        let id = known.unwrap_or_else(|| {
+            let id = self.made as usize % self.slots.len();
+            self.made += 1;
+            self.slots[id] = (identity, NonZeroU32::MIN.saturating_add(self.made));
+            id
+        });
+        let live = LiveContext::new(Kind::Gauge, ContextId(id as u32));
+        ContextKey::new(self.table, live, self.slots[id].1)
+    }
+}
+
 fn feed(history: &mut History, sent: &[Sent], buckets: Range<i64>, salt: u64) {
+    let mut contexts = Contexts::new();
     for bucket in buckets {
         let time = START + bucket * WIDTH;
         history.begin(time, WIDTH as u32);
         for point in sent.iter().filter(|point| point.time == time) {
             let (name, kind) = NAMES[point.name];
             let key = SeriesKey {
+                context: Some(contexts.key(point)),
                 hash: salt + hash(point.name, &point.tags),
                 kind,
                 name,
@@ -289,6 +328,7 @@ fn groups_beyond_fifty_fold_into_one_without_losing_anything() {
         let tags = [format!("user:{user}")];
         let tags = || tags.iter().map(String::as_str);
         let key = |kind, name| SeriesKey {
+            context: None,
             hash: user,
             kind,
             name,
@@ -340,6 +380,7 @@ fn errors_name_the_allowed_values() {
     let mut history = History::new(1 << 20);
     history.begin(START, 10);
     let key = SeriesKey {
+        context: None,
         hash: 0,
         kind: SeriesKind::Gauge,
         name: "g",

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Histogram, IDLE_BUCKETS_MAX, Value};
-use weir_context::{ContextLimits, HashSecret, Level, RuleSettings, Rules};
+use weir_context::{ContextLimits, HashSecret, Level, Partitioning, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::{Kind, Message, ParseOptions, SpecialTag, Values, parse_packet, special_tag};
 use weir_sketch::Sketch;
@@ -196,6 +196,7 @@ struct Setup {
     /// Which form of the hot path runs.
     level: Level,
     grouped_from: usize,
+    partitioning: Partitioning,
 }
 
 fn ingest(setup: &Setup) -> Ingest {
@@ -211,6 +212,7 @@ fn ingest(setup: &Setup) -> Ingest {
             counter_expiry: COUNTER_EXPIRY as u32,
             context_expiry: setup.context_expiry,
             hostname: "agent".into(),
+            partitioning: setup.partitioning,
         },
         rules: Rules::new(rules),
         limits: ContextLimits {
@@ -347,6 +349,10 @@ fn level() -> impl Strategy<Value = Level> {
     prop::sample::select(Level::available().collect::<Vec<_>>())
 }
 
+fn partitioning() -> impl Strategy<Value = Partitioning> {
+    prop::sample::select(vec![Partitioning::Hash, Partitioning::Id])
+}
+
 /// Always, as soon as there are some aliases, or never.
 fn grouped_from() -> impl Strategy<Value = usize> {
     prop::sample::select(vec![0, 5, usize::MAX])
@@ -356,19 +362,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn equals_the_naive_twin(steps in steps(&["", "", "|@0.5", "|@0.25", "|@1", "|@2", "|@"]), extra in any::<bool>(), level in level(), grouped_from in grouped_from()) {
+    fn equals_the_naive_twin(steps in steps(&["", "", "|@0.5", "|@0.25", "|@1", "|@2", "|@"]), extra in any::<bool>(), level in level(), grouped_from in grouped_from(), partitioning in partitioning()) {
         let extra_tag = extra.then(|| "e:1".to_string());
-        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 20, extra_tag, level, grouped_from });
+        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 20, extra_tag, level, grouped_from, partitioning });
     }
 
     /// No cache, or one so small that entries come and go all the time, changes nothing.
     #[test]
-    fn equals_it_with_tiny_caches(steps in steps(&["", "|@0.5"]), alias_bytes in 0usize..6000, level in level(), grouped_from in grouped_from()) {
-        compare(&steps, &Setup { alias_bytes, context_expiry: 20, extra_tag: None, level, grouped_from });
+    fn equals_it_with_tiny_caches(steps in steps(&["", "|@0.5"]), alias_bytes in 0usize..6000, level in level(), grouped_from in grouped_from(), partitioning in partitioning()) {
+        compare(&steps, &Setup { alias_bytes, context_expiry: 20, extra_tag: None, level, grouped_from, partitioning });
     }
 
     #[test]
-    fn equals_it_with_fractional_weights(steps in steps(&["", "|@0.3", "|@0.7"]), level in level(), grouped_from in grouped_from()) {
-        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 1_000_000, extra_tag: None, level, grouped_from });
+    fn equals_it_with_fractional_weights(steps in steps(&["", "|@0.3", "|@0.7"]), level in level(), grouped_from in grouped_from(), partitioning in partitioning()) {
+        compare(&steps, &Setup { alias_bytes: usize::MAX, context_expiry: 1_000_000, extra_tag: None, level, grouped_from, partitioning });
     }
 }

@@ -313,6 +313,7 @@ fn worker(definitions: &Definitions, number: u16, alias_bytes_max: usize) -> Ing
             counter_expiry: 0,
             context_expiry: 1_000_000,
             hostname: "agent".into(),
+            ..AggregatorSettings::default()
         },
         rules: rules(definitions),
         limits: ContextLimits {

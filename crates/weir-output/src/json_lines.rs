@@ -61,7 +61,7 @@ impl Encode for LinesEncoder {
 
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
         let mut lines = self.lines(Class::Points);
-        for series in batch.series() {
+        for series in batch.yielding_series() {
             lines.add(out, |text| write_series(&series, &self.expansion, text));
         }
         lines.finish(out);

@@ -35,16 +35,16 @@ impl ExponentialHistogram {
     pub fn from_sketch(sketch: &Sketch, scale: i32) -> Self {
         let scale = scale.clamp(MIN_SCALE, MAX_SCALE);
         let mut out = Self::empty(scale, sketch.sum(), sketch.min(), sketch.max());
-        let buckets_per_bin = GAMMA.log2() * 2f64.powi(scale);
-        for bin in sketch.bins().iter() {
+        let buckets = BinBuckets::at(scale);
+        let bins = sketch.bins();
+        out.positive.reserve_exact(bins.len());
+        for bin in bins.iter() {
             let n = u64::from(bin.n);
             if bin.k == 0 {
                 out.zero_count += n;
                 continue;
             }
-            // The nudge keeps a representative that is a bucket's upper bound (1, for one) inside that bucket.
-            let position = f64::from(bin.k.unsigned_abs() as i32 - BIAS) * buckets_per_bin;
-            let index = (position - 1e-9).ceil() as i32 - 1;
+            let index = buckets.of(bin.k);
             let side = if bin.k > 0 {
                 &mut out.positive
             } else {
@@ -135,6 +135,30 @@ impl ExponentialHistogram {
         let mut counts = vec![0; span(side)];
         side.iter().for_each(|(i, n)| counts[(i - first) as usize] += n);
         (*first, counts)
+    }
+}
+
+/// The buckets of a sketch's bins at one scale.
+#[derive(Clone, Copy, Debug)]
+pub struct BinBuckets {
+    per_bin: f64,
+}
+
+impl BinBuckets {
+    pub fn at(scale: i32) -> Self {
+        BinBuckets {
+            per_bin: GAMMA.log2() * 2f64.powi(scale),
+        }
+    }
+
+    /// The bucket of the magnitude that a bin stands for. The key is not zero.
+    #[inline]
+    pub fn of(self, key: i16) -> i32 {
+        // The nudge keeps a representative that is a bucket's upper bound (1, for one) inside that bucket.
+        let position = f64::from(i32::from(key.unsigned_abs()) - BIAS) * self.per_bin - 1e-9;
+        // As `ceil`, which is a call on processors of the first x86-64 level.
+        let whole = position as i32;
+        whole + i32::from(position > f64::from(whole)) - 1
     }
 }
 

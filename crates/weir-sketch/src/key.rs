@@ -37,8 +37,30 @@ pub fn lower(k: i16) -> f64 {
         i16::MIN..0 => -lower(k.saturating_neg()),
         0 => 0.0,
         KEY_MAX => f64::INFINITY,
-        _ => GAMMA.powi(i32::from(k) - BIAS),
+        _ => power(i32::from(k) - BIAS),
     }
+}
+
+/// `GAMMA^(2^i)`, for the bits of an exponent.
+const SQUARES: [f64; 15] = {
+    let mut squares = [GAMMA; 15];
+    let mut i = 1;
+    while i < squares.len() {
+        squares[i] = squares[i - 1] * squares[i - 1];
+        i += 1;
+    }
+    squares
+};
+
+/// `GAMMA.powi(exponent)` to the last bit, with the half of its multiplications that is always the same done in advance.
+fn power(exponent: i32) -> f64 {
+    let mut bits = exponent.unsigned_abs();
+    let mut product = 1.0;
+    while bits != 0 {
+        product *= SQUARES[bits.trailing_zeros() as usize];
+        bits &= bits - 1;
+    }
+    if exponent < 0 { 1.0 / product } else { product }
 }
 
 /// First exponent (2^-29, just above [`NORM_MIN`]) and first exponent beyond the tables (2^64: nanosecond timestamps fit).
@@ -124,6 +146,13 @@ fn key_outside_tables(v: f64) -> i16 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn bounds_are_powers() {
+        for k in 1..KEY_MAX {
+            assert_eq!(lower(k), GAMMA.powi(i32::from(k) - BIAS), "{k}");
+        }
+    }
 
     #[test]
     fn published_check_values() {

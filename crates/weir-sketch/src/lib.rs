@@ -8,6 +8,6 @@ pub mod hll;
 mod key;
 mod sketch;
 
-pub use exponential::{ExponentialHistogram, MAX_SCALE, MIN_SCALE, ZERO_THRESHOLD};
+pub use exponential::{BinBuckets, ExponentialHistogram, MAX_SCALE, MIN_SCALE, ZERO_THRESHOLD};
 pub use key::{BIAS, GAMMA, KEY_MAX, LN_GAMMA, NORM_MIN, key, key_by_logarithm, lower};
 pub use sketch::{BINS_MAX, Bin, Sketch};

@@ -405,8 +405,9 @@ impl Sketch {
                 continue;
             }
             let weight = (seen - rank) / f64::from(bin.n);
-            let high = lower(bin.k) * GAMMA;
-            let low = if i == 0 { self.min } else { lower(bin.k) };
+            let bound = lower(bin.k);
+            let high = bound * GAMMA;
+            let low = if i == 0 { self.min } else { bound };
             return (low * weight + high * (1.0 - weight)).clamp(self.min, self.max);
         }
         self.max
@@ -489,6 +490,11 @@ impl DoubleEndedIterator for Runs<'_> {
 
 /// Adds ascending bins to ascending bins in place: count the new keys, make room, then merge from the back.
 fn add_sorted(bins: &mut Vec<Bin>, source: impl DoubleEndedIterator<Item = Bin> + Clone) {
+    // Most sketches are small and sealed once.
+    if bins.is_empty() {
+        bins.reserve(source.clone().count());
+        return bins.extend(source);
+    }
     let mut fresh = 0;
     let mut at = 0;
     let mut previous = None;

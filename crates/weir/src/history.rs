@@ -198,6 +198,7 @@ impl Recent {
                 .map(|(key, value)| format!("{key}:{value}"))
                 .collect();
             let key = SeriesKey {
+                context: None,
                 hash: books.hash(own.name, tags.iter().map(String::as_str)),
                 kind,
                 name: own.name,

@@ -3,7 +3,7 @@
 #[path = "support/log.rs"]
 mod log;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -121,6 +121,15 @@ fn totals(lines: &[Value]) -> BTreeMap<String, f64> {
     totals
 }
 
+/// The rows of several workers were merged.
+fn assert_once_per_bucket(lines: &[Value]) {
+    let mut rows = BTreeSet::new();
+    for line in lines.iter().filter(|line| line["metric"].is_string()) {
+        let row = ["ts", "type", "metric", "host", "tags"].map(|field| line[field].to_string());
+        assert!(rows.insert(row), "twice in one bucket: {line}");
+    }
+}
+
 fn frame(packet: &str) -> Vec<u8> {
     [&(packet.len() as u32).to_le_bytes(), packet.as_bytes()].concat()
 }
@@ -209,8 +218,10 @@ fn eight_senders_on_every_transport_to_the_last_sample() {
                 for packet in 0..PACKETS {
                     // Tags in two orders, two kinds, packed values, a sample rate: 4 counted, 3 distributed, 1 shared.
                     let order = if packet % 2 == 0 { "a:1,b:2" } else { "b:2,a:1" };
+                    // And many that the workers see in different orders.
+                    let many = packet * (7 + 2 * number) % 300;
                     let lines = format!(
-                        "own.{number}:2|c|@0.5|#{order}\ndist.{number}:1:2.5:{packet}|d|#{order}\nshared:1|c\nmember:{packet}|s"
+                        "own.{number}:2|c|@0.5|#{order}\ndist.{number}:1:2.5:{packet}|d|#{order}\nshared:1|c\nmember:{packet}|s\nmany.{many}:1|c"
                     );
                     send(&lines).unwrap_or_else(|error| panic!("{address}: {error}"));
                 }
@@ -220,7 +231,9 @@ fn eight_senders_on_every_transport_to_the_last_sample() {
     for sender in senders {
         sender.join().unwrap();
     }
-    let totals = totals(&agent.finish());
+    let lines = agent.finish();
+    assert_once_per_bucket(&lines);
+    let totals = totals(&lines);
     let transports = addresses.len() as u64;
     for number in 0..SENDERS {
         let own = totals[&format!("own.{number} [\"a:1\",\"b:2\"]")];

@@ -28,6 +28,7 @@ impl Batch {
         let name = self.push_text(&identity.name);
         let tags = self.push_tags(identity.tags.iter().map(AsRef::as_ref));
         self.rows.push(Row {
+            context: None,
             hash: hasher.finish(),
             timestamp: 0,
             name,

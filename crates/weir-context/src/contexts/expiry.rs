@@ -44,7 +44,8 @@ impl Contexts {
     /// Ages a 64th of the aliases.
     pub fn sweep_aliases(&mut self) {
         let raw = &self.raw;
-        self.aliases.sweep_next(|id| raw.target(id).is_some());
+        self.aliases
+            .sweep_next(raw.removals(), |id| raw.target(id).is_some());
     }
 
     /// Frees memory at the end of the id ranges after a burst of contexts has expired. Returns, per kind, the number of ids that still need

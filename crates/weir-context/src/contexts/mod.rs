@@ -6,7 +6,8 @@ use weir_protocol::Kind;
 
 use crate::active_rules::ActiveRules;
 use crate::alias::AliasTable;
-use crate::context_table::{Context, ContextId, ContextTable};
+use crate::by_context::ContextKey;
+use crate::context_table::{Context, ContextId, ContextTable, Partitioning};
 use crate::counters::ContextCounter;
 use crate::hash::HashSecret;
 use crate::interner::Interner;
@@ -73,6 +74,7 @@ pub enum Lookup {
 pub struct ContextRef<'a> {
     contexts: &'a Contexts,
     context: &'a Context,
+    key: ContextKey,
 }
 
 impl<'a> ContextRef<'a> {
@@ -103,6 +105,11 @@ impl<'a> ContextRef<'a> {
     pub fn jmx_check(&self) -> Option<&'a str> {
         let strings = &self.contexts.interner.strings;
         self.context.jmx_check.map(|id| strings.get(id))
+    }
+
+    /// Identifies the context among all of the process.
+    pub fn key(&self) -> ContextKey {
+        self.key
     }
 
     /// Equal in every worker of the process.
@@ -173,6 +180,11 @@ impl Contexts {
         contexts
     }
 
+    /// For contexts that are added from now on.
+    pub fn partition_by(&mut self, partitioning: Partitioning) {
+        self.resolved.partition_by(partitioning);
+    }
+
     pub fn rules(&self) -> &Arc<Rules> {
         self.rules.rules()
     }
@@ -202,6 +214,7 @@ impl Contexts {
         ContextRef {
             contexts: self,
             context: self.resolved.get(kind, id),
+            key: self.resolved.key(kind, id),
         }
     }
 

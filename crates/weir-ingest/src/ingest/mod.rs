@@ -139,8 +139,10 @@ struct Examples {
 impl Ingest {
     /// `now`: Unix seconds.
     pub fn new(settings: IngestSettings, now: i64) -> Self {
+        let mut contexts = Contexts::new(settings.secret, settings.rules.clone(), settings.limits);
+        contexts.partition_by(settings.aggregator.partitioning);
         Ingest {
-            contexts: Contexts::new(settings.secret, settings.rules.clone(), settings.limits),
+            contexts,
             aggregator: aggregator(&settings, now),
             hand_over: HandOver::default(),
             gate: Gate::new(),

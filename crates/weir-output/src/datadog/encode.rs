@@ -415,7 +415,7 @@ impl Encode for DatadogEncoder {
     }
 
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
-        for series in batch.series() {
+        for series in batch.yielding_series() {
             self.encode_series(&series, out);
         }
         for check in &batch.checks {

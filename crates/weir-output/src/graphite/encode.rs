@@ -263,7 +263,7 @@ impl Encode for GraphiteEncoder {
 
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
         let bucket = batch.bucket.timestamp;
-        for series in batch.series() {
+        for series in batch.yielding_series() {
             self.series(&series, bucket, out);
         }
         out.points_only(batch);

@@ -127,7 +127,7 @@ impl FleetEncoder {
             self.generation = self.publisher.generation();
         }
         let stamp = self.stamp();
-        for series in batch.series() {
+        for series in batch.yielding_series() {
             if let Err(reason) = self.row(&series, batch, stamp) {
                 out.dropped(reason, Class::Points, 1);
             }
@@ -168,7 +168,7 @@ impl FleetEncoder {
     /// Samples with a timestamp of their own.
     fn timestamped(&mut self, batch: &Batch, out: &mut Encoded) {
         let (stamp, width) = (self.stamp(), i64::from(batch.bucket.width.max(1)));
-        for series in batch.series() {
+        for series in batch.yielding_series() {
             let bucket = series.timestamp().div_euclid(width) * width;
             let refused = if !is_finite(&series.value()) {
                 Some(Reason::NotFinite)

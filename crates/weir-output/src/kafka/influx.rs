@@ -45,7 +45,7 @@ impl Encode for InfluxLines {
     }
 
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
-        for series in batch.series() {
+        for series in batch.yielding_series() {
             let before = self.lines.len();
             match self.writer.push(&series, &mut self.lines) {
                 Err(reason) => out.dropped(reason, Class::Points, 1),

@@ -36,7 +36,6 @@ pub struct Cumulative {
     histograms: OtlpHistograms,
     buckets_max: usize,
     pending: u64,
-    key: String,
 }
 
 impl Cumulative {
@@ -75,7 +74,6 @@ impl Cumulative {
             histograms: settings.histograms,
             buckets_max: settings.buckets_max,
             pending: 0,
-            key: String::new(),
         }
     }
 
@@ -106,31 +104,27 @@ impl Cumulative {
 
     pub fn encode(&mut self, batch: &Batch, request: &mut Request, out: &mut Encoded) {
         let now = self.now();
-        for series in batch.series().filter(|series| !series.is_idle()) {
-            let row = Row {
-                name: series.name(),
-                kind: series.kind(),
-                host: None,
-                timestamp: series.timestamp(),
-                is_timestamped: series.is_timestamped(),
-            };
+        self.state.for_each_row(batch, |state, series| {
             if !encode::is_number(series.value()) {
-                out.dropped(Reason::NotFinite, Class::Points, 1);
-                continue;
+                return out.dropped(Reason::NotFinite, Class::Points, 1);
             }
-            let mut key = std::mem::take(&mut self.key);
-            key.clear();
-            push(&mut key, series.host());
-            series.tags().for_each(|tag| push(&mut key, tag));
-            match self.state.add_to(&row, &key, series.value(), now) {
+            let row = Row {
+                host: None,
+                ..Row::of(&series)
+            };
+            let taken = state.add_with(&row, series.value(), now, |labels| {
+                let key = labels.empty_text();
+                push(key, series.host());
+                series.tags().for_each(|tag| push(key, tag));
+            });
+            match taken {
                 Ok((family, at)) => {
-                    self.state.families[family].series[at].kept.rows += 1;
+                    state.families[family].series[at].kept.rows += 1;
                     self.pending += 1;
                 }
                 Err(reason) => out.dropped(reason, Class::Points, 1),
             }
-            self.key = key;
-        }
+        });
         if batch.last {
             // A series is written in the bucket after its last sample at the earliest.
             let least = Duration::from_secs(2 * u64::from(batch.bucket.width));

@@ -75,7 +75,7 @@ impl OtlpEncoder {
     fn encode_delta(&mut self, batch: &Batch, out: &mut Encoded) {
         let of_bucket = self.bucket_times(batch.bucket);
         let mut rows: Vec<(Metric<'_>, Series<'_>)> = batch
-            .series()
+            .yielding_series()
             .filter(is_point)
             .map(|series| (self.metric(&series), series))
             .collect();

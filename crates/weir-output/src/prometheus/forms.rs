@@ -1,5 +1,6 @@
 //! The exposition of each metric: by the first of `metrics` that matches its name and kind, or by the output's settings.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::state::Seconds;
 use crate::settings::{FormStyle, HistogramStyle, MetricForm, PrometheusSettings, SettingProblem};
 
 /// Exposition of one metric.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Form {
     pub style: HistogramStyle,
     pub quantiles: Box<[f64]>,
@@ -68,12 +69,9 @@ pub struct Forms {
     chosen: Vec<(Kinds, Choice)>,
     scratch: MatchScratch,
     found: Vec<u32>,
-    /// The most recent ones: metrics of one form share it.
-    made: Vec<Arc<Form>>,
+    /// By the number of the entry and by kind: metrics of one form share it.
+    made: HashMap<(Option<usize>, Kind), Arc<Form>>,
 }
-
-/// Forms that are remembered; beyond them each metric has its own.
-const MADE_MAX: usize = 64;
 
 /// One entry of `metrics`.
 #[derive(Clone)]
@@ -87,7 +85,7 @@ struct Choice {
 }
 
 /// The defaults without a matching entry.
-const NO_CHOICE: Choice = Choice {
+static NO_CHOICE: Choice = Choice {
     style: FormStyle::Default,
     quantiles: Vec::new(),
     buckets: Vec::new(),
@@ -117,29 +115,23 @@ impl Forms {
             chosen: chosen.collect(),
             scratch: MatchScratch::default(),
             found: Vec::new(),
-            made: Vec::new(),
+            made: HashMap::new(),
         })
     }
 
     /// The form of a metric.
     pub fn of(&mut self, settings: &PrometheusSettings, name: &str, kind: Kind) -> Arc<Form> {
-        let mut choice = &NO_CHOICE;
+        let mut number = None;
         if !self.chosen.is_empty() {
             self.matcher.matches(name, &mut self.scratch, &mut self.found);
-            let mut found = self.found.iter().map(|&number| &self.chosen[number as usize]);
-            if let Some((_, first)) = found.find(|(kinds, _)| kinds.contains(kind)) {
-                choice = first;
-            }
+            let mut found = self.found.iter().map(|&number| number as usize);
+            number = found.find(|&number| self.chosen[number].0.contains(kind));
         }
-        let form = choice.form(settings, kind);
-        if let Some(made) = self.made.iter().find(|made| ***made == form) {
-            return made.clone();
-        }
-        let form = Arc::new(form);
-        if self.made.len() < MADE_MAX {
-            self.made.push(form.clone());
-        }
-        form
+        let make = || {
+            let choice = number.map_or(&NO_CHOICE, |number| &self.chosen[number].1);
+            Arc::new(choice.form(settings, kind))
+        };
+        self.made.entry((number, kind)).or_insert_with(make).clone()
     }
 
     /// The shortest time after which some series leaves.

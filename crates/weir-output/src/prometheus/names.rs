@@ -1,5 +1,6 @@
 //! Names and labels that every Prometheus accepts, and the rule that distinguishes metrics with the same one.
 
+use memchr::{memchr, memchr3};
 use weir_protocol::Kind;
 
 /// Series that Prometheus writes for every target. A metric of that name without labels would take their place.
@@ -25,14 +26,23 @@ fn fold(text: &str, out: &mut String) {
         Some(first) if first.is_ascii_digit() => out.push('_'),
         Some(_) => {}
     }
+    if text.bytes().all(is_plain) {
+        out.push_str(text);
+        return;
+    }
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() {
+        if is_plain(byte) {
             out.push(char::from(byte));
         } else if byte & 0xc0 != 0x80 {
             // Not the second or a later byte of a character.
             out.push('_');
         }
     }
+}
+
+/// Whether Prometheus takes this byte in any name.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
 /// The name of a metric without conflicts: its name with the characters that Prometheus knows. A counter's is
@@ -107,10 +117,7 @@ fn fnv(hash: u64, bytes: &[u8]) -> u64 {
 /// The first in this order keeps a base name that several metrics want: names that Prometheus takes unchanged, then by
 /// kind, then by the bytes of the name.
 pub fn rank(name: &str, kind: Kind) -> (bool, u8, &str) {
-    let unchanged = !name.starts_with(|first: char| first.is_ascii_digit())
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let unchanged = !name.starts_with(|first: char| first.is_ascii_digit()) && name.bytes().all(is_plain);
     (!unchanged, kind as u8, name)
 }
 
@@ -124,13 +131,24 @@ pub struct LabelWriter {
 }
 
 impl LabelWriter {
+    /// The last labels.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The same text, emptied for labels of another form.
+    pub fn empty_text(&mut self) -> &mut String {
+        self.text.clear();
+        &mut self.text
+    }
+
     /// `is_compound`: the metric is a summary or histogram, which has the labels `quantile` and `le`.
     pub fn write<'t>(
         &mut self,
         tags: impl Iterator<Item = &'t str> + Clone,
         host: Option<&str>,
         is_compound: bool,
-    ) -> &str {
+    ) {
         self.text.clear();
         self.before = 0..0;
         // Sorted tags usually give sorted labels; others take the slow path.
@@ -139,7 +157,6 @@ impl LabelWriter {
             self.text.clear();
             self.write_any_order(tags, host, is_compound);
         }
-        &self.text
     }
 
     /// Returns false as soon as a label does not sort after the previous one.
@@ -208,7 +225,10 @@ impl LabelWriter {
 
 /// Name and value of a tag; one without a value is true.
 fn split(tag: &str) -> (&str, &str) {
-    tag.split_once(':').unwrap_or((tag, "true"))
+    match memchr(b':', tag.as_bytes()) {
+        Some(colon) => (&tag[..colon], &tag[colon + 1..]),
+        None => (tag, "true"),
+    }
 }
 
 fn label_name(name: &str, is_compound: bool, out: &mut String) {
@@ -229,7 +249,7 @@ fn label_name(name: &str, is_compound: bool, out: &mut String) {
 /// Appends a label's value as it stands between quotes.
 pub fn escape(value: &str, out: &mut String) {
     let mut rest = value;
-    while let Some(at) = rest.find(['\\', '"', '\n']) {
+    while let Some(at) = memchr3(b'\\', b'"', b'\n', rest.as_bytes()) {
         out.push_str(&rest[..at]);
         out.push('\\');
         out.push(match rest.as_bytes()[at] {
@@ -286,11 +306,8 @@ mod tests {
     #[track_caller]
     fn check_labels(tags: &[&str], host: Option<&str>, expected: &str) {
         let mut writer = LabelWriter::default();
-        assert_eq!(
-            writer.write(tags.iter().copied(), host, true),
-            expected,
-            "{tags:?}"
-        );
+        writer.write(tags.iter().copied(), host, true);
+        assert_eq!(writer.text(), expected, "{tags:?}");
     }
 
     #[test]
@@ -349,10 +366,10 @@ mod tests {
             for b in values {
                 let mut writer = LabelWriter::default();
                 let (first, second) = (format!("a:{a}"), format!("b:{b}"));
-                let text = writer.write([first.as_str(), second.as_str()].into_iter(), None, false);
+                writer.write([first.as_str(), second.as_str()].into_iter(), None, false);
                 let mut read = Vec::new();
                 let mut scratch = String::new();
-                for_each_label(text, |name, value| {
+                for_each_label(writer.text(), |name, value| {
                     read.push((name.to_owned(), unescape(value, &mut scratch).to_owned()));
                 });
                 let expected: Vec<(String, String)> = [("a", a), ("b", b)]

@@ -1,7 +1,8 @@
 //! Native histograms, summed up over flushes.
 
 use weir_aggregate::Histogram;
-use weir_sketch::{ExponentialHistogram, Sketch, ZERO_THRESHOLD};
+use weir_context::prefetch_value;
+use weir_sketch::{Bin, BinBuckets, ExponentialHistogram, Sketch, ZERO_THRESHOLD};
 
 use super::forms::Unit;
 use crate::protobuf;
@@ -60,9 +61,27 @@ pub struct Native {
 impl Native {
     pub fn add_sketch(&mut self, sketch: &Sketch, unit: Unit) {
         if unit == Unit::ONE {
-            return self.add(ExponentialHistogram::from_sketch(sketch, SCHEMA));
+            self.add_bins(&sketch.bins());
+            self.sum += sketch.sum();
+            return self.keep_buckets_max();
         }
         self.add_samples(of_sketch(sketch), unit, Some(sketch.sum()));
+    }
+
+    fn add_bins(&mut self, bins: &[Bin]) {
+        let buckets = BinBuckets::at(SCHEMA);
+        let coarser = self.coarser;
+        let bucket = |bin: &Bin| (buckets.of(bin.k) >> coarser, u64::from(bin.n));
+        let negative = bins.partition_point(|bin| bin.k < 0);
+        let zero = bins[negative..].partition_point(|bin| bin.k == 0);
+        let (negative, rest) = bins.split_at(negative);
+        let (zero, positive) = rest.split_at(zero);
+        for bin in zero {
+            self.zero = self.zero.saturating_add(u64::from(bin.n));
+        }
+        merge(&mut self.positive, positive.iter().map(bucket));
+        // Their keys ascend from the largest magnitude down.
+        merge(&mut self.negative, negative.iter().rev().map(bucket));
     }
 
     pub fn add_histogram(&mut self, histogram: &Histogram, unit: Unit) {
@@ -87,8 +106,12 @@ impl Native {
         }
         self.zero = self.zero.saturating_add(other.zero_count);
         self.sum += other.sum;
-        merge(&mut self.positive, &other.positive);
-        merge(&mut self.negative, &other.negative);
+        merge(&mut self.positive, other.positive.iter().copied());
+        merge(&mut self.negative, other.negative.iter().copied());
+        self.keep_buckets_max();
+    }
+
+    fn keep_buckets_max(&mut self) {
         while self.positive.len().max(self.negative.len()) > BUCKETS_MAX {
             self.coarsen();
         }
@@ -98,6 +121,16 @@ impl Native {
     pub fn shrink(&mut self, bytes: usize) {
         while self.heap_bytes() > bytes && self.schema() > SCHEMA_MIN {
             self.coarsen();
+        }
+    }
+
+    /// Prefetches the buckets.
+    pub fn prefetch(&self) {
+        for side in [&self.positive, &self.negative] {
+            if let (Some(first), Some(middle)) = (side.first(), side.get(side.len() / 2)) {
+                prefetch_value(first);
+                prefetch_value(middle);
+            }
         }
     }
 
@@ -172,9 +205,14 @@ pub fn of_sketch(sketch: &Sketch) -> impl Iterator<Item = (f64, f64)> {
 }
 
 /// Adds buckets in OTLP's numbering, which is one below ours.
-fn merge(into: &mut Vec<Bucket>, more: &[(i32, u64)]) {
+fn merge(into: &mut Vec<Bucket>, more: impl Iterator<Item = (i32, u64)> + Clone) {
+    if into.is_empty() {
+        let mut before = None;
+        let is_new = |(index, _): &(i32, u64)| before.replace(*index) != Some(*index);
+        into.reserve_exact(more.clone().filter(is_new).count());
+    }
     let mut at = 0;
-    for &(index, count) in more {
+    for (index, count) in more {
         let index = (index + 1).clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16;
         at += into[at..].partition_point(|bucket| bucket.index < index);
         match into.get_mut(at) {

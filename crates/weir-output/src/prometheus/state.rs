@@ -4,11 +4,11 @@
 //! Sums and counts stay finite and counters only rise: a value that would violate this is refused with a reason ([`sums`]).
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use weir_aggregate::{Batch, Value as Aggregated, Weights};
+use weir_aggregate::{Batch, Series, Value as Aggregated, Weights};
+use weir_context::{ByContext, ContextKey, HashSecret, prefetch, prefetch_value};
 use weir_protocol::Kind;
 
 use super::forms::{Form, Forms};
@@ -18,6 +18,7 @@ use crate::delivery::Reason;
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::sums::{self, Counters};
 
+mod expiry;
 mod saved;
 
 pub use saved::NoState;
@@ -95,11 +96,14 @@ pub struct CumulativeState<M = (), S = ()> {
     forms: Forms,
     weights: Weights,
     pub bytes_max: usize,
-    random: RandomState,
+    /// Senders choose the texts of names and labels.
+    secret: HashSecret,
     pub counters: Counters,
     pub families: Vec<Family<M, S>>,
     family_index: HashTable<u32>,
     series_index: HashTable<(u32, u32)>,
+    /// Family and number of the series of the contexts that have come. A context's labels never change.
+    of_context: ByContext<(u32, u32)>,
     /// Families before this one have their final names; those behind it wait for the next scrape.
     pub named: usize,
     names_are_stale: bool,
@@ -121,12 +125,26 @@ pub struct CumulativeState<M = (), S = ()> {
 /// The facts of a row besides its tags and its value.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
+    pub context: Option<ContextKey>,
     pub name: &'a str,
     pub kind: Kind,
     pub host: Option<&'a str>,
     /// Unix seconds.
     pub timestamp: i64,
     pub is_timestamped: bool,
+}
+
+impl<'a> Row<'a> {
+    pub fn of(series: &Series<'a>) -> Self {
+        Row {
+            context: series.context(),
+            name: series.name(),
+            kind: series.kind(),
+            host: series.explicit_host(),
+            timestamp: series.timestamp(),
+            is_timestamped: series.is_timestamped(),
+        }
+    }
 }
 
 impl<M: Default, S: Default> CumulativeState<M, S> {
@@ -138,11 +156,12 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             forms,
             weights,
             bytes_max,
-            random: RandomState::new(),
+            secret: HashSecret::random(),
             counters: Counters::Monotonic,
             families: Vec::new(),
             family_index: HashTable::new(),
             series_index: HashTable::new(),
+            of_context: ByContext::default(),
             named: 0,
             names_are_stale: false,
             is_within_flush: false,
@@ -158,17 +177,41 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
     }
 
     pub fn take(&mut self, batch: &Batch, now: Seconds) {
-        for series in batch.series().filter(|series| !series.is_idle()) {
-            let row = Row {
-                name: series.name(),
-                kind: series.kind(),
-                host: series.explicit_host(),
-                timestamp: series.timestamp(),
-                is_timestamped: series.is_timestamped(),
-            };
+        self.for_each_row(batch, |state, series| {
             // The counts have refused points.
-            let _ = self.add(&row, series.tags(), series.value(), now);
+            let _ = state.add(&Row::of(&series), series.tags(), series.value(), now);
+        });
+    }
+
+    /// Calls `each` with every row of a batch that is not an idle zero, after the memory of a few rows was prefetched.
+    pub fn for_each_row<'b>(&mut self, batch: &'b Batch, mut each: impl FnMut(&mut Self, Series<'b>)) {
+        for group in batch.yielding_groups() {
+            let group = group.filter(|series| !series.is_idle());
+            self.prefetch(group.clone());
+            group.for_each(|series| each(self, series));
         }
+    }
+
+    /// Prefetches what [`CumulativeState::add_with`] reads of known contexts, in the order of its steps.
+    fn prefetch<'b>(&self, rows: impl Iterator<Item = Series<'b>> + Clone) {
+        let contexts = rows.filter_map(|series| series.context());
+        contexts
+            .clone()
+            .for_each(|context| self.of_context.prefetch(context));
+        let places = contexts.filter_map(|context| self.of_context.get(context));
+        let known = places.map(|(family, at)| &self.families[family as usize].series[at as usize]);
+        known.clone().for_each(prefetch_value);
+        let summaries = known.filter_map(|series| match &series.value {
+            Value::Summary(summary) => Some(&**summary),
+            Value::Number(_) => None,
+        });
+        summaries.clone().for_each(prefetch_value);
+        let natives = summaries.filter_map(|summary| {
+            prefetch(summary.quantiles.as_ptr().cast());
+            summary.native.as_deref()
+        });
+        natives.clone().for_each(prefetch_value);
+        natives.for_each(Native::prefetch);
     }
 
     pub fn add<'t>(
@@ -179,17 +222,25 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         now: Seconds,
     ) -> RowResult {
         let host = row.host.filter(|_| self.settings.host_label);
-        let mut writer = std::mem::take(&mut self.labels);
-        let taken = self.add_to(row, writer.write(tags, host, is_compound(row.kind)), value, now);
-        self.labels = writer;
-        taken
+        self.add_with(row, value, now, |labels| {
+            labels.write(tags, host, is_compound(row.kind));
+        })
     }
 
-    /// Adds a row to the series that these labels name.
-    pub fn add_to(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> RowResult {
+    /// Adds a row to the series that its labels name. They are written for a context that is not known yet.
+    pub fn add_with(
+        &mut self,
+        row: &Row<'_>,
+        value: Aggregated<'_>,
+        now: Seconds,
+        write_labels: impl FnOnce(&mut LabelWriter),
+    ) -> RowResult {
         self.counts.taken += 1;
         let now = now.saturating_add(self.past);
-        let taken = self.try_add(row, labels, value, now);
+        // Before its series is made: a refused point starts no series.
+        let taken = sums::check(value, self.counters)
+            .and_then(|()| self.place_row(row, now, write_labels).ok_or(Reason::Memory))
+            .and_then(|place| self.add_at(place, row, value, now));
         match taken {
             Ok(_) => self.counts.delivered += 1,
             Err(reason) => *self.counts.dropped.entry(reason).or_default() += 1,
@@ -197,10 +248,13 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         taken
     }
 
-    fn try_add(&mut self, row: &Row<'_>, labels: &str, value: Aggregated<'_>, now: Seconds) -> RowResult {
-        // Before its series is made: a refused point starts no series.
-        sums::check(value, self.counters)?;
-        let (family, at, is_new) = self.place(row, labels, now).ok_or(Reason::Memory)?;
+    fn add_at(
+        &mut self,
+        (family, at, is_new): (usize, usize, bool),
+        row: &Row<'_>,
+        value: Aggregated<'_>,
+        now: Seconds,
+    ) -> RowResult {
         let stamp = u32::try_from(row.timestamp.max(0)).unwrap_or(u32::MAX);
         let Family { series, form, .. } = &mut self.families[family];
         let series = &mut series[at];
@@ -245,9 +299,29 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         }
     }
 
-    /// Family and number of the series, and whether it is new. `None`: there is no memory for it.
+    /// [`CumulativeState::place`] for a row whose labels are written only if its context is not known.
+    fn place_row(
+        &mut self,
+        row: &Row<'_>,
+        now: Seconds,
+        write_labels: impl FnOnce(&mut LabelWriter),
+    ) -> Option<(usize, usize, bool)> {
+        if let Some((family, at)) = row.context.and_then(|context| self.of_context.get(context)) {
+            return Some((family as usize, at as usize, false));
+        }
+        let mut labels = std::mem::take(&mut self.labels);
+        write_labels(&mut labels);
+        let placed = self.place(row, labels.text(), now);
+        self.labels = labels;
+        if let (Some((family, at, _)), Some(context)) = (placed, row.context) {
+            self.of_context.set(context, (family as u32, at as u32));
+        }
+        placed
+    }
+
+    /// Family and number of the series with these labels, and whether it is new. `None`: there is no memory for it.
     fn place(&mut self, row: &Row<'_>, labels: &str, now: Seconds) -> Option<(usize, usize, bool)> {
-        let family_hash = self.random.hash_one((row.name, row.kind as u8));
+        let family_hash = self.secret.pair(row.name.as_bytes(), &[], row.kind as u64);
         let families = &self.families;
         let family = self
             .family_index
@@ -256,7 +330,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
                 family.kind == row.kind && *family.name == *row.name
             })
             .map(|&at| at as usize);
-        let hash = self.random.hash_one((family_hash, labels));
+        let hash = self.secret.pair(labels.as_bytes(), &[], family_hash);
         if let Some(family) = family {
             let found = self.series_index.find(hash, |&(of, at)| {
                 of as usize == family && *families[family].series[at as usize].labels == *labels
@@ -320,81 +394,6 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         self.family_index
             .insert_unique(hash, at as u32, |&at| families[at as usize].hash);
         at
-    }
-
-    /// Removes series without a recent sample.
-    pub fn expire(&mut self, now: Seconds) {
-        self.expire_with(now, |_, _| {});
-    }
-
-    /// The same, showing each series that goes, with its metric, whose other series cannot be seen meanwhile.
-    pub fn expire_with(&mut self, now: Seconds, mut goes: impl FnMut(&Family<M, S>, &SeriesState<S>)) {
-        let now = now.saturating_add(self.past);
-        let of_all = u32::try_from(self.settings.expiry.as_secs()).unwrap_or(u32::MAX);
-        let least = self.forms.least_expiry(of_all);
-        if self.renderings > 0
-            || self.is_within_flush
-            || self.series == 0
-            || now.saturating_sub(self.oldest) < least
-        {
-            return;
-        }
-        self.oldest = Seconds::MAX;
-        let before = self.series;
-        for family in &mut self.families {
-            let expiry = family.form.expiry.unwrap_or(of_all);
-            let mut all = std::mem::take(&mut family.series);
-            let capacity = all.capacity();
-            all.retain(|series| {
-                let stays = now.saturating_sub(series.seen) < expiry;
-                if stays {
-                    self.oldest = self.oldest.min(series.seen);
-                } else {
-                    goes(family, series);
-                    self.bytes -= series.labels.len() + series.value.heap_bytes();
-                    self.series -= 1;
-                }
-                stays
-            });
-            family.series = all;
-            if family.series.len() < capacity / 2 {
-                family.series.shrink_to_fit();
-                self.bytes -= (capacity - family.series.capacity()) * size_of::<SeriesState<S>>();
-            }
-        }
-        if self.series == before {
-            return;
-        }
-        self.counts.expired += (before - self.series) as u64;
-        let families = self.families.len();
-        self.families.retain(|family| {
-            if family.series.is_empty() {
-                let renamed = family.renamed.as_ref().map_or(0, |name| name.len());
-                self.bytes -=
-                    family.name.len() + renamed + family.series.capacity() * size_of::<SeriesState<S>>();
-            }
-            !family.series.is_empty()
-        });
-        self.names_are_stale |= self.families.len() < families;
-        self.families.shrink_to(self.families.len() * 2);
-        self.index();
-    }
-
-    /// Everything is somewhere else after an expiry. The hashes are kept, so that no text is read.
-    fn index(&mut self) {
-        let families = &self.families;
-        self.family_index = HashTable::with_capacity(families.len());
-        self.series_index = HashTable::with_capacity(self.series);
-        for (at, family) in families.iter().enumerate() {
-            self.family_index
-                .insert_unique(family.hash, at as u32, |&at| families[at as usize].hash);
-            for (number, series) in family.series.iter().enumerate() {
-                self.series_index
-                    .insert_unique(series.hash, (at as u32, number as u32), |&(family, at)| {
-                        families[family as usize].series[at as usize].hash
-                    });
-            }
-        }
     }
 
     /// Whether the next naming may change names.
@@ -464,6 +463,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             + self.families.capacity() * size_of::<Family<M, S>>()
             + self.family_index.allocation_size()
             + self.series_index.allocation_size()
+            + self.of_context.heap_bytes()
     }
 
     /// The expected value of `bytes`.

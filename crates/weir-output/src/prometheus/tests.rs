@@ -13,6 +13,7 @@ use crate::delivery::Reason;
 use crate::settings::{HistogramStyle, PrometheusSettings};
 
 mod any;
+mod contexts;
 mod forms;
 mod readers;
 
@@ -51,6 +52,7 @@ impl Scrape {
         tags.sort_unstable();
         tags.dedup();
         let row = Row {
+            context: None,
             name,
             kind,
             host,
@@ -213,6 +215,7 @@ fn counts_of_tiny_rates_do_not_wrap() {
     histogram.insert(0.0, 1e300);
     histogram.insert(2.0, 1e300);
     let row = Row {
+        context: None,
         name: "h",
         kind: Kind::Histogram,
         host: None,
@@ -420,6 +423,7 @@ fn timestamped_gauges_never_go_back() {
     let scrape = scrape();
     let put = |timestamp, value| {
         let row = Row {
+            context: None,
             name: "g",
             kind: Kind::Gauge,
             host: None,

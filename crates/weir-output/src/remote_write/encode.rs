@@ -121,22 +121,16 @@ impl RemoteWriteEncoder {
             self.labels.add_if_free("instance", &batch.hostname);
         }
         let now = self.now();
-        for series in batch.series().filter(|series| !series.is_idle()) {
-            let row = Row {
-                name: series.name(),
-                kind: series.kind(),
-                host: series.explicit_host(),
-                timestamp: series.timestamp(),
-                is_timestamped: series.is_timestamped(),
-            };
-            match self.state.add(&row, series.tags(), series.value(), now) {
+        self.state.for_each_row(batch, |state, series| {
+            let row = Row::of(&series);
+            match state.add(&row, series.tags(), series.value(), now) {
                 Ok((family, at)) => {
-                    self.state.families[family].series[at].kept.rows += 1;
+                    state.families[family].series[at].kept.rows += 1;
                     self.pending += 1;
                 }
                 Err(reason) => out.dropped(reason, Class::Points, 1),
             }
-        }
+        });
     }
 
     /// Writes the rows after the last bucket.

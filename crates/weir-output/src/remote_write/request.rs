@@ -1,8 +1,7 @@
 //! Builds request bodies of remote write 1.0 (`prometheus.WriteRequest`) and 2.0 (`io.prometheus.write.v2.Request`) series by series.
 
-use std::hash::{BuildHasher, RandomState};
-
 use hashbrown::HashTable;
+use weir_context::HashSecret;
 
 use super::encode::Type;
 use super::settings::RemoteWriteVersion;
@@ -212,7 +211,7 @@ fn histogram(out: &mut Vec<u8>, sample: Sample<'_>, at: i64) {
 
 /// The texts of a 2.0 request, each once, as the protobuf fields they become.
 struct Symbols {
-    random: RandomState,
+    secret: HashSecret,
     bytes: Vec<u8>,
     /// Position of each text in `bytes`.
     spans: Vec<(u32, u32)>,
@@ -222,7 +221,7 @@ struct Symbols {
 impl Default for Symbols {
     fn default() -> Self {
         let mut symbols = Symbols {
-            random: RandomState::new(),
+            secret: HashSecret::random(),
             bytes: Vec::new(),
             spans: Vec::new(),
             index: HashTable::new(),
@@ -246,7 +245,7 @@ impl Symbols {
         if text.is_empty() {
             return 0;
         }
-        let hash = self.random.hash_one(text);
+        let hash = self.secret.bytes(text.as_bytes());
         let at = |number: u32| {
             let (start, length) = self.spans[number as usize];
             &self.bytes[start as usize..(start + length) as usize]
@@ -258,12 +257,10 @@ impl Symbols {
         protobuf::bytes(&mut self.bytes, 4, text.as_bytes());
         self.spans
             .push(((self.bytes.len() - text.len()) as u32, text.len() as u32));
-        let (spans, bytes, random) = (&self.spans, &self.bytes, &self.random);
+        let (spans, bytes, secret) = (&self.spans, &self.bytes, &self.secret);
         self.index.insert_unique(hash, number, |&number| {
             let (start, length) = spans[number as usize];
-            let text = &bytes[start as usize..(start + length) as usize];
-            // As it was hashed before: it came in as a text.
-            random.hash_one(std::str::from_utf8(text).unwrap_or_default())
+            secret.bytes(&bytes[start as usize..(start + length) as usize])
         });
         number
     }

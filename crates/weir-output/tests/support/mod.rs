@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use weir_aggregate::{AggregatorSettings, Batch, Expansion};
 use weir_config::{LogConnection, LogSasl, LogTls, Mechanism};
-use weir_context::{ContextLimits, HashSecret, RuleSettings, Rules};
+use weir_context::{ContextLimits, HashSecret, Partitioning, RuleSettings, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_output::delivery::{AgentIdentity, Clock, Delivery, Driver, OutputEnvironment, OutputStatus};
 use weir_output::graphite::{Aggregate, CounterForm, GraphiteSettings, Host, Tags};
@@ -696,6 +696,7 @@ pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
             counter_expiry: 300,
             context_expiry: 20,
             hostname: "agent-host".into(),
+            partitioning: Partitioning::Id,
         },
         rules,
         limits: ContextLimits::default(),

@@ -57,6 +57,7 @@ pub fn start(
     std::thread::Builder::new()
         .name("history".into())
         .spawn(move || {
+            crate::sys::let_workers_go_first();
             if let Some(before) = before {
                 adopt(&thread_state.recent, &before);
             }

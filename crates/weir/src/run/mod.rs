@@ -344,6 +344,7 @@ fn outputs_runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("outputs")
+        .on_thread_start(crate::sys::let_workers_go_first)
         .enable_all()
         .build()
         .map_err(|error| Failure::runtime(format!("the outputs' runtime cannot be started: {error}")))

@@ -117,6 +117,7 @@ impl Pipeline {
         let thread = std::thread::Builder::new().name("pipeline".into());
         let thread = thread.spawn(move || {
             let _running = running;
+            crate::sys::let_workers_go_first();
             self.run();
         })?;
         Ok((thread, runs))

@@ -3,7 +3,7 @@
 use std::sync::mpsc::SyncSender;
 
 use weir_aggregate::AggregatorSettings;
-use weir_context::{ContextLimits, HashSecret, Rules};
+use weir_context::{ContextLimits, HashSecret, Partitioning, Rules};
 use weir_ingest::{
     IngestSettings, ListenerSettings, Report, SavedBucket, Sources, WorkerHandle, WorkerSettings,
 };
@@ -34,7 +34,7 @@ pub struct Start<'a> {
 impl Start<'_> {
     /// One worker for each element of `sources`.
     pub fn workers(mut self, sources: Vec<Sources>) -> Result<Vec<WorkerHandle>, Failure> {
-        let secret = hash_secret();
+        let secret = HashSecret::random();
         let listeners: Vec<&ListenerConfig> = self.listeners.iter().map(|(listener, _)| listener).collect();
         let admission = Access::admission(self.config, &listeners);
         let mut saved = std::mem::take(&mut self.saved).into_iter();
@@ -78,6 +78,11 @@ impl Start<'_> {
                 counter_expiry: config.aggregation.counter_expiry.as_secs() as u32,
                 context_expiry: config.aggregation.context_expiry.as_secs() as u32,
                 hostname: config.names.hostname.as_str().into(),
+                partitioning: if config.resources.workers == 1 {
+                    Partitioning::Id
+                } else {
+                    Partitioning::Hash
+                },
             },
             rules: self.rules.clone(),
             limits: ContextLimits {
@@ -92,11 +97,4 @@ impl Start<'_> {
             listeners: self.listeners.iter().map(|(_, settings)| *settings).collect(),
         }
     }
-}
-
-/// A secret from the operating system's randomness, through the standard library's hash keys.
-fn hash_secret() -> HashSecret {
-    use std::hash::{BuildHasher, RandomState};
-    let word = || RandomState::new().hash_one(0u64);
-    HashSecret::from_random(word(), word())
 }

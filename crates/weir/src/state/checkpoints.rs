@@ -99,7 +99,10 @@ pub fn start(
     let bytes_in_transit = writer.bytes_in_transit.clone();
     std::thread::Builder::new()
         .name("checkpoints".into())
-        .spawn(move || writer.run(&inbox))?;
+        .spawn(move || {
+            crate::sys::let_workers_go_first();
+            writer.run(&inbox);
+        })?;
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let started_ms = since.map_or(0, |since| since.as_millis() as u64);
     let link = |worker: usize| CheckpointLink {

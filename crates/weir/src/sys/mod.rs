@@ -40,6 +40,16 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
+/// Added to the niceness of the threads behind the workers. A flush makes several of them busy at once, and the kernel takes a core from each
+/// for whole ticks.
+const NICENESS: i32 = 5;
+
+/// Lets the workers go first where the calling thread and they want one core: flushes can wait, packets cannot.
+pub fn let_workers_go_first() {
+    // A unit may forbid it. Then they compete as equals.
+    let _ = rustix::process::nice(NICENESS);
+}
+
 /// Makes a write beyond a file size limit fail like any other write; by default the signal kills the process.
 pub fn ignore_file_size_signal() {
     // SAFETY: installing SIG_IGN runs no code of ours in signal context.

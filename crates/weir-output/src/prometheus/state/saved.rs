@@ -160,6 +160,7 @@ where
     fn restore_family(&mut self, saved: SavedFamily<M, S>, away: Seconds, now: Seconds) -> Option<u64> {
         let kind = *Kind::ALL.get(usize::from(saved.kind))?;
         let row = Row {
+            context: None,
             name: &saved.name,
             kind,
             host: None,
