@@ -44,9 +44,11 @@ field() { python3 -c 'import json,sys; v=json.load(sys.stdin)
 for key in sys.argv[1].split("."): v=v[int(key)] if key.isdigit() else v[key]
 print(v)' "$1"; }
 
-# The budget is for contexts: no output, no history. The second figure has both, like an agent without configuration.
+# The budget is for contexts: no output, no history.
+printf 'outputs: {prometheus: {enabled: false}}\nhistory: 0\n' >"$work/alone.yaml"
+
+# The second figure has both, like an agent without configuration.
 memory() {
-  printf 'outputs: {prometheus: {enabled: false}}\nhistory: 0\n' >"$work/alone.yaml"
   local row alone
   # After the first flush, which runs code that the start did not keep in memory.
   start --config "$work/alone.yaml"
@@ -73,7 +75,8 @@ memory() {
 # 50,000 contexts once, then silence: the time until memory is back near its level before. That level is of an agent that has
 # received, flushed and expired a few contexts, so the pages of the code that this needs are resident.
 idle() {
-  start --bucket-width 1s --context-expiry 5s --counter-expiry 5s
+  # History and scrape keep what came for minutes.
+  start --config "$work/alone.yaml" --bucket-width 1s --context-expiry 5s --counter-expiry 5s
   contexts 100
   load --profile "$work/100.yaml" --rate '1k msg/s' --duration 1s >/dev/null
   pause 14

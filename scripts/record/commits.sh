@@ -11,7 +11,7 @@ read -ra cases <<<"${CASES:-dsd-real-web dsd-contexts-10k dsd-dist-heavy}"
 detector folder compare --baseline "$baseline" --comparison "bin:$WEIR_BIN" --allow-profile-mismatch --preset quick --pairs "${PAIRS:-14}" "${cases[@]}"
 page=$pages/${PAGE:-commits}.md
 {
-  header "weir against an earlier commit of itself" "${CASES:+CASES='$CASES' }${PAIRS:+PAIRS=$PAIRS }${PAGE:+PAGE=$PAGE }scripts/record/commits.sh"
+  header "weir against an earlier commit of itself" "${FLAGS:+FLAGS='$FLAGS' }${CASES:+CASES='$CASES' }${PAIRS:+PAIRS=$PAIRS }${PAGE:+PAGE=$PAGE }scripts/record/commits.sh"
   echo "Baseline: ${EARLIER_COMMIT:-$(basename "${EARLIER}")}; comparison: this commit. Preset \`quick\`, ${PAIRS:-14} pairs, concurrent pairs."
   echo
   rows "$folder/report.json"

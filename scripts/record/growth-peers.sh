@@ -327,13 +327,14 @@ page=$pages/growth-peers.md
   header "Cost by size beside other agents" "$(
     [ "${wanted[*]}" = "weir dogstatsd adp" ] || printf 'PROGRAMS="%s" ' "${wanted[*]}"
     [ "${#by_tags[@]}" = 0 ] || printf 'TAGS="%s" ' "${by_tags[*]}"
+    [ "$runs" = 3 ] || printf 'RUNS=%s ' "$runs"
   )scripts/record/growth-peers.sh"
   for name in "${programs[@]}"; do
     echo "* ${label[$name]}: $(version "$name") (sha256 $(sha256sum "${binary[$name]}" | cut -c1-12))"
   done
   echo
   echo "Each program runs alone on core 0, takes $rate messages a second in 8 KiB Unix datagrams and sends its series to a local Datadog intake. The"
-  echo "figures are medians of $runs alternating runs (least to most). CPU is that of the whole process with its flushes, by its own count of messages, over"
+  echo "figures are $([ "$runs" = 2 ] && echo the lower || echo medians) of $runs alternating runs (least to most). CPU is that of the whole process with its flushes, by its own count of messages, over"
   echo "$window seconds ($window_large from 100,000 contexts) after every context was seen. Bytes are resident memory above that of the idle program, per context;"
   echo "with few contexts they are what the first messages and the first flush need."
   echo "A program keeps up if it takes at least 95 % of the messages due in that time."

@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # Cost by size, in process and without sockets: CPU per message, bytes per context and CPU per row of a flush, from 100 to 1,000,000
 # contexts and from 1 to 2048 tags, as medians of RUNS (5) alternating runs. Writes docs/benchmarks/growth.md and a chart beside
-# it, and the figures of each run to raw/growth.tsv.gz. About fifteen minutes and 3 GB. INGEST_BENCH: a benchmark to use instead of building the checkout's.
+# it, and the figures of each run to raw/growth.tsv.gz. Eight minutes after the builds, and 5 GB. INGEST_BENCH, FLUSH_BENCH: benchmarks to use instead of building
+# the checkout's.
 WEIR_BENCH=${WEIR_BENCH:-none} WEIR_BIN=${WEIR_BIN:-none} source "$(dirname "$0")/common.sh"
-if [ -z "${INGEST_BENCH:-}" ]; then
-  INGEST_BENCH=$(cargo bench --no-run --locked --message-format=json -q -p weir-ingest --bench ingest |
-    jq -r 'select(.reason == "compiler-artifact" and .target.name == "ingest") | .executable')
-fi
+# built PACKAGE BENCHMARK: its program.
+built() {
+  cargo bench --no-run --locked --message-format=json -q -p "$1" --bench "$2" |
+    jq -r --arg name "$2" 'select(.reason == "compiler-artifact" and .target.name == $name) | .executable'
+}
+INGEST_BENCH=${INGEST_BENCH:-$(built weir-ingest ingest)}
+FLUSH_BENCH=${FLUSH_BENCH:-$(built weir flush)}
 runs=${RUNS:-5}
 read -ra by_contexts <<<"${CONTEXTS:-100 300 1000 3000 10000 30000 100000 300000 1000000}"
 read -ra by_tags <<<"${TAGS:-1 2 4 8 16 32 64 128 256 512 1024 2048}"
@@ -23,6 +27,8 @@ for _ in $(seq "$runs"); do
   for size in "${by_contexts[@]}"; do
     # Ten messages per context and bucket, so that every flush has rows of the same size.
     once contexts "$size" "$size" $((10 * size)) $((size < 3000 ? 60 : 3))
+    "$FLUSH_BENCH" "$size" $((size < 3000 ? 60 : 3)) |
+      sed -nE "s/^[0-9]+ contexts: worker ([0-9]+), scrape ([0-9]+), history ([0-9]+) .*/flush\t$size\t\1\t\2\t\3/p"
   done
   for size in "${by_tags[@]}"; do
     once tags "$size" 1000 10000 6 "tags=$size"
@@ -43,14 +49,15 @@ medians() {
 }
 medians >"$work/medians"
 
-# table SERIES WHAT
+# table SERIES WHAT FIGURE FIGURE FIGURE
 table() {
-  echo "| $2 | ns per message | bytes per context | ns per row of a flush |"
+  echo "| $2 | $3 | $4 | $5 |"
   echo "| --- | --- | --- | --- |"
   awk -F'\t' -v s="$1" 'function shown(v, p) { split(v, p, " "); return p[1] " (" p[2] " to " p[3] ")" }
     $1 == s { print "| " $2 " | " shown($3) " | " shown($4) " | " shown($5) " |" }' "$work/medians"
 }
 
+figures=("ns per message" "bytes per context" "ns per row of a flush")
 {
   header "Cost by size" "scripts/record/growth.sh"
   echo "From packet to bucket in process (\`cargo bench -p weir-ingest\`), median packet and median slice of 256 contexts of $runs alternating"
@@ -61,13 +68,20 @@ table() {
   echo
   echo "## 7 tags, mixed kinds"
   echo
-  table contexts contexts
+  table contexts contexts "${figures[@]}"
   echo
   echo "## 1000 contexts, mixed kinds"
   echo
-  table tags tags
+  table tags tags "${figures[@]}"
+  echo
+  echo "## A flush by its steps: ns per row"
+  echo
+  echo "\`cargo bench -p weir --bench flush\`: whole flushes of the first table, in one thread, so that each step finds what the others have left of the"
+  echo "cache. A worker closes the bucket; the scrape output adds the rows to its sums, with its default settings; the history keeps them for the live page."
+  echo
+  table flush contexts worker scrape history
 } >"$pages/growth.md"
 mkdir -p "$pages/raw"
 gzip -9n <"$work/raw" >"$pages/raw/growth.tsv.gz"
-scripts/record/growth-chart.py "ns per message" "bytes per context" "ns per row of a flush" <"$work/medians" >"$pages/growth.svg"
+grep -v '^flush' "$work/medians" | scripts/record/growth-chart.py "${figures[@]}" >"$pages/growth.svg"
 echo "$pages/growth.md" >&2

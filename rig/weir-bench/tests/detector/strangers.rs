@@ -268,7 +268,7 @@ fn the_page_compares_two_builds_of_a_strangers_program() {
         changes.len() == 2 && changes.iter().all(|change| change.starts_with('+')),
         "{changes:?} in\n{text}"
     );
-    assert!(text.contains("with 3000"), "{text}");
+    assert!(text.contains("with 10000"), "{text}");
 }
 
 #[derive(Deserialize)]
