@@ -4,7 +4,6 @@
 mod support;
 
 mod damaged;
-mod flush_memory;
 mod intake;
 mod key_files;
 mod killed;

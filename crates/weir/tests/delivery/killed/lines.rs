@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::sync::mpsc;
 
 use serde_json::Value;
 
 use super::Random;
-use crate::support::{Agent, until};
+use crate::support::{Agent, PATIENCE, until};
 
 const CONTEXTS: u64 = 3000;
 
@@ -132,18 +132,23 @@ fn standard_output_ends_with_at_most_one_cut_line() {
         let mut agent = Agent::start_with(Stdio::piped(), &arguments, &[]);
         assert_eq!(agent.points("stdout").produced, 0, "books begin at zero");
         let mut stdout = agent.child.0.stdout.take().unwrap();
-        // Slower than lines come, so that the kill finds a write that waits for room.
+        // It stops within the bucket, so that the kill finds a write that waits for room.
+        let bytes_before = random.below(CONTEXTS * 100) as usize;
+        let (stops, has_stopped) = mpsc::channel();
+        let (killed, is_killed) = mpsc::channel();
         let reader = std::thread::spawn(move || {
-            let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
-            while let Ok(length @ 1..) = stdout.read(&mut buffer) {
-                text.extend_from_slice(&buffer[..length]);
-                std::thread::sleep(Duration::from_millis(3));
-            }
+            let mut text = vec![0; bytes_before];
+            stdout.read_exact(&mut text).unwrap();
+            stops.send(()).unwrap();
+            is_killed.recv().unwrap();
+            stdout.read_to_end(&mut text).unwrap();
             String::from_utf8(text).unwrap()
         });
         send(&agent, "stdout", round);
+        has_stopped.recv_timeout(PATIENCE).unwrap();
         let delivered = agent.points("stdout").delivered;
         random.kill(agent);
+        killed.send(()).unwrap();
         let text = reader.join().unwrap();
         let (whole, rest) = text.split_at(text.rfind('\n').map_or(0, |at| at + 1));
         let values: Vec<u64> = whole.lines().map(|line| value(line).expect(line)).collect();
