@@ -1,11 +1,10 @@
 //! While one output is down, a stop does not make the agent deaf for the others: it receives until nearly the end of the grace
 //! period, and what it took is in the output that works.
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use crate::receiver::{HANG, Receiver};
-use crate::support::{Agent, PATIENCE, PointBooks, until};
+use crate::support::{Agent, PATIENCE, PointBooks, free_address, until};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -94,10 +93,7 @@ fn an_output_that_hangs() {
 
 #[test]
 fn an_output_that_refuses_connections() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
-    check(&format!("http://{address}"));
+    check(&format!("http://{}", free_address()));
 }
 
 /// There is nothing to wait for, so the grace period does not matter: this test would take an hour.
