@@ -23,10 +23,7 @@ pub fn mutexes(pid: i32, window: Duration) -> Option<Duration> {
         let now = Instant::now();
         let step = now - last;
         last = now;
-        for (thread, call) in calls(pid) {
-            seen = true;
-            waits.add(thread, waits_for(&call), step);
-        }
+        seen |= waits.look(pid, step);
     }
     seen.then_some(waits.ended)
 }
@@ -59,6 +56,16 @@ struct Waits {
 }
 
 impl Waits {
+    /// One look at the threads of a process, `step` after the last one; whether the kernel shows any.
+    fn look(&mut self, pid: i32, step: Duration) -> bool {
+        let mut seen = false;
+        for (thread, call) in calls(pid) {
+            seen = true;
+            self.add(thread, waits_for(&call), step);
+        }
+        seen
+    }
+
     fn add(&mut self, thread: u64, mutex: Option<u64>, step: Duration) {
         if let Some((same, waited)) = self.open.get_mut(&thread)
             && mutex == Some(*same)
@@ -78,7 +85,7 @@ impl Waits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
+    use std::sync::{Mutex, mpsc};
 
     #[test]
     fn a_wait_counts_once_it_has_ended() {
@@ -106,29 +113,45 @@ mod tests {
         assert_eq!(waits_for("running\n"), None);
     }
 
-    /// This process waits for a mutex that another thread holds for most of the time.
+    /// A thread of this process waits for a mutex that this one holds until two looks have seen it wait.
     #[test]
     fn the_kernel_shows_waiting_threads() {
-        let mutex = Mutex::new(());
-        let window = Duration::from_millis(400);
-        let waited = thread::scope(|scope| {
-            let looked = scope.spawn(|| mutexes(std::process::id() as i32, window));
-            let (began, mutex) = (Instant::now(), &mutex);
-            for _ in 0..2 {
-                scope.spawn(move || {
-                    while began.elapsed() < window {
-                        let _held = mutex.lock().unwrap();
-                        let since = Instant::now();
-                        while since.elapsed() < Duration::from_millis(5) {}
-                    }
-                });
-            }
-            looked.join().unwrap()
-        });
-        match waited {
-            None => eprintln!("skipped: the kernel does not show system calls of threads"),
-            // One of the two always waits; how much of it falls into the window is the scheduler's business.
-            Some(waited) => assert!(waited > window / 10 && waited < 4 * window, "{waited:?}"),
+        let (mutex, step) = (Mutex::new(()), Duration::from_millis(7));
+        let address = std::ptr::from_ref(&mutex) as u64;
+        let pid = std::process::id() as i32;
+        let mut waits = Waits::default();
+        if !waits.look(pid, step) {
+            eprintln!("skipped: the kernel does not show system calls of threads");
+            return;
         }
+        let waited = |waits: &Waits| {
+            let inside = |open: &u64| (address..address + size_of::<Mutex<()>>() as u64).contains(open);
+            waits
+                .open
+                .values()
+                .find(|(open, _)| inside(open))
+                .map(|(_, waited)| *waited)
+        };
+        thread::scope(|scope| {
+            let (end, ended) = mpsc::channel::<()>();
+            let held = mutex.lock().unwrap();
+            scope.spawn({
+                let mutex = &mutex;
+                // The thread stays until it was seen not to wait: one that is gone has no last look.
+                move || (drop(mutex.lock().unwrap()), ended.recv())
+            });
+            while waited(&waits).is_none_or(|waited| waited < 2 * step) {
+                waits.look(pid, step);
+                thread::sleep(LOOK);
+            }
+            let before = waits.ended;
+            drop(held);
+            while waited(&waits).is_some() {
+                thread::sleep(LOOK);
+                waits.look(pid, step);
+            }
+            assert!(waits.ended >= before + 2 * step, "{:?}", waits.ended);
+            drop(end);
+        });
     }
 }
