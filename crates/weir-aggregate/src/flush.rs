@@ -94,7 +94,8 @@ enum RowValue {
 pub struct Batch {
     pub source: BatchSource,
     pub bucket: Bucket,
-    /// Partitions that are complete in this batch, in ascending order. Empty for timestamped samples, events and checks.
+    /// Partitions with rows in this batch, in ascending order; with [`weir_context::Partitioning::Hash`] all rows of each. Empty for
+    /// timestamped samples, events and checks.
     pub partitions: std::ops::Range<usize>,
     /// The last batch of its bucket and worker.
     pub last: bool,

@@ -28,9 +28,8 @@ pub enum Partitioning {
     Id,
 }
 
-/// Enough that the states of a run fill a page, and few enough that partitions of small tables have similar lengths: batches end
-/// with partitions.
-const RUN: u32 = 64;
+/// Enough that the states of a run fill pages and its rows a batch of one kind.
+const RUN: u32 = 1024;
 
 /// Distance between the first partitions of two kinds.
 const KIND_STEP: usize = PARTITIONS / Kind::COUNT;

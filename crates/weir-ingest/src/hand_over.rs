@@ -1,7 +1,7 @@
 //! The end of a bucket: writes its rows and removes expired contexts.
 
 use weir_aggregate::{Aggregator, Batch};
-use weir_context::{Contexts, PARTITIONS};
+use weir_context::{Contexts, PARTITIONS, Partitioning};
 
 /// Contexts whose memory is asked for together: enough to have many loads on their way, few enough for their names, tags and
 /// state to fit the first-level cache.
@@ -34,48 +34,43 @@ impl HandOver {
             if self.partition == PARTITIONS {
                 return Some(self.finish(contexts, aggregator));
             }
-            if self.position == 0 {
-                aggregator.begin_partition(self.partition);
-            }
-            budget = self.walk_partition(contexts, aggregator, budget)?;
-            // As many shards of aliases as partitions of contexts: one round a flush.
-            if !aggregator.hands_over_zeros() {
-                contexts.sweep_aliases();
-            }
-            self.partition += 1;
-            self.position = 0;
-            if self.partition == PARTITIONS {
-                continue;
-            }
-            if let Some(batch) = aggregator.take_full_batch() {
-                return Some(batch);
-            }
-            // An empty partition must not make the loop endless work either.
-            budget = budget.saturating_sub(1);
             if budget == 0 {
                 return None;
+            }
+            aggregator.begin_partition(self.partition);
+            let walked = self.walk_group(contexts, aggregator, budget.min(ROWS_AHEAD));
+            let ended = walked == 0;
+            if ended {
+                self.end_partition(contexts, aggregator);
+            }
+            // An empty partition must not make the loop endless work either.
+            budget -= walked.max(1);
+            // Batches that are merged end with partitions; the last one ends with the bucket.
+            let may_end = ended || aggregator.settings().partitioning == Partitioning::Id;
+            if may_end
+                && self.partition < PARTITIONS
+                && let Some(batch) = aggregator.take_full_batch()
+            {
+                return Some(batch);
             }
         }
         None
     }
 
-    /// Walks the rest of a partition. Returns the rest of the budget; `None`: the budget ended first.
-    fn walk_partition(
+    /// Walks up to `contexts_max` contexts of the partition, and returns their number.
+    fn walk_group(
         &mut self,
         contexts: &mut Contexts,
         aggregator: &mut Aggregator,
-        mut budget: usize,
-    ) -> Option<usize> {
-        let mut asked_for = self.position;
-        while let Some(&live) = contexts.live(self.partition).get(self.position) {
-            budget = budget.checked_sub(1)?;
-            if self.position == asked_for {
-                let rest = &contexts.live(self.partition)[asked_for..];
-                let ahead = &rest[..rest.len().min(ROWS_AHEAD)];
-                contexts.prefetch_rows(ahead);
-                aggregator.prefetch_rows(ahead);
-                asked_for += ahead.len();
-            }
+        contexts_max: usize,
+    ) -> usize {
+        let rest = &contexts.live(self.partition)[self.position..];
+        let ahead = &rest[..rest.len().min(contexts_max)];
+        let count = ahead.len();
+        contexts.prefetch_rows(ahead);
+        aggregator.prefetch_rows(ahead);
+        for _ in 0..count {
+            let live = contexts.live(self.partition)[self.position];
             if aggregator.write(contexts, live) {
                 aggregator.forget(live);
                 contexts.remove(self.partition, self.position);
@@ -84,7 +79,16 @@ impl HandOver {
                 self.position += 1;
             }
         }
-        Some(budget)
+        count
+    }
+
+    fn end_partition(&mut self, contexts: &mut Contexts, aggregator: &Aggregator) {
+        // As many shards of aliases as partitions of contexts: one round a flush.
+        if !aggregator.hands_over_zeros() {
+            contexts.sweep_aliases();
+        }
+        self.partition += 1;
+        self.position = 0;
     }
 
     fn finish(&mut self, contexts: &mut Contexts, aggregator: &mut Aggregator) -> Batch {
