@@ -116,7 +116,8 @@ fn fetch(admin: &str, path: &str) -> String {
 
 #[test]
 fn profiles_can_be_taken_and_name_functions() {
-    let mut agent = Agent::start("workers: 1\noutputs:\n  stdout: {}\n", &[]);
+    // No output to standard output: beside other work it has too many series to deliver before the end.
+    let mut agent = Agent::start("workers: 1\n", &[]);
     let admin = agent.wait_for("admin on http://");
     // Something to be seen: new contexts as long as profiles are taken.
     let done = std::sync::atomic::AtomicBool::new(false);

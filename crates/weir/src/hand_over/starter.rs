@@ -4,7 +4,7 @@
 //! ends with the agent.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
@@ -65,6 +65,13 @@ impl Starter {
         let mut text = vec![0; u32::from_le_bytes(length).min(4096) as usize];
         (&self.stream).read_exact(&mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// Readable when [`Starter::wait`] has something to return.
+impl AsFd for Starter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
 use weir_ingest::{Command, Freeze, SavedBucket};
 use weir_listener::{EventLoop, Framing, ListenerId, Monotonic};
 
@@ -107,32 +108,39 @@ impl HandOverSource {
         let source = self.clone();
         std::thread::Builder::new()
             .name("hand-over".into())
-            .spawn(move || {
-                for stream in listener.incoming() {
-                    match stream {
-                        Ok(stream) => source.serve(stream),
-                        // Out of descriptors, perhaps temporarily.
-                        Err(_) => std::thread::sleep(Duration::from_millis(100)),
-                    }
-                }
-            })?;
-        if self.starter.is_some() {
-            let source = self.clone();
-            std::thread::Builder::new()
-                .name("starter".into())
-                .spawn(move || source.watch_starter())?;
-        }
+            .spawn(move || source.watch(&listener))?;
         Ok(())
     }
 
-    /// Notices that a started process has ended before it took over.
-    fn watch_starter(&self) {
-        while let Some(ended) = self.starter.as_ref().and_then(|starter| starter.wait().ok()) {
-            // If it had begun to take over, that has a reason of its own.
-            let _alone = lock(&self.agent.ending);
-            if self.is_awaited.load(Ordering::Acquire) {
-                self.failed(&format!("the new process: {ended}"));
+    /// Serves everyone who connects, and notices that a started process has ended before it took over. Connections come first: a process
+    /// that fails while it takes over has a better reason there than its exit code.
+    fn watch(&self, listener: &UnixListener) {
+        let mut starter = self.starter.as_ref();
+        loop {
+            let mut polled = vec![PollFd::new(listener, PollFlags::IN)];
+            polled.extend(starter.map(|starter| PollFd::new(starter, PollFlags::IN)));
+            let ready = rustix::event::poll(&mut polled, None);
+            let connected = !polled[0].revents().is_empty();
+            if ready.is_ok() && !connected {
+                // An error means that the starter has ended.
+                match starter.map(Starter::wait) {
+                    Some(Ok(ended)) => self.started_process_ended(&ended),
+                    _ => starter = None,
+                }
+                continue;
             }
+            match ready.map_err(io::Error::from).and_then(|_| listener.accept()) {
+                Ok((stream, _)) => self.serve(stream),
+                // Out of descriptors or memory, perhaps temporarily.
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    fn started_process_ended(&self, how: &str) {
+        let _alone = lock(&self.agent.ending);
+        if self.is_awaited.load(Ordering::Acquire) {
+            self.failed(&format!("the new process: {how}"));
         }
     }
 
