@@ -1,6 +1,6 @@
 //! Memory that a flush adds to the real agent: little, because batches and payloads are created and freed piece by piece.
-//! A test of its own, because no other may run beside it: beside a process that keeps one of two cores busy, this flush adds 22 to 31 %
-//! instead of 7.
+//! Beside a process that keeps one of two cores busy it adds 33 to 55 MB, with 300,000 contexts as with 600,000; up to 20 MB of that are
+//! the sixteen batches that may wait for the encoder. A test of its own, so that no other test keeps the machine busy.
 //!
 //! `WEIR_TEST_CONTEXTS=1000000 cargo test --release -p weir --test flush_memory -- --nocapture` measures a million contexts.
 
@@ -37,8 +37,8 @@ fn ticks(id: u32) -> u64 {
 
 #[test]
 fn a_flush_adds_less_than_a_quarter() {
-    // So many that the batches which wait for an encoder on a busy machine, up to a number of them, are a small part.
-    let contexts: usize = std::env::var("WEIR_TEST_CONTEXTS").map_or(300_000, |n| n.parse().unwrap());
+    // So many that the batches which wait for an encoder on a busy machine are a small part.
+    let contexts: usize = std::env::var("WEIR_TEST_CONTEXTS").map_or(600_000, |n| n.parse().unwrap());
     let intake = Intake::start(false, |_| Answer::Accept);
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("weir.yaml");
