@@ -137,7 +137,7 @@ mod tests {
             let held = mutex.lock().unwrap();
             scope.spawn({
                 let mutex = &mutex;
-                // The thread stays until it was seen not to wait: one that is gone has no last look.
+                // The thread stays until it was seen not to wait: one that has ended has no last look.
                 move || (drop(mutex.lock().unwrap()), ended.recv())
             });
             while waited(&waits).is_none_or(|waited| waited < 2 * step) {
