@@ -388,7 +388,7 @@ impl Aggregator {
         last_seen.saturating_add(expiry) < self.now()
     }
 
-    /// The batch, if it is long enough. For the end of a partition that is not the last.
+    /// The batch, if it is long enough. With [`Partitioning::Hash`] for the end of a partition; never for the end of the last one.
     pub fn take_full_batch(&mut self) -> Option<Batch> {
         let batch = self.hand_over.batch.as_ref()?;
         if batch.len() < BATCH_ROWS && batch.bytes() < BATCH_BYTES {

@@ -28,7 +28,7 @@ pub enum Partitioning {
     Id,
 }
 
-/// Enough that the states of a run fill pages and its rows a batch of one kind.
+/// Enough that the states of a run fill pages, and many rows in sequence are of one kind.
 const RUN: u32 = 1024;
 
 /// Distance between the first partitions of two kinds.

@@ -132,6 +132,7 @@ mod tests {
                 .find(|(open, _)| inside(open))
                 .map(|(_, waited)| *waited)
         };
+        let began = Instant::now();
         thread::scope(|scope| {
             let (end, ended) = mpsc::channel::<()>();
             let held = mutex.lock().unwrap();
@@ -141,6 +142,10 @@ mod tests {
                 move || (drop(mutex.lock().unwrap()), ended.recv())
             });
             while waited(&waits).is_none_or(|waited| waited < 2 * step) {
+                assert!(
+                    began.elapsed() < Duration::from_secs(60),
+                    "the waiter is not seen"
+                );
                 waits.look(pid, step);
                 thread::sleep(LOOK);
             }
