@@ -1,17 +1,12 @@
 # Every target works here and, with the same name, in each client's folder.
 CARGO ?= cargo
 CLIENTS := $(wildcard clients/*/Makefile)
-# The parts in other languages.
-PARTS := $(CLIENTS) web/Makefile
 # A registry may not answer for a moment.
 export CARGO_NET_RETRY ?= 10
-# Features that tests need and a default build lacks.
-FEATURES = weir/kafka
-# The clients' tests use the agent that the Rust tests built: a separate build would select other features and compile most
-# dependencies again.
-AGENT = $(abspath $(or $(CARGO_TARGET_DIR),target))/debug/weir
+# Where scripts/install-test-deps.sh puts the runner of Rust tests.
+export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/weir/bin:$(PATH)
 
-.PHONY: run run-fleet build page dist test test-packages test-quick check bench bench-outputs fuzz miri soak deps clients-%
+.PHONY: run run-fleet build page dist test test-packages test-quick check nightly bench bench-outputs fuzz miri soak deps
 
 ## run: build and start the agent with useful defaults (UDP 127.0.0.1:8125, admin 127.0.0.1:8127)
 run: page
@@ -32,13 +27,13 @@ build: page
 dist: page
 	packaging/dist.sh
 
-## test: install what the tests need, then run every test of every language
+## test: install what the tests need, then run every test of every language that is deterministic or waits for an event
 test: deps page
-	$(CARGO) test --workspace --features $(FEATURES) --locked --no-fail-fast
-	packaging/test/units.sh
-	WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" packaging/test/chart.sh
-	packaging/test/packed.sh "$${WEIR_BIN:-$$(ls $(AGENT))}"
-	@set -e; for m in $(PARTS); do WEIR_BIN="$${WEIR_BIN:-$$(ls $(AGENT))}" $(MAKE) -C $$(dirname $$m) test; done
+	scripts/gate.py test
+
+## nightly: what measures this machine, kills at random instants, builds peers from source, or takes long; before a release, or by hand
+nightly: deps page
+	scripts/gate.py nightly
 
 ## test-packages: make what is given away, and install and run each form of it in a scratch root (root; minutes)
 test-packages: deps dist
@@ -47,19 +42,14 @@ test-packages: deps dist
 	packaging/test/rpm.sh dist
 	packaging/test/image.sh dist
 
-## test-quick: what needs nothing but Rust, and little time once it is built
+## test-quick: unit and property tests of the crates without processes, and the command line; little time once it is built
 test-quick:
-	$(CARGO) test --workspace --locked --lib --bins --test vectors --test properties --test find --test oracle \
-	  --test memory --test workers --test command_line
+	$(CARGO) nextest run --workspace --features weir/kafka --locked \
+	  -E 'kind(lib) or kind(bin) or package(/weir-(protocol|context|ingest|state|merge|config|history)$$/) or test(/^command_line::/)'
 
-## check: format and lint, cheapest first
+## check: format and lint, cheapest first; then changed tests up to 20 times beside busy loops
 check: deps
-	$(CARGO) fmt --all --check
-	scripts/check-repository.sh
-	scripts/check-prose.py
-	scripts/check-dependencies.py
-	@set -e; for m in $(PARTS); do $(MAKE) -C $$(dirname $$m) check; done
-	$(CARGO) clippy --workspace --features $(FEATURES) --all-targets --locked -- -D warnings
+	scripts/gate.py check
 
 ## bench: ratios against the floor of this machine, with their spread
 bench:
@@ -77,8 +67,8 @@ fuzz:
 miri:
 	scripts/miri.sh
 
-## soak: bounded long runs: churn, in which memory must stay flat, and hand-overs and kills in a row
-soak:
+## soak: bounded long runs: the nightly tests, churn, in which memory must stay flat, and hand-overs and kills in a row
+soak: nightly
 	scripts/soak.sh
 	scripts/soak-restarts.sh
 

@@ -1,8 +1,21 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need beside the language toolchains, and fetches the jars of the broker
-# that some tests start. Does nothing if everything is installed.
+# Installs the Debian packages that the tests need beside the language toolchains, the runner of Rust tests, and the jars of the
+# broker that some tests start. Does nothing if everything is installed.
 set -euo pipefail
-jars=$(dirname "$0")/../rig/weir-broker/jars.sh
+here=$(cd "$(dirname "$0")" && pwd)
+jars=$here/../rig/weir-broker/jars.sh
+nextest=${XDG_CACHE_HOME:-$HOME/.cache}/weir/nextest
+
+# Outside the sources, and the version that nextest.txt names alone.
+install_nextest() {
+  cmp -s "$here/nextest.txt" "$nextest/nextest.txt" && return
+  rm -rf "$nextest"
+  python3 -m venv "$nextest"
+  "$nextest/bin/pip" install --quiet --no-deps --retries 10 --require-hashes --requirement "$here/nextest.txt"
+  mkdir -p "$nextest/../bin"
+  ln -sfn "$nextest/bin/cargo-nextest" "$nextest/../bin/cargo-nextest"
+  cp "$here/nextest.txt" "$nextest/nextest.txt"
+}
 
 missing=()
 need() { # COMMAND-THAT-SUCCEEDS PACKAGE
@@ -33,6 +46,7 @@ need 'command -v man' man-db
 need 'command -v java' openjdk-17-jre-headless
 need 'command -v mvn' maven
 if [ "${#missing[@]}" -eq 0 ]; then
+  install_nextest
   "$jars" >/dev/null
   exit
 fi
@@ -49,6 +63,7 @@ for attempt in 1 2 3 4 5; do
   # The tests start servers themselves; the package's service files must not.
   if "${sudo[@]}" apt-get "${patient[@]}" update &&
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "${patient[@]}" install -y --no-install-recommends "${missing[@]}"; then
+    install_nextest
     "$jars" >/dev/null
     exit
   fi

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use weir_config::{File, Inputs, KafkaClient, LogReader, Mechanism, OutputType};
 
-mod machine;
+use crate::machine;
 
 use machine::Machine;
 

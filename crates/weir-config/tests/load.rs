@@ -8,7 +8,7 @@ use weir_config::{
     settings,
 };
 
-mod machine;
+use crate::machine;
 
 use machine::Machine;
 

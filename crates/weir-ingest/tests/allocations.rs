@@ -1,8 +1,5 @@
 //! In the steady state a message costs no allocation: counted, so that it cannot come back unnoticed.
-#![allow(unsafe_code)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::fmt::Write;
 
 use weir_aggregate::AggregatorSettings;
@@ -10,35 +7,9 @@ use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
 
-struct Counting;
+use std::cell::Cell;
 
-thread_local! {
-    /// Of this test's own thread: the harness has others.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's duties are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use crate::ALLOCATIONS;
 
 /// 50 contexts of each kind; `order` turns their tags around.
 fn packet(order: usize) -> Vec<u8> {

@@ -1,12 +1,9 @@
 //! Lines on their way through the worker: which, in which order, at what cost.
-#![allow(unsafe_code)]
 #![allow(
     clippy::disallowed_types,
     reason = "the test looks at what a worker has handed over"
 )]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use weir_aggregate::AggregatorSettings;
@@ -17,35 +14,9 @@ use weir_ingest::{
 };
 use weir_protocol::{ParseOptions, Routes, SharedRoutes, route_slot};
 
-struct Counting;
+use std::cell::Cell;
 
-thread_local! {
-    /// Of this test's own thread: tests run beside each other.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's duties are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use crate::ALLOCATIONS;
 
 /// A sender that keeps blocks until it is asked to return their buffers.
 #[derive(Clone, Default)]

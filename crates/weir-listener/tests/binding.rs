@@ -1,6 +1,6 @@
 //! Binding: what is refused, with which words, and what socket files look like.
 
-mod support;
+use crate::support;
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
@@ -237,7 +237,7 @@ fn nothing_is_changed_by_the_path_of_a_socket() {
         .args(["-f", "-e", calls, "-o"])
         .arg(&trace)
         .arg(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "child_that_binds", "--nocapture"])
+        .args(["--ignored", "--exact", "binding::child_that_binds", "--nocapture"])
         .env("WEIR_TEST_PATH", directory.path());
     match command.spawn() {
         Ok(child) => assert!(support::wait(child).success()),
@@ -362,7 +362,12 @@ fn permissions_that_are_missing() {
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = std::process::Command::new(&binary);
     command
-        .args(["--ignored", "--exact", "child_without_permissions", "--nocapture"])
+        .args([
+            "--ignored",
+            "--exact",
+            "binding::child_without_permissions",
+            "--nocapture",
+        ])
         .env("WEIR_TEST_PATH", directory.path());
     assert!(support::wait(command.spawn().unwrap()).success());
 }

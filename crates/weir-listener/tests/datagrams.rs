@@ -1,6 +1,6 @@
 //! Datagram listeners on real sockets.
 
-mod support;
+use crate::support;
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
@@ -210,7 +210,7 @@ fn credentials_come_with_each_datagram_when_requested() {
     let id = harness.listen(&asked);
     let sender = UnixDatagram::unbound().unwrap();
     sender.send_to(b"mine:1|c", &path).unwrap();
-    let child = support::subprocess("child_sends_a_datagram")
+    let child = support::subprocess("datagrams::child_sends_a_datagram")
         .env("WEIR_TEST_PATH", &path)
         .spawn()
         .unwrap();

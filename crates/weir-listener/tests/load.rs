@@ -1,6 +1,6 @@
 //! Several senders at full speed: nobody is starved, and a drain loses nothing the kernel had accepted.
 
-mod support;
+use crate::support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
@@ -627,6 +627,7 @@ const ON_THEIR_WAY: u64 = 150;
 
 /// The same in real time: a thousand messages per second beside a flood, by a sender that does not wait.
 #[test]
+#[ignore = "nightly: real rates; in the gate: a_flood_delays_others_by_a_bounded_number_of_bytes"]
 fn a_thousand_per_second_lose_nothing_beside_a_flood() {
     let place = place();
     for flooding in [

@@ -1,6 +1,6 @@
 //! Stream listeners on real sockets.
 
-mod support;
+use crate::support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -451,6 +451,7 @@ fn the_largest_partial_frame_is_dropped_when_the_budget_is_used_up() {
 }
 
 #[test]
+#[ignore = "nightly: resident memory; in the gate: the_largest_partial_frame_is_dropped_when_the_budget_is_used_up, which counts bytes"]
 fn thousands_of_idle_connections_cost_descriptors_and_little_else() {
     // Two for each connection, and some for the other tests of this process.
     let descriptors = support::raw::limit_descriptors(20_000);
@@ -568,7 +569,14 @@ fn replacing_a_socket_loses_nothing() {
 
 #[test]
 fn descriptors_used_up() {
-    assert!(support::wait(support::subprocess("child_without_descriptors").spawn().unwrap()).success());
+    assert!(
+        support::wait(
+            support::subprocess("streams::child_without_descriptors")
+                .spawn()
+                .unwrap()
+        )
+        .success()
+    );
 }
 
 /// With no descriptor left, connections are refused one by one, the loop does not spin, and the connections there are
@@ -621,7 +629,14 @@ fn take_all_descriptors() -> Vec<std::fs::File> {
 /// The reserve is used up too: accepting pauses and resumes by itself.
 #[test]
 fn descriptors_used_up_for_long() {
-    assert!(support::wait(support::subprocess("child_without_a_reserve").spawn().unwrap()).success());
+    assert!(
+        support::wait(
+            support::subprocess("streams::child_without_a_reserve")
+                .spawn()
+                .unwrap()
+        )
+        .success()
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One partition: in any order of records, and with any owners, the results equal those of a naive merge.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 

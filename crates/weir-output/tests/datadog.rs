@@ -1,6 +1,6 @@
 //! Payloads as a Datadog intake receives them, read by third-party decoders.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The file system of the disk queue is full: a warning, and payloads wait in memory until there is room again.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,6 +67,7 @@ fn messages(round: u64) -> String {
 
 /// Runs in a mount namespace of its own, in which the directory is a file system of 256 KiB.
 #[test]
+#[ignore = "a process of another test"]
 fn child() {
     let Ok(directory) = std::env::var("WEIR_TEST_DISK_FULL_CHILD") else {
         return;
@@ -164,5 +165,5 @@ async fn full_and_free_again(name: &str, directory: &str) {
 
 #[test]
 fn full() {
-    child_on_a_small_disk("WEIR_TEST_DISK_FULL_CHILD");
+    child_on_a_small_disk("disk_full::child", "WEIR_TEST_DISK_FULL_CHILD");
 }

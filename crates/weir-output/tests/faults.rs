@@ -1,6 +1,6 @@
 //! Backends that misbehave in every way there is, and what the operator sees of it.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! The same faults for every output over HTTP: none delays another, the books balance at all times, and after an outage everything
 //! arrives, in the order of time where that matters, from the disk too.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! The file output on a real file system: rotation, compression, what is kept, other people's rotation, a full disk.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -292,6 +292,7 @@ async fn paths_that_cannot_be_written_are_refused_with_a_reason() {
 
 /// Runs in a mount namespace of its own, in which the directory is a file system of 256 KiB.
 #[test]
+#[ignore = "a process of another test"]
 fn child() {
     let Ok(directory) = std::env::var("WEIR_TEST_FILE_FULL_CHILD") else {
         return;
@@ -362,5 +363,5 @@ fn child() {
 
 #[test]
 fn a_full_disk_degrades_and_heals() {
-    child_on_a_small_disk("WEIR_TEST_FILE_FULL_CHILD");
+    child_on_a_small_disk("file::child", "WEIR_TEST_FILE_FULL_CHILD");
 }

@@ -1,6 +1,6 @@
 //! The Graphite output: lines, collisions of names, and receivers that misbehave.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

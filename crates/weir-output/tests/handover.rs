@@ -1,6 +1,6 @@
 //! An output that replaces another while the process runs: what a receiver sees of it.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::path::Path;

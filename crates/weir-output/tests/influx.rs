@@ -1,6 +1,6 @@
 //! The InfluxDB output: lines as the protocol's owners read them, names and escaping, requests, answers and datagrams.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

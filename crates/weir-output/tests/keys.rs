@@ -1,6 +1,6 @@
 //! Keys come and go; what waits on disk stays.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Requests of the OTLP output over HTTP and gRPC, read with OpenTelemetry's published definitions.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;

@@ -1,7 +1,7 @@
 //! A receiver that refuses whole requests for the sake of one series: the series is found, named and left out, and everything
 //! else arrives.
 
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,6 @@
 //! Records that an agent publishes to the log of a fleet, read by the merge: state of every kind, the books, faults of the log, restarts.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

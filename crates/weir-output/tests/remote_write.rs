@@ -1,6 +1,6 @@
 //! Requests of remote write, read with Prometheus's own definitions, and its reaction to answers.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! An output whose process ends, and the output of the next process that continues its sums, as a receiver sees them.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

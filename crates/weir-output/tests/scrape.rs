@@ -1,6 +1,6 @@
 //! The scrape while a flush is on its way.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! Access and limits of senders, with the real binary: encrypted connections, rate limits.
 
-mod support;
-
+use crate::support;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;

@@ -1,8 +1,6 @@
 //! The real binary on real sockets: what goes in comes out, to the last sample.
 
-#[path = "support/log.rs"]
-mod log;
-
+use crate::support::log;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, UdpSocket};

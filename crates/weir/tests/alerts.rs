@@ -1,11 +1,8 @@
 //! The released alert rules, in a real Prometheus beside real agents: each alert is provoked by its cause, and a healthy agent sets none off.
 
-#[path = "support/preload.rs"]
-mod preload;
-#[path = "support/receivers.rs"]
-mod receivers;
-mod support;
-
+use crate::support;
+use crate::support::preload;
+use crate::support::receivers;
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::path::Path;

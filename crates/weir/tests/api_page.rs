@@ -1,7 +1,6 @@
 //! The examples of docs/api.md, asked of the real agent.
 
-mod support;
-
+use crate::support;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};

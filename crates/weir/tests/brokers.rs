@@ -1,12 +1,9 @@
 //! Real agents before real brokers of Apache Kafka: faults of the brokers, what `weir doctor` says of them, and more partitions by a
 //! command.
-#![cfg(feature = "kafka")]
 
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::OnceLock;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -15,12 +12,6 @@ use weir_broker::Broker;
 use weir_log::{Brokers, KafkaLog, unix_milliseconds};
 use weir_merge::{BucketResult, Ledger, Log as _, Owner, Plan, Settings};
 use weir_state::State;
-
-/// One broker for all tests that do it no harm. It ends with the process.
-fn address() -> String {
-    static BROKER: OnceLock<Broker> = OnceLock::new();
-    BROKER.get_or_init(Broker::start).address()
-}
 
 fn brokers(address: String, topic: &str) -> Brokers {
     Brokers {
@@ -208,7 +199,7 @@ fn the_doctor_names_what_keeps_an_agent_from_its_brokers() {
     assert!(found.contains("Connection refused"), "{found}");
     assert!(remedy.contains("check the address"), "{remedy}");
 
-    let address = address();
+    let address = weir_broker::shared();
     let examined = format!("brokers: ['{address}'], topic: examined");
     let (verdict, found, remedy) = doctor(directory.path(), &examined);
     assert_eq!(
@@ -237,7 +228,7 @@ fn partitions_are_added_by_a_command() {
     let config = directory.path().join("merge.yaml");
     let text = format!(
         "log: {{brokers: ['{}'], topic: grown, partitions: 2}}\n",
-        address()
+        weir_broker::shared()
     );
     std::fs::write(&config, text).unwrap();
     let partitions = |arguments: &[&str]| {
@@ -251,7 +242,7 @@ fn partitions_are_added_by_a_command() {
         is_done && text.starts_with("2 partitions\n5 from the bucket that begins at"),
         "{text}"
     );
-    let mut log = KafkaLog::open(&brokers(address(), "grown")).unwrap();
+    let mut log = KafkaLog::open(&brokers(weir_broker::shared(), "grown")).unwrap();
     let (plan, mut expected) = (log.plan().unwrap(), Plan::new(2));
     let (from, count) = plan.steps().next().unwrap();
     assert!(

@@ -1,7 +1,6 @@
 //! Captures of the real binary: other readers read them, other writers' are replayed, and replaying one gives the same points.
 
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};

@@ -1,7 +1,6 @@
 //! A real carbon-cache stores what weir delivers, and whisper's own tool reads it back.
 
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,7 @@
 //! Telemetry of clients, in the form of each client, sent to the real binary: their losses stand beside the agent's own,
 //! and their metrics pass unchanged.
 
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 
 use serde_json::Value;

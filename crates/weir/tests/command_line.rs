@@ -1,9 +1,7 @@
 //! The real binary: configuration from every source, its errors and exit codes, and each command on real
 //! sockets.
 
-#[path = "support/log.rs"]
-mod log;
-
+use crate::support::log;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixListener};

@@ -1,7 +1,6 @@
 //! `weir doctor` beside the real agent: each error is provoked, found and given a remedy, and a healthy agent has no findings.
 
-mod support;
-
+use crate::support;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;

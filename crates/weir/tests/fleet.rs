@@ -1,7 +1,6 @@
 //! Agents that publish to the log of a fleet: what is merged is what was sent, whatever happens to agents and log meanwhile.
 
-mod support;
-
+use crate::support;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! Three real agents with tags of their own, one real merge, and a real Prometheus that scrapes it: one p99 and one exact counter for all of them.
 
-#[path = "support/receivers.rs"]
-mod support;
-
+use crate::support::receivers as support;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};

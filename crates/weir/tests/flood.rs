@@ -1,8 +1,7 @@
 //! The flood profiles of the load generator against the real binary: what is hot loses nothing, memory stays inside the
 //! budget, and a flooding metric is named within one flush.
 
-mod support;
-
+use crate::support;
 use std::collections::HashMap;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;

@@ -4,12 +4,8 @@
 //!
 //! `WEIR_TEST_CONTEXTS=1000000 cargo test --release -p weir --test flush_memory -- --nocapture` measures a million contexts.
 
-#[allow(dead_code, reason = "this test's intake accepts everything")]
-#[path = "delivery/intake.rs"]
-mod intake;
-#[path = "support/receivers.rs"]
-mod support;
-
+use crate::delivery::intake;
+use crate::support::receivers as support;
 use std::process::Command;
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,7 @@
 //! A new process takes over from the running one: no sender sees an error, no sample is lost, no bucket is split.
 
-// Two harnesses, of which each reads logs.
-#![allow(clippy::duplicate_mod)]
-
-#[path = "support/receivers.rs"]
-mod receivers;
-mod support;
-
+use crate::support;
+use crate::support::receivers;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,7 +1,6 @@
 //! Hand-overs in the middle of something: a flush, an outage, sessions, a relay, a capture, another number of workers.
 
-mod support;
-
+use crate::support;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixDatagram, UnixStream};

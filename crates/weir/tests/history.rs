@@ -1,7 +1,6 @@
 //! The last minutes, asked of the real binary: they are what went to an output, and nobody else's page reads them.
 
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpStream;

@@ -1,11 +1,8 @@
 //! The real agent writes InfluxDB's line protocol to real receivers: InfluxDB 1 over HTTP and UDP, and VictoriaMetrics in the API of
 //! both versions; the configurations of the page.
 
-#[path = "support/receivers.rs"]
-mod receivers;
-#[path = "support/mod.rs"]
-mod support;
-
+use crate::support;
+use crate::support::receivers;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,7 +1,6 @@
 //! Sockets that outlive the process: those of a service manager's descriptor store, and of socket activation.
 
-mod support;
-
+use crate::support;
 use std::io::Write as _;
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixStream};

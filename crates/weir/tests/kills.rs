@@ -1,7 +1,6 @@
 //! Processes that are killed at random instants: what is missing is what the next start says.
 
-mod support;
-
+use crate::support;
 use std::time::Duration;
 
 use support::manager::Manager;

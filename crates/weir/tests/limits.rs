@@ -1,8 +1,7 @@
 //! Limits on contexts and who uses how much, with the real binary: a flood takes its share, everybody else loses nothing,
 //! and the status names the sender.
 
-mod support;
-
+use crate::support;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::TcpStream;

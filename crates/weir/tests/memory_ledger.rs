@@ -2,8 +2,7 @@
 //! resident memory stays within the budget, every valve that opens and every refusal is counted, the books balance, and series
 //! that were there first stay whole.
 
-mod support;
-
+use crate::support;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::net::{TcpListener, TcpStream};

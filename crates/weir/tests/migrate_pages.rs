@@ -1,9 +1,7 @@
 //! The pages of docs/migrate: their commands on a configuration of the other program, and their way side by side with whatever listens
 //! where the other program would.
 
-#[path = "support/mod.rs"]
-mod support;
-
+use crate::support;
 use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};

@@ -2,11 +2,8 @@
 //! gostatsd, where there is one. weir gets the converted configuration and the port of the clients, and passes on what comes; what
 //! both store is compared series by series; then the switch, and the way back. What differs is named on the page.
 
-#[path = "support/receivers.rs"]
-mod receivers;
-#[path = "support/mod.rs"]
-mod support;
-
+use crate::support;
+use crate::support::receivers;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, UdpSocket};

@@ -1,10 +1,8 @@
 //! Disturbances of a running agent by network, clients and machine, with the real binary on real sockets: stops,
 //! connections, descriptors, socket files, clocks.
 
-#[path = "support/preload.rs"]
-mod preload;
-mod support;
-
+use crate::support;
+use crate::support::preload;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixDatagram, UnixStream};

@@ -1,7 +1,6 @@
 //! Notifications to a service manager with `Type=notify-reload`. The test is the manager.
 
-mod support;
-
+use crate::support;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;

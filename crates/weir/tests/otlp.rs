@@ -1,8 +1,6 @@
 //! The real agent exports OTLP: the configurations of the page to a double, and to a real Prometheus and a real collector.
 
-#[path = "support/receivers.rs"]
-mod support;
-
+use crate::support::receivers as support;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

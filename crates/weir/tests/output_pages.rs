@@ -1,7 +1,6 @@
 //! The configurations on the pages of outputs, run by the real agent.
 
-mod support;
-
+use crate::support;
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;

@@ -1,7 +1,6 @@
 //! Listeners that read their messages in ways of their own: the rows of the page about the protocol, and what is refused.
 
-mod support;
-
+use crate::support;
 use std::os::unix::net::UnixDatagram;
 
 use support::{Agent, status, until, weir};

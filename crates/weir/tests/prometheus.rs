@@ -1,8 +1,6 @@
 //! A real Prometheus, from the distribution's packages, scrapes the real agent.
 
-#[path = "support/receivers.rs"]
-mod support;
-
+use crate::support::receivers as support;
 use std::io::Write;
 use std::process::{Command, Stdio};
 

@@ -1,11 +1,8 @@
 //! The real agent writes to real receivers: the distribution's Prometheus and VictoriaMetrics, and a newer Prometheus
 //! for version 2.0.
 
-#[path = "support/preload.rs"]
-mod preload;
-#[path = "support/receivers.rs"]
-mod support;
-
+use crate::support::preload;
+use crate::support::receivers as support;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};

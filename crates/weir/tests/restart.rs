@@ -1,7 +1,6 @@
 //! A stop and a start: the next process continues where the previous one ended.
 
-mod support;
-
+use crate::support;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;

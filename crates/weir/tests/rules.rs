@@ -1,8 +1,6 @@
 //! Rules through the real binary: the page's examples, a reload over HTTP, converted configurations.
 
-#[path = "support/log.rs"]
-mod log;
-
+use crate::support::log;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::path::Path;

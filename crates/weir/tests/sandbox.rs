@@ -1,7 +1,6 @@
 //! Rights that the running binary has dropped, and proof that everything else still works.
 
-mod support;
-
+use crate::support;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt as _, chown};

@@ -1,8 +1,6 @@
 //! The scrape endpoint of the running agent, without a Prometheus.
 
-#[path = "support/mod.rs"]
-mod support;
-
+use crate::support;
 use serde_json::Value;
 use support::*;
 

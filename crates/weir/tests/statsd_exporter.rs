@@ -1,9 +1,7 @@
 //! Next to a real statsd_exporter, built through the module proxy: its own mapping files and the same traffic to both, every series
 //! compared. What differs is named in docs/migrate/statsd_exporter.md.
 
-#[path = "support/receivers.rs"]
-mod receivers;
-
+use crate::support::receivers;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,8 +1,7 @@
 //! The tail, asked of the real binary: shows messages with their sender and verdict, and costs nothing without a
 //! reader.
 
-mod support;
-
+use crate::support;
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;

@@ -1,7 +1,6 @@
 //! The agent at a terminal: closing it ends the agent, and a signal alone does not.
 
-mod support;
-
+use crate::support;
 use std::process::Command;
 
 use support::json;

@@ -1,7 +1,6 @@
 //! `weir top` and `weir graph` on a pseudo-terminal, looking at a real agent: keys are typed, the screen is read.
 
-mod support;
-
+use crate::support;
 use std::process::Command;
 
 use support::terminal::Terminal;

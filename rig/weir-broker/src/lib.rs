@@ -8,6 +8,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
@@ -239,6 +240,16 @@ impl Drop for Broker {
             drop(runner.stdin.take());
             let _ = runner.wait();
         }
+    }
+}
+
+/// The address of a broker for all tests that do it no harm: the one that `WEIR_TEST_BROKER` names, which a run of many test
+/// processes starts once, or one of this process.
+pub fn shared() -> String {
+    static OWN: OnceLock<Broker> = OnceLock::new();
+    match std::env::var("WEIR_TEST_BROKER") {
+        Ok(address) => address,
+        Err(_) => OWN.get_or_init(Broker::start).address(),
     }
 }
 

@@ -56,8 +56,7 @@ pub fn search(
     plan: &Plan,
     mut observe: impl FnMut(&Probe),
 ) -> Result<SearchResult, RunError> {
-    let mut probes: Vec<Probe> = Vec::new();
-    let mut try_rate = |rate: f64, time: Duration, confirming: bool| -> Result<Probe, RunError> {
+    search_by(plan, |rate, time, confirming| {
         let mut load = load.clone();
         load.profile.throttle = Throttle::Smooth;
         load.profile.rate = Some(Rate {
@@ -91,6 +90,18 @@ pub fn search(
             confirming,
         };
         observe(&probe);
+        Ok(probe)
+    })
+}
+
+/// The search itself; `probe` tries a rate for a time, at the end to confirm it.
+fn search_by(
+    plan: &Plan,
+    mut probe: impl FnMut(f64, Duration, bool) -> Result<Probe, RunError>,
+) -> Result<SearchResult, RunError> {
+    let mut probes: Vec<Probe> = Vec::new();
+    let mut try_rate = |rate: f64, time: Duration, confirming: bool| -> Result<Probe, RunError> {
+        let probe = probe(rate, time, confirming)?;
         probes.push(probe.clone());
         Ok(probe)
     };
@@ -148,5 +159,67 @@ fn fail((report, error): (Report, Option<RunError>)) -> Result<Report, RunError>
     match error {
         Some(error) => Err(error),
         None => Ok(report),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::RateUnit;
+
+    const SETTLED: Duration = Duration::ZERO;
+
+    fn plan() -> Plan {
+        let rate = |per_second| Rate {
+            per_second,
+            unit: RateUnit::Messages,
+        };
+        Plan {
+            from: rate(1000.0),
+            to: 100_000.0,
+            settle: SETTLED,
+            probe: SETTLED,
+            confirm: SETTLED,
+            loss: 0.0,
+            lateness: SETTLED,
+            precision: 0.02,
+        }
+    }
+
+    /// A receiver that takes this rate, and less while a rate is confirmed.
+    fn found(most: f64, confirmed: f64) -> SearchResult {
+        let found = search_by(&plan(), |rate, _, confirming| {
+            Ok(Probe {
+                rate,
+                good: rate <= if confirming { confirmed } else { most },
+                loss: 0.0,
+                lateness_p99_s: 0.0,
+                achieved_share: 1.0,
+                verdict: "target-limited".into(),
+                confirming,
+            })
+        });
+        found.unwrap()
+    }
+
+    #[test]
+    fn a_search_ends_within_its_precision_of_the_highest_rate() {
+        let result = found(17_300.0, 17_300.0);
+        let rate = result.rate.unwrap();
+        assert!(rate <= 17_300.0 && rate >= 17_300.0 / 1.02, "{rate}");
+        assert_eq!(result.limited_by, "target-limited");
+        assert!(result.probes.len() < 20, "{:?}", result.probes);
+    }
+
+    #[test]
+    fn a_rate_that_does_not_hold_for_long_is_lowered_until_one_does() {
+        let rate = found(17_300.0, 12_000.0).rate.unwrap();
+        assert!(rate <= 12_000.0 && rate >= 12_000.0 * 0.95, "{rate}");
+    }
+
+    #[test]
+    fn the_ends_of_the_range_are_found() {
+        assert_eq!(found(1e9, 1e9).rate, Some(100_000.0));
+        assert_eq!(found(10.0, 10.0).rate, None);
     }
 }

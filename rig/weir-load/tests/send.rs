@@ -114,6 +114,7 @@ fn the_digest_is_that_of_the_bytes_received() {
 }
 
 #[test]
+#[ignore = "nightly: real rates; in the gate: weir-bench floor::a_batch_is_one_system_call"]
 fn udp_arrives_in_batches_of_few_system_calls() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = Target::Udp(socket.local_addr().unwrap());
@@ -134,6 +135,7 @@ fn udp_arrives_in_batches_of_few_system_calls() {
 }
 
 #[test]
+#[ignore = "nightly: real rates; in the gate: run::report::tests"]
 fn a_throttled_target_is_the_limit_and_its_rate_is_reported_within_one_percent() {
     let folder = tempfile::tempdir().unwrap();
     let load = named("budget-1k", Transport::Unixgram);
@@ -154,6 +156,7 @@ fn a_throttled_target_is_the_limit_and_its_rate_is_reported_within_one_percent()
 }
 
 #[test]
+#[ignore = "nightly: real rates; in the gate: model::the_oracle_follows_churn_and_origin_and_omits_refused_packets"]
 fn a_paced_load_on_a_slow_target_skips_and_counts_or_waits() {
     let folder = tempfile::tempdir().unwrap();
     for backpressure in [Backpressure::Auto, Backpressure::Wait] {
@@ -174,6 +177,7 @@ fn a_paced_load_on_a_slow_target_skips_and_counts_or_waits() {
 }
 
 #[test]
+#[ignore = "nightly: real rates; in the gate: run::report::tests"]
 fn a_slow_generator_is_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let load = yaml("{contexts: 100, rate: 500 packets/s}", Transport::Unixgram);
@@ -190,6 +194,7 @@ fn a_slow_generator_is_the_limit() {
 }
 
 #[test]
+#[ignore = "nightly: real rates; in the gate: schedule::tests::due_and_scheduled_agree, run::report::tests"]
 fn a_load_is_never_ahead_of_its_schedule_and_behind_only_with_a_cause() {
     let folder = tempfile::tempdir().unwrap();
     for text in [
@@ -220,6 +225,7 @@ fn a_load_is_never_ahead_of_its_schedule_and_behind_only_with_a_cause() {
 }
 
 #[test]
+#[ignore = "nightly: real rates; in the gate: run::report::tests"]
 fn calibration_knows_both_sides_and_its_rule_overrides() {
     let folder = tempfile::tempdir().unwrap();
     let load = named("budget-1k", Transport::Unixgram);
@@ -242,6 +248,7 @@ fn calibration_knows_both_sides_and_its_rule_overrides() {
 }
 
 #[test]
+#[ignore = "nightly: real rates; in the gate: search::tests"]
 fn a_search_finds_the_rate_of_a_throttled_receiver() {
     let folder = tempfile::tempdir().unwrap();
     let load = yaml(

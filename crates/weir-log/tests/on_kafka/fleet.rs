@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_broker::Broker;
 use weir_log::{Brokers, Error, KafkaLog, unix_milliseconds};
 use weir_merge::{BucketResult, Counts, Ledger, Log, Merge, Occasion, Owner, OwnerTurn, Settings};
 use weir_state::{AgentId, Bounds, Header, Record, Table};
@@ -19,11 +18,8 @@ use crate::support::{Writer, agent, signed};
 /// Timeout of every wait.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// One broker for all tests that do not harm it. It ends with the process.
-pub fn address() -> String {
-    static BROKER: OnceLock<Broker> = OnceLock::new();
-    BROKER.get_or_init(Broker::start).address()
-}
+/// One broker for all tests that do not harm it.
+pub use weir_broker::shared as address;
 
 /// Topics for one test.
 pub fn brokers(address: String, topic: &str, partitions: u32) -> Brokers {
@@ -294,10 +290,10 @@ const ADDRESS: &str = "WEIR_LOG_TEST_ADDRESS";
 const PARTITIONS: &str = "WEIR_LOG_TEST_PARTITIONS";
 
 impl Process {
-    /// Runs a single test of this program, which does nothing in a run of all tests.
+    /// Runs a single ignored test of this program.
     pub fn start(test: &str, brokers: &Brokers) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args([test, "--exact", "--nocapture"])
+            .args([test, "--ignored", "--exact", "--nocapture"])
             .env(TOPIC, &brokers.topic)
             .env(ADDRESS, &brokers.addresses[0])
             .env(PARTITIONS, brokers.partitions.to_string())

@@ -9,7 +9,7 @@ use weir_broker::{Broker, Guard};
 use weir_log::{Brokers, Connection, Mechanism, Obstacle, Sasl, Tls, examine};
 use weir_merge::Log;
 
-use crate::fleet::{brokers, open};
+use super::fleet::{brokers, open};
 
 /// A certificate authority, and a broker with TLS and passwords.
 fn guarded(directory: &Path) -> Broker {

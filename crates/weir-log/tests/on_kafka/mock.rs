@@ -9,7 +9,7 @@ use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Answer};
 use weir_log::{Brokers, KafkaLog};
 use weir_merge::{Assignment, Commit, CommitError, Log};
 
-use crate::fleet::{PATIENCE, brokers, until};
+use super::fleet::{PATIENCE, brokers, until};
 
 const ROUNDS: usize = 3;
 

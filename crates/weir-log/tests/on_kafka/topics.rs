@@ -9,7 +9,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use weir_log::{AnyLog, Brokers, Connection, unix_milliseconds};
 use weir_merge::{Assignment, Commit, CommitError, Log, Owner, Plan};
 
-use crate::fleet::{address, brokers, open, settings, turn_until, until};
+use super::fleet::{address, brokers, open, settings, turn_until, until};
 
 fn admin() -> AdminClient<DefaultClientContext> {
     let mut config = ClientConfig::new();

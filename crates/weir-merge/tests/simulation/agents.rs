@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::world::World;
 use crate::support::{WIDTH, Writer, signed};
-use crate::world::World;
 
 /// Identity of a record: agent, epoch, partition, number.
 pub type Key = (u8, u64, u32, u64);

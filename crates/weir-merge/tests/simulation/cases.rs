@@ -6,11 +6,11 @@ use weir_merge::{BucketResult, Counts, Ledger, Merge, Occasion, partition_of};
 use weir_protocol::Kind;
 use weir_state::Record;
 
-use crate::agents::Network;
-use crate::random::Random;
-use crate::schedule::Fleet;
+use super::agents::Network;
+use super::random::Random;
+use super::schedule::Fleet;
+use super::world::Faults;
 use crate::support::{START, Writer, add, agent, decoded};
-use crate::world::Faults;
 
 fn merge(fleet: &Fleet, partition: u32) -> &Merge {
     let mut merges = fleet.owners.iter().flat_map(|place| place.owner.merges());

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_merge::{BucketResult, Ledger, Merge, Occasion};
 use weir_state::Record;
 
-use crate::agents::{Truth, Truths};
+use super::agents::{Truth, Truths};
+use super::world::World;
 use crate::support::{decoded, names, sum};
-use crate::world::World;
 
 /// The results of a partition equal those of a naive merge: each record once, or a reason.
 pub fn partition(world: &World, truths: &Truths, partition: u32, merge: &Merge) {

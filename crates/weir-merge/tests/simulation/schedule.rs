@@ -3,11 +3,11 @@
 use weir_merge::{Owner, Settings};
 use weir_state::Bounds;
 
-use crate::agents::{Agent, MAX_SKEW, Network, Truths};
-use crate::check;
-use crate::random::Random;
+use super::agents::{Agent, MAX_SKEW, Network, Truths};
+use super::check;
+use super::random::Random;
+use super::world::{Faults, Shared, SimulatedLog, World};
 use crate::support::START;
-use crate::world::{Faults, Shared, SimulatedLog, World};
 
 /// A fleet with its log and its owners.
 pub struct Fleet {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use weir_merge::{Assignment, Commit, CommitError, Fetched, Log, Message, Plan};
 
-use crate::random::Random;
+use super::random::Random;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the log does not answer")]

@@ -330,9 +330,9 @@ pub async fn settle(output: &Delivery, driver: &Driver, received: u64) {
     }
 }
 
-/// Runs the test `child` of this file in a mount namespace of its own, in which the directory that `variable` names is a file
+/// Runs an ignored test of this program in a mount namespace of its own, in which the directory that `variable` names is a file
 /// system of 256 KiB.
-pub fn child_on_a_small_disk(variable: &str) {
+pub fn child_on_a_small_disk(test: &str, variable: &str) {
     if std::env::var_os(variable).is_some() {
         return;
     }
@@ -343,8 +343,9 @@ pub fn child_on_a_small_disk(variable: &str) {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let script =
-        format!(r#"mount -t tmpfs -o size=256k none "${variable}" && exec "$0" --exact child --nocapture"#);
+    let script = format!(
+        r#"mount -t tmpfs -o size=256k none "${variable}" && exec "$0" --ignored --exact {test} --nocapture"#
+    );
     let status = Command::new("timeout")
         .args(["120", "unshare"])
         .args(unshare)

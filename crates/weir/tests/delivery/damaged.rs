@@ -5,8 +5,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::intake::{Answer, Intake};
-use crate::support::{Agent, PointBooks, until};
+use crate::delivery::intake::{Answer, Intake};
+use crate::support::receivers::{Agent, PointBooks, until};
 
 /// Gauges, one payload each.
 const SERIES: u64 = 24;

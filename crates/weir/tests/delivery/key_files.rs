@@ -4,9 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::receiver::Receiver;
-use crate::reload::{NEW, OLD, Setup, datadog};
-use crate::support::until;
+use crate::delivery::receiver::Receiver;
+use crate::delivery::reload::{NEW, OLD, Setup, datadog};
+use crate::support::receivers::until;
 
 fn write_secret(path: &Path, secret: &str) {
     // As secrets are changed in Kubernetes: at once.

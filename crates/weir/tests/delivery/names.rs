@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::intake::request;
-use crate::support::{Agent, PATIENCE, until};
+use crate::delivery::intake::request;
+use crate::support::receivers::{Agent, PATIENCE, until};
 
 const NAME: &str = "receiver.test";
 const OLD: &str = "127.0.0.1";

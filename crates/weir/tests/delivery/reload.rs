@@ -6,8 +6,8 @@ use std::os::unix::net::UnixDatagram;
 
 use serde_json::Value;
 
-use crate::receiver::Receiver;
-use crate::support::{Agent, PATIENCE, PointBooks, get, until};
+use crate::delivery::receiver::Receiver;
+use crate::support::receivers::{Agent, PATIENCE, PointBooks, get, until};
 
 pub const OLD: &str = "00000000000000000000000000000old";
 pub const NEW: &str = "11111111111111111111111111111new";

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Agent, until};
+use crate::support::receivers::{Agent, until};
 
 const CONTEXTS: usize = 2000;
 

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::support::{Agent, PATIENCE, until};
+use crate::support::receivers::{Agent, PATIENCE, until};
 
 /// Every output that talks to somebody, each with a timeout beyond any patience.
 fn config(tcp: &str, udp: &str, unix: &Path) -> String {

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::receiver::{HANG, Receiver};
-use crate::support::{Agent, PATIENCE, PointBooks, free_address, until};
+use crate::delivery::receiver::{HANG, Receiver};
+use crate::support::receivers::{Agent, PATIENCE, PointBooks, free_address, until};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-use crate::fleet::*;
-use crate::intake::{Answer, Intake};
-use crate::process::{Merge, config, series};
+use crate::delivery::intake::{Answer, Intake};
+use crate::merge::fleet::*;
+use crate::merge::process::{Merge, config, series};
 use crate::support::until;
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";

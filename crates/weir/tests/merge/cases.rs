@@ -1,7 +1,7 @@
 use serde_json::Value;
 
-use crate::fleet::*;
-use crate::process::{Merge, config, series};
+use crate::merge::fleet::*;
+use crate::merge::process::{Merge, config, series};
 use crate::support::until;
 
 /// Messages of three agents in a bucket, by their numbers.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::log::Log;
+use crate::support::log::Log;
 
 /// However slow the machine: what takes longer is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::agent::{Agent, tags_file, until};
-use crate::cgroup::{Group, end, id, once_more};
+use crate::origin::agent::{Agent, tags_file, until};
+use crate::origin::cgroup::{Group, end, id, once_more};
 
 fn write(directory: &Path, name: &str, text: &str) -> String {
     let path = directory.join(name);

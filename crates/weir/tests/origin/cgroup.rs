@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::agent::{Agent, tags_file, texts};
+use crate::origin::agent::{Agent, tags_file, texts};
 
 /// A control group whose name is a container's; removed when dropped.
 pub struct Group(Vec<PathBuf>);
@@ -104,7 +104,7 @@ pub fn end(mut sender: Child) {
 
 /// Waits until so many processes were found to belong to a container.
 fn wait_for_look_ups(agent: &Agent, count: u64) {
-    crate::agent::until("a process is looked up", || {
+    crate::origin::agent::until("a process is looked up", || {
         agent.origin()["resolver"]["processes"]["container"].as_u64() >= Some(count)
     });
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::agent::{Agent, Server, has, texts, until};
+use crate::origin::agent::{Agent, Server, has, texts, until};
 
 #[test]
 fn containers_of_every_namespace_are_known() {

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
 use std::time::Instant;
 
-use crate::agent::{Agent, texts, until};
+use crate::origin::agent::{Agent, texts, until};
 
 #[test]
 fn a_dead_socket_is_named_and_costs_nothing() {

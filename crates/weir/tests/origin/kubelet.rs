@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 
-use crate::agent::{Agent, texts, until};
+use crate::origin::agent::{Agent, texts, until};
 
 struct Kubelet {
     port: u16,

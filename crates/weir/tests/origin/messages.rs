@@ -1,6 +1,6 @@
 //! Origin fields of messages, and `weir explain`.
 
-use crate::agent::{Agent, tags_file, texts, until};
+use crate::origin::agent::{Agent, tags_file, texts, until};
 
 const TAGS: &str = r#"{
     "containers": {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::agent::{Agent, Server, has, texts, until};
+use crate::origin::agent::{Agent, Server, has, texts, until};
 
 /// Podman with a storage of its own; everything of it goes when dropped.
 struct Podman {

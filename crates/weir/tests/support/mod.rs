@@ -8,6 +8,8 @@ pub mod log;
 pub mod manager;
 pub mod place;
 pub mod ports;
+pub mod preload;
+pub mod receivers;
 pub mod senders;
 pub mod terminal;
 pub mod tls;

@@ -3,12 +3,6 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
-// Tests that use `support` too have these there as well.
-#[allow(clippy::duplicate_mod)]
-mod log;
-#[allow(clippy::duplicate_mod)]
-mod ports;
-
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use log::Log;
-pub use ports::free_address;
+use super::log::Log;
+pub use super::ports::free_address;
 
 /// However slow the machine: what takes longer is broken.
 pub const PATIENCE: Duration = Duration::from_secs(90);

@@ -1,7 +1,7 @@
 //! Reports from a fixed set of captures, byte for byte. The captures are written here by hand-made arithmetic and not by
 //! the program's own writer. `UPDATE_GOLDEN=1` rewrites the expected files; read the difference before committing it.
 
-use crate::support::{PROGRAM, output};
+use super::support::{PROGRAM, output};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::fs;

@@ -208,3 +208,90 @@ impl Report {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use LoadVerdict::{GeneratorLimited, HostLimited, OnSchedule, TargetLimited, Unlimited};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A second in which this share of what was due was sent.
+    fn report(achieved: f64) -> Report {
+        Report {
+            packets: 1000,
+            messages: 1000,
+            bytes: 1000,
+            elapsed: SECOND,
+            unit: Some(RateUnit::Messages),
+            scheduled: 1000.0,
+            achieved: 1000.0 * achieved,
+            late_packets: 0,
+            lateness_p99_s: 0.0,
+            blocked: Duration::ZERO,
+            refused_packets: 0,
+            refused_messages: 0,
+            cpu_user: SECOND,
+            cpu_system: Duration::ZERO,
+            run_delay: Duration::ZERO,
+            system_calls: 1,
+            send_buffer: 0,
+            markers: Vec::new(),
+            sent: Vec::new(),
+            started_unix_ns: 0,
+            threads: 1,
+            kernel_drops: Some(0),
+            gso: false,
+        }
+    }
+
+    /// Half of the missing time explains a shortfall; the target comes before the host, and the generator is what is left.
+    #[test]
+    fn a_shortfall_at_a_rate_has_the_cause_that_took_half_of_the_missing_time() {
+        let tenth_missing = |blocked, stolen| Report {
+            blocked: SECOND.mul_f64(blocked),
+            run_delay: SECOND.mul_f64(stolen),
+            ..report(0.9)
+        };
+        assert_eq!(report(1.0).verdict(), OnSchedule);
+        assert_eq!(report(0.99).verdict(), OnSchedule);
+        assert_eq!(tenth_missing(0.0501, 0.2).verdict(), TargetLimited);
+        assert_eq!(tenth_missing(0.0499, 0.0501).verdict(), HostLimited);
+        assert_eq!(tenth_missing(0.0499, 0.0499).verdict(), GeneratorLimited);
+        let refused = Report {
+            refused_packets: 1,
+            ..report(1.0)
+        };
+        assert_eq!(refused.verdict(), TargetLimited);
+    }
+
+    #[test]
+    fn an_all_out_load_is_limited_by_what_took_half_of_its_time() {
+        let all_out = |blocked, stolen, kernel_drops| Report {
+            unit: None,
+            blocked: SECOND.mul_f64(blocked),
+            run_delay: SECOND.mul_f64(stolen),
+            kernel_drops,
+            ..report(1.0)
+        };
+        assert_eq!(all_out(0.51, 0.6, Some(0)).verdict(), TargetLimited);
+        assert_eq!(all_out(0.0, 0.6, Some(1)).verdict(), TargetLimited);
+        assert_eq!(all_out(0.1, 0.6, Some(0)).verdict(), HostLimited);
+        assert_eq!(all_out(0.1, 0.1, Some(0)).verdict(), GeneratorLimited);
+        assert_eq!(all_out(0.0, 0.0, Some(0)).verdict(), Unlimited);
+        // Without a view of the target's drops nothing says that it took all.
+        assert_eq!(all_out(0.0, 0.0, None).verdict(), GeneratorLimited);
+    }
+
+    #[test]
+    fn lateness_is_found_within_an_eighth() {
+        let mut lateness = Lateness::new();
+        for micros in [10, 100, 1000, 10_000] {
+            lateness.add(Duration::from_micros(micros), 1);
+        }
+        for (q, micros) in [(0.25, 10.0), (0.5, 100.0), (0.75, 1000.0), (1.0, 10_000.0)] {
+            let found = lateness.quantile(q) * 1e6;
+            assert!(found >= micros && found <= micros * 1.13 + 1.0, "{q}: {found}");
+        }
+    }
+}

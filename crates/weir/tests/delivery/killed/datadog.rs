@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 
 use super::Random;
-use crate::intake::{Answer, Intake};
-use crate::support::{Agent, PointBooks, until};
+use crate::delivery::intake::{Answer, Intake};
+use crate::support::receivers::{Agent, PointBooks, until};
 
 const ROUNDS: u64 = 8;
 /// Half of them counters, half gauges.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Random, sockets};
-use crate::support::{Agent, until};
+use crate::support::receivers::{Agent, until};
 
 const ROUNDS: u64 = 8;
 const CONTEXTS: u64 = 3000;

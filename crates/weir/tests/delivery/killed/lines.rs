@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use serde_json::Value;
 
 use super::Random;
-use crate::support::{Agent, PATIENCE, until};
+use crate::support::receivers::{Agent, PATIENCE, until};
 
 const CONTEXTS: u64 = 3000;
 

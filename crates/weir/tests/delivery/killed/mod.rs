@@ -8,7 +8,7 @@ mod relay;
 mod scrape;
 mod sockets;
 
-use crate::support::Agent;
+use crate::support::receivers::Agent;
 
 /// Decides when to kill.
 struct Random(u64);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{Random, sockets};
-use crate::support::{Agent, PointBooks, until};
+use crate::support::receivers::{Agent, PointBooks, until};
 
 const ROUNDS: u64 = 8;
 const LINES: u64 = 4000;

@@ -1,7 +1,7 @@
 //! The scrape endpoint keeps its sums in memory alone: after a kill sums, counts and books begin again from zero, which Prometheus knows.
 
 use super::Random;
-use crate::support::{Agent, get, until};
+use crate::support::receivers::{Agent, get, until};
 
 #[test]
 fn sums_and_books_start_from_zero() {

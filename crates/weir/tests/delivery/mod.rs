@@ -1,10 +1,7 @@
 //! Delivery by the real agent to a double of an intake.
 
-#[path = "../support/receivers.rs"]
-mod support;
-
 mod damaged;
-mod intake;
+pub mod intake;
 mod key_files;
 mod killed;
 mod names;

@@ -1,9 +1,6 @@
 //! Apache Kafka as the log: a real broker, and the client library's mock for answers that a real one rarely gives. docs/fleet.md has the
 //! numbered cases.
 
-#[path = "../../../weir-merge/tests/support/mod.rs"]
-mod support;
-
 mod cases;
 mod fleet;
 mod guarded;

@@ -7,7 +7,5 @@ mod cgroup;
 mod containerd;
 mod faults;
 mod kubelet;
-#[path = "../support/log.rs"]
-mod log;
 mod messages;
 mod podman;

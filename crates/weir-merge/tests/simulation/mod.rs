@@ -6,9 +6,6 @@
 // The crate may do none of this. Its tests take a seed from outside and print a failing one.
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros)]
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod agents;
 mod cases;
 mod check;

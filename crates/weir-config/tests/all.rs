@@ -1,0 +1,5 @@
+//! Configurations from files, variables and flags.
+
+mod fleet_log;
+mod load;
+mod machine;

@@ -1,0 +1,4 @@
+//! The table of contexts.
+
+mod find;
+mod give_back;

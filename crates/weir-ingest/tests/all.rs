@@ -1,0 +1,13 @@
+//! A worker from packets to flushes.
+
+mod instructions;
+mod listeners;
+mod memory;
+mod oracle;
+mod origins;
+mod resumed;
+mod rules;
+mod rules_cost;
+mod sizes;
+mod usage;
+mod workers;

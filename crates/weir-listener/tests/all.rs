@@ -1,0 +1,7 @@
+//! Sockets of every kind.
+
+mod binding;
+mod datagrams;
+mod load;
+mod streams;
+mod support;

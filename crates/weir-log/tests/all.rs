@@ -1,0 +1,8 @@
+//! Logs of a fleet: files of one machine, topics of a broker.
+
+#[path = "../../weir-merge/tests/support/mod.rs"]
+mod support;
+
+mod file;
+#[cfg(feature = "kafka")]
+mod on_kafka;

@@ -1,0 +1,5 @@
+//! Owners and their log.
+
+mod merge;
+mod simulation;
+mod support;

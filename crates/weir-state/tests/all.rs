@@ -1,0 +1,4 @@
+//! State as bytes.
+
+mod merge;
+mod stream;

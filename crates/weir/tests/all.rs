@@ -1,0 +1,52 @@
+//! The program as a process: what only a running `weir` shows. One test program, because each links the whole agent.
+
+mod support;
+
+mod access;
+mod agent;
+mod agent_keys;
+mod alerts;
+mod any_configuration;
+mod api_page;
+#[cfg(feature = "kafka")]
+mod brokers;
+mod capture;
+mod carbon;
+mod client_telemetry;
+mod command_line;
+mod datadog_page;
+mod delivery;
+mod doctor;
+mod executed_pages;
+mod fleet;
+mod fleet_prometheus;
+mod flood;
+mod flush_memory;
+mod hand_over;
+mod hand_over_corners;
+mod history;
+mod influx;
+mod kept_sockets;
+mod kills;
+mod limits;
+mod memory_ledger;
+mod merge;
+mod migrate_pages;
+mod migrate_peers;
+mod network;
+mod notify;
+mod origin;
+mod otlp;
+mod output_pages;
+mod per_listener;
+mod prometheus;
+mod remote_write;
+mod restart;
+mod rules;
+mod sandbox;
+mod scrape;
+mod statsd_exporter;
+mod tail;
+mod terminal;
+mod top;
+mod vectors;

@@ -1,0 +1,6 @@
+//! The rig as a process.
+
+mod detector;
+mod floor;
+mod load;
+mod sink;

@@ -1,0 +1,4 @@
+//! The load generator.
+
+mod model;
+mod send;

@@ -1,0 +1,4 @@
+//! The detector with known truth.
+
+mod published_report;
+mod simulation;

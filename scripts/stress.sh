@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Runs the Rust tests of changed files up to 20 times beside two busy loops, eight at a time: a test that depends on the machine shows
+# it here, not in a later run. `make check` calls it.
+#
+#   stress.sh               the tests of files that changed since the tree that passed last, or since the previous commit
+#   stress.sh FILTERSET     the tests of a filter set of nextest, such as 'test(/^hand_over::/)'
+#
+# STRESS_ROUNDS (20) and STRESS_SECONDS (120) bound it; no round begins after the time is over.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+rounds=${STRESS_ROUNDS:-20} seconds=${STRESS_SECONDS:-120}
+cargo=${CARGO:-cargo}
+run=("$cargo" nextest run --workspace --features weir/kafka --locked --no-tests=pass)
+
+if [ $# -gt 0 ]; then
+  filter=$1
+else
+  since=$(scripts/tree.sh last)
+  since=${since:-$(git rev-parse -q --verify HEAD~1 || git rev-parse HEAD)}
+  filter=
+  # Of a file or a folder below crates/X/tests or rig/X/tests: the module of that name. Shared helpers and whole programs are not
+  # run: nearly every test would be.
+  while IFS=/ read -r _ crate _ module rest; do
+    module=${module%.rs}
+    case $module in all | support | counting | machine | golden*) continue ;; esac
+    [ -n "$rest" ] || [ -e "crates/$crate/tests/$module.rs" ] || [ -e "rig/$crate/tests/$module.rs" ] || continue
+    one="(package($crate) and kind(test) and (test(/^$module::/) or binary($module)))"
+    case $filter in *"$one"*) ;; *) filter="${filter:+$filter or }$one" ;; esac
+  done < <(git diff --name-only --diff-filter=AMR "$since" -- 'crates/*/tests/*.rs' 'rig/*/tests/*.rs'; git ls-files --others --exclude-standard -- 'crates/*/tests/*.rs' 'rig/*/tests/*.rs')
+  if [ -z "$filter" ]; then
+    echo "stress: no test file changed since $since"
+    exit
+  fi
+fi
+
+"${run[@]}" --no-run
+loops=()
+trap 'kill "${loops[@]}" 2>/dev/null || true' EXIT
+for _ in 1 2; do
+  while :; do :; done &
+  loops+=($!)
+done
+start=$SECONDS
+for round in $(seq "$rounds"); do
+  "${run[@]}" --test-threads 8 --status-level fail --final-status-level fail --show-progress none -E "$filter" || {
+    echo "stress: failed in round $round of $rounds" >&2
+    exit 1
+  }
+  [ $((SECONDS - start)) -lt "$seconds" ] || break
+done
+echo "stress: $round rounds in $((SECONDS - start)) s beside two busy loops: $filter"
