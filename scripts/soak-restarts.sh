@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 export WEIR_TEST_HAND_OVERS=${HAND_OVERS:-20} WEIR_TEST_KILLS=${KILLS:-100}
 cargo build --release --locked --bin weir --bin weir-bench
 scripts/soak-hand-overs.py --hand-overs "$WEIR_TEST_HAND_OVERS"
-cargo test --locked --workspace --features weir/kafka --test hand_over --test kills -- --nocapture
+tests=(cargo nextest run --locked --workspace --features weir/kafka --run-ignored all --test-threads 1 --success-output final)
+"${tests[@]}" -E 'test(/^(hand_over|kills)::/)'
 WEIR_TEST_RESTARTS=$WEIR_TEST_HAND_OVERS WEIR_TEST_MESSAGES=750 \
-  cargo test --locked --workspace --features weir/kafka --test kept_sockets -- --nocapture a_restart_loses_nothing
+  "${tests[@]}" -E 'test(/^kept_sockets::a_restart_loses_nothing/)'
