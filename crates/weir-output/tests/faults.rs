@@ -27,7 +27,7 @@ fn start(name: &str, settings: &DatadogSettings, clock: Clock) -> Delivery {
 /// One output for each fault beside a healthy one: the healthy one delivers everything, the others name their fault and keep
 /// everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_fault_delays_another_output() {
+async fn a_healthy_output_delivers_beside_every_fault() {
     let good = Intake::start(|_| Reply::Status(202)).await;
     let plain = Intake::start(|_| Reply::Status(202)).await;
     let hanging = Intake::start(|_| Reply::Hang).await;

@@ -12,8 +12,55 @@ use support::*;
 use weir_output::OutputCounter;
 use weir_output::delivery::{Clock, Delivery, Driver, OutputStatus, Reason};
 
+/// Each output has a request under way that is not answered within an hour. Others of its type deliver before any of these gives up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_fault_delays_another_output() {
+async fn no_output_waits_for_the_answer_to_another() {
+    let good = Intake::start(|_| taken()).await;
+    let hanging = Intake::start(|_| Reply::Hang).await;
+    let mut patient = delivery();
+    patient.timeout = Duration::from_secs(3600);
+    let around = environment(Clock::system());
+    let batches = batches_at(BUCKET, "a:1|c\nb:2|g\nd:3|d\n");
+    let start_all = |url: &str| -> Vec<Delivery> {
+        OVER_HTTP
+            .iter()
+            .map(|name| start_output(name, url, patient.clone(), &around))
+            .collect()
+    };
+    let submit = |outputs: &[Delivery]| {
+        for output in outputs {
+            batches.iter().for_each(|batch| output.submit(batch));
+        }
+    };
+    let waiting = start_all(&hanging.url());
+    submit(&waiting);
+    hanging.wait(waiting.len()).await;
+    let healthy = start_all(&good.url());
+    submit(&healthy);
+    for output in &healthy {
+        let status = wait(output, "a healthy one", |status| {
+            status.received.points >= 3 && idle(status)
+        })
+        .await;
+        assert_eq!(status.endpoints[0].delivered, status.received);
+    }
+    for output in &waiting {
+        let status = output.status();
+        let endpoint = &status.endpoints[0];
+        assert!(
+            endpoint.last_error.is_none()
+                && endpoint.delivered.points == 0
+                && !endpoint.pending.total().is_zero(),
+            "{status:#?}"
+        );
+    }
+    for output in waiting.iter().chain(&healthy) {
+        output.shutdown(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_healthy_output_delivers_beside_every_fault() {
     let good = Intake::start(|_| taken()).await;
     let hanging = Intake::start(|_| Reply::Hang).await;
     let trickling = Intake::start(|_| Reply::Trickle(b"HTTP/1.1 ")).await;

@@ -359,7 +359,7 @@ async fn over_udp_in_whole_lines_within_the_size_of_a_datagram() {
 /// One output for each fault beside a healthy one: the healthy one delivers everything, the others name their fault and keep
 /// everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_fault_delays_another_output() {
+async fn a_healthy_output_delivers_beside_every_fault() {
     let good = Receiver::start(|| Manner::Take).await;
     let chatty = Receiver::start(|| Manner::Chat).await;
     let keeping = Receiver::start(|| Manner::Keep).await;

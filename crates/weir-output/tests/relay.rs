@@ -375,7 +375,7 @@ async fn no_fault_delays_another_target() {
     // Never read: takes what the kernel holds and no more.
     let hanging = UnixDatagram::bind(directory.path().join("hangs")).unwrap();
     let hanging_stream = TcpListener::bind("127.0.0.1:0").unwrap();
-    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = crate::support::dead_address();
     let addresses = vec![
         good.0.clone(),
         format!("unixgram://{}", directory.path().join("hangs").display()),

@@ -461,9 +461,9 @@ fn no_packet_repeats() {
         let load = load(name);
         let (mut source, _) = load.source(0);
         let mut buffer = vec![0u8; source.room()];
-        // As many as fit in thirty megabytes.
+        // As many as fit in five megabytes.
         let (mut packets, mut bytes) = (0u64, 0usize);
-        while packets < 20_000 && bytes < 30_000_000 {
+        while packets < 4000 && bytes < 5_000_000 {
             bytes += source.packet(&mut buffer).len;
             packets += 1;
         }
