@@ -198,7 +198,7 @@ def run(which, chosen):
         for thread in threads:
             thread.join()
         done += batch
-        # What was not built cannot be tested. The nightly run goes on: it reports all there is.
+        # Nothing runs without its build. The nightly run goes on after a failure: it reports all there is.
         if any(part.code for part in batch) and (which != "nightly" or batch[0].name == "build"):
             break
     tests = [case for part in done if part.options.get("junit") and part.code is not None for case in cases(part)]

@@ -1,4 +1,4 @@
-//! What counts its own allocations.
+//! Tests that count their own allocations.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
