@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustls::{ClientConnection, StreamOwned};
 use serde_json::Value;
 use support::tls::{Authority, connect, expect_end};
-use support::{Agent, get, json, status, until, weir};
+use support::{Agent, get, json, post, status, until, weir};
 
 fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
     let path = directory.join(name);
@@ -69,7 +69,7 @@ fn encrypted_connections_with_and_without_client_certificates() {
 
         // No TLS at all.
         let mut plain = TcpStream::connect(&tcp).unwrap();
-        plain.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        plain.set_read_timeout(Some(support::PATIENCE)).unwrap();
         plain.write_all(b"plain:1|c\n").unwrap();
         // An alert may come before the end.
         let _ = plain.read_to_end(&mut Vec::new());
@@ -177,9 +177,7 @@ fn clients_over_tls_see_the_end_of_the_agent_immediately() {
     idle.flush().unwrap();
     // It writes whatever the agent does, until a write fails.
     let mut busy = connect(&tcp, &authority, None);
-    busy.sock
-        .set_write_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
+    busy.sock.set_write_timeout(Some(support::PATIENCE)).unwrap();
     let written = Arc::new(AtomicU64::new(0));
     let counted = written.clone();
     let busy = std::thread::spawn(move || {
@@ -342,18 +340,9 @@ fn a_sender_that_is_not_allowed_is_named_in_the_log() {
     assert_eq!(sums(&stdout).into_keys().collect::<Vec<_>>(), ["taken"]);
 }
 
-fn post(admin: &str, path: &str) -> (String, Value) {
-    let mut stream = TcpStream::connect(admin).unwrap();
-    write!(
-        stream,
-        "POST {path} HTTP/1.0\r\nX-Weir-Request: 1\r\nContent-Length: 0\r\n\r\n"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let code = head.split(' ').nth(1).unwrap().to_owned();
-    (code, serde_json::from_str(body).unwrap())
+fn post_json(admin: &str, path: &str) -> (u16, Value) {
+    let (code, body) = post(admin, path);
+    (code, serde_json::from_str(&body).unwrap())
 }
 
 /// Sums of counters by name, from standard output.
@@ -418,8 +407,8 @@ fn certificates_are_read_again_and_open_connections_stay() {
     let (_, other_key) = second.issue("localhost");
     let good_key = std::fs::read_to_string(&key).unwrap();
     write(at, "server.key", &other_key);
-    let (code, answer) = post(&admin, "/api/v1/reload");
-    assert_eq!(code, "422", "{answer}");
+    let (code, answer) = post_json(&admin, "/api/v1/reload");
+    assert_eq!(code, 422, "{answer}");
     let error = answer["errors"][0].as_str().unwrap();
     assert!(
         error.contains("tcp_tls_key") && error.contains("does not go with"),
@@ -431,8 +420,8 @@ fn certificates_are_read_again_and_open_connections_stay() {
     // Other authorities for clients.
     write(at, "server.key", &good_key);
     write(at, "ca.pem", &second.pem);
-    let (code, answer) = post(&admin, "/api/v1/reload");
-    assert_eq!(code, "200", "{answer}");
+    let (code, answer) = post_json(&admin, "/api/v1/reload");
+    assert_eq!(code, 200, "{answer}");
     assert_eq!(answer["changes"][0]["key"], "tcp_tls_client_ca", "{answer}");
     send(&mut connect(&tcp, &second, Some(&theirs)), b"new:4|c\n").unwrap();
     send(&mut old, b"old:4|c\n").unwrap();
@@ -471,8 +460,8 @@ fn switching_encryption_on_waits_for_a_restart() {
         certificate.display(),
         key.display()
     ));
-    let (code, answer) = post(&admin, "/api/v1/reload");
-    assert_eq!(code, "200", "{answer}");
+    let (code, answer) = post_json(&admin, "/api/v1/reload");
+    assert_eq!(code, 200, "{answer}");
     let changes = answer["changes"].as_array().unwrap();
     assert!(
         changes.len() == 2 && changes.iter().all(|change| change["applied"] == false),
@@ -482,7 +471,7 @@ fn switching_encryption_on_waits_for_a_restart() {
     let (certificate, key) = authority.issue("localhost");
     write(&at, "server.pem", &certificate);
     write(&at, "server.key", &key);
-    let (_, answer) = post(&admin, "/api/v1/reload");
+    let (_, answer) = post_json(&admin, "/api/v1/reload");
     let changes = answer["changes"].as_array().unwrap();
     assert!(
         changes.len() == 2 && changes.iter().all(|change| change["applied"] == false),
@@ -497,7 +486,18 @@ fn switching_encryption_on_waits_for_a_restart() {
 }
 
 #[test]
-fn encrypted_connections_are_among_the_memory_and_bounded() {
+fn encrypted_connections_beyond_their_share_are_closed_and_counted() {
+    encrypted_connections(false);
+}
+
+/// In the gate: [`encrypted_connections_beyond_their_share_are_closed_and_counted`].
+#[test]
+#[ignore = "nightly: what the allocator holds"]
+fn encrypted_connections_take_no_more_than_is_set_aside() {
+    encrypted_connections(true);
+}
+
+fn encrypted_connections(measures: bool) {
     let directory = tempfile::tempdir().unwrap();
     let at = directory.path();
     let authority = Authority::new();
@@ -551,21 +551,20 @@ fn encrypted_connections_are_among_the_memory_and_bounded() {
     });
     let held = tls();
     assert!((32 * 48 * 1024..33 * 48 * 1024).contains(&held), "{held}");
-    // Each in the middle of a record, which is held until the rest comes.
-    for stream in &mut open {
-        let record = [&[23u8, 3, 3, 0x40, 0][..], &[0; 16_000]].concat();
-        stream.sock.write_all(&record).unwrap();
+    if measures {
+        // Each in the middle of a record, which is held until the rest comes.
+        for stream in &mut open {
+            let record = [&[23u8, 3, 3, 0x40, 0][..], &[0; 16_000]].concat();
+            stream.sock.write_all(&record).unwrap();
+        }
+        until("the records are there", || {
+            let grown = allocated().saturating_sub(before);
+            println!("{grown} bytes for 30 connections with half a record each, {held} set aside for 32");
+            grown > 30 * 16_000
+        });
+        let grown = allocated() - before;
+        assert!(grown <= 31 * 48 * 1024, "{grown} of {held}");
     }
-    until("the records are there", || {
-        let grown = allocated().saturating_sub(before);
-        println!("{grown} bytes for 30 connections with half a record each, {held} set aside for 32");
-        grown > 30 * 16_000
-    });
-    assert!(
-        allocated() - before <= 31 * 48 * 1024,
-        "{} of {held}",
-        allocated() - before
-    );
     let status = status(&admin);
     assert!(
         status["memory"]["used"].as_u64() >= Some(held),

@@ -18,6 +18,8 @@ use weir::admin::{
 };
 use weir::signals::Reloaded;
 
+use crate::support::{PATIENCE, until};
+
 struct Double {
     ready: Result<(), NotReady>,
     scrape: bool,
@@ -139,7 +141,7 @@ impl Server {
 
     fn request(&self, head: &str) -> (u16, String, Vec<u8>) {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(head.as_bytes()).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
@@ -350,10 +352,7 @@ fn scrapers_that_do_not_read_block_neither_health_nor_other_peers() {
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
     drop(held);
     // Their slots come back.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while server.get("/api/v1/status").0 != 200 {
-        assert!(Instant::now() < deadline, "no slot came back");
-    }
+    until("a slot comes back", || server.get("/api/v1/status").0 == 200);
 }
 
 /// A connection from another address of this machine.
@@ -381,10 +380,7 @@ fn a_scraper_that_reads_nothing_is_disconnected() {
     let server = Server::with(endless(), limits);
     let mut held = scrape_without_reading(&server, 1);
     // The slot of this peer comes back although nobody lets go.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while server.get("/api/v1/status").0 != 200 {
-        assert!(Instant::now() < deadline, "the slot is still held");
-    }
+    until("the slot comes back", || server.get("/api/v1/status").0 == 200);
     // Data that the kernel had accepted, and then the end of the stream.
     let ended = std::io::copy(&mut held[0], &mut std::io::sink());
     println!("{ended:?}");
@@ -401,7 +397,7 @@ fn slow_heads_and_idle_connections_are_closed() {
     slow.write_all(b"GET /healthz HT").unwrap();
     let mut idle = answered(&server, "/healthz");
     for stream in [&mut slow, &mut idle] {
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).unwrap();
     }
@@ -657,17 +653,12 @@ fn one_cpu_profile_at_a_time() {
     first
         .write_all(b"GET /debug/pprof/profile?seconds=600 HTTP/1.0\r\n\r\n")
         .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
     // The first request may still be on its way.
-    while server.get("/debug/pprof/profile?seconds=1").0 != 409 {
-        assert!(Instant::now() < deadline, "no profile was refused");
-    }
+    until("a profile is refused", || {
+        server.get("/debug/pprof/profile?seconds=1").0 == 409
+    });
     drop(first);
-    // Closing the connection ends the profile.
-    while server.get("/debug/pprof/profile?seconds=1").0 != 200 {
-        assert!(
-            Instant::now() < deadline,
-            "the profile did not end with its connection"
-        );
-    }
+    until("the profile ends with its connection", || {
+        server.get("/debug/pprof/profile?seconds=1").0 == 200
+    });
 }

@@ -1,7 +1,7 @@
 //! Every key of the Datadog Agent about metrics and their delivery, in a file and as a variable, through the real binary: it converts, or
 //! is refused with the reason. Nothing is silent.
 
-use std::process::Command;
+use crate::support::run;
 
 /// The verdict of a key.
 #[derive(Clone, Copy, Debug)]
@@ -197,16 +197,9 @@ const KEYS: &[(&str, &str, Verdict)] = &[
 ];
 
 fn weir(arguments: &[&str], environment: &[(&str, &str)]) -> (String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(arguments)
-        .env_clear()
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let (stdout, stderr) = (text(output.stdout), text(output.stderr));
-    assert!(output.status.success(), "{arguments:?} {environment:?}: {stderr}");
-    (stdout, stderr)
+    let ran = run(arguments, environment);
+    assert_eq!(ran.code, 0, "{arguments:?} {environment:?}: {}", ran.stderr);
+    (ran.stdout, ran.stderr)
 }
 
 /// The `datadog.yaml` with one key in it.
@@ -371,7 +364,7 @@ fn the_size_of_the_disk_queue_enables_it_and_its_path_alone_does_not() {
 fn the_agent_declares_no_key_about_metrics_that_is_not_in_the_table() {
     const MODULE: &str = "github.com/DataDog/datadog-agent/pkg/config/setup@v0.77.0";
     let directory = tempfile::tempdir().unwrap();
-    let downloaded = Command::new("go")
+    let downloaded = std::process::Command::new("go")
         .args(["mod", "download", "-json", MODULE])
         .current_dir(directory.path())
         .output();

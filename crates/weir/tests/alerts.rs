@@ -5,6 +5,7 @@ use crate::support::preload;
 use crate::support::receivers;
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
@@ -121,7 +122,8 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
     let healthy = start("healthy", "", &[]);
     let refusing = start("refusing", "allowed_networks: ['10.0.0.0/8']\n", &[]);
     let limited = start("limited", "contexts_max: 5\n", &[]);
-    let full = start("full", "memory: 8MiB\n", &[]);
+    let socket_of_full = at("full.socket");
+    let full = start("full", &format!("memory: 8MiB\nuds: {socket_of_full}\n"), &[]);
     let graphite = "outputs:\n  graphite:\n    address: tcp://127.0.0.1:1\n";
     let failing = start("failing", graphite, &[]);
     let turned = start("turned", "sandbox: off\n", &clock);
@@ -158,12 +160,17 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
         limited.agent.send(&format!("name{number}:1|c"));
     }
     failing.agent.send("much:1e308|c\nmuch:1e308|c\nmuch:1e308|c");
+    // A Unix socket pushes back: each round brings as many contexts, however busy the machine is.
+    let socket = UnixDatagram::unbound().unwrap();
+    socket.connect(&socket_of_full).unwrap();
     until("the memory for contexts is used up", || {
-        let lines: Vec<String> = (sent..sent + 40)
-            .map(|number| format!("full.of.contexts.with.a.long.name.{number}:1|c|#some:tag{number}"))
-            .collect();
-        sent += 40;
-        full.agent.send(&lines.join("\n"));
+        for _ in 0..50 {
+            let lines: Vec<String> = (sent..sent + 40)
+                .map(|number| format!("full.of.contexts.with.a.long.name.{number}:1|c|#some:tag{number}"))
+                .collect();
+            sent += 40;
+            socket.send(lines.join("\n").as_bytes()).unwrap();
+        }
         let shares = &status(&full.admin)["memory"]["shares"];
         let contexts = shares
             .as_array()

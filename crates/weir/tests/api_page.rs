@@ -3,15 +3,11 @@
 use crate::support;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{Agent, get, json, until};
 
 const PAGE: &str = include_str!("../../../docs/api.md");
-
-/// However slow the machine: an answer is final by then.
-const SETTLED: Duration = Duration::from_secs(20);
 
 /// Contents of fences of this kind, in order.
 fn blocks(kind: &str) -> impl Iterator<Item = &'static str> {
@@ -80,18 +76,14 @@ fn the_examples_of_the_page_are_true() {
         let expected: Value =
             serde_json::from_str(expected).unwrap_or_else(|error| panic!("{command}: {error}"));
         let expected = timeless(expected);
-        let deadline = Instant::now() + SETTLED;
-        loop {
+        // Books of a second come with the next one.
+        until(command, || {
             let (code, body) = get(&admin, &path);
             let body = body.replace(agent.address(), "127.0.0.1:8125");
             let found = timeless(serde_json::from_str(&body).unwrap());
-            if (code == 200, &found) == (expected.get("error").is_none(), &expected) {
-                break;
-            }
-            // Books of a second come with the next one.
-            assert!(Instant::now() < deadline, "{command} answers {code}\n{body}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            let is_expected = (code == 200, &found) == (expected.get("error").is_none(), &expected);
+            is_expected.then_some(()).ok_or(format!("{code}\n{body}"))
+        });
         asked += 1;
     }
     assert!(asked >= 8, "{asked} examples");
@@ -121,7 +113,7 @@ fn the_example_of_a_tail_is_true() {
     let example = blocks("console").find(|example| example.starts_with(STREAM));
     let (command, expected) = example.unwrap().split_once('\n').unwrap();
     let mut stream = TcpStream::connect(&admin).unwrap();
-    stream.set_read_timeout(Some(SETTLED)).unwrap();
+    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
     write!(stream, "GET {} HTTP/1.0\r\n\r\n", path(command)).unwrap();
     let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
     assert!(lines.any(|line| line == ": weir"), "the stream begins");

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use support::ports::Refusing;
 use support::{Agent, status, until, weir};
 use weir_broker::Broker;
 use weir_log::{Brokers, KafkaLog, unix_milliseconds};
@@ -191,10 +192,9 @@ fn doctor(directory: &Path, connection: &str) -> (String, String, String) {
 #[test]
 fn the_doctor_names_what_keeps_an_agent_from_its_brokers() {
     let directory = tempfile::tempdir().unwrap();
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let closed = unused.local_addr().unwrap();
-    drop(unused);
-    let (verdict, found, remedy) = doctor(directory.path(), &format!("brokers: ['{closed}']"));
+    let closed = Refusing::new();
+    let of_closed = format!("brokers: ['{}']", closed.address);
+    let (verdict, found, remedy) = doctor(directory.path(), &of_closed);
     assert_eq!(verdict, "error", "{found}");
     assert!(found.contains("Connection refused"), "{found}");
     assert!(remedy.contains("check the address"), "{remedy}");

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Agent, get, status, until, weir};
+use support::{Agent, get, signal, status, until, weir};
 
 /// One bucket that does not end before the agent does.
 const CONFIG: &str = "bucket_width: 1h\nworkers: 1\noutputs: {stdout: {enabled: true}}\n";
@@ -51,14 +51,7 @@ impl Capturing {
 
     /// As Ctrl-C does it.
     fn interrupt(self) -> String {
-        let pid = self.0.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-INT", &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        signal(self.0.id(), "-INT");
         self.end()
     }
 
@@ -385,7 +378,9 @@ fn a_capture_that_is_interrupted_or_full_is_whole() {
     agent.stop();
 }
 
+/// In the gate: `weir` tap::memory_is_reserved_until_a_block_is_dropped_and_losses_are_counted_once.
 #[test]
+#[ignore = "nightly: real rates"]
 fn a_slow_reader_loses_captured_packets_and_ingest_loses_none() {
     let mut agent = Agent::start("bucket_width: 1s\nmemory: 64MiB\n", &[]);
     let admin = agent.wait_for("admin on http://");

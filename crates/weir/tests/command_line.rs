@@ -1,45 +1,26 @@
 //! The real binary: configuration from every source, its errors and exit codes, and each command on real
 //! sockets.
 
-use crate::support::log;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, UdpSocket};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 use weir_config::{Setting, SettingType, leaves};
 use weir_output::settings::OUTPUT_TYPES;
 
-use log::Log;
+use crate::support::ports::{Refusing, free_address};
+use crate::support::{Agent, PATIENCE, Ran, get, run as run_with, signal, until};
 
 const KEY: &str = "0123456789abcdefFEDCBA9876543210";
-
-struct Ran {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
 
 /// Nothing of this process's environment reaches the binary.
 fn binary(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments).env_clear().stdin(Stdio::null());
     command
-}
-
-fn run_with(arguments: &[&str], environment: &[(&str, &str)]) -> Ran {
-    let output = binary(arguments)
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap();
-    Ran {
-        code: output.status.code().expect("it ended by itself"),
-        stdout: String::from_utf8(output.stdout).unwrap(),
-        stderr: String::from_utf8(output.stderr).unwrap(),
-    }
 }
 
 fn run(arguments: &[&str]) -> Ran {
@@ -838,15 +819,13 @@ fn parse_prints_one_array_and_reads_a_file_or_standard_input() {
     assert!(ran.stderr.contains("/nowhere cannot be read"), "{}", ran.stderr);
 }
 
-const DEADLINE: Duration = Duration::from_secs(90);
-
 #[test]
 fn send_reaches_every_kind_of_address() {
     let directory = tempfile::tempdir().unwrap();
     let mut buffer = [0; 100];
 
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    udp.set_read_timeout(Some(DEADLINE)).unwrap();
+    udp.set_read_timeout(Some(PATIENCE)).unwrap();
     let to = format!("udp://{}", udp.local_addr().unwrap());
     assert_eq!(run(&["send", "a:1|c|#x:y", "b:2|g", "--to", &to]).code, 0);
     for expected in ["a:1|c|#x:y", "b:2|g"] {
@@ -856,7 +835,7 @@ fn send_reaches_every_kind_of_address() {
 
     let path = directory.path().join("datagram");
     let datagram = UnixDatagram::bind(&path).unwrap();
-    datagram.set_read_timeout(Some(DEADLINE)).unwrap();
+    datagram.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(
         run(&["send", "a:1|c", "--to", &format!("unixgram://{}", path.display())]).code,
         0
@@ -894,7 +873,7 @@ fn send_reaches_every_kind_of_address() {
 #[test]
 fn send_reports_a_missing_receiver() {
     let directory = tempfile::tempdir().unwrap();
-    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     let missing = directory.path().join("missing");
     for to in [
         format!("udp://{free}"),
@@ -914,11 +893,8 @@ fn send_reports_a_missing_receiver() {
 
 #[test]
 fn status_reports_a_missing_agent() {
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
+    let refusing = Refusing::new();
+    let free = refusing.address.to_string();
     let ran = run(&["status", "--admin", &free]);
     assert_eq!(ran.code, 1);
     assert!(
@@ -947,92 +923,20 @@ fn status_reports_a_missing_agent() {
     assert!(!ran.stderr.contains('\x1b'), "{:?}", ran.stderr);
 }
 
-/// A running agent, killed when dropped.
-struct Agent {
-    child: Child,
-    admin: String,
-    log: Log,
-}
-
-impl Agent {
-    fn start(arguments: &[&str]) -> Self {
-        let mut all = vec![
-            "run",
-            "--udp",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--bucket-width",
-            "1s",
-        ];
-        all.extend_from_slice(arguments);
-        let mut child = binary(&all)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut log = Log::of(child.stderr.take().unwrap());
-        let admin = log.wait_for("admin on http://");
-        Self { child, admin, log }
-    }
-
-    fn signal(&self, name: &str) {
-        let process = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-s", name, &process])
-                .status()
-                .unwrap()
-                .success()
-        );
-    }
-
-    fn end(&mut self) -> i32 {
-        let end = Instant::now() + DEADLINE;
-        while Instant::now() < end {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code().unwrap_or(-1);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("the agent did not end");
-    }
-
-    fn get(&self, path: &str) -> String {
-        let mut stream = TcpStream::connect(&self.admin).unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn status_shows_a_running_agent_and_a_signal_ends_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("dsd.sock");
-    let mut agent = Agent::start(&["--uds", socket.to_str().unwrap()]);
-    let to = format!("unixgram://{}", socket.display());
+    let mut agent = Agent::start(&["--bucket-width", "1s"], &[]);
+    let to = format!("unixgram://{}", agent.socket().display());
     assert_eq!(run(&["send", "--raw", "a:1|c", "bad", "--to", &to]).code, 0);
-    agent.log.wait_for("refused a message (no_separator)");
-    let end = Instant::now() + DEADLINE;
-    let page = loop {
+    agent.wait_for("refused a message (no_separator)");
+    let page = until("the rejected message is shown", || {
         let ran = run(&["status", "--admin", &agent.admin]);
         assert_eq!(ran.code, 0, "{}", ran.stderr);
-        if ran.stdout.contains("no_separator 1") {
-            break ran.stdout;
-        }
-        assert!(Instant::now() < end, "{}", ran.stdout);
-        std::thread::sleep(Duration::from_millis(50));
-    };
+        ran.stdout
+            .contains("no_separator 1")
+            .then_some(ran.stdout.clone())
+            .ok_or(ran.stdout)
+    });
     assert!(page.contains("The books balance."), "{page}");
     assert!(page.contains(&to), "{page}");
     // The address as the log shows it.
@@ -1040,59 +944,51 @@ fn status_shows_a_running_agent_and_a_signal_ends_it() {
     let json = run(&["status", "--json", "--admin", &shown]).stdout;
     let status: weir::admin::status::Status = serde_json::from_str(&json).unwrap();
     assert_eq!(status.total("messages").received, 2);
-    assert!(agent.get("/ready").contains("200 OK"));
-    let metrics = agent.get("/metrics");
+    assert_eq!(get(&agent.admin, "/ready").0, 200);
+    let (_, metrics) = get(&agent.admin, "/metrics");
     let rejected = format!("weir_messages_rejected_total{{listener=\"{to}\",reason=\"no_separator\"}} 1\n");
     assert!(metrics.contains(&rejected), "{metrics}");
-    agent.signal("TERM");
-    assert_eq!(agent.end(), 0);
     // A second agent cannot have the admin address of a first.
-    let taken = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
-    let _holder = TcpListener::bind(&taken).unwrap();
-    let ran = run(&["run", "--udp", "127.0.0.1:0", "--admin", &taken]);
+    let taken = &agent.admin;
+    let ran = run(&["run", "--udp", "127.0.0.1:0", "--admin", taken]);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     assert!(
-        ran.stderr.contains(&taken) && ran.stderr.contains("--admin"),
+        ran.stderr.contains(taken) && ran.stderr.contains("--admin"),
         "{}",
         ran.stderr
     );
+    agent.finish();
 }
 
 #[test]
 fn a_reload_validates_first_and_applies_what_it_can() {
     let config = Config::new("log_level: info\n");
-    let mut agent = Agent::start(&["-c", config.path()]);
+    let mut agent = Agent::start(&["-c", config.path()], &[]);
     let replace = |text: &str| {
         let new = config.file("new.yaml");
         std::fs::write(&new, text).unwrap();
         std::fs::rename(&new, Path::new(config.path())).unwrap();
     };
     replace("log_level: loud\n");
-    agent.signal("HUP");
-    let line = agent.log.wait_for("reload:");
+    agent.signal("-HUP");
+    let line = agent.wait_for("reload:");
     assert!(
         line.contains("weir.yaml:1: log_level") && line.contains("one of"),
         "{line}"
     );
-    agent.log.wait_for("stays active");
+    agent.wait_for("stays active");
     replace("log_level: debug\nworkers: 2\n");
-    agent.signal("HUP");
-    agent.log.wait_for("reload: log_level is now debug, was info");
-    agent.log.wait_for("reload: workers stays 1 until a restart");
+    agent.signal("-HUP");
+    agent.wait_for("reload: log_level is now debug, was info");
+    agent.wait_for("reload: workers stays 1 until a restart");
     // A setting that waits for a restart is named again, with its active value; and no longer when it is reverted.
-    agent.signal("HUP");
-    agent
-        .log
-        .wait_for("reload: workers stays 1 until a restart, then it will be 2");
+    agent.signal("-HUP");
+    agent.wait_for("reload: workers stays 1 until a restart, then it will be 2");
     replace("log_level: debug\n");
-    agent.signal("HUP");
-    agent.log.wait_for("nothing has changed");
-    agent.signal("INT");
-    assert_eq!(agent.end(), 0);
+    agent.signal("-HUP");
+    agent.wait_for("nothing has changed");
+    agent.signal("-INT");
+    agent.finished();
 }
 
 #[test]
@@ -1116,24 +1012,15 @@ fn an_agent_outlives_its_standard_error() {
             drop(child.stderr.take());
             child
         };
-        let end = Instant::now() + DEADLINE;
         let to = format!("unixgram://{}", socket.display());
         let mut delivered = 0;
         // Through several flushes, each of which logs.
-        while delivered < 30 {
-            assert!(Instant::now() < end, "{target}: the agent does not receive");
+        until(target, || {
             delivered += u32::from(run(&["send", "--raw", "a:1|c\nbad", "--to", &to]).code == 0);
-            std::thread::sleep(Duration::from_millis(100));
-        }
+            delivered == 60
+        });
         assert!(child.try_wait().unwrap().is_none(), "{target} ended the agent");
-        let process = child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-s", "TERM", &process])
-                .status()
-                .unwrap()
-                .success()
-        );
+        signal(child.id(), "-TERM");
         assert_eq!(child.wait().unwrap().code(), Some(0), "{target}");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+
+use crate::support::Starter;
 
 const PAGE: &str = include_str!("../../../docs/outputs/datadog.md");
 
@@ -81,7 +82,7 @@ fn serve(socket: TcpStream, requests: &Mutex<Vec<Request>>) {
     }
 }
 
-/// Runs the agent until it listens, sends it one message of each kind, ends it, and returns what it wrote on standard error.
+/// Runs the agent until it serves, sends it one message of each kind, ends it, and returns what it wrote on standard error.
 fn run(config: Option<&str>, environment: &[(&str, &str)]) -> String {
     run_with(
         b"page.views:1|c\npage.bytes:10|d\n_sc|page|0\n_e{1,1}:a|b\n",
@@ -96,61 +97,18 @@ fn idle(config: Option<&str>, environment: &[(&str, &str)]) {
 }
 
 fn run_with(messages: &[u8], config: Option<&str>, environment: &[(&str, &str)]) -> String {
+    let starter = Starter::new().environment(environment).configured(&["hostname"]);
     let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command
-        .args(["run", "--udp", "127.0.0.1:0"])
-        .env_clear()
-        .env("WEIR_ADMIN", "127.0.0.1:0")
-        .envs(environment.iter().copied());
-    if let Some(text) = config {
-        let path = directory.path().join("weir.yaml");
-        std::fs::write(
-            &path,
-            text.replace("/var/lib/weir", &directory.path().display().to_string()),
-        )
-        .unwrap();
-        command.arg("--config").arg(path);
-    }
-    let mut agent = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
-    let mut lines = BufReader::new(agent.0.stderr.take().unwrap())
-        .lines()
-        .map(Result::unwrap);
-    let mut log = String::new();
-    let address = loop {
-        let line = lines
-            .next()
-            .unwrap_or_else(|| panic!("the agent ended before it listened:\n{log}"));
-        log += &format!("{line}\n");
-        if let Some((_, address)) = line.split_once("listening on udp://") {
-            break address.to_owned();
-        }
+    let starter = match config {
+        Some(text) => starter.config(&text.replace("/var/lib/weir", &directory.path().display().to_string())),
+        None => starter,
     };
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let agent = starter.start();
     if !messages.is_empty() {
-        socket.send_to(messages, address).unwrap();
+        agent.send(messages);
     }
     // The agent reads what the kernel holds before it ends, so there is nothing to wait for.
-    let ended = Command::new("kill")
-        .arg("-TERM")
-        .arg(agent.0.id().to_string())
-        .status()
-        .unwrap();
-    assert!(ended.success());
-    log.extend(lines.map(|line| format!("{line}\n")));
-    let status = agent.0.wait().unwrap();
-    assert!(status.success(), "{status}:\n{log}");
-    assert!(!log.contains("do not balance"), "{log}");
-    log
-}
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    agent.stop().1
 }
 
 fn configurations() -> Vec<&'static str> {

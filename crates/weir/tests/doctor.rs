@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Agent, status, until};
+use support::{Agent, said, status, until};
 
 const NOBODY: u32 = 65_534;
 
@@ -129,7 +129,7 @@ fn nothing_is_wrong_with_an_agent_that_works_and_the_metric_arrives() {
     until("both metrics arrived", || {
         status(&admin)["total"]["messages"]["accepted"] == 2
     });
-    let address = agent.address().to_string();
+    let (address, socket) = (agent.address().to_string(), directory.path().join("d.socket"));
     let arguments = [
         "doctor",
         "--no-send",
@@ -138,13 +138,9 @@ fn nothing_is_wrong_with_an_agent_that_works_and_the_metric_arrives() {
         "--udp",
         &address,
         "--uds",
+        socket.to_str().unwrap(),
     ];
-    let mut quiet = Command::new(env!("CARGO_BIN_EXE_weir"));
-    let quiet = quiet
-        .args(arguments)
-        .arg(directory.path().join("d.socket"))
-        .env_clear();
-    let text = String::from_utf8(quiet.output().unwrap().stdout).unwrap();
+    let text = said(&arguments);
     assert!(
         text.contains("nothing was sent") && text.contains("0 errors"),
         "{text}"

@@ -1,11 +1,11 @@
 //! Agents that publish to the log of a fleet: what is merged is what was sent, whatever happens to agents and log meanwhile.
 
 use crate::support;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use support::manager::Manager;
+use support::place::{replace_by_a_file, wait_for_all};
 use support::senders::{Senders, over_unixgram};
 use support::{Agent, configurations, status, until, weir};
 use weir_log::{FileLog, unix_milliseconds};
@@ -107,23 +107,6 @@ fn open(admin: &str) -> u64 {
     status(admin)["state"]["samples_open"].as_u64().unwrap()
 }
 
-/// Waits until all that was sent over a Unix socket is in the open bucket or behind it: a line that is rejected comes after it.
-fn wait_for_all(admin: &str, socket: &Path) {
-    let rejected = || status(admin)["total"]["messages"]["rejected"]["bad_type"].as_u64();
-    let before = rejected();
-    let sender = UnixDatagram::unbound().unwrap();
-    sender.send_to(b"the.last:1|x", socket).unwrap();
-    until("the last line is read", || rejected() > before);
-}
-
-/// Removes a directory that an agent may write its books to meanwhile.
-fn remove(directory: &Path) {
-    until("the directory has gone", || {
-        let _ = std::fs::remove_dir_all(directory);
-        !directory.exists()
-    });
-}
-
 /// The configurations on the output's page.
 #[test]
 fn the_page_is_true() {
@@ -137,7 +120,7 @@ fn the_page_is_true() {
         let agent = Agent::start(&text.replace("/var/lib/weir", &own), &[]);
         agent.send("c:2|c\ng:1|g\ns:a|s\nh:1|h\nd:1|d|#pod_name:x\n");
         // Where the open bucket cannot be kept it is published.
-        remove(&directory.path().join("state"));
+        replace_by_a_file(&directory.path().join("state"));
         agent.stop();
         let (sums, ledger) = merged(&directory.path().join("log"), partitions);
         assert_eq!((sum(&sums, ""), ledger.merged), (2.0, 5), "{text}");
@@ -202,11 +185,11 @@ fn totals_of_a_fleet_are_what_was_sent() {
 
     let [sent, sent_to_killed] = senders.map(Senders::end);
     for (published, admin) in [(&first, &of_stopped), (&second, &of_killed)] {
-        wait_for_all(admin, &published.socket());
+        wait_for_all(admin, &published.socket(), None);
     }
     for (published, agent) in [(&first, stopped), (&second, killed)] {
         // Nothing can be kept, so the bucket is flushed, and the agent says that it ends.
-        remove(published.state.as_ref());
+        replace_by_a_file(published.state.as_ref());
         agent.stop();
     }
     let (sums, ledger) = merged(&log, PARTITIONS);

@@ -1,15 +1,15 @@
 //! Memory that a flush adds to the real agent: little, because batches and payloads are created and freed piece by piece.
 //! Beside a process that keeps one of two cores busy it adds 33 to 55 MB, with 300,000 contexts as with 600,000; up to 20 MB of that are
-//! the sixteen batches that may wait for the encoder. A test of its own, so that no other test keeps the machine busy.
+//! the sixteen batches that may wait for the encoder.
 //!
-//! `WEIR_TEST_CONTEXTS=1000000 cargo test --release -p weir --test flush_memory -- --nocapture` measures a million contexts.
+//! `WEIR_TEST_CONTEXTS=1000000 cargo test --release -p weir --test weir-tests -- --ignored --nocapture flush_memory` measures a million contexts.
 
 use crate::delivery::intake;
-use crate::support::receivers as support;
-use std::process::Command;
+use crate::support;
 use std::time::{Duration, Instant};
 
 use intake::{Answer, Intake};
+use support::place::wait_for_all;
 use support::{Agent, PATIENCE};
 
 /// Kilobytes of resident memory: `VmRSS` now, `VmHWM` at most. `None` when the process has ended.
@@ -19,19 +19,9 @@ fn kilobytes(id: u32, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Clock ticks that the process has been on a processor.
-fn ticks(id: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
-    let fields: Vec<&str> = text
-        .rsplit(')')
-        .next()
-        .unwrap()
-        .split_ascii_whitespace()
-        .collect();
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-}
-
+/// In the gate: memory_counted::a_flush_goes_out_in_pieces.
 #[test]
+#[ignore = "nightly: resident memory"]
 fn a_flush_adds_less_than_a_quarter() {
     // So many that the batches which wait for an encoder on a busy machine are a small part.
     let contexts: usize = std::env::var("WEIR_TEST_CONTEXTS").map_or(600_000, |n| n.parse().unwrap());
@@ -46,7 +36,7 @@ fn a_flush_adds_less_than_a_quarter() {
     );
     std::fs::write(&config, text).unwrap();
     let agent = Agent::start(&["--config", config.to_str().unwrap()], &[]);
-    let id = agent.child.0.id();
+    let id = agent.id();
     let idle = kilobytes(id, "VmRSS:").unwrap();
     let mut packet = String::new();
     for i in 0..contexts {
@@ -65,30 +55,16 @@ fn a_flush_adds_less_than_a_quarter() {
         packet += &line;
     }
     agent.send(packet);
-    // The socket holds ten datagrams; they are read when the process has nothing left to do.
-    let deadline = Instant::now() + PATIENCE;
-    let (mut before, mut quiet) = (ticks(id), 0);
-    while quiet < 10 {
-        assert!(Instant::now() < deadline, "the agent does not come to rest");
-        std::thread::sleep(Duration::from_millis(50));
-        let now = ticks(id);
-        quiet = if now <= before + 1 { quiet + 1 } else { 0 };
-        before = now;
-    }
+    wait_for_all(&agent.admin, &agent.socket(), None);
     let held = kilobytes(id, "VmRSS:").unwrap();
     // From here on the peak counts from zero.
     std::fs::write(format!("/proc/{id}/clear_refs"), "5").unwrap();
     let mut peak = held;
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &id.to_string()])
-            .status()
-            .unwrap()
-            .success()
-    );
+    agent.signal("-TERM");
+    let deadline = Instant::now() + PATIENCE;
     // Ended, it is a zombie without memory until it is waited for.
     while let Some(now) = kilobytes(id, "VmHWM:") {
-        assert!(Instant::now() < deadline + PATIENCE, "the agent does not end");
+        assert!(Instant::now() < deadline, "the agent does not end");
         peak = peak.max(now);
         std::thread::sleep(Duration::from_millis(2));
     }

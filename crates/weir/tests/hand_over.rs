@@ -7,15 +7,15 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::place::{Place, received, wait_for_bucket};
+use support::place::{Place, received, replace_by_a_file, wait_for_bucket};
+use support::ports::Refusing;
 use support::senders::{
     Senders, assert_one_point_per_bucket, framed, in_halves, number, over_udp, over_unixgram, total,
 };
-use support::{Agent, get, status, until};
+use support::{get, signal, status, until};
 
 /// Hand-overs in a row; `WEIR_TEST_HAND_OVERS` in a long run.
 fn hand_overs() -> usize {
@@ -37,7 +37,44 @@ fn in_history(admin: &str) -> f64 {
     values.iter().filter_map(Value::as_f64).sum()
 }
 
+/// Through sockets and connections that both processes read, one after the other.
 #[test]
+fn a_hand_over_loses_nothing_and_splits_no_bucket() {
+    let place = Place::new();
+    let config = place.configuration("bucket_width: 1h\noutputs:\n  stdout: {enabled: true}\n");
+    let mut agent = place.start(&config);
+    let tcp = agent.wait_for("listening on tcp://");
+    let mut senders = [
+        over_udp(agent.address()),
+        over_unixgram(&place.path("datagrams")),
+        in_halves(UnixStream::connect(place.path("stream")).unwrap()),
+        in_halves(TcpStream::connect(&tcp).unwrap()),
+    ];
+    let mut send = || senders.iter_mut().for_each(|send| send());
+    for round in 1..4 {
+        send();
+        until("all is received", || received(&agent.admin) == 40 * round);
+        let next = place.take_over(&config);
+        let (ended, stdout, log) = agent.end();
+        assert!(ended.success() && stdout.is_empty(), "{log}{stdout}");
+        assert!(
+            log.contains("took over from this one, with 2 connections"),
+            "{log}"
+        );
+        agent = next;
+    }
+    send();
+    until("all is received", || received(&agent.admin) == 160);
+    // Nothing can be kept, so the bucket is flushed.
+    replace_by_a_file(&place.path("state"));
+    let (stdout, _) = agent.stop();
+    assert_eq!((total(&stdout, "c") * 3600.0).round(), 160.0, "{stdout}");
+    assert_one_point_per_bucket(&stdout, "c");
+}
+
+/// In the gate: [`a_hand_over_loses_nothing_and_splits_no_bucket`].
+#[test]
+#[ignore = "nightly: hand-overs in rounds under load"]
 fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
     let place = Place::new();
     let config = place.configuration(STDOUT);
@@ -229,13 +266,7 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
 
 /// Ends a process that is nobody's child here.
 fn stop(pid: &str) {
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal(pid.parse().unwrap(), "-TERM");
     until("it ends", || !Path::new("/proc").join(pid).exists());
 }
 
@@ -277,8 +308,7 @@ fn upgrade_starts_the_program_on_disk_or_reports_why_not() {
     assert_eq!(status(&admin)["state"]["samples_open"], 1);
     assert_eq!(status(&admin)["state"]["hand_over"]["failed"], 2);
 
-    let signalled = Command::new("kill").args(["-USR2", &second.to_string()]).status();
-    assert!(signalled.unwrap().success());
+    signal(second as u32, "-USR2");
     until("another one took over", || {
         let found = std::panic::catch_unwind(pid);
         found.is_ok_and(|found| found != second)
@@ -290,20 +320,25 @@ fn upgrade_starts_the_program_on_disk_or_reports_why_not() {
 }
 
 #[test]
-fn taking_over_without_a_running_process_is_an_ordinary_start() {
-    let place = Place::new();
+fn taking_over_needs_a_state_path() {
     let (succeeded, said) = support::weir(&["run", "--take-over", "--admin", "off"]);
     assert!(
         !succeeded && said.contains("--take-over: state_path is not set"),
         "{said}"
     );
+}
+
+#[test]
+fn an_upgrade_without_a_running_process_is_an_error() {
+    let place = Place::new();
     let (succeeded, said) = upgrade(&place.state());
     assert!(!succeeded && said.contains("no weir can be reached"), "{said}");
-    let mut bash = Command::new("bash");
-    bash.args(["-c", "exec \"$0\" \"$@\" --take-over", env!("CARGO_BIN_EXE_weir")])
-        .env_clear()
-        .env("WEIR_STATE_PATH", place.state());
-    let mut agent = Agent::start_by(bash, "bucket_width: 1h\n");
+}
+
+#[test]
+fn taking_over_without_a_running_process_is_an_ordinary_start() {
+    let place = Place::new();
+    let mut agent = place.begin_to_take_over("bucket_width: 1h\n");
     agent.wait_for("no weir runs in ");
     agent.stop();
 }
@@ -312,9 +347,8 @@ fn taking_over_without_a_running_process_is_an_ordinary_start() {
 #[test]
 fn queues_and_sums_continue() {
     let place = Place::new();
-    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = backend.local_addr().unwrap();
-    drop(backend);
+    let backend = Refusing::new();
+    let address = backend.address;
     let more = format!(
         "bucket_width: 1s\noutputs:\n  prometheus: {{enabled: true}}\n  graphite: {{enabled: true, address: \"tcp://{address}\", counters: [count], confirm: false, delivery: {{backoff_max: 1s}}}}\n"
     );
@@ -341,7 +375,7 @@ fn queues_and_sums_continue() {
     until("the sum continues", || {
         get(&admin, "/metrics").1.contains("\nc_total 7")
     });
-    let backend = TcpListener::bind(address).unwrap();
+    let backend = backend.listen();
     let (line, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for stream in backend.incoming().map_while(Result::ok) {

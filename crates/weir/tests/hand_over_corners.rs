@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use support::place::{Place, received, wait_for_bucket};
+use support::ports::Refusing;
 use support::senders::{Senders, in_halves, over_udp, over_unixgram, total};
 use support::tls::{Authority, connect, expect_end};
 use support::{get, status, until};
@@ -180,9 +181,8 @@ fn connections_over_tls_end_and_are_counted() {
 #[test]
 fn a_disk_queue_changes_hands() {
     let place = Place::new();
-    let backend = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = backend.local_addr().unwrap();
-    drop(backend);
+    let backend = Refusing::new();
+    let address = backend.address;
     let config = place.configuration(&format!(
         "bucket_width: 1s\noutputs:\n  graphite: {{enabled: true, address: \"tcp://{address}\", counters: [count], confirm: false, \
          delivery: {{disk_path: {}, backoff_max: 80ms}}}}\n",
@@ -214,7 +214,7 @@ fn a_disk_queue_changes_hands() {
         agent = next;
     }
     let admin = agent.wait_for("admin on http://");
-    let backend = TcpListener::bind(address).unwrap();
+    let backend = backend.listen();
     let (line, lines) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for stream in backend.incoming().map_while(Result::ok) {

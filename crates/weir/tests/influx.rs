@@ -4,8 +4,6 @@
 use crate::support;
 use crate::support::receivers;
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use receivers::{Killed, free_address};
@@ -44,12 +42,8 @@ impl VictoriaMetrics {
     }
 
     fn get(&self, path: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(&self.address).ok()?;
-        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        head.contains(" 200 ").then(|| body.to_owned())
+        let (head, body) = receivers::get(&self.address, path, "*/*")?;
+        head.contains(" 200 ").then(|| String::from_utf8(body).unwrap())
     }
 
     /// Every series with the sum of its points: name and labels, as a query language would write them.

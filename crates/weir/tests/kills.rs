@@ -4,20 +4,15 @@ use crate::support;
 use std::time::Duration;
 
 use support::manager::Manager;
-use support::senders::{Senders, over_udp, over_unixgram, total};
-use support::{status, until};
-
-/// `WEIR_TEST_KILLS` in a long run.
-fn kills() -> usize {
-    let number = std::env::var("WEIR_TEST_KILLS")
-        .ok()
-        .and_then(|number| number.parse().ok());
-    number.unwrap_or(5)
-}
+use support::place::{replace_by_a_file, wait_for_all};
+use support::senders::{Senders, number, over_udp, over_unixgram, total};
+use support::status;
 
 /// Sockets outlive the process, so that all that was sent is received by one process or another.
+/// In the gate: restart::a_kill_loses_the_samples_since_the_last_checkpoint_and_reports_it, sums_continue_after_a_kill.
 #[test]
-fn a_kill_loses_exactly_the_reported_samples() {
+#[ignore = "nightly: kills at random instants"]
+fn a_kill_loses_the_reported_samples() {
     let seed = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()
@@ -34,7 +29,7 @@ fn a_kill_loses_exactly_the_reported_samples() {
     let directory = manager.path().to_owned();
     let (datagrams, kept) = (directory.join("datagrams"), directory.join("state"));
     let config = format!(
-        "bucket_width: 1h\nreceive_buffer: 8MiB\nuds: {}\noutputs:\n  stdout: {{enabled: true}}\n",
+        "bucket_width: 1h\nworkers: 1\nreceive_buffer: 8MiB\nuds: {}\noutputs:\n  stdout: {{enabled: true}}\n",
         datagrams.display()
     );
     let environment = [("WEIR_STATE_PATH", kept.to_str().unwrap())];
@@ -43,51 +38,33 @@ fn a_kill_loses_exactly_the_reported_samples() {
         vec![over_udp(agent.address()), over_unixgram(&datagrams)],
         Duration::from_millis(1),
     );
-    let (mut lost, mut within) = (0, 0.0);
-    for _ in 0..kills() {
+    let mut lost = 0;
+    for _ in 0..number("WEIR_TEST_KILLS", 5) {
         std::thread::sleep(Duration::from_millis(300 + random() % 2500));
         agent.signal("-KILL");
         drop(agent);
         agent = manager.start(&config, &environment);
         let told = agent.wait_for("the previous process was killed: ");
-        let number = told.split(' ').next().unwrap();
-        let number: u64 = number.parse().unwrap();
-        let seconds = told
-            .split("in its last ")
-            .nth(1)
-            .unwrap()
-            .split(' ')
-            .next()
-            .unwrap();
-        let seconds: f64 = seconds.parse().unwrap();
-        println!("lost {number} samples of {seconds} s");
-        // A tick a second, and what a busy machine is late.
-        assert!(seconds < 3.0, "{told}");
+        let number: u64 = told.split(' ').next().unwrap().parse().unwrap();
+        println!("{told}");
         lost += number;
-        within += seconds;
     }
     senders.wait_for_more();
     let sent = senders.end();
     let admin = agent.wait_for("admin on http://");
-    let open = || status(&admin)["state"]["samples_open"].as_u64().unwrap();
-    // The kernel's buffer is empty by now.
-    let mut before = 0;
-    until("nothing more comes", || {
-        let now = open();
-        std::thread::sleep(Duration::from_millis(1500));
-        std::mem::replace(&mut before, now) == now && now > 0
-    });
-    assert_eq!(status(&admin)["state"]["samples_lost"], lost);
-    let missing = sent - open();
-    println!("sent {sent}, missing {missing}, reported {lost}, {within} s");
+    wait_for_all(&admin, &datagrams, Some(agent.address()));
+    let state = status(&admin)["state"].clone();
+    assert_eq!(state["samples_lost"], lost);
+    let open = state["samples_open"].as_u64().unwrap();
+    let missing = sent - open;
+    println!("sent {sent}, missing {missing}, reported {lost}");
     let difference = missing.abs_diff(lost);
     assert!(
         difference * 100 <= lost.max(100),
         "{missing} are missing, {lost} were reported"
     );
     // Nothing can be kept, so the bucket is flushed: it has what the status says.
-    let open = open();
-    std::fs::remove_dir_all(&kept).unwrap();
+    replace_by_a_file(&kept);
     let (stdout, _) = agent.stop();
     assert_eq!((total(&stdout, "c") * 3600.0).round(), open as f64);
 }

@@ -68,7 +68,6 @@ fn a_flood_is_limited_to_its_share_and_named() {
         path.display()
     );
     let mut agent = Agent::start(&config, &[]);
-    agent.wait_for("listening on ");
     let admin = agent.wait_for("admin on http://");
     // A Unix socket pushes back: nothing is lost on the way.
     let socket = UnixDatagram::unbound().unwrap();

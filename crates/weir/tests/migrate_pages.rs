@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
-use support::{Agent, PATIENCE, configurations, status, until};
+use support::{Agent, PATIENCE, configurations, signal, status, until};
 
 struct Page {
     text: &'static str,
@@ -143,14 +143,7 @@ fn replayed(page: &Page, beside: &Agent, admin: &str, target: &UdpSocket) {
         "as it came"
     );
     until("it is captured", || status(admin)["taps"]["packets"] == 1);
-    let id = capturing.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal(capturing.id(), "-INT");
     assert!(capturing.wait().unwrap().success());
     let mut replay = command(page, "weir replay");
     let to = format!("udp://{}", target.local_addr().unwrap());

@@ -8,14 +8,13 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use receivers::{Killed, free_address, go_installed};
 use support::influxdb::InfluxDb;
-use support::log::Log;
-use support::{configurations, until, weir};
+use support::{Agent, Starter, configurations, said, until};
 
 /// Stored fields or paths, each with its first value.
 type Stored = BTreeMap<String, f64>;
@@ -23,58 +22,20 @@ type Stored = BTreeMap<String, f64>;
 /// Several buckets, and as many flushes of both programs.
 const LONG_ENOUGH: Duration = Duration::from_secs(20);
 
-struct Weir {
-    child: Child,
-    log: Log,
-    path: PathBuf,
+/// weir with this configuration, once it has been checked, on the port of the clients.
+fn weir_beside(directory: &Path, config: &str, clients: &str) -> Agent {
+    let path = directory.join("weir.yaml");
+    std::fs::write(&path, config).unwrap();
+    said(&["check", "--config", path.to_str().unwrap()]);
+    let agent = Starter::from(config).configured(&["udp", "hostname"]).start();
+    assert_eq!(agent.address(), clients);
+    agent
 }
 
-impl Weir {
-    fn start(directory: &Path, config: &str, clients: &str) -> Weir {
-        let path = directory.join("weir.yaml");
-        std::fs::write(&path, config).unwrap();
-        let checked = weir(&["check", "--config", path.to_str().unwrap()]);
-        assert!(checked.0, "{}", checked.1);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["run", "--admin", "127.0.0.1:0", "--config"])
-            .arg(&path)
-            .env_clear()
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut log = Log::of(child.stderr.take().unwrap());
-        log.wait_for(&format!("listening on udp://{clients}"));
-        Weir { child, log, path }
-    }
-
-    fn reload(&mut self, config: &str) {
-        std::fs::write(&self.path, config).unwrap();
-        self.signal("-HUP");
-        self.log.wait_for("reload");
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
-    }
-
-    /// A stop delivers what weir holds.
-    fn stop(mut self) {
-        self.signal("-TERM");
-        let ended = self.child.wait().unwrap();
-        let log = self.log.until_it_ends();
-        assert!(
-            ended.success() && !log.contains("do not balance"),
-            "{ended}: {log}"
-        );
-    }
-}
-
-impl Drop for Weir {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn reload(agent: &mut Agent, config: &str) {
+    agent.rewrite(config);
+    agent.signal("-HUP");
+    agent.wait_for("reload");
 }
 
 /// The other program with this configuration.
@@ -97,15 +58,7 @@ fn send(messages: &str, to: &str) {
 
 /// The other program's configuration as weir's.
 fn converted(peer: &str, path: &Path) -> String {
-    let mut convert = Command::new(env!("CARGO_BIN_EXE_weir"));
-    let converted = convert
-        .args(["convert", peer])
-        .arg(path)
-        .env_clear()
-        .output()
-        .unwrap();
-    assert!(converted.status.success(), "{converted:?}");
-    String::from_utf8(converted.stdout).unwrap()
+    said(&["convert", peer, path.to_str().unwrap()])
 }
 
 /// The converted configuration with the relay of the page's block.
@@ -231,7 +184,9 @@ fn telegraf_config(address: &str, database: &str) -> String {
     )
 }
 
+/// In the gate: migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts; influx::, which writes to a real InfluxDB.
 #[test]
+#[ignore = "nightly: builds Telegraf"]
 fn telegraf_and_weir_store_the_same_and_can_take_each_others_place() {
     const PACKAGE: &str = "github.com/influxdata/telegraf/cmd/telegraf@v1.37.2";
     let tags = ["-tags", "custom,inputs.statsd,outputs.influxdb"];
@@ -259,7 +214,7 @@ fn telegraf_and_weir_store_the_same_and_can_take_each_others_place() {
     let config = with_relay(&converted, TELEGRAF, &beside).replace("database: stats", "database: weir");
     // However slow the machine is: the gauge is known in the next interval.
     let config = format!("{config}context_expiry: 1h\n");
-    let mut agent = Weir::start(directory.path(), &config, &clients);
+    let mut agent = weir_beside(directory.path(), &config, &clients);
     until("both have written", || {
         send("warm:1|c", &clients);
         let has = |name| {
@@ -290,7 +245,7 @@ fn telegraf_and_weir_store_the_same_and_can_take_each_others_place() {
     assert!(TELEGRAF.contains("`delete_gauges`"));
 
     // The switch: without the relay, to the database that Telegraf wrote to.
-    agent.reload(&converted);
+    reload(&mut agent, &converted);
     drop(telegraf);
     let count = |name: &str| {
         let fields = database.fields("stats");
@@ -478,7 +433,9 @@ fn gostatsd() -> Option<PathBuf> {
     found
 }
 
+/// In the gate: migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts; carbon::, which writes to a real carbon.
 #[test]
+#[ignore = "nightly: needs a gostatsd"]
 fn gostatsd_and_weir_store_the_same_and_can_take_each_others_place() {
     let Some(program) = gostatsd() else { return };
     let carbon = Carbon::start();
@@ -498,7 +455,7 @@ fn gostatsd_and_weir_store_the_same_and_can_take_each_others_place() {
     );
     assert!(GOSTATSD.contains("`prefix: weir`"), "the page keeps both apart");
     let config = with_relay(&converted, GOSTATSD, &beside).replace("prefix: stats", "prefix: weir");
-    let mut agent = Weir::start(directory.path(), &config, &clients);
+    let mut agent = weir_beside(directory.path(), &config, &clients);
     until("both have written", || {
         send("warm:1|c", &clients);
         carbon.has("stats.counters.warm.count") && carbon.has("weir.counters.warm.count")
@@ -512,7 +469,7 @@ fn gostatsd_and_weir_store_the_same_and_can_take_each_others_place() {
     assert!(compared >= 40, "only {compared} paths");
 
     // The switch, and back.
-    agent.reload(&converted);
+    reload(&mut agent, &converted);
     drop(gostatsd);
     send("switched:1|c", &clients);
     until("weir writes in its place", || {

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use preload::{OTHER_CLOCK, preloaded};
 use serde_json::Value;
-use support::{Agent, get, status, until, weir};
+use support::{Agent, Starter, get, status, until, weir};
 
 /// The number in front of `unit` in a line of the log.
 fn number_before(line: &str, unit: &str) -> u64 {
@@ -110,7 +110,9 @@ fn connections_leave_descriptors_for_everything_else() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("stream.sock");
     let config = format!("bucket_width: 1s\nworkers: 1\nuds_stream: [{}]\n", path.display());
-    let mut agent = Agent::start_after("ulimit -n 160", &config);
+    let mut agent = Starter::by_shell("ulimit -n 160 && exec \"$0\" \"$@\"")
+        .config(&config)
+        .start();
     agent.wait_for("listening on unix://");
     let admin = agent.wait_for("admin on http://");
     let clients: Vec<UnixStream> = (0..300).map(|_| UnixStream::connect(&path).unwrap()).collect();
@@ -136,7 +138,9 @@ fn connections_leave_descriptors_for_everything_else() {
 
 #[test]
 fn the_limit_of_descriptors_is_raised_as_far_as_allowed() {
-    let agent = Agent::start_after("ulimit -Sn 100", "workers: 1\n");
+    let agent = Starter::by_shell("ulimit -Sn 100 && exec \"$0\" \"$@\"")
+        .config("workers: 1\n")
+        .start();
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id())).unwrap();
     let line = limits
         .lines()

@@ -135,7 +135,7 @@ fn prometheus_3() -> (Prometheus, String) {
 /// It answers 500 to a whole request for a label name without an ASCII letter or digit. That series is left out, in every bucket
 /// in which it comes again, and the others arrive.
 #[test]
-#[ignore = "builds Prometheus 3"]
+#[ignore = "nightly: builds Prometheus 3"]
 fn a_series_that_a_real_prometheus_refuses() {
     let (mut prometheus, settings) = prometheus_3();
     let directory = tempfile::tempdir().unwrap();
@@ -162,7 +162,7 @@ fn a_series_that_a_real_prometheus_refuses() {
 
 /// Cumulative points into a Prometheus with its OTLP receiver on.
 #[test]
-#[ignore = "builds Prometheus 3"]
+#[ignore = "nightly: builds Prometheus 3"]
 fn a_real_prometheus() {
     let (mut prometheus, settings) = prometheus_3();
     let directory = tempfile::tempdir().unwrap();
@@ -221,7 +221,7 @@ fn a_real_prometheus() {
 
 /// Both protocols and temporalities into a collector that writes what it got into a file.
 #[test]
-#[ignore = "builds an OpenTelemetry collector"]
+#[ignore = "nightly: builds an OpenTelemetry collector"]
 fn a_real_collector() {
     let program = built("receivers/collector", ".", &[]);
     for (protocol, temporality) in [

@@ -175,9 +175,7 @@ fn relay_alone_to_two_targets() {
 #[test]
 fn forwarding_as_the_datadog_agent_does_it() {
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
-    other
-        .set_read_timeout(Some(std::time::Duration::from_secs(60)))
-        .unwrap();
+    other.set_read_timeout(Some(support::PATIENCE)).unwrap();
     let port = other.local_addr().unwrap().port().to_string();
     let environment = [
         ("DD_STATSD_FORWARD_HOST", "127.0.0.1"),

@@ -243,7 +243,7 @@ fn a_real_prometheus_reads_what_was_sent() {
 
 /// The page's job as it stands, and one that does not ask for native histograms: of the first, quantiles are found.
 #[test]
-#[ignore = "builds Prometheus 3"]
+#[ignore = "nightly: builds Prometheus 3"]
 fn a_current_prometheus_has_native_histograms_when_it_asks_for_them() {
     assert!(PAGE.contains("| 3.8 and later | `scrape_native_histograms: true` in the scrape job"));
     let agent = Agent::start(&["--bucket-width", "1s"], &[]);

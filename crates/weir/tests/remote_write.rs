@@ -222,7 +222,7 @@ fn version_1_to_a_real_prometheus() {
 
 /// Prometheus 3, built from its sources through the module proxy: several minutes the first time, and gigabytes.
 #[test]
-#[ignore = "builds Prometheus 3"]
+#[ignore = "nightly: builds Prometheus 3"]
 fn version_2_to_a_real_prometheus() {
     let program = built_prometheus_3();
     real_prometheus(&program, "2.0");
@@ -262,7 +262,7 @@ fn after_an_outage(program: &Path, outage: i64, storage: &str) -> (PointBooks, S
     prometheus.expect("sum(present_total)", &[("", 1.0)]);
     let books = agent.points("remote_write");
     agent.signal("-TERM");
-    (books, agent.end(), prometheus)
+    (books, agent.finished(), prometheus)
 }
 
 /// The sum that a receiver has of what was held up.
@@ -300,7 +300,7 @@ fn after_an_outage_the_documented_window_accepts_everything() {
 }
 
 #[test]
-#[ignore = "builds Prometheus 3"]
+#[ignore = "nightly: builds Prometheus 3"]
 fn after_an_outage_of_a_current_prometheus() {
     outages(&built_prometheus_3());
 }
@@ -355,7 +355,7 @@ fn victoria_metrics() {
         get(&address, "/health", "*/*").ok_or("no answer".into())
     });
     let config = Config::new(&address);
-    let agent = config.agent("    distributions: summary\n    expiry: 10s\n");
+    let agent = config.agent("    distributions: summary\n");
     agent.send("requests:3|c|#path:/a\nrequests:2|c|#path:/b\ntemperature:21|g\nusers:x|s\nusers:y|s");
     agent.send("latency:1:2:3:4|d\nrender:5:6|ms");
     let expect = |query: &str, expected: &[(&str, &str)]| {

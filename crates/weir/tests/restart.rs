@@ -4,38 +4,31 @@ use crate::support;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::{Agent, get, status, until};
+use support::place::{self, received};
+use support::{Agent, get, until};
 
 /// Long enough that no bucket ends by itself while a test looks at it.
 const LONG: &str = "bucket_width: 1h\n";
 
-struct Place {
-    directory: tempfile::TempDir,
-}
+struct Place(place::Place);
 
 impl Place {
     fn new() -> Place {
-        Place {
-            directory: tempfile::tempdir().unwrap(),
-        }
+        Place(place::Place::new())
     }
 
     fn path(&self) -> PathBuf {
-        self.directory.path().join("state")
+        self.0.path("state")
     }
 
     fn start(&self, config: &str) -> Running {
-        let path = self.path();
-        let environment = [("WEIR_STATE_PATH", path.to_str().unwrap())];
-        let mut agent = Agent::start(config, &environment);
-        let admin = agent.wait_for("admin on http://");
-        Running { agent, admin }
+        let agent = self.0.start(config);
+        Running { agent }
     }
 }
 
 struct Running {
     agent: Agent,
-    admin: String,
 }
 
 impl Running {
@@ -47,17 +40,15 @@ impl Running {
     }
 
     fn samples(&self) -> u64 {
-        // Absent before the first report of a worker.
-        let received = &self.status()["total"]["samples"]["received"];
-        received.as_u64().unwrap_or(0)
+        received(&self.agent.admin)
     }
 
     fn status(&self) -> Value {
-        status(&self.admin)
+        self.agent.status()
     }
 
     fn scrape(&self) -> String {
-        get(&self.admin, "/metrics").1
+        get(&self.agent.admin, "/metrics").1
     }
 }
 

@@ -1,84 +1,30 @@
 //! Rules through the real binary: the page's examples, a reload over HTTP, converted configurations.
 
-use crate::support::log;
-use std::io::{Read, Write};
-use std::net::{TcpStream, UdpSocket};
+use std::net::UdpSocket;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use log::Log;
-
-/// However slow the machine: what takes longer is broken.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A running agent; ended when dropped.
-struct Agent {
-    child: Child,
-    directory: tempfile::TempDir,
-}
+use crate::support::{Agent, Starter, get, post, run, said, until, weir};
 
 const LISTENERS: &str = "udp: ['127.0.0.1:0']\nadmin: 127.0.0.1:0\nbucket_width: 3600s\nhostname: here\n";
 
-impl Agent {
-    fn start(config: &str) -> (Agent, UdpSocket, String) {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("weir.yaml"), format!("{LISTENERS}{config}")).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["run", "--config", "weir.yaml", "--output", "stdout"])
-            .current_dir(directory.path())
-            .env_clear()
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut log = Log::of(child.stderr.take().unwrap());
-        let (udp, admin) = (
-            log.wait_for("listening on udp://"),
-            log.wait_for("admin on http://"),
-        );
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.connect(udp).unwrap();
-        let agent = Agent { child, directory };
-        (agent, socket, admin)
-    }
-
-    fn rewrite(&self, config: &str) {
-        std::fs::write(
-            self.directory.path().join("weir.yaml"),
-            format!("{LISTENERS}{config}"),
-        )
-        .unwrap();
-    }
-
-    /// Ends it and returns the series it printed, without time, interval and its own host, sorted.
-    fn finish(mut self) -> Vec<String> {
-        let status = Command::new("kill")
-            .arg(self.child.id().to_string())
-            .status()
-            .unwrap();
-        assert!(status.success());
-        let mut text = String::new();
-        self.child
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut text)
-            .unwrap();
-        assert!(self.child.wait().unwrap().success());
-        let mut series: Vec<String> = text.lines().map(series).collect();
-        series.sort();
-        series
-    }
+/// A running agent, a socket to it, and where it answers.
+fn start(config: &str) -> (Agent, UdpSocket, String) {
+    let starter = Starter::from(&format!("{LISTENERS}{config}"));
+    let agent = starter.arguments(["--output", "stdout"]).start();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(agent.address()).unwrap();
+    let admin = agent.admin.clone();
+    (agent, socket, admin)
 }
 
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Ends it and returns the series it printed, without time, interval and its own host, sorted.
+fn finish(agent: Agent) -> Vec<String> {
+    let (text, _) = agent.stop();
+    let mut series: Vec<String> = text.lines().map(series).collect();
+    series.sort();
+    series
 }
 
 fn series(line: &str) -> String {
@@ -102,33 +48,13 @@ fn series(line: &str) -> String {
     value.to_string()
 }
 
-/// One request; the status and the body.
-fn http(address: &str, method: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.0\r\nHost: localhost\r\nX-Weir-Request: 1\r\nContent-Length: 0\r\n\r\n"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
-
 /// Asks for the status until it satisfies `done`.
-fn status_when(address: &str, done: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let (_, body) = http(address, "GET", "/api/v1/status");
+fn status_when(admin: &str, done: impl Fn(&Value) -> bool) -> Value {
+    until("the status is as expected", || {
+        let (_, body) = get(admin, "/api/v1/status");
         let status: Value = serde_json::from_str(&body).unwrap();
-        if done(&status) {
-            return status;
-        }
-        assert!(Instant::now() < deadline, "{body}");
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
+        if done(&status) { Ok(status) } else { Err(body) }
+    })
 }
 
 fn received(status: &Value) -> u64 {
@@ -167,7 +93,7 @@ fn the_examples_of_the_page_are_true() {
                 config = text;
             }
             "messages" => {
-                let (agent, socket, admin) = Agent::start(&config);
+                let (agent, socket, admin) = start(&config);
                 for line in text.lines() {
                     socket.send(line.as_bytes()).unwrap();
                 }
@@ -177,17 +103,12 @@ fn the_examples_of_the_page_are_true() {
             }
             "status" => {
                 // The agent of the series before has ended: another one, for its status.
-                let (agent, socket, admin) = Agent::start(&config);
+                let (agent, socket, admin) = start(&config);
                 for id in ["1", "2"] {
                     socket.send(format!("api.get:1|c|#id:{id}").as_bytes()).unwrap();
                 }
                 status_when(&admin, |status| received(status) == 2);
-                let ran = Command::new(env!("CARGO_BIN_EXE_weir"))
-                    .args(["status", "--admin", &admin])
-                    .env_clear()
-                    .output()
-                    .unwrap();
-                let shown = String::from_utf8(ran.stdout).unwrap();
+                let shown = said(&["status", "--admin", &admin]);
                 assert!(shown.contains(text.trim()), "{text} is not in\n{shown}");
                 drop(agent);
             }
@@ -196,7 +117,7 @@ fn the_examples_of_the_page_are_true() {
                 let mut expected: Vec<String> = text.lines().map(series).collect();
 
                 expected.sort();
-                assert_eq!(agent.finish(), expected, "{config}");
+                assert_eq!(finish(agent), expected, "{config}");
                 examples += 1;
             }
             _ => {}
@@ -207,13 +128,14 @@ fn the_examples_of_the_page_are_true() {
 
 #[test]
 fn a_reload_over_http_keeps_what_is_open_and_a_bad_file_changes_nothing() {
-    let (agent, socket, admin) = Agent::start("rules: [{name: r, match: a.*, exclude_tags: [x]}]\n");
+    let (agent, socket, admin) = start("rules: [{name: r, match: a.*, exclude_tags: [x]}]\n");
     let send = |text: &str| assert_eq!(socket.send(text.as_bytes()).unwrap(), text.len());
+    let rewrite = |config: &str| agent.rewrite(&format!("{LISTENERS}{config}"));
     send("a.b:1|c|#x:1\na.b:1|c|#x:2\nkept:1|c|#x:1");
     status_when(&admin, |status| received(status) == 3);
 
-    agent.rewrite("rules: [{name: r, match: 'a(', match_type: regex, drop: true}]\n");
-    let (code, body) = http(&admin, "POST", "/api/v1/reload");
+    rewrite("rules: [{name: r, match: 'a(', match_type: regex, drop: true}]\n");
+    let (code, body) = post(&admin, "/api/v1/reload");
     assert_eq!(code, 422, "{body}");
     let answer: Value = serde_json::from_str(&body).unwrap();
     let error = answer["errors"][0].as_str().unwrap();
@@ -221,33 +143,28 @@ fn a_reload_over_http_keeps_what_is_open_and_a_bad_file_changes_nothing() {
         error.contains("weir.yaml:5: rules[0].match") && error.contains("regular expression"),
         "{error}"
     );
-    assert_eq!(http(&admin, "GET", "/api/v1/reload").0, 405);
+    assert_eq!(get(&admin, "/api/v1/reload").0, 405);
 
     // A percentile that no histogram of this process has needs a restart, and is refused whole.
-    agent.rewrite("rules: [{name: r, percentiles: ['0.33']}]\n");
-    let (code, body) = http(&admin, "POST", "/api/v1/reload");
+    rewrite("rules: [{name: r, percentiles: ['0.33']}]\n");
+    let (code, body) = post(&admin, "/api/v1/reload");
     assert!(code == 422 && body.contains("restart"), "{body}");
 
-    agent.rewrite("rules: [{name: r, match: a.*, drop: true}]\n");
-    let (code, body) = http(&admin, "POST", "/api/v1/reload");
+    rewrite("rules: [{name: r, match: a.*, drop: true}]\n");
+    let (code, body) = post(&admin, "/api/v1/reload");
     assert_eq!(code, 200, "{body}");
     assert!(
         body.contains(r#""key":"rules""#) && body.contains(r#""applied":true"#),
         "{body}"
     );
-    // The workers take the rules with their next turn.
-    let deadline = Instant::now() + PATIENCE;
     let mut sent = 0;
-    loop {
+    until("the workers take the rules with their next turn", || {
         send("a.b:1|c|#x:1\nkept:1|c|#x:1");
         sent += 1;
         let status = status_when(&admin, |status| received(status) >= 3 + 2 * sent);
-        if status["total"]["samples"]["dropped"]["filtered"].as_u64() > Some(0) {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{status}");
-    }
-    let series = agent.finish();
+        status["total"]["samples"]["dropped"]["filtered"].as_u64() > Some(0)
+    });
+    let series = finish(agent);
     assert_eq!(series.len(), 2, "{series:?}");
     assert!(
         series[0].contains(r#""metric":"a.b""#),
@@ -270,18 +187,11 @@ fn converted_configurations_are_accepted_and_equivalent() {
          - match: 'secret'\n  match_type: regex\n  action: drop\n  name: gone\n",
     )
     .unwrap();
-    let ran = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["convert", "statsd-exporter"])
-        .arg(&mapping)
-        .env_clear()
-        .output()
-        .unwrap();
-    assert!(ran.status.success());
-    let listed = String::from_utf8(ran.stderr).unwrap();
-    assert_eq!(listed, "");
-    let config = String::from_utf8(ran.stdout).unwrap();
+    let ran = run(&["convert", "statsd-exporter", mapping.to_str().unwrap()], &[]);
+    assert_eq!((ran.code, &*ran.stderr), (0, ""));
+    let config = ran.stdout;
     assert!(config.contains("buckets: [1, 2]"), "{config}");
-    let (agent, socket, admin) = Agent::start(&config);
+    let (agent, socket, admin) = start(&config);
     for line in [
         "jobs.etl:1|c",
         "old.jobs.etl.x:1|c",
@@ -292,7 +202,7 @@ fn converted_configurations_are_accepted_and_equivalent() {
     }
     status_when(&admin, |status| received(status) == 4);
     assert_eq!(
-        agent.finish(),
+        finish(agent),
         [
             r#"{"metric":"etl_jobs","tags":["job:etlx"],"type":"rate","value":0.1}"#,
             r#"{"metric":"jobs_regex","tags":[],"type":"rate","value":0.1}"#,
@@ -322,15 +232,8 @@ rules:
   - {name: everything, include_tags: [env]}
 ";
     std::fs::write(&file, config).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["check", "--config"])
-        .arg(&file)
-        .env_clear()
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "they are notes, not errors");
-    let text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let (succeeds, text) = weir(&["check", "--config", file.to_str().unwrap()]);
+    assert!(succeeds, "they are notes, not errors");
     for part in [
         "line 7: mapper_profiles[0].mappings[1]: never applies",
         "line 8: mapper_profiles[0].mappings[2].match: \"b.*\" never matches",

@@ -1,15 +1,15 @@
 //! Rights that the running binary has dropped, and proof that everything else still works.
 
 use crate::support;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::Value;
-use support::{Agent, get, json, status, until, weir};
+use support::{Agent, Starter, get, json, post, receivers, status, until, weir};
 
 /// The user without rights of most systems.
 const NOBODY: u32 = 65534;
@@ -36,14 +36,8 @@ fn of_threads(agent: &Agent, field: &str) -> Vec<String> {
 }
 
 fn post_reload(admin: &str) -> (u16, Value) {
-    let mut stream = TcpStream::connect(admin).unwrap();
-    let head = "POST /api/v1/reload HTTP/1.0\r\nX-Weir-Request: 1\r\nContent-Length: 0\r\n\r\n";
-    stream.write_all(head.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (code, serde_json::from_str(body).unwrap())
+    let (code, body) = post(admin, "/api/v1/reload");
+    (code, serde_json::from_str(&body).unwrap())
 }
 
 fn lines_of(path: &Path) -> Vec<String> {
@@ -103,14 +97,11 @@ fn off_drops_no_rights() {
     agent.stop();
 }
 
-/// A path of the admin address as bytes.
+/// A path of the admin address, whatever its bytes.
 fn fetch(admin: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect(admin).unwrap();
-    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    assert!(answer.starts_with(b"HTTP/1.0 200"), "{path}");
-    String::from_utf8_lossy(&answer).into_owned()
+    let (head, body) = receivers::get(admin, path, "*/*").unwrap();
+    assert!(head.starts_with("HTTP/1.0 200"), "{path}: {head}");
+    String::from_utf8_lossy(&body).into_owned()
 }
 
 #[test]
@@ -330,7 +321,7 @@ fn an_unprivileged_user_gets_the_same() {
         "bucket_width: 1s\nworkers: 1\noutputs:\n  file: {{path: {}/m.jsonl}}\n",
         at.display()
     );
-    let mut agent = Agent::start_as(NOBODY, &config);
+    let mut agent = Starter::by_user(NOBODY).config(&config).start();
     let admin = agent.wait_for("admin on http://");
     assert_eq!(
         of_threads(&agent, "Uid:")[0].split_whitespace().next(),

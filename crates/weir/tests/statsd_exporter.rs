@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::support::said;
 use receivers::{Killed, free_address, get, go_installed, until};
 
 const MODULE: &str = "github.com/prometheus/statsd_exporter";
@@ -111,9 +112,9 @@ impl Pair {
             // As the page has it: weir takes the address that the flags name.
             command.push("--");
             command.extend(flags.iter().map(String::as_str));
-            beside(&weir(&command), &udp)
+            beside(&said(&command), &udp)
         } else {
-            weir(&command)
+            said(&command)
         };
         if !is_relayed {
             let _ = write!(converted, "udp: ['{our_udp}']\nadmin: '{admin}'\n");
@@ -218,20 +219,6 @@ fn beside(converted: &str, udp: &str) -> String {
 
 /// Sent last.
 const MARKER: &str = "zz_marker";
-
-fn weir(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(arguments)
-        .env_clear()
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// Content of a page.
 #[derive(Debug, Default)]
@@ -454,7 +441,9 @@ fn named(difference: &str) -> bool {
 /// Pairs of both programs that run at the same time.
 const PAIRS_AT_A_TIME: usize = 8;
 
+/// In the gate: rules::converted_configurations_are_accepted_and_equivalent; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
 #[test]
+#[ignore = "nightly: builds statsd_exporter"]
 fn every_series_of_its_own_mapping_files_is_the_same() {
     let Some(peer) = Peer::built() else { return };
     // Nearly all of the time is spent waiting for buckets, and each pair of programs waits for its own.
@@ -498,7 +487,9 @@ fn every_series_of_its_own_mapping_files_is_the_same() {
     );
 }
 
+/// In the gate: rules::converted_configurations_are_accepted_and_equivalent; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
 #[test]
+#[ignore = "nightly: builds statsd_exporter"]
 fn values_between_buckets_and_several_buckets_of_time_add_up_to_the_same() {
     let Some(peer) = Peer::built() else { return };
     let mapping = "defaults:\n  observer_type: histogram\n  histogram_options:\n    buckets: [.01, .1, 1, 10]\nmappings:\n- match: kb.*\n  name: size_bytes\n  scale: 1024\n  \
@@ -522,7 +513,9 @@ fn values_between_buckets_and_several_buckets_of_time_add_up_to_the_same() {
 }
 
 /// Side by side as the page has it: clients send to weir, weir passes on what comes, and both show the same.
+/// In the gate: rules::converted_configurations_are_accepted_and_equivalent; migrate_pages::the_commands_of_each_page_produce_a_configuration_that_weir_accepts.
 #[test]
+#[ignore = "nightly: builds statsd_exporter"]
 fn statsd_exporter_beside_weir_shows_equal_series() {
     let Some(peer) = Peer::built() else { return };
     let mapping = "mappings:\n- match: jobs.*\n  name: jobs\n  labels: {job: $1}\n";

@@ -1,10 +1,9 @@
 //! The agent at a terminal: closing it ends the agent, and a signal alone does not.
 
 use crate::support;
-use std::process::Command;
 
-use support::json;
 use support::terminal::Terminal;
+use support::{json, signal};
 
 const ARGUMENTS: [&str; 5] = ["run", "--udp", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
 
@@ -16,16 +15,11 @@ fn admin(terminal: &mut Terminal) -> String {
     rest.split_whitespace().next().unwrap().to_owned()
 }
 
-fn hang_up(id: u32) {
-    let sent = Command::new("kill").args(["-HUP", &id.to_string()]).status();
-    assert!(sent.unwrap().success());
-}
-
 #[test]
 fn closing_the_terminal_ends_the_agent_and_sighup_reloads() {
     let mut terminal = Terminal::weir(&ARGUMENTS, &[], 40, 200);
     admin(&mut terminal);
-    hang_up(terminal.id());
+    signal(terminal.id(), "-HUP");
     terminal.until_shown("reload: nothing has changed");
     terminal.close();
     assert!(terminal.end().success(), "what was sent is delivered");
@@ -60,7 +54,7 @@ fn nohup_lets_the_agent_outlive_its_terminal() {
     let mut terminal = Terminal::run("/bin/sh", &["-c", &script], &[], 40, 200);
     let admin = admin(&mut terminal);
     terminal.close();
-    hang_up(terminal.id());
+    signal(terminal.id(), "-HUP");
     support::until("the reload", || {
         // The terminal's own signal may be one of two.
         json(&admin, "/api/v1/status")["reload"]["successful"].as_u64() >= Some(1)

@@ -1,10 +1,9 @@
 //! `weir top` and `weir graph` on a pseudo-terminal, looking at a real agent: keys are typed, the screen is read.
 
 use crate::support;
-use std::process::Command;
-
+use support::ports::free_address;
 use support::terminal::Terminal;
-use support::{Agent, get, json, until, weir};
+use support::{Agent, get, json, signal, until, weir};
 
 const CONFIG: &str = "bucket_width: 1s\nworkers: 1\n";
 
@@ -123,21 +122,14 @@ fn a_signal_restores_the_terminal() {
     let (_agent, admin) = agent("127.0.0.1:0");
     let mut top = top(&admin);
     top.until_shown("up ");
-    let id = top.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal(top.id(), "-TERM");
     assert!(top.end().success());
     assert!(!top.screen().alternate_screen() && !top.screen().hide_cursor());
 }
 
 #[test]
 fn an_unreachable_agent_is_reported_and_top_continues_when_it_returns() {
-    let (first, admin) = agent("127.0.0.1:0");
+    let (first, admin) = agent(&free_address());
     let mut top = top(&admin);
     top.until_shown("up ");
     first.stop();

@@ -5,12 +5,14 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tempfile::TempDir;
 
@@ -33,6 +35,27 @@ pub struct Guard {
     pub users: Vec<(String, String)>,
 }
 
+/// A port of the loopback address that is ours: bound as long as this lives, so that the kernel gives it to nobody else, and not
+/// listened on, so that a broker can, which binds it with `SO_REUSEADDR` too.
+#[derive(Debug)]
+struct Port {
+    number: u16,
+    _socket: OwnedFd,
+}
+
+impl Port {
+    fn bound() -> rustix::io::Result<Port> {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+        Ok(Port {
+            number: address.port(),
+            _socket: socket,
+        })
+    }
+}
+
 /// Ports of one broker of a cluster.
 struct BrokerNode {
     /// From one on; the controllers have the same numbers.
@@ -40,6 +63,8 @@ struct BrokerNode {
     port: u16,
     guarded: Option<u16>,
     controllers: Vec<u16>,
+    /// Of the whole cluster.
+    ports: Arc<[Port]>,
 }
 
 /// A running broker. Dropping it ends the process.
@@ -50,6 +75,8 @@ pub struct Broker {
     port: u16,
     guarded: Option<u16>,
     runner: Option<Child>,
+    /// They stay its own while the process is down.
+    _ports: Arc<[Port]>,
 }
 
 impl Broker {
@@ -63,9 +90,10 @@ impl Broker {
         let ports = free_ports(3);
         let place = BrokerNode {
             node: 1,
-            port: ports[0],
-            guarded: guard.map(|_| ports[2]),
-            controllers: vec![ports[1]],
+            port: ports[0].number,
+            guarded: guard.map(|_| ports[2].number),
+            controllers: vec![ports[1].number],
+            ports,
         };
         let mut broker = Broker::prepared(&place, guard, settings);
         broker.run();
@@ -77,11 +105,12 @@ impl Broker {
     pub fn start_cluster(count: usize) -> Vec<Broker> {
         let ports = free_ports(2 * count);
         let (own, controllers) = ports.split_at(count);
-        let place = |(node, port): (u32, &u16)| BrokerNode {
+        let place = |(node, port): (u32, &Port)| BrokerNode {
             node,
-            port: *port,
+            port: port.number,
             guarded: None,
-            controllers: controllers.to_vec(),
+            controllers: controllers.iter().map(|port| port.number).collect(),
+            ports: ports.clone(),
         };
         let places = (1..).zip(own).map(place);
         let mut brokers: Vec<Broker> = places.map(|place| Broker::prepared(&place, None, &[])).collect();
@@ -107,6 +136,7 @@ impl Broker {
             port: place.port,
             guarded: place.guarded,
             runner: None,
+            _ports: place.ports.clone(),
         };
         let mut text = properties(broker.directory.path(), place);
         if place.controllers.len() > 1 {
@@ -253,14 +283,8 @@ pub fn shared() -> String {
     }
 }
 
-/// Ports that were free a moment ago.
-fn free_ports(count: usize) -> Vec<u16> {
-    let hold = |_| TcpListener::bind("127.0.0.1:0").expect("a port");
-    let held: Vec<TcpListener> = (0..count).map(hold).collect();
-    let ports = held
-        .iter()
-        .map(|held| held.local_addr().expect("an address").port());
-    ports.collect()
+fn free_ports(count: usize) -> Arc<[Port]> {
+    (0..count).map(|_| Port::bound().expect("a port")).collect()
 }
 
 /// The directory with the jars; fetches them if missing.

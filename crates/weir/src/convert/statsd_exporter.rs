@@ -701,8 +701,24 @@ mod tests {
         let text = "defaults:\n  summary_options:\n    max_age: 1m\n  colour: red\nmappings:\n- match: a.*\n  name: a\n  scale: 2\n- match: b.*\n  name: a\n  scale: 3\n\
                     - match: c\n  name: c\n  histogram_options:\n    native_histogram_max_buckets: 3\n  observer_type: gauge\n";
         let converted = convert(text, &["--statsd.cache-size=5".to_owned()]).unwrap();
-        let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
-        assert_eq!(lines, [0, 3, 4, 9, 15, 16], "{:?}", converted.left);
+        let expected = [
+            (0, "--statsd.cache-size: rules cost known contexts nothing"),
+            (3, "defaults.summary_options.max_age: quantiles are exact"),
+            (4, "defaults.colour: is not known"),
+            (9, "a: the mapping in line 6 makes the same name"),
+            (
+                15,
+                "histogram_options.native_histogram_max_buckets: native buckets always grow",
+            ),
+            (16, "observer_type: \"gauge\" is not known"),
+        ];
+        assert_eq!(converted.left.len(), expected.len(), "{:?}", converted.left);
+        for (left, (line, beginning)) in converted.left.iter().zip(expected) {
+            assert!(
+                left.line == line && left.message.starts_with(beginning),
+                "{line}: {beginning}: {left:?}"
+            );
+        }
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! A disk queue with a flipped bit in the head of a record: that record is lost and counted, the others arrive.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::delivery::intake::{Answer, Intake};
-use crate::support::receivers::{Agent, PointBooks, until};
+use crate::support::{Agent, PointBooks, said, until};
 
 /// Gauges, one payload each.
 const SERIES: u64 = 24;
@@ -84,11 +83,7 @@ fn one_record_is_lost_and_named() {
     assert_eq!((books.produced, books.pending, books.dropped), (SERIES - 1, 0, 0));
     assert_eq!(intake.series.lock().unwrap().len() as u64, SERIES - 1);
     assert_eq!(second.output("datadog")["disk_damaged_bytes"], damaged);
-    let status = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["status", "--admin", &second.admin])
-        .output()
-        .unwrap();
-    let page = String::from_utf8(status.stdout).unwrap();
+    let page = said(&["status", "--admin", &second.admin]);
     let line =
         format!("datadog: Bytes of the disk queue that were damaged at the start and are lost: {damaged}\n");
     assert!(page.contains(&line), "{page}");

@@ -2,11 +2,10 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 
 use crate::delivery::receiver::Receiver;
 use crate::delivery::reload::{NEW, OLD, Setup, datadog};
-use crate::support::receivers::until;
+use crate::support::{run, until};
 
 fn write_secret(path: &Path, secret: &str) {
     // As secrets are changed in Kubernetes: at once.
@@ -82,7 +81,7 @@ fn a_key_that_is_replaced_in_its_file_is_picked_up() {
         (intake.sum("third") == 2.0).then_some(()).ok_or("not yet".into())
     });
     setup.agent.signal("-TERM");
-    let log = setup.agent.end();
+    let log = setup.agent.finished();
     for shown in [log, page] {
         assert!(!shown.contains(OLD) && !shown.contains(NEW), "{shown}");
     }
@@ -136,18 +135,8 @@ fn tokens_and_headers_come_from_files() {
 }
 
 fn check(arguments: &[&str], environment: &[(&str, &str)]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .arg("check")
-        .args(arguments)
-        .env_clear()
-        .envs(environment.iter().copied())
-        .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (
-        output.status.success(),
-        text(output.stdout) + &text(output.stderr),
-    )
+    let ran = run(&[&["check"], arguments].concat(), environment);
+    (ran.code == 0, ran.stdout + &ran.stderr)
 }
 
 #[test]

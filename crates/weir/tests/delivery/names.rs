@@ -3,12 +3,12 @@
 use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::delivery::intake::request;
-use crate::support::receivers::{Agent, PATIENCE, until};
+use crate::support::{PATIENCE, Starter, until};
 
 const NAME: &str = "receiver.test";
 const OLD: &str = "127.0.0.1";
@@ -207,7 +207,7 @@ fn moves(is_dead: bool) {
     let config = directory.path().join("weir.yaml");
     std::fs::write(&config, text).unwrap();
     let arguments = ["--config", config.to_str().unwrap()];
-    let agent = Agent::start_as(command, Stdio::null(), &arguments, &[]);
+    let agent = Starter::by(command).socket().arguments(arguments).start();
     let all = |what: &str, of: &dyn Fn(&Receiver, &Receiver, Protocol) -> bool| {
         until(what, || {
             agent.send("page.views:1|c\nlevel:1|g\n");

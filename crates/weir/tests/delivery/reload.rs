@@ -1,13 +1,11 @@
 //! A reload applies outputs: changed, added and removed, without a restart, a loss or a word to the other outputs.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 
 use serde_json::Value;
 
 use crate::delivery::receiver::Receiver;
-use crate::support::receivers::{Agent, PATIENCE, PointBooks, get, until};
+use crate::support::{Agent, PATIENCE, PointBooks, get, post, until};
 
 pub const OLD: &str = "00000000000000000000000000000old";
 pub const NEW: &str = "11111111111111111111111111111new";
@@ -33,19 +31,8 @@ impl Setup {
 
     /// The answer's code and what it says.
     pub fn reload(&self) -> (u16, Value) {
-        let admin = &self.agent.admin;
-        let mut stream = TcpStream::connect(admin).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(
-            stream,
-            "POST /api/v1/reload HTTP/1.0\r\nHost: {admin}\r\nX-Weir-Request: reload\r\n\r\n"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let code = head.split_whitespace().nth(1).unwrap().parse().unwrap();
-        (code, serde_json::from_str(body).unwrap_or(Value::Null))
+        let (code, body) = post(&self.agent.admin, "/api/v1/reload");
+        (code, serde_json::from_str(&body).unwrap_or(Value::Null))
     }
 
     /// Reloads with other outputs, which is to apply every change.
@@ -78,8 +65,7 @@ impl Setup {
 
     /// Value of a counter in the scrape.
     fn scraped(&self, name: &str) -> Option<f64> {
-        let (_, body) = get(&self.agent.admin, "/metrics", "text/plain").unwrap();
-        let text = String::from_utf8(body).unwrap();
+        let (_, text) = get(&self.agent.admin, "/metrics");
         let line = text.lines().find(|line| line.starts_with(name))?.to_owned();
         line.rsplit(' ').next().unwrap().parse().ok()
     }

@@ -1,11 +1,11 @@
 //! A reader of standard output that misbehaves is its own problem.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::receivers::{Agent, until};
+use crate::support::{Agent, Starter, until};
 
 const CONTEXTS: usize = 2000;
 
@@ -19,21 +19,16 @@ enum Reader {
 
 /// Starts an agent whose standard output is a pipe, sends it more than pipe and queue hold, and waits until all of it is in a file.
 fn start(directory: &Path, reader: Reader) -> Agent {
-    let (file, config) = (directory.join("metrics.jsonl"), directory.join("weir.yaml"));
+    let file = directory.join("metrics.jsonl");
     let text = format!(
         "bucket_width: 1s\nmemory: 16MiB\ngrace_period: 500ms\noutputs:\n  prometheus: {{enabled: false}}\n  stdout: {{enabled: true}}\n  file: {{path: {}}}\n",
         file.display()
     );
-    std::fs::write(&config, text).unwrap();
-    let config = ["--config", config.to_str().unwrap()];
-    let mut agent = match reader {
-        Reader::NotThere => {
-            let mut shell = Command::new("/bin/sh");
-            shell.args(["-c", r#"exec "$0" "$@" >&-"#, env!("CARGO_BIN_EXE_weir")]);
-            Agent::start_as(shell, Stdio::piped(), &config, &[])
-        }
-        _ => Agent::start_with(Stdio::piped(), &config, &[]),
+    let starter = match reader {
+        Reader::NotThere => Starter::by_shell(r#"exec "$0" "$@" >&-"#),
+        _ => Starter::new(),
     };
+    let mut agent = starter.config(&text).socket().stdout(Stdio::piped()).start();
     if reader == Reader::Gone {
         drop(agent.child.0.stdout.take());
     }

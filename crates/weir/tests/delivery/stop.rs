@@ -7,7 +7,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::support::receivers::{Agent, PATIENCE, until};
+use crate::support::ports::{Refusing, free_address};
+use crate::support::{Agent, PATIENCE, until};
 
 /// Every output that talks to somebody, each with a timeout beyond any patience.
 fn config(tcp: &str, udp: &str, unix: &Path) -> String {
@@ -60,11 +61,9 @@ fn stop(config: &str, all_try: impl Fn(&serde_json::Value) -> bool, end: impl Fn
 
 #[test]
 fn refused_connections() {
-    let dead = |address: std::io::Result<std::net::SocketAddr>| address.unwrap().to_string();
-    let tcp = dead(TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()));
-    let udp = dead(UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()));
+    let (tcp, udp) = (Refusing::new(), free_address());
     let directory = tempfile::tempdir().unwrap();
-    let config = config(&tcp, &udp, &directory.path().join("none"));
+    let config = config(&tcp.address.to_string(), &udp, &directory.path().join("none"));
     stop(&config, is_failing, |agent| drop(agent.finish_with_a_loss()));
 }
 
@@ -102,10 +101,10 @@ fn on_disk(tcp: &str, disk: &Path) -> String {
 
 #[test]
 fn refused_connections_with_everything_on_disk() {
-    let tcp = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let tcp = Refusing::new();
     let disk = tempfile::tempdir().unwrap();
     stop(
-        &on_disk(&tcp.unwrap().to_string(), disk.path()),
+        &on_disk(&tcp.address.to_string(), disk.path()),
         is_failing,
         Agent::finish,
     );

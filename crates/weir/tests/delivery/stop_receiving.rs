@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use crate::delivery::receiver::{HANG, Receiver};
-use crate::support::receivers::{Agent, PATIENCE, PointBooks, free_address, until};
+use crate::support::ports::free_address;
+use crate::support::{Agent, PATIENCE, PointBooks, until};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 

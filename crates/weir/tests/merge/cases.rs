@@ -392,7 +392,9 @@ fn case_17_more_series_than_memory_keep_their_sums() {
 }
 
 /// Ten times as many series as there is room for: the process stays within its budget, beside what it takes without any.
+/// In the gate: case_17_more_series_than_memory_keep_their_sums; `weir-merge` merge::without_memory_sums_stay_exact.
 #[test]
+#[ignore = "nightly: resident memory of a debug build"]
 fn case_17_a_flood_of_series_stays_within_the_memory() {
     let directory = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);

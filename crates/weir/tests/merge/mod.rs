@@ -1,8 +1,7 @@
 //! The real `weir merge` over a log of files: what `docs/fleet.md` promises, by the numbers of its cases.
 
-mod fleet;
-mod process;
-
 mod backends;
 mod cases;
+mod fleet;
+pub mod process;
 mod settings;

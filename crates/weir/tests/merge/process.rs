@@ -1,15 +1,15 @@
 //! A running `weir merge`.
 
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use serde_json::Value;
 
-use crate::support;
 use crate::support::log::Log;
+use crate::support::{self, Killed, signal};
 
 pub struct Merge {
-    child: Child,
+    child: Killed,
     log: Log,
     pub admin: String,
 }
@@ -26,7 +26,7 @@ impl Merge {
     pub fn start(directory: &Path, config: &str) -> Merge {
         let path = directory.join("merge.yaml");
         std::fs::write(&path, config).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+        let child = Command::new(env!("CARGO_BIN_EXE_weir"))
             .env_clear()
             .env("WEIR_ADMIN", "127.0.0.1:0")
             .args(["merge", "--config"])
@@ -35,7 +35,8 @@ impl Merge {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut log = Log::of(child.stderr.take().unwrap());
+        let mut child = Killed(child);
+        let mut log = Log::of(child.0.stderr.take().unwrap());
         let admin = log.wait_for("admin on http://");
         Merge { child, log, admin }
     }
@@ -54,7 +55,7 @@ impl Merge {
 
     /// The most memory that it has had, bytes.
     pub fn peak_memory(&self) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.0.id())).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
         kibibytes << 10
@@ -77,32 +78,17 @@ impl Merge {
         });
     }
 
-    pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    pub fn kill(self) {
+        drop(self.child);
     }
 
     /// Ends it by SIGTERM: how it ended, and its log.
     pub fn stop(mut self) -> (ExitStatus, String) {
-        let id = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-TERM", &id])
-                .status()
-                .unwrap()
-                .success()
-        );
-        let status = self.child.wait().unwrap();
+        signal(self.child.0.id(), "-TERM");
+        let status = self.child.0.wait().unwrap();
         let log = self.log.until_it_ends();
         assert!(!log.contains("do not balance"), "{log}");
         (status, log)
-    }
-}
-
-impl Drop for Merge {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,12 +1,12 @@
 //! Allowed senders on Unix sockets: processes in real control groups, distinguished by a file about their containers.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
 use crate::origin::agent::{Agent, tags_file, until};
 use crate::origin::cgroup::{Group, end, id, once_more};
+use crate::support::run;
 
 fn write(directory: &Path, name: &str, text: &str) -> String {
     let path = directory.join(name);
@@ -188,15 +188,8 @@ fn the_requirements_of_the_list_are_checked() {
     let directory = tempfile::tempdir().unwrap();
     let check = |config: &str| {
         let path = write(directory.path(), "weir.yaml", config);
-        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["check", "--config", &path])
-            .env_clear()
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        let text =
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        (output.status.code(), text)
+        let ran = run(&["check", "--config", &path], &[]);
+        (ran.code, ran.stdout + &ran.stderr)
     };
     for (config, code, parts) in [
         (
@@ -230,7 +223,7 @@ fn the_requirements_of_the_list_are_checked() {
         ),
     ] {
         let (found, text) = check(config);
-        assert_eq!(found, Some(code), "{config}{text}");
+        assert_eq!(found, code, "{config}{text}");
         for part in parts {
             assert!(text.contains(part), "{part:?} is not in\n{text}\nof\n{config}");
         }

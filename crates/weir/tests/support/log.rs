@@ -3,15 +3,20 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::ChildStderr;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// However slow the machine: what takes longer is broken.
-const PATIENCE: Duration = Duration::from_secs(60);
+use super::PATIENCE;
 
 struct Line {
     text: String,
     /// Some wait was for this one.
     met: bool,
+}
+
+impl Line {
+    fn after(&self, text: &str) -> Option<String> {
+        self.text.split_once(text).map(|(_, rest)| rest.to_owned())
+    }
 }
 
 pub struct Log {
@@ -38,19 +43,33 @@ impl Log {
     /// Two threads' lines come in any order, so a line that came before the one of an earlier wait counts too; but every line is met
     /// once only, so that who waits twice waits for two lines.
     pub fn wait_for(&mut self, text: &str) -> String {
+        let at = self.position(text, false);
+        self.lines[at].met = true;
+        self.lines[at].after(text).unwrap()
+    }
+
+    /// The same, but the line may have been met, and may be met later.
+    pub fn see(&mut self, text: &str) -> String {
+        let at = self.position(text, true);
+        self.lines[at].after(text).unwrap()
+    }
+
+    /// The same of a line that has come already.
+    pub fn seen(&self, text: &str) -> Option<String> {
+        self.lines.iter().find_map(|line| line.after(text))
+    }
+
+    /// Waits for the first line with this text, of all or of those that are not met.
+    fn position(&mut self, text: &str, of_all: bool) -> usize {
         let deadline = Instant::now() + PATIENCE;
-        let mut looked_at = 0;
+        let mut at = 0;
         loop {
-            for line in &mut self.lines[looked_at..] {
-                if line.met {
-                    continue;
+            while let Some(line) = self.lines.get(at) {
+                if (of_all || !line.met) && line.text.contains(text) {
+                    return at;
                 }
-                if let Some((_, rest)) = line.text.split_once(text) {
-                    line.met = true;
-                    return rest.to_owned();
-                }
+                at += 1;
             }
-            looked_at = self.lines.len();
             let left = deadline.saturating_duration_since(Instant::now());
             match self.arriving.recv_timeout(left) {
                 Ok(text) => self.lines.push(Line { text, met: false }),

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::{Agent, PATIENCE};
+use super::{Agent, PATIENCE, Starter};
 
 pub struct Manager {
     directory: tempfile::TempDir,
@@ -117,7 +117,7 @@ impl Manager {
     /// Starts the agent with what was kept, and waits until it is ready.
     pub fn start(&mut self, config: &str, environment: &[(&str, &str)]) -> Agent {
         let (command, inherited) = self.command(environment);
-        let agent = Agent::start_by(command, config);
+        let agent = Starter::by(command).config(config).start();
         drop(inherited);
         self.wait_for("READY=1");
         agent

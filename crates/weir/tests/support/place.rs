@@ -3,10 +3,11 @@
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 
-use super::{Agent, status, until};
+use super::{Agent, Starter, status, until};
 
 /// Where all processes of a test live.
 pub struct Place {
@@ -36,16 +37,15 @@ impl Place {
     pub fn take_over(&self, config: &str) -> Agent {
         let mut agent = self.begin_to_take_over(config);
         agent.wait_for("hand-over: took over from weir ");
+        agent.serves();
         agent
     }
 
     /// A process that asks the one that runs to hand over.
     pub fn begin_to_take_over(&self, config: &str) -> Agent {
-        let mut bash = Command::new("bash");
-        bash.args(["-c", "exec \"$0\" \"$@\" --take-over", env!("CARGO_BIN_EXE_weir")])
-            .env_clear()
-            .env("WEIR_STATE_PATH", self.state());
-        Agent::start_by(bash, config)
+        let starter = Starter::from(config).arguments(["--take-over"]);
+        let state = [("WEIR_STATE_PATH", &*self.state())];
+        starter.environment(&state).before_it_serves().start()
     }
 
     pub fn configuration(&self, more: &str) -> String {
@@ -68,4 +68,31 @@ pub fn received(admin: &str) -> u64 {
     status(admin)["total"]["samples"]["received"]
         .as_u64()
         .unwrap_or(0)
+}
+
+/// Waits until all that was sent is in the open bucket or behind it: a line that is rejected comes after it. Over UDP that holds for an
+/// agent with one worker.
+pub fn wait_for_all(admin: &str, unixgram: &Path, udp: Option<&str>) {
+    let rejected = || {
+        let rejected = &status(admin)["total"]["messages"]["rejected"]["bad_type"];
+        rejected.as_u64().unwrap_or(0)
+    };
+    let expected = rejected() + 1 + u64::from(udp.is_some());
+    let last = b"the.last:1|x";
+    UnixDatagram::unbound().unwrap().send_to(last, unixgram).unwrap();
+    if let Some(udp) = udp {
+        UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .send_to(last, udp)
+            .unwrap();
+    }
+    until("the last lines are read", || rejected() == expected);
+}
+
+/// A directory that an agent writes to: from now on it can keep nothing there, whatever it writes meanwhile.
+pub fn replace_by_a_file(directory: &Path) {
+    until("a file is in its place", || {
+        let _ = std::fs::remove_dir_all(directory);
+        std::fs::write(directory, "").is_ok()
+    });
 }

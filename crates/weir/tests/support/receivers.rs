@@ -1,218 +1,27 @@
-//! The real agent and a real Prometheus.
+//! What agents send to: a real Prometheus, and programs built from their sources.
 
 // Each test file uses a part of it.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::log::Log;
+// What their tests need beside them.
+#[allow(unused_imports)]
 pub use super::ports::free_address;
+#[allow(unused_imports)]
+pub use super::{Agent, Killed, PATIENCE, PointBooks, until};
 
-/// However slow the machine: what takes longer is broken.
-pub const PATIENCE: Duration = Duration::from_secs(90);
-
-pub struct Killed(pub Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-pub struct Agent {
-    pub child: Killed,
-    log: Log,
-    pub admin: String,
-    socket: UnixDatagram,
-    directory: tempfile::TempDir,
-}
-
-impl Agent {
-    pub fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Agent {
-        Self::start_with(Stdio::inherit(), arguments, environment)
-    }
-
-    pub fn start_with(stdout: Stdio, arguments: &[&str], environment: &[(&str, &str)]) -> Agent {
-        let command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        Self::start_as(command, stdout, arguments, environment)
-    }
-
-    /// `command` is the agent, or whatever becomes the agent with these arguments.
-    pub fn start_as(
-        mut command: Command,
-        stdout: Stdio,
-        arguments: &[&str],
-        environment: &[(&str, &str)],
-    ) -> Agent {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("dsd.socket");
-        let mut child = Killed(
-            command
-                .args(["run", "--udp", "127.0.0.1:0", "--uds"])
-                .arg(&path)
-                .args(["--admin", "127.0.0.1:0", "--hostname", "agent"])
-                .args(arguments)
-                .env_clear()
-                .envs(environment.iter().copied())
-                .stdout(stdout)
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        );
-        let mut log = Log::of(child.0.stderr.take().unwrap());
-        let admin = log.wait_for("admin on http://");
-        let socket = UnixDatagram::unbound().unwrap();
-        socket.connect(&path).unwrap();
-        Agent {
-            child,
-            log,
-            admin,
-            socket,
-            directory,
-        }
-    }
-
-    /// Waits for a line with this text in the log and returns what follows it.
-    pub fn wait_for(&mut self, text: &str) -> String {
-        self.log.wait_for(text)
-    }
-
-    /// The JSON of `/api/v1/status`.
-    pub fn status(&self) -> Value {
-        let (_, body) = until("status", || {
-            get(&self.admin, "/api/v1/status", "*/*").ok_or("no answer".into())
-        });
-        serde_json::from_slice(&body).unwrap()
-    }
-
-    /// An output's part of the status, by its name there.
-    pub fn output(&self, name: &str) -> Value {
-        let status = self.status();
-        let outputs = status["outputs"].as_array().unwrap();
-        let found = outputs.iter().find(|output| output["name"] == name);
-        found
-            .unwrap_or_else(|| panic!("{name} is not in {status}"))
-            .clone()
-    }
-
-    /// An output's books.
-    pub fn points(&self, output: &str) -> PointBooks {
-        PointBooks::read(&self.output(output)["points"])
-    }
-
-    /// A Unix datagram socket holds the sender back when it is full, so nothing gets lost.
-    pub fn send(&self, message: impl AsRef<[u8]>) {
-        self.socket.send(message.as_ref()).unwrap();
-    }
-
-    /// As [`Agent::send`], for when nobody may be listening.
-    pub fn try_send(&self, message: &str) -> std::io::Result<usize> {
-        self.socket.send(message.as_bytes())
-    }
-
-    pub fn signal(&self, name: &str) {
-        let id = self.child.0.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
-    }
-
-    /// Ends it by SIGTERM, which delivers what was sent.
-    pub fn finish(self) {
-        self.signal("-TERM");
-        self.finished();
-    }
-
-    /// Ends it by SIGTERM while an output cannot deliver what it has: in order, but with the exit code of a failure that names the
-    /// loss.
-    pub fn finish_with_a_loss(self) -> String {
-        self.signal("-TERM");
-        self.ended_with_a_loss()
-    }
-
-    /// Waits for such an end.
-    pub fn ended_with_a_loss(mut self) -> String {
-        let status = self.child.0.wait().unwrap();
-        let log = self.log.until_it_ends();
-        assert_eq!(status.code(), Some(1), "{log}");
-        assert!(log.contains("weir: lost at the end"), "{log}");
-        assert!(!log.contains("do not balance"), "{log}");
-        log
-    }
-
-    /// Waits for its end, which has to be a good one.
-    pub fn finished(self) {
-        self.end();
-    }
-
-    /// Waits for its end, which has to be a good one, and returns its log.
-    pub fn end(mut self) -> String {
-        let status = self.child.0.wait().unwrap();
-        let log = self.log.until_it_ends();
-        assert!(status.success(), "{status}:\n{log}");
-        assert!(!log.contains("do not balance"), "{log}");
-        drop(self.directory);
-        log
-    }
-}
-
-/// An output's books of points, or a relay's of messages.
-#[derive(Debug)]
-pub struct PointBooks {
-    pub produced: u64,
-    pub delivered: u64,
-    pub pending: u64,
-    /// Of these, in batches that are not encoded yet and in payloads that are open.
-    pub to_write: u64,
-    pub dropped: u64,
-}
-
-impl PointBooks {
-    pub fn read(books: &Value) -> PointBooks {
-        let number = |value: &Value| value.as_u64().unwrap_or(0);
-        let lies = &books["pending_where"];
-        PointBooks {
-            produced: number(&books["produced"]),
-            delivered: number(&books["delivered"]),
-            pending: number(&books["pending"]),
-            to_write: number(&lies["to_encode"]) + number(&lies["open_payloads"]),
-            dropped: books["dropped"].as_object().unwrap().values().map(number).sum(),
-        }
-    }
-}
-
-/// Head and body of an answer. HTTP/1.0, so that the body is what follows.
+/// Head and body of an answer, if there is one.
 pub fn get(address: &str, path: &str, accept: &str) -> Option<(String, Vec<u8>)> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: {accept}\r\n\r\n"
-    )
-    .ok()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).ok()?;
+    let head = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: {accept}");
+    let mut answer = super::exchange(address, &head).ok()?;
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
     let body = answer.split_off(end + 4);
     Some((String::from_utf8(answer).ok()?, body))
-}
-
-pub fn until<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
-    let start = Instant::now();
-    loop {
-        match attempt() {
-            Ok(found) => return found,
-            Err(last) if start.elapsed() > PATIENCE => panic!("{what}: {last}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
 }
 
 pub struct Prometheus {

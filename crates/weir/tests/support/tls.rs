@@ -6,12 +6,13 @@
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::PATIENCE;
 
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -65,7 +66,7 @@ pub fn connect(
     };
     let connection = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     StreamOwned::new(connection, stream)
 }
 

@@ -7,17 +7,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
-use super::Random;
+use super::Kills;
 use crate::delivery::intake::{Answer, Intake};
-use crate::support::receivers::{Agent, PointBooks, until};
+use crate::support::{Agent, PointBooks, until};
 
-const ROUNDS: u64 = 8;
 /// Half of them counters, half gauges.
 const CONTEXTS: u64 = 4000;
 
 #[test]
+fn killed_once_while_it_delivers() {
+    killed(Kills::at_events(1));
+}
+
+/// In the gate: [`killed_once_while_it_delivers`].
+#[test]
+#[ignore = "nightly: kills at random instants"]
 fn killed_while_it_delivers() {
-    let mut random = Random::new();
+    killed(Kills::at_random(8));
+}
+
+fn killed(mut kills: Kills) {
     let recovered = Arc::new(AtomicBool::new(false));
     let script = recovered.clone();
     let intake = Intake::start(true, move |number| match number % 7 {
@@ -41,7 +50,7 @@ fn killed_while_it_delivers() {
     let start = || Agent::start(&["--config", config.to_str().unwrap()], &[]);
 
     let mut left = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..kills.rounds {
         let agent = start();
         let found = books(&agent);
         for first in (0..CONTEXTS).step_by(50) {
@@ -66,10 +75,10 @@ fn killed_while_it_delivers() {
                 .collect::<String>(),
         );
         left.push(books(&agent).pending);
-        random.kill(agent);
+        kills.kill(agent);
     }
     assert!(
-        left.iter().any(|left| *left > 0),
+        !kills.are_random() || left.iter().any(|left| *left > 0),
         "killed while points waited: {left:?}"
     );
 
@@ -114,13 +123,15 @@ fn killed_while_it_delivers() {
             .unwrap_or_default();
         values.sort_by(f64::total_cmp);
         let expected: Vec<f64> = match i % 2 {
-            0 => vec![1.0; ROUNDS as usize],
-            _ => (0..ROUNDS).map(|round| (round * CONTEXTS + i) as f64).collect(),
+            0 => vec![1.0; kills.rounds as usize],
+            _ => (0..kills.rounds)
+                .map(|round| (round * CONTEXTS + i) as f64)
+                .collect(),
         };
         assert_eq!(values, expected, "{name} {i}");
         total += if name == "hits" { values.iter().sum() } else { 0.0 };
     }
-    assert_eq!(total, (ROUNDS * CONTEXTS / 2) as f64);
+    assert_eq!(total, (kills.rounds * CONTEXTS / 2) as f64);
     for ((name, _), values) in of_context {
         assert_eq!((name.as_str(), values), ("noise", vec![1.0]));
     }

@@ -8,8 +8,8 @@ use std::sync::mpsc;
 
 use serde_json::Value;
 
-use super::Random;
-use crate::support::receivers::{Agent, PATIENCE, until};
+use super::Kills;
+use crate::support::{Agent, PATIENCE, Starter, until};
 
 const CONTEXTS: u64 = 3000;
 
@@ -58,9 +58,18 @@ fn text(file: &Path) -> String {
 }
 
 #[test]
+fn killed_once_a_file_has_whole_lines() {
+    killed_with_a_file(Kills::at_events(1));
+}
+
+/// In the gate: [`killed_once_a_file_has_whole_lines`].
+#[test]
+#[ignore = "nightly: kills at random instants"]
 fn a_file_has_whole_lines_and_at_most_one_cut_one_per_kill() {
-    const ROUNDS: u64 = 10;
-    let mut random = Random::new();
+    killed_with_a_file(Kills::at_random(10));
+}
+
+fn killed_with_a_file(mut kills: Kills) {
     let directory = tempfile::tempdir().unwrap();
     let logs = tempfile::tempdir().unwrap();
     let path = logs.path().join("metrics.jsonl");
@@ -73,12 +82,12 @@ fn a_file_has_whole_lines_and_at_most_one_cut_one_per_kill() {
     std::fs::write(&config, text_of_config).unwrap();
     let start = || Agent::start(&["--config", config.to_str().unwrap()], &[]);
     let mut delivered = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..kills.rounds {
         let agent = start();
         assert_eq!(agent.points("file").produced, 0, "books begin at zero");
         send(&agent, "file", round);
         delivered.push(agent.points("file").delivered);
-        random.kill(agent);
+        kills.kill(agent);
     }
     let agent = start();
     // Every file that was due is compressed, and every incomplete one was removed.
@@ -113,27 +122,39 @@ fn a_file_has_whole_lines_and_at_most_one_cut_one_per_kill() {
         let there = distinct.range(round * CONTEXTS..(round + 1) * CONTEXTS).count() as u64;
         assert!(there >= *delivered, "{there} of {delivered} in round {round}");
     }
-    assert!(cut.len() as u64 <= ROUNDS, "{cut:?}");
+    assert!(cut.len() as u64 <= kills.rounds, "{cut:?}");
     println!(
         "{} lines of {}, {} delivered for certain, cut: {cut:?}",
         values.len(),
-        ROUNDS * CONTEXTS,
+        kills.rounds * CONTEXTS,
         delivered.iter().sum::<u64>()
     );
 }
 
 #[test]
+fn killed_once_standard_output_ends_with_at_most_one_cut_line() {
+    killed_with_standard_output(Kills::at_events(1));
+}
+
+/// In the gate: [`killed_once_standard_output_ends_with_at_most_one_cut_line`].
+#[test]
+#[ignore = "nightly: kills at random instants"]
 fn standard_output_ends_with_at_most_one_cut_line() {
-    const ROUNDS: u64 = 6;
-    let mut random = Random::new();
+    killed_with_standard_output(Kills::at_random(6));
+}
+
+fn killed_with_standard_output(mut kills: Kills) {
     let mut cut = 0;
-    for round in 0..ROUNDS {
-        let arguments = ["--output", "stdout", "--bucket-width", "1s"];
-        let mut agent = Agent::start_with(Stdio::piped(), &arguments, &[]);
+    for round in 0..kills.rounds {
+        let starter = Starter::from(&["--output", "stdout", "--bucket-width", "1s"]);
+        let mut agent = starter.stdout(Stdio::piped()).start();
         assert_eq!(agent.points("stdout").produced, 0, "books begin at zero");
         let mut stdout = agent.child.0.stdout.take().unwrap();
         // It stops within the bucket, so that the kill finds a write that waits for room.
-        let bytes_before = random.below(CONTEXTS * 100) as usize;
+        let bytes_before = kills
+            .random
+            .as_mut()
+            .map_or(1000, |random| random.below(CONTEXTS * 100)) as usize;
         let (stops, has_stopped) = mpsc::channel();
         let (killed, is_killed) = mpsc::channel();
         let reader = std::thread::spawn(move || {
@@ -147,7 +168,7 @@ fn standard_output_ends_with_at_most_one_cut_line() {
         send(&agent, "stdout", round);
         has_stopped.recv_timeout(PATIENCE).unwrap();
         let delivered = agent.points("stdout").delivered;
-        random.kill(agent);
+        kills.kill(agent);
         killed.send(()).unwrap();
         let text = reader.join().unwrap();
         let (whole, rest) = text.split_at(text.rfind('\n').map_or(0, |at| at + 1));
@@ -165,6 +186,6 @@ fn standard_output_ends_with_at_most_one_cut_line() {
             assert!(rest.ends_with("}") || value(rest).is_none(), "{rest}");
         }
     }
-    println!("{cut} of {ROUNDS} ended within a line");
-    assert!(cut > 0, "no kill fell into a line");
+    println!("{cut} of {} ended within a line", kills.rounds);
+    assert!(!kills.are_random() || cut > 0, "no kill fell into a line");
 }

@@ -1,4 +1,4 @@
-//! The real agent is killed at random moments, again and again. What an output promises for that stands on its page; here each
+//! The real agent is killed: in the gate once, behind a chosen event, and nightly at random moments, again and again. What an output promises for that stands on its page; here each
 //! is held to it, with real sockets and files.
 
 mod datadog;
@@ -8,9 +8,39 @@ mod relay;
 mod scrape;
 mod sockets;
 
-use crate::support::receivers::Agent;
+use crate::support::Agent;
 
-/// Decides when to kill.
+/// How often the agent is killed, and when.
+struct Kills {
+    rounds: u64,
+    /// Otherwise at once, where the test says so.
+    random: Option<Random>,
+}
+
+impl Kills {
+    /// Right behind an event that the test waited for: the same in every run.
+    fn at_events(rounds: u64) -> Kills {
+        Kills { rounds, random: None }
+    }
+
+    /// Up to a tenth of a second later: in some rounds within a write.
+    fn at_random(rounds: u64) -> Kills {
+        let random = Some(Random::new());
+        Kills { rounds, random }
+    }
+
+    fn are_random(&self) -> bool {
+        self.random.is_some()
+    }
+
+    fn kill(&mut self, agent: Agent) {
+        if let Some(random) = &mut self.random {
+            random.pause();
+        }
+        drop(agent);
+    }
+}
+
 struct Random(u64);
 
 impl Random {
@@ -30,11 +60,10 @@ impl Random {
         (self.0 >> 33) % bound
     }
 
-    /// Lets the agent run for a moment, at most about a tenth of a second, and kills it at that instant.
-    fn kill(&mut self, agent: Agent) {
+    /// At most about a tenth of a second.
+    fn pause(&mut self) {
         for i in 0..self.below(30_000_000) {
             std::hint::black_box(i);
         }
-        drop(agent);
     }
 }
