@@ -152,20 +152,118 @@ class LossesTest < TestCase
     assert_equal 0, client.telemetry[:metrics]
   end
 
+  # A sink of an address that nobody receives at.
+  def refused_sink
+    server = udp_server
+    sink = StatsD::Instrument::Sink.for_addr(server.address)
+    server.close
+    @servers.delete(server)
+    sink
+  end
+
+  # The kernel tells of a refusal at the next call, if it knows by then.
+  def await_refusal(sink)
+    socket = UDPSocket.for_fd(sink.connection.fileno)
+    socket.autoclose = false
+    assert socket.wait_readable(DEADLINE), "no refusal"
+  end
+
+  SENDS = {
+    "one message" => ->(sink, packet) { sink << packet },
+    "one packet" => ->(sink, packet) { sink.send_packet(packet) },
+    "one packet of a flush" => ->(sink, packet) { sink.send_packets([packet]) }
+  }.freeze
+  private_constant :SENDS
+
   # The kernel reports a refused packet at the next call; the client took that for a broken socket and sent again.
+  # The last one cannot be known.
   def test_refused_udp_packets_are_counted
-    { "one by one" => ->(sink) { 20.times { sink << "a:1|c" } },
-      "together" => ->(sink) { sink.send_packets(["a:1|c"] * 20) } }.each do |how, send|
-      server = udp_server
-      sink = StatsD::Instrument::Sink.for_addr(server.address)
-      server.close
-      @servers.delete(server)
-      send.call(sink)
-      sink << "last:1|c"
-      counted = sink.telemetry.to_h.slice(:packets_sent, :packets_refused, :packets_dropped, :packets_dropped_writer)
-      expected = { packets_sent: 21, packets_refused: 20, packets_dropped: 20, packets_dropped_writer: 20 }
-      assert_equal expected, counted, how
+    SENDS.each do |how, send|
+      sink = refused_sink
+      20.times do |index|
+        await_refusal(sink) if index.positive?
+        send.call(sink, "a:#{index}|c")
+      end
+      counted = sink.telemetry.to_h.slice(:packets_sent, :bytes_sent, :packets_refused, :packets_dropped_writer)
+      assert_equal({ packets_sent: 1, bytes_sent: 5, packets_refused: 19, packets_dropped_writer: 19 }, counted, how)
+      check_sums(sink.telemetry, 20, (10 * 5) + (10 * 6), how)
     end
+  end
+
+  # Between two packets of one system call the kernel keeps its reason to stop for itself.
+  def test_refused_udp_packets_of_a_batch_are_counted
+    sink = refused_sink
+    batch = Array.new(70) { |index| "a:#{index}|c" }
+    sink.send_packets(batch)
+    # Unless it came too late for all of them.
+    await_refusal(sink) if sink.telemetry[:packets_refused].zero?
+    sink.send_packets(batch)
+    assert_operator sink.telemetry[:packets_refused], :>=, 1
+    check_sums(sink.telemetry, 140, 2 * batch.sum(&:bytesize), "a batch")
+  end
+
+  # Each packet was either sent or dropped.
+  def check_sums(telemetry, packets, bytes, how)
+    counts = telemetry.to_h
+    assert_equal packets, counts[:packets_sent] + counts[:packets_dropped], how
+    assert_equal bytes, counts[:bytes_sent] + counts[:bytes_dropped], how
+    assert_equal counts[:packets_refused], counts[:packets_dropped], how
+    assert_equal counts.values_at(:packets_dropped, :bytes_dropped),
+                 counts.values_at(:packets_dropped_writer, :bytes_dropped_writer), how
+  end
+
+  # A firewall's refusal has another number. None is at hand here, so the connection is one that says what it was told.
+  def test_refusals_of_a_firewall_are_counted
+    { Errno::ECONNREFUSED => 2, Errno::EHOSTUNREACH => 2, Errno::ENOBUFS => 0 }.each do |error, refused|
+      answers = [nil, error, nil, error, nil]
+      connection = StatsD::Instrument::UdpConnection.new("127.0.0.1", 9)
+      connection.define_singleton_method(:send_datagram) { |_| (answer = answers.shift) && raise(answer) }
+      # What the extension would have done.
+      connection.define_singleton_method(:send_datagrams) do |packets, from|
+        send_datagram(packets[from])
+        [1, nil, 0]
+      rescue SystemCallError => e
+        [0, e, 0]
+      end
+      sink = StatsD::Instrument::Sink.new(connection)
+      3.times { sink.send_packets(["a:1|c"]) }
+      assert_empty answers
+      assert_equal [refused, 3 - refused], sink.telemetry.to_h.values_at(:packets_refused, :packets_sent), error
+      check_sums(sink.telemetry, 3, 15, error)
+    end
+  end
+
+  # Late reports can be about packets before the batch.
+  def test_a_batch_has_no_more_losses_than_packets
+    connection = StatsD::Instrument::UdpConnection.new("127.0.0.1", 9)
+    connection.define_singleton_method(:send_datagrams) { |*| [1, nil, 2] }
+    sink = StatsD::Instrument::Sink.new(connection)
+    sink.send_packets(["a:1|c"])
+    check_sums(sink.telemetry, 1, 5, "late")
+  end
+
+  # An application that aggregates sends one packet in each flush. Each thread that sends has a socket, and of the last
+  # packet of each nobody knows.
+  def test_flushes_to_nobody_are_counted
+    inner = refused_sink
+    threads = Queue.new
+    waits = method(:await_refusal)
+    inner.define_singleton_method(:send_packets) do |packets|
+      super(packets)
+      threads << Thread.current
+      waits.call(self)
+    end
+    client = StatsD::Instrument::Client.new(
+      sink: StatsD::Instrument::BatchedSink.new(inner), aggregation_flush_interval: 3600.0, telemetry: false
+    )
+    (@clients ||= []) << client
+    20.times do
+      client.increment("a")
+      client.flush(sync: true)
+    end
+    senders = Array.new(threads.size) { threads.pop }
+    assert_equal [20, 20 - senders.uniq.size], [senders.size, client.telemetry[:packets_dropped]]
+    check_sums(client.telemetry, 20, 20 * "a:1|c".bytesize, "flushes")
   end
 
   # A refusal is a reason for another source port, but not each of them: it would fill the tables of a node.
