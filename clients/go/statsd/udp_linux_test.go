@@ -97,7 +97,7 @@ func writeRefused(t *testing.T, tr *udpTransport, size int) (refused int) {
 	return refused
 }
 
-// TestRefusedBatchesAreCounted: a batch hears of the packets before it.
+// TestRefusedBatchesAreCounted: the first error of a batch is about a packet before it.
 func TestRefusedBatchesAreCounted(t *testing.T) {
 	tr := refusedTransport(t)
 	writeRefused(t, tr, 1)

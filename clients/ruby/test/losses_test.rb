@@ -218,7 +218,7 @@ class LossesTest < TestCase
       answers = [nil, error, nil, error, nil]
       connection = StatsD::Instrument::UdpConnection.new("127.0.0.1", 9)
       connection.define_singleton_method(:send_datagram) { |_| (answer = answers.shift) && raise(answer) }
-      # What the extension would have done.
+      # Stands for the extension.
       connection.define_singleton_method(:send_datagrams) do |packets, from|
         send_datagram(packets[from])
         [1, nil, 0]
