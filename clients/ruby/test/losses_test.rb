@@ -16,7 +16,8 @@ class LossesTest < TestCase
     values = [0.5, 1.5r, "1", -0.25, 3]
     rounds = 500
     # Switches threads wherever Ruby code runs.
-    trace = TracePoint.new(:line) { Thread.pass if rand < 0.02 }
+    random = Random.new(Support.seed)
+    trace = TracePoint.new(:line) { Thread.pass if random.rand < 0.02 }
     trace.enable if RUBY_ENGINE == "ruby"
     Array.new(4) do
       Thread.new { rounds.times { |round| [client, handle].each { |one| add(one, values[round % values.size]) } } }
@@ -41,7 +42,8 @@ class LossesTest < TestCase
 
   # The thread that flushed sent newer values while the background thread still held older ones.
   def test_gauges_never_go_backwards
-    trace = TracePoint.new(:line) { Thread.pass if rand < 0.01 }
+    random = Random.new(Support.seed)
+    trace = TracePoint.new(:line) { Thread.pass if random.rand < 0.01 }
     [true, false].each do |aggregated|
       server = lossless_server
       inner = patient_sink(server)
@@ -152,13 +154,12 @@ class LossesTest < TestCase
     assert_equal 0, client.telemetry[:metrics]
   end
 
-  # A sink of an address that nobody receives at.
+  # A sink of an address that nobody receives at. The socket that keeps the port is connected elsewhere, so that the
+  # kernel refuses what others send there.
   def refused_sink
-    server = udp_server
-    sink = StatsD::Instrument::Sink.for_addr(server.address)
-    server.close
-    @servers.delete(server)
-    sink
+    address = deaf_address
+    @deaf.last.connect("127.0.0.1", udp_server.port)
+    StatsD::Instrument::Sink.for_addr(address)
   end
 
   # The kernel tells of a refusal at the next call, if it knows by then.
@@ -200,6 +201,14 @@ class LossesTest < TestCase
     sink.send_packets(batch)
     assert_operator sink.telemetry[:packets_refused], :>=, 1
     check_sums(sink.telemetry, 140, 2 * batch.sum(&:bytesize), "a batch")
+  end
+
+  def test_a_refusal_between_two_packets_of_a_batch_is_counted
+    wait_until("a refusal that comes in time") do
+      sink = refused_sink
+      sink.send_packets(["a:1|c"] * 2)
+      sink.telemetry[:packets_refused].positive?
+    end
   end
 
   # Each packet was either sent or dropped.
@@ -270,22 +279,29 @@ class LossesTest < TestCase
   def test_refusals_open_a_socket_a_second
     { "one by one" => ->(sink) { sink << "a:1|c" },
       "together" => ->(sink) { sink.send_packets(["a:1|c"] * 3) } }.each do |how, send|
-      server = udp_server
-      sink = StatsD::Instrument::Sink.for_addr(server.address)
-      server.close
-      @servers.delete(server)
+      sink = refused_sink
       start = Support.now
-      ports = [source_port(sink)] + Array.new(100) { send.call(sink) && source_port(sink) }
-      opened = ports.chunk_while(&:==).count
-      assert_operator opened, :>, 1, how
+      send.call(sink)
+      await_refusal(sink) if sink.telemetry[:packets_refused].zero?
+      sockets = Array.new(100) { send.call(sink) && sink.connection.send(:socket) }
+      # The first refusal has opened one. All of them are kept here, so none takes the place of another.
+      opened = sockets.uniq(&:object_id).size
+      assert_operator sink.telemetry[:packets_refused], :>=, 1, how
       assert_operator opened, :<=, 2 + (Support.now - start), how
     end
   end
 
-  def source_port(sink)
-    socket = UDPSocket.for_fd(sink.connection.fileno)
-    socket.autoclose = false
-    socket.addr[1]
+  # A translation that leads nowhere belongs to the source port.
+  def test_a_refusal_opens_a_socket
+    SENDS.each do |how, send|
+      sink = refused_sink
+      send.call(sink, "a:1|c")
+      before = sink.connection.send(:socket)
+      await_refusal(sink)
+      send.call(sink, "a:1|c")
+      refute_same before, sink.connection.send(:socket), how
+      assert_predicate before, :closed?, how
+    end
   end
 
   # Samples already taken from the other cells used to be lost with the cell that raised.
