@@ -297,7 +297,7 @@ func serveStream(t testing.TB, network, address string) *server {
 	return s
 }
 
-// SeedOf returns what random numbers begin with: the same each time, unless WEIR_SEED is a number, or "random".
+// SeedOf returns the seed of random numbers: the same each time, unless WEIR_SEED is a number, or "random".
 func SeedOf(t testing.TB) int64 {
 	t.Helper()
 	seed := int64(1)

@@ -43,7 +43,7 @@ module Support
     Process.clock_gettime(Process::CLOCK_MONOTONIC)
   end
 
-  # What random numbers begin with: the same each time, unless WEIR_SEED is a number, or "random".
+  # The seed of random numbers: the same each time, unless WEIR_SEED is a number, or "random".
   def self.seed
     text = ENV.fetch("WEIR_SEED", "1")
     text == "random" ? Random.new_seed % (2**32) : Integer(text, 10)

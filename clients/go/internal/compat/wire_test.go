@@ -365,7 +365,7 @@ func TestErrorsAreTheSame(t *testing.T) {
 	}
 }
 
-// seedOf returns what random numbers begin with: the same each time, unless WEIR_SEED is a number, or "random".
+// seedOf returns the seed of random numbers: the same each time, unless WEIR_SEED is a number, or "random".
 func seedOf(t testing.TB) int64 {
 	t.Helper()
 	seed := int64(1)
