@@ -6,13 +6,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestNumbersAreThoseOfTheStandardLibrary compares every short cut of the number formatting with strconv.
 func TestNumbersAreThoseOfTheStandardLibrary(t *testing.T) {
-	seed := time.Now().UnixNano()
-	t.Logf("seed %d", seed)
+	seed := SeedOf(t)
 	r := rand.New(rand.NewSource(seed))
 	check := func(v float64) {
 		for _, b := range [][]byte{nil, make([]byte, 3, 4), make([]byte, 0, 64)} {
@@ -67,8 +65,7 @@ func TestNumbersAreThoseOfTheStandardLibrary(t *testing.T) {
 
 // TestTextIsCleanedInPlace compares with the same rules applied step by step.
 func TestTextIsCleanedInPlace(t *testing.T) {
-	seed := time.Now().UnixNano()
-	t.Logf("seed %d", seed)
+	seed := SeedOf(t)
 	r := rand.New(rand.NewSource(seed))
 	pieces := []string{"a", "bc", "|", "\n", "\xff", "\xc3", "\xc3\xa9", "\uFFFD", "\xe2\x82", "\xf0\x9f\x98\x80", ","}
 	for i := 0; i < 100000; i++ {
@@ -86,8 +83,7 @@ func TestTextIsCleanedInPlace(t *testing.T) {
 // TestRepeatedValuesHaveTheirText: values in a packed line come in runs, of any text and length, and the line ends
 // anywhere.
 func TestRepeatedValuesHaveTheirText(t *testing.T) {
-	seed := time.Now().UnixNano()
-	t.Logf("seed %d", seed)
+	seed := SeedOf(t)
 	random := rand.New(rand.NewSource(seed))
 	choices := []float64{0, 1, -1, 12.3456, 1e21, 1e-300, 0.1 + 0.2, -123456789.123456789, math.MaxFloat64, 5e-324,
 		math.Copysign(0, -1), 1234567}

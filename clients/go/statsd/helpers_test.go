@@ -297,6 +297,24 @@ func serveStream(t testing.TB, network, address string) *server {
 	return s
 }
 
+// SeedOf returns the seed of random numbers: the same each time, unless WEIR_SEED is a number, or "random".
+func SeedOf(t testing.TB) int64 {
+	t.Helper()
+	seed := int64(1)
+	switch text := os.Getenv("WEIR_SEED"); text {
+	case "":
+	case "random":
+		seed = time.Now().UnixNano()
+	default:
+		var err error
+		if seed, err = strconv.ParseInt(text, 10, 64); err != nil {
+			t.Fatalf("WEIR_SEED: %v", err)
+		}
+	}
+	t.Logf("seed %d", seed)
+	return seed
+}
+
 // noLeaks fails the test if goroutines or descriptors are left at its end. It is called first, so that it runs after
 // all clean-ups.
 func noLeaks(t *testing.T) {

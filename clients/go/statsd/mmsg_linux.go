@@ -13,6 +13,8 @@ type datagramBatch struct {
 	state *mmsgState
 	// calls counts system calls, for tests.
 	calls int
+	// refused says that one of the packets just sent was refused, without an error.
+	refused bool
 }
 
 type mmsgState struct {
@@ -22,6 +24,8 @@ type mmsgState struct {
 	end   int
 	errno syscall.Errno
 	calls int
+	// stopped is set when the kernel has stopped between two packets, and refused when the reason is known.
+	stopped, refused bool
 	// write is a method value made once, because making it allocates.
 	write func(fd uintptr) bool
 	// raw belongs to conn; asking for it allocates.
@@ -37,13 +41,15 @@ type mmsghdr struct {
 }
 
 // send writes packets until one fails or the write deadline passes, and returns how many were written. When the kernel
-// stops between two packets it does not say why, and there is no error.
+// stops between two packets it does not say why, and there is no error. If the next packet then leaves at once, the
+// reason was that an earlier one was refused.
 func (d *datagramBatch) send(conn syscall.Conn, packets []*packet) (int, error) {
 	if d.state == nil {
 		d.state = &mmsgState{}
 		d.state.write = d.state.sendTo
 	}
 	s := d.state
+	d.refused = false
 	if s.conn != conn {
 		raw, err := conn.SyscallConn()
 		if err != nil {
@@ -52,6 +58,7 @@ func (d *datagramBatch) send(conn syscall.Conn, packets []*packet) (int, error) 
 		s.conn, s.raw = conn, raw
 	}
 	s.next, s.end, s.errno = 0, min(len(packets), batchMax), 0
+	s.stopped, s.refused = false, false
 	for i, k := range packets[:s.end] {
 		p := k.payload()
 		s.parts[i].Base = &p[0]
@@ -61,6 +68,7 @@ func (d *datagramBatch) send(conn syscall.Conn, packets []*packet) (int, error) 
 	}
 	err := s.raw.Write(s.write)
 	d.calls += s.calls
+	d.refused = s.refused
 	s.calls = 0
 	for i := range s.parts[:s.end] {
 		s.parts[i].Base = nil
@@ -74,19 +82,27 @@ func (d *datagramBatch) send(conn syscall.Conn, packets []*packet) (int, error) 
 // sendTo is called when the socket may take datagrams. It returns false to be called again then.
 func (s *mmsgState) sendTo(fd uintptr) bool {
 	for {
-		n, _, errno := syscall.Syscall6(sysSendmmsg, fd, uintptr(unsafe.Pointer(&s.heads[0])), uintptr(s.end),
+		count := s.end - s.next
+		if s.stopped {
+			count = 1
+		}
+		n, _, errno := syscall.Syscall6(sysSendmmsg, fd, uintptr(unsafe.Pointer(&s.heads[s.next])), uintptr(count),
 			syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, 0, 0)
 		s.calls++
-		switch errno {
-		case 0:
-			s.next = int(n)
+		switch {
+		case errno == syscall.EINTR:
+		case errno == syscall.EAGAIN:
+			return s.stopped
+		case errno != 0:
+			s.errno, s.refused = errno, s.stopped && isRefusal(errno)
 			return true
-		case syscall.EINTR:
-		case syscall.EAGAIN:
-			return false
 		default:
-			s.errno = errno
-			return true
+			s.next += int(n)
+			s.refused = s.stopped
+			if s.stopped || int(n) == count {
+				return true
+			}
+			s.stopped = true
 		}
 	}
 }

@@ -5,6 +5,9 @@ package statsd
 import "syscall"
 
 // datagramBatch would send several datagrams with one system call; here packets are written one by one.
-type datagramBatch struct{ calls int }
+type datagramBatch struct {
+	calls   int
+	refused bool
+}
 
 func (*datagramBatch) send(syscall.Conn, []*packet) (int, error) { return 0, nil }

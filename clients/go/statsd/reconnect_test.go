@@ -70,6 +70,67 @@ func TestAnotherSocketAtTheSamePath(t *testing.T) {
 	}
 }
 
+// TestATypeIsGuessedAgain: an agent that returns at its path with a socket of the other type gets the next packet,
+// if the address does not name the type.
+func TestATypeIsGuessedAgain(t *testing.T) {
+	stream := func(t testing.TB, path string) *server { return serveStream(t, "unix", path) }
+	replace := map[string]func(*testing.T, *server, string, func(testing.TB, string) *server) *server{
+		"closed before": replaceClosed, "moved over": replaceMoved, "left open": replaceLeftOpen,
+	}
+	for name, replace := range replace {
+		t.Run(name, func(t *testing.T) {
+			noLeaks(t)
+			path := filepath.Join(shortDir(t), "s")
+			s := serveUnixgram(t, path)
+			c, err := New("unix://"+path, WithoutTelemetry(), WithoutOriginDetection(), WithWriteTimeout(patience))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			for life := 0; life < 6; life++ {
+				for i := 1; i <= 2; i++ {
+					_ = c.Incr("n", nil, 1)
+					c.Flush()
+					eventually(t, "the metric", func() bool { return s.count() == i })
+				}
+				serve, want := stream, transportUDS
+				if life%2 == 1 {
+					serve, want = serveUnixgram, transportUDSStream
+				}
+				if got := c.GetTransport(); got != want {
+					t.Errorf("life %d: the transport is %q", life, got)
+				}
+				s = replace(t, s, path, serve)
+			}
+			if tm := c.GetTelemetry(); tm.TotalPayloadsSent != 12 || tm.TotalPayloadsDropped != 0 {
+				t.Errorf("telemetry is %+v", tm)
+			}
+		})
+	}
+}
+
+// TestANamedTypeStays: an address that names the type never leads to the other one.
+func TestANamedTypeStays(t *testing.T) {
+	for _, x := range []struct {
+		network string
+		serve   func(testing.TB, string) *server
+	}{
+		{"unixgram", func(t testing.TB, path string) *server { return serveStream(t, "unix", path) }},
+		{"unix", serveUnixgram},
+	} {
+		path := filepath.Join(shortDir(t), "s")
+		s := x.serve(t, path)
+		tr := newSocketTransport(path, x.network, defaultOptions())
+		for i := 0; i < 2; i++ {
+			if _, err := tr.Write([]byte("n:1|c")); !errors.Is(err, syscall.EPROTOTYPE) {
+				t.Errorf("%s: %v", x.network, err)
+			}
+		}
+		tr.Close()
+		s.close()
+	}
+}
+
 func replaceClosed(t *testing.T, old *server, path string, serve func(testing.TB, string) *server) *server {
 	old.close()
 	return serve(t, path)

@@ -50,8 +50,7 @@ func TestTotalsAfterClose(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				seed := time.Now().UnixNano()
-				t.Logf("seed %d", seed)
+				seed := SeedOf(t)
 				pace := func() {}
 				if x.paced {
 					pace = func() {

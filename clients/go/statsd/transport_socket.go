@@ -19,6 +19,8 @@ import (
 type socketTransport struct {
 	// network is "unixgram", "unix" or "tcp"; empty until the type of a Unix socket is known.
 	network string
+	// guess says that the address does not name the type of a Unix socket, so that any may be there.
+	guess   bool
 	address string
 	// tcpPort is set for TCP, and name if the host is one.
 	tcpPort int
@@ -44,7 +46,7 @@ type socketTransport struct {
 
 func newSocketTransport(path, network string, o *Options) *socketTransport {
 	t := &socketTransport{
-		network: network, address: path, writeTimeout: o.writeTimeout, connectTimeout: o.connectTimeout,
+		network: network, guess: network == "", address: path, writeTimeout: o.writeTimeout, connectTimeout: o.connectTimeout,
 		patience: closePatience * o.writeTimeout,
 	}
 	t.setTitle()
@@ -120,11 +122,39 @@ func (t *socketTransport) renew() {
 	if file == t.file || file == (socketFile{}) {
 		return
 	}
-	conn, err := net.DialTimeout(t.network, t.address, t.within(t.connectTimeout))
-	if err == nil {
-		t.conn.Close()
-		t.conn, t.file = conn, file
+	_ = t.eachNetwork(func(network string) error {
+		conn, err := net.DialTimeout(network, t.address, t.within(t.connectTimeout))
+		if err == nil {
+			t.conn.Close()
+			t.use(conn, network, file)
+		}
+		return err
+	})
+}
+
+// eachNetwork calls dial with the networks that may lead to the agent, the last one first, until the type of the socket
+// is not what is wrong.
+func (t *socketTransport) eachNetwork(dial func(network string) error) error {
+	networks := []string{t.network}
+	if t.guess {
+		networks = []string{"unixgram", "unix"}
+		if t.network == "unix" {
+			networks = []string{"unix", "unixgram"}
+		}
 	}
+	var err error
+	for _, network := range networks {
+		if err = dial(network); !errors.Is(err, syscall.EPROTOTYPE) {
+			break
+		}
+	}
+	return err
+}
+
+func (t *socketTransport) use(conn net.Conn, network string, file socketFile) {
+	t.conn, t.network, t.file = conn, network, file
+	t.stream = network != "unixgram"
+	t.setTitle()
 }
 
 func (t *socketTransport) connect() error {
@@ -137,17 +167,7 @@ func (t *socketTransport) connect() error {
 		}
 		t.address = t.addressOf(*t.name.ip.Load())
 	}
-	networks := []string{t.network}
-	if t.network == "" {
-		networks = []string{"unixgram", "unix"}
-	}
-	var err error
-	for _, network := range networks {
-		if err = t.dial(network); !errors.Is(err, syscall.EPROTOTYPE) {
-			break
-		}
-	}
-	return err
+	return t.eachNetwork(t.dial)
 }
 
 // dialTries is the number of attempts for a refused connection: an agent that restarts has removed its socket or
@@ -171,10 +191,8 @@ func (t *socketTransport) dial(network string) error {
 		tries--
 		switch {
 		case err == nil:
-			t.conn, t.network, t.file = conn, network, file
-			t.stream = network != "unixgram"
+			t.use(conn, network, file)
 			t.refusedAt = time.Time{}
-			t.setTitle()
 			return nil
 		case !errors.Is(err, syscall.ECONNREFUSED):
 			return fmt.Errorf("statsd: %w", err)

@@ -86,10 +86,15 @@ func (t *udpTransport) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	n, err := conn.Write(b)
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	if isRefusal(err) {
 		return 0, t.refused(b, err)
 	}
 	return n, err
+}
+
+// isRefusal says whether an error can be about an earlier datagram: one that its host refused, or a firewall on the way.
+func isRefusal(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH)
 }
 
 // reopenPause bounds how often a refusal opens a socket: each leaves a conntrack entry behind.
@@ -105,6 +110,10 @@ func (t *udpTransport) refused(b []byte, cause error) error {
 	if _, err := t.conn.Write(b); err != nil {
 		return err
 	}
+	return refusedEarlier(cause)
+}
+
+func refusedEarlier(cause error) error {
 	return fmt.Errorf("statsd: an earlier packet found nobody: %w", cause)
 }
 
@@ -117,7 +126,11 @@ func (t *udpTransport) writeBatch(packets []*packet, errs []error) {
 		if conn, err := t.current(); err == nil && len(packets) > 1 && !single {
 			n, err = t.batch.send(conn, packets)
 			single = n < min(len(packets), batchMax)
-			if errors.Is(err, syscall.ECONNREFUSED) {
+			if t.batch.refused {
+				single = true
+				errs[0] = refusedEarlier(syscall.ECONNREFUSED)
+			}
+			if isRefusal(err) {
 				errs[n] = t.refused(packets[n].payload(), err)
 				n++
 			}

@@ -24,7 +24,6 @@ type sweeper interface{ sweep() }
 
 type vecTable[H any] struct {
 	slots []atomic.Pointer[vecEntry[H]]
-	used  int
 }
 
 type vecEntry[H any] struct {

@@ -95,8 +95,7 @@ func readByAgent(t *testing.T, packets []string) []map[string]any {
 // TestAgentAcceptsWhateverIsSent hands random text and numbers to every kind of call and has the agent read the
 // outcome.
 func TestAgentAcceptsWhateverIsSent(t *testing.T) {
-	seed := time.Now().UnixNano()
-	t.Logf("seed %d", seed)
+	seed := statsd.SeedOf(t)
 	r := rand.New(rand.NewSource(seed))
 	text := func() string {
 		b := make([]byte, r.Intn(1<<r.Intn(8)))
@@ -398,8 +397,7 @@ func TestTotalsWithTheRealAgent(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				seed := time.Now().UnixNano()
-				t.Logf("seed %d", seed)
+				seed := statsd.SeedOf(t)
 				want := map[string]float64{}
 				var mu sync.Mutex
 				var all sync.WaitGroup

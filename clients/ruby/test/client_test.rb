@@ -178,7 +178,7 @@ class ClientTest < TestCase
   end
 
   def test_sampling_sends_the_share_asked_for
-    seed = Random.new_seed
+    seed = Support.seed
     srand(seed)
     server = udp_server
     client = network_client(server, enable_aggregation: false)

@@ -14,10 +14,6 @@ class CollectorTest < TestCase
     Java::JavaLang::System.gc
   end
 
-  def client_of_a_moment(sink)
-    Client.new(sink: sink, enable_aggregation: true, aggregation_flush_interval: 3600.0).increment("a")
-  end
-
   # A forked child called `after_fork` of a client that the collector had condemned and not yet swept, and whose
   # aggregator was already gone. Weak maps of Ruby 3.1 hand such objects out when their values are not the keys
   # themselves; in processes of their own because the interpreter then crashes.
@@ -81,29 +77,41 @@ class CollectorTest < TestCase
     assert_equal set.to_a.size, set.to_a.uniq.size
   end
 
+  # In a process of its own, where the collector has little to look at: each fork collects and compacts its whole heap.
   def test_many_forks_of_a_process_that_makes_and_drops_clients
     skip "no fork here" unless Support::FORKS
     server = lossless_server
-    client = network_client(server)
-    handle = client.counter("handle")
-    sink = StatsD::Instrument::NullSink.new
-    forks = 40
-    forks.times do |round|
-      10.times { client_of_a_moment(sink) }
-      client.increment("a", tags: { round: round % 5 })
-      GC.start(immediate_sweep: false) if round.even?
-      pid = fork do
-        GC.compact if round % 8 == 7 && GC.respond_to?(:compact)
-        client.increment("a", tags: { round: round % 5 })
-        client.distribution("d", round)
-        handle.increment
-        GC.start
-        client.shutdown
-        exit!(0)
+    code = <<~RUBY
+      require "statsd-instrument"
+      include StatsD::Instrument
+      make = lambda do |sink|
+        Client.new(sink: sink, enable_aggregation: true, aggregation_flush_interval: 3600.0).increment("a")
       end
-      assert_predicate Process.wait2(pid).last, :success?
-    end
-    client.flush(sync: true)
+      batched = BatchedSink.new(Sink.for_addr(ARGV[0], write_timeout: 60.0))
+      client = Client.new(sink: batched, aggregation_flush_interval: 3600.0)
+      handle = client.counter("handle")
+      sink = NullSink.new
+      Integer(ARGV[1]).times do |round|
+        10.times { make.call(sink) }
+        client.increment("a", tags: { round: round % 5 })
+        GC.start(immediate_sweep: false) if round.even?
+        pid = fork do
+          GC.compact if round % 8 == 7 && GC.respond_to?(:compact)
+          client.increment("a", tags: { round: round % 5 })
+          client.distribution("d", round)
+          handle.increment
+          GC.start
+          client.shutdown
+          exit!(0)
+        end
+        abort("fork \#{round} failed") unless Process.wait2(pid).last.success?
+      end
+      client.flush(sync: true)
+    RUBY
+    forks = 40
+    output, status = ruby(code, env: { "STATSD_ENV" => "test" }, after: [address_of(server), forks.to_s])
+    assert_predicate status, :success?, output
+    assert_empty output
     wait_until("all of them") do
       server.total("a") >= 2 * forks && server.total("handle") >= forks && server.samples("d") >= forks
     end

@@ -174,7 +174,7 @@ class EnvironmentTest < TestCase
       def wrong
         yield
         puts "nothing raised"
-      rescue ArgumentError => e
+      rescue ArgumentError, TypeError => e
         puts e.message
       end
       wrong { StatsD.increment("a", 1.5) }
@@ -185,6 +185,14 @@ class EnvironmentTest < TestCase
       wrong { StatsD.distribution("a") }
       wrong { StatsD.histogram("a", 1, sample_rate: "1") }
       wrong { StatsD.increment("a", tags: "x") }
+      %i[increment gauge measure distribution histogram set service_check].each do |method|
+        wrong { StatsD.public_send(method, nil, 1) }
+        wrong { StatsD.public_send(method, "", 1) }
+      end
+      wrong { StatsD.measure(nil) { } }
+      wrong { StatsD.event(nil, "x") }
+      wrong { StatsD.gauge("a", 1, tags: ["x", ["y"]]) }
+      wrong { StatsD.event("a", "x", tags: [{ y: 1 }]) }
       wrong { Class.new { extend StatsD::Instrument; def m; end; statsd_count "m", "a" } }
       wrong { Class.new { extend StatsD::Instrument; def m; end; statsd_count :m, :a } }
       klass = Class.new { extend StatsD::Instrument; def m; end; statsd_count_if(:m, "a") { true } }
@@ -194,6 +202,8 @@ class EnvironmentTest < TestCase
         StatsD.gauge("a", 1, cardinality: "low")
         StatsD.histogram("a", 1)
         StatsD.set("a", 1)
+        StatsD.event("a", "x", tags: ["x"])
+        StatsD.service_check("a", :ok, tags: { x: 1 })
         StatsD.measure("a", 1)
         puts StatsD.measure("a") { "value" }
         puts StatsD.distribution("a") { "value" }
@@ -203,6 +213,9 @@ class EnvironmentTest < TestCase
     RUBY
     output, status = ruby(code, env: { "STATSD_STRICT_MODE" => "1", "STATSD_ENV" => "test" })
     assert_predicate status, :success?, output
+    nameless = "The name argument should be a string, got nil\n"
+    empty = "The name argument should not be empty\n"
+    names = [nameless, empty].cycle.first(14).join + (nameless * 2)
     assert_equal <<~TEXT, output
       The value argument should be an integer, got 1.5
       StatsD.increment does not accept a block
@@ -212,11 +225,13 @@ class EnvironmentTest < TestCase
       The value argument should be a number, got nil
       The sample_rate argument should be a number, got "1"
       The tags argument should be a hash, a proc or an array, got "x"
+      #{names}A tag should be a string, got ["y"]
+      A tag should be a string, got {:y=>1}
       The method name should be provided as symbol, got "m"
       The metric name should be a proc or string, got :a
       value
       value
-      c c g h s ms ms d c
+      c c g h s _e _sc ms ms d c
     TEXT
   end
 end

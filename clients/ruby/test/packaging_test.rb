@@ -3,6 +3,8 @@
 require_relative "test_helper"
 
 return if RUBY_ENGINE == "jruby" # from a jar it has neither gem nor a command to start
+# Both passes would install the same gem.
+return if StatsD::Instrument::NATIVE
 
 require "fileutils"
 require "open3"

@@ -43,6 +43,12 @@ module Support
     Process.clock_gettime(Process::CLOCK_MONOTONIC)
   end
 
+  # The seed of random numbers: the same each time, unless WEIR_SEED is a number, or "random".
+  def self.seed
+    text = ENV.fetch("WEIR_SEED", "1")
+    text == "random" ? Random.new_seed % (2**32) : Integer(text, 10)
+  end
+
   # Polls until the block is truthy.
   def wait_until(what = "condition", seconds: DEADLINE)
     deadline = Support.now + seconds
@@ -147,8 +153,18 @@ module Support
     def initialize(port = 0)
       socket = UDPSocket.new
       socket.setsockopt(Socket::SOL_SOCKET, Socket::SO_RCVBUF, 8 << 20)
-      socket.bind("127.0.0.1", port)
+      bind(socket, port, Support.now + DEADLINE)
       super(socket)
+    end
+
+    # Another process may have been given a port that has been closed here.
+    def bind(socket, port, deadline)
+      socket.bind("127.0.0.1", port)
+    rescue Errno::EADDRINUSE
+      raise if Support.now > deadline
+
+      sleep(0.01)
+      retry
     end
 
     def port
@@ -305,11 +321,12 @@ module Support
   end
 
   # Runs Ruby code in its own process and returns its output.
-  def ruby(code, env: {}, arguments: [])
+  def ruby(code, env: {}, arguments: [], after: [])
     skip "JRuby from a jar has no command to start" if RUBY_ENGINE == "jruby"
     lib = File.expand_path("../lib", __dir__)
     reader, writer = IO.pipe
-    pid = Process.spawn(env, RbConfig.ruby, "-w", "-I#{lib}", *arguments, "-e", code, out: writer, err: writer)
+    pid = Process.spawn(env, RbConfig.ruby, "-w", "-I#{lib}", *arguments, "-e", code, *after, out: writer,
+                                                                                              err: writer)
     writer.close
     output = Timeout.timeout(DEADLINE * 3) { reader.read }
     Process.wait(pid)
@@ -318,7 +335,15 @@ module Support
     reader&.close
   end
 
+  SKIPPED = [] # rubocop:disable Style/MutableConstant
+  private_constant :SKIPPED
+
+  Minitest.after_run do
+    puts "skipped: #{SKIPPED.size}", SKIPPED
+  end
+
   def after_teardown
+    SKIPPED << "  #{self.class}##{name}: #{failure.message}" if skipped?
     @clients&.each { |client| client.shutdown(0.5) }
     @servers&.each(&:close)
     @deaf&.each(&:close)

@@ -53,6 +53,27 @@ class WireTest < TestCase
     check_tags "1,true", [1, true]
   end
 
+  # Each was one tag, in the form for programmers.
+  def test_tags_in_tags
+    check_tags "a,b,c", ["a", ["b", ["c"]]]
+    check_tags "a,b:1,c:2", ["a", { b: 1, "c" => 2 }]
+    check_tags "a,b:1", ["a", [], [{ b: 1 }], {}]
+    check_tags "a,b", [["b", "|"], "a"], sort: true
+    recursive = ["a"]
+    recursive << recursive
+    assert_equal %w[a a a a], Wire.tag_list(recursive).first(4)
+    [{ enable_aggregation: true }, { enable_aggregation: false }].each do |options|
+      client, sink = list_client(**options)
+      tags = ["z", ["b"], { c: 1 }]
+      2.times { client.increment("n", tags: tags) }
+      client.counter("n", tags: tags).increment
+      expected = options[:enable_aggregation] ? ["n:3|c|#b,c:1,z"] : (["n:1|c|#z,b,c:1"] * 3)
+      assert_equal expected, flushed(client, sink)
+      client.event("t", "x", tags: tags)
+      assert_equal ["_e{1,1}:t|x|#z,b,c:1"], sink.to_a
+    end
+  end
+
   def test_numbers
     { 1 => "1", -2 => "-2", 1.5 => "1.5", 1e300 => "1.0e+300", "3.5" => "3.5", "-.5e3" => "-.5e3",
       Rational(1, 4) => "0.25", Rational(4, 2) => "2", Complex(1, 0) => nil, nil => nil, true => nil,

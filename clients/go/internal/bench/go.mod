@@ -3,7 +3,7 @@ module github.com/weir-dev/weir/clients/go/internal/bench
 go 1.22
 
 require (
-	github.com/DataDog/datadog-go/v5 v5.9.0
+	github.com/DataDog/datadog-go/v5 v5.9.1
 	github.com/cactus/go-statsd-client/v5 v5.1.0
 	github.com/smira/go-statsd v1.3.4
 	github.com/weir-dev/weir/clients/go v0.1.0

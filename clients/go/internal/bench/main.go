@@ -67,7 +67,7 @@ func main() {
 	var doc bytes.Buffer
 	both := io.MultiWriter(os.Stdout, &doc)
 	fmt.Fprintf(both, "# Benchmarks\n\n%s\n\n", method(*rounds, *cpu))
-	fmt.Fprintf(both, "## Calls, against datadog-go v5.9.0\n\n")
+	fmt.Fprintf(both, "## Calls, against datadog-go v5.9.1\n\n")
 	start := doc.Len()
 	chosen := slices.DeleteFunc(benchmarks(), func(x benchmark) bool { return !pattern.MatchString(x.name) })
 	found := together(chosen, *rounds, *duration)
@@ -76,7 +76,7 @@ func main() {
 	})
 	calls := doc.String()[start:]
 	verdicts(both)
-	fmt.Fprintf(both, "\n## Different metrics over sockets, against datadog-go v5.9.0\n\nOne `Count` without tags "+
+	fmt.Fprintf(both, "\n## Different metrics over sockets, against datadog-go v5.9.1\n\nOne `Count` without tags "+
 		"for each operation, "+
 		"%d in a run, with a flush after every hundredth of them. The receiver is another process. With 100,000 "+
 		"metrics and more, aggregated, "+

@@ -3,7 +3,7 @@ module github.com/weir-dev/weir/clients/go/internal/compat
 go 1.22
 
 require (
-	github.com/DataDog/datadog-go/v5 v5.9.0
+	github.com/DataDog/datadog-go/v5 v5.9.1
 	github.com/weir-dev/weir/clients/go v0.1.0
 	github.com/weir-dev/weir/clients/go/statsd/mocks v0.1.0
 )

@@ -11,6 +11,8 @@ import (
 
 	datadog "github.com/DataDog/datadog-go/v5/statsd"
 	weir "github.com/weir-dev/weir/clients/go/statsd"
+	"os"
+	"strconv"
 )
 
 // packets keeps a client's output.
@@ -242,8 +244,7 @@ func TestWireOfEventsAndChecks(t *testing.T) {
 
 // TestWireOfRandomFloats compares the text of values that take the fast path and of others.
 func TestWireOfRandomFloats(t *testing.T) {
-	seed := time.Now().UnixNano()
-	t.Logf("seed %d", seed)
+	seed := seedOf(t)
 	o := optionSets()[0]
 	theirs, ours := run(t, o, func(c client) {
 		r := rand.New(rand.NewSource(seed))
@@ -362,4 +363,22 @@ func TestErrorsAreTheSame(t *testing.T) {
 	if err := none.Incr("a", nil, 1); err != weir.ErrNoClient {
 		t.Errorf("a nil client gives %v", err)
 	}
+}
+
+// seedOf returns the seed of random numbers: the same each time, unless WEIR_SEED is a number, or "random".
+func seedOf(t testing.TB) int64 {
+	t.Helper()
+	seed := int64(1)
+	switch text := os.Getenv("WEIR_SEED"); text {
+	case "":
+	case "random":
+		seed = time.Now().UnixNano()
+	default:
+		var err error
+		if seed, err = strconv.ParseInt(text, 10, 64); err != nil {
+			t.Fatalf("WEIR_SEED: %v", err)
+		}
+	}
+	t.Logf("seed %d", seed)
+	return seed
 }

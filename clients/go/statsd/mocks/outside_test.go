@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	client = "github.com/weir-dev/weir/clients/go"
-	mocks  = client + "/statsd/mocks"
+	client  = "github.com/weir-dev/weir/clients/go"
+	mocks   = client + "/statsd/mocks"
+	renamed = client + "/datadog-go-v5"
 )
 
 // TestUseFromOutside builds a program that requires both modules at the version of this tree, as users do: from a
@@ -112,6 +113,75 @@ func main() {
 	want := strings.Repeat("orders:10000|c|#country:ch\n<nil>\n", 2)
 	if out := outside(t, proxy, program, "run", "."); out != want {
 		t.Errorf("the program says %q instead of %q", out, want)
+	}
+}
+
+// TestReplaceDatadogGo builds a program whose library imports datadog-go. The program replaces that module, as
+// docs/migrating.md says; the proxy has no datadog-go.
+func TestReplaceDatadogGo(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guide, err := os.ReadFile(filepath.Join(root, "docs", "migrating.md"))
+	if err != nil {
+		t.Skip("the module of the client is not beside this one")
+	}
+	version := "v" + versionOf(t, root)
+	found := regexp.MustCompile("(?m)^go (mod edit -replace [^\n]+=" + renamed + "@latest)$").
+		FindStringSubmatch(string(guide))
+	if found == nil {
+		t.Fatal("docs/migrating.md does not say how to replace datadog-go")
+	}
+	proxy, library, program := t.TempDir(), t.TempDir(), t.TempDir()
+	publish(t, proxy, client, version, root)
+	publish(t, proxy, mocks, version, filepath.Join(root, "statsd", "mocks"))
+	publish(t, proxy, renamed, version, filepath.Join(root, "datadog-go-v5"))
+
+	const theirs = "github.com/DataDog/datadog-go/v5"
+	write(t, filepath.Join(library, "go.mod"), fmt.Sprintf(
+		"module example.test/library\n\ngo 1.22\n\nrequire %s v5.5.0\n", theirs))
+	write(t, filepath.Join(library, "library.go"), fmt.Sprintf(`package library
+
+import "%s/statsd"
+
+// Report counts with a client of the program.
+func Report(c statsd.ClientInterface) error { return c.Count("reports", 7, []string{"from:library"}, 1) }
+`, theirs))
+	publish(t, proxy, "example.test/library", "v1.0.0", library)
+	write(t, filepath.Join(program, "go.mod"), fmt.Sprintf(
+		"module example.test/shop\n\ngo 1.22\n\nrequire (\n\texample.test/library v1.0.0\n\t%s %s\n)\n", client, version))
+	write(t, filepath.Join(program, "shop_test.go"), fmt.Sprintf(`package shop
+
+import (
+	"testing"
+
+	"%s/statsd"
+	mock_statsd "%s/statsd/mocks"
+	"%s/statsd/statsdtest"
+	"example.test/library"
+	"github.com/golang/mock/gomock"
+)
+
+func TestReport(t *testing.T) {
+	capture := statsdtest.New(t)
+	var c *statsd.Client = capture.Client
+	if err := library.Report(c); err != nil {
+		t.Error(err)
+	}
+	if n := capture.Total("reports", "from:library"); n != 7 {
+		t.Errorf("%%v reports", n)
+	}
+	double := mock_statsd.NewMockClientInterface(gomock.NewController(t))
+	double.EXPECT().Count("reports", int64(7), gomock.Any(), 1.0)
+	_ = library.Report(double)
+}
+`, client, theirs, client))
+	outside(t, proxy, program, strings.Fields(found[1])...)
+	outside(t, proxy, program, "mod", "tidy")
+	outside(t, proxy, program, "test", "./...")
+	if used := outside(t, proxy, program, "list", "-m", theirs); !strings.Contains(used, " => "+renamed+" "+version) {
+		t.Errorf("the module in use is %s", used)
 	}
 }
 

@@ -637,14 +637,17 @@ static VALUE emitter_put(VALUE self, VALUE value) { return emitter_emit(self, ge
 /* ---- sending without the interpreter lock -------------------------------------------------------- */
 
 struct sending {
-  int descriptor, count, sent, error, swallowed, timeout_ms;
+  int descriptor, count, sent, error, refused, timeout_ms;
   struct mmsghdr *headers;
 };
+
+/* Whether an error can be about an earlier packet, as a host that received it, or a firewall on the way, reports it. */
+static bool tells_of_refusal(int error) { return error == ECONNREFUSED || error == EHOSTUNREACH; }
 
 /* Runs without the lock: touches nothing of Ruby.
  *
  * The kernel swallows the error of a message that is not the first of its call. If the same message goes out at the
- * next try, the error told of an earlier packet that the other side refused. */
+ * next try, or meets the next refusal, the error told of an earlier packet that the other side refused. */
 static void *send_all(void *data) {
   struct sending *sending = data;
   bool stopped_early = false;
@@ -653,27 +656,29 @@ static void *send_all(void *data) {
     int sent = sendmmsg(sending->descriptor, sending->headers + sending->sent, (unsigned int)left,
                         MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent > 0) {
-      sending->swallowed += stopped_early;
+      sending->refused += stopped_early;
       stopped_early = sent < left;
       sending->sent += sent;
       continue;
     }
-    stopped_early = false;
     if (sent == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) {
       sending->error = errno;
+      sending->refused += stopped_early && tells_of_refusal(errno);
       return NULL;
     }
+    stopped_early = false;
     struct pollfd wait = {.fd = sending->descriptor, .events = POLLOUT};
     int ready = poll(&wait, 1, sending->timeout_ms);
     if (ready > 0) continue;
-    sending->error = ready == 0 ? ETIMEDOUT : errno;
+    /* Ruby has to look at a signal, and then calls again. */
+    sending->error = ready == 0 ? ETIMEDOUT : errno == EINTR ? 0 : errno;
     return NULL;
   }
   return NULL;
 }
 
 /* send_packets(descriptor, packets, from, timeout in ms) -> [packets sent from there on, the number of the error that
- * ended it or 0, errors that the kernel swallowed] */
+ * ended it or 0, how many of the packets sent before were refused without that number] */
 static VALUE native_send_packets(VALUE self, VALUE descriptor, VALUE packets, VALUE from, VALUE timeout) {
   Check_Type(packets, T_ARRAY);
   long start = NUM2LONG(from);
@@ -697,7 +702,7 @@ static VALUE native_send_packets(VALUE self, VALUE descriptor, VALUE packets, VA
       .descriptor = NUM2INT(descriptor), .count = (int)count, .timeout_ms = NUM2INT(timeout), .headers = headers};
   rb_thread_call_without_gvl(send_all, &sending, RUBY_UBF_IO, NULL);
   for (long i = 0; i < count; i++) RB_GC_GUARD(kept[i]);
-  return rb_ary_new_from_args(3, INT2NUM(sending.sent), INT2NUM(sending.error), INT2NUM(sending.swallowed));
+  return rb_ary_new_from_args(3, INT2NUM(sending.sent), INT2NUM(sending.error), INT2NUM(sending.refused));
 }
 
 /* ---- contexts ----------------------------------------------------------------------------------- */

@@ -59,6 +59,12 @@ module StatsD
 
       private
 
+      # @param number [Integer] of an error of the system; 0 is none
+      # @return [SystemCallError, nil]
+      def error_of(number)
+        SystemCallError.new(nil, number) unless number.zero?
+      end
+
       def raise_send_buffer(socket)
         return socket if socket.getsockopt(Socket::SOL_SOCKET, Socket::SO_SNDBUF).int >= @max_packet_size
 

@@ -133,12 +133,11 @@ module StatsD
         connection.renew if @renews
         position = 0
         while position < packets.size
-          sent = send_at_once(packets, position)
+          sent, error = send_at_once(packets, position)
           position += sent
-          next if sent.positive?
+          next if sent.positive? && !error
 
-          # The kernel refuses the same packet again here, where errors are handled.
-          transmit(packets[position])
+          error ? send_after_error(packets[position], error) : transmit(packets[position])
           position += 1
         end
       end
@@ -175,11 +174,12 @@ module StatsD
       # @return [Boolean] whether the packet was sent
       def send_after_error(packet, error)
         again = worth_another_try?(error)
+        refused = refused?(error)
         reset_connection(error)
         return drop(packet, error) unless again
 
         connection.send_datagram(packet)
-        @telemetry.sent(packet.bytesize)
+        refused ? count_refused(1, packet.bytesize) : @telemetry.sent(packet.bytesize)
         true
       rescue SocketError, IOError, SystemCallError => e
         reset_connection(e)
@@ -204,32 +204,40 @@ module StatsD
 
       # @return [Boolean] whether the packet may go out through a new connection
       def worth_another_try?(error)
-        case error
-        when Errno::ETIMEDOUT
-          # A server that does not read will not read faster for being asked twice. But there may be another one.
-          connection.respond_to?(:replaced?) && connection.replaced?
-        else
-          count_refused(1) if connection.respond_to?(:refused?) && connection.refused?(error)
-          true
-        end
+        return true unless error.is_a?(Errno::ETIMEDOUT)
+
+        # A server that does not read will not read faster for being asked twice. But there may be another one.
+        connection.respond_to?(:replaced?) && connection.replaced?
       end
 
-      # @return [Integer] packets sent
+      # @return [Boolean] whether the error is about an earlier packet
+      def refused?(error)
+        connection.respond_to?(:refused?) && connection.refused?(error)
+      end
+
+      # @return [Array(Integer, Exception)] packets sent, and the error of the one after them or nil
       def send_at_once(packets, position)
         connection = self.connection
-        return 0 unless connection.respond_to?(:send_datagrams)
+        return [0, nil] unless connection.respond_to?(:send_datagrams)
 
-        sent, _error, refused = connection.send_datagrams(packets, position)
-        @telemetry.sent(packets[position, sent].sum(&:bytesize), sent) if sent.positive?
-        count_refused(refused) if refused.positive?
-        sent
-      rescue SocketError, IOError, SystemCallError
-        0
+        sent, error, refused = connection.send_datagrams(packets, position)
+        refused = sent if refused > sent
+        bytes = packets[position, sent].sum(&:bytesize)
+        if refused.positive?
+          lost = packets[position, refused].sum(&:bytesize)
+          count_refused(refused, lost)
+          bytes -= lost
+        end
+        @telemetry.sent(bytes, sent - refused) if sent > refused
+        [sent, error]
+      rescue SocketError, IOError, SystemCallError => e
+        [0, e]
       end
 
-      # Packets that were handed to the kernel before, and that nobody received.
-      def count_refused(packets)
-        @telemetry.refused(packets)
+      # The kernel tells of refused packets when they have been counted as sent. So as many are counted as dropped of
+      # those that are sent now, and each packet is either sent or dropped.
+      def count_refused(packets, bytes)
+        @telemetry.refused(packets, bytes)
         log_drop { "nobody receives at #{host}:#{port}; packets refused so far: #{@telemetry[:packets_refused]}" }
       end
 

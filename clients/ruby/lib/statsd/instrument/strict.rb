@@ -16,7 +16,7 @@ module StatsD
           raise ArgumentError, "The value argument should be an integer, got #{value.inspect}"
         end
 
-        check_tags_and_sample_rate(sample_rate, tags)
+        check_call(key, sample_rate, tags)
         super
       end
 
@@ -24,7 +24,7 @@ module StatsD
         define_method(method) do |key, value, sample_rate: nil, tags: nil, **options, &block|
           Strict.refuse_block(method, block)
           check_number(value)
-          check_tags_and_sample_rate(sample_rate, tags)
+          check_call(key, sample_rate, tags)
           super(key, value, sample_rate: sample_rate, tags: tags, **options)
         end
       end
@@ -32,7 +32,7 @@ module StatsD
       # Checks, then calls {Client#set}.
       def set(key, value, sample_rate: nil, tags: nil, **options, &block)
         Strict.refuse_block(:set, block)
-        check_tags_and_sample_rate(sample_rate, tags)
+        check_call(key, sample_rate, tags)
         super
       end
 
@@ -43,9 +43,21 @@ module StatsD
           elsif !value.nil?
             raise ArgumentError, "The value argument should not be set when providing a block"
           end
-          check_tags_and_sample_rate(sample_rate, tags)
+          check_call(key, sample_rate, tags)
           super(key, value, sample_rate: sample_rate, tags: tags, **options, &block)
         end
+      end
+
+      # Checks, then calls {Client#event}.
+      def event(title, text, tags: nil, **options)
+        check_call(title, nil, tags)
+        super
+      end
+
+      # Checks, then calls {Client#service_check}.
+      def service_check(name, status, tags: nil, **options)
+        check_call(name, nil, tags)
+        super
       end
 
       # @api private
@@ -61,13 +73,25 @@ module StatsD
         raise ArgumentError, "The value argument should be a number, got #{value.inspect}"
       end
 
-      def check_tags_and_sample_rate(sample_rate, tags)
+      def check_call(name, sample_rate, tags)
+        raise TypeError, "The name argument should be a string, got nil" if name.nil?
+        raise ArgumentError, "The name argument should not be empty" if name.to_s.empty?
+
         unless sample_rate.nil? || sample_rate.is_a?(Numeric)
           raise ArgumentError, "The sample_rate argument should be a number, got #{sample_rate.inspect}"
         end
-        return if tags.nil? || tags.is_a?(Hash) || tags.is_a?(Array) || tags.is_a?(Proc)
 
-        raise ArgumentError, "The tags argument should be a hash, a proc or an array, got #{tags.inspect}"
+        check_tags(tags)
+      end
+
+      def check_tags(tags)
+        unless tags.nil? || tags.is_a?(Hash) || tags.is_a?(Array) || tags.is_a?(Proc)
+          raise ArgumentError, "The tags argument should be a hash, a proc or an array, got #{tags.inspect}"
+        end
+        return unless tags.is_a?(Array)
+
+        nested = tags.find { |tag| tag.is_a?(Array) || tag.is_a?(Hash) } or return
+        raise ArgumentError, "A tag should be a string, got #{nested.inspect}"
       end
     end
 

@@ -11,7 +11,7 @@ module StatsD
         events: "events accepted",
         service_checks: "service checks accepted",
         aggregated_context: "messages written by aggregation",
-        packets_sent: "packets handed to the kernel",
+        packets_sent: "packets handed to the kernel, but for those that it reports as refused",
         bytes_sent: "bytes in them",
         packets_dropped: "packets that were lost, for any reason",
         bytes_dropped: "bytes in them",
@@ -19,7 +19,7 @@ module StatsD
         bytes_dropped_queue: "bytes in them",
         packets_dropped_writer: "packets dropped because the socket or the server's host refused them",
         bytes_dropped_writer: "bytes in them",
-        packets_refused: "packets handed to the kernel that nobody received: they count as sent and as dropped",
+        packets_refused: "those of them that the kernel took and the server's host refused",
         dropped_oversize: "messages longer than a packet may be",
         dropped_invalid: "samples without a name or with a value that is not a finite number",
         overflowed: "samples sent one by one because the limit of live contexts was reached"
@@ -107,13 +107,15 @@ module StatsD
         end
       end
 
-      # The server's host refused packets that were sent before. How many bytes were in them, the kernel does not say.
+      # The server's host refused packets.
       # @api private
-      def refused(packets)
+      def refused(packets, bytes)
         synchronize do
           @counts[:packets_refused] += packets
           @counts[:packets_dropped] += packets
           @counts[:packets_dropped_writer] += packets
+          @counts[:bytes_dropped] += bytes
+          @counts[:bytes_dropped_writer] += bytes
         end
       end
 

@@ -11,7 +11,9 @@ module StatsD
 
       # Seconds between two sockets that are opened because of refusals: each leaves a translation behind.
       REOPEN_PAUSE = 1.0
-      private_constant :REOPEN_PAUSE
+      # A full queue of the kernel empties by itself: it leads to the network, not to the server.
+      FOREVER = -1
+      private_constant :REOPEN_PAUSE, :FOREVER
 
       # @return [String]
       attr_reader :host
@@ -45,21 +47,24 @@ module StatsD
       if Backend.respond_to?(:send_packets)
         # @param packets [Array<String>]
         # @param from [Integer] index of the first
-        # @return [Array(Integer, Integer, Integer)] packets sent, the number of the error that ended it or 0, and
-        #   how many earlier packets the server's host refused
+        # @return [Array(Integer, SystemCallError, Integer)] packets sent, the error of the next one or nil, and how
+        #   many of the packets sent were refused
         # @api private
         def send_datagrams(packets, from)
-          sent, error, refused = Backend.send_packets(socket.fileno, packets, from, 1_000)
+          sent, error, refused = Backend.send_packets(socket.fileno, packets, from, FOREVER)
           refused += leave if refused.positive? && reopen?
-          [sent, error, refused]
+          [sent, error_of(error), refused]
         end
       end
 
-      # @return [Boolean] whether the error is about an earlier packet: the server's host refused it, and the kernel
-      #   says so at the next call
+      # @return [Boolean] whether the error is about an earlier packet: the server's host or a firewall refused it, and
+      #   the kernel says so at the next call
       # @api private
       def refused?(error)
-        error.is_a?(Errno::ECONNREFUSED)
+        case error
+        when Errno::ECONNREFUSED, Errno::EHOSTUNREACH then true
+        else false
+        end
       end
 
       # A translation on the way, such as a conntrack entry of a node, belongs to the source port and lives as long as
@@ -96,7 +101,7 @@ module StatsD
       def leave
         pending = @socket.getsockopt(Socket::SOL_SOCKET, Socket::SO_ERROR).int
         close
-        pending == Errno::ECONNREFUSED::Errno ? 1 : 0
+        refused?(error_of(pending)) ? 1 : 0
       end
 
       def socket

@@ -45,7 +45,7 @@ module StatsD
           @patience.regain if sent.positive?
           @patience.lose if error == Errno::ETIMEDOUT::Errno
           # A Unix socket reports a failure at once.
-          [sent, error, 0]
+          [sent, error_of(error), 0]
         end
       end
 

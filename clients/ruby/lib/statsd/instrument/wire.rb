@@ -25,7 +25,9 @@ module StatsD
       NUMBER = /\A(?=.{1,200}\z)[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,2})?\z/
       # Servers read numbers as floats, which end below 2 to the power of 1024, a number of 309 digits.
       MAX_BITS = 1024
-      private_constant :UNSAFE_NAME, :UNSAFE_TAG, :UNSAFE_TAG_TEXT, :UNSAFE_FIELD, :NUMBER, :MAX_BITS
+      # Arrays in Arrays of tags.
+      MAX_NESTING = 3
+      private_constant :MAX_NESTING, :UNSAFE_NAME, :UNSAFE_TAG, :UNSAFE_TAG_TEXT, :UNSAFE_FIELD, :NUMBER, :MAX_BITS
 
       # Objects whose text cannot change while their `hash` stays the same. Only tags made of these
       # may serve as a memo key. Floats are left out: two NaNs are never equal, so each would be new.
@@ -188,7 +190,8 @@ module StatsD
           text = text.delete("\n").tr("|#", "_") if UNSAFE_TAG_TEXT.match?(text)
           text.split(",")
         else
-          Array(tags).map { |one| tag(one) }
+          # Tags of tags are taken as what their author meant. An end, because an Array can contain itself.
+          Array(tags).flatten(MAX_NESTING).flat_map { |one| Hash === one ? tag_list(one) : tag(one) }
         end
       end
 

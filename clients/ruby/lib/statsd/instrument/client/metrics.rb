@@ -10,7 +10,7 @@ module StatsD
       module Metrics
         # Counts something.
         #
-        # @param name [String] without `:`, `|` and `@`, which become `_`
+        # @param name [String] without `:`, `|`, `@` and newlines, which become `_`
         # @param value [Integer, Float] the amount to add
         # @param sample_rate [Float, nil] 0.0 to 1.0: the share of calls that is sent; the server scales the sum up
         # @param tags [Hash, Array<String>, String, Symbol, nil] never modified; `|`, `,` and newlines are removed
