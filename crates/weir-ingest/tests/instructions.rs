@@ -53,18 +53,19 @@ fn drain(ingest: &mut Ingest) -> usize {
 fn child_works() {
     let work = std::env::var(WORK).expect(WORK);
     let (count, mode) = work.split_once(' ').unwrap_or((&work, ""));
-    let mut random = workload::Random(42);
-    let contexts = workload::contexts(count.parse().unwrap(), 7, mode == "dist", &mut random);
-    let mut packets = |messages| {
-        workload::packets(
-            &contexts,
-            messages,
-            mode == "permute",
-            mode == "dist",
-            &mut random,
-        )
+    let has = |word| mode.split(' ').any(|other| other == word);
+    let shape = workload::Shape {
+        permute: has("permute"),
+        dist: has("dist"),
+        values: mode
+            .split(' ')
+            .find_map(workload::Values::from_name)
+            .unwrap_or_default(),
     };
-    let alias_bytes_max = if mode == "noalias" { 0 } else { usize::MAX };
+    let mut random = workload::Random(42);
+    let contexts = workload::contexts(count.parse().unwrap(), 7, shape.dist, &mut random);
+    let mut packets = |messages| workload::packets(&contexts, messages, shape, &mut random);
+    let alias_bytes_max = if has("noalias") { 0 } else { usize::MAX };
     let mut ingest = Ingest::new(
         IngestSettings {
             worker: 0,
@@ -79,7 +80,7 @@ fn child_works() {
         },
         START,
     );
-    if mode != "new" {
+    if !has("new") {
         let known = packets(3 * contexts.len() + MESSAGES);
         feed(&mut ingest, &known);
     }

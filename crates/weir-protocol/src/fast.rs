@@ -6,7 +6,7 @@
 //! it to that.
 
 use crate::metric::usable_rate;
-use crate::{Kind, Marks, number};
+use crate::{Kind, Marks, MessageType, Scan, message_type, number};
 
 /// A metric whose numbers are read and whose identity is still bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,26 +27,29 @@ pub struct FastMetric {
 }
 
 /// Parses `line`, whose first colon is at `name_end`, and appends its numbers to `values`. `None`: the simple version must parse it.
-/// `marks` are those of the 64 bytes after that colon.
+/// The line begins at `from` of the packet that was scanned.
 ///
 /// The result is meaningless for a line whose name or tail the simple version refuses (for example, a `|` before the colon); such a line is
 /// never among those seen before.
 #[inline(always)]
-pub fn parse_fast(line: &[u8], name_end: usize, marks: Marks, values: &mut Vec<f64>) -> Option<FastMetric> {
+pub fn parse_fast(
+    line: &[u8],
+    name_end: usize,
+    (scan, from): (&Scan, usize),
+    values: &mut Vec<f64>,
+) -> Option<FastMetric> {
     // Events and service checks begin with `_`; so do few metrics.
-    if line.first() == Some(&b'_') {
+    if line.first() == Some(&b'_') && message_type(line) != MessageType::Metric {
         return None;
     }
     if name_end == 0 || name_end >= line.len() {
         return None;
     }
     let start = values.len();
-    let (value_end, count) = match parse_short_values(line, name_end, marks, values) {
+    let marks = scan.marks(from + name_end + 1);
+    let (value_end, count) = match parse_near_values(line, name_end, marks, values) {
         Some(found) => found,
-        None => {
-            values.truncate(start);
-            parse_other_values(line, name_end, values)?
-        }
+        None => parse_far_values(line, name_end, (scan, from), values)?,
     };
     if value_end == name_end + 1 {
         return None;
@@ -60,7 +63,7 @@ pub fn parse_fast(line: &[u8], name_end: usize, marks: Marks, values: &mut Vec<f
     }
     let (weight, rate_error, tail) = match line.get(type_end + 1) {
         Some(b'@') => {
-            let (rate, end) = number::parse_plain(line, type_end + 2)?;
+            let (rate, end) = number::read_number(line, type_end + 2)?;
             if end < line.len() && line[end] != b'|' {
                 return None;
             }
@@ -80,17 +83,13 @@ pub fn parse_fast(line: &[u8], name_end: usize, marks: Marks, values: &mut Vec<f
     })
 }
 
-/// Reads short numbers from behind the colon at `colon` up to the `|`. Returns its place and how many there were.
+/// Reads the numbers of a value field that ends within `marks`, those of the 64 bytes behind the colon at `colon`. Returns the place of its `|`, and how
+/// many numbers there are: none where one of them is no number, because a set's member may be anything. `None` if it ends further on.
 ///
 /// The marks say where each number begins and ends before any of them is read. So the processor reads several at once, and it knows early
 /// how many there are, which differs from message to message.
 #[inline(always)]
-fn parse_short_values(
-    line: &[u8],
-    colon: usize,
-    marks: Marks,
-    values: &mut Vec<f64>,
-) -> Option<(usize, u32)> {
+fn parse_near_values(line: &[u8], colon: usize, marks: Marks, values: &mut Vec<f64>) -> Option<(usize, u32)> {
     let start = colon + 1;
     let pipe = marks.pipes.trailing_zeros();
     if start + pipe as usize >= line.len() || marks.pipes == 0 {
@@ -102,26 +101,52 @@ fn parse_short_values(
     for _ in 0..count {
         let end = start + ends.trailing_zeros() as usize;
         ends &= ends - 1;
-        values.push(number::parse_short(line, at, end)?);
+        let Some(number) = parse_value(line, at, end) else {
+            return Some((start + pipe as usize, 0));
+        };
+        values.push(number);
         at = end + 1;
     }
     Some((start + pipe as usize, count))
 }
 
-/// The same for any value field. None of its values is a number where one of them is none: a set's member may be anything.
+#[inline(always)]
+fn parse_value(line: &[u8], at: usize, end: usize) -> Option<f64> {
+    match number::parse_short(line, at, end) {
+        Some(number) => Some(number),
+        None => number::parse_long(line, at, end),
+    }
+}
+
+/// [`parse_near_values`] for a field of any length. `None` if the line has no `|`.
 #[inline(never)]
-fn parse_other_values(line: &[u8], colon: usize, values: &mut Vec<f64>) -> Option<(usize, u32)> {
-    let start = values.len();
+fn parse_far_values(
+    line: &[u8],
+    colon: usize,
+    (scan, from): (&Scan, usize),
+    values: &mut Vec<f64>,
+) -> Option<(usize, u32)> {
     let mut at = colon + 1;
-    while let Some((value, end)) = number::parse_plain(line, at) {
-        values.push(value);
+    let mut count = 0;
+    loop {
+        let marks = scan.marks(from + at);
+        let length = (marks.colons | marks.pipes).trailing_zeros() as usize;
+        let found = match length {
+            0..64 if at + length < line.len() => {
+                let number = parse_value(line, at, at + length);
+                number.map(|number| (number, at + length))
+            }
+            _ => number::read_number(line, at),
+        };
+        let Some((number, end)) = found else { break };
+        values.push(number);
+        count += 1;
         match line.get(end) {
-            Some(b'|') => return Some((end, (values.len() - start) as u32)),
+            Some(b'|') => return Some((end, count)),
             Some(b':') => at = end + 1,
             _ => break,
         }
     }
-    values.truncate(start);
     let pipe = colon + 1 + memchr::memchr(b'|', &line[colon + 1..])?;
     Some((pipe, 0))
 }
@@ -167,7 +192,7 @@ mod tests {
         let name_end = line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
         let mut scan = crate::Scan::new();
         scan.scan(line);
-        let Some(fast) = parse_fast(line, name_end, scan.marks(name_end + 1), &mut values) else {
+        let Some(fast) = parse_fast(line, name_end, (&scan, 0), &mut values) else {
             return;
         };
         let parsed = parse_line(
@@ -214,6 +239,8 @@ mod tests {
 
     #[test]
     fn common_shapes_are_fast() {
+        let mut nothing = Scan::new();
+        nothing.scan(b"");
         for line in [
             "a:1|c",
             "page.views:1|c|#env:prod,role:web",
@@ -222,12 +249,20 @@ mod tests {
             "t:12.25|ms",
             "a:1|g|#t|c:ci-1",
             "u:12|s",
+            "_private:1|c",
+            "a:0.30000000000000004|g|#t",
+            "a:-12.345678901234567:9223372036854775807:18446744073709551615|d|#t",
+            "a:1e5|c",
+            "a:+5:1E-7:6.02e+23:5e-324:0.0000000000000000000000001234567|h|@1e-1|#t",
+            "page.views:0.30000000000000004:0.1:1e-7:9223372036854775807:0.3333333333333333:1.7976931348623157e308|d|#t",
         ] {
             let name_end = line.find(':').unwrap();
-            assert!(
-                parse_fast(line.as_bytes(), name_end, Marks::default(), &mut Vec::new()).is_some(),
-                "{line}"
-            );
+            let mut scanned = Scan::new();
+            scanned.scan(line.as_bytes());
+            for scan in [&nothing, &scanned] {
+                let fast = parse_fast(line.as_bytes(), name_end, (scan, 0), &mut Vec::new());
+                assert!(fast.is_some(), "{line}");
+            }
             check(line.as_bytes());
         }
     }
@@ -258,6 +293,13 @@ mod tests {
         #[test]
         fn equals_the_simple_version(
             line in "(_e|a|a\\.b||é)[:|]?(-?[0-9.:e]{0,6}|([0-9]{1,9}:){0,12}[0-9]?|x:y|nan)\\|?(c|g|s|ms|m|h|d|cc)?(\\|@[0-9.]{0,3})?(\\|#?[a-c:,@T1]{0,5}){0,2}",
+        ) {
+            check(line.as_bytes());
+        }
+
+        #[test]
+        fn long_numbers_equal_the_simple_version_s(
+            line in "(a|page\\.views\\.of\\.the\\.shop):([+-]?[0-9]{0,20}(\\.[0-9]{0,20})?([eE]-?[0-9]{0,3})?:){0,6}[0-9.e-]{1,25}(\\|(d|s)(\\|@[0-9.e-]{0,6})?(\\|#a)?)?",
         ) {
             check(line.as_bytes());
         }

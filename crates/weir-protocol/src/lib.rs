@@ -28,6 +28,7 @@ mod metric;
 mod number;
 mod origin;
 pub mod route;
+mod scale;
 mod scan;
 mod sections;
 mod shared_routes;

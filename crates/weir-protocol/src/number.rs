@@ -1,67 +1,106 @@
-//! Decimal numbers as the protocol defines them: exact, and quick for the short ones that real traffic is made of.
+//! Decimal numbers as the protocol defines them: exact, and quick for all that clients write.
+//!
+//! Three readers that give the same bits: [`parse_short`] for most of real traffic, [`parse_long`] for most other numbers whose end is known, and
+//! [`read_number`] for the whole grammar.
 
-/// Powers of ten that a 64-bit float holds exactly.
-const EXACT_POWERS: [f64; 23] = [
-    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
-    1e19, 1e20, 1e21, 1e22,
-];
+use crate::scale::scale;
+use crate::scan::ends_mask;
 
-/// Largest integer up to which every integer is a 64-bit float: 2^53.
-const EXACT_INTEGER_MAX: u64 = 1 << 53;
+/// Significant digits that fit into 64 bits, whatever they are.
+const DIGITS_MAX: usize = 19;
 
 /// Parses `[+-]? ( digits [ "." digits? ] | "." digits ) ( [eE] [+-]? digits )?`, or one of `nan`, `inf`, `infinity`
 /// in any case with an optional sign (not on `nan`). Returns `None` for anything else and for a magnitude that
-/// overflows; underflow gives zero or a denormal.
-///
-/// With at most 19 digits, a significand of at most 2^53 and at most 22 decimals, significand and power of ten are both
-/// exact, so one division rounds once and the result is the correctly rounded one (Clinger, "How to read floating point
-/// numbers accurately", 1990). Everything else goes to the standard library, which is exact too.
+/// overflows; underflow gives zero or a denormal. The result is the nearest float, or the even one of two that are as near.
 #[inline]
 pub fn parse_number(text: &[u8]) -> Option<f64> {
-    let (negative, start) = match text.first()? {
-        b'-' => (true, 1),
-        b'+' => (false, 1),
-        _ => (false, 0),
-    };
-    let mut significand: u64 = 0;
-    let mut digits = 0;
-    let mut at = start;
-    while let Some(digit) = digit_at(text, at) {
-        // More than 19 digits may wrap; the result is not used then.
-        significand = significand.wrapping_mul(10).wrapping_add(digit);
-        digits += 1;
-        at += 1;
+    match read_number(text, 0) {
+        Some((number, end)) if end == text.len() => Some(number),
+        _ => parse_special(text),
     }
-    let mut decimals = 0;
-    if text.get(at) == Some(&b'.') {
-        at += 1;
-        let first = at;
-        while let Some(digit) = digit_at(text, at) {
-            significand = significand.wrapping_mul(10).wrapping_add(digit);
-            at += 1;
-        }
-        decimals = at - first;
-        digits += decimals;
-    }
-    if at == text.len() && digits > 0 && digits <= 19 && significand <= EXACT_INTEGER_MAX && decimals <= 22 {
-        let magnitude = if decimals == 0 {
-            significand as f64
-        } else {
-            significand as f64 / EXACT_POWERS[decimals]
-        };
-        return Some(if negative { -magnitude } else { magnitude });
-    }
-    parse_number_rare(text)
 }
 
-/// Reads a number without exponent from `text[at..]`, as far as it goes. Returns it and the place behind it. `None` where the
-/// short cut of [`parse_number`] does not hold, or there is no digit; the caller then takes the long way with the whole field.
-pub(crate) fn parse_plain(text: &[u8], at: usize) -> Option<(f64, usize)> {
-    let negative = text.get(at) == Some(&b'-');
-    let first = at + usize::from(negative);
-    let (magnitude, end) = parse_digits(text, first)?;
-    let sign = u64::from(negative) << 63;
-    Some((f64::from_bits(magnitude.to_bits() | sign), end))
+#[cold]
+fn parse_special(text: &[u8]) -> Option<f64> {
+    let unsigned = text
+        .strip_prefix(b"-")
+        .or_else(|| text.strip_prefix(b"+"))
+        .unwrap_or(text);
+    let signed = unsigned.len() != text.len();
+    if unsigned.eq_ignore_ascii_case(b"nan") {
+        return (!signed).then_some(f64::NAN);
+    }
+    let is_infinite = unsigned.eq_ignore_ascii_case(b"inf") || unsigned.eq_ignore_ascii_case(b"infinity");
+    let infinity = if text.first() == Some(&b'-') {
+        f64::NEG_INFINITY
+    } else {
+        f64::INFINITY
+    };
+    is_infinite.then_some(infinity)
+}
+
+/// Reads a finite number from `text[at..]`, as far as its grammar allows. Returns it and the place behind it.
+#[inline(never)]
+pub(crate) fn read_number(text: &[u8], at: usize) -> Option<(f64, usize)> {
+    let sign = *text.get(at)?;
+    let first = at + usize::from(matches!(sign, b'-' | b'+'));
+    let (mut significand, mut end) = digit_run(text, first, 0);
+    let mut digits = end - first;
+    let mut exponent = 0;
+    if text.get(end) == Some(&b'.') {
+        let decimals = end + 1;
+        (significand, end) = digit_run(text, decimals, significand);
+        digits += end - decimals;
+        exponent = -((end - decimals) as i64);
+    }
+    if digits == 0 {
+        return None;
+    }
+    let fits = digits <= DIGITS_MAX || digits - leading_zeros(&text[first..end]) <= DIGITS_MAX;
+    if matches!(text.get(end), Some(b'e' | b'E')) {
+        let (written, behind) = read_exponent(text, end + 1)?;
+        exponent = written.saturating_add(exponent);
+        end = behind;
+    }
+    let near = if fits { scale(significand, exponent) } else { None };
+    let magnitude = match near {
+        Some(magnitude) => magnitude,
+        None => parse_rare(&text[first..end])?,
+    };
+    Some((with_sign(magnitude, sign == b'-'), end))
+}
+
+/// Zeros in front of the first other digit.
+#[cold]
+fn leading_zeros(number: &[u8]) -> usize {
+    let before = number.iter().take_while(|byte| matches!(byte, b'0' | b'.'));
+    before.filter(|&&byte| byte == b'0').count()
+}
+
+/// More than 19 significant digits, denormal numbers, and what overflows.
+#[cold]
+fn parse_rare(decimal: &[u8]) -> Option<f64> {
+    let number: f64 = std::str::from_utf8(decimal).ok()?.parse().ok()?;
+    number.is_finite().then_some(number)
+}
+
+/// Reads `[+-]? digits` from `text[at..]`; beyond 64 bits the largest value stands for all.
+fn read_exponent(text: &[u8], at: usize) -> Option<(i64, usize)> {
+    let sign = *text.get(at)?;
+    let first = at + usize::from(matches!(sign, b'-' | b'+'));
+    let mut exponent = 0i64;
+    let mut end = first;
+    while let Some(digit) = digit_at(text, end) {
+        exponent = exponent.saturating_mul(10).saturating_add(digit as i64);
+        end += 1;
+    }
+    let signed = if sign == b'-' { -exponent } else { exponent };
+    (end > first).then_some((signed, end))
+}
+
+#[inline(always)]
+fn with_sign(magnitude: f64, negative: bool) -> f64 {
+    f64::from_bits(magnitude.to_bits() | u64::from(negative) << 63)
 }
 
 /// By sign and number of decimals; a number without a point has the index eight.
@@ -84,7 +123,7 @@ pub(crate) fn parse_short(text: &[u8], at: usize, end: usize) -> Option<f64> {
     }
     // The number is at the end of the word; digits in front of it become zeros.
     let before = 64 - 8 * length as u32;
-    let bytes = (word ^ 0x3030_3030_3030_3030) >> before << before;
+    let bytes = (word ^ ZEROS) >> before << before;
     let others = non_digits(bytes);
     // The lowest bit of the first character that is no digit.
     let point = (others & others.wrapping_neg()) >> 7;
@@ -102,25 +141,167 @@ pub(crate) fn parse_short(text: &[u8], at: usize, end: usize) -> Option<f64> {
     Some(join_word(digits) as f64 / DIVISORS[usize::from(negative)][decimals as usize])
 }
 
+/// Characters in front of a number's end that [`parse_long`] looks at.
+const WINDOW: usize = 24;
+
+/// The number that is all of `text[at..end]`, as [`read_number`] gives it.
+#[inline(never)]
+pub(crate) fn parse_long(text: &[u8], at: usize, end: usize) -> Option<f64> {
+    let negative = text.get(at) == Some(&b'-');
+    match parse_usual(text, at + usize::from(negative), end) {
+        Some(magnitude) => Some(with_sign(magnitude, negative)),
+        None => parse_unusual(text, at, end),
+    }
+}
+
+/// What [`parse_usual`] does not understand.
+#[inline(never)]
+fn parse_unusual(text: &[u8], at: usize, end: usize) -> Option<f64> {
+    let (number, behind) = read_number(text, at)?;
+    (behind == end).then_some(number)
+}
+
+/// The magnitude of a number of up to 19 digits. `None` for any other text, and where the window begins before it.
+#[inline(always)]
+fn parse_usual(text: &[u8], at: usize, end: usize) -> Option<f64> {
+    let (behind_digits, exponent) = match find_exponent(text, end)? {
+        None => (end, 0),
+        Some(mark) => {
+            let (exponent, behind) = read_exponent(text, mark + 1)?;
+            if behind != end {
+                return None;
+            }
+            (mark, exponent)
+        }
+    };
+    let (significand, decimals) = decimal_before(text, at, behind_digits)?;
+    scale(significand, exponent - decimals)
+}
+
+/// The place of an `e` among the last eight characters in front of `end`. `None` if there are fewer.
+#[inline(always)]
+fn find_exponent(text: &[u8], end: usize) -> Option<Option<usize>> {
+    let word = u64::from_le_bytes(*text.get(..end)?.last_chunk()?);
+    // Zero where one of these letters is.
+    let other = (word | 0x2020_2020_2020_2020) ^ 0x6565_6565_6565_6565;
+    // Exact up to the first.
+    let marks = other.wrapping_sub(0x0101_0101_0101_0101) & !other & 0x8080_8080_8080_8080;
+    Some((marks != 0).then(|| end - 8 + marks.trailing_zeros() as usize / 8))
+}
+
+/// The digits that are all of `text[at..end]` as an integer, and how many of them are decimals. `None` for anything but one to 19 digits with at
+/// most one point, and where the window begins before the text.
+///
+/// How many digits there are, and where the point is, differs from message to message, so no branch asks.
+#[inline(always)]
+fn decimal_before(text: &[u8], at: usize, end: usize) -> Option<(u64, i64)> {
+    let window: &[u8; WINDOW] = text.get(..end)?.last_chunk()?;
+    let length = end.wrapping_sub(at);
+    if length > DIGITS_MAX + 1 {
+        return None;
+    }
+    let points = places(window, b'.') >> (WINDOW - length);
+    let has_point = points != 0;
+    // Up to the last point: if there is another, it is no digit. The lowest bit stands for none.
+    let up_to_point = 63 - (points << 1 | 1).leading_zeros() as usize;
+    let behind_point = length - up_to_point;
+    let digits = length - usize::from(has_point);
+    let behind = LAST.get(behind_point)?;
+    let number = LAST.get(digits)?;
+    // Characters in front of the point move one further, over it.
+    let pick = |at: usize, behind: u64, number: u64| {
+        let (here, one_before) = (word(window, at), word_before(window, at));
+        ((here & behind | one_before & !behind) ^ ZEROS) & number
+    };
+    let low = pick(16, behind.low, number.low);
+    let middle = pick(8, behind.middle, number.middle);
+    let top = pick(0, behind.top, number.top);
+    if non_digits(low) | non_digits(middle) | non_digits(top) != 0 || digits.wrapping_sub(1) >= DIGITS_MAX {
+        return None;
+    }
+    let upper = join_half(top) * 100_000_000 + join_word(middle);
+    let decimals = if has_point { behind_point } else { 0 };
+    Some((upper * 100_000_000 + join_word(low), decimals as i64))
+}
+
+#[inline(always)]
+fn word(window: &[u8; WINDOW], at: usize) -> u64 {
+    window[at..]
+        .first_chunk()
+        .map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+/// The word that begins one character earlier, with nothing in front of the window.
+#[inline(always)]
+fn word_before(window: &[u8; WINDOW], at: usize) -> u64 {
+    match at {
+        0 => word(window, 0) << 8,
+        _ => word(window, at - 1),
+    }
+}
+
+/// The places of `needle`, one bit each.
+#[inline(always)]
+fn places(window: &[u8; WINDOW], needle: u8) -> u64 {
+    ends_mask::<16>(window, needle).unwrap_or_default()
+}
+
+/// The last characters of a window, as a mask.
+#[derive(Clone, Copy)]
+struct LastCharacters {
+    top: u64,
+    middle: u64,
+    low: u64,
+}
+
+/// By their number.
+static LAST: [LastCharacters; WINDOW + 1] = {
+    const fn last_of_word(count: usize) -> u64 {
+        match count {
+            0 => 0,
+            1..8 => !0 << (64 - 8 * count),
+            _ => !0,
+        }
+    }
+    let mut masks = [LastCharacters {
+        top: 0,
+        middle: 0,
+        low: 0,
+    }; WINDOW + 1];
+    let mut count = 0;
+    while count < masks.len() {
+        masks[count] = LastCharacters {
+            top: last_of_word(count.saturating_sub(16)),
+            middle: last_of_word(count.saturating_sub(8)),
+            low: last_of_word(count),
+        };
+        count += 1;
+    }
+    masks
+};
+
+/// Eight digits zero.
+const ZEROS: u64 = 0x3030_3030_3030_3030;
+
 /// Powers of ten for the digits of one word.
 const TENS: [u64; 8] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 
 /// The high bit of each byte, up to the first that is no digit and a point behind digits, that is no digit. Bytes are relative
 /// to `0`.
-#[inline]
+#[inline(always)]
 fn non_digits(bytes: u64) -> u64 {
     (bytes | bytes.wrapping_add(0x7676_7676_7676_7676)) & 0x8080_8080_8080_8080
 }
 
 /// The number that the first `count` bytes, at most seven, are the digits of.
-#[inline]
+#[inline(always)]
 fn join_digits(bytes: u64, count: u32) -> u64 {
     // Right-aligned, zeros in front; two shifts, because one by 64 is not allowed.
     join_word(bytes << 8 << (56 - 8 * count))
 }
 
 /// The number that eight bytes are the digits of, the first one in the lowest byte.
-#[inline]
+#[inline(always)]
 fn join_word(digits: u64) -> u64 {
     // Neighbours pair up: ones and tens, then hundreds, then all eight (a multiplication for each level).
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff_00ff_00ff;
@@ -128,49 +309,33 @@ fn join_word(digits: u64) -> u64 {
     fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xffff_ffff
 }
 
-/// [`parse_plain`] without the sign.
-fn parse_digits(text: &[u8], first: usize) -> Option<(f64, usize)> {
-    let (mut significand, mut at) = digit_run(text, first, 0);
-    let mut digits = at - first;
-    let mut decimals = 0;
-    if text.get(at) == Some(&b'.') {
-        let first = at + 1;
-        (significand, at) = digit_run(text, first, significand);
-        decimals = at - first;
-        digits += decimals;
-    }
-    if digits == 0 || digits > 19 || significand > EXACT_INTEGER_MAX {
-        return None;
-    }
-    let magnitude = if decimals == 0 {
-        significand as f64
-    } else {
-        significand as f64 / EXACT_POWERS[decimals]
-    };
-    Some((magnitude, at))
+/// As [`join_word`], of the last four bytes; the others are zero.
+#[inline(always)]
+fn join_half(digits: u64) -> u64 {
+    let digits = (digits >> 32) as u32;
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff;
+    u64::from(pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0xffff)
 }
 
 /// Appends the digits from `text[at..]` on to `number`; returns the result and the place behind them. More than 19 digits in all
-/// wrap, which the caller rules out.
-///
-/// Eight bytes at a time.
+/// wrap, which the caller rules out. Eight bytes at a time.
 #[inline]
-fn digit_run(text: &[u8], at: usize, number: u64) -> (u64, usize) {
-    if let Some(eight) = text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let bytes = u64::from_le_bytes(*eight) ^ 0x3030_3030_3030_3030;
+fn digit_run(text: &[u8], mut at: usize, mut number: u64) -> (u64, usize) {
+    while let Some(eight) = text.get(at..).and_then(|rest| rest.first_chunk()) {
+        let bytes = u64::from_le_bytes(*eight) ^ ZEROS;
         let count = non_digits(bytes).trailing_zeros() / 8;
         if count < 8 {
             let joined = join_digits(bytes, count);
-            return (
-                number.wrapping_mul(TENS[count as usize]).wrapping_add(joined),
-                at + count as usize,
-            );
+            number = number.wrapping_mul(TENS[count as usize]).wrapping_add(joined);
+            return (number, at + count as usize);
         }
+        number = number.wrapping_mul(100_000_000).wrapping_add(join_word(bytes));
+        at += 8;
     }
     digit_run_plain(text, at, number)
 }
 
-/// The plain form: near the end of the text, and for long numbers.
+/// The plain form, near the end of the text.
 fn digit_run_plain(text: &[u8], mut at: usize, mut number: u64) -> (u64, usize) {
     while let Some(digit) = digit_at(text, at) {
         number = number.wrapping_mul(10).wrapping_add(digit);
@@ -183,64 +348,6 @@ fn digit_run_plain(text: &[u8], mut at: usize, mut number: u64) -> (u64, usize) 
 fn digit_at(text: &[u8], at: usize) -> Option<u64> {
     let value = text.get(at)?.wrapping_sub(b'0');
     (value < 10).then_some(u64::from(value))
-}
-
-/// Exponents, many digits, special values and errors.
-#[cold]
-fn parse_number_rare(text: &[u8]) -> Option<f64> {
-    let unsigned = text
-        .strip_prefix(b"-")
-        .or_else(|| text.strip_prefix(b"+"))
-        .unwrap_or(text);
-    let signed = unsigned.len() != text.len();
-    if unsigned.eq_ignore_ascii_case(b"nan") {
-        return (!signed).then_some(f64::NAN);
-    }
-    if unsigned.eq_ignore_ascii_case(b"inf") || unsigned.eq_ignore_ascii_case(b"infinity") {
-        return Some(if text[0] == b'-' {
-            f64::NEG_INFINITY
-        } else {
-            f64::INFINITY
-        });
-    }
-    if !is_decimal(unsigned) {
-        return None;
-    }
-    // The grammar allows only ASCII, and the standard parser accepts all of the grammar.
-    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    number.is_finite().then_some(number)
-}
-
-/// `( digits [ "." digits? ] | "." digits ) ( [eE] [+-]? digits )?`
-fn is_decimal(text: &[u8]) -> bool {
-    let digits = |from: usize| {
-        text[from..]
-            .iter()
-            .take_while(|byte| byte.is_ascii_digit())
-            .count()
-    };
-    let mut at = digits(0);
-    let mut mantissa_digits = at;
-    if text.get(at) == Some(&b'.') {
-        let decimals = digits(at + 1);
-        mantissa_digits += decimals;
-        at += 1 + decimals;
-    }
-    if mantissa_digits == 0 {
-        return false;
-    }
-    if matches!(text.get(at), Some(b'e' | b'E')) {
-        at += 1;
-        if matches!(text.get(at), Some(b'+' | b'-')) {
-            at += 1;
-        }
-        let exponent_digits = digits(at);
-        if exponent_digits == 0 {
-            return false;
-        }
-        at += exponent_digits;
-    }
-    at == text.len()
 }
 
 /// Parses `[+-]? digits` that fit in a signed 64-bit integer.
@@ -259,6 +366,234 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// `( digits [ "." digits? ] | "." digits ) ( [eE] [+-]? digits )?`
+    fn is_decimal(text: &str) -> bool {
+        let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+            Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+            None => (text, None),
+        };
+        let are_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let (whole, decimals) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let has_digits = !(whole.is_empty() && decimals.is_empty());
+        let exponent = exponent.is_none_or(|text| {
+            let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+            !digits.is_empty() && are_digits(digits)
+        });
+        has_digits && are_digits(whole) && are_digits(decimals) && exponent
+    }
+
+    /// The standard library's opinion, within the grammar.
+    fn expected(text: &str) -> Option<u64> {
+        let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+        let number = is_decimal(unsigned).then(|| text.parse::<f64>().expect("a number"))?;
+        number.is_finite().then_some(number.to_bits())
+    }
+
+    /// All readers give the bits that are expected, whatever is around the number.
+    fn check_all(text: &str) {
+        let expected = expected(text);
+        let bits = |number: Option<f64>| number.map(f64::to_bits);
+        assert_eq!(bits(parse_number(text.as_bytes())), expected, "{text:?}");
+        for (before, behind) in [
+            ("", ""),
+            ("a:", "|c"),
+            ("page.views.of.the.shop:", "|c|#env:prod"),
+            ("e9:", ":1"),
+        ] {
+            let line = format!("{before}{text}{behind}");
+            let (at, end) = (before.len(), before.len() + text.len());
+            assert_eq!(
+                bits(parse_long(line.as_bytes(), at, end)),
+                expected,
+                "{text:?} in {line:?}"
+            );
+            if let Some(number) = parse_short(line.as_bytes(), at, end) {
+                assert_eq!(Some(number.to_bits()), expected, "{text:?} in {line:?}");
+            }
+            let read = read_number(line.as_bytes(), at);
+            match read {
+                Some((number, behind)) if behind == end => {
+                    assert_eq!(Some(number.to_bits()), expected, "{text:?} in {line:?}")
+                }
+                _ => assert_eq!(expected, None, "{text:?} in {line:?} gave {read:?}"),
+            }
+        }
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn bits(&mut self) -> u64 {
+            // SplitMix64.
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.0;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        }
+
+        fn below(&mut self, bound: u64) -> u64 {
+            self.bits() % bound
+        }
+
+        /// Up to this many digits.
+        fn digits(&mut self, most: u64) -> String {
+            let count = self.below(most + 1);
+            (0..count)
+                .map(|_| char::from(b'0' + self.below(10) as u8))
+                .collect()
+        }
+
+        fn sign(&mut self) -> &'static str {
+            ["", "", "-", "+"][self.below(4) as usize]
+        }
+
+        /// A number as programs write it, as nobody writes it, or nearly one.
+        fn text(&mut self) -> String {
+            let float = loop {
+                let float = f64::from_bits(self.bits());
+                if float.is_finite() {
+                    break float;
+                }
+            };
+            // Exponents that programs have, rather than any.
+            let usual = (self.bits() >> 11) as f64 / 10f64.powi(self.below(36) as i32);
+            match self.below(12) {
+                0 => format!("{float:e}"),
+                1 => format!("{float:.16e}"),
+                2 => format!("{usual}"),
+                3 => format!("{usual:.*e}", self.below(19) as usize),
+                4 => format!("{}", self.bits() as i64 >> self.below(64)),
+                5 => format!("{}", self.bits()),
+                6 => format!(
+                    "{}e{}",
+                    self.bits() >> self.below(64),
+                    self.below(700) as i64 - 370
+                ),
+                // Exactly between two floats, then one digit below or above.
+                7 => {
+                    let odd = u128::from(self.bits() >> 11 | 1 << 52) * 2 + 1;
+                    format!("{}", (odd << self.below(70)) + u128::from(self.below(3)) - 1)
+                }
+                8 => {
+                    let even_or_odd = self.bits() >> 12 | 1 << 52;
+                    format!(
+                        "{even_or_odd}.5{}",
+                        ["", "0", "1", "0000000001"][self.below(4) as usize]
+                    )
+                }
+                9 => format!(
+                    "{}0.{}{}",
+                    self.sign(),
+                    "0".repeat(self.below(30) as usize),
+                    self.digits(21)
+                ),
+                10 => {
+                    let point = ["", "."][self.below(2) as usize];
+                    format!("{}{}{point}{}", self.sign(), self.digits(21), self.digits(21))
+                }
+                _ => {
+                    let mut text = format!(
+                        "{}{}.{}e{}",
+                        self.sign(),
+                        self.digits(9),
+                        self.digits(9),
+                        self.digits(3)
+                    )
+                    .into_bytes();
+                    let at = self.below(text.len() as u64) as usize;
+                    text[at] = b"0:.eE+-|/a \x7f9"[self.below(13) as usize];
+                    String::from_utf8(text).expect("ASCII")
+                }
+            }
+        }
+    }
+
+    /// `WEIR_TEST_NUMBERS`: how many, instead of a few.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "the test may be asked for more")]
+    fn random_numbers_equal_the_standard_library_s() {
+        let wanted = std::env::var("WEIR_TEST_NUMBERS");
+        let count = wanted.map_or(if cfg!(miri) { 200 } else { 100_000 }, |text| {
+            text.parse().expect("a count")
+        });
+        let mut random = Random(42);
+        for _ in 0..count {
+            check_all(&random.text());
+        }
+    }
+
+    #[test]
+    fn edges_equal_the_standard_library_s() {
+        for text in [
+            "0",
+            "-0",
+            "0.0",
+            "-0e-999",
+            "0e99999999999999999999",
+            "1e-99999999999999999999",
+            "4.9406564584124654e-324",
+            "2.4703282292062327e-324",
+            "2.4703282292062328e-324",
+            "2.2250738585072011e-308",
+            "2.2250738585072014e-308",
+            "2.225073858507201136057409796709131975934819546351645648023426109724822222021076945516529523908135087914149158913039621106870086438694594645527657207407820621743379988141063267329253552286881372149012981122451451889849057222307285255133155755015914397476397983411801999323962548289017107081850690630666655994938275772572015763062690663332647565300009245888316433037779791869612049497390377829704905051080609940730262937128958950003583799967207254304360284078895771796150945516748243471030702609144621572289880258182545180325707018860872113128079512233426288368622321503775666622503982534335974568884423900265498198385487948292206894721689831099698365846814022854243330660339850886445804001034933970427567186443383770486037861622771738545623065874679014086723327636718751234567890123456789012345678901e-308",
+            "1.7976931348623157e308",
+            "1.7976931348623158e308",
+            "1.7976931348623159e308",
+            "9007199254740993",
+            "9007199254740991.5",
+            "18446744073709551615",
+            "18446744073709551616",
+            "9999999999999999999",
+            "99999999999999999999",
+            "00000000000000000000001",
+            "0.30000000000000004",
+            "12.345678901234567",
+            "1e5",
+            "1E5",
+            "1.e5",
+            ".5e1",
+            "1e23",
+            "8.5e22",
+            "5e-27",
+            "5e-28",
+            "1e55",
+            "1e56",
+            "9223372036854775807",
+            "-9223372036854775808",
+            "123456789.12345678",
+            ".",
+            "e",
+            "1e",
+            "1e+",
+            "1e5.0",
+            "1.2.3",
+            "--1",
+            "1-",
+            "1e5e5",
+        ] {
+            check_all(text);
+            check_all(&format!("-{text}"));
+        }
+    }
+
+    #[test]
+    fn every_power_of_ten_equals_the_standard_library_s() {
+        for exponent in -400..400 {
+            for significand in [
+                1u64,
+                3,
+                123_456_789,
+                (1 << 53) - 1,
+                (1 << 53) + 1,
+                9_999_999_999_999_999_999,
+            ] {
+                check_all(&format!("{significand}e{exponent}"));
+            }
+        }
+    }
 
     fn check(text: &str, expected: Option<f64>) {
         let got = parse_number(text.as_bytes());
@@ -301,12 +636,7 @@ mod tests {
     proptest! {
         #[test]
         fn equals_the_standard_parser(text in "[+-]?[0-9]{0,21}(\\.[0-9]{0,21})?([eE][+-]?[0-9]{1,3})?") {
-            let expected = if is_decimal(text.trim_start_matches(['+', '-']).as_bytes()) {
-                text.parse::<f64>().ok().filter(|number| number.is_finite())
-            } else {
-                None
-            };
-            prop_assert_eq!(parse_number(text.as_bytes()).map(f64::to_bits), expected.map(f64::to_bits));
+            check_all(&text);
         }
 
         #[test]
@@ -320,27 +650,30 @@ mod tests {
             let text = text.as_bytes();
             let at = text.len().saturating_sub(length);
             if let Some(number) = parse_short(text, at, text.len()) {
-                let expected = parse_plain(text, at).map(|(number, end)| (number.to_bits(), end));
+                let expected = read_number(text, at).map(|(number, end)| (number.to_bits(), end));
                 prop_assert_eq!(Some((number.to_bits(), text.len())), expected);
             } else if let Ok(plain) = std::str::from_utf8(&text[at..]) {
                 let digits = plain.strip_prefix('-').unwrap_or(plain);
-                let is_short = is_decimal(digits.as_bytes()) && digits.len() <= 8 && text.len() >= 8;
+                let is_short = is_decimal(digits) && digits.len() <= 8 && text.len() >= 8;
                 prop_assert!(!is_short, "{:?} is a short number", plain);
             }
         }
 
         #[test]
-        fn plain_numbers_end_with_their_digits(number in "-?([0-9]{1,9}(\\.[0-9]{0,6})?|\\.[0-9]{1,9})", behind in "([|:e\\x7f-\u{ff}\\x00-\\x1f][ -~\\x80-\u{ff}]{0,12})?", at in 0usize..3) {
+        fn numbers_end_where_their_grammar_ends(number in "[+-]?([0-9]{1,19}(\\.[0-9]{0,6})?|\\.[0-9]{1,9})(e-?[0-9]{1,2})?", behind in "([|:\\x7f-\u{ff}\\x00-\\x1f][ -~\\x80-\u{ff}]{0,12})?", at in 0usize..3) {
             let text = format!("{}{number}{behind}", &"abc"[..at]);
-            let found = parse_plain(text.as_bytes(), at).map(|(value, end)| (value.to_bits(), end));
+            let found = read_number(text.as_bytes(), at).map(|(value, end)| (value.to_bits(), end));
             let value: f64 = number.parse().unwrap();
             prop_assert_eq!(found, Some((value.to_bits(), at + number.len())));
         }
 
         #[test]
-        fn any_bytes_are_harmless(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn any_bytes_are_harmless(bytes in proptest::collection::vec(any::<u8>(), 0..40), at in 0usize..50, end in 0usize..50) {
             let _ = parse_number(&bytes);
             let _ = parse_integer(&bytes);
+            let _ = parse_short(&bytes, at.min(end), end);
+            let _ = parse_long(&bytes, at.min(end), end);
+            let _ = read_number(&bytes, at);
         }
     }
 }

@@ -38,7 +38,7 @@ fn main() {
     let flushes = number(&arguments, 1, 9);
     let mut random = workload::Random(42);
     let of_load = workload::contexts(contexts, 7, false, &mut random);
-    let packets = workload::packets(&of_load, 10 * contexts, false, false, &mut random);
+    let packets = workload::packets(&of_load, 10 * contexts, workload::Shape::default(), &mut random);
     let settings = IngestSettings {
         worker: 0,
         aggregator: AggregatorSettings {

@@ -1,7 +1,7 @@
 //! Nanoseconds per message from packet to bucket, without sockets: where the time beyond the kernel's goes.
 //!
-//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias] [rules=N] [origin] [tags=N]`. Prints a line per round and,
-//! behind the first, medians over packets and over slices of flushes; compare runs that took turns only.
+//! `cargo bench -p weir-ingest -- [CONTEXTS] [MESSAGES] [ROUNDS] [permute|dist] [noalias] [rules=N] [origin] [tags=N]
+//! [values=short|floats|integers|exponents]`. Prints a line per round and, behind the first, medians over packets and over slices of flushes; compare runs that took turns only.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ mod figures;
 mod workload;
 
 use figures::{arguments, median, number};
-use workload::{Random, contexts, packets};
+use workload::{Random, Shape, Values, contexts, packets};
 
 /// The agent's.
 #[global_allocator]
@@ -102,7 +102,16 @@ fn main() {
     let (context_count, message_count) = (number(0, 1000), number(1, 1_000_000));
     let rounds = number(2, 6) as u64;
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
-    let (permute, dist) = (has("permute"), has("dist"));
+    let values = arguments
+        .iter()
+        .find_map(|argument| argument.strip_prefix("values="));
+    let shape = Shape {
+        permute: has("permute"),
+        dist: has("dist"),
+        values: values.map_or(Values::Mixed, |name| {
+            Values::from_name(name).expect("values that exist")
+        }),
+    };
     let named = |name: &str| {
         let mut values = arguments
             .iter()
@@ -112,8 +121,8 @@ fn main() {
     let rule_count = named("rules=").unwrap_or(0);
     let tag_count = named("tags=").unwrap_or(7);
     let mut random = Random(42);
-    let contexts = contexts(context_count, tag_count, dist, &mut random);
-    let packets = packets(&contexts, message_count, permute, dist, &mut random);
+    let contexts = contexts(context_count, tag_count, shape.dist, &mut random);
+    let packets = packets(&contexts, message_count, shape, &mut random);
     let bytes: usize = packets.iter().map(Vec::len).sum();
     let message_bytes = bytes as f64 / message_count as f64;
     let settings = IngestSettings {

@@ -16,6 +16,59 @@ impl Random {
     }
 }
 
+/// The numbers of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Values {
+    /// Up to four digits in front of a point and three behind it, as in most traffic.
+    #[default]
+    Mixed,
+    /// Three digits.
+    Short,
+    /// Floats with all their digits.
+    Floats,
+    /// Integers of 64 bits.
+    Integers,
+    /// Floats with an exponent.
+    Exponents,
+}
+
+#[allow(dead_code, reason = "not all programs choose by name")]
+impl Values {
+    /// The names that a command line has.
+    pub fn from_name(name: &str) -> Option<Values> {
+        Some(match name {
+            "mixed" => Values::Mixed,
+            "short" => Values::Short,
+            "floats" => Values::Floats,
+            "integers" => Values::Integers,
+            "exponents" => Values::Exponents,
+            _ => return None,
+        })
+    }
+
+    fn write(self, line: &mut String, random: &mut Random) {
+        // Uniform between 0 and 1, in steps of 2^-53.
+        let fraction = |random: &mut Random| random.next(1 << 53) as f64 / (1u64 << 53) as f64;
+        let _ = match self {
+            Values::Mixed => unreachable!("these depend on the kind"),
+            Values::Short => write!(line, "{}", 100 + random.next(900)),
+            Values::Floats => write!(line, "{}", fraction(random) * 100.0),
+            Values::Integers => write!(line, "{}", (random.next(usize::MAX) as i64)),
+            Values::Exponents => write!(line, "{:e}", fraction(random) * 1e-6),
+        };
+    }
+}
+
+/// What messages look like.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shape {
+    /// Tags in a random order.
+    pub permute: bool,
+    /// Up to nine values in a message.
+    pub dist: bool,
+    pub values: Values,
+}
+
 pub struct Context {
     name: String,
     kind: &'static str,
@@ -64,13 +117,12 @@ fn word(random: &mut Random, least: usize, most: usize) -> String {
 }
 
 /// Packets of 8 KiB, or of one message where that is longer; a tenth of the messages have a rate.
-pub fn packets(
-    contexts: &[Context],
-    messages: usize,
-    permute: bool,
-    dist: bool,
-    random: &mut Random,
-) -> Vec<Vec<u8>> {
+pub fn packets(contexts: &[Context], messages: usize, shape: Shape, random: &mut Random) -> Vec<Vec<u8>> {
+    let Shape {
+        permute,
+        dist,
+        values,
+    } = shape;
     let mut packets = Vec::new();
     let mut packet = String::new();
     for _ in 0..messages {
@@ -78,6 +130,14 @@ pub fn packets(
         let mut line = String::new();
         let _ = match context.kind {
             "s" => write!(line, "{}:user-{}|s", context.name, random.next(500)),
+            kind if values != Values::Mixed => {
+                line.push_str(&context.name);
+                for _ in 0..if dist { 1 + random.next(9) } else { 1 } {
+                    line.push(':');
+                    values.write(&mut line, random);
+                }
+                write!(line, "|{kind}")
+            }
             "d" if dist => {
                 line.push_str(&context.name);
                 for _ in 0..=random.next(8) {

@@ -18,7 +18,7 @@ mod figures;
 mod workload;
 
 use figures::{arguments, median, number};
-use workload::{Random, contexts, packets};
+use workload::{Random, Shape, contexts, packets};
 
 /// The agent's.
 #[global_allocator]
@@ -122,7 +122,7 @@ fn main() {
         let mut workers: Vec<Worker> = (0..count)
             .map(|worker| Worker {
                 ingest: Ingest::new(settings(worker), now),
-                packets: packets(&known, message_count, false, false, &mut random),
+                packets: packets(&known, message_count, Shape::default(), &mut random),
             })
             .collect();
         let mut figures: [Vec<f64>; 5] = Default::default();
