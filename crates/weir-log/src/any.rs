@@ -5,7 +5,7 @@ use weir_merge::{Append, Assignment, Commit, CommitError, Fetched, Log, Plan, Qu
 use crate::file::{FileLog, unix_milliseconds};
 #[cfg(feature = "kafka")]
 use crate::kafka::KafkaLog;
-use crate::{Connection, Error};
+use crate::{Connection, Damage, Error};
 
 /// A log in files or on Apache Kafka.
 pub enum AnyLog {
@@ -47,6 +47,25 @@ impl AnyLog {
     /// The quarantined records that are kept.
     pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
         on!(self, log => log.quarantined(partition))
+    }
+
+    /// The damage that this handle has found in files of the log.
+    pub fn damage(&self) -> Vec<Damage> {
+        match self {
+            AnyLog::File(log) => log.damage(),
+            // Brokers check and repair their files.
+            #[cfg(feature = "kafka")]
+            AnyLog::Kafka(_) => Vec::new(),
+        }
+    }
+
+    /// Size of incomplete frames at the ends of files, which any process has moved aside.
+    pub fn torn_bytes(&self) -> Result<u64, Error> {
+        match self {
+            AnyLog::File(log) => log.torn_bytes(),
+            #[cfg(feature = "kafka")]
+            AnyLog::Kafka(_) => Ok(0),
+        }
     }
 
     /// Removes committed records, and results before this number, if the log does not do so itself.

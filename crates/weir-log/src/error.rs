@@ -6,12 +6,10 @@ use std::path::{Path, PathBuf};
 pub enum Error {
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
-    #[error("{}: damaged at byte {at}: {what}; later records of this file cannot be read", path.display())]
-    Damaged {
-        path: PathBuf,
-        at: u64,
-        what: &'static str,
-    },
+    #[error("{}: {what}", path.display())]
+    Damaged { path: PathBuf, what: &'static str },
+    #[error("{}: another process has held this lock for {seconds} s", path.display())]
+    Locked { path: PathBuf, seconds: u64 },
     #[error(
         "{place}: line {line}: {what}; \"partitions N\" and then any number of \"from SECONDS partitions N\" are allowed"
     )]

@@ -2,13 +2,14 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use weir_merge::{Assignment, Commit, CommitError, Fetched, Log, Message, Plan, Quarantined};
 
-use crate::frames::{FRAME_BYTES_MAX, Frames, Numbered};
-use crate::{Error, plan, plan::write_whole};
+use crate::checked;
+use crate::frames::{Damage, FRAME_BYTES_MAX, Frames, Numbered, TornNumbers};
+use crate::{Error, plan};
 
 /// Size at which a new file begins.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -18,6 +19,12 @@ const VERSION: u8 = 1;
 
 /// Results of one commit have numbers below this, appended to the number of the commit.
 const RESULTS_MAX: u64 = 1 << 20;
+
+/// Longest wait for a lock: another process holds it while it writes.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// Sleep between two attempts to take a lock.
+const LOCK_STEP: Duration = Duration::from_millis(2);
 
 /// Unix milliseconds.
 pub type Clock = fn() -> i64;
@@ -67,6 +74,7 @@ pub struct FileLog {
     owning: Option<File>,
     /// Partitions already reported to their owner.
     reported: usize,
+    lock_wait: Duration,
 }
 
 impl FileLog {
@@ -83,8 +91,12 @@ impl FileLog {
         file_bytes_max: u64,
     ) -> Result<Self, Error> {
         std::fs::create_dir_all(directory).map_err(Error::io(directory))?;
-        let _making = lock(&directory.join("plan.lock"))?;
+        let _making = lock(&directory.join("plan.lock"), LOCK_WAIT)?;
         if plan::read(directory)?.is_none() {
+            // The first partition is made after the plan.
+            if directory.join("0").exists() {
+                return Err(checked::damaged(&directory.join(plan::FILE), "it is missing"));
+            }
             plan::create(directory, partitions)?;
         }
         let mut log = FileLog {
@@ -94,6 +106,7 @@ impl FileLog {
             partitions: Vec::new(),
             owning: None,
             reported: 0,
+            lock_wait: LOCK_WAIT,
         };
         log.follow_plan()?;
         Ok(log)
@@ -101,17 +114,24 @@ impl FileLog {
 
     /// Divides series among this many partitions, beginning with the bucket that starts at `from`.
     pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
-        let _changing = lock(&self.directory.join("plan.lock"))?;
+        let _changing = lock(&self.directory.join("plan.lock"), self.lock_wait)?;
         plan::announce(&self.directory, from, partitions)
+    }
+
+    /// Waits at most this long for a lock of another process, instead of 10 s.
+    pub fn wait_for_locks(&mut self, wait: Duration) {
+        self.lock_wait = wait;
     }
 
     fn follow_plan(&mut self) -> Result<Plan, Error> {
         let (plan, most) = plan::read(&self.directory)?.unwrap_or((Plan::new(1), 1));
         for number in self.partitions.len()..most as usize {
             let directory = self.directory.join(number.to_string());
+            let frames = |of, torn| Frames::open(directory.join(of), self.file_bytes_max, torn);
             self.partitions.push(Partition {
-                records: Frames::open(directory.join("records"), self.file_bytes_max)?,
-                commits: Frames::open(directory.join("commits"), self.file_bytes_max)?,
+                records: frames("records", TornNumbers::Skipped)?,
+                // One process commits. Without its last commit it makes the same results again, with the same numbers.
+                commits: frames("commits", TornNumbers::Reused)?,
                 results: None,
                 appending: directory.join("append.lock"),
                 sent: directory.join("sent"),
@@ -130,12 +150,18 @@ impl FileLog {
             })
     }
 
-    /// Bytes after the last complete frame of a file that were moved aside.
-    pub fn torn_bytes(&self) -> u64 {
-        let partitions = self.partitions.iter();
-        partitions
-            .map(|partition| partition.records.torn_bytes + partition.commits.torn_bytes)
-            .sum()
+    /// Incomplete frames at the ends of files, which any process has moved aside.
+    pub fn torn_bytes(&self) -> Result<u64, Error> {
+        let all = self.partitions.iter();
+        let mut all = all.flat_map(|partition| [&partition.records, &partition.commits]);
+        all.try_fold(0, |sum, frames| Ok(sum + frames.torn_bytes()?))
+    }
+
+    /// The damage that this process has found in the files that it read.
+    pub fn damage(&self) -> Vec<Damage> {
+        let all = self.partitions.iter();
+        let all = all.flat_map(|partition| partition.records.damage().chain(partition.commits.damage()));
+        all.cloned().collect()
     }
 
     /// Removes files with only records before the committed offset, and commits whose results were read up to this number.
@@ -176,8 +202,9 @@ impl Log for FileLog {
     fn append(&mut self, partition: u32, sent: i64, bytes: &[u8]) -> Result<u64, Error> {
         self.follow_plan()?;
         let appended = (self.clock)();
+        let wait = self.lock_wait;
         let partition = self.partition(partition)?;
-        let _appending = lock(&partition.appending)?;
+        let _appending = lock(&partition.appending, wait)?;
         let kept = StoredRecord {
             appended,
             sent,
@@ -210,27 +237,41 @@ impl Log for FileLog {
         let records = &mut self.partition(partition)?.records;
         let start = records.start()?;
         let (frames, next) = records.read(from, bytes_max)?;
+        let (end, torn) = records.end()?;
+        // Torn frames may have been read before they were damaged; their numbers are not used again.
+        let end = match from.checked_sub(end + torn) {
+            None | Some(0) => end.max(next),
+            Some(cut) => {
+                records.count_cut(cut)?;
+                end
+            }
+        };
         Ok(Fetched {
             start,
-            end: records.end()?.max(next),
+            end,
             messages: frames
                 .iter()
                 .map(|frame| message(partition, frame))
                 .collect::<Result<_, Error>>()?,
-            next,
+            next: next.min(end),
             now,
         })
     }
 
     fn committed(&mut self, partition: u32) -> Result<Option<(Vec<u8>, u64)>, Error> {
         let commits = &mut self.partition(partition)?.commits;
-        let Some(last) = commits.end()?.checked_sub(1) else {
+        let Some(last) = commits.last()? else {
             return Ok(None);
         };
         let (frames, _) = commits.read(last, 1)?;
-        let commit = frames.first().map(|frame| kept_commit(partition, frame));
-        let commit = commit.transpose()?;
-        Ok(commit.map(|commit| (commit.snapshot, commit.offset)))
+        // Without its snapshot, an owner would merge every record again.
+        let frame = frames.first().ok_or(Error::Form {
+            partition,
+            what: "commit",
+            number: last,
+        })?;
+        let commit = kept_commit(partition, frame)?;
+        Ok(Some((commit.snapshot, commit.offset)))
     }
 
     fn commit(
@@ -276,15 +317,11 @@ impl Log for FileLog {
 
     fn results_sent(&mut self, partition: u32) -> Result<u64, Error> {
         let path = &self.partition(partition)?.sent;
-        match std::fs::read_to_string(path) {
-            Ok(text) => text.trim().parse().map_err(|_| Error::Damaged {
-                path: path.clone(),
-                at: 0,
-                what: "no number",
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
-            Err(error) => Err(Error::io(path)(error)),
-        }
+        let Some(text) = checked::read(path)? else {
+            return Ok(0);
+        };
+        let number = text.trim().parse();
+        number.map_err(|_| checked::damaged(path, "it has no number"))
     }
 
     fn record_results_sent(
@@ -297,7 +334,7 @@ impl Log for FileLog {
             return Err(CommitError::Fenced);
         }
         let path = &self.partition(partition)?.sent;
-        write_whole(path, &format!("{before}\n"))?;
+        checked::write(path, &format!("{before}\n"))?;
         Ok(())
     }
 }
@@ -345,9 +382,21 @@ fn lock_file(path: &Path) -> Result<File, Error> {
     options.open(path).map_err(Error::io(path))
 }
 
-/// Waits for the lock.
-fn lock(path: &Path) -> Result<File, Error> {
+/// Waits for the lock. A stopped process that holds it stops no other for ever.
+fn lock(path: &Path, wait: Duration) -> Result<File, Error> {
     let file = lock_file(path)?;
-    file.lock().map_err(Error::io(path))?;
-    Ok(file)
+    let until = Instant::now() + wait;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(std::fs::TryLockError::Error(error)) => return Err(Error::io(path)(error)),
+            Err(std::fs::TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOCK_STEP),
+            Err(std::fs::TryLockError::WouldBlock) => {
+                return Err(Error::Locked {
+                    path: path.to_owned(),
+                    seconds: wait.as_secs(),
+                });
+            }
+        }
+    }
 }

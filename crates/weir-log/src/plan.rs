@@ -4,18 +4,19 @@ use std::path::Path;
 
 use weir_merge::Plan;
 
-use crate::Error;
+use crate::{Error, checked};
 
-const FILE: &str = "plan";
+pub(crate) const FILE: &str = "plan";
 
 /// The plan, and its largest number of partitions.
 pub(crate) fn read(directory: &Path) -> Result<Option<(Plan, u32)>, Error> {
     let path = directory.join(FILE);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => parse(&text, &path.display().to_string()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io(&path)(error)),
-    }
+    let Some(text) = checked::read(&path)? else {
+        return Ok(None);
+    };
+    let plan = parse(&text, &path.display().to_string())?;
+    plan.map(Some)
+        .ok_or_else(|| checked::damaged(&path, "it is empty"))
 }
 
 /// Parses a plan. `place`: its origin, for errors.
@@ -60,19 +61,11 @@ pub(crate) fn announced(text: &str, from: i64, partitions: u32) -> String {
 }
 
 pub(crate) fn create(directory: &Path, partitions: u32) -> Result<(), Error> {
-    write_whole(&directory.join(FILE), &first(partitions))
+    checked::write(&directory.join(FILE), &first(partitions))
 }
 
 pub(crate) fn announce(directory: &Path, from: i64, partitions: u32) -> Result<(), Error> {
     let path = directory.join(FILE);
-    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-    write_whole(&path, &announced(&text, from, partitions))
-}
-
-/// Writes a file atomically.
-pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, text)
-        .and_then(|()| std::fs::rename(&new, path))
-        .map_err(Error::io(path))
+    let text = checked::read(&path)?.ok_or_else(|| checked::damaged(&path, "it is missing"))?;
+    checked::write(&path, &announced(&text, from, partitions))
 }

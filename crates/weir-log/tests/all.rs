@@ -3,6 +3,7 @@
 #[path = "../../weir-merge/tests/support/mod.rs"]
 mod support;
 
+mod damage;
 mod file;
 #[cfg(feature = "kafka")]
 mod on_kafka;

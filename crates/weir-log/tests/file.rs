@@ -93,42 +93,45 @@ fn a_torn_write_is_moved_aside() {
     let mut torn: Vec<Vec<u8>> = (before.len() + 1..whole.len())
         .map(|len| whole[..len].to_vec())
         .collect();
-    for at in before.len()..whole.len() {
-        let mut changed = whole.clone();
-        changed[at] ^= 0x10;
-        torn.push(changed);
-    }
     torn.push([&before[..], &[0; 64]].concat());
     for bytes in torn {
         std::fs::write(&path, &bytes).unwrap();
         let mut log = open(&directory);
-        assert_eq!(records(&mut log), [b"first"]);
-        assert_eq!(log.append(0, 1, b"third").unwrap(), 1);
-        assert_eq!(records(&mut log), [&b"first"[..], b"third"]);
-        assert_eq!(records(&mut open(&directory)), [&b"first"[..], b"third"]);
-        assert_eq!(log.torn_bytes(), (bytes.len() - before.len()) as u64);
+        let read = |log: &mut FileLog| -> Vec<Vec<u8>> {
+            let messages = log.fetch(0, 0, usize::MAX).unwrap().messages;
+            messages.into_iter().map(|message| message.bytes).collect()
+        };
+        assert_eq!(read(&mut log), [b"first"]);
+        assert!(
+            log.append(0, 1, b"third").unwrap() > 1,
+            "the torn record's number is not used again"
+        );
+        assert_eq!(read(&mut log), [&b"first"[..], b"third"]);
+        assert_eq!(read(&mut open(&directory)), [&b"first"[..], b"third"]);
+        assert_eq!(log.torn_bytes().unwrap(), (bytes.len() - before.len()) as u64);
         let aside = path.with_extension(format!("torn-{}", before.len()));
-        assert_eq!(std::fs::read(aside).unwrap(), bytes[before.len()..]);
+        assert_eq!(std::fs::read(&aside).unwrap(), bytes[before.len()..]);
+        std::fs::remove_file(aside).unwrap();
         std::fs::write(&path, &before).unwrap();
     }
 }
 
+/// A stopped process that holds the lock delays others, and does not stop them for ever.
 #[test]
-fn damage_that_no_torn_write_explains_is_an_error_that_names_the_place() {
+fn a_lock_that_another_process_keeps_is_an_error() {
     let directory = TempDir::new().unwrap();
     let mut log = open(&directory);
-    for at in 0..40 {
-        log.append(0, 1, &[at; 20]).unwrap();
-    }
-    let first = files(&directory.path().join("0/records")).remove(0);
-    let mut bytes = std::fs::read(&first).unwrap();
-    bytes[12] ^= 1;
-    std::fs::write(&first, &bytes).unwrap();
-    let error = open(&directory).fetch(0, 0, usize::MAX).unwrap_err().to_string();
+    let path = directory.path().join("0/append.lock");
+    let held = std::fs::File::create(&path).unwrap();
+    held.lock().unwrap();
+    log.wait_for_locks(std::time::Duration::from_millis(20));
+    let error = log.append(0, 1, b"record").unwrap_err().to_string();
     assert!(
-        error.contains(first.to_str().unwrap()) && error.contains("byte 0"),
+        error.contains("append.lock") && error.contains("another process"),
         "{error}"
     );
+    drop(held);
+    assert_eq!(log.append(0, 1, b"record").unwrap(), 0);
 }
 
 fn commit(number: u8) -> Commit {
@@ -234,6 +237,15 @@ fn a_commit_is_whole_or_not_at_all() {
     }
 }
 
+/// Renews the checksums of the first frame of a file, which is alone in it.
+fn seal(bytes: &mut [u8]) {
+    let contents = crc32fast::hash(&bytes[20..]);
+    bytes[12..16].copy_from_slice(&contents.to_le_bytes());
+    // Number of the file, and position.
+    let head = [&bytes[..16], &[0; 16]].concat();
+    bytes[16..20].copy_from_slice(&crc32fast::hash(&head).to_le_bytes());
+}
+
 /// A log written by a later version is neither taken for an empty one nor skipped.
 #[test]
 fn another_form_is_an_error() {
@@ -245,9 +257,8 @@ fn another_form_is_an_error() {
     for of in ["commits", "records"] {
         let path = last_file(&directory, of);
         let mut bytes = std::fs::read(&path).unwrap();
-        bytes[8] = 2;
-        let checksum = crc32fast::hash(&bytes[8..]);
-        bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        bytes[20] = 2;
+        seal(&mut bytes);
         std::fs::write(&path, &bytes).unwrap();
     }
     let check = |error: Error, what| assert!(error.to_string().contains(what), "{error}");
@@ -283,11 +294,9 @@ fn partitions_are_announced_to_all_agents() {
         log.append(2, 1, b"x").unwrap();
     }
     assert_eq!(other.assignments().unwrap().len(), 2);
-    std::fs::write(
-        directory.path().join("plan"),
-        "partitions 2\nfrom soon partitions 3\n",
-    )
-    .unwrap();
+    let text = "partitions 2\nfrom soon partitions 3\n";
+    let checked = format!("checksum {:08x}\n{text}", crc32fast::hash(text.as_bytes()));
+    std::fs::write(directory.path().join("plan"), checked).unwrap();
     let error = one.plan().unwrap_err().to_string();
     assert!(error.contains("line 2: no Unix seconds"), "{error}");
 }

@@ -43,7 +43,7 @@ pub struct Fetched {
     pub messages: Vec<Message>,
     /// The offset to continue with.
     pub next: u64,
-    /// The offset of the next message to be appended.
+    /// The offset of the next message to be appended. Before the offset that was asked for: the log has lost messages.
     pub end: u64,
     /// The log's clock.
     pub now: i64,

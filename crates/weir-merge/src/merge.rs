@@ -242,6 +242,11 @@ impl Merge {
         self.next = self.next.max(offset);
     }
 
+    /// Called when the log no longer has messages that were added: it is read again from here, and repeats are recognised.
+    pub fn go_back(&mut self, offset: u64) {
+        (self.next, self.read_before) = (offset, offset);
+    }
+
     /// Adds the next message.
     pub fn add(&mut self, message: &Message) -> MergeOutcome {
         if message.offset < self.next {

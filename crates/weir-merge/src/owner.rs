@@ -166,6 +166,10 @@ impl<L: Log> Owner<L> {
 
 /// Adds fetched messages in the order of the log, and returns the number of new ones.
 fn take(merge: &mut Merge, mut fetched: Fetched) -> u64 {
+    if fetched.end < merge.next() {
+        merge.go_back(fetched.start);
+        return 0;
+    }
     merge.skip_to(fetched.start);
     fetched.messages.sort_by_key(|message| message.offset);
     let before = merge.next();

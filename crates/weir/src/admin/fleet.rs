@@ -121,6 +121,15 @@ counters! {
         /// Number of failed reads and commits.
         LogErrors = SeriesSpec::counter("weir_fleet_log_errors_total", "fleet.log_errors", "times"),
             Problem("The log cannot be reached or written: `weir merge status` shows the reason. Everything is read again.");
+        /// Bytes of the log's files that are no records or commits. They were skipped.
+        LogDamagedBytes = SeriesSpec::counter("weir_fleet_log_damaged_bytes_total", "fleet.log_damaged_bytes", "bytes"),
+            Problem("A disk, a file system or another program changed the files: the log names each. What follows was read.");
+        /// Records and commits that were lost with these bytes, or with the ends of files.
+        LogLostFrames = SeriesSpec::counter("weir_fleet_log_lost_frames_total", "fleet.log_lost_frames", "frames"),
+            Problem("The series states of a lost record are `missing`; the results of a lost commit reach no output that had not read them.");
+        /// Size of incomplete frames at the ends of the log's files, which were moved to files of their own.
+        LogTornBytes = SeriesSpec::gauge("weir_fleet_log_torn_bytes", "fleet.log_torn_bytes", "bytes"),
+            Normal("A process was killed while it wrote, before the record was acknowledged. Delete the files `*.torn-*` after a look.");
         /// Partitions that are not merged, because their snapshot cannot be read.
         UnreadableSnapshots = SeriesSpec::gauge("weir_fleet_unreadable_snapshots", "fleet.unreadable_snapshots", "partitions"),
             Problem("Another version wrote them, or they are damaged: start the version that wrote them.");

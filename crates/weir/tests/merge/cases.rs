@@ -560,3 +560,38 @@ fn unsent_states(records: &[weir_merge::Published]) -> u64 {
     let of = |record: &weir_merge::Published| weir_state::Record::decode(&record.bytes).unwrap().len() as u64;
     records.iter().map(of).sum()
 }
+
+/// One changed bit in the log of a running fleet: everything but its record arrives, and the loss has a number.
+#[test]
+fn a_damaged_log_loses_one_record_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 100);
+    let mut agent = Agent::new(1, 1);
+    for bucket in 0..8 {
+        fleet.publish(&mut agent, bucket, vec![counter("requests", &[], 1.0)]);
+    }
+    let path = fleet.directory.join("0/records/00000000000000000000.log");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let frame = (0..3).fold(0, |at, _| {
+        at + 20 + u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
+    });
+    bytes[frame + 30] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, ""));
+    merge.until_sent(fleet.bucket(8));
+    let metrics = merge.metrics();
+    assert_eq!(series(&metrics, "requests_total"), Some(7.0));
+    assert_eq!(series(&metrics, "weir_fleet_log_lost_frames_total"), Some(1.0));
+    assert!(series(&metrics, "weir_fleet_log_damaged_bytes_total").unwrap() > 20.0);
+    assert_eq!(series(&metrics, "weir_fleet_missing_states"), Some(1.0));
+    let page = merge.page();
+    assert!(
+        page.contains("fleet.log_lost_frames") || page.contains("were lost with these bytes"),
+        "{page}"
+    );
+    let (_, log) = merge.stop();
+    assert!(
+        log.contains(&format!("{}: damaged from byte {frame}", path.display())),
+        "{log}"
+    );
+}

@@ -102,6 +102,7 @@ impl Follower {
                 }
             }
         }
+        self.shared.found_damage(self.log.damage());
         Ok(())
     }
 

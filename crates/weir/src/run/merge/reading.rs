@@ -107,6 +107,11 @@ impl Reading {
 
     fn report(&mut self) {
         let begun = Instant::now();
+        self.shared.found_damage(self.owner.log().damage());
+        match self.owner.log().torn_bytes() {
+            Ok(bytes) => self.shared.found_torn(bytes),
+            Err(error) => self.shared.failed(&format!("log: {error}")),
+        }
         let report = report::report(&self.owner, &self.totals, self.shared.log_errors());
         self.shared.publish(report);
         let took = begun.elapsed();

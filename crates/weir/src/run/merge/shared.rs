@@ -1,12 +1,17 @@
 //! The state that the threads of a merge share, and the status.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use weir_counters::Counter as _;
+use weir_log::Damage;
+
 use super::rounds::Position;
 use crate::admin::NotReady;
-use crate::admin::fleet::{FleetStatus, SentRow};
+use crate::admin::fleet::{FleetCounter, FleetStatus, SentRow};
 use crate::run::outputs::Outputs;
 
 /// Interval of log lines about the same error.
@@ -31,6 +36,9 @@ struct State {
     has_begun: bool,
     error: Option<String>,
     error_logged: Option<(Instant, String)>,
+    /// By file.
+    damage: BTreeMap<PathBuf, Damage>,
+    torn_bytes: u64,
     sending: Option<Sending>,
 }
 
@@ -114,6 +122,49 @@ impl Shared {
         state.error = Some(reason.to_owned());
     }
 
+    /// Records the damage that a reader has found in the log.
+    pub fn found_damage(&self, damage: Vec<Damage>) {
+        for found in damage {
+            let mut state = lock(&self.state);
+            let known = state.damage.get(&found.path);
+            if known.is_some_and(|known| known.places >= found.places) {
+                continue;
+            }
+            let Damage {
+                path,
+                at,
+                places,
+                bytes,
+                frames,
+            } = &found;
+            let path = path.display();
+            tracing::error!(
+                "{path}: damaged from byte {at}: {bytes} bytes at {places} places are skipped, {frames} records or commits with them"
+            );
+            state.damage.insert(found.path.clone(), found);
+        }
+    }
+
+    /// Records the size of incomplete records that were moved aside.
+    pub fn found_torn(&self, bytes: u64) {
+        let mut state = lock(&self.state);
+        if bytes > state.torn_bytes {
+            tracing::warn!(
+                "{bytes} bytes of incomplete records are in files of their own (*.torn-*): a process ended while it wrote them"
+            );
+        }
+        state.torn_bytes = bytes;
+    }
+
+    fn damage_counts(state: &State) -> [(FleetCounter, u64); 3] {
+        let sum = |of: fn(&Damage) -> u64| state.damage.values().map(of).sum();
+        [
+            (FleetCounter::LogDamagedBytes, sum(|damage| damage.bytes)),
+            (FleetCounter::LogLostFrames, sum(|damage| damage.frames)),
+            (FleetCounter::LogTornBytes, state.torn_bytes),
+        ]
+    }
+
     pub fn log_errors(&self) -> u64 {
         self.log_errors.load(Ordering::Relaxed)
     }
@@ -143,6 +194,9 @@ impl Shared {
         let mut report = state.report.clone();
         report.sends = state.sending.is_some();
         report.log_error.clone_from(&state.error);
+        for (counter, count) in Self::damage_counts(&state) {
+            report.numbers.put(counter.info(), count);
+        }
         let sent = state.sending.iter().flat_map(|sending| &sending.sent);
         report.sent = sent.map(|sent| sent.row()).collect();
         report
