@@ -3,6 +3,7 @@
 //! Callers pass the line on and continue: a stopped terminal, a full disk or a closed pipe costs only log lines, which are counted.
 //! Standard output is for the outputs.
 
+use std::backtrace::BacktraceStatus;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write};
@@ -24,9 +25,33 @@ const LINE_BYTES_MAX: usize = 4096;
 
 static LOST: AtomicU64 = AtomicU64::new(0);
 
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
 /// Lines that could not be written.
 pub fn lines_lost() -> u64 {
     LOST.load(Ordering::Relaxed)
+}
+
+/// Threads and tasks of this process that have panicked.
+pub fn panics() -> u64 {
+    PANICS.load(Ordering::Relaxed)
+}
+
+/// Counts and logs panics from now on: whatever ends by one, an operator sees it.
+fn count_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        PANICS.fetch_add(1, Ordering::Relaxed);
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        // Quoted, because it may contain what somebody sent.
+        let message = panic.payload_as_str().unwrap_or_default();
+        let backtrace = match std::backtrace::Backtrace::capture() {
+            backtrace if backtrace.status() == BacktraceStatus::Captured => format!("\n{backtrace}"),
+            _ => String::new(),
+        };
+        tracing::error!("a defect of weir: thread {name:?} panicked at {place}: {message:?}{backtrace}");
+    }));
 }
 
 enum LogEntry {
@@ -57,6 +82,7 @@ impl Logging {
         use tracing_subscriber::layer::SubscriberExt as _;
         use tracing_subscriber::util::SubscriberInitExt as _;
         let _ = tracing_subscriber::registry().with(filter).with(layer).try_init();
+        count_panics();
         Self {
             level: handle,
             queue,
@@ -332,6 +358,35 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_panic_is_counted_and_logged_once_on_one_line() {
+        let hook = std::panic::take_hook();
+        count_panics();
+        let (queue, lines) = mpsc::sync_channel(LINES_MAX);
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(LineWriter { queue })
+            .with_ansi(false)
+            .finish();
+        let before = panics();
+        let dies = || tracing::subscriber::with_default(subscriber, || panic!("as\nintended"));
+        let thread = std::thread::Builder::new().name("mill".into()).spawn(dies);
+        let ended = thread.unwrap().join();
+        std::panic::set_hook(hook);
+        assert!(ended.is_err());
+        assert_eq!(panics(), before + 1);
+        let logged = lines.try_iter().map(|entry| match entry {
+            LogEntry::Line(line) => String::from_utf8(line).unwrap(),
+            LogEntry::Flush(_) => unreachable!("nothing flushes"),
+        });
+        let logged: Vec<String> = logged.collect();
+        assert_eq!(logged.len(), 1, "{logged:?}");
+        assert!(
+            logged[0].contains("thread \"mill\" panicked at crates/weir/src/logging.rs:"),
+            "{logged:?}"
+        );
+        assert!(logged[0].contains(r#": "as\nintended""#), "{logged:?}");
     }
 
     #[test]

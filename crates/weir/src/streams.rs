@@ -1,9 +1,17 @@
-//! Limits the number of open event streams.
+//! Answers in pieces: the limit of open event streams, and the end of an answer.
+//!
+//! HTTP ends a body in good order when nothing more comes. A producer that has died, or a reader that was too slow, must not look like that: a
+//! scrape without an end would be a scrape without series. So a producer says that it has [finished](PieceSender::finish); otherwise
+//! the answer was [`Cut`], and the server cuts its connection.
 
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use thiserror::Error;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Of all kinds together.
 const STREAMS_MAX: usize = 16;
@@ -30,5 +38,99 @@ impl Streams {
     pub fn open(&self) -> Result<Permit, TooManyStreams> {
         let permit = self.0.clone().try_acquire_owned();
         permit.map_err(|_| TooManyStreams)
+    }
+}
+
+/// An answer ended early: its producer died, or its reader was too slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the answer ended early")]
+pub struct Cut;
+
+/// Sends the pieces of one answer.
+pub struct PieceSender {
+    pieces: mpsc::Sender<Bytes>,
+    is_finished: Arc<AtomicBool>,
+}
+
+/// The pieces of one answer.
+#[derive(Debug)]
+pub struct Pieces {
+    pieces: mpsc::Receiver<Bytes>,
+    is_finished: Arc<AtomicBool>,
+}
+
+/// An answer of which at most `waiting` pieces wait for its reader.
+pub fn pieces(waiting: usize) -> (PieceSender, Pieces) {
+    let (sender, receiver) = mpsc::channel(waiting);
+    let is_finished = Arc::new(AtomicBool::new(false));
+    let sender = PieceSender {
+        pieces: sender,
+        is_finished: is_finished.clone(),
+    };
+    let pieces = Pieces {
+        pieces: receiver,
+        is_finished,
+    };
+    (sender, pieces)
+}
+
+impl PieceSender {
+    /// The answer is whole. Without this it is [`Cut`].
+    pub fn finish(self) {
+        self.is_finished.store(true, Ordering::Release);
+    }
+}
+
+impl Deref for PieceSender {
+    type Target = mpsc::Sender<Bytes>;
+
+    fn deref(&self) -> &mpsc::Sender<Bytes> {
+        &self.pieces
+    }
+}
+
+impl Pieces {
+    /// The next piece; `None` at the end of a whole answer.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
+        let piece = ready!(self.pieces.poll_recv(context));
+        Poll::Ready(match piece {
+            Some(piece) => Some(Ok(piece)),
+            None if self.is_finished.load(Ordering::Acquire) => None,
+            None => Some(Err(Cut)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(mut pieces: Pieces) -> (usize, Option<Cut>) {
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut number = 0;
+        loop {
+            match pieces.poll_next(&mut context) {
+                Poll::Ready(Some(Ok(_))) => number += 1,
+                Poll::Ready(Some(Err(cut))) => return (number, Some(cut)),
+                Poll::Ready(None) => return (number, None),
+                Poll::Pending => unreachable!("the sender has ended"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_is_whole_only_if_its_producer_says_so() {
+        for number in 0..3 {
+            for finishes in [false, true] {
+                let (sender, answer) = pieces(2);
+                (0..number).for_each(|_| sender.try_send(Bytes::from_static(b"x")).unwrap());
+                if finishes {
+                    sender.finish();
+                } else {
+                    drop(sender);
+                }
+                assert_eq!(ended(answer), (number, (!finishes).then_some(Cut)));
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The admin server on a real socket, with a source that is a double, and its profiles read by the real
 //! `go tool pprof`.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use weir::admin::contexts::{ContextReport, MetricRow};
 use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{
-    AdminServer, AdminSource, ConnectionLimits, Exposition, ExpositionBody, NotReady, ResponseFuture,
-    ScrapeRequest,
+    AdminServer, AdminSource, ConnectionLimits, Exposition, NotReady, ResponseFuture, ScrapeRequest,
 };
 use weir::signals::Reloaded;
+use weir::streams;
 
 use crate::support::{PATIENCE, until};
 
@@ -25,6 +25,8 @@ struct Double {
     scrape: bool,
     /// Pieces of an exposition.
     pieces: usize,
+    /// The task that produces them panics after the last.
+    dies: bool,
 }
 
 impl AdminSource for Double {
@@ -78,9 +80,9 @@ impl AdminSource for Double {
     }
 
     fn scrape(&self, request: ScrapeRequest) -> ResponseFuture<'_, Option<Exposition>> {
-        let (on, pieces_max) = (self.scrape, self.pieces);
+        let (on, pieces_max, dies) = (self.scrape, self.pieces, self.dies);
         Box::pin(async move {
-            let (sender, pieces) = tokio::sync::mpsc::channel(1);
+            let (sender, pieces) = streams::pieces(1);
             tokio::spawn(async move {
                 for number in 0..pieces_max {
                     let piece = match pieces_max {
@@ -92,11 +94,13 @@ impl AdminSource for Double {
                         return;
                     }
                 }
+                assert!(!dies, "as intended");
+                sender.finish();
             });
             on.then(|| Exposition {
                 content_type: "text/plain; version=0.0.4".to_owned(),
                 content_encoding: None,
-                body: ExpositionBody::Pieces(pieces),
+                body: pieces,
             })
         })
     }
@@ -166,6 +170,7 @@ fn ready() -> Double {
         ready: Ok(()),
         scrape: true,
         pieces: 3,
+        dies: false,
     }
 }
 
@@ -259,7 +264,7 @@ fn disabled_or_unready_endpoints_report_it() {
     let server = Server::start(Double {
         ready: Err(NotReady::Failed("worker 0 has not started".to_owned())),
         scrape: false,
-        pieces: 3,
+        ..ready()
     });
     assert_eq!(
         server.get("/ready"),
@@ -269,6 +274,41 @@ fn disabled_or_unready_endpoints_report_it() {
     let (status, body) = server.get("/metrics");
     assert_eq!(status, 404);
     assert!(body.contains("outputs.prometheus.enabled"), "{body}");
+}
+
+/// Before HTTP/1.1 an answer ends where its connection does, so the end of a part must not look like one.
+#[test]
+fn an_answer_is_cut_if_the_task_that_produces_it_dies() {
+    for (version, pieces, dies) in [
+        ("1.0", 3, false),
+        ("1.1", 3, false),
+        ("1.0", 0, true),
+        ("1.1", 0, true),
+        ("1.1", 3, true),
+    ] {
+        let server = Server::start(Double {
+            pieces,
+            dies,
+            ..ready()
+        });
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        write!(
+            stream,
+            "GET /metrics HTTP/{version}\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = Vec::new();
+        let read = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        if dies {
+            let error = read.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{version}: {answer}");
+        } else {
+            read.unwrap();
+            assert!(answer.contains("\npiece 2 for"), "{version}: {answer}");
+        }
+    }
 }
 
 /// Peers have an hour for everything: answers must not depend on closing slow peers.

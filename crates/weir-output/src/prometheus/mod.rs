@@ -250,18 +250,6 @@ impl Rendering {
         }
     }
 
-    /// Aborts an exposition: the returned bytes make every reader recognise it as incomplete.
-    pub fn cut(mut self) -> Vec<u8> {
-        self.is_done = true;
-        match (&self.encoder, self.format) {
-            // Without the checksum at the end it cannot be unpacked.
-            (Some(_), _) => Vec::new(),
-            // A message that is not there.
-            (None, Format::Protobuf) => vec![0xff, 0x7f],
-            (None, _) => b"weir: the reader took too long\n".to_vec(),
-        }
-    }
-
     fn compressed(&mut self, piece: Vec<u8>) -> Vec<u8> {
         let Some(mut encoder) = self.encoder.take() else {
             return piece;

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use hyper::StatusCode;
 use serde::Serialize;
-use tokio::sync::mpsc;
 use weir_counters::{CounterInfo, Significance};
 use weir_history::{
     Function, History, Metric, MetricSort, MetricsRequest, Query, QueryError, QueryResult, SeriesColumns,
@@ -16,7 +14,7 @@ use super::query::{self, bad};
 use super::series::declared;
 use super::server::{HttpError, failed};
 use crate::history::{HistoryUpdate, Recent};
-use crate::streams::Permit;
+use crate::streams::{self, Permit, Pieces};
 
 const METRICS_DEFAULT: u64 = 100;
 const METRICS_MAX: u64 = 10_000;
@@ -303,8 +301,8 @@ pub fn live_request(query: query::Query<'_>, recent: &Recent) -> Result<Live, Ht
 }
 
 /// Starts a stream of events. It ends when its reader disconnects or is too slow.
-pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> mpsc::Receiver<Bytes> {
-    let (sender, events) = mpsc::channel(EVENTS_MAX);
+pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> Pieces {
+    let (sender, events) = streams::pieces(EVENTS_MAX);
     tokio::spawn(async move {
         let _permit = permit;
         let mut updates = recent.updates();
@@ -313,7 +311,7 @@ pub fn live(live: Live, recent: Arc<Recent>, permit: Permit) -> mpsc::Receiver<B
         let mut text = b": weir\n\n".to_vec();
         while text.is_empty() || sender.try_send(text.into()).is_ok() {
             tokio::select! {
-                changed = updates.changed() => if changed.is_err() { return },
+                changed = updates.changed() => if changed.is_err() { return sender.finish() },
                 () = sender.closed() => return,
             }
             let now = updates.borrow_and_update().clone();

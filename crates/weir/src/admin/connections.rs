@@ -248,6 +248,10 @@ impl<S> TimeoutStream<S> {
         }
     }
 
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
     fn unless_stalled<T>(
         &mut self,
         context: &mut Context<'_>,

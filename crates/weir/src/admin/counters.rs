@@ -33,6 +33,15 @@ counters! {
 }
 
 counters! {
+    /// The program itself.
+    pub enum ProgramCounter {
+        /// Threads and tasks of weir that ended by a panic, which is a defect of weir. An answer that such a task produces is cut off.
+        Panics = SeriesSpec::counter("weir_panics_total", "panics", "panics"),
+            Problem("Report the line that the log has about it. If outputs or receiving have stopped, `/ready` says so; restart weir.");
+    }
+}
+
+counters! {
     /// The path of closed buckets from the workers to the outputs. Rows that workers hand over are received or lost.
     pub enum PipelineCounter {
         /// Rows that arrived from the workers.
@@ -120,6 +129,7 @@ macro_rules! tables {
 }
 
 tables![
+    ProgramCounter,
     ClientCounter,
     ListenerCounter,
     IngestCounter,

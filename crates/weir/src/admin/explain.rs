@@ -24,6 +24,8 @@ pub enum ExplainError {
     NoSuchListener { name: String, allowed: String },
     #[error("listener: {name} is several listeners that read messages differently; name one of {allowed}")]
     ReadDifferently { name: String, allowed: String },
+    #[error("the explanation failed: {0}")]
+    Failed(String),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

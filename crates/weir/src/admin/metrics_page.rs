@@ -22,7 +22,7 @@ with their timestamp, or dropped. `weir status` checks that these books balance.
 const GROUPS: [(&str, &[&str]); 14] = [
     (
         "The process",
-        &["version", "started", "reload", "state", "checkpoints"],
+        &["version", "started", "panics", "reload", "state", "checkpoints"],
     ),
     ("Listeners", &["listeners"]),
     ("Clients", &["clients"]),

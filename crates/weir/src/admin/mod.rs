@@ -7,8 +7,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 mod api;
 pub mod caller;
 pub mod clients;
@@ -37,6 +35,7 @@ pub use server::{AdminServer, Gate};
 
 use crate::history::Recent;
 use crate::signals::Reloaded;
+use crate::streams::Pieces;
 use crate::tap::Taps;
 
 /// An answer that may take a while.
@@ -111,12 +110,6 @@ pub struct Exposition {
     pub content_type: String,
     /// `gzip` if compressed.
     pub content_encoding: Option<&'static str>,
-    pub body: ExpositionBody,
-}
-
-#[derive(Debug)]
-pub enum ExpositionBody {
-    Whole(Bytes),
-    /// In pieces, so that a large exposition is never in memory as a whole. A scraper that disconnects closes the channel.
-    Pieces(tokio::sync::mpsc::Receiver<Bytes>),
+    /// A large exposition is never in memory as a whole. A scraper that disconnects closes the channel.
+    pub body: Pieces,
 }

@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use super::api;
 use super::caller::{self, Hosts};
@@ -27,9 +27,10 @@ use super::explain::{ExplainError, ExplainRequest};
 use super::page;
 use super::query::Query;
 use super::taps;
-use super::{AdminSource, ExpositionBody, ScrapeRequest};
+use super::{AdminSource, ScrapeRequest};
 use crate::history::Recent;
 use crate::profile::{self, HeapView};
+use crate::streams::{Cut, Pieces};
 
 /// Default rows of `/api/v1/contexts`.
 const TOP_DEFAULT: usize = 20;
@@ -169,26 +170,32 @@ impl AdminServer {
                 }
             };
             let connection = connections.admit(peer.ip());
-            tokio::spawn(talk(stream, connection, limits, source.clone(), hosts.clone()));
+            let talk = talk(stream, connection, limits, source.clone(), hosts.clone());
+            tokio::spawn(async move {
+                if let Some(stream) = talk.await {
+                    // Before HTTP/1.1 an answer ends where the connection does, so a cut needs a reset.
+                    drop(stream.set_zero_linger());
+                }
+            });
             // Many simultaneous connections must not evict each other before any of them was read.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// Serves one connection until it ends or is evicted.
-async fn talk(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+/// Serves one connection until it ends or is evicted. Returns the stream if an answer on it is not whole.
+async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
     connection: Arc<Connection>,
     limits: ConnectionLimits,
     source: Arc<dyn AdminSource>,
     hosts: Arc<Hosts>,
-) {
+) -> Option<S> {
     let answer = service_fn(|request| {
         let (source, hosts, connection) = (source.clone(), hosts.clone(), connection.clone());
         async move { Ok::<_, Infallible>(answer(&*source, &hosts, &connection, request).await) }
     });
-    let served = hyper::server::conn::http1::Builder::new()
+    let mut served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(16 * 1024)
@@ -197,13 +204,15 @@ async fn talk(
             answer,
         );
     tokio::select! {
-        ended = tokio::time::timeout(limits.connection, served) => {
-            if let Ok(Err(error)) = ended {
-                tracing::debug!("admin: a connection failed: {error}");
-            }
+        ended = tokio::time::timeout(limits.connection, &mut served) => {
+            let Ok(Err(error)) = ended else { return None };
+            tracing::debug!("admin: a connection failed: {error}");
+            // Other errors are the peer's, which may still read a refusal.
+            error.is_user().then(|| served.into_parts().io.into_inner().into_inner())
         }
         () = connection.evicted() => {
             tracing::debug!("admin: a waiting connection was closed in favour of a new one");
+            None
         }
     }
 }
@@ -217,7 +226,7 @@ pub async fn answer_on(
     limits: ConnectionLimits,
 ) {
     let connection = Connections::new(limits).admit(Ipv4Addr::LOCALHOST.into());
-    talk(stream, connection, limits, source, Arc::new(hosts)).await;
+    drop(talk(stream, connection, limits, source, Arc::new(hosts)).await);
 }
 
 type HttpResponse = Response<Body>;
@@ -400,11 +409,11 @@ fn live(query: Query<'_>, recent: Arc<Recent>) -> Result<HttpResponse, HttpError
     Ok(events(api::live(live, recent, permit)))
 }
 
-fn events(events: mpsc::Receiver<Bytes>) -> HttpResponse {
+fn events(events: Pieces) -> HttpResponse {
     with_type("text/event-stream", Body::from(Content::Pieces(events)))
 }
 
-fn capture_file(pieces: mpsc::Receiver<Bytes>) -> HttpResponse {
+fn capture_file(pieces: Pieces) -> HttpResponse {
     let mut answer = with_type("application/octet-stream", Body::from(Content::Pieces(pieces)));
     answer.headers_mut().insert(
         header::CONTENT_DISPOSITION,
@@ -485,6 +494,7 @@ fn refused_explanation(unexplained: &ExplainError) -> HttpError {
     let status = match unexplained {
         ExplainError::ReceivesNone => StatusCode::NOT_FOUND,
         ExplainError::NoSuchListener { .. } | ExplainError::ReadDifferently { .. } => StatusCode::BAD_REQUEST,
+        ExplainError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     HttpError(status, unexplained.to_string())
 }
@@ -512,11 +522,7 @@ async fn metrics(source: &dyn AdminSource, request: &Request<Incoming>) -> HttpR
             "the prometheus output is off; outputs.prometheus.enabled switches it on\n",
         );
     };
-    let body = match exposition.body {
-        ExpositionBody::Whole(bytes) => Body::whole(bytes),
-        ExpositionBody::Pieces(pieces) => Body::from(Content::Pieces(pieces)),
-    };
-    let mut answer = Response::new(body);
+    let mut answer = Response::new(Body::from(Content::Pieces(exposition.body)));
     match HeaderValue::from_str(&exposition.content_type) {
         Ok(value) => drop(answer.headers_mut().insert(header::CONTENT_TYPE, value)),
         Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
@@ -626,7 +632,7 @@ struct Body {
 
 enum Content {
     Whole(Option<Bytes>),
-    Pieces(mpsc::Receiver<Bytes>),
+    Pieces(Pieces),
 }
 
 impl From<Content> for Body {
@@ -643,17 +649,17 @@ impl Body {
 
 impl hyper::body::Body for Body {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Cut;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         match &mut self.get_mut().content {
             Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Content::Pieces(pieces) => pieces
-                .poll_recv(context)
-                .map(|piece| piece.map(|bytes| Ok(Frame::data(bytes)))),
+                .poll_next(context)
+                .map(|piece| piece.map(|piece| piece.map(Frame::data))),
         }
     }
 

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::StatusCode;
-use tokio::sync::mpsc;
 
 use super::query::{Query, bad};
 use super::server::HttpError;
-use crate::streams::{Permit, TooManyStreams};
+use crate::streams::{Permit, Pieces, TooManyStreams};
 use crate::tap::Taps;
 use crate::tap::capture::{self, BYTES_DEFAULT, CaptureRequest};
 use crate::tap::message::MessageFilter;
@@ -22,7 +20,7 @@ pub const CAPTURE: &str = "/api/v1/capture";
 const PATTERN_BYTES_MAX: usize = 1024;
 const TAGS_MAX: usize = 32;
 
-pub fn tail(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiver<Bytes>, HttpError> {
+pub fn tail(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<Pieces, HttpError> {
     let taps = allowed(taps)?;
     let mut wanted = wanted(query)?;
     wanted.rejected_only = match query.text("verdict")?.as_deref() {
@@ -38,7 +36,7 @@ pub fn tail(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiver<
     tail::start(&taps, TailRequest { wanted, rate }, permit(&taps)?).map_err(no_thread)
 }
 
-pub fn capture(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<mpsc::Receiver<Bytes>, HttpError> {
+pub fn capture(taps: Option<Arc<Taps>>, query: Query<'_>) -> Result<Pieces, HttpError> {
     let taps = allowed(taps)?;
     let request = CaptureRequest {
         wanted: wanted(query)?,

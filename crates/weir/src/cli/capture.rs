@@ -129,7 +129,7 @@ fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result
                 packets += 1;
             }
             Ok(None) => break reader.state().cloned().unwrap_or_default(),
-            Err(error) if error.is_cut() => {
+            Err(error) if is_cut(&error) => {
                 break CaptureState {
                     packets,
                     ended_early: "the agent's answer ended".to_owned(),
@@ -143,6 +143,11 @@ fn write(body: Body, writer: &mut CaptureWriter, begun: impl FnOnce()) -> Result
     write_state(&state, &mut record);
     writer.write(&record)?;
     Ok(state)
+}
+
+/// Whether everything before the error is whole.
+fn is_cut(error: &CaptureError) -> bool {
+    error.is_cut() || matches!(error, CaptureError::Io(error) if stream::is_cut(error))
 }
 
 fn report(path: &Path, state: &CaptureState, interrupted: bool) -> Result<(), Failure> {

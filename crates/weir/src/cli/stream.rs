@@ -80,6 +80,11 @@ impl BufRead for Body {
     }
 }
 
+/// Whether the agent has cut its answer, instead of ending it.
+pub fn is_cut(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionReset
+}
+
 /// Up to the empty line.
 fn head(reader: &mut impl BufRead) -> io::Result<String> {
     let mut head = String::new();

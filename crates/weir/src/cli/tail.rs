@@ -98,13 +98,13 @@ impl MessagePrinter {
         let mut begun = false;
         loop {
             line.clear();
-            if body.read_line(&mut line)? == 0 {
-                // The agent ends streams after a while. One that ends at once is not from an agent.
-                return if begun {
-                    Ok(false)
-                } else {
-                    Err(io::ErrorKind::UnexpectedEof.into())
-                };
+            match body.read_line(&mut line) {
+                // The agent ends streams after a while, and cuts one that is not read. One that ends at once is not from an agent.
+                Ok(0) if begun => return Ok(false),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if begun && stream::is_cut(&error) => return Ok(false),
+                Ok(_) => {}
+                Err(error) => return Err(error),
             }
             if let Some(name) = line.strip_prefix("event: ") {
                 name.trim_end().clone_into(&mut event);

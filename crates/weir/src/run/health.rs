@@ -8,7 +8,7 @@ use weir_counters::Counts;
 use weir_ingest::{Command, CommandSender, Progress, WorkerCounter, WorkerHandle};
 use weir_listener::{BindError, BoundSocket, FileId, ListenerConfig, ListenerId, Monotonic};
 
-use crate::admin::counters::SocketCounter;
+use crate::admin::counters::{ProgramCounter, SocketCounter};
 use crate::admin::status::Status;
 
 /// Interval of checking that the process gets CPU time.
@@ -158,6 +158,13 @@ impl Health {
             );
         }
     }
+}
+
+/// Adds what happened to the program itself.
+pub fn fill_program(status: &mut Status) {
+    let mut counts = Counts::default();
+    counts[ProgramCounter::Panics] = crate::logging::panics();
+    status.add(None, &counts);
 }
 
 struct HealthCheck {

@@ -11,7 +11,8 @@ use weir_output::settings::PrometheusSettings;
 
 use crate::admin::series::own_series;
 use crate::admin::status::{OutputStatus, PointBooks, Status};
-use crate::admin::{Exposition, ExpositionBody, ScrapeRequest};
+use crate::admin::{Exposition, ScrapeRequest};
+use crate::streams;
 
 /// Maximum pieces that wait for a scraper.
 const PIECES_MAX: usize = 2;
@@ -119,27 +120,22 @@ impl ScrapeOutput {
         let format = Format::of_accept(&request.accept);
         let own = own_series(status);
         let mut rendering = self.scrape.render(format, request.gzip, &own, self.now());
-        let (sender, pieces) = tokio::sync::mpsc::channel(PIECES_MAX);
+        let (sender, pieces) = streams::pieces(PIECES_MAX);
         tokio::spawn(async move {
             let deadline = tokio::time::Instant::now() + READER_TIMEOUT;
             while let Some(piece) = rendering.next_piece() {
-                match tokio::time::timeout_at(deadline, sender.send(Bytes::from(piece))).await {
-                    Ok(Ok(())) => {}
-                    // The scraper has left.
-                    Ok(Err(_)) => return,
-                    Err(_) => {
-                        let end = Bytes::from(rendering.cut());
-                        // Waiting here is harmless: the state is free again.
-                        let _ = sender.send(end).await;
-                        return;
-                    }
+                let sent = tokio::time::timeout_at(deadline, sender.send(Bytes::from(piece))).await;
+                // The scraper has left, or is too slow.
+                if !matches!(sent, Ok(Ok(()))) {
+                    return;
                 }
             }
+            sender.finish();
         });
         Exposition {
             content_type: format.content_type().into(),
             content_encoding: request.gzip.then_some("gzip"),
-            body: ExpositionBody::Pieces(pieces),
+            body: pieces,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::access::Access;
 use super::books::{self, BoundListener};
 use super::clients::Clients;
 use super::explain;
-use super::health::Health;
+use super::health::{self, Health};
 use super::ledger;
 use super::log::LastFlush;
 use super::outputs::Outputs;
@@ -109,6 +109,7 @@ impl View {
         }
         books::fill(&mut status, &self.listeners, &state);
         self.health.fill(&mut status);
+        health::fill_program(&mut status);
         self.usage.fill(&mut status.limits);
         self.clients.report(&mut status);
         status.limits.rates = self.access.limited(&state);
@@ -187,7 +188,9 @@ impl AdminSource for View {
             let explained = tokio::task::spawn_blocking(move || {
                 explain::explain(&request, &about, &rules, origins.as_ref())
             });
-            Ok(explained.await.unwrap_or_default())
+            explained
+                .await
+                .map_err(|error| ExplainError::Failed(error.to_string()))
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::OwnedSemaphorePermit;
 use weir_ingest::{TapBlock, TappedPacket};
 
 use super::message::{MessageFilter, lines};
@@ -12,7 +12,7 @@ use super::{Next, TapListener, Tapped, Taps, clock_offset};
 use crate::capture_file::{
     CaptureState, Captured, Entity, EntityId, credentials, header, write_packet, write_state,
 };
-use crate::streams::Permit;
+use crate::streams::{self, Permit, PieceSender, Pieces};
 
 /// Maximum duration of a capture.
 pub const SECONDS_MAX: u64 = 600;
@@ -40,15 +40,11 @@ pub struct CaptureRequest {
 }
 
 /// Starts a capture, unless one is running. It ends after its time, or when its reader disconnects.
-pub fn start(
-    taps: &Arc<Taps>,
-    request: CaptureRequest,
-    permit: Permit,
-) -> std::io::Result<Option<mpsc::Receiver<Bytes>>> {
+pub fn start(taps: &Arc<Taps>, request: CaptureRequest, permit: Permit) -> std::io::Result<Option<Pieces>> {
     let Ok(only) = taps.capturing.clone().try_acquire_owned() else {
         return Ok(None);
     };
-    let (pieces, reader) = mpsc::channel(PIECES_MAX);
+    let (pieces, reader) = streams::pieces(PIECES_MAX);
     let capture = Capture {
         tapped: taps.open(None, taps.room / 2, permit),
         request,
@@ -67,7 +63,7 @@ pub fn start(
 struct Capture {
     tapped: Tapped,
     request: CaptureRequest,
-    pieces: mpsc::Sender<Bytes>,
+    pieces: PieceSender,
     /// Bytes not sent yet.
     out: Vec<u8>,
     /// Bytes sent.
@@ -103,7 +99,9 @@ impl Capture {
         }
         self.name_senders();
         write_state(&self.state, &mut self.out);
-        self.forward();
+        if self.forward() {
+            self.pieces.finish();
+        }
     }
 
     /// Waits for the reader; packets without room are lost to the capture meanwhile. Returns false if the reader has disconnected.

@@ -13,7 +13,7 @@ use weir_origin::OriginExplanation;
 use super::message::{MessageFilter, MessageOutcome, ParsedLine, TailMessage, lines, refusal, shown};
 use super::{Next, TAILS, Tapped, Taps, clock_offset};
 use crate::admin::counters::TapCounter;
-use crate::streams::Permit;
+use crate::streams::{self, Permit, PieceSender, Pieces};
 
 /// Maximum messages shown per second.
 pub const RATE_MAX: u64 = 100;
@@ -62,12 +62,8 @@ impl Share {
 }
 
 /// Starts a stream. It ends when its reader disconnects or is too slow.
-pub fn start(
-    taps: &Arc<Taps>,
-    request: TailRequest,
-    permit: Permit,
-) -> std::io::Result<mpsc::Receiver<Bytes>> {
-    let (events, reader) = mpsc::channel(EVENTS_MAX);
+pub fn start(taps: &Arc<Taps>, request: TailRequest, permit: Permit) -> std::io::Result<Pieces> {
+    let (events, reader) = streams::pieces(EVENTS_MAX);
     let tapped = taps.open(Some(LOOK_BYTES), taps.room / 2 / TAILS, permit);
     let tail = Tail {
         random: 0x9e37_79b9_7f4a_7c15 ^ clock_offset() as u64 | 1,
@@ -88,7 +84,7 @@ pub fn start(
 struct Tail {
     tapped: Tapped,
     request: TailRequest,
-    events: mpsc::Sender<Bytes>,
+    events: PieceSender,
     /// Events not sent yet.
     out: Vec<u8>,
     /// Numbers of the current second.
@@ -112,7 +108,7 @@ impl Tail {
             match self.tapped.next(second) {
                 Next::Block(kept) => self.take(&kept.block),
                 Next::Time => {}
-                Next::Ended => return,
+                Next::Ended => return self.events.finish(),
             }
             if Instant::now() >= second {
                 second = Instant::now() + SECOND;

@@ -53,7 +53,10 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         }
         self.counts.expired += (before - self.series) as u64;
         let families = self.families.len();
+        let (mut at, mut named) = (0, 0);
         self.families.retain(|family| {
+            named += usize::from(at < self.named && !family.series.is_empty());
+            at += 1;
             if family.series.is_empty() {
                 let renamed = family.renamed.as_ref().map_or(0, |name| name.len());
                 self.bytes -=
@@ -61,6 +64,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             }
             !family.series.is_empty()
         });
+        self.named = named;
         self.names_are_stale |= self.families.len() < families;
         self.families.shrink_to(self.families.len() * 2);
         self.of_context.update(|place| moves.place(place));

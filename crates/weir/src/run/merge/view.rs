@@ -10,6 +10,7 @@ use crate::admin::fleet::FleetCounter;
 use crate::admin::status::{MemoryShare, ReloadStatus, Status};
 use crate::admin::{AdminSource, Exposition, NotReady, ResponseFuture, ScrapeRequest};
 use crate::budget::{Budget, Share};
+use crate::run::health;
 use crate::run::ledger;
 use crate::run::pipeline::PipelineState;
 use crate::run::scrape::ScrapeOutput;
@@ -57,6 +58,7 @@ impl View {
             fleet: Some(fleet),
             ..Status::default()
         };
+        health::fill_program(&mut status);
         status.memory.parts.insert("open_buckets".into(), bytes);
         if let Some(sending) = self.shared.sending() {
             sending.outputs.report(&mut status);
