@@ -1,22 +1,34 @@
 //! Three real agents with tags of their own, one real merge, and a real Prometheus that scrapes it: one p99 and one exact counter for all of them.
 
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::merge::process::Merge;
-use crate::support::Agent;
-use crate::support::place::replace_by_a_file;
 use crate::support::receivers::Prometheus;
+use crate::support::{Agent, until};
 
 fn agent(directory: &Path, number: usize) -> Agent {
     let config = directory.join(format!("web{number}.yaml"));
     let text = format!(
-        "bucket_width: 1h\ntags: [instance:web{number}]\nstate_path: {0}/web{number}\noutputs:\n  prometheus: {{enabled: false}}\n  kafka:\n    directory: {0}/log\n    \
+        "tags: [instance:web{number}]\nstate_path: {0}/web{number}\noutputs:\n  prometheus: {{enabled: false}}\n  kafka:\n    directory: {0}/log\n    \
          partitions: 2\n    rules: [{{name: no instance, exclude_tags: [instance]}}]\n",
         directory.display()
     );
     std::fs::write(&config, text).unwrap();
     let name = format!("web{number}");
     Agent::start(&["--hostname", &name, "--config", config.to_str().unwrap()], &[])
+}
+
+/// Waits for a moment with some seconds before the end of a bucket.
+fn early_in_a_bucket() {
+    until("early in a bucket", || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let into = now.as_secs() % 10;
+        if (0..5).contains(&into) {
+            return Ok(());
+        }
+        Err(format!("{into} s into it"))
+    });
 }
 
 #[test]
@@ -30,21 +42,21 @@ fn three_agents_are_one_series_in_a_real_prometheus() {
     let merge = Merge::start(directory.path(), &config);
     let mut prometheus = Prometheus::start(&[("fleet", &merge.admin)], &[]);
     prometheus.expect("sum(up)", &[("", 1.0)]);
-    let (mut requests, mut number) = (0, 0);
-    for round in 0..100 {
-        for (of, agent) in (1..).zip(&agents) {
-            number += 1;
-            requests += round * of;
-            agent.send(format!(
-                "checkout.latency:{number}|ms\ncheckout.requests:{}|c|#path:/pay",
-                round * of
-            ));
-        }
-    }
-    for (number, agent) in (1..).zip(agents) {
-        // Nothing can be kept, so the bucket is flushed.
-        replace_by_a_file(&directory.path().join(format!("web{number}")));
-        agent.finish();
+    let mut requests = 0;
+    let lines: Vec<String> = (1..=3)
+        .map(|of| {
+            let lines = (0..100).map(|round| {
+                requests += round * of;
+                let (number, hits) = (3 * round + of, round * of);
+                format!("checkout.latency:{number}|ms\ncheckout.requests:{hits}|c|#path:/pay\n")
+            });
+            lines.collect()
+        })
+        .collect();
+    early_in_a_bucket();
+    // One datagram each: the rest of the bucket is long for that.
+    for (agent, lines) in agents.iter().zip(&lines) {
+        agent.send(lines);
     }
     // None of them has three hundred samples; the 297th of all is the 99th percentile.
     prometheus.expect("sum(checkout_latency_count)", &[("", 300.0)]);
@@ -52,4 +64,7 @@ fn three_agents_are_one_series_in_a_real_prometheus() {
     prometheus.expect("sum(checkout_requests_total)", &[("", f64::from(requests))]);
     prometheus.expect("count(checkout_requests_total)", &[("", 1.0)]);
     prometheus.expect("sum(weir_fleet_agents_seen)", &[("", 3.0)]);
+    for agent in agents {
+        agent.finish();
+    }
 }

@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-use support::{Agent, configurations, names_every_setting, until};
+use support::{Agent, Starter, configurations, names_every_setting, until};
 
 fn json_lines(text: &str) -> Vec<serde_json::Value> {
     text.lines()
@@ -42,6 +42,9 @@ const SHAPES: [&str; 11] = [
     "users gauge",
 ];
 
+/// That ends with the agent.
+const ONE_BUCKET: [&str; 2] = ["--bucket-width", "1h"];
+
 #[test]
 fn stdout() {
     let page = include_str!("../../../docs/outputs/stdout.md");
@@ -51,7 +54,7 @@ fn stdout() {
     full.extend(["load.time.99percentile gauge", "load.time.sum gauge"]);
     full.sort();
     for (text, expected) in configurations.iter().zip([SHAPES.to_vec(), full]) {
-        let agent = Agent::start(text, &[]);
+        let agent = Starter::from(text).arguments(ONE_BUCKET).start();
         agent.send(MESSAGES);
         let (stdout, _) = agent.stop();
         assert_eq!(shapes(&json_lines(&stdout)), expected);
@@ -65,10 +68,8 @@ fn file() {
     names_every_setting(configurations[1], "file");
     for text in configurations {
         let directory = tempfile::tempdir().unwrap();
-        let agent = Agent::start(
-            &text.replace("/var/log/weir", &directory.path().display().to_string()),
-            &[],
-        );
+        let text = text.replace("/var/log/weir", &directory.path().display().to_string());
+        let agent = Starter::from(&text).arguments(ONE_BUCKET).start();
         agent.send(MESSAGES);
         agent.stop();
         let written = std::fs::read_to_string(directory.path().join("metrics.jsonl")).unwrap();

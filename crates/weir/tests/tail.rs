@@ -238,11 +238,13 @@ fn a_stuck_reader_loses_messages() {
     let admin = agent.wait_for("admin on http://");
     let events = Events::open(&admin, "");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // Each is shown with ten times its bytes.
+    // Each is shown with ten times its bytes. As many as are shown in a second, each time: what the kernel holds for the reader, and
+    // the events that wait for it, are full before a write has waited for ten seconds.
     let line = [&[0xff_u8; 4000][..], b"\n"].concat();
-    let packet = line.repeat(10);
     until("it is dropped", || {
-        socket.send_to(&packet, agent.address()).unwrap();
+        for _ in 0..20 {
+            socket.send_to(&line, agent.address()).unwrap();
+        }
         status(&admin)["taps"]["readers_dropped"] == 1
     });
     until("its stream has ended", || streams(&admin) == 0);

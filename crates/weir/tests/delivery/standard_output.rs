@@ -20,8 +20,13 @@ enum Reader {
 /// Starts an agent whose standard output is a pipe, sends it more than pipe and queue hold, and waits until all of it is in a file.
 fn start(directory: &Path, reader: Reader) -> Agent {
     let file = directory.join("metrics.jsonl");
+    // A stuck reader is waited for at the end, the file is not; a busy machine needs time for the file.
+    let grace = match reader {
+        Reader::StandsStill => "500ms",
+        _ => "60s",
+    };
     let text = format!(
-        "bucket_width: 1s\nmemory: 16MiB\ngrace_period: 500ms\noutputs:\n  prometheus: {{enabled: false}}\n  stdout: {{enabled: true}}\n  file: {{path: {}}}\n",
+        "bucket_width: 1s\nmemory: 16MiB\ngrace_period: {grace}\noutputs:\n  prometheus: {{enabled: false}}\n  stdout: {{enabled: true}}\n  file: {{path: {}}}\n",
         file.display()
     );
     let starter = match reader {
