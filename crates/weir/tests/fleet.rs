@@ -7,16 +7,16 @@ use std::time::Duration;
 use support::manager::Manager;
 use support::place::{replace_by_a_file, wait_for_all};
 use support::senders::{Senders, over_unixgram};
-use support::{Agent, configurations, status, until, weir};
+use support::{Agent, Starter, configurations, status, until, weir};
 use weir_log::{FileLog, unix_milliseconds};
 use weir_merge::{BucketResult, Ledger, Log as _, Owner, Settings};
 use weir_state::State;
 
 const PARTITIONS: u32 = 2;
 
-/// Long after the grace of every bucket.
+/// Long after the grace of every bucket, of an hour too.
 fn later() -> i64 {
-    unix_milliseconds() + 3_600_000
+    unix_milliseconds() + 2 * 3_600_000
 }
 
 /// Totals of a fleet's log: the sum of the counter `c` by its tags, and the books of all agents.
@@ -117,7 +117,9 @@ fn the_page_is_true() {
     for (text, partitions) in [(minimal, 1), (full, 4)] {
         let directory = tempfile::tempdir().unwrap();
         let own = directory.path().display().to_string();
-        let agent = Agent::start(&text.replace("/var/lib/weir", &own), &[]);
+        // One bucket, which ends with the agent.
+        let starter = Starter::from(&text.replace("/var/lib/weir", &own));
+        let agent = starter.arguments(["--bucket-width", "1h"]).start();
         agent.send("c:2|c\ng:1|g\ns:a|s\nh:1|h\nd:1|d|#pod_name:x\n");
         // Where the open bucket cannot be kept it is published.
         replace_by_a_file(&directory.path().join("state"));

@@ -232,22 +232,19 @@ fn of_a_flood_a_random_sample_is_shown_with_its_share() {
     agent.stop();
 }
 
+/// By a full queue of events, or by a write that waits too long: which comes first is the machine's to say.
 #[test]
-fn a_stuck_reader_loses_messages() {
-    let mut agent = Agent::start("bucket_width: 1s\n", &[]);
-    let admin = agent.wait_for("admin on http://");
-    let events = Events::open(&admin, "");
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    // Each is shown with ten times its bytes. As many as are shown in a second, each time: what the kernel holds for the reader, and
-    // the events that wait for it, are full before a write has waited for ten seconds.
+fn a_stuck_reader_is_disconnected() {
+    let agent = Agent::start("bucket_width: 1s\n", &[]);
+    let events = Events::open(&agent.admin, "");
+    // Each is shown with ten times its bytes.
     let line = [&[0xff_u8; 4000][..], b"\n"].concat();
-    until("it is dropped", || {
+    until("its stream has ended", || {
         for _ in 0..20 {
-            socket.send_to(&line, agent.address()).unwrap();
+            agent.send(&line);
         }
-        status(&admin)["taps"]["readers_dropped"] == 1
+        streams(&agent.admin) == 0
     });
-    until("its stream has ended", || streams(&admin) == 0);
     drop(events);
     agent.stop();
 }
