@@ -37,7 +37,7 @@ fn in_history(admin: &str) -> f64 {
     values.iter().filter_map(Value::as_f64).sum()
 }
 
-/// Through sockets and connections that both processes read, one after the other.
+/// Through sockets and connections that each process reads in its turn.
 #[test]
 fn a_hand_over_loses_nothing_and_splits_no_bucket() {
     let place = Place::new();

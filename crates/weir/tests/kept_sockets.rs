@@ -89,7 +89,7 @@ fn restarts_lose_nothing(state: bool) {
     assert_eq!(manager.kept(), 4);
 }
 
-/// What is sent while there is no process waits in the sockets.
+/// The sockets hold packets while there is no process.
 #[test]
 fn what_is_sent_between_two_processes_is_received() {
     for state in [false, true] {

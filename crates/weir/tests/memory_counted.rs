@@ -1,4 +1,4 @@
-//! What memory_ledger and flush_memory measure of a process, counted in one worker: bytes instead of pages.
+//! Bytes of one worker, counted: memory_ledger and flush_memory measure the pages of a process.
 
 use weir_aggregate::AggregatorSettings;
 use weir_context::{AliasCounter, ContextLimits, HashSecret, Partitioning, Rules};

@@ -38,8 +38,8 @@ pub fn copied_into(directory: &Path) -> PathBuf {
     program
 }
 
-/// What is to be started. The text of a configuration file becomes one, and so do arguments: an agent with arguments is called `agent`,
-/// and has a Unix socket of its own to send to, over which nothing gets lost.
+/// An agent that is to be started. The text of a configuration file becomes one, and so do arguments: an agent with arguments is
+/// called `agent`, and has a Unix socket of its own to send to, over which nothing gets lost.
 pub struct Starter {
     /// The agent, or what becomes it with the arguments behind its own. Without variables that the test does not set.
     command: Command,
@@ -118,7 +118,7 @@ impl Starter {
         self
     }
 
-    /// What of `udp`, `admin` and `hostname` the configuration file decides.
+    /// Leaves some of `udp`, `admin` and `hostname` to the configuration file.
     pub fn configured(mut self, names: &[&str]) -> Starter {
         self.defaults.retain(|(name, _)| !names.contains(name));
         self

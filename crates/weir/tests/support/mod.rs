@@ -95,7 +95,7 @@ pub fn status(admin: &str) -> Value {
     json(admin, "/api/v1/status")
 }
 
-/// What a program that has ended said.
+/// The output of a program that has ended.
 pub struct Ran {
     pub code: i32,
     pub stdout: String,

@@ -1,4 +1,4 @@
-//! What agents send to: a real Prometheus, and programs built from their sources.
+//! Receivers of what agents send: a real Prometheus, and programs built from their sources.
 
 // Each test file uses a part of it.
 #![allow(dead_code)]
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-// What their tests need beside them.
+// Their tests need these beside them.
 #[allow(unused_imports)]
 pub use super::ports::free_address;
 #[allow(unused_imports)]

@@ -10,7 +10,7 @@ mod sockets;
 
 use crate::support::Agent;
 
-/// How often the agent is killed, and when.
+/// Number of kills of the agent, and their instants.
 struct Kills {
     rounds: u64,
     /// Otherwise at once, where the test says so.
