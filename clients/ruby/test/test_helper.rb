@@ -338,12 +338,13 @@ module Support
   SKIPPED = [] # rubocop:disable Style/MutableConstant
   private_constant :SKIPPED
 
+  # `make test` of the repository collects these lines.
   Minitest.after_run do
-    puts "skipped: #{SKIPPED.size}", SKIPPED
+    puts SKIPPED, "tests skipped: #{SKIPPED.size}"
   end
 
   def after_teardown
-    SKIPPED << "  #{self.class}##{name}: #{failure.message}" if skipped?
+    SKIPPED << "skipped: #{self.class}##{name}: #{failure.message}" if skipped?
     @clients&.each { |client| client.shutdown(0.5) }
     @servers&.each(&:close)
     @deaf&.each(&:close)
