@@ -9,7 +9,8 @@ class LossesTest < TestCase
   def test_increments_of_any_type_from_many_threads
     server = lossless_server
     client = StatsD::Instrument::Client.new(
-      sink: StatsD::Instrument::BatchedSink.new(patient_sink(server)), aggregation_flush_interval: 0.001
+      sink: StatsD::Instrument::BatchedSink.new(patient_sink(server)), aggregation_flush_interval: 0.001,
+      telemetry: false
     )
     (@clients ||= []) << client
     handle = client.counter("handle")
@@ -49,7 +50,7 @@ class LossesTest < TestCase
       inner = patient_sink(server)
       client = StatsD::Instrument::Client.new(
         sink: StatsD::Instrument::BatchedSink.new(inner, buffer_capacity: 20, max_packet_size: 60),
-        enable_aggregation: aggregated, aggregation_flush_interval: 0.001
+        enable_aggregation: aggregated, aggregation_flush_interval: 0.001, telemetry: false
       )
       (@clients ||= []) << client
       trace.enable if RUBY_ENGINE == "ruby"

@@ -7,7 +7,7 @@ class StressTest < TestCase
   def test_eight_threads_over_a_socket
     server = lossless_server
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server))
-    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.02)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.02, telemetry: false)
     (@clients ||= []) << client
     handle = client.counter("handle")
     samples = client.distribution_handle("samples")
@@ -40,7 +40,7 @@ class StressTest < TestCase
   def test_threads_that_come_and_go
     server = lossless_server
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server))
-    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005, telemetry: false)
     (@clients ||= []) << client
     handle = client.counter("handle")
     40.times do
@@ -62,7 +62,7 @@ class StressTest < TestCase
   def test_capturing_again_and_again_loses_and_doubles_nothing
     server = lossless_server
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server))
-    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005, telemetry: false)
     (@clients ||= []) << client
     handle = client.counter("handle")
     running = true
@@ -91,7 +91,7 @@ class StressTest < TestCase
     skip "signals reach the JVM first" if RUBY_ENGINE == "jruby"
     server = lossless_server
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server))
-    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005, telemetry: false)
     (@clients ||= []) << client
     handle = client.counter("handle")
     handled = 0
