@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# go test with these arguments. Prints what fails, and at the end `skipped: N` with each skipped test and its reason.
+# go test with these arguments. Prints what fails, and at the end how many tests were skipped; each with its reason in a
+# line `skipped: TEST: REASON`, which `make test` of the repository collects.
 set -uo pipefail
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -12,6 +13,6 @@ else
 fi
 awk '
   /_test\.go:[0-9]+: / { reason = $0; sub(/^.*_test\.go:[0-9]+: /, "", reason) }
-  /^ *--- SKIP: / { count++; lines = lines "  " $3 ": " reason "\n" }
-  END { printf "skipped: %d\n%s", count, lines }' "$log"
+  /^ *--- SKIP: / { count++; lines = lines "skipped: " $3 ": " reason "\n" }
+  END { printf "%stests skipped: %d\n", lines, count }' "$log"
 exit "$status"

@@ -46,8 +46,8 @@ type socketTransport struct {
 
 func newSocketTransport(path, network string, o *Options) *socketTransport {
 	t := &socketTransport{
-		network: network, guess: network == "", address: path, writeTimeout: o.writeTimeout, connectTimeout: o.connectTimeout,
-		patience: closePatience * o.writeTimeout,
+		network: network, guess: network == "", address: path, writeTimeout: o.writeTimeout,
+		connectTimeout: o.connectTimeout, patience: closePatience * o.writeTimeout,
 	}
 	t.setTitle()
 	return t

@@ -359,7 +359,7 @@ func TestStalledAgent(t *testing.T) {
 				t.Errorf("%d bytes arrived, %d reported sent, %d dropped, %d handed in", bytes, tm.TotalBytesSent,
 					tm.TotalBytesDropped, total)
 			}
-			// A call never waits for the agent. The time it takes depends on the machine, too, so the gate leaves it out.
+			// A call never waits for the agent. Its time depends on the machine, too, so the gate leaves it out.
 			if slowest > 5*time.Second && !testing.Short() {
 				t.Errorf("a call took %v", slowest)
 			}

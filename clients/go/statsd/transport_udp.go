@@ -92,7 +92,7 @@ func (t *udpTransport) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// isRefusal says whether an error can be about an earlier datagram: one that its host refused, or a firewall on the way.
+// isRefusal says whether an error can be about an earlier datagram, which its host or a firewall on the way refused.
 func isRefusal(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH)
 }

@@ -81,7 +81,7 @@ class AgentTest < TestCase
   def check_restarts(flag, scheme)
     path = unix_path
     sink = StatsD::Instrument::BatchedSink.new(patient("#{scheme}://#{path}"))
-    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 3600.0)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 3600.0, telemetry: false)
     (@clients ||= []) << client
     send = lambda do |name|
       client.increment(name)

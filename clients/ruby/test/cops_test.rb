@@ -3,6 +3,8 @@
 require_relative "test_helper"
 
 return if RUBY_ENGINE == "jruby" # RuboCop is for the developer's machine
+# Both passes would start the same processes.
+return if StatsD::Instrument::NATIVE
 
 require "open3"
 require "json"

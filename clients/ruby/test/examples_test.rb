@@ -4,6 +4,8 @@ require_relative "test_helper"
 require_relative "agent"
 
 return if RUBY_ENGINE == "jruby" # the example uses the Ruby in the path
+# It takes eight seconds, and once is enough.
+return unless StatsD::Instrument::NATIVE
 
 # The example of the repository (examples/README.md): the agent, a service in Go and one in Ruby.
 class ExamplesTest < TestCase

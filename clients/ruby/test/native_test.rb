@@ -133,6 +133,43 @@ class NativeTest < TestCase
     assert_equal "[true]\ntrue\n\"0.5:1.5\"\n[8, (32/1)]\n", output[0, 2_000]
   end
 
+  # In a process of its own: with each allocation the collector looks at everything the tests before have left, and runs
+  # their finalizers.
+  def test_everything_while_each_allocation_collects
+    code = <<~RUBY
+      require "statsd-instrument"
+      lines = []
+      sink = Object.new
+      sink.define_singleton_method(:sample?) { |_rate| true }
+      sink.define_singleton_method(:<<) { |line| lines << line.dup }
+      sink.define_singleton_method(:flush) { |blocking: false| }
+      client = StatsD::Instrument::Client.new(sink: sink, enable_aggregation: true, aggregation_flush_interval: 3600.0)
+      handles = [client.counter("hc", tags: { a: 1 }), client.gauge_handle("hg"), client.distribution_handle("hd")]
+      work = proc do |round|
+        client.increment("c", tags: { "k" => "v\#{round}", b: round })
+        client.increment("c", 2**62, tags: ["x:\#{round}"])
+        client.gauge("g", round + 0.5)
+        client.distribution("d", round + 0.25, tags: "t:\#{round}")
+        client.set("s", "member\#{round}")
+        handles[0].increment
+        handles[1].set(round)
+        handles[2].record(round * 1.5)
+      end
+      work.call(0)
+      GC.stress = true
+      3.times(&work)
+      client.force_flush
+      GC.stress = false
+      puts lines
+    RUBY
+    output, = ruby(code, env: { "STATSD_ENV" => "test" })
+    lines = output.lines(chomp: true)
+    assert_includes lines, "hc:4|c|#a:1"
+    assert_equal 4, lines.sum { |line| line.start_with?("hd:") ? line.count(":") : 0 }
+    { 0 => 2, 1 => 1, 2 => 1 }.each { |round, count| assert_includes lines, "c:#{count}|c|#b:#{round},k:v#{round}" }
+    3.times { |round| assert_includes lines, "s:member#{round}|s" }
+  end
+
   def test_sums_leave_the_machine_word_exactly
     one = cell
     3.times { one.put((2**62) - 1) }

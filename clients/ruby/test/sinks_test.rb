@@ -59,7 +59,7 @@ class SinksTest < TestCase
   def test_unix_streams_frame_their_packets
     server = stream_server
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server))
-    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 3600.0)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 3600.0, telemetry: false)
     (@clients ||= []) << client
     500.times { |index| client.increment("a#{index}") }
     client.flush(sync: true)

@@ -7,7 +7,7 @@ class StressTest < TestCase
   def test_eight_threads_over_a_socket
     server = lossless_server
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server))
-    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.02)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.02, telemetry: false)
     (@clients ||= []) << client
     handle = client.counter("handle")
     samples = client.distribution_handle("samples")
@@ -40,7 +40,7 @@ class StressTest < TestCase
   def test_threads_that_come_and_go
     server = lossless_server
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server))
-    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005, telemetry: false)
     (@clients ||= []) << client
     handle = client.counter("handle")
     40.times do
@@ -62,7 +62,7 @@ class StressTest < TestCase
   def test_capturing_again_and_again_loses_and_doubles_nothing
     server = lossless_server
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server))
-    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005, telemetry: false)
     (@clients ||= []) << client
     handle = client.counter("handle")
     running = true
@@ -91,7 +91,7 @@ class StressTest < TestCase
     skip "signals reach the JVM first" if RUBY_ENGINE == "jruby"
     server = lossless_server
     sink = StatsD::Instrument::BatchedSink.new(patient_sink(server))
-    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005)
+    client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 0.005, telemetry: false)
     (@clients ||= []) << client
     handle = client.counter("handle")
     handled = 0
@@ -105,15 +105,18 @@ class StressTest < TestCase
       handle.increment
       handled += 1
     end
+    # Another process sends the signals: a thread would have to wait for its turn.
+    sender = Process.spawn("for i in $(seq 60); do kill -USR1 #{Process.pid}; sleep 0.002; done")
     outside = 0
-    sender = Thread.new { 60.times { |_| Process.kill("USR1", Process.pid) && sleep(0.002) } }
-    while sender.alive?
-      client.increment("a")
-      client.distribution("d", 2.5)
-      handle.increment
-      outside += 1
+    until Process.wait(sender, Process::WNOHANG)
+      100.times do
+        client.increment("a")
+        client.distribution("d", 2.5)
+        handle.increment
+      end
+      outside += 100
     end
-    sender.join
+    assert_predicate $?, :success?
     client.flush(sync: true)
     assert_operator handled, :>, 0
     wait_until("all packets") { server.packets_so_far.size == client.telemetry[:packets_sent] }
@@ -149,34 +152,42 @@ class ForkTest < TestCase
   end
 
   # A prefork server: the parent has recorded something and not sent it, eight children record with
-  # five threads each and exit, and the parent goes on.
+  # five threads each and exit, and the parent goes on. In a process of its own, whose heap is small.
   def test_eight_children_of_a_parent_with_unsent_metrics
     server = lossless_server
-    client = network_client(server)
-    handle = client.counter("handle")
-    compiled = Class.new(StatsD::Instrument::CompiledMetric::Counter) { define(name: "compiled", tags: { k: Integer }) }
-    before = StatsD.singleton_client
-    StatsD.singleton_client = client
-    record = proc do
-      client.increment("a", tags: ["x"])
-      client.increment("parent_name")
-      client.distribution("d", 1.5)
-      handle.increment
-      compiled.increment(k: 1)
-    end
-    10.times(&record)
-    children = Array.new(8) do
-      fork do
-        Array.new(5) { Thread.new { 100.times(&record) } }.each(&:join)
-        client.flush(sync: true)
-        100.times(&record)
-        client.shutdown
-        exit!(0)
+    code = <<~RUBY
+      require "statsd-instrument"
+      sink = StatsD::Instrument::BatchedSink.new(StatsD::Instrument::Sink.for_addr(ARGV[0], write_timeout: 60.0))
+      client = StatsD::Instrument::Client.new(sink: sink, aggregation_flush_interval: 3600.0)
+      handle = client.counter("handle")
+      compiled = Class.new(StatsD::Instrument::CompiledMetric::Counter) do
+        define(name: "compiled", tags: { k: Integer })
       end
-    end
-    children.each { |pid| assert_predicate Process.wait2(pid).last, :success? }
-    10.times(&record)
-    client.flush(sync: true)
+      StatsD.singleton_client = client
+      record = proc do
+        client.increment("a", tags: ["x"])
+        client.increment("parent_name")
+        client.distribution("d", 1.5)
+        handle.increment
+        compiled.increment(k: 1)
+      end
+      10.times(&record)
+      children = Array.new(8) do
+        fork do
+          Array.new(5) { Thread.new { 100.times(&record) } }.each(&:join)
+          client.flush(sync: true)
+          100.times(&record)
+          client.shutdown(60)
+          exit!(0)
+        end
+      end
+      children.each { |pid| abort("a child failed") unless Process.wait2(pid).last.success? }
+      10.times(&record)
+      client.flush(sync: true)
+    RUBY
+    output, status = ruby(code, env: { "STATSD_ENV" => "test" }, after: [address_of(server)])
+    assert_predicate status, :success?, output
+    assert_empty output
     expected = (8 * 600) + 20
     names = %w[a parent_name handle compiled]
     wait_until("all of them") do
@@ -184,8 +195,6 @@ class ForkTest < TestCase
     end
     names.each { |name| assert_equal expected, server.total(name), name }
     assert_equal expected, server.samples("d")
-  ensure
-    StatsD.singleton_client = before if before
   end
 
   def test_a_child_resends_nothing_that_its_parent_queued

@@ -150,7 +150,8 @@ func Report(c statsd.ClientInterface) error { return c.Count("reports", 7, []str
 `, theirs))
 	publish(t, proxy, "example.test/library", "v1.0.0", library)
 	write(t, filepath.Join(program, "go.mod"), fmt.Sprintf(
-		"module example.test/shop\n\ngo 1.22\n\nrequire (\n\texample.test/library v1.0.0\n\t%s %s\n)\n", client, version))
+		"module example.test/shop\n\ngo 1.22\n\nrequire (\n\texample.test/library v1.0.0\n\t%s %s\n)\n",
+		client, version))
 	write(t, filepath.Join(program, "shop_test.go"), fmt.Sprintf(`package shop
 
 import (
