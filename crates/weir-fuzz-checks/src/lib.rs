@@ -141,5 +141,10 @@ fn run(bytes: &[u8], alias_bytes_max: usize) -> (IngestCounts, Vec<String>) {
         .map(str::to_string)
         .collect();
     lines.sort_unstable();
-    (ingest.counts()[0], lines)
+    // Alone these depend on the cache.
+    let counts = IngestCounts {
+        lines_slow: Default::default(),
+        ..ingest.counts()[0]
+    };
+    (counts, lines)
 }

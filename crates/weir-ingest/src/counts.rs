@@ -21,6 +21,9 @@ const NOT_HANDED_OVER: SeriesSpec = SeriesSpec::counter(
 )
 .help("Accepted events and service checks that were dropped on the way to the outputs because a queue was full, by kind.");
 
+const LINES_SLOW: SeriesSpec = SeriesSpec::counter("weir_lines_slow_total", "listeners.lines_slow", "lines")
+    .help("Lines that took longer than one look-up of their bytes, by reason.");
+
 const fn samples(name: &'static str, path: &'static str) -> SeriesSpec {
     SeriesSpec::counter(name, path, "samples")
 }
@@ -94,6 +97,54 @@ counters! {
         /// A timestamp on a kind other than counter and gauge.
         UnsupportedTimestampedType = SAMPLES_DROPPED.because("unsupported_timestamped_type"),
             Problem("A client sends timestamps with histograms, sets or distributions, which cannot be passed on.");
+    }
+}
+
+counters! {
+    /// Why a line took longer than one look-up of its bytes.
+    pub enum SlowLine {
+        /// A metric whose name and tags are new.
+        NewContext = LINES_SLOW.because("new_context"),
+            Normal("It rises with `weir_contexts_created_total`.");
+        /// A metric whose context is known, in bytes that are not in the cache, such as tags in another order.
+        NewBytes = LINES_SLOW.because("new_bytes"),
+            Normal("If it rises as fast as messages, clients write the same tags in new orders each time, or the cache lacks memory: see `weir_aliases_refused_total`.");
+        /// As `new_bytes`, with a tag that has a meaning of its own, such as `host:`.
+        SpecialTag = LINES_SLOW.because("special_tag"),
+            Normal("If it rises as fast as messages, clients write the same tags in new orders each time.");
+        /// As `new_bytes`, with sections besides tags, such as `c:`.
+        Extension = LINES_SLOW.because("extension"),
+            Normal("If it rises as fast as messages, a section differs in each of them.");
+        /// A rate or an ignored timestamp behind the tags, which is in no cache because it differs from message to message.
+        LateSection = LINES_SLOW.because("late_section"),
+            Normal("A client writes `@` behind `#`: in front of the tags it costs less.");
+        /// A metric with a timestamp, which is not aggregated.
+        Timestamp = LINES_SLOW.because("timestamp"),
+            Normal("It rises with `weir_samples_timestamped_total`.");
+        /// A value or rate that is not a finite number, or no value between two colons.
+        Number = LINES_SLOW.because("number"),
+            Normal("A client sends NaN or infinities beside finite values, or empty values.");
+        /// A signed gauge at a listener where it is a change.
+        GaugeDelta = LINES_SLOW.because("gauge_delta"),
+            Normal("It rises with changes of gauges.");
+        /// A histogram with a copy as a distribution.
+        CopiedHistogram = LINES_SLOW.because("copied_histogram"),
+            Normal("It rises with histograms while `histogram_copy_to_distribution` is on.");
+        /// A metric that a rule in a dry run would change.
+        DryRun = LINES_SLOW.because("dry_run"),
+            Normal("It rises with the metrics that the rule matches.");
+        /// A set that a rule drops.
+        FilteredSet = LINES_SLOW.because("filtered_set"),
+            Normal("It rises with the sets that the rule matches.");
+        /// A metric for whose context, or for its bytes, a limit leaves no room.
+        Limit = LINES_SLOW.because("limit"),
+            Normal("`weir_context_limit_samples_total` names the limit; these messages cost more CPU than others.");
+        /// An event or a service check.
+        NoMetric = LINES_SLOW.because("no_metric"),
+            Normal("It rises with events and service checks.");
+        /// A line that is not valid.
+        Rejected = LINES_SLOW.because("rejected"),
+            Normal("`weir_messages_rejected_total` has the reason.");
     }
 }
 
@@ -173,6 +224,7 @@ pub struct IngestCounts {
     pub packets_refused: Counts<RefusalReason>,
     pub rejected: Counts<ErrorClass>,
     pub samples_dropped: Counts<SampleDrop>,
+    pub lines_slow: Counts<SlowLine>,
 }
 
 impl Index<IngestCounter> for IngestCounts {

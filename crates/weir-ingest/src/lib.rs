@@ -21,7 +21,8 @@ mod worker;
 
 pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
 pub use counts::{
-    IngestCounter, IngestCounts, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, WorkerCounter,
+    IngestCounter, IngestCounts, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, SlowLine,
+    WorkerCounter,
 };
 pub use ingest::{BadInput, Ingest, IngestSettings, ListenerSettings, Received, WaitLimit};
 pub use origin::{

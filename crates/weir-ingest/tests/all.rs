@@ -9,5 +9,6 @@ mod resumed;
 mod rules;
 mod rules_cost;
 mod sizes;
+mod slow_lines;
 mod usage;
 mod workers;

@@ -48,7 +48,7 @@ pub use route::{Routes, route_slot};
 pub use scan::{Marks, Scan, separators};
 pub use sections::Tags;
 pub use shared_routes::SharedRoutes;
-pub use special_tags::{SpecialTag, special_tag};
+pub use special_tags::{SpecialTag, may_be_special, special_tag};
 
 /// The extensions that the listener's configuration enables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

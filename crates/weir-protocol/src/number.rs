@@ -6,7 +6,7 @@
 use crate::scale::scale;
 use crate::scan::ends_mask;
 
-/// Significant digits that fit into 64 bits, whatever they are.
+/// Significant digits that fit into 64 bits, whichever they are.
 const DIGITS_MAX: usize = 19;
 
 /// Parses `[+-]? ( digits [ "." digits? ] | "." digits ) ( [eE] [+-]? digits )?`, or one of `nan`, `inf`, `infinity`
@@ -144,6 +144,9 @@ pub(crate) fn parse_short(text: &[u8], at: usize, end: usize) -> Option<f64> {
 /// Characters in front of a number's end that [`parse_long`] looks at.
 const WINDOW: usize = 24;
 
+/// Digits of the longest integer of 64 bits.
+const LENGTH_MAX: usize = 20;
+
 /// The number that is all of `text[at..end]`, as [`read_number`] gives it.
 #[inline(never)]
 pub(crate) fn parse_long(text: &[u8], at: usize, end: usize) -> Option<f64> {
@@ -161,7 +164,7 @@ fn parse_unusual(text: &[u8], at: usize, end: usize) -> Option<f64> {
     (behind == end).then_some(number)
 }
 
-/// The magnitude of a number of up to 19 digits. `None` for any other text, and where the window begins before it.
+/// The magnitude of a number whose digits fit into 64 bits. `None` for any other text, and where the window begins before it.
 #[inline(always)]
 fn parse_usual(text: &[u8], at: usize, end: usize) -> Option<f64> {
     let (behind_digits, exponent) = match find_exponent(text, end)? {
@@ -189,15 +192,15 @@ fn find_exponent(text: &[u8], end: usize) -> Option<Option<usize>> {
     Some((marks != 0).then(|| end - 8 + marks.trailing_zeros() as usize / 8))
 }
 
-/// The digits that are all of `text[at..end]` as an integer, and how many of them are decimals. `None` for anything but one to 19 digits with at
-/// most one point, and where the window begins before the text.
+/// The digits that are all of `text[at..end]` as an integer, and how many of them are decimals. `None` for anything but digits with at most one
+/// point, for more than 20 characters or 64 bits, and where the window begins before the text.
 ///
 /// How many digits there are, and where the point is, differs from message to message, so no branch asks.
 #[inline(always)]
 fn decimal_before(text: &[u8], at: usize, end: usize) -> Option<(u64, i64)> {
     let window: &[u8; WINDOW] = text.get(..end)?.last_chunk()?;
     let length = end.wrapping_sub(at);
-    if length > DIGITS_MAX + 1 {
+    if length > LENGTH_MAX {
         return None;
     }
     let points = places(window, b'.') >> (WINDOW - length);
@@ -216,12 +219,13 @@ fn decimal_before(text: &[u8], at: usize, end: usize) -> Option<(u64, i64)> {
     let low = pick(16, behind.low, number.low);
     let middle = pick(8, behind.middle, number.middle);
     let top = pick(0, behind.top, number.top);
-    if non_digits(low) | non_digits(middle) | non_digits(top) != 0 || digits.wrapping_sub(1) >= DIGITS_MAX {
+    if non_digits(low) | non_digits(middle) | non_digits(top) != 0 || digits == 0 {
         return None;
     }
     let upper = join_half(top) * 100_000_000 + join_word(middle);
+    let significand = upper.checked_mul(100_000_000)?.checked_add(join_word(low))?;
     let decimals = if has_point { behind_point } else { 0 };
-    Some((upper * 100_000_000 + join_word(low), decimals as i64))
+    Some((significand, decimals as i64))
 }
 
 #[inline(always)]

@@ -26,6 +26,9 @@ const INFINITY: u64 = 0x7ff << STORED_BITS;
 /// `None`: the result is smaller than any normal float, larger than any float, or undecided.
 #[inline]
 pub(crate) fn scale(significand: u64, exponent: i64) -> Option<f64> {
+    if exponent == 0 {
+        return Some(significand as f64);
+    }
     if significand == 0 {
         return Some(0.0);
     }

@@ -11,6 +11,12 @@ pub enum SpecialTag<'a> {
     JmxCheck(&'a str),
 }
 
+/// Whether a tag begins as all special tags do; few others do.
+#[inline]
+pub fn may_be_special(tag: &[u8]) -> bool {
+    tag.starts_with(b"host:") || tag.starts_with(b"dd.internal.")
+}
+
 /// Recognises a special tag by its exact, case-sensitive prefix, colon included.
 pub fn special_tag(tag: &str) -> Option<SpecialTag<'_>> {
     if let Some(host) = tag.strip_prefix("host:") {

@@ -1,6 +1,6 @@
 //! The fast paths from the bytes of a message to a known context, without parsing its tags.
 
-use weir_protocol::{Kind, separators};
+use weir_protocol::{Kind, may_be_special, separators};
 
 use super::{Contexts, Lookup, RawMatch};
 use crate::alias::AliasKey;
@@ -219,7 +219,7 @@ impl Contexts {
     /// Adds an alias from the bytes of a message to `raw_match`, so that the next equal message finds its context at once. Only for messages
     /// whose tail has nothing else, such as a rate or a timestamp.
     pub fn remember_alias(&mut self, hash: u64, key: &AliasKey<'_>, raw_match: RawMatch) {
-        if raw_match.raw != RawId::NONE {
+        if raw_match.is_known() {
             self.aliases.offer(hash, key, raw_match.raw, raw_match.is_new);
         }
     }
@@ -273,12 +273,12 @@ fn emptied<'a>(mut parts: Vec<RawTag<'_>>) -> Vec<RawTag<'a>> {
 #[inline]
 fn is_special(tag: &[u8], from: &[u8]) -> bool {
     let Some(first) = from.first_chunk::<8>() else {
-        return tag.starts_with(b"host:") || tag.starts_with(b"dd.internal.");
+        return may_be_special(tag);
     };
     let word = u64::from_le_bytes(*first);
     let host = word & 0xff_ffff_ffff == u64::from_le_bytes(*b"host:\0\0\0");
     let internal = word == u64::from_le_bytes(*b"dd.inter");
-    (host | internal) && (tag.starts_with(b"host:") || tag.starts_with(b"dd.internal."))
+    (host | internal) && may_be_special(tag)
 }
 
 /// Keeps the first of equal tags. Returns true if there were duplicates. `places` is scratch memory for a hash table of places in `tags`,

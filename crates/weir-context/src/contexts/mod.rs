@@ -46,6 +46,18 @@ pub struct RawMatch {
     pub(crate) is_new: bool,
 }
 
+impl RawMatch {
+    /// Whether this look-up made the raw context.
+    pub fn is_new(self) -> bool {
+        self.is_new
+    }
+
+    /// Whether there is a raw context: without room for it, the context was found and nothing leads there.
+    pub fn is_known(self) -> bool {
+        self.raw != RawId::NONE
+    }
+}
+
 impl From<RawId> for RawMatch {
     fn from(raw: RawId) -> Self {
         RawMatch { raw, is_new: false }

@@ -1,11 +1,11 @@
 //! The short cut: metrics whose bytes were seen before, looked up and added without being parsed.
 
 use weir_context::{AliasKey, ContextId, Lookup, OriginId, RawId, compiled_for_levels};
-use weir_protocol::{FastMetric, Kind, parse_fast};
+use weir_protocol::{FastMetric, Kind, may_be_special, parse_fast};
 
 use super::{Ingest, Received};
 use crate::counts::IngestCounter;
-use crate::counts::SampleDrop;
+use crate::counts::{SampleDrop, SlowLine};
 
 /// Lines that take a step of a look-up together. While they take one, the memory for the next arrives.
 const GROUP_LINES: usize = 32;
@@ -112,6 +112,22 @@ fn only_tags(tail: &[u8]) -> Option<&[u8]> {
     }
     let tags = tail.strip_prefix(b"|#")?;
     memchr::memchr(b'|', tags).is_none().then_some(tags)
+}
+
+/// Whether a tail has a rate or a timestamp: it is another in each message.
+fn varies(tail: &[u8]) -> bool {
+    tail.split(|&byte| byte == b'|')
+        .any(|section| matches!(section.first(), Some(b'@' | b'T')))
+}
+
+/// Why neither an alias nor the tags led to a context that is known.
+fn miss_reason(tail: &[u8]) -> SlowLine {
+    match only_tags(tail) {
+        _ if varies(tail) => SlowLine::LateSection,
+        None => SlowLine::Extension,
+        Some(tags) if tags.split(|&byte| byte == b',').any(may_be_special) => SlowLine::SpecialTag,
+        Some(_) => SlowLine::NewBytes,
+    }
 }
 
 impl Ingest {
@@ -293,7 +309,7 @@ impl Ingest {
             let whole = terminated || !(packet.truncated || options.eol_required);
             let fast = if whole {
                 let colon = self.scratch.scan.colon(from);
-                parse_fast(line, colon - from, self.scratch.scan.marks(colon + 1), values)
+                parse_fast(line, colon - from, (&self.scratch.scan, from), values)
             } else {
                 None
             };
@@ -323,7 +339,7 @@ impl Ingest {
         let line = &packet.bytes[pending.start as usize..][..pending.len as usize];
         let Some(fast) = &pending.fast else {
             self.add_late_members(packets);
-            self.line(packet, line, pending.terminated);
+            self.line(packet, (line, pending.terminated), || SlowLine::Number);
             return;
         };
         let key = alias_key(line, fast, self.sender);
@@ -363,8 +379,14 @@ impl Ingest {
                 tally.rate_errors += u64::from(fast.rate_error);
                 self.contexts.count_dropped(rule, samples);
             }
-            Some(_) => {
-                self.line(packet, line, pending.terminated);
+            Some(lookup) => {
+                let reason = || match (lookup, fast.kind) {
+                    (Lookup::DryRun(..), _) => SlowLine::DryRun,
+                    (Lookup::Filtered(..), _) => SlowLine::FilteredSet,
+                    (_, Kind::Gauge) => SlowLine::GaugeDelta,
+                    _ => SlowLine::CopiedHistogram,
+                };
+                self.line(packet, (line, pending.terminated), reason);
             }
             None => self.alias_miss(packet, line, (pending, fast), numbers),
         }
@@ -457,17 +479,13 @@ impl Ingest {
             counts[IngestCounter::Samples] += samples;
             counts[IngestCounter::SamplesAggregated] += samples;
             counts[IngestCounter::RateErrors] += u64::from(fast.rate_error);
+            counts.lines_slow[SlowLine::NewBytes] += 1;
             self.contexts.remember_alias(pending.hash, key, raw.into());
             return;
         }
-        let raw_match = self.line(packet, line, pending.terminated);
-        // A tail with a rate or a timestamp says something else in each message.
-        let varies = key
-            .tail
-            .split(|&byte| byte == b'|')
-            .any(|section| matches!(section.first(), Some(b'@' | b'T')));
-        if let Some(raw_match) = raw_match
-            && !varies
+        let reason = || miss_reason(key.tail);
+        if let Some(raw_match) = self.line(packet, (line, pending.terminated), reason)
+            && !varies(key.tail)
         {
             self.contexts.remember_alias(pending.hash, key, raw_match);
         }

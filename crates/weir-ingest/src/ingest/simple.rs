@@ -5,18 +5,46 @@ use weir_protocol::{ErrorClass, Kind, Message, Metric, Values, parse_line};
 
 use super::{BadInput, Ingest, Received};
 use crate::counts::IngestCounter;
-use crate::counts::SampleDrop;
+use crate::counts::{SampleDrop, SlowLine};
+
+/// What the simple way found out about a line.
+enum SimpleLine {
+    /// A metric, and the way to its context.
+    Metric(RawMatch),
+    /// No alias can lead to what it is.
+    Other(SlowLine),
+    /// It waits for its origin, and is counted when it proceeds.
+    Waits,
+}
 
 impl Ingest {
-    /// The simple way for one line. Returns the way to its context, where that may be remembered.
+    /// The simple way for one line. Returns the way to its context, where that may be remembered. `reason`: why it takes this way, unless that
+    /// turns out on the way.
+    pub(super) fn line(
+        &mut self,
+        packet: &Received<'_>,
+        (line, terminated): (&[u8], bool),
+        reason: impl FnOnce() -> SlowLine,
+    ) -> Option<RawMatch> {
+        let (reason, raw_match) = match self.simple_line(packet, line, terminated) {
+            SimpleLine::Metric(raw_match) if raw_match.is_new() => (SlowLine::NewContext, Some(raw_match)),
+            SimpleLine::Metric(raw_match) if raw_match.is_known() => (reason(), Some(raw_match)),
+            SimpleLine::Metric(_) => (SlowLine::Limit, None),
+            SimpleLine::Other(reason) => (reason, None),
+            SimpleLine::Waits => return None,
+        };
+        self.counts[packet.listener].lines_slow[reason] += 1;
+        raw_match
+    }
+
     #[inline(never)]
-    pub(super) fn line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> Option<RawMatch> {
+    fn simple_line(&mut self, packet: &Received<'_>, line: &[u8], terminated: bool) -> SimpleLine {
         let options = self.settings.listeners[packet.listener].parse;
         self.counts[packet.listener][IngestCounter::Messages] += 1;
         if !terminated && packet.truncated {
             self.counts[packet.listener][IngestCounter::RejectedTruncated] += 1;
             self.keep_example(packet.listener, "truncated", line);
-            return None;
+            return SimpleLine::Other(SlowLine::Rejected);
         }
         let parsed = if !terminated && options.eol_required {
             Err(ErrorClass::Unterminated)
@@ -35,7 +63,7 @@ impl Ingest {
         {
             // It is counted when it proceeds.
             self.counts[packet.listener][IngestCounter::Messages] -= 1;
-            return None;
+            return SimpleLine::Waits;
         }
         match parsed {
             Ok(Message::Metric(metric)) => return self.metric(&metric, packet),
@@ -44,9 +72,10 @@ impl Ingest {
             Err(class) => {
                 self.counts[packet.listener].rejected[class] += 1;
                 self.keep_example(packet.listener, class.as_str(), line);
+                return SimpleLine::Other(SlowLine::Rejected);
             }
         }
-        None
+        SimpleLine::Other(SlowLine::NoMetric)
     }
 
     #[cold]
@@ -66,7 +95,7 @@ impl Ingest {
         });
     }
 
-    fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) -> Option<RawMatch> {
+    fn metric(&mut self, metric: &Metric<'_>, packet: &Received<'_>) -> SimpleLine {
         let counts = &mut self.counts[packet.listener];
         counts[IngestCounter::Metrics] += 1;
         counts[IngestCounter::RateErrors] += u64::from(metric.rate_error.is_some());
@@ -77,7 +106,7 @@ impl Ingest {
         }
         if metric.timestamp.is_some() {
             self.timestamped(metric, packet.listener);
-            return None;
+            return SimpleLine::Other(SlowLine::Timestamp);
         }
         self.contexts.set_state_bytes(self.aggregator.expected_bytes());
         match self.contexts.resolve(metric, self.sender, self.aggregator.now()) {
@@ -85,7 +114,7 @@ impl Ingest {
                 let samples = self.aggregate(metric, id, packet);
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;
-                return Some(raw_match);
+                return SimpleLine::Metric(raw_match);
             }
             Lookup::Unremembered(id) => {
                 let samples = self.aggregate(metric, id, packet);
@@ -102,12 +131,12 @@ impl Ingest {
                 self.counts[packet.listener][IngestCounter::Samples] += samples;
                 self.counts[packet.listener][IngestCounter::SamplesAggregated] += samples;
                 self.contexts.count_trial(raw_match, samples);
-                return Some(raw_match);
+                return SimpleLine::Metric(raw_match);
             }
             Lookup::Filtered(raw_match, rule) => {
                 let samples = self.drop_samples(metric, packet.listener, SampleDrop::Filtered);
                 self.contexts.count_dropped(rule, samples);
-                return Some(raw_match);
+                return SimpleLine::Metric(raw_match);
             }
             Lookup::Refused(reason) => {
                 let reason = match reason {
@@ -117,7 +146,7 @@ impl Ingest {
                 self.drop_samples(metric, packet.listener, reason);
             }
         }
-        None
+        SimpleLine::Other(SlowLine::Limit)
     }
 
     pub(super) fn drop_samples(&mut self, metric: &Metric<'_>, listener: usize, reason: SampleDrop) -> u64 {

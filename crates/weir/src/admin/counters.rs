@@ -4,7 +4,9 @@ use weir_aggregate::AggregateCounter;
 use weir_context::{AliasCounter, ContextCounter, LimitReason, OriginCounter};
 use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counter, CounterInfo, SeriesSpec, counters};
-use weir_ingest::{IngestCounter, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, WorkerCounter};
+use weir_ingest::{
+    IngestCounter, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, SlowLine, WorkerCounter,
+};
 use weir_listener::{ListenerCounter, LoopCounter};
 use weir_output::delivery::Reason;
 use weir_output::relay::RelayLoss;
@@ -136,6 +138,7 @@ tables![
     RefusalReason,
     ErrorClass,
     SampleDrop,
+    SlowLine,
     SocketCounter,
     LoopCounter,
     ContextCounter,

@@ -120,6 +120,7 @@ fn of_listener(status: &mut Status, snapshot: &ListenerSnapshot) {
     status.add(listener, &ingest.packets_refused);
     status.add(listener, &ingest.rejected);
     status.add(listener, &ingest.samples_dropped);
+    status.add(listener, &ingest.lines_slow);
 }
 
 /// Sums the workers' rule counts. During a reload it skips workers whose rules differ from the first one's, because their rule numbers
