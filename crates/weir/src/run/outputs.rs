@@ -11,7 +11,9 @@ use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
 use weir_output::StartError;
-use weir_output::delivery::{AgentIdentity, Clock, Delivery, OutputEnvironment, OutputState, SavedStates};
+use weir_output::delivery::{
+    AgentIdentity, Clock, Delivery, OutputEnvironment, OutputState, SafeSamples, SavedStates,
+};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -23,7 +25,8 @@ use crate::admin::status::{OutputStatus, Status};
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::state::{PutSums, TransferWriter};
+use crate::state::tally::OutputKind;
+use crate::state::{Tally, TransferWriter};
 
 /// Time that a reload waits for the end of the current hand-over of a bucket.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
@@ -61,6 +64,8 @@ pub struct Outputs {
     environment: OutputEnvironment,
     expansion: Arc<Expansion>,
     pub(super) budget: Budget,
+    /// Is told what outputs will not lose.
+    tally: Option<Arc<Tally>>,
     workers: usize,
     grace: Duration,
     active: Mutex<Active>,
@@ -105,7 +110,9 @@ impl Outputs {
         handle: Handle,
         saved: Arc<SavedStates>,
         agent: AgentIdentity,
+        tally: Option<Arc<Tally>>,
     ) -> Result<Outputs, Failure> {
+        let told = tally.clone();
         let outputs = Outputs {
             handle,
             environment: OutputEnvironment {
@@ -115,11 +122,13 @@ impl Outputs {
                 state_bytes_max: budget.of_one(Share::Cumulative, config.outputs.len()),
                 host_tags: config.names.all_tags().into(),
                 saved,
+                safe: told.map_or_else(SafeSamples::default, |tally| SafeSamples::new(tally)),
                 agent,
                 replaces: None,
             },
             expansion: Arc::new(expansion.clone()),
             budget: budget.clone(),
+            tally,
             workers: config.resources.workers,
             grace: config.running.grace_period,
             active: Mutex::new(Active {
@@ -142,6 +151,7 @@ impl Outputs {
         }
         warn_of_idle(&list);
         outputs.divide(&list);
+        outputs.register(&list);
         lock(&outputs.active).list = Arc::new(list);
         Ok(outputs)
     }
@@ -269,6 +279,7 @@ impl Outputs {
             replaced.successors.clone_from(&taking_over);
         }
         self.divide(&list);
+        self.register(&list);
         let mut active = lock(&self.active);
         active.list = list;
         active.number += 1;
@@ -282,6 +293,20 @@ impl Outputs {
             let outputs = self.clone();
             self.handle.spawn(async move { outputs.retire(output).await });
         }
+    }
+
+    fn register(&self, list: &[Running]) {
+        let Some(tally) = &self.tally else { return };
+        let mut named = Vec::new();
+        for Running { config, output } in list {
+            let kind = match output {
+                Output::Delivered(_, delivery) if !delivery.adds_up() => OutputKind::Delivers,
+                Output::Delivered(..) | Output::Scrape(_) => OutputKind::AddsUp,
+                Output::Relay(_) => continue,
+            };
+            named.push((config.name.as_str(), kind));
+        }
+        tally.register(&named);
     }
 
     fn change_relays(&self, list: &List, workers: &[WorkerHandle]) {
@@ -444,16 +469,21 @@ impl Outputs {
         Ok(())
     }
 
-    /// The current cumulative state of each output, one at a time.
-    pub fn each_sum(&self, put: PutSums<'_>) -> io::Result<()> {
+    /// The current state of each output that the next process continues, one at a time, with its name and whether it is sums.
+    pub fn each_sum(
+        &self,
+        put: &mut dyn FnMut(&str, &OutputState, bool) -> io::Result<()>,
+    ) -> io::Result<()> {
         for Running { config, output } in self.list().iter() {
-            let saved = match output {
-                Output::Scrape(scrape) => Some(scrape.save()),
-                Output::Delivered(_, delivery) => self.handle.block_on(delivery.sums()),
-                Output::Relay(_) => None,
+            let (saved, adds_up) = match output {
+                Output::Scrape(scrape) => (Some(scrape.save()), true),
+                Output::Delivered(_, delivery) => {
+                    (self.handle.block_on(delivery.sums()), delivery.adds_up())
+                }
+                Output::Relay(_) => (None, false),
             };
             if let Some(saved) = saved {
-                put(&config.name, &saved)?;
+                put(&config.name, &saved, adds_up)?;
             }
         }
         Ok(())
@@ -625,6 +655,11 @@ impl Feed {
 
     /// Does not wait for long: an output drops and counts batches it cannot queue.
     pub fn take(&self, batch: &Arc<Batch>) {
+        if let Some(tally) = &self.outputs.tally
+            && !batch.partitions.is_empty()
+        {
+            tally.submits(batch.bucket.start);
+        }
         self.list.iter().for_each(|running| running.output.take(batch));
         if batch.last {
             // An output above its part may have delivered the excess by now.

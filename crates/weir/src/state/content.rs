@@ -95,6 +95,13 @@ pub struct OpenBucket {
     pub width: u32,
 }
 
+impl OpenBucket {
+    /// Unix milliseconds.
+    pub fn end_ms(&self) -> i64 {
+        (self.start + i64::from(self.width)) * 1000
+    }
+}
+
 impl From<Bucket> for OpenBucket {
     fn from(bucket: Bucket) -> Self {
         let Bucket {
@@ -149,6 +156,18 @@ pub fn newest(saved: &[SavedBucket]) -> Option<Bucket> {
 }
 
 impl Content {
+    /// Nothing but its head.
+    pub fn empty(meta: Meta) -> Content {
+        Content {
+            meta,
+            table: Table::new(Bounds::NONE),
+            encoded: Encoded::default(),
+            outputs: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            books: Box::default(),
+        }
+    }
+
     /// Divides the series among `workers`.
     pub fn buckets(&mut self, workers: usize) -> Vec<SavedBucket> {
         if self.meta.workers != workers {
@@ -172,7 +191,7 @@ impl Content {
     }
 
     /// Merges the encoded buckets of workers.
-    fn decode(&mut self) {
+    pub fn decode(&mut self) {
         for piece in self.encoded.take(|_| true).each.into_iter().flatten() {
             let piece = match piece {
                 Ok(piece) => piece,
