@@ -7,7 +7,9 @@ use weir_aggregate::Expansion;
 use weir_config::settings;
 
 use crate::StartError;
-use crate::delivery::{BoxFuture, Delivery, Endpoint, Landed, Order, Outcome, OutputEnvironment, Payload, Transport};
+use crate::delivery::{
+    BoxFuture, Delivery, Endpoint, Landed, Order, Outcome, OutputEnvironment, Payload, Transport,
+};
 use crate::json_lines::LinesEncoder;
 use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
 

@@ -52,11 +52,7 @@ impl Place {
         let admin = agent.wait_for("admin on http://");
         let socket = UnixDatagram::unbound().unwrap();
         socket.connect(self.directory.path().join("datagrams")).unwrap();
-        Life {
-            agent,
-            admin,
-            socket,
-        }
+        Life { agent, admin, socket }
     }
 
     /// Sends, and returns once a worker has read it.
@@ -93,8 +89,8 @@ impl Place {
         let life = self.start();
         until("the last bucket is flushed", || {
             let state = &life.status()["state"];
-            let is_known = state["contexts_restored"].as_u64() == Some(0);
-            state["samples_open"] == 0 && (is_known || life.status()["flush"]["series"].as_u64() > Some(0))
+            let has_nothing = state["samples_restored"] == 0;
+            state["samples_open"] == 0 && (has_nothing || life.status()["flush"]["series"].as_u64() > Some(0))
         });
         let found = life.status();
         let (_, exposition) = get(&life.admin, "/metrics");
@@ -248,7 +244,12 @@ fn two_hundred_kills_after_the_end_of_a_bucket() {
     let each = number("WEIR_TEST_KILLS", 33);
     for width in [1, 2, 10] {
         for is_busy in [false, true] {
-            kill_after_ends(width, each + usize::from(width == 1), |number| delays(number).min(1000), is_busy);
+            kill_after_ends(
+                width,
+                each + usize::from(width == 1),
+                |number| delays(number).min(1000),
+                is_busy,
+            );
         }
     }
 }
@@ -315,7 +316,11 @@ fn a_fleet_merges_each_sample_of_a_crash_loop_once() {
     let mut place = Place::new(1, "{kafka: {directory: DIRECTORY/log, partitions: 1}}");
     for life in 0..number("WEIR_TEST_LIVES", 8) {
         let running = place.start();
-        let delivered = || running.status()["outputs"][0]["points"]["delivered"].as_u64().unwrap();
+        let delivered = || {
+            running.status()["outputs"][0]["points"]["delivered"]
+                .as_u64()
+                .unwrap()
+        };
         if life % 2 == 0 {
             let before = delivered();
             place.send(&running, 50);
@@ -328,7 +333,14 @@ fn a_fleet_merges_each_sample_of_a_crash_loop_once() {
     let end = place.end();
     let (sums, ledger) = crate::fleet::merged(&place.directory.path().join("log"), 1);
     let merged: f64 = sums.iter().map(|(_, sum)| sum).sum();
-    println!("sent {}, merged {merged}, {ledger:?}, {}", place.sent, end["state"]);
-    assert_eq!(merged as u64 + reported(&end["state"], "kafka"), place.sent, "{end}");
+    println!(
+        "sent {}, merged {merged}, {ledger:?}, {}",
+        place.sent, end["state"]
+    );
+    assert_eq!(
+        merged as u64 + reported(&end["state"], "kafka"),
+        place.sent,
+        "{end}"
+    );
     assert!(merged > 0.0, "{end}");
 }

@@ -10,7 +10,15 @@ use support::{Agent, status, until, weir};
 /// A start that is not to succeed, with this directory.
 fn refused(directory: &Path) -> String {
     let path = directory.to_str().unwrap();
-    let (ok, said) = weir(&["run", "--udp", "127.0.0.1:0", "--admin", "off", "--state-path", path]);
+    let (ok, said) = weir(&[
+        "run",
+        "--udp",
+        "127.0.0.1:0",
+        "--admin",
+        "off",
+        "--state-path",
+        path,
+    ]);
     assert!(!ok, "{said}");
     said
 }
@@ -25,11 +33,15 @@ fn a_directory_in_which_others_may_write_is_refused_like_that_of_a_socket() {
     }
     let directory = parent.path().join("state");
     std::fs::create_dir(&directory).unwrap();
-    let set_mode = |mode| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).unwrap();
+    let set_mode =
+        |mode| std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).unwrap();
     for mode in [0o777, 0o775, 0o702] {
         set_mode(mode);
         let said = refused(&directory);
-        assert!(said.contains(&format!("mode {mode:04o}")) && said.contains("chmod go-w"), "{said}");
+        assert!(
+            said.contains(&format!("mode {mode:04o}")) && said.contains("chmod go-w"),
+            "{said}"
+        );
     }
     let path = directory.to_str().unwrap().to_owned();
     let starts = |warns: bool| {
@@ -99,7 +111,10 @@ fn a_disk_that_is_known_to_be_full_means_a_flush_at_the_stop() {
     // There is nothing left to report or to deliver again.
     let next = Agent::start(&config, &[]);
     let (_, log) = next.stop();
-    assert!(!log.contains("was killed") && !log.contains("continues from"), "{log}");
+    assert!(
+        !log.contains("was killed") && !log.contains("continues from"),
+        "{log}"
+    );
 }
 
 /// The reason was in the log of the agent alone.

@@ -40,7 +40,7 @@ pub struct CheckpointLink {
     pub starts_over: Arc<AtomicBool>,
 }
 
-/// What a worker has received, as of its last turn.
+/// The samples that a worker has received, as of its last turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerTally {
     /// Start of the open bucket.

@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 
 use super::divide::{self, RefusedSeries};
 use super::{
-    Backoff, EndpointBooks, LOG_INTERVAL, Landed, LastError, Outcome, Payload, RETRY_AFTER_MAX, Release, Shared,
-    Stage, Transport, seed,
+    Backoff, EndpointBooks, LOG_INTERVAL, Landed, LastError, Outcome, Payload, RETRY_AFTER_MAX, Release,
+    Shared, Stage, Transport, seed,
 };
 use crate::counters::OutputCounter;
 

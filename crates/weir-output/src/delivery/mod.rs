@@ -51,9 +51,9 @@ pub use disk::{DiskQueue, Evicted, Next, OpenedQueue, RecordId};
 pub use encode::{Counter, Draft, Encode, Encoded};
 pub use environment::{AgentIdentity, OutputEnvironment};
 use inbox::Inbox;
-use safe::BucketEnds;
 pub use payload::Payload;
 pub use queue::{Order, Queue, QueueSizes};
+use safe::BucketEnds;
 pub use safe::{AtRisk, Landed, SafeSamples};
 pub use save::SavedQueue;
 pub use saved::{OutputState, RestoreError, SavedStates};
@@ -146,6 +146,8 @@ struct Shared {
     /// The next process continues the encoder's state: it is left here at the end.
     keeps_state: AtomicBool,
     kept_state: Mutex<Option<Vec<u8>>>,
+    /// See [`weir_aggregate::Batch::samples_until`]: of the last bucket that is encoded as a whole.
+    encoded_until: AtomicU64,
     retained_encoder: Mutex<Option<Box<dyn Encode>>>,
     /// No further request begins.
     paused: watch::Sender<bool>,
@@ -292,6 +294,7 @@ impl Delivery {
             has_successor: AtomicBool::new(false),
             keeps_state: AtomicBool::new(false),
             kept_state: Mutex::default(),
+            encoded_until: AtomicU64::new(0),
             retained_encoder: Mutex::default(),
             paused: watch::Sender::new(false),
             without_delay: watch::Sender::new(false),

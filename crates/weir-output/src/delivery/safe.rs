@@ -20,7 +20,7 @@ pub trait AtRisk: Send + Sync {
     fn is_safe(&self, output: &str, samples: u64);
 }
 
-/// Who is told, if anyone.
+/// The listener to that, if there is one.
 #[derive(Clone, Default)]
 pub struct SafeSamples(Option<Arc<dyn AtRisk>>);
 
@@ -105,7 +105,9 @@ impl Shared {
     /// yet.
     pub(super) fn tell_safe(&self, books: &mut Books, landed: Option<(usize, u64)>) {
         let unsaved = books.endpoints.iter().enumerate().map(|(index, of)| {
-            let landed = landed.filter(|(at, _)| *at == index).map_or(0, |(_, points)| points);
+            let landed = landed
+                .filter(|(at, _)| *at == index)
+                .map_or(0, |(_, points)| points);
             of.sizes.unsaved.points.saturating_sub(landed)
         });
         let at_risk = books.inbox.points + books.open.points + unsaved.max().unwrap_or(0);

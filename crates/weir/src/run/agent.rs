@@ -11,7 +11,7 @@ use weir_aggregate::Batch;
 use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
-use weir_output::delivery::{AgentIdentity, SavedStates};
+use weir_output::delivery::SavedStates;
 
 use super::access::Access;
 use super::books::{self, BoundListener};
@@ -80,17 +80,8 @@ impl Agent {
         let rules = rules(&fixed, config)?;
         let runtime = outputs_runtime()?;
         let summed_up = resumed.outputs();
-        let publisher = resumed.publisher()?;
         let tally = resumed.tally(config.resources.workers);
-        let outputs = start_outputs(
-            config,
-            &budget,
-            &fixed,
-            &runtime,
-            summed_up.clone(),
-            publisher,
-            tally.clone(),
-        )?;
+        let outputs = start_outputs(config, &budget, &fixed, &runtime, summed_up.clone(), &resumed)?;
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
         let gathered = Gathered::new(config);
         let streams = Streams::default();
@@ -314,10 +305,10 @@ fn start_outputs(
     fixed: &Fixed,
     runtime: &Runtime,
     saved: Arc<SavedStates>,
-    publisher: AgentIdentity,
-    tally: Option<Arc<Tally>>,
+    resumed: &Resumed,
 ) -> Result<Arc<Outputs>, Failure> {
-    let handle = runtime.handle().clone();
+    let (handle, publisher) = (runtime.handle().clone(), resumed.publisher()?);
+    let tally = resumed.made_tally();
     Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher, tally).map(Arc::new)
 }
 

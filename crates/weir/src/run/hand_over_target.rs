@@ -135,7 +135,7 @@ impl HandOverTarget {
     /// Everything is prepared: from now on no process receives, until [`TakenOver::running`].
     pub fn receive(self, config: &Config) -> Result<TakenOver, Failure> {
         let agent = StateDir::next_agent(&self.path).inspect_err(|failure| {
-            // The other process says it to whoever asked for this one.
+            // The other process passes it on to the requester of this one.
             let _ = self
                 .channel
                 .send(hand_over::REFUSED, failure.to_string().as_bytes(), &[]);

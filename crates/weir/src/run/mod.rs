@@ -28,6 +28,7 @@ mod hand_over_target;
 mod health;
 mod history;
 mod kept;
+mod kept_sums;
 mod ledger;
 mod listeners;
 mod log;
@@ -283,13 +284,15 @@ const BOOKS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Saves after each flush, which changes the sums, and the books every second besides. Logs once if that fails.
 async fn keep_books(agent: Arc<Agent>) {
-    // What the process began with is replaced at once.
+    // The state that the process began with is replaced at once.
     let (mut failed, mut with_sums) = (false, true);
     while agent.state_saver.keeps() {
         let keeping = agent.clone();
         let kept = tokio::task::spawn_blocking(move || {
             let view = &keeping.view;
-            keeping.state_saver.keep(&view.outputs, with_sums, || view.snapshot())
+            keeping
+                .state_saver
+                .keep(&view.outputs, with_sums, || view.snapshot())
         });
         let kept = kept.await;
         if let Ok(Err(error)) = &kept

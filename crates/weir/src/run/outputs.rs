@@ -1,6 +1,5 @@
 //! The running outputs: start, reload, end.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,9 +10,7 @@ use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
 use weir_output::StartError;
-use weir_output::delivery::{
-    AgentIdentity, Clock, Delivery, OutputEnvironment, OutputState, SafeSamples, SavedStates,
-};
+use weir_output::delivery::{AgentIdentity, Clock, Delivery, OutputEnvironment, SafeSamples, SavedStates};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -25,7 +22,6 @@ use crate::admin::status::{OutputStatus, Status};
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::state::tally::OutputKind;
 use crate::state::{Tally, TransferWriter};
 
 /// Time that a reload waits for the end of the current hand-over of a bucket.
@@ -44,11 +40,11 @@ pub enum Output {
 
 #[derive(Clone)]
 pub(super) struct Running {
-    config: OutputConfig,
+    pub(super) config: OutputConfig,
     pub output: Output,
 }
 
-type List = Arc<Vec<Running>>;
+pub(super) type List = Arc<Vec<Running>>;
 
 struct Active {
     list: List,
@@ -60,12 +56,12 @@ struct Active {
 /// Shared by pipeline, status and reloads.
 pub struct Outputs {
     /// Their runtime.
-    handle: Handle,
+    pub(super) handle: Handle,
     environment: OutputEnvironment,
     expansion: Arc<Expansion>,
     pub(super) budget: Budget,
     /// Is told what outputs will not lose.
-    tally: Option<Arc<Tally>>,
+    pub(super) tally: Option<Arc<Tally>>,
     workers: usize,
     grace: Duration,
     active: Mutex<Active>,
@@ -194,7 +190,7 @@ impl Outputs {
         })
     }
 
-    fn list(&self) -> List {
+    pub(super) fn list(&self) -> List {
         lock(&self.active).list.clone()
     }
 
@@ -293,20 +289,6 @@ impl Outputs {
             let outputs = self.clone();
             self.handle.spawn(async move { outputs.retire(output).await });
         }
-    }
-
-    fn register(&self, list: &[Running]) {
-        let Some(tally) = &self.tally else { return };
-        let mut named = Vec::new();
-        for Running { config, output } in list {
-            let kind = match output {
-                Output::Delivered(_, delivery) if !delivery.adds_up() => OutputKind::Delivers,
-                Output::Delivered(..) | Output::Scrape(_) => OutputKind::AddsUp,
-                Output::Relay(_) => continue,
-            };
-            named.push((config.name.as_str(), kind));
-        }
-        tally.register(&named);
     }
 
     fn change_relays(&self, list: &List, workers: &[WorkerHandle]) {
@@ -467,40 +449,6 @@ impl Outputs {
             }
         }
         Ok(())
-    }
-
-    /// The current state of each output that the next process continues, one at a time, with its name and whether it is sums.
-    pub fn each_sum(
-        &self,
-        put: &mut dyn FnMut(&str, &OutputState, bool) -> io::Result<()>,
-    ) -> io::Result<()> {
-        for Running { config, output } in self.list().iter() {
-            let (saved, adds_up) = match output {
-                Output::Scrape(scrape) => (Some(scrape.save()), true),
-                Output::Delivered(_, delivery) => {
-                    (self.handle.block_on(delivery.sums()), delivery.adds_up())
-                }
-                Output::Relay(_) => (None, false),
-            };
-            if let Some(saved) = saved {
-                put(&config.name, &saved, adds_up)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// After the end: the cumulative state of each output, by name.
-    pub fn take_state(&self) -> BTreeMap<String, OutputState> {
-        let list = self.list();
-        let saved = list.iter().filter_map(|running| {
-            let saved = match &running.output {
-                Output::Scrape(scrape) => scrape.save(),
-                Output::Delivered(_, delivery) => delivery.take_state()?,
-                Output::Relay(_) => return None,
-            };
-            Some((running.config.name.clone(), saved))
-        });
-        saved.collect()
     }
 
     pub fn scrape(&self) -> Option<ScrapeOutput> {

@@ -1,6 +1,5 @@
 //! The state of the previous process, and the state that this one saves.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek as _};
@@ -22,10 +21,10 @@ use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::state::checkpoints::{self, CheckpointProgress};
-use crate::state::tally::{Head, OutputKind};
+use crate::state::tally::Head;
 use crate::state::{
-    Content, Encoded, KilledTally, Meta, PendingFile, PreviousState, PutSums, StateDir, StateError, StateWriter, Tally,
-    TransferWriter, merged, newest, recover,
+    Content, Encoded, KilledTally, Meta, PendingFile, PreviousState, StateDir, StateError, StateWriter,
+    Tally, TransferWriter, merged, newest, recover,
 };
 
 /// The state directory, if there is one, and the state found in it.
@@ -53,7 +52,7 @@ pub struct StateSaver {
     histogram_points: String,
     tally: Option<Arc<Tally>>,
     progress: CheckpointProgress,
-    /// What the process began with is still in `state`.
+    /// `state` still has the state that the process began with.
     has_base: AtomicBool,
     /// The last attempt to save books or sums failed.
     is_failing: AtomicBool,
@@ -109,13 +108,16 @@ impl Resumed {
         let killed = killed.or_else(|| directory.killed_without_tally().filter(|_| after == 0));
         match (killed, base) {
             (Some(tally), base) => resumed.after_a_kill(&directory, &tally, base, config, oldest, now),
-            (None, Some(base)) => {
-                resumed.base = after;
-                resumed.take(base, config, now);
+            (None, base) => {
+                resumed.base = base.as_ref().map_or(0, |_| after);
+                resumed.content = base;
             }
-            (None, None) => {}
         }
-        resumed.put_together(&directory, now);
+        // Before anything is dropped that does not fit this configuration: a start that fails must not cost it.
+        resumed.write_base(&directory, now);
+        if let Some(content) = resumed.content.take() {
+            resumed.take(content, config, now);
+        }
         resumed.directory = Some(directory);
         Ok(resumed)
     }
@@ -155,27 +157,29 @@ impl Resumed {
         for damage in &killed.damaged {
             tracing::warn!("after the kill of the previous process: {damage}");
         }
-        let (kept, lost) = (killed.content.meta.samples, killed.lost);
-        let of_ended = match killed.lost_of_ended {
+        let (kept, lost) = (killed.content.meta.samples, killed.lost.samples);
+        let of_ended = match killed.lost.of_ended {
             0 => String::new(),
             samples => format!("; {samples} of them in buckets that had ended, on their way to the outputs"),
         };
         tracing::warn!(
             "the previous process was killed: {lost} samples are lost, received in its last {:.2} s{of_ended}; its open bucket continues \
              with {kept} samples",
-            killed.lost_seconds
+            killed.lost.seconds
         );
-        for (output, samples) in &killed.undelivered {
-            tracing::warn!("after the kill of the previous process: output {output} lacks {samples} samples more");
+        for (output, samples) in &killed.lost.undelivered {
+            tracing::warn!(
+                "after the kill of the previous process: output {output} lacks {samples} samples more"
+            );
         }
         self.status.kills = 1;
         self.status.samples_lost += lost;
-        self.status.kill_seconds = killed.lost_seconds;
+        self.status.kill_seconds = killed.lost.seconds;
         self.status.files_damaged += killed.damaged.len() as u64;
-        self.status.samples_undelivered = killed.undelivered;
+        self.status.samples_undelivered = killed.lost.undelivered;
         let content = killed.content;
         match crate::state::refusal(&content.meta, directory.agent(), oldest, now) {
-            None => self.take(Box::new(content), config, now),
+            None => self.content = Some(Box::new(content)),
             Some(refusal) => {
                 tracing::warn!("its files are not used: {refusal}");
                 self.status.samples_lost += kept;
@@ -186,15 +190,14 @@ impl Resumed {
 
     /// Where this start has something to report, as after a kill, `state` becomes what it continues, with the report in its books. From that
     /// instant what an earlier process left counts no more: the next start neither delivers nor reports it again.
-    fn put_together(&mut self, directory: &StateDir, now: i64) {
-        let StateStatus {
-            kills,
-            set_aside,
-            samples_lost,
-            files_damaged,
-            ..
-        } = self.status;
-        if kills + set_aside + samples_lost + files_damaged == 0 {
+    fn write_base(&mut self, directory: &StateDir, now: i64) {
+        let reported = [
+            self.status.kills,
+            self.status.set_aside,
+            self.status.samples_lost,
+            self.status.files_damaged,
+        ];
+        if reported.iter().all(|number| *number == 0) {
             return;
         }
         let meta = Meta {
@@ -304,6 +307,10 @@ impl Resumed {
         self.tally.clone()
     }
 
+    pub fn made_tally(&self) -> Option<Arc<Tally>> {
+        self.tally.clone()
+    }
+
     /// Takes over the directory, and gives the ways in which workers save their buckets in case of a kill. What was there counts only as
     /// this process's tally says, before a worker has received or handed over anything.
     pub fn checkpoints(&mut self, fixed: &Fixed, workers: usize, budget: &Budget) -> Vec<CheckpointLink> {
@@ -317,7 +324,14 @@ impl Resumed {
             tally.publish()?;
             let points = fixed.histogram_points();
             let bytes_max = budget.of_worker(Share::OpenBucket);
-            checkpoints::start(directory.path(), directory.agent(), tally, points, workers, bytes_max)
+            checkpoints::start(
+                directory.path(),
+                directory.agent(),
+                tally,
+                points,
+                workers,
+                bytes_max,
+            )
         };
         let begun = self.tally.as_ref().map(begin);
         match begun.map(|begun| begun.inspect_err(cannot_save)) {
@@ -447,25 +461,8 @@ impl StateSaver {
         if *ended {
             return Ok(());
         }
-        // Read before the sums: they may have more, but not less.
-        let samples = self.tally.as_ref().map_or(0, |tally| tally.handed());
-        let names = RefCell::new(Vec::new());
-        let sums = |put: PutSums<'_>| {
-            outputs.each_sum(&mut |name, saved, adds_up| {
-                names.borrow_mut().extend(adds_up.then(|| name.to_owned()));
-                put(name, saved)
-            })
-        };
-        let tally = || self.tally.iter().filter(|_| !names.borrow().is_empty());
-        directory.keep_sums(&self.meta(directory, &[]), sums, || {
-            tally().for_each(|tally| tally.begins());
-        })?;
-        for tally in tally() {
-            for name in names.borrow().iter() {
-                tally.safe(name, OutputKind::AddsUp, samples);
-            }
-        }
-        Ok(())
+        let begins = || self.tally.iter().for_each(|tally| tally.begins());
+        directory.keep_sums(self.meta(directory, &[]), |put| outputs.each_sum(put), begins)
     }
 
     /// Removes what the process began with, once all of it is in files of its own.
@@ -497,9 +494,12 @@ impl StateSaver {
     /// flushed.
     pub fn begin(&self) -> Option<PendingFile> {
         let directory = self.directory.as_ref()?;
-        let is_failing = self.is_failing.load(Ordering::Acquire) || self.progress.is_failing.load(Ordering::Acquire);
+        let is_failing =
+            self.is_failing.load(Ordering::Acquire) || self.progress.is_failing.load(Ordering::Acquire);
         let begun = match is_failing {
-            true => Err(io::Error::other("files there could not be written in the last second")),
+            true => Err(io::Error::other(
+                "files there could not be written in the last second",
+            )),
             false => directory.begin(directory.kept_bytes()),
         };
         begun
@@ -565,6 +565,7 @@ impl StateSaver {
                 .flat_map(|worker| worker.drops.iter().copied())
                 .collect(),
             workers: workers.len(),
+            summed: BTreeMap::new(),
         }
     }
 
@@ -598,11 +599,13 @@ impl StateSaver {
                 Ok(())
             }
             Err(error) => {
-                // What was kept for a kill stays. The last books may find room.
+                // The files for the case of a kill stay. The last books may find room.
                 let _ = directory.keep_books(&content.meta, &content.books);
                 let tally = KilledTally::of(directory.path(), directory.agent(), directory.epoch() - 1);
                 Err(StateNotSaved {
-                    samples: tally.map_or(samples, |tally| recover(directory, &tally, None, u64::MAX).lost),
+                    samples: tally.map_or(samples, |tally| {
+                        recover(directory, &tally, None, u64::MAX).lost.samples
+                    }),
                     directory: directory.path().to_owned(),
                     error,
                 })
@@ -612,7 +615,9 @@ impl StateSaver {
 }
 
 fn cannot_save(error: &io::Error) {
-    tracing::warn!("state_path: the open bucket cannot be saved, and a kill would lose it without a report: {error}");
+    tracing::warn!(
+        "state_path: the open bucket cannot be saved, and a kill would lose it without a report: {error}"
+    );
 }
 
 impl StateStatus {

@@ -1,4 +1,4 @@
-//! Who may write in the state directory: its files decide what is delivered and counted.
+//! Checks that only this user and root can write in the state directory: its files decide what is delivered and counted.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,7 +8,17 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// Files of weir, by the beginnings of their names.
-const NAMES: [&str; 9] = ["agent", "books", "hand-over", "lock", "open-", "passing", "state", "sums", "tally"];
+const NAMES: [&str; 9] = [
+    "agent",
+    "books",
+    "hand-over",
+    "lock",
+    "open-",
+    "passing",
+    "state",
+    "sums",
+    "tally",
+];
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {

@@ -33,7 +33,7 @@ pub struct StoredAgent {
     pub is_recovered: bool,
 }
 
-/// What the file of the agent says.
+/// The content of the file of the agent.
 enum Known {
     Nothing,
     Agent(StoredAgent),
@@ -46,7 +46,10 @@ impl StoredAgent {
         let machine = fingerprint(std::fs::read(MACHINE_ID).ok().as_deref());
         let (known, is_recovered) = match Self::known(directory) {
             Known::Nothing => (None, false),
-            Known::Agent(agent) => (Some((agent.id, agent.epoch)).filter(|_| agent.is_at(&machine)), false),
+            Known::Agent(agent) => (
+                Some((agent.id, agent.epoch)).filter(|_| agent.is_at(&machine)),
+                false,
+            ),
             Known::Damaged => {
                 let known = super::known_elsewhere(directory);
                 let path = directory.join(AGENT);

@@ -63,7 +63,7 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// How the writing goes.
+/// The progress of the thread that writes.
 #[derive(Clone, Default)]
 pub struct CheckpointProgress {
     /// The last write failed.
@@ -76,7 +76,9 @@ pub struct CheckpointProgress {
 impl CheckpointProgress {
     /// The next checkpoint of each worker begins a new file.
     pub fn start_over(&self) {
-        self.starts_over.iter().for_each(|worker| worker.store(true, Ordering::Release));
+        self.starts_over
+            .iter()
+            .for_each(|worker| worker.store(true, Ordering::Release));
     }
 }
 
@@ -291,7 +293,9 @@ impl WorkerCheckpoint {
             match tag {
                 SERIES => waiting.push(body),
                 MARK => {
-                    let Ok(mark) = serde_json::from_slice(body) else { break };
+                    let Ok(mark) = serde_json::from_slice(body) else {
+                        break;
+                    };
                     open.mark = mark;
                     waiting.drain(..).for_each(|body| open.apply(agent, body));
                 }

@@ -55,6 +55,9 @@ pub struct Meta {
     /// Whose buckets are there in pieces.
     #[serde(default)]
     pub workers: usize,
+    /// In the sums of a running process: by output, the samples of its ended buckets that are in them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub summed: BTreeMap<String, u64>,
 }
 
 /// Series as [`weir_state::StreamWriter`] writes them. They are in a file, and read piece by piece.

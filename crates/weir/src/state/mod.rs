@@ -33,8 +33,8 @@ pub use agent::{StoredAgent, random};
 pub use recovery::recover;
 pub use tally::{KilledTally, Tally};
 
-/// Takes what one output has summed up, with its name.
-pub type PutSums<'a> = &'a mut dyn FnMut(&str, &OutputState) -> io::Result<()>;
+/// Takes the state of one output, with its name, and for sums the samples in them.
+pub type PutSums<'a> = &'a mut dyn FnMut(&str, &OutputState, Option<u64>) -> io::Result<()>;
 
 /// The names of files in the directory.
 const LOCK: &str = "lock";
@@ -180,13 +180,17 @@ impl StateDir {
     /// Saves the cumulative state of outputs, as [`StateDir::keep_books`] saves books. `begins` is called before they count.
     pub fn keep_sums(
         &self,
-        meta: &Meta,
+        mut meta: Meta,
         outputs: impl FnOnce(PutSums<'_>) -> io::Result<()>,
         begins: impl FnOnce(),
     ) -> io::Result<()> {
         let written = self.keep(SUMS, |kept| {
-            kept.meta(meta)?;
-            outputs(&mut |name, saved| kept.output(name, saved))
+            outputs(&mut |name, saved, samples| {
+                meta.summed
+                    .extend(samples.map(|samples| (name.to_owned(), samples)));
+                kept.output(name, saved)
+            })?;
+            kept.meta(&meta)
         })?;
         begins();
         std::fs::rename(written, self.path.join(SUMS))
@@ -204,7 +208,7 @@ impl StateDir {
         Ok(path)
     }
 
-    /// What a killed process left that could not write a tally.
+    /// Stands for the tally of a killed process that could not write one.
     pub fn killed_without_tally(&self) -> Option<KilledTally> {
         let (epoch, is_old) = match file::read(&self.path.join(BOOKS), u64::MAX) {
             Ok(None) => return None,
@@ -219,11 +223,13 @@ impl StateDir {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         let is_kept = |name: &str| name == BOOKS || name == SUMS || name.starts_with("open-");
         let kept = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_kept));
-        kept.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum()
+        kept.filter_map(|entry| entry.metadata().ok())
+            .map(|found| found.len())
+            .sum()
     }
 
     /// Before anything is read: removes tallies that no process of this agent can have written, since every start has a greater epoch than
-    /// those before it. They would count for ever.
+    /// those before it. They would count permanently.
     pub fn forget_foreign_tallies(&self) {
         tally::forget(&self.path, |other| other >= self.agent.epoch);
     }
@@ -258,7 +264,7 @@ impl StateDir {
     /// A file for state on its way to another process. Once that has read it, it is its [`StateDir::accept`]ed base.
     pub fn transfer(&self) -> io::Result<File> {
         let path = self.path.join(PASSING);
-        // The process before may have it open still.
+        // An earlier attempt may have it open still.
         let _ = std::fs::remove_file(&path);
         new_file(&path)
     }

@@ -1,4 +1,4 @@
-//! What a killed process has left, put together: its open bucket, its sums, its books, and what is lost. [`super::tally`] says what counts.
+//! Combines the files of a killed process: its open bucket, its sums, its books, and what is lost. [`super::tally`] says what counts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use weir_state::{Bounds, Table};
 
 use super::checkpoints::{Unusable, WorkerCheckpoint};
 use super::content::{Content, Encoded, Meta, OpenBucket};
-use super::tally::KilledTally;
+use super::tally::{KilledTally, OutputKind};
 use super::{BOOKS, OldBooks, SUMS, StateDir, StateError, file};
 use crate::admin::status::Status;
 
@@ -16,20 +16,31 @@ use crate::admin::status::Status;
 pub struct Killed {
     /// With the epoch of the process.
     pub content: Content,
-    /// Samples that the process had received and that are neither in the bucket nor safe at any output.
-    pub lost: u64,
-    /// Seconds from the last checkpoint of what is continued to the kill.
-    pub lost_seconds: f64,
-    /// Of these samples, those of buckets that had ended, and were on their way to the outputs.
-    pub lost_of_ended: u64,
-    /// By output: more samples that this one has not delivered, or has not in its saved sums.
-    pub undelivered: BTreeMap<String, u64>,
+    pub lost: Losses,
     /// Files that could not be used, each with the reason and what takes their place.
     pub damaged: Vec<String>,
 }
 
+/// The cost of the kill.
+#[derive(Debug)]
+pub struct Losses {
+    /// Samples that the process had received and that are neither in the bucket nor safe at any output.
+    pub samples: u64,
+    /// Seconds from the last checkpoint of what is continued to the kill.
+    pub seconds: f64,
+    /// Of these samples, those of buckets that had ended, and were on their way to the outputs.
+    pub of_ended: u64,
+    /// By output: more samples that this one has not delivered, or has not in its saved sums.
+    pub undelivered: BTreeMap<String, u64>,
+}
+
 /// Reads it. `base`: the `state` in the directory. Changes nothing there.
-pub fn recover(directory: &StateDir, tally: &KilledTally, base: Option<Box<Content>>, bytes_max: u64) -> Killed {
+pub fn recover(
+    directory: &StateDir,
+    tally: &KilledTally,
+    base: Option<Box<Content>>,
+    bytes_max: u64,
+) -> Killed {
     let base = base.filter(|base| tally.head.is_none_or(|head| head.base == base.meta.epoch));
     let mut damaged = Vec::new();
     if tally.is_damaged {
@@ -46,7 +57,7 @@ pub fn recover(directory: &StateDir, tally: &KilledTally, base: Option<Box<Conte
         })
     };
     let earlier = match base {
-        Some(_) => "those of the process before count instead",
+        Some(_) => "those of the previous process count instead",
         None => "they start from zero",
     };
     let books = own(BOOKS, &format!("books: {earlier}"));
@@ -60,29 +71,16 @@ pub fn recover(directory: &StateDir, tally: &KilledTally, base: Option<Box<Conte
         last_seen,
     };
     let open = found.open_bucket(base.as_deref());
-    let turns = || tally.workers.iter().flatten();
-    let safe = tally.safe();
-    let ended: u64 = turns().map(|turn| turn.ended).sum();
-    let received = match &books {
-        // The next best: the samples that were in it when the books were written.
-        Some(books) if turns().next().is_none() => books.books.state.samples_open,
-        _ => ended + turns().map(|turn| turn.open).sum::<u64>(),
-    };
-    let lost = received.saturating_sub(safe + open.samples);
-    let newest = turns().map(|turn| turn.bucket).max();
-    let is_ended = open.bucket.is_some_and(|bucket| newest > Some(bucket.start));
-    let kept_of_ended = if is_ended { open.samples } else { 0 };
-    let lost_of_ended = ended.saturating_sub(safe + kept_of_ended).min(lost);
-    let at_ms = turns().map(|turn| turn.at_ms).max();
-    let begun_ms = newest.map_or(0, |newest| newest * 1000).max(tally.head.map_or(0, |head| head.started_ms));
-    let since_ms = if open.bucket.is_some() { open.since_ms } else { begun_ms };
-    let mut undelivered = BTreeMap::new();
-    for (name, _, samples) in &tally.outputs {
-        let missing = safe.min(ended).saturating_sub(*samples);
-        if missing > 0 {
-            undelivered.insert(name.clone(), missing);
-        }
-    }
+    // The sums have their own number: they count from the instant that it does.
+    let summed = sums.as_ref().map(|sums| &sums.meta.summed);
+    // The process did not continue its bucket, of another width, and has not said so in books of its own.
+    let is_dropped = books.is_none() && tally.head.is_some_and(|head| head.continued.is_none());
+    let dropped = base
+        .as_ref()
+        .filter(|base| is_dropped && base.meta.bucket.is_some());
+    let dropped = dropped.map_or(0, |base| base.meta.samples);
+    let lost = Losses::of(tally, summed, books.as_ref(), &open, dropped);
+    let at_ms = tally.workers.iter().flatten().map(|turn| turn.at_ms).max();
     let (base_outputs, base_books) = base.map(|base| (base.outputs, base.books)).unzip();
     let outputs = sums.map(|sums| sums.outputs).or(base_outputs);
     let books = killed_books(books.map(|books| books.books).or(base_books).unwrap_or_default());
@@ -92,13 +90,18 @@ pub fn recover(directory: &StateDir, tally: &KilledTally, base: Option<Box<Conte
                 version: books.version.clone(),
                 agent: directory.agent().0,
                 // The epoch of an old version is not known, but this process's is the next.
-                epoch: if tally.is_old { directory.epoch() - 1 } else { tally.epoch },
+                epoch: if tally.is_old {
+                    directory.epoch() - 1
+                } else {
+                    tally.epoch
+                },
                 saved_at_ms: at_ms.or(last_seen).unwrap_or(open.since_ms),
                 bucket: open.bucket,
                 samples: open.samples,
                 histogram_points: open.histogram_points,
                 drops: Vec::new(),
                 workers: 0,
+                summed: BTreeMap::new(),
             },
             table: open.table,
             encoded: open.encoded,
@@ -107,10 +110,53 @@ pub fn recover(directory: &StateDir, tally: &KilledTally, base: Option<Box<Conte
             books,
         },
         lost,
-        lost_seconds: at_ms.map_or(0, |at| (at - since_ms).max(0)) as f64 / 1e3,
-        lost_of_ended,
-        undelivered,
         damaged,
+    }
+}
+
+impl Losses {
+    fn of(
+        tally: &KilledTally,
+        summed: Option<&BTreeMap<String, u64>>,
+        books: Option<&Content>,
+        open: &Open,
+        dropped: u64,
+    ) -> Losses {
+        let turns = || tally.workers.iter().flatten();
+        let safe_at = |(name, _, samples): &(String, OutputKind, u64)| {
+            let summed = summed.and_then(|summed| summed.get(name));
+            summed.map_or(*samples, |summed| *samples.max(summed))
+        };
+        // At an output at least; or given to all outputs, if there is none that says so.
+        let safe = tally.outputs.iter().map(safe_at).max().unwrap_or(tally.handed);
+        let ended: u64 = turns().map(|turn| turn.ended).sum();
+        let received = match books {
+            // The next best: the samples that were in it when the books were written.
+            Some(books) if turns().next().is_none() => books.books.state.samples_open,
+            _ => ended + turns().map(|turn| turn.open).sum::<u64>(),
+        };
+        let samples = received.saturating_sub(safe + open.samples) + dropped;
+        let newest = turns().map(|turn| turn.bucket).max();
+        let is_ended = open.bucket.is_some_and(|bucket| newest > Some(bucket.start));
+        let kept_of_ended = if is_ended { open.samples } else { 0 };
+        let since_ms = match open.bucket {
+            Some(_) => open.since_ms,
+            None => {
+                let started_ms = tally.head.map_or(0, |head| head.started_ms);
+                newest.map_or(0, |newest| newest * 1000).max(started_ms)
+            }
+        };
+        let at_ms = turns().map(|turn| turn.at_ms).max().unwrap_or(since_ms);
+        let lacking = |output: &(String, OutputKind, u64)| {
+            let missing = safe.min(ended).saturating_sub(safe_at(output));
+            (missing > 0).then(|| (output.0.clone(), missing))
+        };
+        Losses {
+            samples,
+            of_ended: ended.saturating_sub(safe + kept_of_ended).min(samples),
+            seconds: (at_ms - since_ms).max(0) as f64 / 1e3,
+            undelivered: tally.outputs.iter().filter_map(lacking).collect(),
+        }
     }
 }
 
@@ -230,7 +276,8 @@ impl Found<'_> {
     /// Of each worker.
     fn files(&mut self) -> Vec<Option<WorkerCheckpoint>> {
         let (agent, epoch) = (self.directory.agent(), self.tally.epoch);
-        let read = |worker| WorkerCheckpoint::read(self.directory.path(), worker, agent, epoch, self.bytes_max);
+        let read =
+            |worker| WorkerCheckpoint::read(self.directory.path(), worker, agent, epoch, self.bytes_max);
         let files = (0..self.tally.workers.len()).map(read).enumerate();
         let usable = |(worker, file)| match file {
             Ok(file) => Some(file),
@@ -270,7 +317,7 @@ impl Open {
     }
 }
 
-/// What outputs had in memory is lost.
+/// Points that outputs had in memory are lost.
 fn killed_books(mut books: Box<Status>) -> Box<Status> {
     for output in &mut books.outputs {
         *output = output.killed();
@@ -286,7 +333,7 @@ mod tests {
     use weir_protocol::Kind;
     use weir_state::{ExactSum, Facts, Identity, State};
 
-    use super::super::tally::{Head, OutputKind, Tally};
+    use super::super::tally::{Head, Tally};
     use super::*;
 
     const WIDTH: u32 = 10;
@@ -358,7 +405,11 @@ mod tests {
             let killed = self.killed();
             let series = killed.content.table.len();
             assert_eq!(series > 0, killed.content.meta.samples > 0);
-            (killed.content.meta.samples, killed.lost, killed.lost_of_ended)
+            (
+                killed.content.meta.samples,
+                killed.lost.samples,
+                killed.lost.of_ended,
+            )
         }
 
         fn killed(&self) -> Killed {
@@ -400,7 +451,7 @@ mod tests {
         case.tally.safe("one", OutputKind::Delivers, 52);
         case.turn(1, 1020, 1, 2);
         assert_eq!(case.after(), (0, 5, 0));
-        let lacking = case.killed().undelivered;
+        let lacking = case.killed().lost.undelivered;
         assert_eq!(lacking, BTreeMap::from([("two".into(), 7), ("sums".into(), 7)]));
     }
 

@@ -5,7 +5,7 @@
 //! number of the last of them. `tally-EPOCH` says which of these count:
 //!
 //! 1. The tally with the greatest epoch counts, if that is greater than the epoch of `state`. Then its process was killed (or runs).
-//!    Without such a tally `state` counts alone: its process ended, or a start has put together in it what a killed one left.
+//!    Without such a tally `state` counts alone: its process ended, or a start has combined in it what a killed one left.
 //! 2. `state` counts beside the tally as its *base*: for the books until `books` has the epoch of the tally, for the sums until `sums`
 //!    has it, for the bucket until the first checkpoint of every worker is complete (one word of the tally).
 //!    A bucket that has ended counts until something of it may leave the process (a word of the tally): then an output may have it.
@@ -82,12 +82,12 @@ pub struct Head {
     pub started_ms: i64,
 }
 
-/// What an output's number says.
+/// The meaning of an output's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputKind {
     /// Samples that it has delivered, dropped for a reason or written to disk.
     Delivers = 1,
-    /// Samples in its saved sums.
+    /// Samples that are not in its saved sums, but those of another output before it was there. The sums have the number of theirs.
     AddsUp = 2,
 }
 
@@ -155,7 +155,10 @@ impl Tally {
 
     /// From now on the files of earlier processes count only as far as this one says.
     pub fn publish(&self) -> io::Result<()> {
-        std::fs::rename(unfinished(&self.directory), path(&self.directory, self.head.epoch))
+        std::fs::rename(
+            unfinished(&self.directory),
+            path(&self.directory, self.head.epoch),
+        )
     }
 
     pub fn epoch(&self) -> u64 {
@@ -205,8 +208,8 @@ impl Tally {
         self.handed.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 
-    /// The outputs of which is told what they will not lose. One that is new begins with what was handed over before; one that is gone has
-    /// nothing to lose.
+    /// The outputs of which is told what they will not lose. One that is new begins with what was handed over before; one that was
+    /// removed has nothing to lose.
     pub fn register(&self, names: &[(&str, OutputKind)]) {
         let handed = self.handed();
         let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +242,10 @@ impl Tally {
     /// A registered output will not lose these samples.
     pub fn safe(&self, name: &str, kind: OutputKind, samples: u64) {
         let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = outputs.iter_mut().enumerate().find(|(_, known)| known.is(name, kind));
+        let known = outputs
+            .iter_mut()
+            .enumerate()
+            .find(|(_, known)| known.is(name, kind));
         // A reload may have replaced it by one that is behind.
         if let Some((index, output)) = known.filter(|(_, known)| known.samples < samples) {
             output.samples = samples;
@@ -324,12 +330,17 @@ impl KilledTally {
         for worker in 0..head.map_or(WORKERS_MAX, |head| head.workers.min(WORKERS_MAX)) {
             let found = record(&words, WORKERS + worker * RECORD);
             is_damaged |= found.is_err();
-            workers.push(found.ok().flatten().map(|[bucket, open, ended, at_ms]| WorkerTally {
-                bucket: bucket as i64,
-                open,
-                ended,
-                at_ms: at_ms as i64,
-            }));
+            workers.push(
+                found
+                    .ok()
+                    .flatten()
+                    .map(|[bucket, open, ended, at_ms]| WorkerTally {
+                        bucket: bucket as i64,
+                        open,
+                        ended,
+                        at_ms: at_ms as i64,
+                    }),
+            );
         }
         let handed = record(&words, HANDED);
         let begun = record(&words, BEGUN);
@@ -406,20 +417,14 @@ impl KilledTally {
             is_old: true,
         })
     }
-
-    /// Samples of ended buckets that are safe at an output at least, or that all have been given if they are not told of.
-    pub fn safe(&self) -> u64 {
-        let safe = self.outputs.iter().map(|(_, _, samples)| *samples);
-        safe.max().unwrap_or(self.handed)
-    }
 }
 
 /// The heads of all tallies in a directory.
 pub fn heads(directory: &Path) -> impl Iterator<Item = Head> {
     let directory = directory.to_owned();
-    epochs(&directory)
-        .into_iter()
-        .filter_map(move |epoch| KilledTally::parse(epoch, &std::fs::read(path(&directory, epoch)).ok()?).head)
+    epochs(&directory).into_iter().filter_map(move |epoch| {
+        KilledTally::parse(epoch, &std::fs::read(path(&directory, epoch)).ok()?).head
+    })
 }
 
 /// Removes the tallies of processes that `is_over` says it of.
@@ -539,9 +544,20 @@ mod tests {
         tally.publish().unwrap();
         let found = KilledTally::of(directory.path(), AgentId([7; 16]), 2).unwrap();
         assert_eq!(found.head, Some(head(3)));
-        assert_eq!(found.workers.iter().flatten().map(|turn| turn.open).collect::<Vec<_>>(), [40, 0]);
+        assert_eq!(
+            found
+                .workers
+                .iter()
+                .flatten()
+                .map(|turn| turn.open)
+                .collect::<Vec<_>>(),
+            [40, 0]
+        );
         assert!(!found.is_damaged && !found.is_complete);
-        assert!(KilledTally::of(directory.path(), AgentId([7; 16]), 3).is_none(), "`state` has it");
+        assert!(
+            KilledTally::of(directory.path(), AgentId([7; 16]), 3).is_none(),
+            "`state` has it"
+        );
 
         let turn = |open| WorkerTally {
             bucket: 1000,
@@ -564,7 +580,7 @@ mod tests {
         tally.complete();
         let found = KilledTally::of(directory.path(), AgentId([7; 16]), 2).unwrap();
         assert_eq!(found.workers[0], Some(turn(49)));
-        assert_eq!((found.is_complete, found.handed, found.safe()), (true, 30, 28));
+        assert_eq!((found.is_complete, found.handed), (true, 30));
         assert_eq!(found.begun, None);
         tally.submits(1000);
         tally.begins();
