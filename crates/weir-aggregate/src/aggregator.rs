@@ -116,6 +116,8 @@ pub struct Aggregator {
     counted_before: u64,
     /// Samples in the open bucket from another process.
     resumed_samples: u64,
+    /// The same of buckets that have ended.
+    resumed_before: u64,
 }
 
 impl Aggregator {
@@ -129,6 +131,7 @@ impl Aggregator {
             counts: Counts::default(),
             counted_before: 0,
             resumed_samples: 0,
+            resumed_before: 0,
             settings,
         }
     }
@@ -193,7 +196,8 @@ impl Aggregator {
     fn close(&mut self, next_start: Seconds) {
         self.timeline.close(next_start, self.settings.counter_expiry > 0);
         self.state.swap_halves();
-        (self.counted_before, self.resumed_samples) = (self.samples(), 0);
+        self.counted_before = self.samples();
+        self.resumed_before += std::mem::take(&mut self.resumed_samples);
         self.counts[AggregateCounter::Buckets] += 1;
     }
 
@@ -416,6 +420,9 @@ impl Aggregator {
         self.hand_over.rows += batch.len() as u64;
         self.counts[AggregateCounter::Rows] += batch.len() as u64;
         batch.rows_of_bucket = self.hand_over.rows;
+        if last {
+            batch.samples_until = self.ended_samples();
+        }
         Some(batch)
     }
 

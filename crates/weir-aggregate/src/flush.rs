@@ -101,6 +101,9 @@ pub struct Batch {
     pub last: bool,
     /// Rows that this worker has handed over for this bucket, including this batch. A receiver that counted fewer has lost some.
     pub rows_of_bucket: u64,
+    /// With the last batch of a bucket: samples of this bucket and of all that ended before it since the process started, including those
+    /// that it continued.
+    pub samples_until: u64,
     /// The agent's hostname, for rows and messages without a host.
     pub hostname: std::sync::Arc<str>,
     pub events: Vec<EventRecord>,
@@ -297,6 +300,7 @@ impl Batch {
             partitions: 0..0,
             last: false,
             rows_of_bucket: 0,
+            samples_until: 0,
             hostname,
             events: Vec::new(),
             checks: Vec::new(),

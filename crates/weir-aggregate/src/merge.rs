@@ -29,6 +29,8 @@ pub struct Merger {
     /// Rows that workers announced and that never came: a batch was lost.
     rows_lost: u64,
     received: Vec<u64>,
+    /// Samples of the ended buckets of each worker that are merged completely.
+    samples_until: Vec<u64>,
 }
 
 impl Merger {
@@ -44,6 +46,7 @@ impl Merger {
             rows_of_bucket: 0,
             rows_lost: 0,
             received: vec![0; workers],
+            samples_until: vec![0; workers],
         }
     }
 
@@ -120,7 +123,8 @@ impl Merger {
         };
         self.last = next;
         let mut index = HashTable::new();
-        for (queue, set_backs) in self.pending.iter_mut().zip(&mut self.set_backs) {
+        let workers = self.pending.iter_mut().zip(&mut self.set_backs);
+        for ((queue, set_backs), samples_until) in workers.zip(&mut self.samples_until) {
             let Some(front) = queue.front_mut().filter(|batch| batch.bucket.start == next) else {
                 continue;
             };
@@ -139,6 +143,7 @@ impl Merger {
             let rows = front.partition_rows(self.partition);
             merged.merge_rows(front, rows, first, &mut index);
             if front.partitions.end <= self.partition + 1 {
+                *samples_until = front.samples_until.max(*samples_until);
                 let merged = queue.pop_front();
                 *set_backs -= usize::from(is_before(merged.as_ref(), queue.front()));
             }
@@ -155,6 +160,9 @@ impl Merger {
             self.rows_of_bucket += rows as u64;
             merged.last = last;
             merged.rows_of_bucket = self.rows_of_bucket;
+            if last {
+                merged.samples_until = self.samples_until.iter().sum();
+            }
             deliver(merged);
         }
         if last {

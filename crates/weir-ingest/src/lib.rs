@@ -36,5 +36,5 @@ pub use tap::{PacketOutcome, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
     CheckpointLink, CheckpointPart, Command, CommandSender, Freeze, ListenerSnapshot, RelayChange, RelayLink,
     RelayLinks, Report, RuleSnapshot, Sources, TLS_ERROR, WorkerHandle, WorkerSettings, WorkerSnapshot,
-    spawn,
+    WorkerTally, spawn,
 };

@@ -7,7 +7,9 @@ use weir_aggregate::Expansion;
 use weir_config::settings;
 
 use crate::StartError;
-use crate::delivery::{BoxFuture, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Payload, Transport};
+use crate::delivery::{
+    BoxFuture, Delivery, Endpoint, Landed, Order, Outcome, OutputEnvironment, Payload, Transport,
+};
 use crate::json_lines::LinesEncoder;
 use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
 
@@ -52,12 +54,20 @@ impl Start for StdoutSettings {
 struct Stdout;
 
 impl Transport for Stdout {
-    /// A reader that has stopped blocks only this thread.
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        self.send_and_mark(payload, Landed::default())
+    }
+
+    /// A reader that has stopped blocks only this thread.
+    fn send_and_mark(&self, payload: Payload, landed: Landed) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             let written = tokio::task::spawn_blocking(move || {
                 let mut stdout = std::io::stdout().lock();
-                stdout.write_all(&payload.body).and_then(|()| stdout.flush())
+                landed.begin();
+                stdout.write_all(&payload.body)?;
+                stdout.flush()?;
+                landed.mark();
+                Ok::<_, std::io::Error>(())
             });
             match written.await {
                 Ok(Ok(())) => Outcome::Delivered,

@@ -46,6 +46,8 @@ mod restart;
 mod rules;
 mod sandbox;
 mod scrape;
+mod short_lives;
+mod state_directory;
 mod statsd_exporter;
 mod tail;
 mod terminal;

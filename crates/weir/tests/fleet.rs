@@ -20,7 +20,7 @@ fn later() -> i64 {
 }
 
 /// Totals of a fleet's log: the sum of the counter `c` by its tags, and the books of all agents.
-fn merged(log: &Path, partitions: u32) -> (Vec<(String, f64)>, Ledger) {
+pub fn merged(log: &Path, partitions: u32) -> (Vec<(String, f64)>, Ledger) {
     let log = FileLog::open(log, partitions, later).unwrap();
     let mut owner = Owner::new(log, Settings::default());
     while owner.turn().unwrap().messages > 0 {}

@@ -37,6 +37,11 @@ impl Aggregator {
         self.samples() - self.counted_before + self.resumed_samples
     }
 
+    /// Samples in all buckets that have ended, whether they have been handed over or not, including those of another process.
+    pub fn ended_samples(&self) -> u64 {
+        self.counted_before + self.resumed_before
+    }
+
     pub(super) fn samples(&self) -> u64 {
         let of_kinds: u64 = Kind::ALL.iter().map(|&kind| self.counts[of_kind(kind)]).sum();
         of_kinds + self.counts[AggregateCounter::Copied]

@@ -1,7 +1,7 @@
 //! Writes the open bucket to a file every second, in case the process is killed: in slices between receive turns, and only changed series.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -34,8 +34,23 @@ pub struct CheckpointLink {
     /// Bytes of series on their way, which their receiver takes off again; and when the next piece waits.
     pub bytes_in_transit: Arc<AtomicUsize>,
     pub bytes_max: usize,
-    /// Called after each turn, so it must be cheap: the start of the bucket, samples in it, Unix milliseconds.
-    pub tally: Box<dyn Fn(i64, u64, i64) + Send>,
+    /// Called after each turn and at the end of each bucket, so it must be cheap.
+    pub tally: Box<dyn Fn(WorkerTally) + Send>,
+    /// Set when the receiver has lost what came so far: the next checkpoint begins from the start.
+    pub starts_over: Arc<AtomicBool>,
+}
+
+/// The samples that a worker has received, as of its last turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerTally {
+    /// Start of the open bucket.
+    pub bucket: i64,
+    /// Samples in it.
+    pub open: u64,
+    /// Samples in all buckets that have ended since the start, whether they have been handed over or not.
+    pub ended: u64,
+    /// Unix milliseconds.
+    pub at_ms: i64,
 }
 
 pub(super) struct Checkpoints {
@@ -90,13 +105,22 @@ impl Checkpoints {
         self.waits
     }
 
-    pub(super) fn end_turn(&self, ingest: &Ingest, now_ms: i64) {
+    /// Counts what was received, and that a bucket has ended, before a part of that is handed over.
+    pub(super) fn count(&self, ingest: &Ingest, now_ms: i64) {
         let aggregator = ingest.aggregator();
-        (self.link.tally)(aggregator.open_bucket().start, aggregator.open_samples(), now_ms);
+        (self.link.tally)(WorkerTally {
+            bucket: aggregator.open_bucket().start,
+            open: aggregator.open_samples(),
+            ended: aggregator.ended_samples(),
+            at_ms: now_ms,
+        });
     }
 
     /// Starts to write the changes, unless it is still writing.
     pub(super) fn begin(&mut self, ingest: &Ingest, now: i64) {
+        if self.link.starts_over.swap(false, Ordering::AcqRel) {
+            self.abandon();
+        }
         if self.round.is_some() || ingest.is_draining() {
             return;
         }

@@ -25,7 +25,7 @@ mod outbox;
 mod report;
 
 use checkpoint::Checkpoints;
-pub use checkpoint::{CheckpointLink, CheckpointPart};
+pub use checkpoint::{CheckpointLink, CheckpointPart, WorkerTally};
 use clock::Clock;
 pub use control::{
     Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
@@ -165,7 +165,7 @@ impl Worker {
         // So that others need not wait for the first tick to see that it runs.
         self.publish();
         if let Some(checkpoints) = &mut self.continuity.checkpoints {
-            // The state that it continues is nowhere else from now on.
+            // Until it is written, a kill leaves only what the process has begun with.
             checkpoints.begin(&self.ingest, self.clock.seconds());
         }
         while !self.stop.load(Ordering::Acquire) {
@@ -193,9 +193,6 @@ impl Worker {
         if self.clock.read(after) {
             self.set_back();
         }
-        if let Some(checkpoints) = &self.continuity.checkpoints {
-            checkpoints.end_turn(&self.ingest, self.clock.milliseconds());
-        }
         let Ok(turn) = turn else { return false };
         if turn.packets > 0 || self.ingest.is_draining() || self.maintenance.any() {
             self.gaps.busy(after);
@@ -208,6 +205,25 @@ impl Worker {
         while !self.ingest.set_back(self.clock.seconds()) {
             // Once in a process's life, if ever: nothing is received while the last bucket is handed over.
             self.hand_over_all();
+        }
+        self.count();
+    }
+
+    /// Ends the bucket if it is time. What the turn received, and the end, are counted before anything of it is handed over: a kill from
+    /// here on delivers nothing of this bucket again.
+    fn advance(&mut self) {
+        while !self.ingest.advance(self.clock.seconds()) {
+            // A whole bucket went by and the last one is not handed over: the control plane does not keep up. Waiting
+            // here lets the kernel's buffers fill, whose losses are counted; anything else would mix up two buckets.
+            self.outbox.count_wait();
+            self.hand_over_all();
+        }
+        self.count();
+    }
+
+    fn count(&self) {
+        if let Some(checkpoints) = &self.continuity.checkpoints {
+            checkpoints.count(&self.ingest, self.clock.milliseconds());
         }
     }
 
@@ -242,12 +258,7 @@ impl Worker {
     }
 
     fn periodic(&mut self) {
-        while !self.ingest.advance(self.clock.seconds()) {
-            // A whole bucket went by and the last one is not handed over: the control plane does not keep up. Waiting
-            // here lets the kernel's buffers fill, whose losses are counted; anything else would mix up two buckets.
-            self.outbox.count_wait();
-            self.hand_over_all();
-        }
+        self.advance();
         self.hand_over();
         self.hand_over_pass_through();
         self.summarise();
@@ -453,8 +464,11 @@ impl Worker {
         if self.continuity.keep.load(Ordering::Acquire) {
             let mut saved = self.ingest.save(self.clock.stamp(self.continuity.agent));
             saved.drops = self.event_loop.drops_seen().collect();
+            // Packets that waited for the look-up of their sender are in it too.
+            self.count();
             self.outbox.send(Report::Saved(Box::new(saved)));
         } else if self.continuity.flush_open_bucket && self.ingest.close_now() {
+            self.count();
             self.hand_over_all();
         }
         while let Some(batch) = self.ingest.take_pass_through() {
@@ -469,9 +483,7 @@ impl Worker {
             if !self.turn(Duration::from_millis(10)) {
                 break;
             }
-            while !self.ingest.advance(self.clock.seconds()) {
-                self.hand_over_all();
-            }
+            self.advance();
             self.hand_over();
             let monotonic = Monotonic::now().0;
             for relay in self.ingest.relays_mut() {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Outcome, Parts, Payload, Shared, Transport, lock};
+use super::{Landed, Outcome, Parts, Payload, Shared, Transport, lock};
 use crate::http::one_line;
 
 /// Refused series that are remembered, with their names.
@@ -45,8 +45,9 @@ pub async fn deliver(
     transport: Arc<dyn Transport>,
     refused: Arc<Mutex<RefusedSeries>>,
     payload: Payload,
+    landed: Landed,
 ) -> (Payload, Outcome) {
-    let outcome = match attempt(&shared, &*transport, payload.clone()).await {
+    let outcome = match attempt(&shared, &*transport, payload.clone(), landed).await {
         Outcome::Invalid { error } => {
             let division = Division::new(&shared, &transport, &refused, &payload);
             match division.await {
@@ -62,10 +63,10 @@ pub async fn deliver(
     (payload, outcome)
 }
 
-async fn attempt(shared: &Shared, transport: &dyn Transport, payload: Payload) -> Outcome {
+async fn attempt(shared: &Shared, transport: &dyn Transport, payload: Payload, landed: Landed) -> Outcome {
     let timeout = shared.settings.timeout;
     tokio::select! {
-        outcome = transport.send(payload) => outcome,
+        outcome = transport.send_and_mark(payload, landed) => outcome,
         () = shared.clock.sleep_until(shared.clock.now() + timeout) => {
             Outcome::Retry { error: format!("no answer within {} s", timeout.as_secs_f64()), after: None }
         }
@@ -240,7 +241,7 @@ impl<'a> Division<'a> {
             body: body.into(),
             ..self.payload.clone()
         };
-        attempt(self.shared, self.transport, part).await
+        attempt(self.shared, self.transport, part, Landed::default()).await
     }
 
     async fn pick(&self, range: Range<usize>) -> Option<Vec<u8>> {

@@ -29,6 +29,11 @@ pub trait Encode: Any + Send {
         String::new()
     }
 
+    /// Whether the state is sums that every point repeats. What was delivered without being in the saved sums is missing in the next ones.
+    fn adds_up(&self) -> bool {
+        !self.lineage().is_empty()
+    }
+
     /// Sets the limit of the state. Existing state stays; above the limit nothing new is accepted.
     fn limit_state(&mut self, _bytes_max: u64) {}
 

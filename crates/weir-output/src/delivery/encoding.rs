@@ -46,6 +46,9 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 own.limit_state(shared.limits.state.load(Ordering::Relaxed));
                 if let Some((batch, _)) = batch {
                     own.encode(&batch, &mut encoded);
+                    if batch.last && !batch.partitions.is_empty() {
+                        shared.encoded_until.store(batch.samples_until, Ordering::Release);
+                    }
                 }
                 let keeps = if ended {
                     shared.keeps_state.load(Ordering::Acquire)

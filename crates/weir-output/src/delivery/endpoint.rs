@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 
 use super::divide::{self, RefusedSeries};
 use super::{
-    Backoff, EndpointBooks, LOG_INTERVAL, LastError, Outcome, Payload, RETRY_AFTER_MAX, Release, Shared,
-    Stage, Transport, seed,
+    Backoff, EndpointBooks, LOG_INTERVAL, Landed, LastError, Outcome, Payload, RETRY_AFTER_MAX, Release,
+    Shared, Stage, Transport, seed,
 };
 use crate::counters::OutputCounter;
 
@@ -139,9 +139,10 @@ impl Endpoint {
             Some(payload) => {
                 let (shared, transport) = (self.shared.clone(), self.transport.clone());
                 let refused = self.refused.clone();
+                let landed = Landed::of(&shared, self.index, &payload);
                 self.under_way.spawn(async move {
                     shared.wait_until(transport.not_before(&payload)).await;
-                    divide::deliver(shared, transport, refused, payload).await
+                    divide::deliver(shared, transport, refused, payload, landed).await
                 });
             }
             None => self.exhausted = true,

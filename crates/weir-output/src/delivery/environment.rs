@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_state::AgentId;
 
-use super::{Clock, Delivery, SavedStates};
+use super::{Clock, Delivery, SafeSamples, SavedStates};
 
 /// Facts that all outputs of a process share.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct OutputEnvironment {
     pub host_tags: Arc<[String]>,
     /// The cumulative state of the previous process's outputs.
     pub saved: Arc<SavedStates>,
+    /// Learns what a kill would not lose.
+    pub safe: SafeSamples,
     /// The delivering agent, for outputs that report it.
     pub agent: AgentIdentity,
     /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.

@@ -60,6 +60,10 @@ impl Delivery {
         let (mut inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let mut books = lock(&shared.books);
         books.received += items;
+        if batch.last && !batch.partitions.is_empty() {
+            let points = books.received.points;
+            books.ends.push(points, batch.samples_until);
+        }
         if shared.stage() != Stage::Running && !books.encoder_failed {
             books::add_dropped(&mut books.dropped, Reason::Shutdown, items);
         } else if !inbox.has_room(bytes, bytes_max) || books.encoder_failed {
@@ -72,5 +76,6 @@ impl Delivery {
             books.inbox += items;
             shared.arrived.notify_one();
         }
+        shared.tell_safe(&mut books, None);
     }
 }

@@ -23,6 +23,7 @@ mod orphaned_queues;
 mod payload;
 mod queue;
 mod record;
+mod safe;
 mod save;
 mod saved;
 mod settle;
@@ -52,6 +53,8 @@ pub use environment::{AgentIdentity, OutputEnvironment};
 use inbox::Inbox;
 pub use payload::Payload;
 pub use queue::{Order, Queue, QueueSizes};
+use safe::BucketEnds;
+pub use safe::{AtRisk, Landed, SafeSamples};
 pub use save::SavedQueue;
 pub use saved::{OutputState, RestoreError, SavedStates};
 pub use status::{EndpointStatus, LastError, OutputStatus, Pending};
@@ -73,6 +76,7 @@ pub struct Delivery {
     transports: Vec<Arc<dyn Transport>>,
     counter: Counter,
     lineage: String,
+    adds_up: bool,
     /// The encoder before the start.
     encoder: Mutex<Option<Box<dyn Encode>>>,
     tasks: Mutex<JoinSet<()>>,
@@ -116,6 +120,7 @@ enum Release {
 struct Shared {
     name: String,
     clock: Clock,
+    safe: SafeSamples,
     settings: DeliverySettings,
     limits: MemoryLimits,
     /// The encoder's part of the memory for payloads.
@@ -141,6 +146,8 @@ struct Shared {
     /// The next process continues the encoder's state: it is left here at the end.
     keeps_state: AtomicBool,
     kept_state: Mutex<Option<Vec<u8>>>,
+    /// See [`weir_aggregate::Batch::samples_until`]: of the last bucket that is encoded as a whole.
+    encoded_until: AtomicU64,
     retained_encoder: Mutex<Option<Box<dyn Encode>>>,
     /// No further request begins.
     paused: watch::Sender<bool>,
@@ -179,6 +186,7 @@ struct Books {
     open: Items,
     dropped: Dropped,
     endpoints: Vec<EndpointBooks>,
+    ends: BucketEnds,
     encoder_failed: bool,
 }
 
@@ -263,6 +271,7 @@ impl Delivery {
         let shared = Arc::new(Shared {
             name: name.to_owned(),
             clock,
+            safe: environment.safe.clone(),
             settings: settings.clone(),
             limits: MemoryLimits {
                 queued: environment.memory_bytes_max.into(),
@@ -285,6 +294,7 @@ impl Delivery {
             has_successor: AtomicBool::new(false),
             keeps_state: AtomicBool::new(false),
             kept_state: Mutex::default(),
+            encoded_until: AtomicU64::new(0),
             retained_encoder: Mutex::default(),
             paused: watch::Sender::new(false),
             without_delay: watch::Sender::new(false),
@@ -298,6 +308,7 @@ impl Delivery {
             transports: endpoints.into_iter().map(|endpoint| endpoint.transport).collect(),
             counter: encoder.counter(),
             lineage: encoder.lineage(),
+            adds_up: encoder.adds_up(),
             encoder: Mutex::new(Some(encoder)),
             tasks: Mutex::default(),
         };
@@ -357,9 +368,14 @@ impl Delivery {
         if held == 0 { 0 } else { held + shared.reserved }
     }
 
-    /// Whether the encoder adds up.
+    /// Whether the encoder has a state that another one can continue.
     pub fn keeps_state(&self) -> bool {
         !self.lineage.is_empty()
+    }
+
+    /// See [`Encode::adds_up`].
+    pub fn adds_up(&self) -> bool {
+        self.adds_up
     }
 
     /// Sets the memory limit of the encoder's state, from the next batch on.
@@ -571,6 +587,10 @@ impl Shared {
         let created = self.clock.unix();
         let memory_max = self.memory_max();
         let mut queues: Vec<MutexGuard<'_, Queue>> = self.queues.iter().map(lock).collect();
+        if self.has_disk() && !encoded.payloads.is_empty() {
+            // Another process would find them there.
+            self.begins();
+        }
         queues
             .iter_mut()
             .for_each(|queue| queue.set_memory_max(memory_max));
@@ -597,12 +617,14 @@ impl Shared {
                 books::add_dropped(&mut books.dropped, reason, items);
             }
             books.received += encoded.made;
+            books.ends.add_made(encoded.made.points);
             books.inbox -= done;
             books.open = open;
             for (index, queue) in queues.iter().enumerate() {
                 self.record_disk_error(&mut books.endpoints[index], queue, index);
                 books.endpoints[index].copy_from(queue);
             }
+            self.tell_safe(&mut books, None);
         }
         drop(queues);
         self.queued.iter().for_each(Notify::notify_one);
@@ -655,7 +677,9 @@ impl Shared {
             let result = work(&mut queue, &mut books);
             shared.record_disk_error(&mut books, &queue, index);
             books.copy_from(&queue);
-            lock(&shared.books).endpoints[index] = books;
+            let mut all = lock(&shared.books);
+            all.endpoints[index] = books;
+            shared.tell_safe(&mut all, None);
             result
         };
         if !self.has_disk() {

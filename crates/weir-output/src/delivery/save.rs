@@ -103,13 +103,15 @@ impl Delivery {
         (self.take_state(), queues)
     }
 
-    /// The output's current sums, if it has any. Open payloads end.
-    pub async fn sums(&self) -> Option<OutputState> {
+    /// The output's current sums, if it has any, with the samples that are in them at least
+    /// ([`weir_aggregate::Batch::samples_until`]). Open payloads end.
+    pub async fn sums(&self) -> Option<(OutputState, u64)> {
         if !self.keeps_state() {
             return None;
         }
+        let samples = self.shared.encoded_until.load(Ordering::Acquire);
         self.save_encoder().await;
-        self.kept_state()
+        Some((self.kept_state()?, samples))
     }
 
     async fn save_encoder(&self) {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Clock, Payload};
+use super::{Clock, Landed, Payload};
 
 /// A future that a trait object returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -53,6 +53,19 @@ pub type Keep<'a> = dyn FnMut(u128, &dyn Fn() -> String) -> bool + 'a;
 pub trait Transport: Send + Sync + 'static {
     /// One attempt. Delivery ends it after the timeout, and limits how many run at once.
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome>;
+
+    /// [`Transport::send`] that marks the payload when its delivery begins and once it is delivered: for transports that write on another
+    /// thread, which do it there, around the write.
+    fn send_and_mark(&self, payload: Payload, landed: Landed) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            landed.begin();
+            let outcome = self.send(payload).await;
+            if outcome == Outcome::Delivered {
+                landed.mark();
+            }
+            outcome
+        })
+    }
 
     /// Unix milliseconds before which a payload does not go, unless the output ends or leaves. For outputs that spread over time what
     /// many agents have at the same time.

@@ -15,7 +15,7 @@ use weir_config::{DURATION_MAX, PathUse, SettingProblem, SettingType, choices, s
 
 use crate::StartError;
 use crate::delivery::{
-    BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Payload, Transport,
+    BoxFuture, Clock, Delivery, Endpoint, Landed, Order, Outcome, OutputEnvironment, Payload, Transport,
 };
 use crate::json_lines::LinesEncoder;
 use crate::settings::{BatchOutput, DeliverySettings, OutputType, Start};
@@ -212,9 +212,17 @@ impl Appender {
 
 impl Transport for Appender {
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        self.send_and_mark(payload, Landed::default())
+    }
+
+    fn send_and_mark(&self, payload: Payload, landed: Landed) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             let now = self.clock.unix();
-            let written = self.with_file(move |file| file.append(payload.id, &payload.body, now));
+            let written = self.with_file(move |file| {
+                landed.begin();
+                let appended = file.append(payload.id, &payload.body, now);
+                appended.inspect(|_| landed.mark())
+            });
             match written.await {
                 Ok(Ok(rotated)) => {
                     if rotated {

@@ -281,6 +281,11 @@ impl Encode for FleetEncoder {
         self.place.clone()
     }
 
+    /// It is names and numbers.
+    fn adds_up(&self) -> bool {
+        false
+    }
+
     fn limit_state(&mut self, bytes_max: u64) {
         self.state_bytes_max = bytes_max;
     }

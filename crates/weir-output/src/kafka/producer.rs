@@ -9,7 +9,7 @@ use weir_merge::{Log as _, delay_ms};
 use weir_state::AgentId;
 
 use super::plan::Planned;
-use crate::delivery::{BoxFuture, Clock, Outcome, Payload, Transport};
+use crate::delivery::{BoxFuture, Clock, Landed, Outcome, Payload, Transport};
 
 /// Interval between requests for the number of partitions. A change is announced for a later time than this.
 const PLAN_INTERVAL: Duration = Duration::from_secs(10);
@@ -61,15 +61,23 @@ enum PublishError {
 }
 
 impl Transport for Producer {
-    /// A record is delivered once the log has accepted it. After an error that is unknown, so the record is sent again, with its number.
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
+        self.send_and_mark(payload, Landed::default())
+    }
+
+    /// A record is delivered once the log has accepted it. After an error that is unknown, so the record is sent again, with its number.
+    fn send_and_mark(&self, payload: Payload, landed: Landed) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             let partition = match payload.route {
                 ANY_PARTITION => self.some_partition(&payload),
                 partition => u32::from(partition),
             };
             let clock = self.clock.clone();
-            let appended = self.with_log(move |log| log.append(partition, clock.unix_ms(), &payload.body));
+            let appended = self.with_log(move |log| {
+                landed.begin();
+                let appended = log.append(partition, clock.unix_ms(), &payload.body);
+                appended.inspect(|_| landed.mark())
+            });
             match appended.await {
                 Ok(_) => Outcome::Delivered,
                 Err(PublishError::Permanent(error)) => Outcome::Rejected { error },

@@ -115,6 +115,12 @@ impl Scrape {
         self.lock().save(now)
     }
 
+    /// The same, with the samples that are in it ([`Batch::samples_until`]).
+    pub fn save_counted(&self, now: Seconds) -> (Vec<u8>, u64) {
+        let state = self.lock();
+        (state.save(now), state.samples_until)
+    }
+
     /// Continues the series of another process; see [`CumulativeState::restore`].
     pub fn restore(&self, saved: &[u8], away: Seconds, now: Seconds) -> Result<u64, NoState> {
         self.lock().restore(saved, away, now)
@@ -140,6 +146,7 @@ impl Scrape {
         // Data that is not aggregated belongs to no flush.
         state.is_within_flush = !batch.last && (state.is_within_flush || !batch.partitions.is_empty());
         if batch.last {
+            state.samples_until = batch.samples_until;
             state.expire(now);
         }
     }

@@ -109,6 +109,8 @@ pub struct CumulativeState<M = (), S = ()> {
     names_are_stale: bool,
     /// A part of a flush has been taken. Names are decided among all of its metrics.
     pub is_within_flush: bool,
+    /// See [`Batch::samples_until`]: of the last bucket that is in it as a whole.
+    pub samples_until: u64,
     pub renamed: usize,
     /// Renderings under way. While there are any, nothing moves or leaves.
     pub renderings: usize,
@@ -165,6 +167,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             named: 0,
             names_are_stale: false,
             is_within_flush: false,
+            samples_until: 0,
             renamed: 0,
             renderings: 0,
             bytes: 0,

@@ -621,6 +621,7 @@ pub fn environment(clock: Clock) -> OutputEnvironment {
         state_bytes_max: 256 << 20,
         host_tags: Arc::from(["env:test".to_owned(), "team:a".to_owned()]),
         saved: Arc::default(),
+        safe: Default::default(),
         agent: agent(1),
         replaces: None,
     }

@@ -21,6 +21,10 @@ impl Status {
         state.set_aside += before.set_aside;
         state.samples_lost += before.samples_lost;
         state.kills += before.kills;
+        state.files_damaged += before.files_damaged;
+        for (output, samples) in &before.samples_undelivered {
+            *state.samples_undelivered.entry(output.clone()).or_default() += samples;
+        }
         state.contexts_refused += before.contexts_refused;
         state.outputs_reset += before.outputs_reset;
         state.hand_over.add(&before.hand_over);

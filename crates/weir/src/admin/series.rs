@@ -52,6 +52,7 @@ pub fn declared() -> Vec<Declared> {
     all.extend(rows(&CLIENTS));
     all.extend(rows(&RELOADS).chain(rows(&RELOAD)));
     all.extend(rows(&STATE));
+    all.extend(rows(&UNDELIVERED));
     all.extend(rows(&RULES).chain(rows(&RULE)));
     all.extend(rows(&OUTPUTS).chain(rows(&BOOKS)));
     all.extend(rows(&RESOLVER).chain(rows(&PROCESSES)));
@@ -157,6 +158,13 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
     );
     all.each(&RELOAD, [(vec![], reload)]);
     all.each(&STATE, [(vec![], &status.state)]);
+    let undelivered = &status.state.samples_undelivered;
+    all.each(
+        &UNDELIVERED,
+        undelivered
+            .iter()
+            .map(|(output, samples)| (vec![output.clone()], samples)),
+    );
     all.each(&RULES, [(vec![], &status.rules)]);
     let busiest = busiest(&status.rules);
     all.each(

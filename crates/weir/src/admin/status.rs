@@ -81,6 +81,10 @@ pub struct StateStatus {
     pub set_aside_because: Option<String>,
     /// Samples in buckets that could not be continued, as far as they are known.
     pub samples_lost: u64,
+    /// More samples that an output of a killed process has not delivered, or has not in its saved sums, by output.
+    pub samples_undelivered: BTreeMap<String, u64>,
+    /// Files of a killed process that were damaged; what they had is lost.
+    pub files_damaged: u64,
     /// Samples in the open bucket.
     pub samples_open: u64,
     /// Processes that ended without saving state, as after `kill -9`.

@@ -145,6 +145,12 @@ tables! {
             Problem("Restart weir to apply them."), |reload| Some(reload.waiting_for_restart.len() as f64);
     }
 
+    UNDELIVERED: u64, by ["output"], {
+        /// Samples, besides those that no output has, that this one had not delivered, or had not in its saved sums, when a process was killed.
+        counter("weir_saved_state_undelivered_samples_total", "state.samples_undelivered.{output}", "samples"),
+            Problem("A process was killed: `docs/restart.md`."), |samples| Some(*samples as f64);
+    }
+
     STATE: StateStatus, by [], {
         /// Contexts that this process took over from the previous one.
         gauge("weir_saved_state_restored_contexts", "state.contexts_restored", "contexts"),
@@ -160,7 +166,10 @@ tables! {
             Problem("`state.set_aside_because` in the status has the reason: `docs/restart.md`."), |state| Some(state.set_aside as f64);
         /// Known samples in open buckets of earlier processes that could not be continued.
         counter("weir_saved_state_lost_samples_total", "state.samples_lost", "samples"),
-            Problem("The state was too old, of another agent, or of another `bucket_width`: see the log."), |state| Some(state.samples_lost as f64);
+            Problem("A process was killed, or the state was too old, of another agent, or of another `bucket_width`: see the log."), |state| Some(state.samples_lost as f64);
+        /// Damaged files of killed processes that could not be used.
+        counter("weir_saved_state_damaged_files_total", "state.files_damaged", "files"),
+            Problem("The log names them and what they have cost. After a power failure this is usual, as they are not synchronised."), |state| Some(state.files_damaged as f64);
         /// Processes of this agent that ended without saving state, for example after `kill -9` or for lack of memory.
         counter("weir_saved_state_kills_total", "state.kills", "processes"),
             Problem("Samples of the last second are lost: the log and `weir_saved_state_lost_samples_total` have the number."), |state| Some(state.kills as f64);

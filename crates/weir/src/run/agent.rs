@@ -11,7 +11,7 @@ use weir_aggregate::Batch;
 use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
-use weir_output::delivery::{AgentIdentity, SavedStates};
+use weir_output::delivery::SavedStates;
 
 use super::access::Access;
 use super::books::{self, BoundListener};
@@ -34,6 +34,7 @@ use crate::hand_over::{self, Channel, HandedListener};
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{Reloaded, Reloader, Reread};
+use crate::state::Tally;
 use crate::streams::Streams;
 
 /// Maximum reports that wait for the pipeline. A batch has at most a few megabytes; workers delay flushes when this is full.
@@ -79,15 +80,15 @@ impl Agent {
         let rules = rules(&fixed, config)?;
         let runtime = outputs_runtime()?;
         let summed_up = resumed.outputs();
-        let publisher = resumed.publisher()?;
-        let outputs = start_outputs(config, &budget, &fixed, &runtime, summed_up.clone(), publisher)?;
+        let tally = resumed.tally(config.resources.workers);
+        let outputs = start_outputs(config, &budget, &fixed, &runtime, summed_up.clone(), &resumed)?;
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
         let gathered = Gathered::new(config);
         let streams = Streams::default();
         let recent = recent(&budget, streams.clone());
         let (history_feed, history_batches) = recent.as_ref().map(history::feed).unzip();
         let feed = Feed::new(outputs.clone(), history_feed, gathered.clients.clone());
-        let pipeline = gathered.pipeline(inbox, feed, config, &access, &bound.listeners);
+        let pipeline = gathered.pipeline(inbox, feed, config, &access, &bound.listeners, tally);
         let (pipeline, pipeline_runs) = pipeline.start().map_err(|error| Failure::thread(&error))?;
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
@@ -264,8 +265,9 @@ impl Agent {
                 .state_saver
                 .save(pending_file, saved, self.view.outputs.take_state(), status);
             lost.extend(left.err().map(|left| left.to_string()));
+        } else {
+            self.state_saver.end(false);
         }
-        self.state_saver.end();
         if panicked > 0 {
             lost.push(format!(
                 "the unflushed data of {panicked} ingest workers that panicked"
@@ -303,10 +305,11 @@ fn start_outputs(
     fixed: &Fixed,
     runtime: &Runtime,
     saved: Arc<SavedStates>,
-    publisher: AgentIdentity,
+    resumed: &Resumed,
 ) -> Result<Arc<Outputs>, Failure> {
-    let handle = runtime.handle().clone();
-    Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher).map(Arc::new)
+    let (handle, publisher) = (runtime.handle().clone(), resumed.publisher()?);
+    let tally = resumed.made_tally();
+    Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher, tally).map(Arc::new)
 }
 
 /// `before`: where the history of the previous process comes from.
@@ -349,19 +352,26 @@ impl Gathered {
         config: &Config,
         access: &Access,
         listeners: &[BoundListener],
+        tally: Option<Arc<Tally>>,
     ) -> Pipeline {
+        let mut log = log::flushes(
+            config,
+            access.clone(),
+            listeners.to_vec(),
+            self.last_flush.clone(),
+        );
         Pipeline::new(
             reports,
             config.resources.workers,
             feed,
             self.shared.clone(),
             log::bad_input(self.shared.clone(), listeners),
-            log::flushes(
-                config,
-                access.clone(),
-                listeners.to_vec(),
-                self.last_flush.clone(),
-            ),
+            Box::new(move |flushed| {
+                if let Some(tally) = &tally {
+                    tally.handed_over(flushed.samples_until);
+                }
+                log(flushed);
+            }),
             log::usage(self.usage.clone()),
         )
     }

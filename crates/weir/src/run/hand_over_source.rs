@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,8 +102,7 @@ impl HandOverSource {
         let path = hand_over::socket_path(directory);
         // This process owns the directory, so the earlier owner of the file has ended.
         let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let listener = bind_private(&path)?;
         let source = self.clone();
         std::thread::Builder::new()
             .name("hand-over".into())
@@ -444,6 +442,7 @@ impl HandOverSource {
 
     /// Undoes the preparations.
     fn resume(&self) {
+        self.agent.state_saver.reclaim();
         self.agent.view.shared.forget_saved();
         let outputs = &self.agent.view.outputs;
         outputs.open_files();
@@ -493,6 +492,23 @@ impl HandOverSource {
         }
         let _ = self.taken_over.blocking_send(());
     }
+}
+
+/// A listening socket whose file only this user and root may use, from its first instant: a mode that is set by path could be set for what
+/// a link leads to.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // The mode of the file that `bind` makes.
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(UnixListener::from(socket))
 }
 
 /// Sends the connections of a worker.

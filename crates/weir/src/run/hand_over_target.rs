@@ -134,7 +134,12 @@ impl HandOverTarget {
 
     /// Everything is prepared: from now on no process receives, until [`TakenOver::running`].
     pub fn receive(self, config: &Config) -> Result<TakenOver, Failure> {
-        let agent = StateDir::next_agent(&self.path)?;
+        let agent = StateDir::next_agent(&self.path).inspect_err(|failure| {
+            // The other process passes it on to the requester of this one.
+            let _ = self
+                .channel
+                .send(hand_over::REFUSED, failure.to_string().as_bytes(), &[]);
+        })?;
         let mut given = ReceivedState::default();
         self.receive_state(&mut given)
             .map_err(|error| failed("its state was not received", &error))?;

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::admin::caller::Hosts;
-use crate::admin::counters::PipelineCounter;
 use crate::admin::{AdminServer, ConnectionLimits};
 use crate::budget::Budget;
 use crate::config::{Config, Inputs, Loaded};
@@ -29,6 +28,7 @@ mod hand_over_target;
 mod health;
 mod history;
 mod kept;
+mod kept_sums;
 mod ledger;
 mod listeners;
 mod log;
@@ -282,28 +282,31 @@ async fn serve(
 /// Interval of saving the books in case the process is killed.
 const BOOKS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Logs once if saving fails.
+/// Saves after each flush, which changes the sums, and the books every second besides. Logs once if that fails.
 async fn keep_books(agent: Arc<Agent>) {
-    let (mut failed, mut flushed_at) = (false, 0);
+    // The state that the process began with is replaced at once.
+    let (mut failed, mut with_sums) = (false, true);
     while agent.state_saver.keeps() {
         let keeping = agent.clone();
         let kept = tokio::task::spawn_blocking(move || {
-            // The cumulative state changes with each flush.
-            let now = keeping.view.shared.lock().counts[PipelineCounter::FlushedAt];
-            if now != flushed_at {
-                keeping.state_saver.keep_sums(&keeping.view.outputs)?;
-            }
-            keeping.state_saver.keep_books(keeping.view.snapshot())?;
-            Ok::<_, std::io::Error>(now)
+            let view = &keeping.view;
+            keeping
+                .state_saver
+                .keep(&view.outputs, with_sums, || view.snapshot())
         });
-        match kept.await {
-            Ok(Ok(now)) => flushed_at = now,
-            Ok(Err(error)) if !std::mem::replace(&mut failed, true) => tracing::warn!(
+        let kept = kept.await;
+        if let Ok(Err(error)) = &kept
+            && !std::mem::replace(&mut failed, true)
+        {
+            tracing::warn!(
                 "state_path: books and sums cannot be saved, so a kill would go unnoticed: {error}"
-            ),
-            _ => {}
+            );
         }
-        tokio::time::sleep(BOOKS_INTERVAL).await;
+        tokio::select! {
+            () = agent.view.shared.flushed.notified() => with_sums = true,
+            // Sums that were not saved are still to be.
+            () = tokio::time::sleep(BOOKS_INTERVAL) => with_sums = !matches!(kept, Ok(Ok(()))),
+        }
     }
 }
 

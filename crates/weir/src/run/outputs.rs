@@ -1,6 +1,5 @@
 //! The running outputs: start, reload, end.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +10,7 @@ use tokio::task::JoinSet;
 use weir_aggregate::{Batch, Expansion};
 use weir_ingest::{Command, RelayChange, RelayLink, RelayLinks, WorkerHandle};
 use weir_output::StartError;
-use weir_output::delivery::{AgentIdentity, Clock, Delivery, OutputEnvironment, OutputState, SavedStates};
+use weir_output::delivery::{AgentIdentity, Clock, Delivery, OutputEnvironment, SafeSamples, SavedStates};
 use weir_output::relay::Relay;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
@@ -23,7 +22,7 @@ use crate::admin::status::{OutputStatus, Status};
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::state::{PutSums, TransferWriter};
+use crate::state::{Tally, TransferWriter};
 
 /// Time that a reload waits for the end of the current hand-over of a bucket.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
@@ -41,11 +40,11 @@ pub enum Output {
 
 #[derive(Clone)]
 pub(super) struct Running {
-    config: OutputConfig,
+    pub(super) config: OutputConfig,
     pub output: Output,
 }
 
-type List = Arc<Vec<Running>>;
+pub(super) type List = Arc<Vec<Running>>;
 
 struct Active {
     list: List,
@@ -57,10 +56,12 @@ struct Active {
 /// Shared by pipeline, status and reloads.
 pub struct Outputs {
     /// Their runtime.
-    handle: Handle,
+    pub(super) handle: Handle,
     environment: OutputEnvironment,
     expansion: Arc<Expansion>,
     pub(super) budget: Budget,
+    /// Is told what outputs will not lose.
+    pub(super) tally: Option<Arc<Tally>>,
     workers: usize,
     grace: Duration,
     active: Mutex<Active>,
@@ -105,7 +106,9 @@ impl Outputs {
         handle: Handle,
         saved: Arc<SavedStates>,
         agent: AgentIdentity,
+        tally: Option<Arc<Tally>>,
     ) -> Result<Outputs, Failure> {
+        let told = tally.clone();
         let outputs = Outputs {
             handle,
             environment: OutputEnvironment {
@@ -115,11 +118,13 @@ impl Outputs {
                 state_bytes_max: budget.of_one(Share::Cumulative, config.outputs.len()),
                 host_tags: config.names.all_tags().into(),
                 saved,
+                safe: told.map_or_else(SafeSamples::default, |tally| SafeSamples::new(tally)),
                 agent,
                 replaces: None,
             },
             expansion: Arc::new(expansion.clone()),
             budget: budget.clone(),
+            tally,
             workers: config.resources.workers,
             grace: config.running.grace_period,
             active: Mutex::new(Active {
@@ -142,6 +147,7 @@ impl Outputs {
         }
         warn_of_idle(&list);
         outputs.divide(&list);
+        outputs.register(&list);
         lock(&outputs.active).list = Arc::new(list);
         Ok(outputs)
     }
@@ -184,7 +190,7 @@ impl Outputs {
         })
     }
 
-    fn list(&self) -> List {
+    pub(super) fn list(&self) -> List {
         lock(&self.active).list.clone()
     }
 
@@ -269,6 +275,7 @@ impl Outputs {
             replaced.successors.clone_from(&taking_over);
         }
         self.divide(&list);
+        self.register(&list);
         let mut active = lock(&self.active);
         active.list = list;
         active.number += 1;
@@ -444,35 +451,6 @@ impl Outputs {
         Ok(())
     }
 
-    /// The current cumulative state of each output, one at a time.
-    pub fn each_sum(&self, put: PutSums<'_>) -> io::Result<()> {
-        for Running { config, output } in self.list().iter() {
-            let saved = match output {
-                Output::Scrape(scrape) => Some(scrape.save()),
-                Output::Delivered(_, delivery) => self.handle.block_on(delivery.sums()),
-                Output::Relay(_) => None,
-            };
-            if let Some(saved) = saved {
-                put(&config.name, &saved)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// After the end: the cumulative state of each output, by name.
-    pub fn take_state(&self) -> BTreeMap<String, OutputState> {
-        let list = self.list();
-        let saved = list.iter().filter_map(|running| {
-            let saved = match &running.output {
-                Output::Scrape(scrape) => scrape.save(),
-                Output::Delivered(_, delivery) => delivery.take_state()?,
-                Output::Relay(_) => return None,
-            };
-            Some((running.config.name.clone(), saved))
-        });
-        saved.collect()
-    }
-
     pub fn scrape(&self) -> Option<ScrapeOutput> {
         self.list().iter().find_map(|running| match &running.output {
             Output::Scrape(scrape) => Some(scrape.clone()),
@@ -625,6 +603,11 @@ impl Feed {
 
     /// Does not wait for long: an output drops and counts batches it cannot queue.
     pub fn take(&self, batch: &Arc<Batch>) {
+        if let Some(tally) = &self.outputs.tally
+            && !batch.partitions.is_empty()
+        {
+            tally.submits(batch.bucket.start);
+        }
         self.list.iter().for_each(|running| running.output.take(batch));
         if batch.last {
             // An output above its part may have delivered the excess by now.

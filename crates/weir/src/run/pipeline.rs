@@ -22,6 +22,8 @@ pub struct Shared {
     saved: Mutex<Vec<SavedBucket>>,
     saved_arrived: Condvar,
     reported: Condvar,
+    /// Notified when outputs have been given a bucket.
+    pub flushed: tokio::sync::Notify,
 }
 
 #[derive(Clone, Default)]
@@ -82,6 +84,8 @@ pub struct Pipeline {
 /// One bucket, handed over completely.
 pub struct Flushed {
     pub rows: u64,
+    /// See [`Batch::samples_until`].
+    pub samples_until: u64,
     pub state: PipelineState,
 }
 
@@ -185,6 +189,7 @@ impl Pipeline {
 
     fn deliver(&mut self, merged: Batch) {
         let (last, is_bucket) = (merged.last, !merged.partitions.is_empty());
+        let samples_until = merged.samples_until;
         if is_bucket {
             self.rows_of_bucket += merged.len() as u64;
             self.began.get_or_insert_with(std::time::Instant::now);
@@ -203,7 +208,13 @@ impl Pipeline {
                 counts[PipelineCounter::FlushNs] = took as u64;
                 state.clone()
             };
-            (self.on_flush)(&Flushed { rows, state });
+            let flushed = Flushed {
+                rows,
+                samples_until,
+                state,
+            };
+            (self.on_flush)(&flushed);
+            self.shared.flushed.notify_one();
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Seek as _};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,9 +20,11 @@ use crate::admin::status::{StateStatus, Status};
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::state::checkpoints::{self, CheckpointProgress};
+use crate::state::tally::Head;
 use crate::state::{
-    Content, Encoded, LastBooks, Meta, PendingFile, PreviousState, StateDir, StateError, StateWriter,
-    TransferWriter, checkpoints, merged, newest,
+    Content, Encoded, KilledTally, Meta, PendingFile, PreviousState, StateDir, StateError, StateWriter,
+    Tally, TransferWriter, merged, newest, recover,
 };
 
 /// The state directory, if there is one, and the state found in it.
@@ -29,10 +32,17 @@ use crate::state::{
 pub struct Resumed {
     directory: Option<StateDir>,
     content: Option<Box<Content>>,
-    /// Books of a killed process.
+    /// Books of a killed process of which nothing else is continued.
     killed: Option<Box<Status>>,
     status: StateStatus,
     away: Duration,
+    /// The epoch of `state`, 0 without one.
+    base: u64,
+    /// Another process has sent the state.
+    is_passed: bool,
+    /// Says what counts; `None`: it cannot be written.
+    tally: Option<Arc<Tally>>,
+    progress: CheckpointProgress,
 }
 
 /// Data saved while the process runs.
@@ -40,14 +50,21 @@ pub struct Resumed {
 pub struct StateSaver {
     directory: Option<StateDir>,
     histogram_points: String,
+    tally: Option<Arc<Tally>>,
+    progress: CheckpointProgress,
+    /// `state` still has the state that the process began with.
+    has_base: AtomicBool,
+    /// The last attempt to save books or sums failed.
+    is_failing: AtomicBool,
     /// Set when nothing more is saved.
     ended: Mutex<bool>,
 }
 
-/// The loss when the next process finds no state.
+/// The loss when the state cannot be saved at the end: what the last checkpoint does not have.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{samples} samples of the open bucket and the sums of outputs, because the state could not be written to {}: {error}",
+    "{samples} samples of the open bucket, because the state could not be written to {}: {error}; the next start continues from the last \
+     checkpoint there, and reports them",
     directory.display()
 )]
 pub struct StateNotSaved {
@@ -72,14 +89,34 @@ impl Resumed {
             status: StateStatus::of(&directory),
             ..Resumed::default()
         };
+        let (mut base, mut after) = (None, 0);
         match directory.left(oldest, now, config.resources.memory) {
-            PreviousState::Nothing => resumed.after_a_kill(&directory, config, oldest, now),
-            PreviousState::SetAside(refusal) => {
+            PreviousState::Nothing => {}
+            PreviousState::SetAside(refusal, epoch) => {
+                after = epoch;
                 resumed.status.set_aside = 1;
                 resumed.status.samples_lost = refusal.samples();
                 resumed.status.set_aside_because = Some(refusal.to_string());
             }
-            PreviousState::State(content) => resumed.take(content, config, now),
+            PreviousState::State(content) => {
+                after = content.meta.epoch;
+                base = Some(content);
+            }
+        }
+        directory.forget_foreign_tallies();
+        let killed = KilledTally::of(directory.path(), directory.agent(), after);
+        let killed = killed.or_else(|| directory.killed_without_tally().filter(|_| after == 0));
+        match (killed, base) {
+            (Some(tally), base) => resumed.after_a_kill(&directory, &tally, base, config, oldest, now),
+            (None, base) => {
+                resumed.base = base.as_ref().map_or(0, |_| after);
+                resumed.content = base;
+            }
+        }
+        // Before anything is dropped that does not fit this configuration: a start that fails must not cost it.
+        resumed.write_base(&directory, now);
+        if let Some(content) = resumed.content.take() {
+            resumed.take(content, config, now);
         }
         resumed.directory = Some(directory);
         Ok(resumed)
@@ -97,6 +134,8 @@ impl Resumed {
         }
         let mut resumed = Resumed {
             status: StateStatus::of(&directory),
+            base: content.meta.epoch,
+            is_passed: true,
             ..Resumed::default()
         };
         resumed.take(Box::new(content), config, now_ms());
@@ -105,59 +144,97 @@ impl Resumed {
     }
 
     /// Continues the state of a killed process, and reports the losses.
-    fn after_a_kill(&mut self, directory: &StateDir, config: &Config, oldest: i64, now: i64) {
-        let Some(last) = directory.books() else {
-            return;
+    fn after_a_kill(
+        &mut self,
+        directory: &StateDir,
+        tally: &KilledTally,
+        base: Option<Box<Content>>,
+        config: &Config,
+        oldest: i64,
+        now: i64,
+    ) {
+        let killed = recover(directory, tally, base, config.resources.memory);
+        for damage in &killed.damaged {
+            tracing::warn!("after the kill of the previous process: {damage}");
+        }
+        let (kept, lost) = (killed.content.meta.samples, killed.lost.samples);
+        let of_ended = match killed.lost.of_ended {
+            0 => String::new(),
+            samples => format!("; {samples} of them in buckets that had ended, on their way to the outputs"),
         };
-        let mut books = Box::new(last.books);
-        for output in &mut books.outputs {
-            *output = output.killed();
+        tracing::warn!(
+            "the previous process was killed: {lost} samples are lost, received in its last {:.2} s{of_ended}; its open bucket continues \
+             with {kept} samples",
+            killed.lost.seconds
+        );
+        for (output, samples) in &killed.lost.undelivered {
+            tracing::warn!(
+                "after the kill of the previous process: output {output} lacks {samples} samples more"
+            );
         }
         self.status.kills = 1;
-        let bytes_max = config.resources.memory;
-        let Some(rest) = checkpoints::rest(directory.path(), directory.agent(), bytes_max) else {
-            let (lost, rate) = (books.state.samples_open, books.rates.samples);
-            tracing::warn!(
-                "the previous process was killed, and nothing of its open bucket is left: {lost} samples are lost that it had {:.1} s ago, and about {rate:.0} samples of the second after that",
-                (now - last.at_ms) as f64 / 1e3
-            );
-            self.status.samples_lost = lost;
-            self.killed = Some(books);
-            return;
-        };
-        let (kept, lost) = (rest.samples, rest.lost);
-        tracing::warn!(
-            "the previous process was killed: {lost} samples are lost, received in its last {:.2} s; its open bucket continues with {kept} samples",
-            rest.lost_seconds
-        );
-        self.status.samples_lost = lost;
-        self.status.kill_seconds = rest.lost_seconds;
-        let content = Content {
-            meta: Meta {
-                version: books.version.clone(),
-                agent: directory.agent().0,
-                epoch: directory.epoch() - 1,
-                saved_at_ms: rest.at_ms,
-                bucket: rest.bucket,
-                samples: rest.samples,
-                histogram_points: rest.histogram_points,
-                drops: Vec::new(),
-                workers: 0,
-            },
-            table: rest.table,
-            encoded: Encoded::default(),
-            outputs: directory.sums(bytes_max),
-            queues: BTreeMap::new(),
-            books,
-        };
+        self.status.samples_lost += lost;
+        self.status.kill_seconds = killed.lost.seconds;
+        self.status.files_damaged += killed.damaged.len() as u64;
+        self.status.samples_undelivered = killed.lost.undelivered;
+        let content = killed.content;
         match crate::state::refusal(&content.meta, directory.agent(), oldest, now) {
-            None => self.take(Box::new(content), config, now),
+            None => self.content = Some(Box::new(content)),
             Some(refusal) => {
                 tracing::warn!("its files are not used: {refusal}");
                 self.status.samples_lost += kept;
                 self.killed = Some(content.books);
             }
         }
+    }
+
+    /// Where this start has something to report, as after a kill, `state` becomes what it continues, with the report in its books. From that
+    /// instant what an earlier process left counts no more: the next start neither delivers nor reports it again.
+    fn write_base(&mut self, directory: &StateDir, now: i64) {
+        let reported = [
+            self.status.kills,
+            self.status.set_aside,
+            self.status.samples_lost,
+            self.status.files_damaged,
+        ];
+        if reported.iter().all(|number| *number == 0) {
+            return;
+        }
+        let meta = Meta {
+            version: crate::version::VERSION.into(),
+            agent: directory.agent().0,
+            epoch: directory.epoch() - 1,
+            saved_at_ms: now,
+            ..Meta::default()
+        };
+        let mut nothing = Content::empty(meta);
+        let content = self.content.as_deref_mut().unwrap_or(&mut nothing);
+        content.decode();
+        // The report is this process's own, and comes to the books of the earlier ones.
+        let mut books = Status {
+            state: self.status.clone(),
+            ..Status::default()
+        };
+        books.add_earlier(self.killed.as_deref().unwrap_or(&content.books));
+        let books = std::mem::replace(&mut content.books, Box::new(books));
+        let epoch = content.meta.epoch;
+        // The epochs since have left nothing.
+        content.meta.epoch = directory.epoch() - 1;
+        let written = directory.begin(0).and_then(|pending| pending.finish(content));
+        (content.books, content.meta.epoch) = (books, epoch);
+        self.base = match written {
+            Ok(_) => directory.epoch() - 1,
+            Err(error) => {
+                let path = directory.path().display();
+                tracing::error!(
+                    "state_path: {path}: what the previous process left cannot be written: {error}; a kill would lose it"
+                );
+                // It must not count again.
+                let _ = directory.taken();
+                0
+            }
+        };
+        directory.forget_until(directory.epoch() - 1);
     }
 
     fn take(&mut self, mut content: Box<Content>, config: &Config, now: i64) {
@@ -213,18 +290,68 @@ impl Resumed {
         self.content.as_ref().map_or(&[], |content| &content.meta.drops)
     }
 
-    /// The files in which workers save their buckets in case of a kill. Removes files of a previous process.
-    pub fn checkpoints(&self, fixed: &Fixed, workers: usize, budget: &Budget) -> Vec<CheckpointLink> {
+    /// Makes the tally of this process, which counts once [`Resumed::checkpoints`] begins.
+    pub fn tally(&mut self, workers: usize) -> Option<Arc<Tally>> {
+        let directory = self.directory.as_ref()?;
+        let meta = self.content.as_ref().map(|content| &content.meta);
+        let head = Head {
+            agent: directory.agent(),
+            epoch: directory.epoch(),
+            base: self.base,
+            continued: meta.and_then(|meta| meta.bucket).map(|bucket| bucket.start),
+            workers,
+            started_ms: now_ms(),
+        };
+        let made = Tally::new(directory.path(), head, meta.map_or(0, |meta| meta.samples));
+        self.tally = made.inspect_err(cannot_save).ok().map(Arc::new);
+        self.tally.clone()
+    }
+
+    pub fn made_tally(&self) -> Option<Arc<Tally>> {
+        self.tally.clone()
+    }
+
+    /// Takes over the directory, and gives the ways in which workers save their buckets in case of a kill. What was there counts only as
+    /// this process's tally says, before a worker has received or handed over anything.
+    pub fn checkpoints(&mut self, fixed: &Fixed, workers: usize, budget: &Budget) -> Vec<CheckpointLink> {
         let Some(directory) = &self.directory else {
             return Vec::new();
         };
-        let points = fixed.histogram_points();
-        let bytes_max = budget.of_worker(Share::OpenBucket);
-        let started = checkpoints::start(directory.path(), directory.agent(), points, workers, bytes_max);
-        started.unwrap_or_else(|error| {
-            tracing::warn!("state_path: the open bucket cannot be saved, and a kill would lose it: {error}");
-            Vec::new()
-        })
+        let begin = |tally: &Arc<Tally>| {
+            if self.is_passed {
+                directory.accept()?;
+            }
+            tally.publish()?;
+            let points = fixed.histogram_points();
+            let bytes_max = budget.of_worker(Share::OpenBucket);
+            checkpoints::start(
+                directory.path(),
+                directory.agent(),
+                tally,
+                points,
+                workers,
+                bytes_max,
+            )
+        };
+        let begun = self.tally.as_ref().map(begin);
+        match begun.map(|begun| begun.inspect_err(cannot_save)) {
+            Some(Ok((links, progress))) => {
+                self.progress = progress;
+                links
+            }
+            _ => {
+                // Nothing says what counts, so nothing does.
+                self.tally = None;
+                if let Err(error) = directory.taken() {
+                    let path = directory.path().display();
+                    tracing::error!(
+                        "state_path: {path}: the state was read but cannot be removed: {error}; another start would use it again"
+                    );
+                }
+                directory.forget_until(u64::MAX);
+                Vec::new()
+            }
+        }
     }
 
     pub fn agent(&self) -> AgentId {
@@ -267,13 +394,8 @@ impl Resumed {
             );
             self.status.outputs_reset += 1;
         }
-        if let Some(directory) = &self.directory
-            && let Err(error) = directory.taken()
-        {
-            let path = directory.path().display();
-            tracing::error!(
-                "state_path: {path}: the state was read but cannot be removed: {error}; another start would use it again"
-            );
+        if let Some(directory) = &self.directory {
+            directory.forget_tallies_before();
         }
         if let Some(content) = &self.content {
             tracing::info!(
@@ -286,6 +408,10 @@ impl Resumed {
         let state_saver = StateSaver {
             directory: self.directory,
             histogram_points: fixed.histogram_points(),
+            has_base: AtomicBool::new(self.tally.is_some()),
+            tally: self.tally,
+            progress: self.progress,
+            is_failing: AtomicBool::default(),
             ended: Mutex::default(),
         };
         let earlier = self.content.map(|content| content.books);
@@ -298,8 +424,22 @@ impl StateSaver {
         self.directory.is_some()
     }
 
-    /// Saves the books in case the process is killed.
-    pub fn keep_books(&self, mut books: Status) -> io::Result<()> {
+    /// Saves the sums, if `with_sums`, and the books, in case the process is killed.
+    pub fn keep(&self, outputs: &Outputs, with_sums: bool, books: impl FnOnce() -> Status) -> io::Result<()> {
+        let kept = (|| {
+            if with_sums {
+                self.keep_sums(outputs)?;
+            }
+            self.keep_books(books())
+        })();
+        self.is_failing.store(kept.is_err(), Ordering::Release);
+        if kept.is_ok() {
+            self.remove_base();
+        }
+        kept
+    }
+
+    fn keep_books(&self, mut books: Status) -> io::Result<()> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
@@ -310,15 +450,10 @@ impl StateSaver {
         if *ended {
             return Ok(());
         }
-        directory.keep_books(&LastBooks {
-            agent: directory.agent().to_string(),
-            at_ms: now_ms(),
-            books,
-        })
+        directory.keep_books(&self.meta(directory, &[]), &books)
     }
 
-    /// Saves the cumulative state of outputs in case the process is killed.
-    pub fn keep_sums(&self, outputs: &Outputs) -> io::Result<()> {
+    fn keep_sums(&self, outputs: &Outputs) -> io::Result<()> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
@@ -326,14 +461,32 @@ impl StateSaver {
         if *ended {
             return Ok(());
         }
-        directory.keep_sums(&self.meta(directory, &[]), |put| outputs.each_sum(put))
+        let begins = || self.tally.iter().for_each(|tally| tally.begins());
+        directory.keep_sums(self.meta(directory, &[]), |put| outputs.each_sum(put), begins)
     }
 
-    /// The process ends normally.
-    pub fn end(&self) {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    /// Removes what the process began with, once all of it is in files of its own.
+    fn remove_base(&self) {
+        // Held meanwhile: what is there afterwards is for the next process.
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*ended
+            && self.progress.is_complete.load(Ordering::Acquire)
+            && self.has_base.swap(false, Ordering::AcqRel)
+            && let Some(directory) = &self.directory
+        {
+            let _ = directory.taken();
+        }
+    }
+
+    /// The process ends normally; `is_saved`: with `state` for the next one.
+    pub fn end(&self, is_saved: bool) {
+        self.keep_for_next();
         if let Some(directory) = &self.directory {
-            directory.forget_books();
+            if !is_saved {
+                // Before the tally, without which it would count.
+                let _ = directory.taken();
+            }
+            directory.forget_until(u64::MAX);
         }
     }
 
@@ -341,8 +494,15 @@ impl StateSaver {
     /// flushed.
     pub fn begin(&self) -> Option<PendingFile> {
         let directory = self.directory.as_ref()?;
-        directory
-            .begin()
+        let is_failing =
+            self.is_failing.load(Ordering::Acquire) || self.progress.is_failing.load(Ordering::Acquire);
+        let begun = match is_failing {
+            true => Err(io::Error::other(
+                "files there could not be written in the last second",
+            )),
+            false => directory.begin(directory.kept_bytes()),
+        };
+        begun
             .inspect_err(|error| {
                 let path = directory.path().display();
                 tracing::error!("state_path: {path}: the state cannot be saved for the next process, so the open bucket is flushed: {error}");
@@ -350,12 +510,20 @@ impl StateSaver {
             .ok()
     }
 
+    /// The process that was to take over has failed, and this one continues.
+    pub fn reclaim(&self) {
+        if let Some(directory) = &self.directory {
+            directory.reclaim();
+            self.progress.start_over();
+        }
+    }
+
     /// The directory's lock.
     pub fn lock(&self) -> Option<BorrowedFd<'_>> {
         self.directory.as_ref().map(StateDir::lock)
     }
 
-    /// Another process takes over in this directory.
+    /// The files are left for the next process: nothing more is written there.
     pub fn keep_for_next(&self) {
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
@@ -363,6 +531,8 @@ impl StateSaver {
     /// Destination of the state that another process continues.
     pub fn transfer(&self) -> io::Result<TransferWriter> {
         let directory = self.directory.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        // It may become that of the process that takes over.
+        self.has_base.store(false, Ordering::Release);
         StateWriter::new(BufWriter::new(directory.transfer()?))
     }
 
@@ -395,6 +565,7 @@ impl StateSaver {
                 .flat_map(|worker| worker.drops.iter().copied())
                 .collect(),
             workers: workers.len(),
+            summed: BTreeMap::new(),
         }
     }
 
@@ -418,20 +589,35 @@ impl StateSaver {
             books: Box::new(books),
         };
         let (series, samples) = (content.table.len(), content.meta.samples);
+        self.keep_for_next();
         match pending_file.finish(&content) {
             Ok(bytes) => {
                 tracing::info!(
                     "state saved for the next process: {series} contexts, {samples} samples in the open bucket, {bytes} bytes"
                 );
+                self.end(true);
                 Ok(())
             }
-            Err(error) => Err(StateNotSaved {
-                samples,
-                directory: directory.path().to_owned(),
-                error,
-            }),
+            Err(error) => {
+                // The files for the case of a kill stay. The last books may find room.
+                let _ = directory.keep_books(&content.meta, &content.books);
+                let tally = KilledTally::of(directory.path(), directory.agent(), directory.epoch() - 1);
+                Err(StateNotSaved {
+                    samples: tally.map_or(samples, |tally| {
+                        recover(directory, &tally, None, u64::MAX).lost.samples
+                    }),
+                    directory: directory.path().to_owned(),
+                    error,
+                })
+            }
         }
     }
+}
+
+fn cannot_save(error: &io::Error) {
+    tracing::warn!(
+        "state_path: the open bucket cannot be saved, and a kill would lose it without a report: {error}"
+    );
 }
 
 impl StateStatus {
@@ -440,6 +626,7 @@ impl StateStatus {
             path: Some(directory.path().display().to_string()),
             agent: directory.agent().to_string(),
             epoch: directory.epoch(),
+            files_damaged: u64::from(directory.is_agent_recovered()),
             ..StateStatus::default()
         }
     }

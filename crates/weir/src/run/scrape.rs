@@ -43,6 +43,12 @@ impl ScrapeOutput {
         OutputState::new(&self.scrape.lineage(), self.scrape.save(self.now()))
     }
 
+    /// The same, with the samples in it.
+    pub fn save_counted(&self) -> (OutputState, u64) {
+        let (saved, samples) = self.scrape.save_counted(self.now());
+        (OutputState::new(&self.scrape.lineage(), saved), samples)
+    }
+
     /// Continues the exposition of the previous process.
     pub fn restore(&self, states: &SavedStates) {
         states.restore_with(&self.name, &self.scrape.lineage(), |saved, away| {

@@ -25,32 +25,76 @@ pub struct StoredAgent {
     pub epoch: u64,
     /// Empty if the machine has no id.
     machine: String,
+    /// Of the rest: a damaged file would make this another agent, to which nothing in the directory belongs. Older versions wrote none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    check: Option<u32>,
+    /// The file was damaged, and the other files of the directory have said who this is.
+    #[serde(skip)]
+    pub is_recovered: bool,
+}
+
+/// The content of the file of the agent.
+enum Known {
+    Nothing,
+    Agent(StoredAgent),
+    Damaged,
 }
 
 impl StoredAgent {
     /// The agent of this directory at its next start. On another machine it becomes another agent.
     pub fn of(directory: &Path) -> io::Result<StoredAgent> {
-        let known = std::fs::read(directory.join(AGENT)).ok();
-        let known: Option<StoredAgent> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let machine = fingerprint(std::fs::read(MACHINE_ID).ok().as_deref());
-        let agent = match known {
-            Some(known) if known.is_at(&machine) => StoredAgent {
-                epoch: known.epoch + 1,
-                machine,
-                ..known
-            },
-            _ => StoredAgent {
-                id: random()?,
-                epoch: 1,
-                machine,
-            },
+        let (known, is_recovered) = match Self::known(directory) {
+            Known::Nothing => (None, false),
+            Known::Agent(agent) => (
+                Some((agent.id, agent.epoch)).filter(|_| agent.is_at(&machine)),
+                false,
+            ),
+            Known::Damaged => {
+                let known = super::known_elsewhere(directory);
+                let path = directory.join(AGENT);
+                let path = path.display();
+                match &known {
+                    Some((id, epoch)) => tracing::warn!(
+                        "{path} is damaged: the other files there are of agent {id}, whose last start was number {epoch}, so this is that agent"
+                    ),
+                    None => tracing::warn!("{path} is damaged: this is another agent from now on"),
+                }
+                (known, known.is_some())
+            }
         };
+        let (id, epoch) = match known {
+            Some((id, epoch)) => (id, epoch + 1),
+            None => (random()?, 1),
+        };
+        let mut agent = StoredAgent {
+            id,
+            epoch,
+            machine,
+            check: None,
+            is_recovered,
+        };
+        agent.check = Some(agent.check());
         let bytes = serde_json::to_vec(&agent).map_err(io::Error::other)?;
         PendingFile::new(directory, AGENT)?.put(|mut to| {
             to.write_all(&bytes)?;
             to.flush()
         })?;
         Ok(agent)
+    }
+
+    fn known(directory: &Path) -> Known {
+        let Ok(bytes) = std::fs::read(directory.join(AGENT)) else {
+            return Known::Nothing;
+        };
+        match serde_json::from_slice::<StoredAgent>(&bytes) {
+            Ok(agent) if agent.check.is_none_or(|check| check == agent.check()) => Known::Agent(agent),
+            _ => Known::Damaged,
+        }
+    }
+
+    fn check(&self) -> u32 {
+        crc32fast::hash(format!("{} {} {}", self.id, self.epoch, self.machine).as_bytes())
     }
 
     /// Containers often have no id, and one without an id now may have had one before.
@@ -109,6 +153,8 @@ mod tests {
             id: AgentId([7; 16]),
             epoch: 3,
             machine: fingerprint(Some(b"one\n")),
+            check: None,
+            is_recovered: false,
         };
         let bytes = serde_json::to_vec(&agent).unwrap();
         assert_eq!(serde_json::from_slice::<StoredAgent>(&bytes).unwrap(), agent);

@@ -1,8 +1,7 @@
 //! Checkpoints: the open bucket as it survives a kill.
 //!
-//! Each worker has a file `open-N`, which starts empty with each bucket and gets the changes of every second. `tally` is a page of memory
-//! that the kernel preserves after a kill: after each turn a worker stores the size of its bucket there. Nothing is synced: this covers the
-//! death of the process, not of the machine.
+//! Each worker has a file `open-N`, which starts empty with each bucket and gets the changes of every second. It carries the epoch of its
+//! process; [`super::tally`] says when it counts. Nothing is synced: this covers the death of the process, not of the machine.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -10,24 +9,16 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use serde::{Deserialize, Serialize};
 use weir_ingest::{CheckpointLink, CheckpointPart};
 use weir_protocol::Kind;
-use weir_state::{AgentId, Bounds, Facts, Identity, State, StreamReader, Table};
+use weir_state::{AgentId, Facts, Identity, State, StreamReader};
 
 use super::content::OpenBucket;
-use crate::sys::shared::SharedWords;
-
-const TALLY: &str = "tally";
-
-/// More than the maximum number of workers.
-const WORKERS_MAX: usize = 64;
-
-/// Words per worker: start of the bucket, samples in it, Unix milliseconds, and start time of the worker.
-const WORDS: usize = 4;
+use super::tally::{Tally, WORKERS_MAX};
 
 /// Parts of one worker that may wait for the disk: a complete checkpoint.
 const PIECES_MAX: usize = 72;
@@ -40,16 +31,19 @@ const MARK: u8 = b'M';
 const FRAME_HEAD: usize = 9;
 
 #[derive(Serialize, Deserialize)]
-struct Begin {
+pub struct Begin {
     agent: [u8; 16],
-    histogram_points: String,
-    bucket: OpenBucket,
+    /// Of the process that wrote it; 0 in files of versions without it.
+    #[serde(default)]
+    epoch: u64,
+    pub histogram_points: String,
+    pub bucket: OpenBucket,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Mark {
-    samples: u64,
-    at_ms: i64,
+pub struct Mark {
+    pub samples: u64,
+    pub at_ms: i64,
 }
 
 fn path(directory: &Path, worker: usize) -> PathBuf {
@@ -62,9 +56,6 @@ pub fn forget(directory: &Path) {
         let _ = std::fs::remove_file(path(directory, worker));
         let _ = std::fs::remove_file(unfinished(&path(directory, worker)));
     }
-    let tally = directory.join(TALLY);
-    let _ = std::fs::remove_file(unfinished(&tally));
-    let _ = std::fs::remove_file(tally);
 }
 
 /// Temporary name; the file replaces the previous one with its first complete checkpoint.
@@ -72,28 +63,50 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
+/// The progress of the thread that writes.
+#[derive(Clone, Default)]
+pub struct CheckpointProgress {
+    /// The last write failed.
+    pub is_failing: Arc<AtomicBool>,
+    /// Every worker has a complete checkpoint, so the bucket that the process continued counts no more.
+    pub is_complete: Arc<AtomicBool>,
+    starts_over: Vec<Arc<AtomicBool>>,
+}
+
+impl CheckpointProgress {
+    /// The next checkpoint of each worker begins a new file.
+    pub fn start_over(&self) {
+        self.starts_over
+            .iter()
+            .for_each(|worker| worker.store(true, Ordering::Release));
+    }
+}
+
 /// Starts the thread that writes, and gives each worker its way to it, with `bytes_max` of memory each.
 pub fn start(
     directory: &Path,
     agent: AgentId,
+    tally: &Arc<Tally>,
     histogram_points: String,
     workers: usize,
     bytes_max: usize,
-) -> io::Result<Vec<CheckpointLink>> {
-    let tally = unfinished(&directory.join(TALLY));
-    let mut file = super::private().create(true).truncate(true).open(tally)?;
-    // Allocates the page on the disk.
-    file.write_all(&[0; WORKERS_MAX * WORDS * 8])?;
-    let words = Arc::new(SharedWords::of(&file, WORKERS_MAX * WORDS)?);
+) -> io::Result<(Vec<CheckpointLink>, CheckpointProgress)> {
     let (pieces, inbox) = sync_channel(PIECES_MAX * workers);
+    let progress = CheckpointProgress {
+        starts_over: (0..workers).map(|_| Arc::default()).collect(),
+        ..CheckpointProgress::default()
+    };
     let mut writer = Writer {
         directory: directory.to_owned(),
         agent,
+        tally: tally.clone(),
         histogram_points,
         files: HashMap::new(),
         begun: HashSet::new(),
         awaited: (0..workers as u16).collect(),
-        failed: false,
+        finished: HashSet::new(),
+        progress: progress.clone(),
+        is_warned: false,
         bytes_in_transit: (0..workers).map(|_| Arc::default()).collect(),
     };
     let bytes_in_transit = writer.bytes_in_transit.clone();
@@ -103,35 +116,31 @@ pub fn start(
             crate::sys::let_workers_go_first();
             writer.run(&inbox);
         })?;
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let started_ms = since.map_or(0, |since| since.as_millis() as u64);
     let link = |worker: usize| CheckpointLink {
         pieces: pieces.clone(),
         bytes_in_transit: bytes_in_transit[worker].clone(),
         bytes_max,
-        tally: {
-            let words = words.clone();
-            words.store(worker * WORDS + 3, started_ms);
-            Box::new(move |bucket, samples, at_ms| {
-                for (at, value) in [bucket as u64, samples, at_ms as u64].into_iter().enumerate() {
-                    words.store(worker * WORDS + at, value);
-                }
-            })
-        },
+        tally: tally.of_worker(worker),
+        starts_over: progress.starts_over[worker].clone(),
     };
-    Ok((0..workers.min(WORKERS_MAX)).map(link).collect())
+    let links = (0..workers.min(WORKERS_MAX)).map(link).collect();
+    Ok((links, progress))
 }
 
 struct Writer {
     directory: PathBuf,
     agent: AgentId,
+    tally: Arc<Tally>,
     histogram_points: String,
     files: HashMap<u16, File>,
     /// Workers whose file has no complete checkpoint yet.
     begun: HashSet<u16>,
-    /// Workers without a complete checkpoint since the start: until then the files of the previous process count.
+    /// Workers without a complete checkpoint since the start: until then the bucket that the process began with counts.
     awaited: HashSet<u16>,
-    failed: bool,
+    /// Workers with a complete checkpoint that waits for those.
+    finished: HashSet<u16>,
+    progress: CheckpointProgress,
+    is_warned: bool,
     /// Bytes of each worker that are not written yet.
     bytes_in_transit: Vec<Arc<AtomicUsize>>,
 }
@@ -139,12 +148,10 @@ struct Writer {
 impl Writer {
     fn run(&mut self, inbox: &Receiver<CheckpointPart>) {
         while let Ok(piece) = inbox.recv() {
-            if let Err(error) = self.write(&piece)
-                && !std::mem::replace(&mut self.failed, true)
-            {
-                tracing::warn!(
-                    "state_path: the open bucket cannot be saved, and a kill would lose it: {error}"
-                );
+            match self.write(&piece) {
+                Ok(true) => self.progress.is_failing.store(false, Ordering::Release),
+                Ok(false) => {}
+                Err(error) => self.failed(&piece, &error),
             }
             if let CheckpointPart::Series { worker, bytes } = &piece {
                 self.bytes_in_transit[usize::from(*worker)].fetch_sub(bytes.len(), Ordering::Relaxed);
@@ -152,15 +159,32 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, piece: &CheckpointPart) -> io::Result<()> {
+    /// Whatever follows what was not written is of no use: the worker begins again.
+    fn failed(&mut self, piece: &CheckpointPart, error: &io::Error) {
+        let (CheckpointPart::Begin { worker, .. }
+        | CheckpointPart::Series { worker, .. }
+        | CheckpointPart::Mark { worker, .. }) = piece;
+        self.files.remove(worker);
+        self.begun.remove(worker);
+        self.progress.starts_over[usize::from(*worker)].store(true, Ordering::Release);
+        self.progress.is_failing.store(true, Ordering::Release);
+        if !std::mem::replace(&mut self.is_warned, true) {
+            tracing::warn!("state_path: the open bucket cannot be saved, and a kill would lose it: {error}");
+        }
+    }
+
+    /// False: it belongs to something that was not written.
+    fn write(&mut self, piece: &CheckpointPart) -> io::Result<bool> {
         let (worker, tag, body) = match piece {
             CheckpointPart::Begin { worker, bucket } => {
                 let path = unfinished(&path(&self.directory, usize::from(*worker)));
                 let file = super::private().create(true).truncate(true).open(path)?;
                 self.files.insert(*worker, file);
                 self.begun.insert(*worker);
+                self.finished.remove(worker);
                 let begin = Begin {
                     agent: self.agent.0,
+                    epoch: self.tally.epoch(),
                     histogram_points: self.histogram_points.clone(),
                     bucket: (*bucket).into(),
                 };
@@ -181,7 +205,7 @@ impl Writer {
             }
         };
         let Some(file) = self.files.get_mut(worker) else {
-            return Ok(());
+            return Ok(false);
         };
         let mut head = [tag; FRAME_HEAD];
         head[1..5].copy_from_slice(&(body.len() as u32).to_le_bytes());
@@ -192,108 +216,71 @@ impl Writer {
         if tag == MARK && self.begun.remove(worker) {
             self.finish(*worker)?;
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Renames a file after its first complete checkpoint.
+    /// Renames a file after its first complete checkpoint, but not before every worker has one: until then the bucket that the process
+    /// began with is a whole, and afterwards that of its workers is.
     fn finish(&mut self, worker: u16) -> io::Result<()> {
-        let path = path(&self.directory, usize::from(worker));
-        std::fs::rename(unfinished(&path), path)?;
-        if self.awaited.remove(&worker) && self.awaited.is_empty() {
-            let tally = self.directory.join(TALLY);
-            std::fs::rename(unfinished(&tally), tally)?;
+        self.finished.insert(worker);
+        self.awaited.remove(&worker);
+        if !self.awaited.is_empty() {
+            return Ok(());
         }
+        for worker in self.finished.drain() {
+            let path = path(&self.directory, usize::from(worker));
+            std::fs::rename(unfinished(&path), path)?;
+        }
+        self.tally.complete();
+        self.progress.is_complete.store(true, Ordering::Release);
         Ok(())
     }
 }
 
-/// The recovered open bucket of a killed process.
-#[derive(Debug, Default)]
-pub struct RecoveredBucket {
-    pub bucket: Option<OpenBucket>,
-    pub histogram_points: String,
-    pub table: Table,
-    /// Samples in it.
-    pub samples: u64,
-    /// Samples after the last checkpoint.
-    pub lost: u64,
-    /// Seconds since then, for the slowest worker.
-    pub lost_seconds: f64,
-    /// Unix milliseconds of the last turn.
-    pub at_ms: i64,
-}
-
-/// Reads the checkpoints of a killed process of this agent; `None` if there are none.
-pub fn rest(directory: &Path, agent: AgentId, bytes_max: u64) -> Option<RecoveredBucket> {
-    let tally = std::fs::read(directory.join(TALLY)).ok()?;
-    let words: Vec<u64> = tally
-        .chunks_exact(8)
-        .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
-        .collect();
-    let newest = words.chunks_exact(WORDS).map(|of| of[0] as i64).max()?;
-    let mut rest = RecoveredBucket {
-        table: Table::new(Bounds::NONE),
-        ..RecoveredBucket::default()
-    };
-    for (worker, of) in words.chunks_exact(WORDS).enumerate() {
-        let (bucket, samples, at_ms) = (of[0] as i64, of[1], of[2] as i64);
-        if at_ms == 0 {
-            continue;
-        }
-        rest.at_ms = rest.at_ms.max(at_ms);
-        let open = WorkerCheckpoint::read(&path(directory, worker), agent, bytes_max);
-        // Earlier buckets have been handed over.
-        let open = open.filter(|open| open.begin.bucket.start == newest && bucket == newest);
-        let (kept, since_ms) = match open {
-            Some(open) => rest.add(open),
-            None => (0, (newest * 1000).max(of[3] as i64)),
-        };
-        if bucket == newest {
-            rest.lost += samples.saturating_sub(kept);
-            rest.lost_seconds = rest.lost_seconds.max((at_ms - since_ms).max(0) as f64 / 1e3);
-        }
-    }
-    (rest.at_ms > 0).then_some(rest)
-}
-
-impl RecoveredBucket {
-    /// Returns the number of samples, and the Unix milliseconds of the last mark.
-    fn add(&mut self, open: WorkerCheckpoint) -> (u64, i64) {
-        self.bucket = self.bucket.max(Some(open.begin.bucket));
-        self.histogram_points = open.begin.histogram_points;
-        self.samples += open.mark.samples;
-        for (identity, facts, state) in open.series.into_values() {
-            self.table.add(identity, facts, state);
-        }
-        (open.mark.samples, open.mark.at_ms)
-    }
+/// Why a checkpoint is not used.
+pub enum Unusable {
+    /// There is none of this process.
+    Missing,
+    /// With the reason.
+    Damaged(String),
 }
 
 /// The file of one worker.
-struct WorkerCheckpoint {
-    begin: Begin,
-    mark: Mark,
-    series: HashMap<(Kind, u32), (Identity, Facts, State)>,
+pub struct WorkerCheckpoint {
+    pub begin: Begin,
+    pub mark: Mark,
+    pub series: HashMap<(Kind, u32), (Identity, Facts, State)>,
 }
 
 impl WorkerCheckpoint {
-    fn read(path: &Path, agent: AgentId, bytes_max: u64) -> Option<WorkerCheckpoint> {
-        if std::fs::metadata(path).ok()?.len() > bytes_max {
-            tracing::warn!(
-                "{} is larger than `memory` allows and is not read",
-                path.display()
-            );
-            return None;
+    /// The checkpoint of a worker of the process with this epoch.
+    pub fn read(
+        directory: &Path,
+        worker: usize,
+        agent: AgentId,
+        epoch: u64,
+        bytes_max: u64,
+    ) -> Result<WorkerCheckpoint, Unusable> {
+        let path = path(directory, worker);
+        let length = std::fs::metadata(&path).map_err(|_| Unusable::Missing)?.len();
+        if length > bytes_max {
+            return Err(Unusable::Damaged("it is larger than `memory` allows".into()));
         }
-        let bytes = std::fs::read(path).ok()?;
-        let mut frames = Frames(&bytes);
+        let bytes = std::fs::read(path).map_err(|error| Unusable::Damaged(error.to_string()))?;
+        let read = Self::parse(&bytes, agent);
+        let read = read.ok_or_else(|| Unusable::Damaged("its beginning cannot be read".into()))?;
+        match (read.begin.agent, read.begin.epoch) == (agent.0, epoch) {
+            true => Ok(read),
+            false => Err(Unusable::Missing),
+        }
+    }
+
+    fn parse(bytes: &[u8], agent: AgentId) -> Option<WorkerCheckpoint> {
+        let mut frames = Frames(bytes);
         let (BEGIN, body) = frames.next()? else {
             return None;
         };
         let begin: Begin = serde_json::from_slice(body).ok()?;
-        if begin.agent != agent.0 {
-            return None;
-        }
         let mut open = WorkerCheckpoint {
             begin,
             mark: Mark { samples: 0, at_ms: 0 },
@@ -306,7 +293,10 @@ impl WorkerCheckpoint {
             match tag {
                 SERIES => waiting.push(body),
                 MARK => {
-                    open.mark = serde_json::from_slice(body).ok()?;
+                    let Ok(mark) = serde_json::from_slice(body) else {
+                        break;
+                    };
+                    open.mark = mark;
                     waiting.drain(..).for_each(|body| open.apply(agent, body));
                 }
                 _ => {}

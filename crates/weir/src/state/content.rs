@@ -55,6 +55,9 @@ pub struct Meta {
     /// Whose buckets are there in pieces.
     #[serde(default)]
     pub workers: usize,
+    /// In the sums of a running process: by output, the samples of its ended buckets that are in them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub summed: BTreeMap<String, u64>,
 }
 
 /// Series as [`weir_state::StreamWriter`] writes them. They are in a file, and read piece by piece.
@@ -93,6 +96,13 @@ pub struct OpenBucket {
     pub start: i64,
     pub timestamp: i64,
     pub width: u32,
+}
+
+impl OpenBucket {
+    /// Unix milliseconds.
+    pub fn end_ms(&self) -> i64 {
+        (self.start + i64::from(self.width)) * 1000
+    }
 }
 
 impl From<Bucket> for OpenBucket {
@@ -149,6 +159,18 @@ pub fn newest(saved: &[SavedBucket]) -> Option<Bucket> {
 }
 
 impl Content {
+    /// Nothing but its head.
+    pub fn empty(meta: Meta) -> Content {
+        Content {
+            meta,
+            table: Table::new(Bounds::NONE),
+            encoded: Encoded::default(),
+            outputs: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            books: Box::default(),
+        }
+    }
+
     /// Divides the series among `workers`.
     pub fn buckets(&mut self, workers: usize) -> Vec<SavedBucket> {
         if self.meta.workers != workers {
@@ -172,7 +194,7 @@ impl Content {
     }
 
     /// Merges the encoded buckets of workers.
-    fn decode(&mut self) {
+    pub fn decode(&mut self) {
         for piece in self.encoded.take(|_| true).each.into_iter().flatten() {
             let piece = match piece {
                 Ok(piece) => piece,

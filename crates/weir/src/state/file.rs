@@ -1,6 +1,5 @@
 //! The file format: a magic number, a version, sections with lengths, and a checksum of everything at the end.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
@@ -9,9 +8,9 @@ use std::sync::Arc;
 use crc32fast::Hasher;
 use serde::de::DeserializeOwned;
 use weir_output::delivery::{OutputState, SavedQueue};
-use weir_state::{Bounds, Record, Table};
+use weir_state::Record;
 
-use super::content::{Content, Encoded, EncodedPiece, Meta, SavedOutput, SavedQueues};
+use super::content::{Content, EncodedPiece, Meta, SavedOutput, SavedQueues};
 use crate::admin::status::Status;
 
 const MARK: &[u8] = b"weir state\n";
@@ -190,14 +189,7 @@ pub fn parse(from: impl Read) -> Result<Content, StateError> {
     };
     sections.begin()?;
     let mut meta: Option<Meta> = None;
-    let mut content = Content {
-        meta: Meta::default(),
-        table: Table::new(Bounds::NONE),
-        encoded: Encoded::default(),
-        outputs: BTreeMap::new(),
-        queues: BTreeMap::new(),
-        books: Box::default(),
-    };
+    let mut content = Content::empty(Meta::default());
     loop {
         let (tag, bytes) = sections.head()?;
         match tag {

@@ -1,35 +1,40 @@
 //! The state directory: one process saves its state for the next, so that a restart goes unnoticed.
 //!
-//! The process that uses the directory holds `lock`. `agent` has the agent's identity, and `state` the saved state. `books`, `sums` and the
-//! files of [`checkpoints`] exist while a process runs, and afterwards only if it was killed. Unusable state is renamed to
-//! `state.set-aside`, the log has the reason, and the agent starts without it.
+//! The process that uses the directory holds `lock`. `agent` has the agent's identity, and `state` what all processes before this one have
+//! left. `books`, `sums`, the files of [`checkpoints`] and the [`tally`] exist while a process runs, and afterwards only if it was killed;
+//! the tally says what of all this counts. Unusable state is renamed to `state.set-aside`, the log has the reason, and the agent starts
+//! without it.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek as _, Write};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use weir_output::delivery::OutputState;
 use weir_state::AgentId;
 
 use crate::admin::status::Status;
 use crate::failure::Failure;
 
+mod access;
 mod agent;
 pub mod checkpoints;
 mod content;
 mod file;
+mod recovery;
+pub mod tally;
 
 pub use content::{Content, Encoded, Meta, merged, newest};
 pub use file::{StateError, StateWriter, VERSION, read_from};
 
 pub use agent::{StoredAgent, random};
+pub use recovery::recover;
+pub use tally::{KilledTally, Tally};
 
-/// Takes what one output has summed up, with its name.
-pub type PutSums<'a> = &'a mut dyn FnMut(&str, &OutputState) -> io::Result<()>;
+/// Takes the state of one output, with its name, and for sums the samples in them.
+pub type PutSums<'a> = &'a mut dyn FnMut(&str, &OutputState, Option<u64>) -> io::Result<()>;
 
 /// The names of files in the directory.
 const LOCK: &str = "lock";
@@ -50,22 +55,22 @@ pub struct StateDir {
     lock: File,
 }
 
-/// The books of a process, at most a second old when it was killed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LastBooks {
-    pub agent: String,
+/// The books as older versions wrote them.
+#[derive(Deserialize)]
+struct OldBooks {
+    agent: String,
     /// Unix milliseconds.
-    pub at_ms: i64,
-    pub books: Status,
+    at_ms: i64,
+    books: Status,
 }
 
 /// The state of the previous process.
 pub enum PreviousState {
-    /// No state: there was none, or the process was killed.
+    /// There is no state.
     Nothing,
     State(Box<Content>),
-    /// Unusable state that was set aside.
-    SetAside(StateError),
+    /// Unusable state that was set aside, and its epoch if it is this agent's.
+    SetAside(StateError, u64),
 }
 
 impl StateDir {
@@ -79,6 +84,11 @@ impl StateDir {
             .mode(DIRECTORY_MODE)
             .create(path)
             .map_err(|error| failed("the directory cannot be made", &error))?;
+        match access::check(path) {
+            Ok(None) => {}
+            Ok(Some(warning)) => tracing::warn!("state_path: {}: {warning}", path.display()),
+            Err(refusal) => return Err(failed("it is not used", &refusal)),
+        }
         let lock = private()
             .create(true)
             .open(path.join(LOCK))
@@ -131,6 +141,11 @@ impl StateDir {
         self.agent.id
     }
 
+    /// The file that says so was damaged.
+    pub fn is_agent_recovered(&self) -> bool {
+        self.agent.is_recovered
+    }
+
     /// Grows with every start.
     pub fn epoch(&self) -> u64 {
         self.agent.epoch
@@ -143,82 +158,132 @@ impl StateDir {
         let content = match file::read(&path, bytes_max) {
             Ok(None) => return PreviousState::Nothing,
             Ok(Some(content)) => content,
-            Err(refusal) => return self.set_aside(refusal),
+            Err(refusal) => return self.set_aside(refusal, 0),
         };
+        let is_own = content.meta.agent == self.agent.id.0;
+        let epoch = if is_own { content.meta.epoch } else { 0 };
         match refusal(&content.meta, self.agent.id, oldest, now) {
             None => PreviousState::State(Box::new(content)),
-            Some(refusal) => self.set_aside(refusal),
+            Some(refusal) => self.set_aside(refusal, epoch),
         }
-    }
-
-    /// The books of a killed process; `None` if there was none.
-    pub fn books(&self) -> Option<LastBooks> {
-        let bytes = std::fs::read(self.path.join(BOOKS)).ok()?;
-        let read = serde_json::from_slice::<LastBooks>(&bytes);
-        if let Err(error) = &read {
-            tracing::warn!("the previous process was killed, and its books cannot be read: {error}");
-        }
-        read.ok().filter(|books| books.agent == self.agent.id.to_string())
     }
 
     /// Saves the books in case this process is killed. They are not synced: they survive the process, not the machine.
-    pub fn keep_books(&self, books: &LastBooks) -> io::Result<()> {
-        self.put_beside(BOOKS, &serde_json::to_vec(books).map_err(io::Error::other)?)
+    pub fn keep_books(&self, meta: &Meta, books: &Status) -> io::Result<()> {
+        let written = self.keep(BOOKS, |kept| {
+            kept.meta(meta)?;
+            kept.books(books)
+        })?;
+        std::fs::rename(written, self.path.join(BOOKS))
     }
 
-    /// Removes the traces of a kill, because this process ends normally.
-    pub fn forget_books(&self) {
+    /// Saves the cumulative state of outputs, as [`StateDir::keep_books`] saves books. `begins` is called before they count.
+    pub fn keep_sums(
+        &self,
+        mut meta: Meta,
+        outputs: impl FnOnce(PutSums<'_>) -> io::Result<()>,
+        begins: impl FnOnce(),
+    ) -> io::Result<()> {
+        let written = self.keep(SUMS, |kept| {
+            outputs(&mut |name, saved, samples| {
+                meta.summed
+                    .extend(samples.map(|samples| (name.to_owned(), samples)));
+                kept.output(name, saved)
+            })?;
+            kept.meta(&meta)
+        })?;
+        begins();
+        std::fs::rename(written, self.path.join(SUMS))
+    }
+
+    fn keep(
+        &self,
+        name: &str,
+        write: impl FnOnce(&mut StateWriter<BufWriter<File>>) -> io::Result<()>,
+    ) -> io::Result<PathBuf> {
+        let path = self.unfinished(name);
+        let mut kept = StateWriter::new(BufWriter::new(new_file(&path)?))?;
+        write(&mut kept)?;
+        kept.finish()?;
+        Ok(path)
+    }
+
+    /// Stands for the tally of a killed process that could not write one.
+    pub fn killed_without_tally(&self) -> Option<KilledTally> {
+        let (epoch, is_old) = match file::read(&self.path.join(BOOKS), u64::MAX) {
+            Ok(None) => return None,
+            Ok(Some(books)) => (books.meta.epoch, false),
+            Err(_) => (0, true),
+        };
+        Some(KilledTally::missing(epoch, is_old))
+    }
+
+    /// Bytes that the files for the case of a kill have: about what the state at a stop needs.
+    pub fn kept_bytes(&self) -> u64 {
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let is_kept = |name: &str| name == BOOKS || name == SUMS || name.starts_with("open-");
+        let kept = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_kept));
+        kept.filter_map(|entry| entry.metadata().ok())
+            .map(|found| found.len())
+            .sum()
+    }
+
+    /// Before anything is read: removes tallies that no process of this agent can have written, since every start has a greater epoch than
+    /// those before it. They would count permanently.
+    pub fn forget_foreign_tallies(&self) {
+        tally::forget(&self.path, |other| other >= self.agent.epoch);
+    }
+
+    /// This process has started: those before it cannot continue.
+    pub fn forget_tallies_before(&self) {
+        tally::forget(&self.path, |other| other < self.agent.epoch);
+    }
+
+    /// Removes what the processes up to this epoch left for the case of a kill: `state` has it, or nothing counts any more.
+    pub fn forget_until(&self, epoch: u64) {
+        tally::forget(&self.path, |other| other <= epoch);
         let _ = std::fs::remove_file(self.path.join(BOOKS));
         let _ = std::fs::remove_file(self.path.join(SUMS));
+        let _ = std::fs::remove_file(self.path.join(PASSING));
         checkpoints::forget(&self.path);
     }
 
-    /// Saves the cumulative state of outputs, as [`StateDir::keep_books`] saves books.
-    pub fn keep_sums(
-        &self,
-        meta: &Meta,
-        outputs: impl FnOnce(PutSums<'_>) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let from = self.unfinished(SUMS);
-        let mut sums = StateWriter::new(BufWriter::new(new_file(&from)?))?;
-        sums.meta(meta)?;
-        outputs(&mut |name, saved| sums.output(name, saved))?;
-        sums.finish()?;
-        std::fs::rename(from, self.path.join(SUMS))
+    /// This process continues, because the one that was to take over has failed: what that one wrote counts no more.
+    pub fn reclaim(&self) {
+        tally::forget(&self.path, |other| other > self.agent.epoch);
+        let path = self.path.join(STATE);
+        // Not what this process itself began with.
+        if let Ok(Some(state)) = file::read(&path, u64::MAX)
+            && state.meta.epoch == self.agent.epoch
+        {
+            let _ = std::fs::remove_file(path);
+        }
+        let _ = std::fs::remove_file(self.path.join(PASSING));
     }
 
-    /// A file without a name, for state on its way to another process.
+    /// A file for state on its way to another process. Once that has read it, it is its [`StateDir::accept`]ed base.
     pub fn transfer(&self) -> io::Result<File> {
-        let path = self.unfinished(PASSING);
-        let file = new_file(&path)?;
-        std::fs::remove_file(path)?;
-        Ok(file)
+        let path = self.path.join(PASSING);
+        // An earlier attempt may have it open still.
+        let _ = std::fs::remove_file(&path);
+        new_file(&path)
+    }
+
+    /// The state that another process has sent is what all processes before this one have left. False: it has no name, because the other
+    /// is of an older version.
+    pub fn accept(&self) -> io::Result<bool> {
+        match std::fs::rename(self.path.join(PASSING), self.path.join(STATE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            renamed => Ok(renamed.is_ok()),
+        }
     }
 
     fn unfinished(&self, name: &str) -> PathBuf {
         self.path.join(format!("{name}.new"))
     }
 
-    /// The cumulative state of a killed process's outputs.
-    pub fn sums(&self, bytes_max: u64) -> BTreeMap<String, OutputState> {
-        match file::read(&self.path.join(SUMS), bytes_max) {
-            Ok(Some(content)) if content.meta.agent == self.agent.id.0 => content.outputs,
-            Ok(_) => BTreeMap::new(),
-            Err(refusal) => {
-                tracing::warn!("the sums of outputs are not used: {refusal}");
-                BTreeMap::new()
-            }
-        }
-    }
-
-    fn put_beside(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let from = self.unfinished(name);
-        new_file(&from)?.write_all(bytes)?;
-        std::fs::rename(&from, self.path.join(name))
-    }
-
     /// Renames the file, replacing an earlier one.
-    fn set_aside(&self, refusal: StateError) -> PreviousState {
+    fn set_aside(&self, refusal: StateError, epoch: u64) -> PreviousState {
         let (from, to) = (self.path.join(STATE), self.path.join(SET_ASIDE));
         match std::fs::rename(&from, &to) {
             Ok(()) => {
@@ -232,10 +297,10 @@ impl StateDir {
                 );
             }
         }
-        PreviousState::SetAside(refusal)
+        PreviousState::SetAside(refusal, epoch)
     }
 
-    /// Removes the state, because this process has continued it.
+    /// Removes the state: nothing of it counts any more.
     pub fn taken(&self) -> io::Result<()> {
         match std::fs::remove_file(self.path.join(STATE)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -244,9 +309,24 @@ impl StateDir {
     }
 
     /// Starts to save state for the next process. Existing state stays until the new one is complete.
-    pub fn begin(&self) -> io::Result<PendingFile> {
-        PendingFile::new(&self.path, STATE)
+    /// `bytes`: room that it gets before.
+    pub fn begin(&self, bytes: u64) -> io::Result<PendingFile> {
+        let pending = PendingFile::new(&self.path, STATE)?;
+        pending.reserve(bytes).inspect_err(|_| {
+            let _ = std::fs::remove_file(&pending.from);
+        })?;
+        Ok(pending)
     }
+}
+
+/// Agent and epoch as the other files know them.
+fn known_elsewhere(directory: &Path) -> Option<(AgentId, u64)> {
+    let heads = tally::heads(directory).map(|head| (head.agent, head.epoch));
+    let files = [STATE, BOOKS, SUMS].into_iter().filter_map(|name| {
+        let meta = file::read(&directory.join(name), u64::MAX).ok()??.meta;
+        Some((AgentId(meta.agent), meta.epoch))
+    });
+    heads.chain(files).max_by_key(|(_, epoch)| *epoch)
 }
 
 pub fn refusal(meta: &Meta, agent: AgentId, oldest: i64, now: i64) -> Option<StateError> {
@@ -298,9 +378,23 @@ impl PendingFile {
         })
     }
 
+    /// Takes room on the disk, so that a disk without it is noticed before it is too late to do something else.
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+            // Some file systems have no such promise.
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            reserved => Ok(reserved?),
+        }
+    }
+
     /// Lets it be written, and lets it take its place then.
     fn put<T>(self, write: impl FnOnce(BufWriter<&File>) -> io::Result<T>) -> io::Result<T> {
         let written = write(BufWriter::new(&self.file)).and_then(|written| {
+            // Of the room that was taken.
+            self.file.set_len((&self.file).stream_position()?)?;
             self.file.sync_all()?;
             Ok(written)
         });

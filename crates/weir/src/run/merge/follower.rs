@@ -211,7 +211,7 @@ impl Follower {
     fn sums(&self) -> Option<OutputState> {
         match &self.output {
             Output::Scrape(scrape) => Some(scrape.save()),
-            Output::Delivered(_, delivery) => self.handle.block_on(delivery.sums()),
+            Output::Delivered(_, delivery) => self.handle.block_on(delivery.sums()).map(|(sums, _)| sums),
             Output::Relay(_) => None,
         }
     }

@@ -119,6 +119,7 @@ impl Sender {
             handle,
             saved.clone(),
             agent,
+            None,
         )?;
         for error in saved.finish() {
             let (output, reason) = (error.output, error.reason);

@@ -1,0 +1,141 @@
+//! Up to which sample an output has nothing to lose: what a kill costs it, in samples.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Books, Class, Payload, Shared, lock};
+
+/// Ends of buckets that an output remembers while it does not deliver. Beyond them it forgets the oldest, and is said to be safe later
+/// than it is.
+const ENDS_MAX: usize = 4096;
+
+/// Is told by outputs what a kill of the process would cost.
+pub trait AtRisk: Send + Sync {
+    /// Something of the newest bucket may leave the process now: from here on nobody else may deliver that bucket.
+    fn begins(&self);
+
+    /// This output has delivered, dropped for a reason or written to disk whatever came of the samples up to this number, as
+    /// [`weir_aggregate::Batch::samples_until`] counts them. Called with a lock held, after each payload: it must not wait.
+    fn is_safe(&self, output: &str, samples: u64);
+}
+
+/// The listener to that, if there is one.
+#[derive(Clone, Default)]
+pub struct SafeSamples(Option<Arc<dyn AtRisk>>);
+
+impl SafeSamples {
+    pub fn new(told: Arc<dyn AtRisk>) -> SafeSamples {
+        SafeSamples(Some(told))
+    }
+}
+
+impl fmt::Debug for SafeSamples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SafeSamples")
+    }
+}
+
+/// The buckets of which something may be lost yet, oldest first: the points received up to their ends, and the samples.
+#[derive(Default)]
+pub(super) struct BucketEnds(VecDeque<(u64, u64)>);
+
+impl BucketEnds {
+    pub fn push(&mut self, points: u64, samples: u64) {
+        if self.0.len() == ENDS_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((points, samples));
+    }
+
+    /// The encoder has made more points of what was received.
+    pub fn add_made(&mut self, points: u64) {
+        if points > 0 {
+            self.0.iter_mut().for_each(|(until, _)| *until += points);
+        }
+    }
+
+    /// This many points of those received are at no risk. Returns the samples of the last bucket that is among them, if it is another
+    /// one than before.
+    fn reached(&mut self, points: u64) -> Option<u64> {
+        let mut samples = None;
+        while let Some((_, of)) = self.0.pop_front_if(|(until, _)| *until <= points) {
+            samples = Some(of);
+        }
+        samples
+    }
+}
+
+/// Marks a payload right before and right after it is delivered: between a write and its entry in the books several threads take turns, and
+/// a kill there would report as lost what has been delivered.
+#[derive(Clone, Default)]
+pub struct Landed(Option<(Arc<Shared>, usize, u64)>);
+
+impl Landed {
+    /// Of an endpoint. Payloads in a disk queue are safe already.
+    pub(super) fn of(shared: &Arc<Shared>, endpoint: usize, payload: &Payload) -> Landed {
+        let is_marked = payload.class == Class::Points && !shared.has_disk();
+        Landed(is_marked.then(|| (shared.clone(), endpoint, u64::from(payload.count))))
+    }
+
+    /// Its delivery begins.
+    pub fn begin(&self) {
+        if let Some((shared, ..)) = &self.0 {
+            shared.begins();
+        }
+    }
+
+    /// It has been delivered.
+    pub fn mark(&self) {
+        if let Some((shared, endpoint, points)) = &self.0 {
+            shared.tell_safe(&mut lock(&shared.books), Some((*endpoint, *points)));
+        }
+    }
+}
+
+impl Shared {
+    /// Something of what was received may leave the process.
+    pub(super) fn begins(&self) {
+        if let Some(told) = &self.safe.0 {
+            told.begins();
+        }
+    }
+
+    /// Tells how far nothing is at risk, after a change of the books. `landed`: points of an endpoint that are delivered, and not entered
+    /// yet.
+    pub(super) fn tell_safe(&self, books: &mut Books, landed: Option<(usize, u64)>) {
+        let unsaved = books.endpoints.iter().enumerate().map(|(index, of)| {
+            let landed = landed
+                .filter(|(at, _)| *at == index)
+                .map_or(0, |(_, points)| points);
+            of.sizes.unsaved.points.saturating_sub(landed)
+        });
+        let at_risk = books.inbox.points + books.open.points + unsaved.max().unwrap_or(0);
+        let points = books.received.points.saturating_sub(at_risk);
+        if let Some(samples) = books.ends.reached(points)
+            && let Some(told) = &self.safe.0
+        {
+            told.is_safe(&self.name, samples);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_is_safe_once_its_last_point_is() {
+        let mut ends = BucketEnds::default();
+        ends.push(10, 100);
+        ends.push(10, 100);
+        ends.push(15, 170);
+        assert_eq!(ends.reached(9), None);
+        assert_eq!(ends.reached(10), Some(100));
+        assert_eq!(ends.reached(14), None);
+        ends.add_made(3);
+        assert_eq!(ends.reached(17), None);
+        assert_eq!(ends.reached(18), Some(170));
+        assert_eq!(ends.reached(18), None);
+    }
+}

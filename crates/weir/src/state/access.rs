@@ -1,0 +1,75 @@
+//! Checks that only this user and root can write in the state directory: its files decide what is delivered and counted.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// Files of weir, by the beginnings of their names.
+const NAMES: [&str; 9] = [
+    "agent",
+    "books",
+    "hand-over",
+    "lock",
+    "open-",
+    "passing",
+    "state",
+    "sums",
+    "tally",
+];
+
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    #[error(
+        "users other than this one (user {user}) and root may replace its files (mode {mode:04o}, owner {owner}): `chmod go-w` it, or \
+         choose another directory"
+    )]
+    OthersMayWrite { mode: u32, owner: u32, user: u32 },
+    #[error(
+        "{} belongs to user {owner}, and this process is of user {user}: give it to that user, or remove it",
+        path.display()
+    )]
+    FileOfAnother { path: PathBuf, owner: u32, user: u32 },
+    #[error(transparent)]
+    Unreadable(#[from] io::Error),
+}
+
+/// Refuses what the directory of a socket is refused for: as root, a directory in which others may replace files, which would give them
+/// rights of root. A process of another user gets a warning. Files of a third user are refused to every process.
+pub fn check(directory: &Path) -> Result<Option<AccessError>, AccessError> {
+    let user = rustix::process::geteuid().as_raw();
+    let is_trusted = |owner: u32| owner == 0 || owner == user;
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if !NAMES.iter().any(|known| name.starts_with(known)) {
+            continue;
+        }
+        // Not of what a link leads to.
+        let owner = match entry.metadata() {
+            Ok(found) => found.uid(),
+            // A file of the running process, which replaces its files all the time.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error.into()),
+        };
+        if !is_trusted(owner) {
+            let path = entry.path();
+            return Err(AccessError::FileOfAnother { path, owner, user });
+        }
+    }
+    let found = std::fs::metadata(directory)?;
+    let (mode, owner) = (found.mode() & 0o7777, found.uid());
+    let is_safe = is_trusted(owner) && mode & WRITABLE_BY_OTHERS == 0;
+    if is_safe {
+        return Ok(None);
+    }
+    let refusal = AccessError::OthersMayWrite { mode, owner, user };
+    let keeps_others_out = mode & STICKY != 0 && is_trusted(owner);
+    match user == 0 && !keeps_others_out {
+        true => Err(refusal),
+        false => Ok(Some(refusal)),
+    }
+}
