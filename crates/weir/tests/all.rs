@@ -1,5 +1,8 @@
 //! The program as a process: what only a running `weir` shows. One test program, because each links the whole agent.
 
+// A text may be sent by reference or by value.
+#![allow(clippy::needless_borrows_for_generic_args)]
+
 mod support;
 
 mod access;
