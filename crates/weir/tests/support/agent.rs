@@ -247,6 +247,12 @@ impl Agent {
         what.into().environment(environment).start()
     }
 
+    /// As [`Agent::start`], behind a command of the shell such as `ulimit`.
+    pub fn start_after(command: &str, config: &str) -> Agent {
+        let script = format!("{command} && exec \"$0\" \"$@\"");
+        Starter::by_shell(&script).config(config).start()
+    }
+
     /// For one that was started [`Starter::before_it_serves`]: waits until it does.
     pub fn serves(&mut self) {
         self.admin = self.log.see("admin on http://");
