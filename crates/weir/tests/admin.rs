@@ -1,7 +1,7 @@
 //! The admin server on a real socket, with a source that is a double, and its profiles read by the real
 //! `go tool pprof`.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
@@ -13,16 +13,18 @@ use weir::admin::contexts::{ContextReport, MetricRow};
 use weir::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use weir::admin::status::{ListenerStatus, Status};
 use weir::admin::{
-    AdminServer, AdminSource, ConnectionLimits, Exposition, ExpositionBody, NotReady, ResponseFuture,
-    ScrapeRequest,
+    AdminServer, AdminSource, ConnectionLimits, Exposition, NotReady, ResponseFuture, ScrapeRequest,
 };
 use weir::signals::Reloaded;
+use weir::streams;
 
 struct Double {
     ready: Result<(), NotReady>,
     scrape: bool,
     /// Pieces of an exposition.
     pieces: usize,
+    /// The task that produces them panics after the last.
+    dies: bool,
 }
 
 impl AdminSource for Double {
@@ -76,9 +78,9 @@ impl AdminSource for Double {
     }
 
     fn scrape(&self, request: ScrapeRequest) -> ResponseFuture<'_, Option<Exposition>> {
-        let (on, pieces_max) = (self.scrape, self.pieces);
+        let (on, pieces_max, dies) = (self.scrape, self.pieces, self.dies);
         Box::pin(async move {
-            let (sender, pieces) = tokio::sync::mpsc::channel(1);
+            let (sender, pieces) = streams::pieces(1);
             tokio::spawn(async move {
                 for number in 0..pieces_max {
                     let piece = match pieces_max {
@@ -90,11 +92,13 @@ impl AdminSource for Double {
                         return;
                     }
                 }
+                assert!(!dies, "as intended");
+                sender.finish();
             });
             on.then(|| Exposition {
                 content_type: "text/plain; version=0.0.4".to_owned(),
                 content_encoding: None,
-                body: ExpositionBody::Pieces(pieces),
+                body: pieces,
             })
         })
     }
@@ -139,7 +143,7 @@ impl Server {
 
     fn request(&self, head: &str) -> (u16, String, Vec<u8>) {
         let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.write_all(head.as_bytes()).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
@@ -164,6 +168,7 @@ fn ready() -> Double {
         ready: Ok(()),
         scrape: true,
         pieces: 3,
+        dies: false,
     }
 }
 
@@ -257,7 +262,7 @@ fn disabled_or_unready_endpoints_report_it() {
     let server = Server::start(Double {
         ready: Err(NotReady::Failed("worker 0 has not started".to_owned())),
         scrape: false,
-        pieces: 3,
+        ..ready()
     });
     assert_eq!(
         server.get("/ready"),
@@ -267,6 +272,41 @@ fn disabled_or_unready_endpoints_report_it() {
     let (status, body) = server.get("/metrics");
     assert_eq!(status, 404);
     assert!(body.contains("outputs.prometheus.enabled"), "{body}");
+}
+
+/// Before HTTP/1.1 an answer ends where its connection does, so the end of a part must not look like one.
+#[test]
+fn an_answer_is_cut_if_the_task_that_produces_it_dies() {
+    for (version, pieces, dies) in [
+        ("1.0", 3, false),
+        ("1.1", 3, false),
+        ("1.0", 0, true),
+        ("1.1", 0, true),
+        ("1.1", 3, true),
+    ] {
+        let server = Server::start(Double {
+            pieces,
+            dies,
+            ..ready()
+        });
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        write!(
+            stream,
+            "GET /metrics HTTP/{version}\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = Vec::new();
+        let read = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer);
+        if dies {
+            let error = read.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{version}: {answer}");
+        } else {
+            read.unwrap();
+            assert!(answer.contains("\npiece 2 for"), "{version}: {answer}");
+        }
+    }
 }
 
 /// Peers have an hour for everything: answers must not depend on closing slow peers.
@@ -350,9 +390,14 @@ fn scrapers_that_do_not_read_block_neither_health_nor_other_peers() {
     assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
     drop(held);
     // Their slots come back.
+    until("a slot comes back", || server.get("/api/v1/status").0 == 200);
+}
+
+/// Polls, for events without a notification.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while server.get("/api/v1/status").0 != 200 {
-        assert!(Instant::now() < deadline, "no slot came back");
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
     }
 }
 
@@ -381,10 +426,7 @@ fn a_scraper_that_reads_nothing_is_disconnected() {
     let server = Server::with(endless(), limits);
     let mut held = scrape_without_reading(&server, 1);
     // The slot of this peer comes back although nobody lets go.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while server.get("/api/v1/status").0 != 200 {
-        assert!(Instant::now() < deadline, "the slot is still held");
-    }
+    until("the slot comes back", || server.get("/api/v1/status").0 == 200);
     // Data that the kernel had accepted, and then the end of the stream.
     let ended = std::io::copy(&mut held[0], &mut std::io::sink());
     println!("{ended:?}");
@@ -657,17 +699,12 @@ fn one_cpu_profile_at_a_time() {
     first
         .write_all(b"GET /debug/pprof/profile?seconds=600 HTTP/1.0\r\n\r\n")
         .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
     // The first request may still be on its way.
-    while server.get("/debug/pprof/profile?seconds=1").0 != 409 {
-        assert!(Instant::now() < deadline, "no profile was refused");
-    }
+    until("a profile is refused", || {
+        server.get("/debug/pprof/profile?seconds=1").0 == 409
+    });
     drop(first);
-    // Closing the connection ends the profile.
-    while server.get("/debug/pprof/profile?seconds=1").0 != 200 {
-        assert!(
-            Instant::now() < deadline,
-            "the profile did not end with its connection"
-        );
-    }
+    until("the profile ends with its connection", || {
+        server.get("/debug/pprof/profile?seconds=1").0 == 200
+    });
 }
