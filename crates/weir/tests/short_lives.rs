@@ -55,13 +55,16 @@ impl Place {
         Life { agent, admin, socket }
     }
 
-    /// Sends, and returns once a worker has read it.
+    /// Sends, and returns once a worker has received it and finished that turn: it has, when it reads what was sent after it had read the
+    /// samples.
     fn send(&mut self, life: &Life, samples: u64) {
         for _ in 0..samples {
             life.socket.send(b"c:1|c").unwrap();
         }
         self.sent += samples;
         until("a worker reads", || unread(&life.socket) == 0);
+        life.socket.send(b"no.sample:1|x").unwrap();
+        until("a worker reads on", || unread(&life.socket) == 0);
     }
 
     fn kill(&mut self, life: Life) {
