@@ -10,7 +10,7 @@ count() {
   valgrind --tool=callgrind --callgrind-out-file=/dev/null "$bench" "$@" 2>&1 | sed -n 's/.*Collected : //p'
 }
 printf '%-42s %s\n' workload 'instructions per message'
-for workload in '1000' '10000' '1000 permute' '1000 noalias' '1000 dist' '1000 origin' '10000 rules=10' '10000 rules=1000' '10000 rules=10000'; do
+for workload in '1000' '10000' '1000 permute' '1000 noalias' '1000 dist' '1000 values=short' '1000 values=floats' '1000 values=integers' '1000 values=exponents' '1000 dist values=short' '1000 dist values=floats' '1000 origin' '10000 rules=10' '10000 rules=1000' '10000 rules=10000'; do
   read -r contexts mode <<<"$workload"
   many=$(count "$contexts" "$messages" 7 ${mode:-})
   few=$(count "$contexts" "$messages" 2 ${mode:-})

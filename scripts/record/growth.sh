@@ -33,6 +33,10 @@ for _ in $(seq "$runs"); do
   for size in "${by_tags[@]}"; do
     once tags "$size" 1000 10000 6 "tags=$size"
   done
+  for values in short floats integers exponents; do
+    once values "$values" 1000 10000 60 "values=$values"
+    once packed "$values" 1000 10000 60 dist "values=$values"
+  done
 done >"$work/raw"
 
 # medians: of each size, in the order of the sizes.
@@ -74,6 +78,14 @@ figures=("ns per message" "bytes per context" "ns per row of a flush")
   echo
   table tags tags "${figures[@]}"
   echo
+  echo "## 1000 contexts, by the numbers in messages: three digits, floats with all their digits, integers of 64 bits, floats with an exponent"
+  echo
+  table values numbers "${figures[@]}"
+  echo
+  echo "## The same, distributions of one to nine packed values"
+  echo
+  table packed numbers "${figures[@]}"
+  echo
   echo "## A flush by its steps: ns per row"
   echo
   echo "\`cargo bench -p weir --bench flush\`: whole flushes of the first table, in one thread, so that each step finds what the others have left of the"
@@ -83,5 +95,5 @@ figures=("ns per message" "bytes per context" "ns per row of a flush")
 } >"$pages/growth.md"
 mkdir -p "$pages/raw"
 gzip -9n <"$work/raw" >"$pages/raw/growth.tsv.gz"
-grep -v '^flush' "$work/medians" | scripts/record/growth-chart.py "${figures[@]}" >"$pages/growth.svg"
+grep -E '^(contexts|tags)' "$work/medians" | scripts/record/growth-chart.py "${figures[@]}" >"$pages/growth.svg"
 echo "$pages/growth.md" >&2

@@ -164,6 +164,26 @@ fn distributions_stay_within_their_bounds() {
     stays_within("1000 dist", 3370.0, 16_200.0);
 }
 
+#[test]
+fn long_floats_stay_within_their_bounds() {
+    stays_within("1000 floats", 2430.0, 2800.0);
+}
+
+#[test]
+fn integers_of_64_bits_stay_within_their_bounds() {
+    stays_within("1000 integers", 2380.0, 2800.0);
+}
+
+#[test]
+fn exponents_stay_within_their_bounds() {
+    stays_within("1000 exponents", 2490.0, 2800.0);
+}
+
+#[test]
+fn packed_long_floats_stay_within_their_bounds() {
+    stays_within("1000 dist floats", 5070.0, 15_500.0);
+}
+
 /// Half of the messages make a context.
 #[test]
 fn new_contexts_stay_within_their_bounds() {

@@ -151,6 +151,7 @@ fn rules_and_listeners_that_need_the_slow_path_are_counted() {
         assert_eq!(reasons(&mut ingest, line), [("new_context", 1)], "{line}");
         assert_eq!(reasons(&mut ingest, line), [(reason, 1)], "{line}");
     }
+    assert_eq!(reasons(&mut ingest, "level:1|g\nlevel:2:3|g"), []);
     assert_eq!(reasons(&mut ingest, "dropped:1|c"), [("new_context", 1)]);
     assert_eq!(reasons(&mut ingest, "dropped:1|c"), []);
 }

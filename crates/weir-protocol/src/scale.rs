@@ -38,7 +38,7 @@ pub(crate) fn scale(significand: u64, exponent: i64) -> Option<f64> {
     let mut product = u128::from(normal) * u128::from(power.high);
     if (product >> 64) as u64 & 0x1ff == 0x1ff {
         // The rest of the power could carry into the bits that are kept.
-        product += u128::from(normal) * u128::from(power.low) >> 64;
+        product += (u128::from(normal) * u128::from(power.low)) >> 64;
     }
     let (high, low) = ((product >> 64) as u64, product as u64);
     if low == u64::MAX && !(-27..=55).contains(&exponent) {
@@ -54,7 +54,7 @@ pub(crate) fn scale(significand: u64, exponent: i64) -> Option<f64> {
         kept -= 1;
     }
     let rounded = (kept + (kept & 1)) >> 1;
-    let power_of_two = (exponent * 217_706 >> 16) + 63 + i64::from(upper) - i64::from(zeros) + EXPONENT_BIAS;
+    let power_of_two = ((exponent * 217_706) >> 16) + 63 + i64::from(upper) - i64::from(zeros) + EXPONENT_BIAS;
     if power_of_two <= 0 {
         return None;
     }

@@ -175,6 +175,8 @@ fn the_oracle_equals_an_independent_reading_of_the_bytes() {
         "budget-1k",
         "budget-permute",
         "budget-dist",
+        "budget-floats",
+        "budget-integers",
         "interner-8MiB-100",
         "smp-adp-low",
         "tag-dup",

@@ -1,5 +1,7 @@
 //! The short cut: metrics whose bytes were seen before, looked up and added without being parsed.
 
+use std::ops::Range;
+
 use weir_context::{AliasKey, ContextId, Lookup, OriginId, RawId, compiled_for_levels};
 use weir_protocol::{FastMetric, Kind, may_be_special, parse_fast};
 
@@ -32,6 +34,14 @@ pub(super) struct Pending {
     /// Start of its numbers.
     pub(super) first_value: u32,
     pub(super) hash: u64,
+}
+
+impl Pending {
+    /// The place of its value field in the packet.
+    #[inline(always)]
+    fn value_field(&self, fast: &FastMetric) -> Range<usize> {
+        (self.start + fast.name_end + 1) as usize..(self.start + fast.value_end) as usize
+    }
 }
 
 /// Start of the next line in a packet, and the number of lines before it.
@@ -112,6 +122,12 @@ fn only_tags(tail: &[u8]) -> Option<&[u8]> {
     }
     let tags = tail.strip_prefix(b"|#")?;
     memchr::memchr(b'|', tags).is_none().then_some(tags)
+}
+
+/// Whether a value may be a change: it has a sign, or its exponent has one.
+#[inline(never)]
+fn has_sign(field: &[u8]) -> bool {
+    memchr::memchr2(b'+', b'-', field).is_some()
 }
 
 /// Whether a tail has a rate or a timestamp: it is another in each message.
@@ -409,7 +425,7 @@ impl Ingest {
             }
             Kind::Distribution => self.aggregator.distribution_values(id, numbers, fast.weight),
             Kind::Gauge => {
-                if self.scratch.gauge_deltas {
+                if self.scratch.gauge_deltas && has_sign(&packet.bytes[pending.value_field(fast)]) {
                     return false;
                 }
                 for &value in numbers {
@@ -426,9 +442,8 @@ impl Ingest {
             }
             Kind::Set => {
                 // The one text that differs from message to message, and so the one to check each time.
-                let start = pending.start + fast.name_end + 1;
-                let end = pending.start + fast.value_end;
-                let member = &packet.bytes[start as usize..end as usize];
+                let field = pending.value_field(fast);
+                let member = &packet.bytes[field.clone()];
                 if std::str::from_utf8(member).is_err() {
                     return false;
                 }
@@ -437,8 +452,8 @@ impl Ingest {
                     id,
                     hash,
                     packet: pending.packet,
-                    start,
-                    end,
+                    start: field.start as u32,
+                    end: field.end as u32,
                 });
             }
         }
