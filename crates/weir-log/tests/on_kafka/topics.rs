@@ -135,7 +135,7 @@ fn a_lost_snapshot_is_an_error() {
     log.commit(0, generation, &commit).unwrap();
     drop(log);
     let (admin, options) = (admin(), AdminOptions::new());
-    let deleted = admin.delete_topics(&["lost.snapshots"], &options);
+    let deleted = admin.delete_topics(&["lost.lost-merge.snapshots"], &options);
     futures_executor::block_on(deleted).unwrap()[0].as_ref().unwrap();
     let mut next = open(&brokers);
     assigned(&mut next, 1);
