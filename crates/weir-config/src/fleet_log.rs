@@ -43,8 +43,8 @@ settings! {
     pub struct LogReader {
         log: LogConnection = "{}".flat();
         group: String = "weir-merge"
-            .takes(SettingType::Checked { allowed: "a text of 1 to 255 bytes without control characters", check: is_group })
-            .effect("The consumer group: processes of one group share the partitions.")
+            .takes(SettingType::Checked { allowed: "a text of 1 to 100 letters, digits and characters of `.-_`", check: is_group })
+            .effect("The consumer group: processes of one group share the partitions. Its name is part of the names of the topics that they write, so two groups of one topic never meet.")
             .changed_by("Operators of several merges of the same topic.");
     }
 }
@@ -106,6 +106,8 @@ const BROKER: SettingType = SettingType::Checked {
     check: is_broker,
 };
 
+/// Leaves room for the names of topic and purpose.
+const GROUP_BYTES_MAX: usize = 100;
 const TENANT_BYTES_MAX: usize = 255;
 const TOPIC_BYTES_MAX: usize = 249;
 
@@ -236,6 +238,7 @@ fn is_tenant(text: &str) -> bool {
     text.len() <= TENANT_BYTES_MAX && !text.chars().any(char::is_control)
 }
 
+/// Its name is part of the names of topics.
 fn is_group(text: &str) -> bool {
-    !text.is_empty() && is_tenant(text)
+    is_topic(text) && text.len() <= GROUP_BYTES_MAX
 }

@@ -39,6 +39,20 @@ impl AnyLog {
         }
     }
 
+    /// Opens a log as this output sees it: with results, and with assignments and positions of its own.
+    pub fn open_for_output(connection: &Connection, output: &str) -> Result<AnyLog, Error> {
+        match connection {
+            Connection::Directory { path, partitions } => FileLog::open(path, *partitions, unix_milliseconds)
+                .map(|log| AnyLog::File(log.of_output(output))),
+            #[cfg(feature = "kafka")]
+            Connection::Kafka(brokers) => {
+                KafkaLog::open_for_output(brokers, output).map(|log| AnyLog::Kafka(Box::new(log)))
+            }
+            #[cfg(not(feature = "kafka"))]
+            Connection::Kafka(_) => Err(Error::NoKafka),
+        }
+    }
+
     /// Divides series among this many partitions, beginning with the bucket that starts at `from`.
     pub fn announce(&mut self, from: i64, partitions: u32) -> Result<(), Error> {
         on!(self, log => log.announce(from, partitions))
@@ -68,10 +82,10 @@ impl AnyLog {
         }
     }
 
-    /// Removes committed records, and results before this number, if the log does not do so itself.
-    pub fn prune(&mut self, partition: u32, results_before: u64) -> Result<(), Error> {
+    /// Removes committed records, and results that all of these outputs have, if the log does not do so itself.
+    pub fn prune(&mut self, partition: u32, outputs: &[String]) -> Result<(), Error> {
         match self {
-            AnyLog::File(log) => log.prune(partition, results_before),
+            AnyLog::File(log) => log.prune(partition, outputs),
             #[cfg(feature = "kafka")]
             AnyLog::Kafka(_) => Ok(()),
         }
@@ -111,6 +125,10 @@ impl Log for AnyLog {
 
     fn results(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Vec<(u64, Vec<u8>)>, Error> {
         on!(self, log => log.results(partition, from, bytes_max))
+    }
+
+    fn results_start(&mut self, partition: u32) -> Result<u64, Error> {
+        on!(self, log => log.results_start(partition))
     }
 
     fn results_sent(&mut self, partition: u32) -> Result<u64, Error> {

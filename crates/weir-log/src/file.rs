@@ -59,8 +59,7 @@ struct Partition {
     results: Option<(u64, u64)>,
     /// Lock file: its holder may append a record.
     appending: PathBuf,
-    /// File with the number of the first result that was not sent.
-    sent: PathBuf,
+    directory: PathBuf,
 }
 
 /// The log. See [`weir_merge::Log`].
@@ -70,7 +69,9 @@ pub struct FileLog {
     clock: Clock,
     file_bytes_max: u64,
     partitions: Vec<Partition>,
-    /// Lock of the process that owns all partitions.
+    /// `None`: the log as agents and owners see it.
+    output: Option<String>,
+    /// Lock of the process that has all partitions: of the owner, or of this output.
     owning: Option<File>,
     /// Partitions already reported to their owner.
     reported: usize,
@@ -104,12 +105,19 @@ impl FileLog {
             clock,
             file_bytes_max,
             partitions: Vec::new(),
+            output: None,
             owning: None,
             reported: 0,
             lock_wait: LOCK_WAIT,
         };
         log.follow_plan()?;
         Ok(log)
+    }
+
+    /// The log as this output sees it: results, and the output's own positions.
+    pub fn of_output(mut self, output: &str) -> Self {
+        self.output = Some(output.to_owned());
+        self
     }
 
     /// Divides series among this many partitions, beginning with the bucket that starts at `from`.
@@ -134,7 +142,7 @@ impl FileLog {
                 commits: frames("commits", TornNumbers::Reused)?,
                 results: None,
                 appending: directory.join("append.lock"),
-                sent: directory.join("sent"),
+                directory,
             });
         }
         Ok(plan)
@@ -164,14 +172,19 @@ impl FileLog {
         all.cloned().collect()
     }
 
-    /// Removes files with only records before the committed offset, and commits whose results were read up to this number.
-    pub fn prune(&mut self, partition: u32, results_read: u64) -> Result<(), Error> {
+    /// Removes files with only records before the committed offset, and commits whose results all of these outputs have.
+    pub fn prune(&mut self, partition: u32, outputs: &[String]) -> Result<(), Error> {
         let committed = self.committed(partition)?;
+        let mut sent = None;
+        for output in outputs {
+            let position = position(&self.partition(partition)?.of_output(output))?;
+            sent = Some(sent.map_or(position, |least: u64| least.min(position)));
+        }
         let partition = self.partition(partition)?;
         if let Some((_, offset)) = committed {
             partition.records.remove_before(offset)?;
         }
-        partition.commits.remove_before(results_read / RESULTS_MAX)
+        partition.commits.remove_before(sent.unwrap_or(0) / RESULTS_MAX)
     }
 
     /// The quarantined records of all commits that are kept.
@@ -214,8 +227,12 @@ impl Log for FileLog {
     }
 
     fn assignments(&mut self) -> Result<Vec<Assignment>, Error> {
+        self.follow_plan()?;
         if self.owning.is_none() {
-            let path = self.directory.join("owner.lock");
+            let path = self.directory.join(match &self.output {
+                None => "owner.lock".to_owned(),
+                Some(output) => format!("output-{output}.lock"),
+            });
             let file = lock_file(&path)?;
             match file.try_lock() {
                 Ok(()) => self.owning = Some(file),
@@ -315,13 +332,12 @@ impl Log for FileLog {
         Ok(results)
     }
 
+    fn results_start(&mut self, partition: u32) -> Result<u64, Error> {
+        Ok(self.partition(partition)?.commits.start()? * RESULTS_MAX)
+    }
+
     fn results_sent(&mut self, partition: u32) -> Result<u64, Error> {
-        let path = &self.partition(partition)?.sent;
-        let Some(text) = checked::read(path)? else {
-            return Ok(0);
-        };
-        let number = text.trim().parse();
-        number.map_err(|_| checked::damaged(path, "it has no number"))
+        position(&self.position_file(partition)?)
     }
 
     fn record_results_sent(
@@ -333,10 +349,32 @@ impl Log for FileLog {
         if self.owning.is_none() {
             return Err(CommitError::Fenced);
         }
-        let path = &self.partition(partition)?.sent;
-        checked::write(path, &format!("{before}\n"))?;
+        checked::write(&self.position_file(partition)?, &format!("{before}\n"))?;
         Ok(())
     }
+}
+
+impl FileLog {
+    fn position_file(&mut self, partition: u32) -> Result<PathBuf, Error> {
+        let output = self.output.clone().unwrap_or_default();
+        Ok(self.partition(partition)?.of_output(&output))
+    }
+}
+
+impl Partition {
+    /// The file with an output's position.
+    fn of_output(&self, output: &str) -> PathBuf {
+        self.directory.join(format!("sent-{output}"))
+    }
+}
+
+/// The number in a file of an output's position.
+fn position(path: &Path) -> Result<u64, Error> {
+    let Some(text) = checked::read(path)? else {
+        return Ok(0);
+    };
+    let number = text.trim().parse();
+    number.map_err(|_| checked::damaged(path, "it has no number"))
 }
 
 fn message(partition: u32, (offset, frame): &Numbered) -> Result<Message, Error> {
@@ -382,7 +420,7 @@ fn lock_file(path: &Path) -> Result<File, Error> {
     options.open(path).map_err(Error::io(path))
 }
 
-/// Waits for the lock. A stopped process that holds it stops no other for ever.
+/// Waits for the lock, for a bounded time: a stopped process may hold it.
 fn lock(path: &Path, wait: Duration) -> Result<File, Error> {
     let file = lock_file(path)?;
     let until = Instant::now() + wait;

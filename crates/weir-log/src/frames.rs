@@ -299,7 +299,7 @@ impl Frames {
         Ok(self.last)
     }
 
-    /// How many frames the bytes behind the last frame may have been.
+    /// The maximum number of frames in the bytes behind the last frame.
     fn torn(&self, end: &FramePosition) -> Result<u64, Error> {
         let open = self.open_file(end.file)?;
         let bytes = open.length.saturating_sub(end.at);

@@ -296,11 +296,11 @@ fn a_changed_or_cut_plan_is_refused() {
 #[test]
 fn a_changed_or_cut_position_is_refused() {
     let directory = filled(1 << 20);
-    let mut log = open(directory.path(), 1 << 20);
+    let mut log = open(directory.path(), 1 << 20).of_output("file");
     log.assignments().unwrap();
     log.record_results_sent(0, 0, 1234567).unwrap();
     assert_eq!(log.results_sent(0).unwrap(), 1234567);
-    let path = directory.path().join("0/sent");
+    let path = directory.path().join("0/sent-file");
     let whole = std::fs::read(&path).unwrap();
     for at in 0..whole.len() {
         let mut changed = whole.clone();

@@ -116,7 +116,7 @@ fn a_torn_write_is_moved_aside() {
     }
 }
 
-/// A stopped process that holds the lock delays others, and does not stop them for ever.
+/// A stopped process that holds the lock delays others, for a bounded time.
 #[test]
 fn a_lock_that_another_process_keeps_is_an_error() {
     let directory = TempDir::new().unwrap();
@@ -268,6 +268,45 @@ fn another_form_is_an_error() {
     check(log.fetch(0, 0, 1).unwrap_err(), "record 0");
 }
 
+/// Each output has positions of its own, and results stay until all outputs have them.
+#[test]
+fn results_stay_until_every_output_has_them() {
+    let directory = TempDir::new().unwrap();
+    let mut log = open(&directory);
+    log.assignments().unwrap();
+    (1..20).for_each(|number| log.commit(0, 0, &commit(number)).unwrap());
+    let outputs = ["fast", "slow"].map(str::to_owned);
+    let all = log.results(0, 0, usize::MAX).unwrap();
+    let last = all.last().unwrap().0 + 1;
+    for (output, before) in [("fast", last), ("slow", all[3].0 + 1)] {
+        let mut of_output = open(&directory).of_output(output);
+        assert_eq!(of_output.results_sent(0).unwrap(), 0);
+        assert!(
+            of_output.record_results_sent(0, 0, before).is_err(),
+            "it has no partition yet"
+        );
+        assert_eq!(of_output.assignments().unwrap().len(), 1);
+        of_output.record_results_sent(0, 0, before).unwrap();
+        assert_eq!(
+            open(&directory).of_output(output).results_sent(0).unwrap(),
+            before
+        );
+        log.prune(0, &outputs).unwrap();
+        assert!(log.results_start(0).unwrap() <= before);
+    }
+    let left = open(&directory)
+        .of_output("slow")
+        .results(0, all[3].0 + 1, usize::MAX)
+        .unwrap();
+    assert_eq!(left, all[4..]);
+    open(&directory).of_output("slow").assignments().unwrap();
+    let mut slow = open(&directory).of_output("slow");
+    slow.assignments().unwrap();
+    slow.record_results_sent(0, 0, last).unwrap();
+    log.prune(0, &outputs).unwrap();
+    assert!(log.results_start(0).unwrap() > all[4].0);
+}
+
 /// The next owner waits for the end of the previous one: two never commit.
 #[test]
 fn one_process_at_a_time_owns_the_log() {
@@ -315,6 +354,8 @@ fn a_fleet_on_files_is_exact_at_any_end_of_an_owner() {
     let mut agents: Vec<Writer> = (0..3).map(|number| Writer::new(number, 1)).collect();
     let mut log = open(&directory);
     let mut owner = Owner::new(open(&directory), settings());
+    let mut output = open(&directory).of_output("file");
+    output.assignments().unwrap();
     let mut read = 0;
     let mut found = Vec::new();
     for bucket in 0..40 {
@@ -333,7 +374,8 @@ fn a_fleet_on_files_is_exact_at_any_end_of_an_owner() {
             read = number + 1;
             found.push(result);
         }
-        owner.log().prune(0, read).unwrap();
+        output.record_results_sent(0, 0, read).unwrap();
+        owner.log().prune(0, &["file".to_owned()]).unwrap();
     }
     NOW.fetch_add(1_000_000, Ordering::Relaxed);
     owner.turn().unwrap();

@@ -8,6 +8,7 @@
 
 mod agent;
 mod bucket;
+mod follower;
 mod ledger;
 mod log;
 mod merge;
@@ -20,6 +21,7 @@ mod snapshot;
 mod stream;
 mod texts;
 
+pub use follower::{Correction, CorrectionPolicy, Delivery, Flush, Follower, FollowerCounts};
 pub use ledger::{Interval, Ledger, Missing};
 pub use log::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Quarantined};
 pub use merge::{Counts, Merge, MergeOutcome, QuarantineReason, QuarantinedRecord, Settings};

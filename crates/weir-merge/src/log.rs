@@ -78,7 +78,8 @@ pub enum CommitError<E: std::error::Error + 'static> {
     Log(#[from] E),
 }
 
-/// A partitioned log of records and of their results.
+/// A partitioned log of records and of their results, as agents, an owner or an output see it: owners and each output have their own
+/// assignments.
 pub trait Log {
     type Error: std::error::Error + 'static;
 
@@ -121,10 +122,13 @@ pub trait Log {
         bytes_max: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>, Self::Error>;
 
-    /// The number of the first result that was not sent to its outputs, as recorded by the last owner.
+    /// The number of the oldest result.
+    fn results_start(&mut self, partition: u32) -> Result<u64, Self::Error>;
+
+    /// An output's position: the number behind the last result that it has.
     fn results_sent(&mut self, partition: u32) -> Result<u64, Self::Error>;
 
-    /// Records that results before this number were sent, unless a later generation owns the partition.
+    /// Stores an output's position, unless a later generation has the partition.
     fn record_results_sent(
         &mut self,
         partition: u32,

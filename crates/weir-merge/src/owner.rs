@@ -64,12 +64,6 @@ impl<L: Log> Owner<L> {
             .filter_map(|(partition, held)| Some((*partition, held.merge.as_ref()?)))
     }
 
-    /// Records that results of a partition before this number were sent, unless another owner has it.
-    pub fn record_results_sent(&mut self, partition: u32, before: u64) -> Result<(), CommitError<L::Error>> {
-        let held = self.held.get(&partition).ok_or(CommitError::Fenced)?;
-        self.log.record_results_sent(partition, held.generation, before)
-    }
-
     /// Follows changes of the assignment, then reads and commits a part of each partition. An error in one does not stop the others; the
     /// first error is returned. Uncommitted records are read again.
     pub fn turn(&mut self) -> Result<OwnerTurn, L::Error> {

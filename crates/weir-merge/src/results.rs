@@ -75,12 +75,22 @@ impl BucketResult {
     }
 
     pub fn decode(bytes: &[u8]) -> Result<(BucketResult, Record), ResultError> {
+        let result = BucketResult::read(bytes)?;
+        let record = result.record()?;
+        Ok((result, record))
+    }
+
+    /// A result whose series are not decoded yet.
+    pub fn read(bytes: &[u8]) -> Result<BucketResult, ResultError> {
         let Some((&VERSION, rest)) = bytes.split_first() else {
             let found = bytes.first().copied();
             return Err(ResultError::Version { found });
         };
-        let closed: BucketResult = postcard::from_bytes(rest)?;
-        let record = Record::decode(&closed.record).map_err(ResultError::Record)?;
-        Ok((closed, record))
+        Ok(postcard::from_bytes(rest)?)
+    }
+
+    /// Its series.
+    pub fn record(&self) -> Result<Record, ResultError> {
+        Record::decode(&self.record).map_err(ResultError::Record)
     }
 }

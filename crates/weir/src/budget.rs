@@ -3,6 +3,8 @@
 //! Everything that grows has its own share, so a flood of contexts takes no memory from queued payloads. Unconfigured parts have none.
 //! Contexts and their state get all the rest.
 
+use weir_output::settings::{OutputConfig, OutputSettings};
+
 use crate::config::Config;
 
 /// The shares, in the order of [`TABLE`].
@@ -206,6 +208,24 @@ impl Budget {
     /// The initial part of one of `number` holders; see [`divide`].
     pub fn of_one(&self, share: Share, number: usize) -> u64 {
         self.share(share) / number.max(1) as u64
+    }
+
+    /// One output's part, of outputs that do not share.
+    pub fn of_output(&self, outputs: &[OutputConfig]) -> Budget {
+        let delivered = |output: &&OutputConfig| !matches!(output.settings, OutputSettings::Prometheus(_));
+        let with_queues = outputs.iter().filter(delivered).count();
+        let mut shares = self.shares;
+        for (share, number) in [
+            (Share::Queues, with_queues),
+            (Share::Batches, with_queues),
+            (Share::Cumulative, outputs.len()),
+        ] {
+            shares[share as usize] = self.of_one(share, number);
+        }
+        Budget {
+            shares,
+            ..self.clone()
+        }
     }
 
     pub fn lines(&self) -> impl Iterator<Item = ShareLine> {

@@ -44,17 +44,12 @@ impl Control {
 
     /// Reads to the end of the topic.
     pub fn read_to_end(&mut self, reader: &mut Reader, topic: &str, timeout: Duration) -> Result<(), Error> {
-        let end = match self.read {
-            Some(_) => self.next,
-            None => reader.ends(topic, 0)?.1,
-        };
+        // Nothing is fetched between two looks: a fleet has thousands of agents, and one broker has this topic.
+        let end = reader.ends(topic, 0)?.1;
         let until = Instant::now() + timeout;
-        loop {
-            let wait = match self.next < end {
-                true => until.saturating_duration_since(Instant::now()),
-                false => Duration::ZERO,
-            };
-            let read = reader.read(topic, 0, self.next, 1 << 20, wait)?;
+        while self.next < end {
+            let left = until.saturating_duration_since(Instant::now());
+            let read = reader.read(topic, 0, self.next, 1 << 20, left)?;
             for got in &read.messages {
                 self.next = got.offset + 1;
                 if got.key == PLAN {
@@ -65,12 +60,10 @@ impl Control {
                 break;
             }
             if read.messages.is_empty() {
-                match self.next < end {
-                    true => return Err(reader.unanswered(topic, 0)),
-                    false => break,
-                }
+                return Err(reader.unanswered(topic, 0));
             }
         }
+        reader.stop_reading(topic, 0)?;
         self.read = Some(Instant::now());
         Ok(())
     }

@@ -188,8 +188,13 @@ impl Member {
         let list = one(topic, partition, None);
         let found = list.and_then(|list| self.client.committed_offsets(list, self.timeout));
         let found = found.map_err(|error| self.last_failure.explain(doing(), error))?;
-        let offset = found.elements().first().map(|one| one.offset());
-        Ok(match offset {
+        let elements = found.elements();
+        let one = elements.first();
+        // An unknown offset is no offset: everything would be read again.
+        if let Some(Err(error)) = one.map(|one| one.error()) {
+            return Err(self.last_failure.explain(doing(), error));
+        }
+        Ok(match one.map(|one| one.offset()) {
             Some(Offset::Offset(offset)) => offset.max(0) as u64,
             _ => 0,
         })

@@ -68,6 +68,8 @@ pub struct KafkaLog {
     member: Option<Member>,
     committer: Option<Committer>,
     accepts_sender_timestamps: bool,
+    /// The group reads the results, not the records.
+    is_of_output: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,13 +80,27 @@ enum KnownTopics {
 }
 
 impl KafkaLog {
+    /// The log as this output sees it: a group of its own reads the results, and keeps the output's positions.
+    pub fn open_for_output(brokers: &Brokers, output: &str) -> Result<Self, Error> {
+        let topics = Topics::of(&brokers.topic, &brokers.group);
+        let brokers = Brokers {
+            group: format!("{}.{output}", brokers.group),
+            ..brokers.clone()
+        };
+        Ok(KafkaLog {
+            topics,
+            is_of_output: true,
+            ..KafkaLog::open(&brokers)?
+        })
+    }
+
     /// Checks the settings. Does not connect yet.
     pub fn open(brokers: &Brokers) -> Result<Self, Error> {
         let last_failure = LastFailure::default();
         // This reads the TLS files, so an error in them is reported now.
         let writer = Writer::open(brokers, &last_failure)?;
         Ok(KafkaLog {
-            topics: Topics::of(&brokers.topic),
+            topics: Topics::of(&brokers.topic, &brokers.group),
             clock: BrokerClock::new(),
             control: Control::default(),
             ends: BTreeMap::new(),
@@ -95,6 +111,7 @@ impl KafkaLog {
             member: None,
             committer: None,
             accepts_sender_timestamps: false,
+            is_of_output: false,
             brokers: brokers.clone(),
             last_failure,
         })
@@ -241,7 +258,11 @@ impl KafkaLog {
             Some(member) => member,
             None => {
                 self.has(KnownTopics::All)?;
-                Member::join(&self.brokers, &self.topics.records, &self.last_failure)?
+                let topic = match self.is_of_output {
+                    true => &self.topics.results,
+                    false => &self.topics.records,
+                };
+                Member::join(&self.brokers, topic, &self.last_failure)?
             }
         };
         Ok(self.member.insert(member))
@@ -557,8 +578,11 @@ impl Log for KafkaLog {
         let news = member.take_assignments();
         for change in &news {
             if let Assignment::Revoked { partition } = change {
-                self.ends.remove(&(false, *partition));
-                let topic = self.topics.records.clone();
+                self.ends.remove(&(self.is_of_output, *partition));
+                let topic = match self.is_of_output {
+                    true => self.topics.results.clone(),
+                    false => self.topics.records.clone(),
+                };
                 let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
                 reader.stop_reading(&topic, *partition)?;
             }
@@ -639,6 +663,11 @@ impl Log for KafkaLog {
         let (read, _) = self.read(true, partition, from, bytes_max)?;
         let messages = read.messages.into_iter();
         Ok(messages.map(|got| (got.offset, got.bytes)).collect())
+    }
+
+    fn results_start(&mut self, partition: u32) -> Result<u64, Error> {
+        self.has(KnownTopics::All)?;
+        Ok(self.ends(true, partition, KNOWN_BUSY)?.start)
     }
 
     fn results_sent(&mut self, partition: u32) -> Result<u64, Error> {

@@ -43,14 +43,15 @@ const SNAPSHOTS: &[(&str, &str)] = &[
 const CONTROL: &[(&str, &str)] = &[STAMPED, ("cleanup.policy", "compact")];
 
 impl Topics {
-    pub fn of(records: &str) -> Self {
-        let named = |ending: &str| format!("{records}.{ending}");
+    /// The topics that a group writes have its name: two groups that read the same records never meet.
+    pub fn of(records: &str, group: &str) -> Self {
+        let of_group = |ending: &str| format!("{records}.{group}.{ending}");
         Topics {
             records: records.to_owned(),
-            results: named("results"),
-            snapshots: named("snapshots"),
-            quarantine: named("quarantine"),
-            control: named("control"),
+            results: of_group("results"),
+            snapshots: of_group("snapshots"),
+            quarantine: of_group("quarantine"),
+            control: format!("{records}.control"),
         }
     }
 

@@ -46,6 +46,10 @@ macro_rules! passed_on {
             self.log.results(partition, from, bytes_max)
         }
 
+        fn results_start(&mut self, partition: u32) -> Result<u64, Error> {
+            self.log.results_start(partition)
+        }
+
         fn results_sent(&mut self, partition: u32) -> Result<u64, Error> {
             self.log.results_sent(partition)
         }

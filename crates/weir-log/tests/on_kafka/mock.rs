@@ -18,8 +18,13 @@ type Mock = MockCluster<'static, DefaultProducerContext>;
 /// The mock cannot create topics on request.
 fn mock(topic: &str) -> (Mock, Brokers) {
     let mock = MockCluster::new(1).unwrap();
-    for ending in ["", ".control", ".results", ".snapshots", ".quarantine"] {
-        mock.create_topic(&format!("{topic}{ending}"), 1, 1).unwrap();
+    let of_group =
+        ["results", "snapshots", "quarantine"].map(|ending| format!("{topic}.{topic}-merge.{ending}"));
+    let all = [topic.to_owned(), format!("{topic}.control")]
+        .into_iter()
+        .chain(of_group);
+    for topic in all {
+        mock.create_topic(&topic, 1, 1).unwrap();
     }
     let brokers = Brokers {
         timeout: Duration::from_secs(5),

@@ -6,7 +6,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::{Offset, TopicPartitionList};
-use weir_log::{AnyLog, Brokers, Connection, unix_milliseconds};
+use weir_log::{AnyLog, Brokers, Connection, KafkaLog, unix_milliseconds};
 use weir_merge::{Assignment, Commit, CommitError, Log, Owner, Plan};
 
 use super::fleet::{address, brokers, open, settings, turn_until, until};
@@ -135,7 +135,7 @@ fn a_lost_snapshot_is_an_error() {
     log.commit(0, generation, &commit).unwrap();
     drop(log);
     let (admin, options) = (admin(), AdminOptions::new());
-    let deleted = admin.delete_topics(&["lost.snapshots"], &options);
+    let deleted = admin.delete_topics(&["lost.lost-merge.snapshots"], &options);
     futures_executor::block_on(deleted).unwrap()[0].as_ref().unwrap();
     let mut next = open(&brokers);
     assigned(&mut next, 1);
@@ -185,6 +185,37 @@ fn commits_are_found_by_the_next_owner() {
         (sent, 0)
     );
     assert!(next.record_results_sent(1, generation + 1, 0).is_err());
+}
+
+/// Each output is a group of its own: it gets the results, and its position is its own.
+#[test]
+fn each_output_has_its_own_position() {
+    let brokers = brokers(address(), "outputs", 1);
+    let mut log = open(&brokers);
+    let generation = assigned(&mut log, 1);
+    for number in 1..4 {
+        log.commit(0, generation, &commit(number)).unwrap();
+    }
+    let output = |name| KafkaLog::open_for_output(&brokers, name).unwrap();
+    let (mut one, mut other) = (output("one"), output("other"));
+    let generation = assigned(&mut one, 1);
+    assigned(&mut other, 1);
+    let start = one.results_start(0).unwrap();
+    let results = one.results(0, start, 1 << 20).unwrap();
+    let expected: Vec<Vec<u8>> = (1..4).flat_map(|number| commit(number).results).collect();
+    let found: Vec<Vec<u8>> = results.iter().map(|(_, bytes)| bytes.clone()).collect();
+    assert_eq!(found, expected);
+    let sent = results[2].0 + 1;
+    assert!(one.record_results_sent(0, generation + 1, sent).is_err());
+    one.record_results_sent(0, generation, sent).unwrap();
+    drop(one);
+    let mut next = output("one");
+    assigned(&mut next, 1);
+    assert_eq!(
+        (next.results_sent(0).unwrap(), other.results_sent(0).unwrap()),
+        (sent, 0)
+    );
+    assert_eq!(next.results(0, sent, 1 << 20).unwrap(), results[3..]);
 }
 
 #[test]

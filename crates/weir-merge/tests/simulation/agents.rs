@@ -28,6 +28,7 @@ struct Waiting {
 #[derive(Debug)]
 pub struct Agent {
     pub number: u8,
+    pub tenant: &'static str,
     pub epoch: u64,
     writers: BTreeMap<u32, Writer>,
     queue: VecDeque<Waiting>,
@@ -58,6 +59,7 @@ impl Agent {
     pub fn new(number: u8) -> Self {
         Agent {
             number,
+            tenant: "",
             epoch: 1,
             writers: BTreeMap::new(),
             queue: VecDeque::new(),
@@ -97,6 +99,7 @@ impl Agent {
             .entry(partition)
             .or_insert_with(|| Writer::new(number, epoch));
         writer.partitions = partitions;
+        writer.tenant = self.tenant.to_owned();
         let key = (number, epoch, partition, writer.sequence);
         let name = match is_empty {
             true => String::new(),
@@ -143,6 +146,20 @@ impl Agent {
                 return;
             }
             self.queue.pop_front();
+        }
+    }
+
+    /// Publishes a bucket that ended this many buckets ago, as points with timestamps do.
+    pub fn send_late(&mut self, truths: &mut Truths, world: &World, ago: i64) {
+        let now = (world.now + self.clock) / 1000;
+        let width = i64::from(WIDTH);
+        let bucket = now.div_euclid(width) * width - (2 + ago) * width;
+        if !self.is_running || world.plan.at(bucket) != world.plan.at(now) {
+            return;
+        }
+        let partitions = world.plan.at(bucket);
+        for partition in 0..partitions {
+            self.write(partition, partitions, bucket, false, truths);
         }
     }
 

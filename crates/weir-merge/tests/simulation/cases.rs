@@ -25,7 +25,7 @@ fn counts(fleet: &Fleet, partition: u32) -> Counts {
 }
 
 fn results(fleet: &Fleet, partition: u32) -> Vec<(BucketResult, Record)> {
-    decoded(&fleet.world.borrow().partitions[partition as usize].results())
+    decoded(&fleet.world.borrow().partitions[partition as usize].results)
 }
 
 fn raw(fleet: &Fleet) -> Vec<Vec<Vec<u8>>> {
@@ -33,7 +33,7 @@ fn raw(fleet: &Fleet) -> Vec<Vec<Vec<u8>>> {
     world
         .partitions
         .iter()
-        .map(|partition| partition.results())
+        .map(|partition| partition.results.clone())
         .collect()
 }
 

@@ -11,7 +11,7 @@ use crate::support::{decoded, names, sum};
 
 /// The results of a partition equal those of a naive merge: each record once, or a reason.
 pub fn partition(world: &World, truths: &Truths, partition: u32, merge: &Merge) {
-    let results = decoded(&world.partitions[partition as usize].results());
+    let results = decoded(&world.partitions[partition as usize].results);
     closed_once(&results);
     merged_once(&results);
     let ledger = merge.ledger();
@@ -39,11 +39,12 @@ pub fn partition(world: &World, truths: &Truths, partition: u32, merge: &Merge) 
 
 /// Buckets close in order, each once.
 fn closed_once(results: &[(BucketResult, Record)]) {
-    let mut last = i64::MIN;
+    let mut newest: BTreeMap<&str, i64> = BTreeMap::new();
     for (closed, _) in results {
+        let last = newest.entry(&closed.tenant).or_insert(i64::MIN);
         if let (Occasion::Closed { expected, seen }, 0) = (closed.occasion, closed.part) {
             assert!(
-                closed.bucket_start > last,
+                closed.bucket_start > *last,
                 "{} closes after {last}",
                 closed.bucket_start
             );
@@ -51,7 +52,7 @@ fn closed_once(results: &[(BucketResult, Record)]) {
                 expected > 0 || seen > 0,
                 "nobody waited for it and nobody sent it"
             );
-            last = closed.bucket_start;
+            *last = closed.bucket_start;
         }
     }
 }

@@ -9,6 +9,7 @@
 mod agents;
 mod cases;
 mod check;
+mod outputs;
 mod random;
 mod schedule;
 mod world;

@@ -5,6 +5,7 @@ use weir_state::Bounds;
 
 use super::agents::{Agent, MAX_SKEW, Network, Truths};
 use super::check;
+use super::outputs::{POLICIES, Receiver, Sending, disturb};
 use super::random::Random;
 use super::world::{Faults, Shared, SimulatedLog, World};
 use crate::support::START;
@@ -16,8 +17,11 @@ pub struct Fleet {
     pub truths: Truths,
     /// The agents' actions do not depend on the owners'.
     pub random: Random,
+    random_of_outputs: Random,
     pub owners: Vec<Place>,
     pub network: Network,
+    /// By output.
+    pub receivers: Vec<Receiver>,
     /// Seconds that the log keeps messages. Zero: unlimited.
     pub retention: i64,
 }
@@ -25,6 +29,8 @@ pub struct Fleet {
 /// A host of an owner.
 pub struct Place {
     pub owner: Owner<SimulatedLog>,
+    /// Its outputs.
+    pub outputs: Vec<Sending>,
     /// It does nothing and keeps its memory.
     pub is_stopped: bool,
 }
@@ -42,9 +48,14 @@ pub fn start_owner(world: &Shared, number: usize) -> Place {
     let log = SimulatedLog {
         world: world.clone(),
         owner: number,
+        output: None,
     };
+    let outputs = 0..POLICIES.len();
     Place {
         owner: Owner::new(log, settings()),
+        outputs: outputs
+            .map(|output| Sending::new(world, number, output))
+            .collect(),
         is_stopped: false,
     }
 }
@@ -56,8 +67,10 @@ impl Fleet {
             agents: (0..agents).map(Agent::new).collect(),
             truths: Truths::new(),
             random: Random::new(seed),
+            random_of_outputs: Random::new(seed ^ 1),
             owners: (0..owners).map(|number| start_owner(&world, number)).collect(),
             network: Network::default(),
+            receivers: POLICIES.iter().map(|_| Receiver::default()).collect(),
             retention: 0,
             world,
         };
@@ -77,6 +90,22 @@ impl Fleet {
         for partition in 0..world.partitions.len() as u32 {
             let owner = running[world.random.below(running.len() as u64) as usize];
             world.assign(partition, owner);
+        }
+        drop(world);
+        for output in 0..POLICIES.len() {
+            self.rebalance_output(output, &running);
+        }
+    }
+
+    /// Each output has members of its own.
+    fn rebalance_output(&mut self, output: usize, running: &[usize]) {
+        let mut world = self.world.borrow_mut();
+        for partition in 0..world.partitions.len() as u32 {
+            let owner = running[world.random.below(running.len() as u64) as usize];
+            world.assign_to_output(output, partition, owner);
+        }
+        for place in &self.owners {
+            disturb(&mut self.receivers, output, &place.outputs[output].under_way());
         }
     }
 
@@ -107,13 +136,28 @@ impl Fleet {
                     break;
                 }
             }
+            for (output, sending) in place.outputs.iter_mut().enumerate() {
+                let steps = 1 + self.random_of_outputs.below(8);
+                for _ in 0..steps {
+                    if !sending.step(&self.world, &mut self.receivers[output], &POLICIES[output]) {
+                        break;
+                    }
+                }
+            }
         }
     }
 
     /// Kills an owner and starts another one. It gets its partitions with the next rebalance.
     pub fn kill_owner(&mut self, number: usize) {
+        for (output, sending) in self.owners[number].outputs.iter().enumerate() {
+            disturb(&mut self.receivers, output, &sending.under_way());
+        }
         self.owners[number] = start_owner(&self.world, number);
-        self.world.borrow_mut().news.insert(number, Vec::new());
+        let mut world = self.world.borrow_mut();
+        world.news.insert(number, Vec::new());
+        for output in 0..POLICIES.len() {
+            world.news_of_outputs.insert((output, number), Vec::new());
+        }
     }
 
     /// Stops all faults and runs until everything sent is in results.
@@ -130,11 +174,19 @@ impl Fleet {
             agent.is_connected = true;
         }
         self.owners.iter_mut().for_each(|place| place.is_stopped = false);
+        self.receivers
+            .iter_mut()
+            .for_each(|receiver| receiver.is_dead = false);
         self.rebalance();
         self.seconds(30);
         // From here on no agent sends, and buckets end with their grace period.
         self.agents.iter_mut().for_each(|agent| agent.is_running = false);
         self.retention = 0;
+        self.seconds(100);
+        for _ in 0..200 {
+            self.turns();
+        }
+        // Late series that wait for another bucket in vain are given after a while.
         self.seconds(100);
         for _ in 0..200 {
             self.turns();
@@ -149,6 +201,9 @@ impl Fleet {
             checked += 1;
         }
         assert!(checked >= world.partitions.len(), "a partition has no owner");
+        for (output, receiver) in self.receivers.iter().enumerate() {
+            receiver.check(&world, output);
+        }
     }
 }
 
@@ -172,6 +227,9 @@ pub fn run(seed: u64) {
         overtaken: random.below(2) * 8,
         damaged: random.below(2) * 30,
     };
+    for agent in fleet.agents.iter_mut().filter(|agent| agent.number % 3 == 1) {
+        agent.tenant = "bank";
+    }
     if random.one_in(4) {
         fleet.retention = 20 + random.below(60) as i64;
     }
@@ -203,6 +261,11 @@ fn happen(fleet: &mut Fleet, random: &mut Random) {
         16 | 17 => drop(fleet.world.borrow_mut().deaf.remove(&owner)),
         18 => fleet.agents[agent].drop_oldest(random.below(4) as usize),
         19 if random.one_in(3) => fleet.raise_partitions(),
+        20 => fleet.receivers[random.below(POLICIES.len() as u64) as usize].is_dead = true,
+        21 | 22 => fleet.receivers[random.below(POLICIES.len() as u64) as usize].is_dead = false,
+        23 => {
+            fleet.agents[agent].send_late(&mut fleet.truths, &fleet.world.borrow(), random.below(200) as i64)
+        }
         _ => {}
     }
 }

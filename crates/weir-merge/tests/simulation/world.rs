@@ -30,7 +30,17 @@ pub struct Partition {
     pub messages: Vec<Message>,
     pub generation: u64,
     pub commits: Vec<Commit>,
-    pub results_sent: u64,
+    /// The results of all commits.
+    pub results: Vec<Vec<u8>>,
+    /// By output.
+    pub sent: BTreeMap<usize, Sent>,
+}
+
+/// One output's part of a partition.
+#[derive(Debug, Default)]
+pub struct Sent {
+    pub generation: u64,
+    pub position: u64,
 }
 
 #[derive(Debug)]
@@ -43,6 +53,8 @@ pub struct World {
     pub partitions: Vec<Partition>,
     /// Assignments that each owner has not received yet.
     pub news: BTreeMap<usize, Vec<Assignment>>,
+    /// The same for each output of each owner.
+    pub news_of_outputs: BTreeMap<(usize, usize), Vec<Assignment>>,
     /// Owners that receive nothing.
     pub deaf: std::collections::BTreeSet<usize>,
     pub fenced: u64,
@@ -59,6 +71,7 @@ impl World {
             plan: Plan::new(partitions),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             news: BTreeMap::new(),
+            news_of_outputs: BTreeMap::new(),
             deaf: std::collections::BTreeSet::new(),
             fenced: 0,
         }))
@@ -75,6 +88,26 @@ impl World {
             }
         }
         self.news.entry(owner).or_default().push(Assignment::Assigned {
+            partition,
+            generation,
+        });
+    }
+
+    /// The same for one output.
+    pub fn assign_to_output(&mut self, output: usize, partition: u32, owner: usize) {
+        let sent = self.partitions[partition as usize]
+            .sent
+            .entry(output)
+            .or_default();
+        sent.generation += 1;
+        let generation = sent.generation;
+        for ((of, other), news) in &mut self.news_of_outputs {
+            if *of == output && *other != owner {
+                news.push(Assignment::Revoked { partition });
+            }
+        }
+        let news = self.news_of_outputs.entry((output, owner)).or_default();
+        news.push(Assignment::Assigned {
             partition,
             generation,
         });
@@ -104,20 +137,13 @@ impl World {
     }
 }
 
-impl Partition {
-    pub fn results(&self) -> Vec<Vec<u8>> {
-        self.commits
-            .iter()
-            .flat_map(|commit| commit.results.clone())
-            .collect()
-    }
-}
-
 /// The log as one owner sees it.
 #[derive(Debug)]
 pub struct SimulatedLog {
     pub world: Shared,
     pub owner: usize,
+    /// `None`: the log as the owner itself sees it.
+    pub output: Option<usize>,
 }
 
 impl Log for SimulatedLog {
@@ -133,10 +159,14 @@ impl Log for SimulatedLog {
 
     fn assignments(&mut self) -> Result<Vec<Assignment>, Unreachable> {
         let mut world = self.world.borrow_mut();
-        match world.deaf.contains(&self.owner) {
-            true => Ok(Vec::new()),
-            false => Ok(std::mem::take(world.news.entry(self.owner).or_default())),
+        if world.deaf.contains(&self.owner) {
+            return Ok(Vec::new());
         }
+        let news = match self.output {
+            None => world.news.entry(self.owner).or_default(),
+            Some(output) => world.news_of_outputs.entry((output, self.owner)).or_default(),
+        };
+        Ok(std::mem::take(news))
     }
 
     fn fetch(&mut self, partition: u32, from: u64, _bytes_max: usize) -> Result<Fetched, Unreachable> {
@@ -187,6 +217,7 @@ impl Log for SimulatedLog {
         if world.random.one_in(world.faults.commit_fails) {
             return Err(Unreachable.into());
         }
+        at.results.extend_from_slice(&commit.results);
         at.commits.push(commit.clone());
         match world.random.one_in(world.faults.commit_unheard) {
             true => Err(Unreachable.into()),
@@ -200,12 +231,27 @@ impl Log for SimulatedLog {
         from: u64,
         _bytes_max: usize,
     ) -> Result<Vec<(u64, Vec<u8>)>, Unreachable> {
-        let results = self.world.borrow().partitions[partition as usize].results();
-        Ok((0..).zip(results).skip(from as usize).collect())
+        let mut world = self.world.borrow_mut();
+        let world = &mut *world;
+        if world.random.one_in(world.faults.fetch_fails) {
+            return Err(Unreachable);
+        }
+        let some = 1 + world.random.below(5) as usize;
+        let results = &world.partitions[partition as usize].results;
+        let numbered = (0..).zip(results).skip(from as usize).take(some);
+        Ok(numbered
+            .map(|(number, result)| (number, result.clone()))
+            .collect())
+    }
+
+    fn results_start(&mut self, _partition: u32) -> Result<u64, Unreachable> {
+        Ok(0)
     }
 
     fn results_sent(&mut self, partition: u32) -> Result<u64, Unreachable> {
-        Ok(self.world.borrow().partitions[partition as usize].results_sent)
+        let output = self.output.expect("of an output");
+        let world = self.world.borrow();
+        Ok(world.partitions[partition as usize].sent[&output].position)
     }
 
     fn record_results_sent(
@@ -214,12 +260,26 @@ impl Log for SimulatedLog {
         generation: u64,
         before: u64,
     ) -> Result<(), CommitError<Unreachable>> {
+        let output = self.output.expect("of an output");
         let mut world = self.world.borrow_mut();
-        let at = &mut world.partitions[partition as usize];
-        if generation != at.generation {
+        let world = &mut *world;
+        let sent = world.partitions[partition as usize].sent.get_mut(&output);
+        let sent = sent.expect("it was assigned");
+        if generation != sent.generation {
             return Err(CommitError::Fenced);
         }
-        at.results_sent = before;
-        Ok(())
+        assert!(
+            before >= sent.position,
+            "a position goes back from {} to {before}",
+            sent.position
+        );
+        if world.random.one_in(world.faults.commit_fails) {
+            return Err(Unreachable.into());
+        }
+        sent.position = before;
+        match world.random.one_in(world.faults.commit_unheard) {
+            true => Err(Unreachable.into()),
+            false => Ok(()),
+        }
     }
 }

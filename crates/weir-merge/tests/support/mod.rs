@@ -23,6 +23,7 @@ pub struct Writer {
     pub sequence: u64,
     pub states: u64,
     pub partitions: u32,
+    pub tenant: String,
 }
 
 impl Writer {
@@ -33,11 +34,13 @@ impl Writer {
             sequence: 0,
             states: 0,
             partitions: 1,
+            tenant: String::new(),
         }
     }
 
     pub fn header(&self, bucket_start: i64) -> Header {
         Header {
+            tenant: self.tenant.clone(),
             agent: self.agent,
             epoch: self.epoch,
             bucket_start,

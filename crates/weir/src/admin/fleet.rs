@@ -254,11 +254,15 @@ pub struct QuarantineRow {
 #[serde(default)]
 pub struct SentRow {
     pub output: String,
-    /// Buckets that the output has, and the start of the newest, in Unix seconds.
+    /// Partitions that this process gives to the output.
+    pub partitions: u64,
+    /// Buckets that the output has got from this process, and the end of the newest, in Unix seconds.
     pub buckets: u64,
     pub newest: Option<i64>,
     /// Seconds since the end of that bucket.
     pub lag_seconds: f64,
+    /// Whether results of this process wait for it.
+    pub is_behind: bool,
     /// Buckets delivered again after a restart, because it was unknown whether the output had them.
     pub repeated: u64,
     /// The backend's handling of equal points: `replaced`, `added_up`, or `distributions_added_up` for distributions only.
@@ -266,6 +270,8 @@ pub struct SentRow {
     /// Corrected series that were delivered, and those that this output cannot correct.
     pub corrected: u64,
     pub not_corrected: u64,
+    /// Results that the log deleted before the output had them, at most.
+    pub deleted: u64,
     /// The event the output waits for; meanwhile it reads no results.
     pub waits: bool,
 }

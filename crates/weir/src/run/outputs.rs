@@ -475,7 +475,7 @@ impl Outputs {
             ("batches", inboxes),
             ("cumulative", states),
         ] {
-            status.memory.parts.insert(part.into(), bytes);
+            *status.memory.parts.entry(part.into()).or_default() += bytes;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use ring::rand::SecureRandom as _;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ const DIGEST_OF: &[u8] = b"weir state directory\n";
 pub struct StoredAgent {
     #[serde(with = "id")]
     pub id: AgentId,
-    /// Grows with every start.
+    /// Grows with every start. At least the Unix seconds of the start: a restored copy of the directory repeats no earlier epoch.
     pub epoch: u64,
     /// Empty if the machine has no id.
     machine: String,
@@ -43,6 +44,11 @@ enum Known {
 impl StoredAgent {
     /// The agent of this directory at its next start. On another machine it becomes another agent.
     pub fn of(directory: &Path) -> io::Result<StoredAgent> {
+        let now = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs());
+        StoredAgent::at(directory, now)
+    }
+
+    fn at(directory: &Path, now: u64) -> io::Result<StoredAgent> {
         let machine = fingerprint(std::fs::read(MACHINE_ID).ok().as_deref());
         let (known, is_recovered) = match Self::known(directory) {
             Known::Nothing => (None, false),
@@ -64,8 +70,8 @@ impl StoredAgent {
             }
         };
         let (id, epoch) = match known {
-            Some((id, epoch)) => (id, epoch + 1),
-            None => (random()?, 1),
+            Some((id, epoch)) => (id, epoch.saturating_add(1).max(now)),
+            None => (random()?, now.max(1)),
         };
         let mut agent = StoredAgent {
             id,
@@ -162,12 +168,27 @@ mod tests {
         assert!(!agent.is_at(&fingerprint(Some(b"other"))));
     }
 
+    /// A snapshot of a machine or a backup has an epoch that was used since.
+    #[test]
+    fn a_restored_directory_repeats_no_epoch() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(AGENT);
+        let start = |now| StoredAgent::at(directory.path(), now).unwrap().epoch;
+        assert_eq!(start(1000), 1000);
+        let copy = std::fs::read(&path).unwrap();
+        assert_eq!(start(1000), 1001, "two starts in one second");
+        let last = start(2000);
+        std::fs::write(&path, copy).unwrap();
+        assert!(start(2001) > last);
+        assert_eq!(start(3), 2002, "the clock was set back");
+    }
+
     #[test]
     fn every_start_is_another_epoch() {
         let directory = tempfile::tempdir().unwrap();
         let first = StoredAgent::of(directory.path()).unwrap();
         let second = StoredAgent::of(directory.path()).unwrap();
-        assert_eq!((first.id, first.epoch + 1), (second.id, second.epoch));
+        assert!(first.id == second.id && first.epoch < second.epoch);
         std::fs::write(directory.path().join(AGENT), b"{").unwrap();
         assert_ne!(StoredAgent::of(directory.path()).unwrap().id, first.id);
     }

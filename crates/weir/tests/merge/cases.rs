@@ -595,3 +595,133 @@ fn a_damaged_log_loses_one_record_and_says_so() {
         "{log}"
     );
 }
+
+/// The points of a file, as metric, first tag, time and sum.
+fn points(path: &std::path::Path) -> Vec<(String, String, i64, f64)> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let point = |line: &str| {
+        // The last line may be being written.
+        let point: Value = serde_json::from_str(line).ok()?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let sum = point["value"].as_f64().unwrap_or_default() * point["interval"].as_f64().unwrap_or(1.0);
+        Some((
+            text(&point["metric"]),
+            text(&point["tags"][0]),
+            point["ts"].as_i64()?,
+            sum,
+        ))
+    };
+    text.lines().filter_map(point).collect()
+}
+
+/// Late records of buckets far apart come alone, and buckets after them only later.
+#[test]
+fn old_corrections_delay_no_bucket() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 200);
+    let (mut one, mut other) = (Agent::new(1, 1), Agent::new(2, 1));
+    for bucket in 0..50 {
+        fleet.publish(&mut one, bucket, vec![counter("requests", &[], 1.0)]);
+    }
+    let path = directory.path().join("points.json");
+    let outputs = format!("outputs: {{file: {{path: {}}}}}\n", path.display());
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, &outputs));
+    merge.until_sent(fleet.bucket(50));
+    for bucket in [2, 40] {
+        let records = fleet.records(&mut other, bucket, vec![counter("requests", &[], 10.0)]);
+        fleet.append(50, &records);
+    }
+    until("they are corrections", || merge.fleet()["records"]["late"] == 2);
+    for bucket in 50..60 {
+        fleet.publish(&mut one, bucket, vec![counter("requests", &[], 1.0)]);
+    }
+    merge.until_sent(fleet.bucket(60));
+    let found = points(&path);
+    let sum: f64 = found.iter().map(|(_, _, _, sum)| sum).sum();
+    assert_eq!(sum, 80.0, "{found:?}");
+    for bucket in 0..60 {
+        let at = fleet.bucket(bucket);
+        assert!(found.iter().any(|(_, _, time, _)| *time == at), "bucket {bucket}");
+    }
+    assert_eq!(series(&merge.metrics(), "requests_total"), Some(80.0));
+}
+
+/// Two buckets of one tenant close before those of the other.
+#[test]
+fn tenants_of_one_log_keep_their_gauges_and_sets() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 2, 100);
+    let (mut shop, mut bank) = (Agent::of_tenant("shop", 1, 1), Agent::of_tenant("bank", 2, 1));
+    for bucket in 0..12 {
+        for agent in [&mut shop, &mut bank] {
+            let of_bucket = vec![
+                counter("requests", &[], 1.0),
+                gauge("load", bucket as f64, agent),
+                set("users", &["one", "two"]),
+            ];
+            fleet.publish(agent, bucket, of_bucket);
+        }
+    }
+    let path = directory.path().join("points.json");
+    let outputs = format!("outputs: {{file: {{path: {}}}}}\n", path.display());
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, &outputs));
+    merge.until_sent(fleet.bucket(12));
+    let found = points(&path);
+    for bucket in 0..12 {
+        for tenant in ["tenant:shop", "tenant:bank"] {
+            for metric in ["requests", "load", "users"] {
+                let number = found
+                    .iter()
+                    .filter(|(name, tag, time, _)| {
+                        name == metric && tag == tenant && *time == fleet.bucket(bucket)
+                    })
+                    .count();
+                assert_eq!(number, 1, "{metric} of {tenant} in bucket {bucket}: {found:?}");
+            }
+        }
+    }
+    let status = merge.fleet();
+    assert!(
+        status["sent"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|row| row["not_corrected"] == 0),
+        "{status}"
+    );
+}
+
+/// A dead output neither delays the others nor makes them repeat anything, also after a kill.
+#[test]
+fn a_dead_output_repeats_nothing_at_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new(&directory.path().join("log"), 2, 100);
+    let mut agent = Agent::new(1, 1);
+    let path = directory.path().join("points.json");
+    let dead = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let outputs = format!(
+        "outputs: {{file: {{path: {}}}, graphite: {{address: 'tcp://{dead}'}}}}\n",
+        path.display()
+    );
+    for round in 0..3 {
+        for bucket in round * 5..round * 5 + 5 {
+            let of_bucket = vec![counter("requests", &[], 1.0), gauge("load", 1.0, &agent)];
+            fleet.publish(&mut agent, bucket, of_bucket);
+        }
+        let merge = Merge::start(directory.path(), &config(&fleet.directory, &outputs));
+        until("the file has every bucket", || {
+            let has_all = path.exists() && points(&path).len() as i64 >= (round + 1) * 10;
+            let all = merge.fleet()["sent"].as_array().cloned().unwrap_or_default();
+            let file = all.into_iter().find(|row| row["output"] == "file");
+            has_all && file.is_some_and(|row| row["is_behind"] == false)
+        });
+        merge.kill();
+    }
+    let found = points(&path);
+    let different: std::collections::BTreeSet<String> =
+        found.iter().map(|point| format!("{point:?}")).collect();
+    assert_eq!((different.len(), found.len()), (30, 30), "{found:?}");
+}

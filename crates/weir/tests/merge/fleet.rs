@@ -35,10 +35,14 @@ pub struct Agent {
 
 impl Agent {
     pub fn new(number: u8, epoch: u64) -> Agent {
+        Agent::of_tenant("", number, epoch)
+    }
+
+    pub fn of_tenant(tenant: &str, number: u8, epoch: u64) -> Agent {
         let id = AgentId([number; 16]);
         Agent {
             id,
-            publisher: Publisher::new("", id, epoch),
+            publisher: Publisher::new(tenant, id, epoch),
         }
     }
 }

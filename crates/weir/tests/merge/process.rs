@@ -68,13 +68,19 @@ impl Merge {
         text
     }
 
-    /// Waits until everything in the log is merged and every bucket that closed has reached every output.
+    /// Waits until every bucket before this second has closed, and has reached every output.
     pub fn until_sent(&self, end: i64) {
         support::until("every output has every bucket", || {
             let fleet = self.fleet();
-            let sent = fleet["sent"].as_array().cloned().unwrap_or_default();
-            let has_it = |row: &Value| row["newest"].as_i64().is_some_and(|newest| newest >= end);
-            !sent.is_empty() && sent.iter().all(has_it)
+            let rows = |name: &str| fleet[name].as_array().cloned().unwrap_or_default();
+            let (partitions, sent) = (rows("partitions"), rows("sent"));
+            let has_closed = |row: &Value| match row["closed_before"].as_i64() {
+                Some(closed) => closed >= end,
+                None => row["open_buckets"] == 0 && row["lag_records"] == 0,
+            };
+            let has_all = |row: &Value| row["is_behind"] == false && row["partitions"].as_u64() > Some(0);
+            let has_some = partitions.iter().any(|row| row["closed_before"].is_i64()) && !sent.is_empty();
+            has_some && partitions.iter().all(has_closed) && sent.iter().all(has_all)
         });
     }
 

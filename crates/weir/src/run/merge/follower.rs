@@ -1,187 +1,244 @@
-//! Gives the results to one output, bucket after bucket. The next bucket follows when the output has delivered the one before; then its
-//! position is stored.
+//! Gives the results to one output. The next part follows when the output has delivered the one before; then its position is stored in the
+//! log.
 //!
-//! A slow output delays only its own reading: results wait in the log. The stored position never exceeds the backend's, so after a kill the
-//! next process repeats at most one bucket.
+//! A slow or dead output delays only its own reading: results wait in the log. The stored position never exceeds the backend's, so after a
+//! kill the next process repeats at most one bucket of each partition.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use weir_aggregate::{BATCH_BYTES, BATCH_ROWS, Batch, Bucket};
-use weir_merge::Log as _;
-use weir_output::delivery::{Delivery, OutputState};
-use weir_state::{Bounds, Table};
+use weir_merge::{CorrectionPolicy, Flush, Follower};
+use weir_output::delivery::{Delivery, OutputState, SavedStates};
+use weir_state::Table;
 
-use super::correction_policy::{Correction, CorrectionPolicy};
-use super::place::{PositionFile, StoredPosition};
-use super::rounds::{LateBucket, Round, Rounds};
+use super::correction_policy::{corrections, repeats_are};
+use super::place::{PositionFile, StoredSums};
 use super::shared::{OutputProgress, Shared};
 use super::{FleetLog, unix_ms};
-use crate::run::outputs::Output;
-
-/// Bytes of results per read.
-const READ_BYTES: usize = 1 << 20;
+use crate::budget::Budget;
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::run::outputs::{Output, Outputs};
+use crate::run::resume::Resumed;
+use crate::run::rules::Fixed;
 
 /// Interval of checks whether an output has room or has delivered.
 const PACE: Duration = Duration::from_millis(10);
 
-/// Wait before a retry after a failure.
+/// Interval of hearing of changed partitions while an output is waited for.
+const LISTEN: Duration = Duration::from_secs(1);
+
+/// Wait before a retry after a failure, and longest wait for results of other processes.
 const RETRY: Duration = Duration::from_secs(1);
 
-pub struct Follower {
+/// One output of a merge.
+pub struct Sending {
     pub name: String,
-    pub output: Output,
-    pub policy: CorrectionPolicy,
-    pub log: FleetLog,
-    pub rounds: Rounds,
-    pub place: PositionFile,
-    pub written: StoredPosition,
-    /// The points that histograms become.
-    pub suffix_mask: u32,
+    /// With this output alone.
+    pub config: Config,
+    /// This output's part.
+    pub budget: Budget,
     pub handle: Handle,
-    pub sent: Arc<OutputProgress>,
+    pub follower: Follower<FleetLog>,
+    pub place: PositionFile,
+    pub progress: Arc<OutputProgress>,
     pub shared: Arc<Shared>,
-    /// Time limit of the stop.
-    pub grace: Duration,
-    pub sequence: u64,
+    pub started: Instant,
 }
 
-impl Follower {
-    /// Runs until the process ends or another process sends.
+/// The output while this process has partitions of it.
+struct Running {
+    outputs: Arc<Outputs>,
+    output: Output,
+    policy: CorrectionPolicy,
+    /// The points that histograms become.
+    suffix_mask: u32,
+    sequence: u64,
+    /// Partitions that this process had lost when the output started.
+    revoked: u64,
+}
+
+impl Sending {
+    /// Runs until the process ends.
     pub fn run(mut self) {
         if self.place.was_begun() {
-            self.sent.repeated.fetch_add(1, Ordering::Relaxed);
+            self.progress.repeated.fetch_add(1, Ordering::Relaxed);
         }
-        self.report();
-        let mut seen = u64::MAX;
-        while !self.is_stopping() {
+        let mut running = None;
+        while !self.shared.is_stopping() {
             let commits = self.shared.commits();
-            if commits != seen {
-                match self.read() {
-                    Ok(()) => seen = commits,
-                    Err(reason) => {
-                        self.shared
-                            .failed(&format!("results for {}: {reason}", self.name));
-                        self.shared.wait(commits, RETRY);
-                        continue;
-                    }
-                }
+            match self.turn(&mut running) {
+                Ok(true) => continue,
+                Ok(false) => self.progress.read_all(commits),
+                Err(reason) => self
+                    .shared
+                    .failed(&format!("results for {}: {reason}", self.name)),
             }
-            match self.rounds.next() {
-                Some(round) => {
-                    self.give(round);
-                    // Points that were held back may be due now.
-                    seen = u64::MAX;
-                }
-                None if self.shared.wait(seen, RETRY) => {}
-                None => seen = u64::MAX,
-            }
+            self.shared.wait(commits, RETRY);
+        }
+        if let Some(running) = running {
+            self.end(running);
         }
     }
 
-    fn is_stopping(&self) -> bool {
-        self.shared.is_stopping() || self.sent.is_stopping()
-    }
-
-    fn read(&mut self) -> Result<(), weir_log::Error> {
-        let plan = self.log.plan()?;
-        self.rounds.follow(plan);
-        for partition in self.rounds.partitions() {
-            while let Some(from) = self.rounds.wanted(partition) {
-                let results = self.log.results(partition, from, READ_BYTES)?;
-                if results.is_empty() {
-                    break;
-                }
-                for (number, bytes) in results {
-                    if let Err(error) = self.rounds.take(partition, number, &bytes) {
-                        self.shared
-                            .failed(&format!("result {number} of partition {partition}: {error}"));
-                    }
-                }
-            }
+    /// `false`: there is nothing to do.
+    fn turn(&mut self, running: &mut Option<Running>) -> Result<bool, weir_log::Error> {
+        self.follower.listen()?;
+        let positions = self.follower.positions();
+        let lost = self.follower.counts().revoked;
+        // Other processes give the series of lost partitions: sums that still contain them would contradict theirs.
+        let is_over =
+            |running: &Running| positions.is_empty() || running.policy.adds_up && running.revoked < lost;
+        if running.as_ref().is_some_and(is_over)
+            && let Some(running) = running.take()
+        {
+            tracing::info!(
+                "output {}: its partitions have changed to {:?}",
+                self.name,
+                positions.keys()
+            );
+            self.end(running);
         }
-        self.shared.found_damage(self.log.damage());
-        Ok(())
-    }
-
-    /// Gives a bucket to the output and waits for its delivery; when the process stops, at most until the time limit.
-    fn give(&mut self, mut round: Round) {
+        if positions.is_empty() {
+            return Ok(false);
+        }
+        let running = match running {
+            Some(running) => running,
+            None => match self.start(&positions) {
+                Ok(started) => running.insert(started),
+                Err(failure) => {
+                    self.shared.fail(failure);
+                    return Ok(false);
+                }
+            },
+        };
+        self.progress.held(positions.len());
+        let now = self.started.elapsed().as_millis() as i64;
+        let delivery = self.follower.next(now);
+        self.shared.found_damage(self.follower.log().damage());
+        let counts = self.follower.counts();
+        self.progress.deleted.store(counts.deleted, Ordering::Relaxed);
+        let Some(delivery) = delivery? else {
+            return Ok(false);
+        };
         if let Err(error) = self.place.begin() {
             self.shared.failed(&format!("state_path: {error}"));
         }
-        let late = std::mem::take(&mut round.late);
-        let mut table = std::mem::take(&mut round.table);
-        late.into_iter().for_each(|late| self.correct(late, &mut table));
-        let bucket = bucket(round.start, round.width);
-        let has_all = self.submit(bucket, table);
-        self.sent.waits.store(true, Ordering::Relaxed);
-        let has_arrived = has_all && self.wait_until_safe();
-        self.sent.waits.store(false, Ordering::Relaxed);
-        if has_arrived {
-            self.write_down(round);
+        if self.give(running, &delivery.flushes) {
+            self.save_sums(running, &delivery);
+            self.progress.delivered(&delivery);
+            self.place.end();
+            self.follower.delivered(&delivery)?;
         }
+        Ok(true)
     }
 
-    /// Sends the effect of late records with its own time, on top of the next bucket, or not at all, depending on the output.
-    fn correct(&mut self, late: LateBucket, next: &mut Table) {
-        let mut at_its_time = Table::new(Bounds::NONE);
-        for (identity, facts, state) in late.table.into_series() {
-            let counted = match self.policy.correction(identity.kind) {
-                Correction::InNextBucket => {
-                    next.add(identity, facts, state);
-                    &self.sent.corrected
-                }
-                Correction::AtItsTime => {
-                    at_its_time.add(identity, facts, state);
-                    &self.sent.corrected
-                }
-                Correction::None => &self.sent.not_corrected,
-            };
-            counted.fetch_add(1, Ordering::Relaxed);
+    /// Starts the output. It continues with its sums if they are those of its partitions and positions.
+    fn start(&mut self, positions: &BTreeMap<u32, u64>) -> Result<Running, Failure> {
+        let found = self.place.read().unwrap_or_else(|error| {
+            tracing::warn!("output {} starts its sums from zero: {error}", self.name);
+            None
+        });
+        let found = found.filter(|found| found.hold_at(positions)).unwrap_or_default();
+        for (partition, before) in &found.next {
+            self.follower.skip_to(*partition, *before);
         }
-        if !at_its_time.is_empty() {
-            self.submit(bucket(late.start, late.width), at_its_time);
+        let away = Duration::from_millis((unix_ms() - found.at_ms).max(0) as u64);
+        let sums: BTreeMap<String, OutputState> = found
+            .sums
+            .map(|sums| (self.name.clone(), sums))
+            .into_iter()
+            .collect();
+        let saved = Arc::new(SavedStates::new(sums, away));
+        let fixed = Fixed::new(&self.config);
+        let agent = Resumed::default().publisher()?;
+        let outputs = Outputs::start(
+            &self.config,
+            &self.budget,
+            &fixed.expansion,
+            self.handle.clone(),
+            saved.clone(),
+            agent,
+            None,
+        )?;
+        for error in saved.finish() {
+            let (output, reason) = (error.output, error.reason);
+            tracing::warn!("output {output} starts its sums from zero: {reason}");
         }
+        let outputs = Arc::new(outputs);
+        let (_, output_type, output) = outputs
+            .each()
+            .pop()
+            .ok_or_else(|| Failure::runtime(format!("output {}: is not configured", self.name)))?;
+        let policy = corrections(output_type, &output);
+        self.follower.set_policy(policy);
+        self.progress.set_repeats_are(repeats_are(output_type, &policy));
+        self.progress.set_outputs(Some(outputs.clone()));
+        Ok(Running {
+            suffix_mask: fixed.default_mask(&self.config),
+            outputs,
+            output,
+            policy,
+            sequence: 0,
+            revoked: self.follower.counts().revoked,
+        })
     }
 
-    /// `false`: the process ends first.
-    fn submit(&mut self, bucket: Bucket, table: Table) -> bool {
-        let batches = batches(bucket, table, self.suffix_mask, &mut self.sequence);
-        for batch in batches {
-            if !self.wait_for_room(&batch) {
+    /// Ends the output: it has the rest of the grace period to deliver.
+    fn end(&mut self, running: Running) {
+        let grace = self.config.running.grace_period;
+        let left = match self.shared.stopping_since() {
+            Some(since) => grace.saturating_sub(since.elapsed()),
+            None => grace,
+        };
+        running.outputs.keep_state();
+        if let Output::Delivered(_, delivery) = &running.output {
+            self.handle.block_on(delivery.shutdown(left));
+        }
+        self.progress.set_outputs(None);
+    }
+
+    /// Gives series to the output and waits for their delivery. `false`: the process ends first, or another one gives them.
+    fn give(&mut self, running: &mut Running, flushes: &[Flush]) -> bool {
+        for flush in flushes {
+            let bucket = bucket(flush.start, flush.width);
+            for batch in batches(bucket, &flush.table, running.suffix_mask, &mut running.sequence) {
+                if !self.wait_for(running, |delivery| has_room(delivery, &batch)) {
+                    return false;
+                }
+                running.output.take(&Arc::new(batch));
+            }
+        }
+        self.progress.waits.store(true, Ordering::Relaxed);
+        let is_safe = self.wait_for(running, |delivery| delivery.status().is_safe());
+        self.progress.waits.store(false, Ordering::Relaxed);
+        is_safe
+    }
+
+    fn wait_for(&mut self, running: &Running, is_so: impl Fn(&Delivery) -> bool) -> bool {
+        let Output::Delivered(_, delivery) = &running.output else {
+            return true;
+        };
+        let mut heard = Instant::now();
+        while !is_so(delivery) {
+            let grace = self.config.running.grace_period;
+            if self
+                .shared
+                .stopping_since()
+                .is_some_and(|since| since.elapsed() >= grace)
+            {
                 return false;
             }
-            self.output.take(&Arc::new(batch));
-        }
-        true
-    }
-
-    fn wait_for_room(&self, batch: &Batch) -> bool {
-        let Output::Delivered(_, delivery) = &self.output else {
-            return true;
-        };
-        let has_room = |delivery: &Delivery| {
-            delivery.has_room(batch) && delivery.queued_bytes() <= delivery.queue_limit() / 2
-        };
-        self.wait_until(|| has_room(delivery))
-    }
-
-    fn wait_until_safe(&self) -> bool {
-        let Output::Delivered(_, delivery) = &self.output else {
-            return true;
-        };
-        self.wait_until(|| delivery.status().is_safe())
-    }
-
-    /// `false`: the process ends first.
-    fn wait_until(&self, mut is_so: impl FnMut() -> bool) -> bool {
-        let mut deadline = None;
-        while !is_so() {
-            if self.is_stopping() {
-                let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.grace);
-                if Instant::now() >= deadline {
+            if heard.elapsed() >= LISTEN {
+                heard = Instant::now();
+                if let Err(error) = self.follower.listen() {
+                    self.shared.failed(&format!("results for {}: {error}", self.name));
+                }
+                if running.policy.adds_up && running.revoked < self.follower.counts().revoked {
                     return false;
                 }
             }
@@ -190,40 +247,38 @@ impl Follower {
         true
     }
 
-    fn write_down(&mut self, round: Round) {
-        self.written = StoredPosition {
-            at_ms: unix_ms(),
-            position: round.position,
-            buckets: self.written.buckets + 1,
-            sums: self.sums(),
-        };
-        match self.place.write(&self.written) {
-            Ok(()) => self.place.end(),
-            Err(error) => self.shared.failed(&format!(
-                "the position of {} cannot be saved, so a restart would deliver its results again: {error}",
-                self.name
-            )),
+    /// The sums are stored before the position: after a kill between the two they are ahead of it, and the next process skips what they have.
+    fn save_sums(&self, running: &Running, delivery: &weir_merge::Delivery) {
+        if !running.policy.adds_up {
+            return;
         }
-        self.report();
-    }
-
-    /// The output's sums so far.
-    fn sums(&self) -> Option<OutputState> {
-        match &self.output {
+        let mut next = self.follower.positions();
+        next.extend(
+            delivery
+                .positions()
+                .map(|(partition, _, before)| (partition, before)),
+        );
+        let sums = match &running.output {
             Output::Scrape(scrape) => Some(scrape.save()),
             Output::Delivered(_, delivery) => self.handle.block_on(delivery.sums()).map(|(sums, _)| sums),
             Output::Relay(_) => None,
+        };
+        let stored = StoredSums {
+            at_ms: unix_ms(),
+            next,
+            sums,
+        };
+        if let Err(error) = self.place.write(&stored) {
+            self.shared.failed(&format!(
+                "the sums of {} cannot be saved, so a restart would begin them from zero: {error}",
+                self.name
+            ));
         }
     }
+}
 
-    fn report(&self) {
-        self.sent.buckets.store(self.written.buckets, Ordering::Relaxed);
-        let newest = self.written.position.ends.values().max();
-        self.sent
-            .newest
-            .store(newest.copied().unwrap_or(0), Ordering::Relaxed);
-        self.sent.set_position(&self.written.position);
-    }
+fn has_room(delivery: &Delivery, batch: &Batch) -> bool {
+    delivery.has_room(batch) && delivery.queued_bytes() <= delivery.queue_limit() / 2
 }
 
 fn bucket(start: i64, width: u32) -> Bucket {
@@ -235,20 +290,20 @@ fn bucket(start: i64, width: u32) -> Bucket {
 }
 
 /// A bucket in the form that outputs take; the last batch ends the flush.
-fn batches(bucket: Bucket, table: Table, suffix_mask: u32, sequence: &mut u64) -> Vec<Batch> {
+fn batches(bucket: Bucket, table: &Table, suffix_mask: u32, sequence: &mut u64) -> Vec<Batch> {
     let mut new = || {
         *sequence += 1;
         Batch::of_fleet(bucket, *sequence)
     };
     let mut all = Vec::new();
     let (mut batch, mut rows) = (new(), 0);
-    for (identity, _, state) in table.into_series() {
+    for (identity, _, state) in table.iter() {
         if batch.len() >= BATCH_ROWS || batch.bytes() >= BATCH_BYTES {
             all.push(std::mem::replace(&mut batch, new()));
         }
         rows += 1;
         batch.rows_of_bucket = rows;
-        batch.push_merged(identity, suffix_mask, state);
+        batch.push_merged(identity.clone(), suffix_mask, state.clone());
     }
     batch.last = true;
     all.push(batch);

@@ -1,6 +1,5 @@
 //! `weir merge`: combines the log, the owner of its partitions, the outputs and signals.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,13 +25,11 @@ mod follower;
 mod place;
 mod reading;
 mod report;
-mod rounds;
 mod sending;
 mod shared;
 mod view;
 
 use reading::Reading;
-use sending::Sender;
 use shared::Shared;
 use view::View;
 
@@ -47,6 +44,13 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The owner has a turn at least this often; otherwise it is stuck.
 const TURN_MAX: Duration = Duration::from_secs(10);
+
+/// Opens the log as this output sees it.
+fn open_for_output(reader: &LogReader, output: &str) -> Result<FleetLog, Failure> {
+    let connection = weir_output::kafka::connection(&reader.log, &reader.group, LOG_TIMEOUT);
+    let log = FleetLog::open_for_output(&connection, output);
+    log.map_err(|error| Failure::runtime(format!("log: {error}")))
+}
 
 /// Opens the log that a merge reads.
 pub fn open(reader: &LogReader) -> Result<FleetLog, Failure> {
@@ -110,18 +114,10 @@ fn control(
     let outputs = outputs_runtime()?;
     let budget = Budget::new(config);
     let shared = Arc::new(Shared::default());
-    let sender = Sender {
-        config: config.clone(),
-        budget: budget.clone(),
-        directory: directory_of_sent(config)?,
-        handle: outputs.handle().clone(),
-        shared: shared.clone(),
-        held: BTreeSet::new(),
-        running: None,
-        ended: Vec::new(),
-        noted: BTreeMap::new(),
-    };
-    let reading = Reading::new(log, settings(config, &budget), sender, shared.clone());
+    let directory = directory_of_sent(config)?;
+    let threads = sending::start(config, &budget, directory, outputs.handle(), &shared)?;
+    let names = config.outputs.iter().map(|output| output.name.clone()).collect();
+    let reading = Reading::new(log, settings(config, &budget), threads, names, shared.clone());
     let view = View::new(shared.clone(), budget, config.names.hostname.clone(), sandbox);
     let served = runtime.block_on(serve(config, admin, signals, notify, Arc::new(view), reading));
     // Not dropped normally: that would wait for unanswered look-ups of names.
@@ -129,8 +125,7 @@ fn control(
     served
 }
 
-/// Stores positions and sums of outputs in the state directory, or beside a log that is a directory, where each process that takes over
-/// finds them.
+/// Stores the sums of outputs in the state directory, or beside a log that is a directory, where each process that takes over finds them.
 fn directory_of_sent(config: &Config) -> Result<PathBuf, Failure> {
     let of_log = config
         .merge
@@ -140,7 +135,7 @@ fn directory_of_sent(config: &Config) -> Result<PathBuf, Failure> {
     let directory = directory.map(|directory| directory.join(SENT));
     directory.ok_or_else(|| {
         Failure::usage(
-            "state_path: is missing; a merge stores the position of each output there, unless its log is a directory",
+            "state_path: is missing; a merge stores the sums of outputs there, unless its log is a directory",
         )
     })
 }
@@ -212,9 +207,7 @@ async fn stop_signal(signals: &mut Signals, view: &View) -> &'static str {
         match signals.next().await {
             Request::Stop(name) => return name,
             Request::Reload => {
-                if let Some(sending) = view.shared.sending() {
-                    sending.outputs.reopen();
-                }
+                view.shared.outputs().iter().for_each(|outputs| outputs.reopen());
                 tracing::warn!("SIGHUP: files are reopened; a changed configuration needs a restart");
             }
             Request::Upgrade => {

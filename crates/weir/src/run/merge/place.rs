@@ -1,4 +1,5 @@
-//! Stores an output's position in the results together with its sums at that position.
+//! Stores the sums of an output together with its position in the results. The log has the positions of all outputs; this file only says for
+//! which of them the sums hold.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,10 +9,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use weir_output::delivery::OutputState;
 
-use super::rounds::Position;
-
 /// The version: first byte of a file.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+
+/// Version and checksum.
+const HEAD_BYTES: usize = 5;
 
 /// The file of one output.
 #[derive(Clone, Debug)]
@@ -20,34 +22,20 @@ pub struct PositionFile {
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct StoredPosition {
+pub struct StoredSums {
     /// Unix milliseconds.
     pub at_ms: i64,
-    pub position: Position,
-    /// Buckets given to the output since the beginning.
-    pub buckets: u64,
+    /// By partition, the number behind the last result in the sums.
+    pub next: BTreeMap<u32, u64>,
     pub sums: Option<OutputState>,
 }
 
-impl StoredPosition {
-    /// The position at which to continue with these partitions; the log says how far they were sent. The sums hold only for these
-    /// partitions and this position.
-    pub fn at(mut self, noted: &BTreeMap<u32, u64>) -> StoredPosition {
-        let next = &mut self.position.next;
-        // A partition without sent results changes no sum.
-        let holds = |(partition, before): (&u32, &u64)| {
-            next.get(partition).map_or(*before == 0, |next| next >= before)
-        };
-        let is_same = noted.iter().all(holds) && next.keys().all(|partition| noted.contains_key(partition));
-        if !is_same {
-            self.sums = None;
-        }
-        let at = |(partition, before): (&u32, &u64)| {
-            let known = next.get(partition).copied().unwrap_or(0);
-            (*partition, known.max(*before))
-        };
-        *next = noted.iter().map(at).collect();
-        self
+impl StoredSums {
+    /// Whether they are the sums of these partitions, at the log's positions or behind them.
+    pub fn hold_at(&self, positions: &BTreeMap<u32, u64>) -> bool {
+        let is_behind =
+            |(partition, before): (&u32, &u64)| self.next.get(partition).is_some_and(|next| next >= before);
+        self.next.len() == positions.len() && positions.iter().all(is_behind)
     }
 }
 
@@ -59,14 +47,15 @@ impl PositionFile {
     }
 
     /// `None`: the output is new.
-    pub fn read(&self) -> io::Result<Option<StoredPosition>> {
+    pub fn read(&self) -> io::Result<Option<StoredSums>> {
         let bytes = match std::fs::read(&self.path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let rest = bytes.strip_prefix(&[VERSION]);
-        let written = rest.and_then(|rest| postcard::from_bytes(rest).ok());
+        let parts = bytes.split_at_checked(HEAD_BYTES);
+        let contents = parts.filter(|(found, contents)| **found == head(contents));
+        let written = contents.and_then(|(_, contents)| postcard::from_bytes(contents).ok());
         let unreadable = || {
             io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -77,14 +66,23 @@ impl PositionFile {
     }
 
     /// Writes the file atomically.
-    pub fn write(&self, written: &StoredPosition) -> io::Result<()> {
-        let bytes = postcard::to_extend(written, vec![VERSION]).map_err(io::Error::other)?;
+    pub fn write(&self, written: &StoredSums) -> io::Result<()> {
+        let contents = postcard::to_extend(written, Vec::new()).map_err(io::Error::other)?;
         let new = self.path.with_extension("new");
         let mut file = File::create(&new)?;
-        file.write_all(&bytes)?;
+        file.write_all(&head(&contents))?;
+        file.write_all(&contents)?;
         file.sync_data()?;
-        std::fs::rename(&new, &self.path)
+        std::fs::rename(&new, &self.path)?;
+        let directory = self.path.parent();
+        directory.map_or(Ok(()), |directory| File::open(directory)?.sync_all())
     }
+}
+
+fn head(contents: &[u8]) -> [u8; HEAD_BYTES] {
+    let mut head = [VERSION; HEAD_BYTES];
+    head[1..].copy_from_slice(&crc32fast::hash(contents).to_le_bytes());
+    head
 }
 
 /// A mark that exists while a bucket is being given: after a kill it shows the next process that this bucket is repeated.

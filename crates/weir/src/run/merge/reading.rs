@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_merge::{CommitError, Owner, OwnerTurn, Settings};
+use weir_merge::{Owner, OwnerTurn, Settings};
 
 use super::report::{self, Totals};
-use super::sending::Sender;
+use super::sending;
 use super::shared::Shared;
 use super::{FleetLog, unix_ms};
 use crate::failure::Failure;
@@ -27,7 +28,9 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 
 pub struct Reading {
     owner: Owner<FleetLog>,
-    sender: Sender,
+    /// The outputs' threads, and their names.
+    threads: Vec<JoinHandle<()>>,
+    outputs: Vec<String>,
     shared: Arc<Shared>,
     totals: Totals,
     next_report: Instant,
@@ -35,10 +38,17 @@ pub struct Reading {
 }
 
 impl Reading {
-    pub fn new(log: FleetLog, settings: Settings, sender: Sender, shared: Arc<Shared>) -> Self {
+    pub fn new(
+        log: FleetLog,
+        settings: Settings,
+        threads: Vec<JoinHandle<()>>,
+        outputs: Vec<String>,
+        shared: Arc<Shared>,
+    ) -> Self {
         Reading {
             owner: Owner::new(log, settings),
-            sender,
+            threads,
+            outputs,
             shared,
             totals: Totals::default(),
             next_report: Instant::now(),
@@ -56,8 +66,7 @@ impl Reading {
             }
         }
         self.turn()?;
-        self.sender.stop();
-        self.record_sent();
+        sending::join(std::mem::take(&mut self.threads));
         self.report();
         Ok(())
     }
@@ -73,10 +82,10 @@ impl Reading {
                 RETRY
             }
         };
-        let held = self.owner.merges().map(|(partition, _)| partition).collect();
-        self.sender.follow(held, self.owner.log())?;
+        if let Some(failure) = self.shared.failure() {
+            return Err(failure);
+        }
         if Instant::now() >= self.next_report || self.shared.is_asked() && self.may_report() {
-            self.record_sent();
             self.report();
         }
         if Instant::now() >= self.next_prune {
@@ -118,24 +127,10 @@ impl Reading {
         self.next_report = Instant::now() + REPORT_INTERVAL.max(took * REPORT_PART);
     }
 
-    /// Stores the common position of all outputs in the log, for the next owner of a partition.
-    fn record_sent(&mut self) {
-        for (partition, before) in self.sender.news() {
-            match self.owner.record_results_sent(partition, before) {
-                // Another process owns the partition, and continues at the last stored position.
-                Ok(()) | Err(CommitError::Fenced) => {}
-                Err(CommitError::Log(error)) => self.shared.failed(&format!("log: {error}")),
-            }
-        }
-    }
-
     fn prune(&mut self) {
         let partitions: Vec<u32> = self.owner.merges().map(|(partition, _)| partition).collect();
         for partition in partitions {
-            let Some(read) = self.sender.read_by_all(partition) else {
-                continue;
-            };
-            if let Err(error) = self.owner.log().prune(partition, read) {
+            if let Err(error) = self.owner.log().prune(partition, &self.outputs) {
                 self.shared
                     .failed(&format!("old files of the log cannot be removed: {error}"));
             }

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use weir_counters::Counter as _;
 use weir_log::Damage;
+use weir_merge::Delivery;
 
-use super::rounds::Position;
 use crate::admin::NotReady;
 use crate::admin::fleet::{FleetCounter, FleetStatus, SentRow};
+use crate::failure::Failure;
 use crate::run::outputs::Outputs;
 
 /// Interval of log lines about the same error.
@@ -39,30 +40,35 @@ struct State {
     /// By file.
     damage: BTreeMap<PathBuf, Damage>,
     torn_bytes: u64,
-    sending: Option<Sending>,
-}
-
-/// The outputs while this process sends.
-#[derive(Clone)]
-pub struct Sending {
-    pub outputs: Arc<Outputs>,
-    pub sent: Vec<Arc<OutputProgress>>,
+    sent: Vec<Arc<OutputProgress>>,
+    failure: Option<Failure>,
+    stopping_since: Option<Instant>,
 }
 
 /// The progress of an output.
 #[derive(Default)]
 pub struct OutputProgress {
     pub output: String,
-    pub repeats_are: &'static str,
     pub buckets: AtomicU64,
-    /// The end of the newest bucket, Unix seconds; zero: none yet.
-    pub newest: AtomicI64,
     pub repeated: AtomicU64,
     pub corrected: AtomicU64,
     pub not_corrected: AtomicU64,
+    /// Results that the log deleted before this output had them.
+    pub deleted: AtomicU64,
     pub waits: AtomicBool,
-    position: Mutex<Position>,
-    stopping: AtomicBool,
+    partitions: AtomicU64,
+    /// One more than the commits of this process of which the output has everything.
+    read: AtomicU64,
+    more: Mutex<OutputState>,
+}
+
+#[derive(Default)]
+struct OutputState {
+    repeats_are: &'static str,
+    /// For each width, the end of the newest bucket.
+    newest: BTreeMap<u32, i64>,
+    /// While this process has partitions of it.
+    outputs: Option<Arc<Outputs>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -90,12 +96,26 @@ impl Shared {
 
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        let _state = lock(&self.state);
+        lock(&self.state).stopping_since.get_or_insert_with(Instant::now);
         self.changed.notify_all();
     }
 
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// When the process was asked to stop.
+    pub fn stopping_since(&self) -> Option<Instant> {
+        self.is_stopping().then(|| lock(&self.state).stopping_since)?
+    }
+
+    /// Ends the process: an output cannot be started.
+    pub fn fail(&self, failure: Failure) {
+        lock(&self.state).failure.get_or_insert(failure);
+    }
+
+    pub fn failure(&self) -> Option<Failure> {
+        lock(&self.state).failure.take()
     }
 
     /// Records that the log can be read and written.
@@ -192,68 +212,88 @@ impl Shared {
         self.asked.store(true, Ordering::Release);
         let state = lock(&self.state);
         let mut report = state.report.clone();
-        report.sends = state.sending.is_some();
         report.log_error.clone_from(&state.error);
         for (counter, count) in Self::damage_counts(&state) {
             report.numbers.put(counter.info(), count);
         }
-        let sent = state.sending.iter().flat_map(|sending| &sending.sent);
-        report.sent = sent.map(|sent| sent.row()).collect();
+        report.sent = state.sent.iter().map(|sent| sent.row(state.commits)).collect();
+        report.sends = state.sent.iter().any(|sent| sent.outputs().is_some());
         report
     }
 
-    pub fn sending(&self) -> Option<Sending> {
-        lock(&self.state).sending.clone()
+    pub fn add_output(&self, progress: Arc<OutputProgress>) {
+        lock(&self.state).sent.push(progress);
     }
 
-    pub fn set_sending(&self, sending: Option<Sending>) {
-        lock(&self.state).sending = sending;
+    /// The outputs that run in this process.
+    pub fn outputs(&self) -> Vec<Arc<Outputs>> {
+        let state = lock(&self.state);
+        state.sent.iter().filter_map(|sent| sent.outputs()).collect()
     }
 }
 
 impl OutputProgress {
-    pub fn new(output: &str, repeats_are: &'static str) -> Self {
+    pub fn new(output: &str) -> Self {
         OutputProgress {
             output: output.to_owned(),
-            repeats_are,
             ..OutputProgress::default()
         }
     }
 
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
+    pub fn set_repeats_are(&self, repeats_are: &'static str) {
+        lock(&self.more).repeats_are = repeats_are;
     }
 
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+    pub fn set_outputs(&self, outputs: Option<Arc<Outputs>>) {
+        lock(&self.more).outputs = outputs;
     }
 
-    pub fn set_position(&self, position: &Position) {
-        lock(&self.position).clone_from(position);
+    fn outputs(&self) -> Option<Arc<Outputs>> {
+        lock(&self.more).outputs.clone()
     }
 
-    pub fn partitions(&self) -> Vec<u32> {
-        lock(&self.position).next.keys().copied().collect()
+    /// The number of partitions that this process gives to the output.
+    pub fn held(&self, partitions: usize) {
+        self.partitions.store(partitions as u64, Ordering::Relaxed);
     }
 
-    /// The next result of a partition.
-    pub fn next(&self, partition: u32) -> u64 {
-        lock(&self.position).next.get(&partition).copied().unwrap_or(0)
+    /// The output has all results of this many commits of this process.
+    pub fn read_all(&self, commits: u64) {
+        self.read.store(commits + 1, Ordering::Relaxed);
     }
 
-    fn row(&self) -> SentRow {
+    pub fn delivered(&self, delivery: &Delivery) {
+        self.corrected.fetch_add(delivery.corrected, Ordering::Relaxed);
+        self.not_corrected
+            .fetch_add(delivery.not_corrected, Ordering::Relaxed);
+        let mut more = lock(&self.more);
+        for (start, width) in &delivery.buckets {
+            let end = start.saturating_add(i64::from(*width));
+            let newest = more.newest.entry(*width).or_insert(i64::MIN);
+            // Other partitions have the same bucket.
+            if end > *newest {
+                *newest = end;
+                self.buckets.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn row(&self, commits: u64) -> SentRow {
         let number = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        let newest = self.newest.load(Ordering::Relaxed);
-        let newest = (newest != 0).then_some(newest);
+        let more = lock(&self.more);
+        let newest = more.newest.values().max().copied();
         SentRow {
             output: self.output.clone(),
+            partitions: number(&self.partitions),
             buckets: number(&self.buckets),
             newest,
             lag_seconds: newest.map_or(0.0, |end| (super::unix_ms() as f64 / 1e3 - end as f64).max(0.0)),
+            is_behind: number(&self.read) <= commits,
             repeated: number(&self.repeated),
-            repeats_are: self.repeats_are.to_owned(),
+            repeats_are: more.repeats_are.to_owned(),
             corrected: number(&self.corrected),
             not_corrected: number(&self.not_corrected),
+            deleted: number(&self.deleted),
             waits: self.waits.load(Ordering::Relaxed),
         }
     }

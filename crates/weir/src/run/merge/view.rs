@@ -60,15 +60,13 @@ impl View {
         };
         health::fill_program(&mut status);
         status.memory.parts.insert("open_buckets".into(), bytes);
-        if let Some(sending) = self.shared.sending() {
-            sending.outputs.report(&mut status);
-            status.memory.used = status.memory.parts.values().sum();
-            if let Some(scrape) = sending.outputs.scrape() {
+        for outputs in self.shared.outputs() {
+            outputs.report(&mut status);
+            if let Some(scrape) = outputs.scrape() {
                 scrape.report(&mut status);
             }
-        } else {
-            status.memory.used = bytes;
         }
+        status.memory.used = status.memory.parts.values().sum();
         ledger::fill(&mut status, &self.budget, &PipelineState::default());
         overflows(&mut status);
         status
@@ -115,8 +113,7 @@ impl AdminSource for View {
 
     fn scrape(&self, request: ScrapeRequest) -> ResponseFuture<'_, Option<Exposition>> {
         Box::pin(async move {
-            let sending = self.shared.sending();
-            let scrape = sending.and_then(|sending| sending.outputs.scrape());
+            let scrape = self.shared.outputs().iter().find_map(|outputs| outputs.scrape());
             let scrape = scrape.unwrap_or_else(|| self.own.clone());
             Some(scrape.answer(&request, &self.snapshot()))
         })

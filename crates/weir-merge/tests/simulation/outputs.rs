@@ -1,0 +1,284 @@
+//! Outputs of the simulation: one of each kind of receiver, and all that each has accepted.
+
+use std::collections::BTreeMap;
+
+use weir_merge::{BucketResult, CorrectionPolicy, Delivery, Follower, Occasion};
+use weir_protocol::Kind;
+use weir_state::{ExactSum, Record, State, Table};
+
+use super::world::{Shared, SimulatedLog, World};
+
+/// What receivers do with points, and which of them a merge has.
+pub const POLICIES: [CorrectionPolicy; 3] = [
+    // Differences: a file.
+    CorrectionPolicy {
+        adds_up: false,
+        counters: true,
+        distributions: true,
+        histograms: false,
+    },
+    // Replaces points of equal times: Graphite.
+    CorrectionPolicy {
+        adds_up: false,
+        counters: false,
+        distributions: false,
+        histograms: false,
+    },
+    // Sums: a scrape.
+    CorrectionPolicy {
+        adds_up: true,
+        counters: false,
+        distributions: false,
+        histograms: false,
+    },
+];
+
+/// Milliseconds that the output of sums waits for a partition.
+const PATIENCE: i64 = 80_000;
+
+/// The receiver of one output.
+#[derive(Debug, Default)]
+pub struct Receiver {
+    /// It accepts nothing.
+    pub is_dead: bool,
+    /// By partition: how often each result was accepted.
+    pub accepted: BTreeMap<u32, Vec<u32>>,
+    /// By partition: owners that were killed, or lost it, with something under way.
+    pub disturbances: BTreeMap<u32, u32>,
+}
+
+/// One output of an owner.
+pub struct Sending {
+    output: usize,
+    pub follower: Follower<SimulatedLog>,
+    under_way: Option<UnderWay>,
+}
+
+struct UnderWay {
+    delivery: Delivery,
+    ranges: Vec<Range>,
+    is_accepted: bool,
+}
+
+/// Results of a partition: the first one, and the number behind the last one.
+struct Range {
+    partition: u32,
+    generation: u64,
+    from: u64,
+    behind: u64,
+}
+
+impl Sending {
+    pub fn new(world: &Shared, owner: usize, output: usize) -> Self {
+        let log = SimulatedLog {
+            world: world.clone(),
+            owner,
+            output: Some(output),
+        };
+        Sending {
+            output,
+            follower: Follower::new(log, POLICIES[output], PATIENCE),
+            under_way: None,
+        }
+    }
+
+    /// One step: takes what comes next, gives it to the receiver, or stores the position behind it. `false`: there is nothing to do.
+    pub fn step(&mut self, world: &Shared, receiver: &mut Receiver, policy: &CorrectionPolicy) -> bool {
+        let now = world.borrow().now;
+        match &mut self.under_way {
+            None => {
+                let Ok(Some(delivery)) = self.follower.next(now) else {
+                    return false;
+                };
+                let positions = self.follower.positions();
+                let ranges = delivery.positions().map(|(partition, generation, behind)| Range {
+                    partition,
+                    generation,
+                    from: positions[&partition],
+                    behind,
+                });
+                self.under_way = Some(UnderWay {
+                    ranges: ranges.collect(),
+                    delivery,
+                    is_accepted: false,
+                });
+            }
+            Some(under_way) if !under_way.is_accepted => {
+                // While it waits it hears of its partitions. Sums without one of them start anew, with what was not delivered.
+                let revoked = self.follower.counts().revoked;
+                drop(self.follower.listen());
+                if policy.adds_up && self.follower.counts().revoked > revoked {
+                    self.under_way = None;
+                    return true;
+                }
+                if receiver.is_dead {
+                    return false;
+                }
+                let world = world.borrow();
+                for range in &under_way.ranges {
+                    // An owner that does not know of its successor.
+                    let sent = &world.partitions[range.partition as usize].sent[&self.output];
+                    if sent.generation != range.generation {
+                        *receiver.disturbances.entry(range.partition).or_default() += 1;
+                    }
+                }
+                receiver.accept(&world, &under_way.delivery, &under_way.ranges, policy);
+                under_way.is_accepted = true;
+            }
+            Some(under_way) => {
+                if self.follower.delivered(&under_way.delivery).is_ok() {
+                    self.under_way = None;
+                } else {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// The partitions of what it has not finished.
+    pub fn under_way(&self) -> Vec<u32> {
+        let under_way = self.under_way.iter();
+        let ranges = under_way.flat_map(|under_way| &under_way.ranges);
+        ranges.map(|range| range.partition).collect()
+    }
+}
+
+impl Receiver {
+    /// What it accepts is exactly what the results say.
+    fn accept(&mut self, world: &World, delivery: &Delivery, ranges: &[Range], policy: &CorrectionPolicy) {
+        let mut expected = Vec::new();
+        for range in ranges {
+            let results = &world.partitions[range.partition as usize].results;
+            let accepted = self.accepted.entry(range.partition).or_default();
+            accepted.resize(accepted.len().max(range.behind as usize), 0);
+            for at in range.from as usize..range.behind as usize {
+                accepted[at] += 1;
+                expected.push(BucketResult::decode(&results[at]).expect("a result"));
+            }
+        }
+        let (mut sum, mut found) = (ExactSum::default(), ExactSum::default());
+        for (result, record) in &expected {
+            let is_late = matches!(result.occasion, Occasion::Late { .. });
+            if !is_late || policy.adds_up || policy.counters {
+                count(record, &mut sum);
+            }
+            if !is_late {
+                is_in(result, record, delivery, policy);
+            }
+        }
+        for flush in &delivery.flushes {
+            count_table(&flush.table, &mut found);
+        }
+        assert_eq!(
+            found.to_f64(),
+            sum.to_f64(),
+            "the counts of {} results",
+            expected.len()
+        );
+    }
+
+    /// Every result has arrived, and no more often than its partition was disturbed.
+    pub fn check(&self, world: &World, output: usize) {
+        for (partition, of) in (0..).zip(&world.partitions) {
+            let results = of.results.len();
+            let accepted = self.accepted.get(&partition).map_or(&[][..], Vec::as_slice);
+            assert_eq!(accepted.len(), results, "partition {partition}, output {output}");
+            assert_eq!(of.sent[&output].position, results as u64);
+            let disturbances = self.disturbances.get(&partition).copied().unwrap_or(0);
+            for (at, times) in accepted.iter().enumerate() {
+                assert!(
+                    *times > 0,
+                    "result {at} of partition {partition} never reached output {output}"
+                );
+                assert!(
+                    *times <= 1 + disturbances,
+                    "result {at} of partition {partition} reached output {output} {times} times"
+                );
+            }
+            let repeated: u32 = accepted.iter().map(|times| times - 1).sum();
+            let most = most_in_a_bucket(&of.results, &POLICIES[output]);
+            assert!(
+                u64::from(repeated) <= u64::from(disturbances) * most,
+                "{repeated} results of partition {partition} came again to output {output} after {disturbances} disturbances"
+            );
+        }
+    }
+}
+
+/// The most results that are given at once: one bucket, and the corrections before it. Sums take all that is late.
+fn most_in_a_bucket(results: &[Vec<u8>], policy: &CorrectionPolicy) -> u64 {
+    if policy.adds_up {
+        return results.len() as u64;
+    }
+    let (mut most, mut run, mut bucket) = (0, 0, None);
+    for bytes in results {
+        let result = BucketResult::read(bytes).expect("a result");
+        let its_bucket = (result.bucket_start, result.bucket_width);
+        let is_late = matches!(result.occasion, Occasion::Late { .. });
+        if bucket.is_some_and(|bucket| is_late || bucket != its_bucket) {
+            (run, bucket) = (0, None);
+        }
+        if !is_late {
+            bucket = Some(its_bucket);
+        }
+        run += 1;
+        most = most.max(run);
+    }
+    most
+}
+
+fn count(record: &Record, sum: &mut ExactSum) {
+    for series in record.series() {
+        if let State::Counter(more) = series.state {
+            sum.merge(more);
+        }
+    }
+}
+
+fn count_table(table: &Table, sum: &mut ExactSum) {
+    for (_, _, state) in table.iter() {
+        if let State::Counter(more) = state {
+            sum.merge(more);
+        }
+    }
+}
+
+/// Every series of a closed bucket reaches the receiver, with its tenant and, but for sums, at its time.
+fn is_in(result: &BucketResult, record: &Record, delivery: &Delivery, policy: &CorrectionPolicy) {
+    let tenant = format!("tenant:{}", result.tenant);
+    for series in record.series() {
+        let identity = series.identity();
+        let is_found = delivery.flushes.iter().any(|flush| {
+            let is_at_its_time = policy.adds_up || flush.start == result.bucket_start;
+            is_at_its_time
+                && flush.table.iter().any(|(found, ..)| {
+                    let has_tenant = found.tags.iter().any(|tag| **tag == *tenant);
+                    (found.kind, &found.name) == (identity.kind, &identity.name)
+                        && has_tenant != result.tenant.is_empty()
+                })
+        });
+        assert!(
+            is_found,
+            "{} {} of bucket {} of tenant {:?} is absent",
+            kind(identity.kind),
+            identity.name,
+            result.bucket_start,
+            result.tenant
+        );
+    }
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Counter => "counter",
+        _ => "set",
+    }
+}
+
+/// Who is disturbed, as the receivers' books must know.
+pub fn disturb(receivers: &mut [Receiver], output: usize, partitions: &[u32]) {
+    for partition in partitions {
+        *receivers[output].disturbances.entry(*partition).or_default() += 1;
+    }
+}
