@@ -229,6 +229,7 @@ impl Agent {
         // Before the socket files are removed; otherwise it would create them again.
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.view.shared.expect_last();
         let pending_file = self.state_saver.begin();
         for worker in workers.iter() {
             match pending_file {
@@ -260,7 +261,7 @@ impl Agent {
         }
         let mut lost = books::lost_at_the_end(&self.view.own());
         if let Some(pending_file) = pending_file {
-            let saved = self.view.shared.forget_saved();
+            let saved = self.view.shared.take_last();
             let left = self
                 .state_saver
                 .save(pending_file, saved, self.view.outputs.take_state(), status);

@@ -376,6 +376,7 @@ impl HandOverSource {
         stopped: &mut StoppedWorkers,
     ) -> Result<Account, HandOverError> {
         let (results, received) = std::sync::mpsc::channel();
+        let stop = self.agent.view.shared.expect_saved();
         let workers = lock(&self.agent.workers);
         for (number, worker) in workers.iter().enumerate() {
             let transfer = transfer.clone();
@@ -385,6 +386,7 @@ impl HandOverSource {
             let counted = Arc::new(Mutex::new(Account::default()));
             let noted = counted.clone();
             worker.send(Command::Freeze(Box::new(Freeze {
+                number: stop,
                 put: Box::new(move |piece| {
                     let written = lock(&transfer).piece(number as u16, piece);
                     written.map_err(|error| io::Error::new(error.kind(), format!("state_path: {error}")))
@@ -443,7 +445,8 @@ impl HandOverSource {
     /// Undoes the preparations.
     fn resume(&self) {
         self.agent.state_saver.reclaim();
-        self.agent.view.shared.forget_saved();
+        // Drops what has arrived, and what still arrives.
+        self.agent.view.shared.expect_saved();
         let outputs = &self.agent.view.outputs;
         outputs.open_files();
         outputs.resume();
