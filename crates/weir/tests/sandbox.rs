@@ -112,8 +112,7 @@ fn a_crash_leaves_no_core_dump() {
             .find_map(|line| line.strip_prefix("Max core file size"));
         line.unwrap().split_whitespace().next().unwrap().to_owned()
     };
-    let mut agent = Agent::start_after(&before, "outputs: {stdout: {}}\n");
-    agent.wait_for("admin on http://");
+    let agent = Agent::start_after(&before, "outputs: {stdout: {}}\n");
     assert_eq!(limit(&agent), "1");
     agent.signal("-ABRT");
     let (ended, _, log) = agent.end();
@@ -121,8 +120,7 @@ fn a_crash_leaves_no_core_dump() {
     assert!(!ended.core_dumped(), "{log}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 
-    let mut agent = Agent::start_after(&before, "sandbox: 'off'\noutputs: {stdout: {}}\n");
-    agent.wait_for("admin on http://");
+    let agent = Agent::start_after(&before, "sandbox: 'off'\noutputs: {stdout: {}}\n");
     assert_ne!(limit(&agent), "1");
     agent.stop();
 }
