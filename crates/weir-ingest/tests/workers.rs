@@ -243,6 +243,40 @@ fn workers_that_saw_different_clocks_are_merged_again() {
     }
 }
 
+/// A worker that starts in a later bucket, or gets no CPU during one, never has that bucket. Nobody waits for it when all have stopped.
+#[test]
+fn workers_do_not_wait_for_a_bucket_that_one_of_them_never_had() {
+    let mut workers = [ingest(0), ingest(1)];
+    let mut merger = Merger::new(2);
+    let mut merged = Vec::new();
+    assert!(workers[1].advance(START + 20));
+    drain(&mut workers[1]);
+    for step in 1..=2 {
+        receive(&mut workers[0], "a:1|c");
+        assert!(workers[0].advance(START + 10 * step));
+        for batch in drain(&mut workers[0]) {
+            merger.push(batch, |batch| merged.push(batch));
+        }
+    }
+    assert_eq!((merger.pending_rows(), merged.len()), (2, 0));
+    // A bucket that is open is not waited for, and one that is not delivered is.
+    merger.stop_worker(1, START + 10, |batch| merged.push(batch));
+    assert_eq!(sums(&merged), [(START, 1.0)]);
+    merger.stop_worker(1, START + 20, |batch| merged.push(batch));
+    assert_eq!(sums(&merged), [(START, 1.0), (START + 10, 1.0)]);
+    assert_eq!((merger.pending_rows(), merger.rows_lost()), (0, 0));
+    // Both continue, and wait for each other again.
+    for worker in 0..2 {
+        receive(&mut workers[worker], "a:2|c");
+        assert!(workers[worker].advance(START + 30));
+        for batch in drain(&mut workers[worker]) {
+            merger.push(batch, |batch| merged.push(batch));
+        }
+        assert_eq!(merger.pending_rows(), 1 - worker);
+    }
+    assert_eq!(sums(&merged).last(), Some(&(START + 20, 4.0)));
+}
+
 /// Nobody waits for a worker that has ended, also in the middle of a bucket, whether before or after the others' batches have come.
 #[test]
 fn workers_do_not_wait_for_one_that_has_ended() {

@@ -54,7 +54,8 @@ pub(crate) fn scale(significand: u64, exponent: i64) -> Option<f64> {
         kept -= 1;
     }
     let rounded = (kept + (kept & 1)) >> 1;
-    let power_of_two = ((exponent * 217_706) >> 16) + 63 + i64::from(upper) - i64::from(zeros) + EXPONENT_BIAS;
+    let power_of_two =
+        ((exponent * 217_706) >> 16) + 63 + i64::from(upper) - i64::from(zeros) + EXPONENT_BIAS;
     if power_of_two <= 0 {
         return None;
     }

@@ -167,12 +167,8 @@ struct LineWriter {
 
 impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut kept = line[..line.len().min(LINE_BYTES_MAX)].to_vec();
-        if kept.len() < line.len() {
-            kept.extend_from_slice(b"...\n");
-        }
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
-            self.queue.try_send(LogEntry::Line(kept))
+            self.queue.try_send(LogEntry::Line(one_line(line)))
         {
             LOST.fetch_add(1, Ordering::Relaxed);
         }
@@ -182,6 +178,25 @@ impl Write for LineWriter {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// An event with its line breaks escaped: an error may quote text from elsewhere, which must not look like another event.
+fn one_line(event: &[u8]) -> Vec<u8> {
+    let text = event.strip_suffix(b"\n").unwrap_or(event);
+    let (text, end) = match text.split_at_checked(LINE_BYTES_MAX) {
+        Some((cut, rest)) if !rest.is_empty() => (cut, &b"...\n"[..]),
+        _ => (text, &b"\n"[..]),
+    };
+    let mut line = Vec::with_capacity(text.len() + end.len());
+    for byte in text {
+        match byte {
+            b'\n' => line.extend(b"\\n"),
+            b'\r' => line.extend(b"\\r"),
+            byte => line.push(*byte),
+        }
+    }
+    line.extend(end);
+    line
 }
 
 impl<'a> MakeWriter<'a> for LineWriter {
@@ -344,6 +359,25 @@ mod tests {
         assert_eq!(printable("é\u{202e}".as_bytes()), "\"é\\u{202e}\"");
         let long = printable(&[b'x'; 1000]);
         assert!(long.ends_with("\" and 880 bytes more"), "{long}");
+    }
+
+    #[test]
+    fn an_event_is_one_line() {
+        let (queue, lines) = mpsc::sync_channel(LINES_MAX);
+        let mut writer = LineWriter { queue };
+        let mut written = |event: &str| {
+            writer.write_all(event.as_bytes()).unwrap();
+            match lines.try_recv().unwrap() {
+                LogEntry::Line(line) => String::from_utf8(line).unwrap(),
+                LogEntry::Flush(_) => unreachable!(),
+            }
+        };
+        assert_eq!(written("plain\n"), "plain\n");
+        assert_eq!(written("a\nERROR b\r\n\n"), "a\\nERROR b\\r\\n\n");
+        let whole = "x".repeat(LINE_BYTES_MAX) + "\n";
+        assert_eq!(written(&whole), whole);
+        let long = written(&("x".repeat(LINE_BYTES_MAX + 1) + "\n"));
+        assert_eq!(long, "x".repeat(LINE_BYTES_MAX) + "...\n");
     }
 
     /// Accepts nothing until it is released, like a pipe with a stopped reader.

@@ -64,6 +64,14 @@ impl Signals {
         }
     }
 
+    /// The next request to stop by one of the signals for it. Others wait.
+    pub async fn stop(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
     /// SIGHUP means that the terminal was closed, or requests a reload.
     fn hung_up(&self) -> Request {
         // The kernel takes the terminal away before it sends the signal.

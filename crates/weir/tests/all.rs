@@ -27,6 +27,7 @@ mod flood;
 mod flush_memory;
 mod hand_over;
 mod hand_over_corners;
+mod hand_over_ends;
 mod history;
 mod influx;
 mod kept_sockets;

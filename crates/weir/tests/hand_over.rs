@@ -2,7 +2,7 @@
 
 use crate::support;
 use crate::support::receivers;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
+use support::hand_over::{AGAIN, BEGIN, COMMIT, END, GO, PROTOCOL, Peer, REFUSED, SOCKETS_END};
 use support::place::{Place, received, replace_by_a_file, wait_for_bucket};
 use support::ports::Refusing;
 use support::senders::{
@@ -125,54 +126,6 @@ fn hand_overs_under_load_lose_nothing_and_split_no_bucket() {
     );
 }
 
-/// Speaks for a new process, up to a point.
-struct Impostor {
-    stream: UnixStream,
-}
-
-impl Impostor {
-    fn connect(state: &str) -> Impostor {
-        let stream = UnixStream::connect(Path::new(state).join("hand-over")).unwrap();
-        stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
-        Impostor { stream }
-    }
-
-    fn say(&mut self, tag: u8, body: &str) {
-        let head = [&[tag][..], &(body.len() as u64).to_le_bytes()].concat();
-        self.stream.write_all(&[&head, body.as_bytes()].concat()).unwrap();
-    }
-
-    fn hello(&mut self, protocol: u32, state: u8) {
-        self.say(
-            1,
-            &format!(
-                "{{\"weir\": \"9.9\", \"protocol\": {protocol}, \"state\": {state}, \"asks\": \"take_over\"}}"
-            ),
-        );
-    }
-
-    /// Reads up to a message, and returns what it says. Descriptors are left behind.
-    fn until(&mut self, wanted: u8) -> String {
-        loop {
-            let mut head = [0; 9];
-            self.stream.read_exact(&mut head).unwrap();
-            let [tag, length @ ..] = head;
-            let mut body = vec![0; u64::from_le_bytes(length) as usize];
-            self.stream.read_exact(&mut body).unwrap();
-            if tag == wanted {
-                return String::from_utf8_lossy(&body).into_owned();
-            }
-        }
-    }
-}
-
-const BEGIN: u8 = 7;
-const END: u8 = 11;
-const COMMIT: u8 = 12;
-const GO: u8 = 13;
-const REFUSED: u8 = 3;
-const SOCKETS_END: u8 = 6;
-
 /// If the new process fails, the old one continues with all its data.
 #[test]
 fn a_new_process_that_fails_at_any_step_changes_nothing() {
@@ -201,12 +154,12 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
         });
         senders.wait_for_more();
     };
-    let steps: [&dyn Fn(&mut Impostor); 4] = [
+    let steps: [&dyn Fn(&mut Peer); 4] = [
         &|new| drop(new.until(SOCKETS_END)),
         &|new| {
             new.until(SOCKETS_END);
             new.say(BEGIN, "");
-            new.until(8);
+            new.until(AGAIN);
         },
         &|new| {
             new.until(SOCKETS_END);
@@ -222,14 +175,14 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
         },
     ];
     for (number, step) in steps.iter().enumerate() {
-        let mut new = Impostor::connect(&place.state());
-        new.hello(2, 1);
+        let mut new = Peer::connect(&place.state());
+        new.hello(PROTOCOL, 1);
         step(&mut new);
         drop(new);
         failures(number as u64 + 1);
         agent.wait_for("hand-over failed; this process continues");
     }
-    let mut old = Impostor::connect(&place.state());
+    let mut old = Peer::connect(&place.state());
     old.hello(0, 1);
     let reason = old.until(REFUSED);
     assert!(
@@ -237,8 +190,8 @@ fn a_new_process_that_fails_at_any_step_changes_nothing() {
         "{reason}"
     );
     failures(5);
-    let mut old = Impostor::connect(&place.state());
-    old.hello(2, 0);
+    let mut old = Peer::connect(&place.state());
+    old.hello(PROTOCOL, 0);
     assert!(old.until(REFUSED).contains("reads state up to version 0"));
     failures(6);
     // One that cannot bind what is new in its configuration.

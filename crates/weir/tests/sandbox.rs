@@ -68,6 +68,7 @@ fn every_thread_has_dropped_its_rights_and_the_status_shows_it() {
     }
     assert_eq!(sandbox["enabled"], true);
     assert_eq!(sandbox["no_new_privileges"], true);
+    assert_eq!(sandbox["no_core_dumps"], true);
     assert_eq!(sandbox["capabilities"], serde_json::json!([]));
     assert_eq!(sandbox["files_restricted"], true);
     assert!(sandbox["system_calls_refused"].as_u64() > Some(40));
@@ -94,6 +95,33 @@ fn off_drops_no_rights() {
     assert_eq!(status(&admin)["sandbox"]["enabled"], false);
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(page.contains("\nsandbox: off\n"), "{page}");
+    agent.stop();
+}
+
+/// It would have keys.
+#[test]
+fn a_crash_leaves_no_core_dump() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    // As large as this user may have them.
+    let before = format!("cd '{}' && ulimit -c $(ulimit -H -c)", directory.path().display());
+    let limit = |agent: &Agent| {
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id())).unwrap();
+        let line = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max core file size"));
+        line.unwrap().split_whitespace().next().unwrap().to_owned()
+    };
+    let agent = Agent::start_after(&before, "outputs: {stdout: {}}\n");
+    assert_eq!(limit(&agent), "1");
+    agent.signal("-ABRT");
+    let (ended, _, log) = agent.end();
+    assert_eq!(ended.signal(), Some(6), "{log}");
+    assert!(!ended.core_dumped(), "{log}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+
+    let agent = Agent::start_after(&before, "sandbox: 'off'\noutputs: {stdout: {}}\n");
+    assert_ne!(limit(&agent), "1");
     agent.stop();
 }
 

@@ -8,6 +8,9 @@ use weir_listener::{EventLoop, Monotonic};
 use super::{Report, Worker};
 use crate::saved::SavedBucket;
 
+/// The number of the report of a worker that ends.
+pub const AT_THE_END: u64 = 0;
+
 /// Takes a piece of the open bucket's state.
 pub type PutState = Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 
@@ -19,6 +22,9 @@ pub type OnFrozen = Box<dyn FnOnce(io::Result<()>, Monotonic) + Send>;
 
 /// A worker's part in a hand-over to another process. It begins once no bucket is being handed over.
 pub struct Freeze {
+    /// Goes with the report of the open bucket, which may arrive when the hand-over has failed and another one has begun. Not
+    /// [`AT_THE_END`].
+    pub number: u64,
     /// Is given the series of the open bucket, piece by piece, before anything else is called.
     pub put: PutState,
     /// Receives the sockets and connections while they are not read.
@@ -44,7 +50,7 @@ impl Worker {
         let since = Monotonic::now();
         let stamp = self.clock.stamp(self.continuity.agent);
         match self.ingest.save_encoded(stamp, &freeze.put) {
-            Ok(saved) => self.complete_freeze(saved, since, freeze.inspect, freeze.frozen),
+            Ok(saved) => self.complete_freeze(freeze.number, saved, since, freeze.inspect, freeze.frozen),
             Err(error) => (freeze.frozen)(Err(error), since),
         }
         while freeze.thaw.recv().is_ok() {
@@ -56,6 +62,7 @@ impl Worker {
     /// Gives everything else that goes with the bucket.
     fn complete_freeze(
         &mut self,
+        number: u64,
         mut saved: SavedBucket,
         since: Monotonic,
         inspect: Inspect,
@@ -70,7 +77,7 @@ impl Worker {
             self.outbox.send(Report::Batch(Box::new(batch)));
         }
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
-        self.outbox.send(Report::Saved(Box::new(saved)));
+        self.outbox.send_saved(number, saved);
         frozen(inspect(&self.event_loop), since);
     }
 }

@@ -30,7 +30,7 @@ use clock::Clock;
 pub use control::{
     Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
 };
-pub use freeze::Freeze;
+pub use freeze::{AT_THE_END, Freeze};
 use gaps::Gaps;
 use maintenance::{DropWatch, MaintenanceTasks, MemoryRelease, Ticks};
 use outbox::Outbox;
@@ -466,7 +466,7 @@ impl Worker {
             saved.drops = self.event_loop.drops_seen().collect();
             // Packets that waited for the look-up of their sender are in it too.
             self.count();
-            self.outbox.send(Report::Saved(Box::new(saved)));
+            self.outbox.send_saved(AT_THE_END, saved);
         } else if self.continuity.flush_open_bucket && self.ingest.close_now() {
             self.count();
             self.hand_over_all();

@@ -8,6 +8,7 @@ use weir_aggregate::Batch;
 use weir_context::UsageSummary;
 
 use super::Report;
+use crate::saved::SavedBucket;
 
 /// The channel to the control plane, and what found no room in it.
 pub(super) struct Outbox {
@@ -80,6 +81,16 @@ impl Outbox {
         if let Some(batch) = self.batch.take() {
             self.send(Report::Batch(batch));
         }
+    }
+
+    /// Gives the open bucket of a worker that has stopped, behind all its batches.
+    pub(super) fn send_saved(&mut self, number: u64, bucket: SavedBucket) {
+        self.wait_for_batch();
+        self.send(Report::Saved {
+            worker: self.worker,
+            number,
+            bucket: Box::new(bucket),
+        });
     }
 
     pub(super) fn count_wait(&mut self) {

@@ -27,8 +27,13 @@ pub enum Report {
     BadInput(BadInput),
     /// Usage until the last flush, and between it and the previous one.
     Usage(u16, Box<UsageSummary>),
-    /// The content of the open bucket when the worker was stopped for another process.
-    Saved(Box<SavedBucket>),
+    /// The content of the open bucket when the worker was stopped for another process, and the number of the stop:
+    /// [`Freeze::number`](super::Freeze::number), or [`AT_THE_END`](super::AT_THE_END).
+    Saved {
+        worker: u16,
+        number: u64,
+        bucket: Box<SavedBucket>,
+    },
     /// Nothing more will come from this worker, whether it was asked to end or has panicked.
     Done(u16),
 }

@@ -3,12 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::tap::message::text;
 
 mod channel;
 pub mod starter;
+mod stop;
 
-pub use channel::{Channel, DESCRIPTORS_MAX};
+pub use channel::{Channel, DESCRIPTORS_MAX, has_ended};
+pub use stop::StopSignal;
 
 /// The socket in the state directory.
 pub fn socket_path(directory: &Path) -> PathBuf {
@@ -16,13 +20,20 @@ pub fn socket_path(directory: &Path) -> PathBuf {
 }
 
 /// The version of the protocol.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
-/// Default time limit of a step.
+/// Time limit of a step, with all its messages.
 pub const STEP_MAX: Duration = Duration::from_secs(10);
 
-/// Time limit for the new process to start everything that can run beside the old one, and for the old one to deliver and collect.
+/// Time limit for the new process to start everything that can run beside the old one. The old one may hand over to another process
+/// before it answers.
 pub const PREPARATION_MAX: Duration = Duration::from_secs(60);
+
+/// Time limit for the old process to send its state, which takes it several steps.
+pub const STATE_MAX: Duration = Duration::from_secs(40);
+
+/// Time limit of a request for a new process: it prepares itself and takes over.
+pub const UPGRADE_MAX: Duration = Duration::from_secs(120);
 
 /// Maximum size of a body before the versions are known.
 pub const GREETING_BYTES_MAX: u64 = 64 << 10;
@@ -47,7 +58,7 @@ pub const AGAIN: u8 = 8;
 pub const CONNECTIONS: u8 = 9;
 /// With a file in the format of a state file.
 pub const STATE: u8 = 10;
-/// End of the state, with the lock of the directory.
+/// End of the state, with the lock of the directory and the socket at [`socket_path`].
 pub const END: u8 = 11;
 /// From the new process: it has read all of it.
 pub const COMMIT: u8 = 12;
@@ -68,6 +79,7 @@ pub const WANTS_HISTORY: &[u8] = b"history";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
+    #[serde(deserialize_with = "visible")]
     pub weir: String,
     pub protocol: u32,
     /// The newest version of state that it can read.
@@ -96,10 +108,17 @@ impl Hello {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
+    #[serde(deserialize_with = "visible")]
     pub weir: String,
     pub protocol: u32,
     pub state: u8,
     pub pid: u32,
+}
+
+/// Text of the other process as visible characters on one line: it is logged.
+fn visible<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let found = String::deserialize(deserializer)?;
+    Ok(text(found.as_bytes()))
 }
 
 /// One listener; its sockets are attached.

@@ -10,6 +10,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
+use rustix::process::DumpableBehavior;
+
 use crate::failure::Failure;
 
 /// The hidden command.
@@ -89,6 +91,8 @@ impl Drop for Starter {
 /// Runs the starter: `arguments` are the program and the agent's arguments.
 pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::runtime(format!("starter: {error}"));
+    // Its environment may have keys. The started program decides for itself.
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let program = arguments
         .next()
         .ok_or_else(|| Failure::usage("starter: only weir starts it"))?;

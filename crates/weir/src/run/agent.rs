@@ -30,7 +30,7 @@ use crate::admin::status::HandOverStatus;
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::hand_over::{self, Channel, HandedListener};
+use crate::hand_over::{self, Channel, HandedListener, StopSignal};
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{Reloaded, Reloader, Reread};
@@ -54,8 +54,10 @@ pub(super) struct Agent {
     pub workers: Mutex<Vec<WorkerHandle>>,
     /// The listeners in the form for another process.
     pub sources: Arc<[HandedListener]>,
-    /// Held while the process ends, or another one takes over.
-    pub ending: Mutex<()>,
+    /// Held while the process ends, or another one takes over; true when one has taken over.
+    pub ending: Mutex<bool>,
+    /// Set when the process is asked to stop: a hand-over yields.
+    pub stop: StopSignal,
     pub watch: Watch,
     fixed: Fixed,
     pipeline: Mutex<Option<JoinHandle<()>>>,
@@ -157,6 +159,7 @@ impl Agent {
             workers: Mutex::new(workers),
             sources: bound.sources.into(),
             ending: Mutex::default(),
+            stop: StopSignal::new().map_err(|error| Failure::runtime(error.to_string()))?,
             watch,
             fixed,
             pipeline: Mutex::new(Some(pipeline)),
@@ -222,13 +225,21 @@ impl Agent {
     }
 
     /// Lets outputs deliver while packets still arrive; then reads the kernel's queues, flushes and delivers. Fails if an output lost data.
+    /// Does nothing if another process has taken over.
     pub fn stop(&self) -> Result<(), Failure> {
-        let _alone = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = Instant::now();
-        let settled = self.view.outputs.settle();
+        self.stop.set();
+        // Held to the end.
+        let is_taken_over = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_taken_over {
+            self.abandon();
+            return Ok(());
+        }
+        let settled = self.view.outputs.settle(begun.elapsed());
         // Before the socket files are removed; otherwise it would create them again.
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.view.shared.expect_last();
         let pending_file = self.state_saver.begin();
         for worker in workers.iter() {
             match pending_file {
@@ -260,7 +271,7 @@ impl Agent {
         }
         let mut lost = books::lost_at_the_end(&self.view.own());
         if let Some(pending_file) = pending_file {
-            let saved = self.view.shared.forget_saved();
+            let saved = self.view.shared.take_last();
             let left = self
                 .state_saver
                 .save(pending_file, saved, self.view.outputs.take_state(), status);

@@ -1,11 +1,11 @@
 //! Hands over to another process, and continues if that fails. `docs/restart.md` has the order of steps.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use weir_listener::{EventLoop, Framing, ListenerId, Monotonic};
 
 use super::agent::Agent;
 use crate::admin::Gate;
+use crate::config::Config;
 use crate::hand_over::starter::Starter;
 use crate::hand_over::{
     self, Account, Channel, Greeting, HandOverRequest, HandedConnection, HandedListener, Hello,
@@ -31,12 +32,23 @@ const RELAYS_MAX: Duration = Duration::from_secs(1);
 /// Time limit for requests to the admin address after the new process has started.
 const REQUESTS_MAX: Duration = Duration::from_secs(2);
 
+/// Time to wait after a stop for a process that was told to start: it may read the sockets.
+const CONFIRMATION_MAX: Duration = Duration::from_millis(500);
+
+/// Interval of looking for the stop while this process's own threads are waited for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Connections that may wait for the hand-over in progress.
+const WAITING_MAX: i32 = 128;
+
 /// Workers may stop in different buckets; then they continue for a moment and stop again.
 const ATTEMPTS_MAX: usize = 20;
 
 /// The running process's inputs of a hand-over.
 pub struct HandOverSource {
     pub agent: Arc<Agent>,
+    /// The socket in the state directory. It passes to the next process with the lock.
+    pub listener: Option<UnixListener>,
     pub notify: Arc<Notify>,
     /// The admin address.
     pub admin: Option<(OwnedFd, Gate)>,
@@ -96,23 +108,51 @@ struct StoppedWorkers {
     ends: Vec<Sender<()>>,
 }
 
-impl HandOverSource {
-    /// Listens in the directory for processes that want to take over.
-    pub fn listen(self: &Arc<Self>, directory: &Path) -> io::Result<()> {
+/// Listens in the directory for processes that want to take over. Call with the directory locked, and before anything says that this process
+/// runs: those that connect are served once it does.
+pub fn listen(config: &Config) -> Option<UnixListener> {
+    let directory = config.running.state_path.as_deref()?;
+    let bound = || {
         let path = hand_over::socket_path(directory);
         // This process owns the directory, so the earlier owner of the file has ended.
         let _ = std::fs::remove_file(&path);
-        let listener = bind_private(&path)?;
+        bind_private(&path)
+    };
+    let warn = |error: &io::Error| {
+        tracing::warn!(
+            "state_path: {}: another process cannot take over: {error}",
+            directory.display()
+        );
+    };
+    bound().inspect_err(warn).ok()
+}
+
+/// Makes this process the one that a socket from the previous process belongs to, for those that connect from now on.
+pub fn own(listener: UnixListener) -> UnixListener {
+    if let Err(error) = rustix::net::listen(&listener, WAITING_MAX) {
+        tracing::debug!("the hand-over socket still names the previous process: {error}");
+    }
+    listener
+}
+
+impl HandOverSource {
+    /// Starts to serve the socket, if there is one.
+    pub fn start(self: &Arc<Self>) {
+        if self.listener.is_none() {
+            return;
+        }
         let source = self.clone();
-        std::thread::Builder::new()
-            .name("hand-over".into())
-            .spawn(move || source.watch(&listener))?;
-        Ok(())
+        let thread = std::thread::Builder::new().name("hand-over".into());
+        if let Err(error) = thread.spawn(move || source.watch()) {
+            tracing::warn!("another process cannot take over: a thread cannot be started: {error}");
+        }
     }
 
     /// Serves everyone who connects, and notices that a started process has ended before it took over. Connections come first: a process
-    /// that fails while it takes over has a better reason there than its exit code.
-    fn watch(&self, listener: &UnixListener) {
+    /// that fails while it takes over has a better reason there than its exit code. Ends when a process has taken over: that one serves the
+    /// others.
+    fn watch(&self) {
+        let Some(listener) = &self.listener else { return };
         let mut starter = self.starter.as_ref();
         loop {
             let mut polled = vec![PollFd::new(listener, PollFlags::IN)];
@@ -128,7 +168,11 @@ impl HandOverSource {
                 continue;
             }
             match ready.map_err(io::Error::from).and_then(|_| listener.accept()) {
-                Ok((stream, _)) => self.serve(stream),
+                Ok((stream, _)) => {
+                    if self.serve(stream) {
+                        return;
+                    }
+                }
                 // Out of descriptors or memory, perhaps temporarily.
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
@@ -142,13 +186,15 @@ impl HandOverSource {
         }
     }
 
-    fn serve(&self, stream: UnixStream) {
+    /// Returns whether another process has taken over.
+    fn serve(&self, stream: UnixStream) -> bool {
+        let stop = Some(self.agent.stop.clone());
         let greeted = (|| {
-            let channel = Channel::new(stream, hand_over::STEP_MAX, hand_over::GREETING_BYTES_MAX)?;
+            let channel = Channel::new(stream, hand_over::STEP_MAX, hand_over::GREETING_BYTES_MAX, stop)?;
             let peer = channel.peer()?;
             if !peer.is_trusted() {
                 let reason = format!("user {} may not take over", peer.user);
-                channel.send(hand_over::REFUSED, reason.as_bytes(), &[])?;
+                channel.send_last(hand_over::REFUSED, &reason);
                 return Err(io::Error::other(reason));
             }
             let hello: Hello = channel.expect(hand_over::HELLO)?.json()?;
@@ -158,15 +204,17 @@ impl HandOverSource {
             Err(error) => tracing::warn!("hand-over: a connection failed: {error}"),
             Ok((channel, hello)) => match hello.asks {
                 HandOverRequest::Upgrade => self.upgrade(Some(channel)),
-                HandOverRequest::TakeOver => self.give(channel, &hello),
+                HandOverRequest::TakeOver => return self.give(channel, &hello),
             },
         }
+        false
     }
 
     /// Starts the program on disk, which then takes over. `asked`: the requester, which gets the result.
     pub fn upgrade(&self, asked: Option<Channel>) {
         self.is_awaited.store(true, Ordering::Release);
         let started = match &self.starter {
+            _ if self.agent.stop.is_set() => Err(io::Error::other("this process is stopping")),
             Some(starter) => starter.go(),
             None => Err(io::Error::other("no process can start it")),
         };
@@ -180,7 +228,11 @@ impl HandOverSource {
     /// Reports in log and status that this process continues, and answers the requester.
     fn failed(&self, reason: &str) {
         self.is_awaited.store(false, Ordering::Release);
-        tracing::error!("hand-over failed; this process continues: {reason}");
+        let continues = match self.agent.stop.is_set() {
+            true => "",
+            false => "; this process continues",
+        };
+        tracing::error!("hand-over failed{continues}: {reason}");
         self.agent.view.hand_over().record_failure(reason);
         self.answer(hand_over::REFUSED, reason);
     }
@@ -188,14 +240,17 @@ impl HandOverSource {
     fn answer(&self, tag: u8, text: &str) {
         let asked = std::mem::take(&mut *lock(&self.asked));
         for channel in asked {
-            // The requester may have ended.
-            let _ = channel.send(tag, text.as_bytes(), &[]);
+            channel.send_last(tag, text);
         }
     }
 
-    fn give(&self, channel: Channel, hello: &Hello) {
-        // A stop and a hand-over exclude each other.
-        let _alone = lock(&self.agent.ending);
+    /// Returns whether the other process has taken over.
+    fn give(&self, channel: Channel, hello: &Hello) -> bool {
+        // A stop and a hand-over exclude each other. Only a stop holds it now, to the end.
+        let Ok(mut is_taken_over) = self.agent.ending.try_lock() else {
+            channel.send_last(hand_over::REFUSED, &HandOverError::Stopping.to_string());
+            return false;
+        };
         let pid = channel.peer().map_or(0, |peer| peer.pid);
         tracing::info!(
             "hand-over: weir {} (process {pid}) asks to take over from this process",
@@ -209,24 +264,32 @@ impl HandOverSource {
         match given {
             Ok(given) => {
                 self.finish(&given, stopped, pid);
+                *is_taken_over = true;
+                // The rest of the work does not delay a stop.
+                drop(is_taken_over);
                 if given.wants_history {
                     self.give_history(&channel);
                 }
                 self.end(pid);
+                true
             }
             Err(reason) => {
+                let reason = match self.agent.stop.is_set() {
+                    true => HandOverError::Stopping,
+                    false => reason,
+                };
                 let reason = reason.to_string();
-                // The requester gets the reason.
-                let _ = channel.send(hand_over::REFUSED, reason.as_bytes(), &[]);
+                channel.send_last(hand_over::REFUSED, &reason);
                 drop(stopped);
                 self.resume();
                 self.failed(&reason);
+                false
             }
         }
     }
 
     fn check(&self, hello: &Hello) -> Result<(), HandOverError> {
-        if self.agent.view.stopping.load(Ordering::Acquire) {
+        if self.agent.stop.is_set() {
             return Err(HandOverError::Stopping);
         }
         if hello.protocol != hand_over::PROTOCOL || hello.state < crate::state::VERSION {
@@ -242,24 +305,19 @@ impl HandOverSource {
         stopped: &mut StoppedWorkers,
     ) -> Result<StateTransfer, HandOverError> {
         let step = |what: &'static str| move |error: io::Error| HandOverError::Step { what, error };
+        channel.set_limit(hand_over::PREPARATION_MAX);
         self.greet(channel).map_err(step("sockets could not be sent"))?;
-        let patience = |time| channel.set_patience(time).map_err(step("the connection"));
-        patience(hand_over::PREPARATION_MAX)?;
         channel
             .expect(hand_over::BEGIN)
             .map_err(step("the new process could not prepare itself"))?;
-        patience(hand_over::STEP_MAX)?;
         let outputs = &self.agent.view.outputs;
-        outputs.pause(UNDER_WAY_MAX);
+        outputs.pause(UNDER_WAY_MAX, &self.agent.stop);
+        channel.set_limit(hand_over::STEP_MAX);
         let (account, state) = self.freeze(channel, stopped)?;
-        self.send_state(channel, state)
+        channel.set_limit(hand_over::STEP_MAX);
+        self.send_state(channel, state, &account)
             .map_err(step("the state could not be sent"))?;
-        let lock = self.agent.state_saver.lock();
-        let body = serde_json::to_vec(&account).map_err(io::Error::other);
-        let body = body.map_err(step("the state could not be sent"))?;
-        channel
-            .send(hand_over::END, &body, &lock.into_iter().collect::<Vec<_>>())
-            .map_err(step("the state could not be sent"))?;
+        channel.set_limit(hand_over::STEP_MAX);
         channel
             .expect(hand_over::COMMIT)
             .map_err(step("the new process could not read the state"))?;
@@ -267,6 +325,10 @@ impl HandOverSource {
             gate.close();
         }
         outputs.close_files();
+        if self.agent.stop.is_set() {
+            return Err(HandOverError::Stopping);
+        }
+        channel.set_limits(hand_over::STEP_MAX, CONFIRMATION_MAX);
         channel
             .send(hand_over::GO, &[], &[])
             .map_err(step("the new process has ended"))?;
@@ -276,7 +338,7 @@ impl HandOverSource {
                 wants_history: message.body == hand_over::WANTS_HISTORY,
             }),
             // It may read the sockets by now, and two processes must not.
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 tracing::error!(
                     "hand-over: the new process does not confirm that it runs; this one ends anyway"
                 );
@@ -299,7 +361,7 @@ impl HandOverSource {
                 pid: std::process::id(),
             },
         )?;
-        let mut sockets = self.sockets()?;
+        let mut sockets = self.sockets(channel)?;
         sockets.sort_by_key(|(id, _)| *id);
         for of_listener in sockets.chunk_by(|(one, _), (other, _)| one == other) {
             let source = &self.agent.sources[usize::from(of_listener[0].0.0)];
@@ -314,7 +376,7 @@ impl HandOverSource {
     }
 
     /// The sockets that the workers read.
-    fn sockets(&self) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
+    fn sockets(&self, limit: &Channel) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
         let (results, received) = channel();
         let workers = lock(&self.agent.workers);
         for worker in workers.iter() {
@@ -327,8 +389,8 @@ impl HandOverSource {
         }
         let mut sockets = Vec::new();
         for _ in workers.iter() {
-            let of_worker = received.recv_timeout(hand_over::STEP_MAX);
-            sockets.extend(of_worker.map_err(|_| io::Error::other("a worker does not answer"))??);
+            let of_worker = answer_of_worker(&received, limit);
+            sockets.extend(of_worker.ok_or_else(|| io::Error::other("a worker does not answer"))??);
         }
         Ok(sockets)
     }
@@ -357,9 +419,10 @@ impl HandOverSource {
             let transfer = Arc::new(Mutex::new(transfer));
             let account = self.freeze_once(channel, &transfer, stopped)?;
             let shared = &self.agent.view.shared;
-            let workers = shared
-                .take_saved(stopped.ends.len(), hand_over::STEP_MAX)
-                .ok_or(HandOverError::BucketsLate)?;
+            let workers = within(channel, |patience| {
+                shared.take_saved(stopped.ends.len(), patience)
+            })
+            .ok_or(HandOverError::BucketsLate)?;
             let first = workers.first().and_then(|saved| saved.bucket);
             if workers.iter().all(|saved| saved.bucket == first) {
                 return Ok((account, FrozenState { transfer, workers }));
@@ -376,6 +439,7 @@ impl HandOverSource {
         stopped: &mut StoppedWorkers,
     ) -> Result<Account, HandOverError> {
         let (results, received) = std::sync::mpsc::channel();
+        let stop = self.agent.view.shared.expect_saved();
         let workers = lock(&self.agent.workers);
         for (number, worker) in workers.iter().enumerate() {
             let transfer = transfer.clone();
@@ -385,6 +449,7 @@ impl HandOverSource {
             let counted = Arc::new(Mutex::new(Account::default()));
             let noted = counted.clone();
             worker.send(Command::Freeze(Box::new(Freeze {
+                number: stop,
                 put: Box::new(move |piece| {
                     let written = lock(&transfer).piece(number as u16, piece);
                     written.map_err(|error| io::Error::new(error.kind(), format!("state_path: {error}")))
@@ -410,8 +475,7 @@ impl HandOverSource {
             ..Account::default()
         };
         for _ in workers.iter() {
-            let of_worker = received.recv_timeout(hand_over::STEP_MAX);
-            let of_worker = of_worker.map_err(|_| HandOverError::WorkerLate)?;
+            let of_worker = answer_of_worker(&received, channel).ok_or(HandOverError::WorkerLate)?;
             let of_worker = of_worker.map_err(|error| HandOverError::Step {
                 what: "a worker could not return its state",
                 error,
@@ -423,10 +487,11 @@ impl HandOverSource {
         Ok(sum)
     }
 
-    fn send_state(&self, channel: &Channel, state: FrozenState) -> io::Result<()> {
+    /// Sends the state, and with its end what makes the new process the owner of the directory.
+    fn send_state(&self, channel: &Channel, state: FrozenState, account: &Account) -> io::Result<()> {
         let view = &self.agent.view;
         let mut transfer = lock(&state.transfer);
-        view.outputs.save(&mut transfer, RELAYS_MAX)?;
+        view.outputs.save(&mut transfer, RELAYS_MAX, &self.agent.stop)?;
         let mut books = view.snapshot();
         for output in &mut books.outputs {
             // Lines that a relay has not sent by now are lost with this process.
@@ -437,13 +502,19 @@ impl HandOverSource {
         self.agent
             .state_saver
             .finish_transfer(&mut transfer, &state.workers, &books)?;
-        channel.send(hand_over::STATE, &[], &[transfer.to().get_ref().as_fd()])
+        channel.send(hand_over::STATE, &[], &[transfer.to().get_ref().as_fd()])?;
+        let account = serde_json::to_vec(account).map_err(io::Error::other)?;
+        let lock = self.agent.state_saver.lock();
+        let listener = self.listener.as_ref().map(AsFd::as_fd);
+        let owned: Vec<_> = lock.into_iter().chain(listener).collect();
+        channel.send(hand_over::END, &account, &owned)
     }
 
     /// Undoes the preparations.
     fn resume(&self) {
         self.agent.state_saver.reclaim();
-        self.agent.view.shared.forget_saved();
+        // Drops what has arrived, and what still arrives.
+        self.agent.view.shared.expect_saved();
         let outputs = &self.agent.view.outputs;
         outputs.open_files();
         outputs.resume();
@@ -474,6 +545,7 @@ impl HandOverSource {
     }
 
     fn give_history(&self, channel: &Channel) {
+        channel.set_limit(hand_over::PREPARATION_MAX);
         let Some(recent) = &self.agent.view.recent else {
             // If this fails, the receiver notices the missing message.
             let _ = channel.send(hand_over::HISTORY_END, &[], &[]);
@@ -507,15 +579,29 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     // The mode of the file that `bind` makes.
     rustix::fs::fchmod(&socket, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, 128)?;
+    rustix::net::listen(&socket, WAITING_MAX)?;
     Ok(UnixListener::from(socket))
 }
 
-/// Sends the connections of a worker.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Repeats a wait that takes a patience, up to the limit of the channel, which a stop ends.
+fn within<T>(limit: &Channel, mut wait: impl FnMut(Duration) -> Option<T>) -> Option<T> {
+    loop {
+        let left = limit.left().ok()?;
+        if let Some(found) = wait(left.min(LOOK)) {
+            return Some(found);
+        }
+    }
+}
+
+fn answer_of_worker<T>(received: &Receiver<T>, limit: &Channel) -> Option<T> {
+    within(limit, |patience| received.recv_timeout(patience).ok())
+}
+
+/// Sends the connections of a worker.
 fn send_connections(
     channel: &Channel,
     event_loop: &EventLoop,

@@ -4,9 +4,12 @@ use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags};
 use weir_ingest::ListenerSettings;
 use weir_listener::{BoundSocket, Framing, ListenerConfig, ListenerId, Monotonic, PassedConnection};
 
@@ -18,15 +21,42 @@ use crate::failure::Failure;
 use crate::hand_over::{
     self, Account, Channel, Greeting, HandOverRequest, HandedConnection, HandedListener, Hello,
 };
-use crate::state::StateDir;
+use crate::state::{StateDir, StoredAgent};
+use crate::tap::message::text;
+
+/// Interval of looking whether a process listens or has unlocked its directory.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Time for the kernel to close the sockets of a process that was killed.
+const MOMENT: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+/// The state of the directory when a process is to take over.
+pub enum Begun {
+    /// A running process, which hands over.
+    Target(Box<HandOverTarget>),
+    /// None. The directory is locked for this process, which may have the sockets of a process that was killed meanwhile.
+    Alone(StateDir, PassedSockets),
+}
 
 /// The connection to the running process.
 pub struct HandOverTarget {
     channel: Channel,
     path: PathBuf,
     before: Greeting,
+    process: Option<OtherProcess>,
     sockets: PassedSockets,
     admin: Option<OwnedFd>,
+}
+
+/// The result of a hand-over.
+pub enum Received {
+    /// With the socket for the next process that takes over.
+    State(Box<TakenOver>, UnixListener),
+    /// The running process was killed. The directory is locked for this process.
+    Alone(StateDir),
 }
 
 /// The state received from it.
@@ -45,77 +75,103 @@ pub struct TakeOverSummary {
     pub account: Account,
 }
 
+/// The end of a request for a hand-over.
+enum Asked {
+    Answered(Box<HandOverTarget>),
+    /// The process has ended. Its sockets as far as it sent them.
+    Ended(Option<OtherProcess>, PassedSockets),
+}
+
+/// A step that failed.
+struct StepError {
+    what: &'static str,
+    error: io::Error,
+}
+
 impl HandOverTarget {
-    /// Requests a hand-over from the process that uses the state directory. `None` if there is none.
-    pub fn begin(config: &Config) -> Result<Option<HandOverTarget>, Failure> {
+    /// Requests a hand-over from the process that uses the state directory. A process that has locked the directory may not listen yet, or
+    /// be about to end: this waits for either.
+    pub fn begin(config: &Config) -> Result<Begun, Failure> {
         let Some(path) = &config.running.state_path else {
             return Err(Failure::usage(
                 "--take-over: state_path is not set; the running process is found through it",
             ));
         };
-        let stream = match UnixStream::connect(hand_over::socket_path(path)) {
-            Ok(stream) => stream,
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-                ) =>
-            {
+        let mut ended = None;
+        let mut until = Instant::now() + hand_over::STEP_MAX;
+        let mut is_told = false;
+        loop {
+            match UnixStream::connect(hand_over::socket_path(path)) {
+                Ok(stream) => match Self::ask(stream, path, config.resources.memory)? {
+                    Asked::Answered(target) => return Ok(Begun::Target(target)),
+                    Asked::Ended(process, sockets) => {
+                        if ended.replace((process, sockets)).is_none() {
+                            until = Instant::now() + hand_over::STEP_MAX;
+                        }
+                    }
+                },
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                    ) => {}
+                Err(error) => return Err(failed("the running process cannot be reached", &error)),
+            }
+            if let Some(directory) = StateDir::open(path)? {
+                let Some((process, sockets)) = ended else {
+                    tracing::info!(
+                        "--take-over: no weir runs in {}; starting normally",
+                        path.display()
+                    );
+                    return Ok(Begun::Alone(directory, PassedSockets::default()));
+                };
+                tracing::warn!("{ENDED}");
+                wait_for_end(process.as_ref());
+                return Ok(Begun::Alone(directory, sockets));
+            }
+            if Instant::now() >= until {
+                return Err(StateDir::in_use(path));
+            }
+            if !std::mem::replace(&mut is_told, true) {
                 tracing::info!(
-                    "--take-over: no weir runs in {}; starting normally",
+                    "--take-over: the weir that uses {} does not listen yet, or ends; waiting for it",
                     path.display()
                 );
-                return Ok(None);
             }
-            Err(error) => return Err(failed("the running process cannot be reached", &error)),
-        };
-        let bytes_max = config.resources.memory;
-        let asked = (|| {
-            let channel = Channel::new(stream, hand_over::STEP_MAX, bytes_max)?;
-            if !channel.peer()?.is_trusted() {
-                return Err(io::Error::other("it belongs to another user"));
-            }
-            channel.send_json(hand_over::HELLO, &Hello::new(HandOverRequest::TakeOver))?;
-            let before: Greeting = channel.expect(hand_over::GREETING)?.json()?;
-            Ok((channel, before))
-        })();
-        let (channel, before) = asked.map_err(|error| failed("the running process", &error))?;
-        let mut target = HandOverTarget {
-            channel,
-            path: path.clone(),
-            before,
-            sockets: PassedSockets::default(),
-            admin: None,
-        };
-        target
-            .receive_sockets()
-            .map_err(|error| failed("its sockets were not received", &error))?;
-        Ok(Some(target))
+            std::thread::sleep(LOOK);
+        }
     }
 
-    fn receive_sockets(&mut self) -> io::Result<()> {
-        loop {
-            let message = self.channel.receive()?;
-            match message.tag {
-                hand_over::SOCKETS => {
-                    let of: HandedListener = message.json()?;
-                    for socket in message.descriptors {
-                        self.sockets.add_of_process(&of, socket);
-                    }
-                }
-                hand_over::ADMIN => self.admin = message.descriptors.into_iter().next(),
-                hand_over::SOCKETS_END => return Ok(()),
-                hand_over::REFUSED => {
-                    return Err(io::Error::other(
-                        String::from_utf8_lossy(&message.body).into_owned(),
-                    ));
-                }
-                tag => {
-                    return Err(io::Error::other(format!(
-                        "unexpected message {tag} among the sockets"
-                    )));
-                }
+    fn ask(stream: UnixStream, path: &Path, bytes_max: u64) -> Result<Asked, Failure> {
+        let begun = || {
+            let channel = Channel::new(stream, hand_over::PREPARATION_MAX, bytes_max, None)?;
+            let peer = channel.peer()?;
+            if !peer.is_trusted() {
+                return Err(io::Error::other("it belongs to another user"));
             }
+            Ok((channel, peer))
+        };
+        let (channel, peer) = begun().map_err(|error| failed("the running process", &error))?;
+        let process = OtherProcess::of(peer.pid);
+        let (mut sockets, mut admin) = (PassedSockets::default(), None);
+        let asked = (|| {
+            let hello = serde_json::to_vec(&Hello::new(HandOverRequest::TakeOver))?;
+            say(&channel, hand_over::HELLO, &hello)?;
+            let before: Greeting = channel.expect(hand_over::GREETING)?.json()?;
+            receive_sockets(&channel, &mut sockets, &mut admin)?;
+            Ok(before)
+        })();
+        match asked {
+            Ok(before) => Ok(Asked::Answered(Box::new(HandOverTarget {
+                channel,
+                path: path.to_owned(),
+                before,
+                process,
+                sockets,
+                admin,
+            }))),
+            Err(error) if hand_over::has_ended(&error) => Ok(Asked::Ended(process, sockets)),
+            Err(error) => Err(failed("the running process", &error)),
         }
     }
 
@@ -133,73 +189,170 @@ impl HandOverTarget {
     }
 
     /// Everything is prepared: from now on no process receives, until [`TakenOver::running`].
-    pub fn receive(self, config: &Config) -> Result<TakenOver, Failure> {
+    pub fn receive(self, config: &Config) -> Result<Received, Failure> {
         let agent = StateDir::next_agent(&self.path).inspect_err(|failure| {
             // The other process passes it on to the requester of this one.
-            let _ = self
-                .channel
-                .send(hand_over::REFUSED, failure.to_string().as_bytes(), &[]);
+            self.channel.send_last(hand_over::REFUSED, &failure.to_string());
         })?;
-        let mut given = ReceivedState::default();
-        self.receive_state(&mut given)
-            .map_err(|error| failed("its state was not received", &error))?;
-        let missing = |what: &str| failed("its state was not received", &format!("{what} is missing"));
-        let lock = given.lock.ok_or_else(|| missing("the lock of the directory"))?;
-        let state = given.state.ok_or_else(|| missing("its file"))?;
-        let directory = StateDir::taken_over(&self.path, agent, File::from(lock));
-        let resumed = Resumed::passed(config, directory, File::from(state))
-            .map_err(|reason| failed("its state cannot be continued", &reason))?;
-        let taken = TakenOver {
-            channel: self.channel,
-            before: self.before,
-            resumed,
-            connections: given.connections,
-            account: given.account,
-        };
-        let committed = (|| {
-            taken.channel.send(hand_over::COMMIT, &[], &[])?;
-            taken.channel.expect(hand_over::GO)
-        })();
-        committed.map_err(|error| failed("the running process refuses to hand over", &error))?;
-        Ok(taken)
+        match self.receive_all(config, agent) {
+            Ok(state) => {
+                let taken = TakenOver {
+                    channel: self.channel,
+                    before: self.before,
+                    resumed: state.resumed,
+                    connections: state.connections,
+                    account: state.account,
+                };
+                Ok(Received::State(Box::new(taken), state.listener))
+            }
+            // The parts are not used: it may have resumed before its end.
+            Err(step) if hand_over::has_ended(&step.error) => self.continue_alone().map(Received::Alone),
+            Err(step) => Err(failed(step.what, &step.error)),
+        }
     }
 
-    fn receive_state(&self, given: &mut ReceivedState) -> io::Result<()> {
-        self.channel.send(hand_over::BEGIN, &[], &[])?;
+    fn receive_all(&self, config: &Config, agent: StoredAgent) -> Result<ReceivedState, StepError> {
+        let step = |what| move |error| StepError { what, error };
+        let parts = self.receive_parts().map_err(step("its state was not received"))?;
+        let missing = |what: &str| StepError {
+            what: "its state was not received",
+            error: io::Error::other(format!("{what} is missing")),
+        };
+        let lock = parts.lock.ok_or_else(|| missing("the lock of the directory"))?;
+        let listener = parts
+            .listener
+            .ok_or_else(|| missing("the socket for the next process"))?;
+        let state = parts.state.ok_or_else(|| missing("its file"))?;
+        let directory = StateDir::taken_over(&self.path, agent, File::from(lock));
+        let resumed = Resumed::passed(config, directory, File::from(state))
+            .map_err(|reason| io::Error::other(reason.to_string()))
+            .map_err(step("its state cannot be continued"))?;
+        self.commit()
+            .map_err(step("the running process refuses to hand over"))?;
+        Ok(ReceivedState {
+            resumed,
+            listener: UnixListener::from(listener),
+            connections: parts.connections,
+            account: parts.account,
+        })
+    }
+
+    fn receive_parts(&self) -> io::Result<ReceivedParts> {
+        self.channel.set_limit(hand_over::STATE_MAX);
+        say(&self.channel, hand_over::BEGIN, &[])?;
+        let mut parts = ReceivedParts::default();
         loop {
             let message = self.channel.receive()?;
             match message.tag {
-                hand_over::AGAIN => given.connections.clear(),
+                hand_over::AGAIN => parts.connections.clear(),
                 hand_over::CONNECTIONS => {
                     let heads: Vec<HandedConnection> =
                         postcard::from_bytes(&message.body).map_err(io::Error::other)?;
-                    given
+                    parts
                         .connections
                         .extend(heads.into_iter().zip(message.descriptors));
                 }
-                hand_over::STATE => given.state = message.descriptors.into_iter().next(),
+                hand_over::STATE => parts.state = message.descriptors.into_iter().next(),
                 hand_over::END => {
-                    given.account = message.json()?;
-                    given.lock = message.descriptors.into_iter().next();
-                    return Ok(());
+                    parts.account = message.json()?;
+                    let mut descriptors = message.descriptors.into_iter();
+                    (parts.lock, parts.listener) = (descriptors.next(), descriptors.next());
+                    return Ok(parts);
                 }
-                hand_over::REFUSED => {
-                    return Err(io::Error::other(
-                        String::from_utf8_lossy(&message.body).into_owned(),
-                    ));
-                }
-                tag => return Err(io::Error::other(format!("unexpected message {tag} in the state"))),
+                _ => return Err(message.unexpected()),
             }
+        }
+    }
+
+    fn commit(&self) -> io::Result<()> {
+        self.channel.set_limit(hand_over::STEP_MAX);
+        say(&self.channel, hand_over::COMMIT, &[])?;
+        self.channel.expect(hand_over::GO).map(drop)
+    }
+
+    /// Locks the directory of a process that was killed. The lock proves its end.
+    fn continue_alone(&self) -> Result<StateDir, Failure> {
+        let until = Instant::now() + hand_over::STEP_MAX;
+        loop {
+            if let Some(directory) = StateDir::open(&self.path)? {
+                tracing::warn!("{ENDED}");
+                wait_for_end(self.process.as_ref());
+                return Ok(directory);
+            }
+            if Instant::now() >= until {
+                return Err(StateDir::in_use(&self.path));
+            }
+            std::thread::sleep(LOOK);
         }
     }
 }
 
+const ENDED: &str =
+    "--take-over: the running process ended before it handed over; starting with its saved state";
+
+/// Sends a message that has an answer. If the other process has closed the connection, it may have sent the reason before.
+fn say(channel: &Channel, tag: u8, body: &[u8]) -> io::Result<()> {
+    match channel.send(tag, body, &[]) {
+        Err(error) if hand_over::has_ended(&error) => Ok(()),
+        sent => sent,
+    }
+}
+
+fn receive_sockets(
+    channel: &Channel,
+    sockets: &mut PassedSockets,
+    admin: &mut Option<OwnedFd>,
+) -> io::Result<()> {
+    loop {
+        let message = channel.receive()?;
+        match message.tag {
+            hand_over::SOCKETS => {
+                let of: HandedListener = message.json()?;
+                for socket in message.descriptors {
+                    sockets.add_of_process(&of, socket);
+                }
+            }
+            hand_over::ADMIN => *admin = message.descriptors.into_iter().next(),
+            hand_over::SOCKETS_END => return Ok(()),
+            _ => return Err(message.unexpected()),
+        }
+    }
+}
+
+/// Another process, identified for its whole life.
+struct OtherProcess(OwnedFd);
+
+impl OtherProcess {
+    /// `None` if the kernel does not tell: it has ended, or runs in another namespace.
+    fn of(pid: i32) -> Option<OtherProcess> {
+        let pid = Pid::from_raw(pid.max(0))?;
+        rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            .ok()
+            .map(OtherProcess)
+    }
+}
+
+/// Waits for the last moment of a process that has lost its lock: until then it may have sockets whose addresses this one binds.
+fn wait_for_end(process: Option<&OtherProcess>) {
+    if let Some(OtherProcess(process)) = process {
+        let _ = rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&MOMENT));
+    }
+}
+
 #[derive(Default)]
-struct ReceivedState {
+struct ReceivedParts {
     connections: Vec<(HandedConnection, OwnedFd)>,
     state: Option<OwnedFd>,
     account: Account,
     lock: Option<OwnedFd>,
+    listener: Option<OwnedFd>,
+}
+
+struct ReceivedState {
+    resumed: Resumed,
+    listener: UnixListener,
+    connections: Vec<(HandedConnection, OwnedFd)>,
+    account: Account,
 }
 
 impl TakenOver {
@@ -217,7 +370,7 @@ impl TakenOver {
             let Some(listener) = listener.map(|listener| ListenerId(listener as u16)) else {
                 tracing::warn!(
                     "a connection to {} ends: no listener is configured for it",
-                    head.address
+                    text(head.address.as_bytes())
                 );
                 continue;
             };
@@ -253,7 +406,9 @@ impl TakenOver {
         } else {
             &[]
         };
+        self.channel.set_limit(hand_over::STEP_MAX);
         let sent = self.channel.send(hand_over::RUNNING, wants, &[]);
+        self.channel.set_limit(hand_over::PREPARATION_MAX);
         if let Err(error) = &sent {
             tracing::error!("hand-over: the previous process ended without waiting for this one: {error}");
         }
@@ -299,12 +454,19 @@ pub fn upgrade(directory: &Path) -> Result<String, Failure> {
     let asked = (|| {
         let channel = Channel::new(
             stream,
-            2 * hand_over::PREPARATION_MAX,
+            hand_over::UPGRADE_MAX,
             hand_over::GREETING_BYTES_MAX,
+            None,
         )?;
         channel.send_json(hand_over::HELLO, &Hello::new(HandOverRequest::Upgrade))?;
         channel.expect(hand_over::DONE)
     })();
-    let done = asked.map_err(|error| failed("the running process continues", &error))?;
-    Ok(String::from_utf8_lossy(&done.body).into_owned())
+    let done = asked.map_err(|error| match hand_over::has_ended(&error) {
+        true => failed(
+            "the running process",
+            &"it ended before it handed over; its log and that of the new one say more",
+        ),
+        false => failed("the running process continues", &error),
+    })?;
+    Ok(text(&done.body))
 }

@@ -104,6 +104,20 @@ impl PassedSockets {
         self.add(&stored_name(&of.address), descriptor, from);
     }
 
+    /// Adds the sockets that are not there already.
+    pub fn extend(&mut self, more: PassedSockets) {
+        for named in more.sockets {
+            self.push(named);
+        }
+    }
+
+    fn push(&mut self, new: NamedSocket) {
+        let mut known = self.sockets.iter();
+        if known.all(|known| known.socket.inode() != new.socket.inode()) {
+            self.sockets.push(new);
+        }
+    }
+
     /// Whether another process passed them, which may have to continue with them.
     pub fn are_of_process(&self) -> bool {
         let is_of_process = |named: &NamedSocket| matches!(named.from, SocketSource::Process { .. });
@@ -116,12 +130,7 @@ impl PassedSockets {
             Err(error) => {
                 tracing::warn!("the descriptor passed under the name {name:?} is closed: {error}");
             }
-            Ok(socket)
-                if self
-                    .sockets
-                    .iter()
-                    .any(|known| known.socket.inode() == socket.inode()) => {}
-            Ok(socket) => self.sockets.push(NamedSocket {
+            Ok(socket) => self.push(NamedSocket {
                 name: name.to_owned(),
                 socket,
                 from,

@@ -15,6 +15,7 @@ use crate::logging::Logging;
 use crate::notify::Notify;
 use crate::sandbox;
 use crate::signals::{Reloader, Request, Reread, SignalRequest, Signals};
+use crate::state::StateDir;
 
 mod access;
 mod agent;
@@ -49,7 +50,7 @@ mod workers;
 use access::Access;
 use agent::Agent;
 use hand_over_source::HandOverSource;
-use hand_over_target::HandOverTarget;
+use hand_over_target::{Begun, HandOverTarget, Received};
 use resume::Resumed;
 
 /// Maximum requests for a reload that wait.
@@ -101,15 +102,11 @@ fn control(
     take_over: bool,
 ) -> Result<(), Failure> {
     let config = reloader.current().config.clone();
-    let mut target = if take_over {
-        HandOverTarget::begin(&config)?
-    } else {
-        None
+    let (mut target, directory) = match take_over {
+        true => begin(&config, &mut passed)?,
+        false => (None, None),
     };
-    if let Some(target) = &mut target {
-        passed = target.sockets();
-    }
-    let (signals, admin) = runtime.block_on(async {
+    let (mut signals, admin) = runtime.block_on(async {
         let signals = Signals::install()
             .map_err(|error| Failure::runtime(format!("signals cannot be received: {error}")))?;
         let admin = match config.addresses.admin {
@@ -131,7 +128,11 @@ fn control(
     let notify = Arc::new(Notify::of_environment());
     let mut resumed = match &target {
         Some(_) => Resumed::default(),
-        None => Resumed::look(&config)?,
+        None => Resumed::look(&config, directory)?,
+    };
+    let mut listener = match &target {
+        Some(_) => None,
+        None => hand_over_source::listen(&config),
     };
     let starter = starter(&config);
     let budget = Budget::new(&config);
@@ -144,11 +145,22 @@ fn control(
     logging
         .write()
         .map_err(|error| Failure::runtime(format!("the log's thread cannot be started: {error}")))?;
-    let mut taken = target.map(|target| target.receive(&config)).transpose()?;
-    if let Some(taken) = &mut taken {
-        resumed = std::mem::take(&mut taken.resumed);
-        bound.own();
+    let mut taken = None;
+    if let Some(target) = target {
+        match receive(runtime, &mut signals, target, &config)? {
+            None => return Ok(()),
+            Some(Received::State(mut state, passed)) => {
+                resumed = std::mem::take(&mut state.resumed);
+                listener = Some(hand_over_source::own(passed));
+                taken = Some(*state);
+            }
+            Some(Received::Alone(directory)) => {
+                resumed = Resumed::look(&config, Some(directory))?;
+                listener = hand_over_source::listen(&config);
+            }
+        }
     }
+    bound.own();
     bound.count_drops_from(resumed.drops());
     // Outside of the runtime: an agent that fails to start drops its own runtime.
     let agent = Agent::start(&config, budget, access, planned, bound, sandbox, resumed, taken)?;
@@ -157,6 +169,7 @@ fn control(
     let shared = admin.as_ref().map(AdminServer::share).transpose();
     let source = Arc::new(HandOverSource {
         agent: agent.clone(),
+        listener,
         notify: notify.clone(),
         admin: shared.map_err(|error| Failure::runtime(format!("admin: {error}")))?,
         starter,
@@ -164,14 +177,7 @@ fn control(
         is_awaited: AtomicBool::default(),
         taken_over,
     });
-    if let Some(path) = &config.running.state_path
-        && let Err(error) = source.listen(path)
-    {
-        tracing::warn!(
-            "state_path: {}: another process cannot take over: {error}",
-            path.display()
-        );
-    }
+    source.start();
     let upgrade = move || source.upgrade(None);
     let served = serve(agent.clone(), admin, signals, logging, reloader, notify, upgrade);
     runtime.block_on(async {
@@ -180,6 +186,46 @@ fn control(
             _ = handed_over.recv() => {
                 agent.abandon();
                 Ok(())
+            }
+        }
+    })
+}
+
+/// Asks the running process to hand over: the connection to it, or the locked directory if there is none. Adds the sockets of a process.
+fn begin(
+    config: &Config,
+    passed: &mut kept::PassedSockets,
+) -> Result<(Option<Box<HandOverTarget>>, Option<StateDir>), Failure> {
+    Ok(match HandOverTarget::begin(config)? {
+        Begun::Target(mut target) => {
+            *passed = target.sockets();
+            (Some(target), None)
+        }
+        Begun::Alone(directory, sockets) => {
+            passed.extend(sockets);
+            (None, Some(directory))
+        }
+    })
+}
+
+/// Waits for the hand-over. `None`: this process was asked to stop.
+fn receive(
+    runtime: &tokio::runtime::Runtime,
+    signals: &mut Signals,
+    target: Box<HandOverTarget>,
+    config: &Config,
+) -> Result<Option<Received>, Failure> {
+    let config = config.clone();
+    let receiving = runtime.spawn_blocking(move || target.receive(&config));
+    runtime.block_on(async {
+        tokio::select! {
+            received = receiving => match received {
+                Ok(received) => received.map(Some),
+                Err(panic) => Err(Failure::runtime(format!("--take-over: {panic}"))),
+            },
+            signal = signals.stop() => {
+                tracing::info!("{signal}: this process ends before it took over; the running one continues");
+                Ok(None)
             }
         }
     })

@@ -22,6 +22,7 @@ use crate::admin::status::{OutputStatus, Status};
 use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::hand_over::StopSignal;
 use crate::state::{Tally, TransferWriter};
 
 /// Time that a reload waits for the end of the current hand-over of a bucket.
@@ -323,9 +324,9 @@ impl Outputs {
     }
 
     /// Waits until outputs have delivered their data or stored it on disk, while packets still arrive: for the grace period minus the time
-    /// reserved for the last flush. Returns which outputs have.
-    pub fn settle(&self) -> Settled {
-        let patience = self.grace - self.for_last_flush();
+    /// reserved for the last flush. `since`: the time since the stop was requested. Returns which outputs have.
+    pub fn settle(&self, since: Duration) -> Settled {
+        let patience = (self.grace - self.for_last_flush()).saturating_sub(since);
         self.handle.block_on(async {
             let mut settling = JoinSet::new();
             for output in self.all() {
@@ -396,10 +397,12 @@ impl Outputs {
         }
     }
 
-    /// Starts no further request, and waits for open ones, at most `patience`.
-    pub fn pause(&self, patience: Duration) {
-        let held = |delivery: Arc<Delivery>| async move { delivery.pause(patience).await };
-        self.each_delivery(held);
+    /// Starts no further request, and waits for open ones, at most `patience` and until a stop.
+    pub fn pause(&self, patience: Duration, stop: &StopSignal) {
+        let held = |delivery: Arc<Delivery>, stop: StopSignal| async move {
+            stop.limit(delivery.pause(patience)).await;
+        };
+        self.each_delivery(|delivery| held(delivery, stop.clone()));
     }
 
     pub fn resume(&self) {
@@ -432,8 +435,13 @@ impl Outputs {
     }
 
     /// During a hold: the cumulative state of each output, and its payloads that are only in memory, by name. Relays get `patience` to send
-    /// their lines.
-    pub fn save(&self, transfer: &mut TransferWriter, patience: Duration) -> io::Result<()> {
+    /// their lines, and end with a stop.
+    pub fn save(
+        &self,
+        transfer: &mut TransferWriter,
+        patience: Duration,
+        stop: &StopSignal,
+    ) -> io::Result<()> {
         for Running { config, output } in self.list().iter() {
             let name = &config.name;
             match output {
@@ -445,7 +453,7 @@ impl Outputs {
                     }
                     transfer.queues(name, &queue)?;
                 }
-                Output::Relay(relay) => drop(self.handle.block_on(relay::settle(relay, patience))),
+                Output::Relay(relay) => self.handle.block_on(stop.limit(relay::settle(relay, patience))),
             }
         }
         Ok(())

@@ -18,12 +18,19 @@ use crate::admin::counters::PipelineCounter;
 #[derive(Default)]
 pub struct Shared {
     state: Mutex<PipelineState>,
-    /// The open buckets of workers that were stopped for a hand-over.
-    saved: Mutex<Vec<SavedBucket>>,
+    saved: Mutex<SavedBuckets>,
     saved_arrived: Condvar,
     reported: Condvar,
     /// Notified when outputs have been given a bucket.
     pub flushed: tokio::sync::Notify,
+}
+
+/// The open buckets of workers that were stopped for another process.
+#[derive(Default)]
+struct SavedBuckets {
+    /// The number of the stop that they belong to. Others arrive late, and are dropped.
+    number: u64,
+    arrived: Vec<SavedBucket>,
 }
 
 #[derive(Clone, Default)]
@@ -48,22 +55,46 @@ impl Shared {
         !waited.timed_out()
     }
 
-    fn lock_saved(&self) -> MutexGuard<'_, Vec<SavedBucket>> {
+    fn lock_saved(&self) -> MutexGuard<'_, SavedBuckets> {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a stop of the workers, and returns its number. Drops the buckets of earlier ones.
+    pub fn expect_saved(&self) -> u64 {
+        let mut saved = self.lock_saved();
+        saved.arrived = Vec::new();
+        saved.number += 1;
+        saved.number
+    }
+
+    /// Begins the last stop.
+    pub fn expect_last(&self) {
+        *self.lock_saved() = SavedBuckets {
+            number: weir_ingest::AT_THE_END,
+            arrived: Vec::new(),
+        };
+    }
+
+    fn add_saved(&self, number: u64, bucket: SavedBucket) {
+        let mut saved = self.lock_saved();
+        if saved.number == number {
+            saved.arrived.push(bucket);
+            self.saved_arrived.notify_all();
+        }
     }
 
     /// Takes the open buckets of `workers`, after everything that they handed over before has been delivered to the outputs.
     pub fn take_saved(&self, workers: usize, patience: Duration) -> Option<Vec<SavedBucket>> {
         let saved = self.lock_saved();
-        let is_missing = |saved: &mut Vec<SavedBucket>| saved.len() < workers;
+        let is_missing = |saved: &mut SavedBuckets| saved.arrived.len() < workers;
         let waited = self.saved_arrived.wait_timeout_while(saved, patience, is_missing);
         let (mut saved, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        (!waited.timed_out()).then(|| std::mem::take(&mut *saved))
+        (!waited.timed_out()).then(|| std::mem::take(&mut saved.arrived))
     }
 
-    /// Takes the buckets that have arrived.
-    pub fn forget_saved(&self) -> Vec<SavedBucket> {
-        std::mem::take(&mut *self.lock_saved())
+    /// Takes the buckets of the last stop, when no worker runs.
+    pub fn take_last(&self) -> Vec<SavedBucket> {
+        std::mem::take(&mut self.lock_saved().arrived)
     }
 }
 
@@ -142,9 +173,13 @@ impl Pipeline {
                     self.shared.lock().workers[worker] = Some(*snapshot);
                     self.shared.reported.notify_all();
                 }
-                Report::Saved(saved) => {
-                    self.shared.lock_saved().push(*saved);
-                    self.shared.saved_arrived.notify_all();
+                Report::Saved {
+                    worker,
+                    number,
+                    bucket,
+                } => {
+                    self.deliver_before(worker, &bucket);
+                    self.shared.add_saved(number, *bucket);
                 }
                 Report::BadInput(bad_input) => (self.on_bad_input)(bad_input),
                 Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
@@ -157,6 +192,15 @@ impl Pipeline {
             }
         }
         self.forward(0, |merger, ready| merger.finish(|merged| ready.push(merged)));
+    }
+
+    /// Delivers buckets of other workers that this one, which has stopped in its open bucket, never had.
+    fn deliver_before(&mut self, worker: u16, open: &SavedBucket) {
+        if let Some(bucket) = open.bucket {
+            self.forward(0, |merger, ready| {
+                merger.stop_worker(worker, bucket.start, |merged| ready.push(merged));
+            });
+        }
     }
 
     fn batch(&mut self, batch: Batch) {

@@ -75,12 +75,15 @@ pub struct StateNotSaved {
 }
 
 impl Resumed {
-    /// Opens the directory and reads the state.
-    pub fn look(config: &Config) -> Result<Resumed, Failure> {
+    /// Reads the state in the directory, which this opens unless it is open.
+    pub fn look(config: &Config, open: Option<StateDir>) -> Result<Resumed, Failure> {
         let Some(path) = &config.running.state_path else {
             return Ok(Resumed::default());
         };
-        let directory = StateDir::open(path)?;
+        let directory = match open {
+            Some(directory) => directory,
+            None => StateDir::open(path)?.ok_or_else(|| StateDir::in_use(path))?,
+        };
         let aggregation = &config.aggregation;
         let expiry = aggregation.context_expiry + aggregation.counter_expiry;
         let now = now_ms();

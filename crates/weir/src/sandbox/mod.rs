@@ -1,6 +1,7 @@
 //! The process drops rights after its sockets are bound, so that a bug gives an attacker little.
 //!
 //! * No new privileges: programs that it runs cannot gain any.
+//! * No core dumps: they would hold its keys.
 //! * [`capabilities`]: all are dropped except those that the configuration needs.
 //! * [`calls`]: a seccomp filter refuses powerful system calls that it never makes.
 //! * [`files`]: Landlock rules let it open only the files in [`plan`].
@@ -9,6 +10,7 @@
 
 use std::path::Path;
 
+use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Loaded;
@@ -26,6 +28,8 @@ pub struct SandboxStatus {
     /// The setting.
     pub enabled: bool,
     pub no_new_privileges: bool,
+    #[serde(default)]
+    pub no_core_dumps: bool,
     /// Remaining capabilities, each with the reason.
     pub capabilities: Vec<KeptCapability>,
     /// Whether files are restricted to those listed here.
@@ -60,6 +64,10 @@ pub fn enter(loaded: &Loaded, file: Option<&Path>) -> SandboxStatus {
         Ok(()) => status.no_new_privileges = true,
         Err(error) => status.missing.push(format!("no new privileges: {error}")),
     }
+    match refuse_core_dumps() {
+        Ok(()) => status.no_core_dumps = true,
+        Err(error) => status.missing.push(format!("no core dumps: {error}")),
+    }
     match capabilities::drop_unneeded(&plan) {
         Ok(kept) => status.capabilities = kept,
         Err(error) => status.missing.push(format!("dropping capabilities: {error}")),
@@ -83,6 +91,16 @@ pub fn enter(loaded: &Loaded, file: Option<&Path>) -> SandboxStatus {
     drop(paused);
     report(&status);
     status
+}
+
+/// A limit of one byte stops both kinds: it is less than the smallest file, and the only limit at which the kernel does not run a program that
+/// takes the dump (a pipe in `core_pattern` ignores zero).
+fn refuse_core_dumps() -> rustix::io::Result<()> {
+    let limit = Rlimit {
+        current: Some(1),
+        maximum: Some(1),
+    };
+    rustix::process::setrlimit(Resource::Core, limit)
 }
 
 fn shown<'a>(paths: impl Iterator<Item = &'a Path>) -> Vec<String> {
@@ -124,6 +142,9 @@ impl SandboxStatus {
         }
         if self.system_calls_refused > 0 {
             parts.push(format!("{} system calls refused", self.system_calls_refused));
+        }
+        if self.no_core_dumps {
+            parts.push("no core dumps".to_owned());
         }
         parts.join("; ")
     }

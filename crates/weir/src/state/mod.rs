@@ -5,7 +5,7 @@
 //! the tally says what of all this counts. Unusable state is renamed to `state.set-aside`, the log has the reason, and the agent starts
 //! without it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Seek as _, Write};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -74,8 +74,8 @@ pub enum PreviousState {
 }
 
 impl StateDir {
-    /// Creates the directory if missing, and locks it for this process.
-    pub fn open(path: &Path) -> Result<StateDir, Failure> {
+    /// Creates the directory if missing, and locks it for this process. `None` if another process has locked it.
+    pub fn open(path: &Path) -> Result<Option<StateDir>, Failure> {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Failure::runtime(format!("state_path: {}: {what}: {error}", path.display()))
         };
@@ -84,30 +84,34 @@ impl StateDir {
             .mode(DIRECTORY_MODE)
             .create(path)
             .map_err(|error| failed("the directory cannot be made", &error))?;
-        match access::check(path) {
-            Ok(None) => {}
-            Ok(Some(warning)) => tracing::warn!("state_path: {}: {warning}", path.display()),
-            Err(refusal) => return Err(failed("it is not used", &refusal)),
-        }
+        let warning = access::check(path).map_err(|refusal| failed("it is not used", &refusal))?;
         let lock = private()
             .create(true)
             .open(path.join(LOCK))
             .map_err(|error| failed("its files cannot be written", &error))?;
-        if let Err(error) = lock.try_lock() {
-            return Err(match error {
-                std::fs::TryLockError::WouldBlock => Failure::runtime(format!(
-                    "state_path: {}: another weir uses it; each needs its own directory, and --take-over replaces the running one",
-                    path.display()
-                )),
-                std::fs::TryLockError::Error(error) => failed("it cannot be locked", &error),
-            });
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(failed("it cannot be locked", &error)),
+        }
+        // A process that waits for the lock comes here often.
+        if let Some(warning) = warning {
+            tracing::warn!("state_path: {}: {warning}", path.display());
         }
         let agent = Self::next_agent(path)?;
-        Ok(StateDir {
+        Ok(Some(StateDir {
             path: path.to_owned(),
             agent,
             lock,
-        })
+        }))
+    }
+
+    /// The error for a directory that another process has locked.
+    pub fn in_use(path: &Path) -> Failure {
+        let path = path.display();
+        Failure::runtime(format!(
+            "state_path: {path}: another weir uses it; each needs its own directory, and --take-over replaces the running one"
+        ))
     }
 
     /// The agent of the directory at its next start.

@@ -372,7 +372,7 @@ mod tests {
     impl Case {
         fn new() -> Case {
             let parent = tempfile::tempdir().unwrap();
-            let directory = StateDir::open(parent.path()).unwrap();
+            let directory = StateDir::open(parent.path()).unwrap().unwrap();
             let head = Head {
                 agent: directory.agent(),
                 epoch: directory.epoch(),

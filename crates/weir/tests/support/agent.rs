@@ -49,6 +49,7 @@ pub struct Starter {
     has_socket: bool,
     stdout: Option<Stdio>,
     serves: bool,
+    listens: bool,
 }
 
 impl Starter {
@@ -72,6 +73,7 @@ impl Starter {
             has_socket: false,
             stdout: None,
             serves: true,
+            listens: true,
         }
     }
 
@@ -142,6 +144,12 @@ impl Starter {
         self
     }
 
+    /// An agent that another one may keep from listening: nothing is waited for.
+    pub fn before_it_listens(mut self) -> Starter {
+        self.listens = false;
+        self.before_it_serves()
+    }
+
     /// Returns when it listens and its admin server answers.
     pub fn start(mut self) -> Agent {
         let path = self.directory.path().join("dsd.socket");
@@ -174,10 +182,11 @@ impl Starter {
             true => log.see("admin on http://"),
             false => String::new(),
         };
-        let address = match self.serves {
+        let address = match (self.serves, self.listens) {
             // All listeners are there before the admin server.
-            true => log.seen("listening on udp://").unwrap_or_default(),
-            false => log.see("listening on udp://"),
+            (true, _) => log.seen("listening on udp://").unwrap_or_default(),
+            (false, true) => log.see("listening on udp://"),
+            (false, false) => String::new(),
         };
         let socket = self.has_socket.then(|| {
             let socket = UnixDatagram::unbound().unwrap();
@@ -189,8 +198,7 @@ impl Starter {
             stdout,
             log,
             admin,
-            // Behind it may be a remark.
-            address: address.split(',').next().unwrap_or_default().to_owned(),
+            address: without_remark(&address),
             socket,
             directory: self.directory,
         }
@@ -251,6 +259,11 @@ impl Agent {
     pub fn start_after(command: &str, config: &str) -> Agent {
         let script = format!("{command} && exec \"$0\" \"$@\"");
         Starter::by_shell(&script).config(config).start()
+    }
+
+    /// For one that was started [`Starter::before_it_listens`]: waits until it does.
+    pub fn listens(&mut self) {
+        self.address = without_remark(&self.log.see("listening on udp://"));
     }
 
     /// For one that was started [`Starter::before_it_serves`]: waits until it does.
@@ -377,6 +390,11 @@ impl Agent {
         let stdout = self.stdout.take().map(|stdout| stdout.join().unwrap());
         (status, stdout.unwrap_or_default(), log)
     }
+}
+
+/// An address in the log, behind which may be a remark.
+fn without_remark(address: &str) -> String {
+    address.split(',').next().unwrap_or_default().to_owned()
 }
 
 /// By the `kill` of the shell.

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod agent;
+pub mod hand_over;
 pub mod influxdb;
 pub mod log;
 pub mod manager;

@@ -48,6 +48,13 @@ impl Place {
         starter.environment(&state).before_it_serves().start()
     }
 
+    /// The same, which may wait for the one that runs.
+    pub fn ask_to_take_over(&self, config: &str) -> Agent {
+        let starter = Starter::from(config).arguments(["--take-over"]);
+        let state = [("WEIR_STATE_PATH", &*self.state())];
+        starter.environment(&state).before_it_listens().start()
+    }
+
     pub fn configuration(&self, more: &str) -> String {
         format!(
             "counter_expiry: 0\nreceive_buffer: 8MiB\ntcp: 127.0.0.1:0\nuds: {}\nuds_stream: {}\n{more}",
@@ -55,6 +62,16 @@ impl Place {
             self.path("stream").display()
         )
     }
+}
+
+/// Samples of the open bucket that a process has saved for the next one at its end.
+pub fn saved(log: &str) -> u64 {
+    let line = log.split("state saved for the next process: ").nth(1);
+    let number = line.and_then(|line| line.split(" contexts, ").nth(1)?.split(' ').next());
+    number
+        .unwrap_or_else(|| panic!("no state was saved:\n{log}"))
+        .parse()
+        .unwrap()
 }
 
 /// Waits until a bucket has ended that was begun after this.
