@@ -19,8 +19,8 @@ AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
 CONFIGURATION = """\
 # The image's default configuration. Mount your own file over it, or set WEIR_ variables.
-udp: ['0.0.0.0:8125']
-admin: 0.0.0.0:8127
+udp: ['*:8125']
+admin: '*:8127'
 """
 
 FILES = {

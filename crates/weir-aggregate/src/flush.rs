@@ -613,6 +613,17 @@ impl Batch {
         self.checks.push(check);
     }
 
+    /// Adds to the timestamped counter in a row. Returns false, and changes nothing, if the sum is not finite.
+    pub fn add_to_timestamped(&mut self, row: usize, value: f64) -> bool {
+        match self.rows.get_mut(row).map(|row| &mut row.value) {
+            Some(RowValue::Counter(sum)) if (*sum + value).is_finite() => {
+                *sum += value;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Appends one timestamped counter or gauge.
     pub fn push_timestamped(&mut self, sample: &TimestampedSample<'_>) {
         let name = self.push_text(sample.name);

@@ -7,10 +7,25 @@
 struct UnsupportedKey {
     key: &'static str,
     why: &'static str,
+    /// Without it other data is delivered.
+    changes_data: bool,
 }
 
 const fn unsupported(key: &'static str, why: &'static str) -> UnsupportedKey {
-    UnsupportedKey { key, why }
+    UnsupportedKey {
+        key,
+        why,
+        changes_data: false,
+    }
+}
+
+/// One without which other data is delivered.
+const fn lost(key: &'static str, why: &'static str) -> UnsupportedKey {
+    UnsupportedKey {
+        key,
+        why,
+        changes_data: true,
+    }
 }
 
 const ONE_BUDGET: &str = "there is one memory budget, `memory`; queues and caches share it";
@@ -47,16 +62,20 @@ const TABLE: &[UnsupportedKey] = &[
     ),
     unsupported("basic_telemetry_add_container_tags", SELF),
     unsupported("checks_tag_cardinality", NO_CHECKS),
-    unsupported("collect_ec2_tags", CLOUD_TAGS),
-    unsupported("collect_ec2_tags_use_imds", CLOUD_TAGS),
-    unsupported("collect_gce_tags", CLOUD_TAGS),
-    unsupported("container_env_as_tags", ORIGIN_SOURCES),
+    lost(
+        "cluster_name",
+        "that agent gives its host the tags cluster_name and kube_cluster_name; write the ones you use into `tags`",
+    ),
+    lost("collect_ec2_tags", CLOUD_TAGS),
+    lost("collect_ec2_tags_use_imds", CLOUD_TAGS),
+    lost("collect_gce_tags", CLOUD_TAGS),
+    lost("container_env_as_tags", ORIGIN_SOURCES),
     unsupported(
         "convert_dd_site_fqdn.enabled",
         "names are looked up as they are written; end `outputs.datadog.site` with a dot for a full name",
     ),
     unsupported("data_plane.*", DATA_PLANE),
-    unsupported("docker_env_as_tags", ORIGIN_SOURCES),
+    lost("docker_env_as_tags", ORIGIN_SOURCES),
     unsupported("dogstatsd_capture_*", CAPTURE),
     unsupported(
         "dogstatsd_client_drop_detection.*",
@@ -108,11 +127,11 @@ const TABLE: &[UnsupportedKey] = &[
         "is for Windows; weir runs on Linux",
     ),
     unsupported("dogstatsd_workers_count", WORKERS),
-    unsupported("ecs_collect_resource_tags_ec2", CLOUD_TAGS),
-    unsupported("ecs_resource_tags_replace_colon", CLOUD_TAGS),
+    lost("ecs_collect_resource_tags_ec2", CLOUD_TAGS),
+    lost("ecs_resource_tags_replace_colon", CLOUD_TAGS),
     unsupported("enable_events_stream_payload_serialization", KINDS),
     unsupported("enable_json_stream_shared_compressor_buffers", ONE_BUDGET),
-    unsupported("enable_payloads.*", KINDS),
+    lost("enable_payloads.*", KINDS),
     unsupported("enable_service_checks_stream_payload_serialization", KINDS),
     unsupported("enable_sketch_stream_payload_serialization", KINDS),
     unsupported("enable_stream_payload_serialization", KINDS),
@@ -120,8 +139,8 @@ const TABLE: &[UnsupportedKey] = &[
         "entity_id",
         "senders are distinguished by the kernel and by what messages say (docs/origin.md), not by an id of the agent's",
     ),
-    unsupported("exclude_ec2_tags", CLOUD_TAGS),
-    unsupported("exclude_gce_tags", CLOUD_TAGS),
+    lost("exclude_ec2_tags", CLOUD_TAGS),
+    lost("exclude_gce_tags", CLOUD_TAGS),
     unsupported(
         "expected_tags_duration",
         "host tags are on every point, from the first on",
@@ -157,39 +176,43 @@ const TABLE: &[UnsupportedKey] = &[
     ),
     unsupported("host_aliases", HOST_NAME),
     unsupported("hostname_drift_*", HOST_NAME),
-    unsupported(
+    lost(
         "hostname_file",
         "write the file's content into `hostname` or WEIR_HOSTNAME",
     ),
     unsupported("hostname_force_config_as_canonical", HOST_NAME),
-    unsupported("hostname_fqdn", HOST_NAME),
+    lost("hostname_fqdn", HOST_NAME),
     unsupported("hostname_trust_uts_namespace", HOST_NAME),
-    unsupported("kubernetes_collect_metadata_tags", ORIGIN_SOURCES),
-    unsupported("kubernetes_namespace_annotations_as_tags", ORIGIN_SOURCES),
-    unsupported("kubernetes_namespace_labels_as_tags", ORIGIN_SOURCES),
-    unsupported("kubernetes_node_annotations_as_tags", ORIGIN_SOURCES),
-    unsupported("kubernetes_node_labels_as_tags", ORIGIN_SOURCES),
-    unsupported("kubernetes_persistent_volume_claims_as_tags", ORIGIN_SOURCES),
-    unsupported("kubernetes_pod_annotations_as_tags", ORIGIN_SOURCES),
-    unsupported("kubernetes_resources_annotations_as_tags", ORIGIN_SOURCES),
-    unsupported("kubernetes_resources_labels_as_tags", ORIGIN_SOURCES),
+    lost("kubernetes_collect_metadata_tags", ORIGIN_SOURCES),
+    lost("kubernetes_namespace_annotations_as_tags", ORIGIN_SOURCES),
+    lost("kubernetes_namespace_labels_as_tags", ORIGIN_SOURCES),
+    lost("kubernetes_node_annotations_as_tags", ORIGIN_SOURCES),
+    lost("kubernetes_node_labels_as_tags", ORIGIN_SOURCES),
+    lost("kubernetes_persistent_volume_claims_as_tags", ORIGIN_SOURCES),
+    lost("kubernetes_pod_annotations_as_tags", ORIGIN_SOURCES),
+    lost("kubernetes_resources_annotations_as_tags", ORIGIN_SOURCES),
+    lost("kubernetes_resources_labels_as_tags", ORIGIN_SOURCES),
     unsupported(
         "metric_tag_filterlist_adp_only",
         "tag filters are always exact, for every type",
     ),
     unsupported("min_tls_version", "TLS is 1.2 or 1.3, and nothing older"),
-    unsupported("multi_region_failover.*", FAILOVER),
+    lost("multi_region_failover.*", FAILOVER),
     unsupported(
         "no_proxy_nonexact_match",
         "a name in `no_proxy` always stands for all below it too",
     ),
-    unsupported(
+    lost(
         "proxy.*",
         "the proxy of an output is `delivery.proxy`; `delivery.no_proxy` lists the receivers that are reached without it",
     ),
+    lost(
+        "secret_backend_*",
+        "weir runs no command for secrets: let it write each into a file, and set `outputs.datadog.api_key_file`",
+    ),
     unsupported("serializer_experimental_use_v3_api.*", V3),
     unsupported("serializer_max_*", SIZES),
-    unsupported(
+    lost(
         "skip_ssl_validation",
         "certificates are always checked; `outputs.datadog.delivery.ca_file` names the authority of a private one, and a `url` with http:// uses no TLS",
     ),
@@ -197,7 +220,7 @@ const TABLE: &[UnsupportedKey] = &[
         "sslkeylogfile",
         "secrets of connections are never written anywhere",
     ),
-    unsupported(
+    lost(
         "tag_value_split_separator",
         "tags are used as received, except labels: the value of each is one tag",
     ),
@@ -206,7 +229,7 @@ const TABLE: &[UnsupportedKey] = &[
         "tls_handshake_timeout",
         "`delivery.timeout` is the limit of a whole request, its handshake included",
     ),
-    unsupported(
+    lost(
         "use_dogstatsd",
         "weir always receives StatsD; an empty list in `udp`, `uds`, `uds_stream` and `tcp` switches listeners off",
     ),
@@ -248,7 +271,45 @@ pub fn unsupported_reason(key: &str) -> Option<&'static str> {
         .find_map(|line| line.is_about(key).then_some(line.why))
 }
 
-/// The same for a variable.
+/// Whether weir delivers other data without this unsupported key.
+pub fn changes_data(key: &str) -> bool {
+    TABLE.iter().any(|line| line.is_about(key) && line.changes_data)
+}
+
+/// Whether an unsupported key has the value that it would mean here anyway: what weir does not do is off, what it always does is on.
+pub fn means_the_same(key: &str, value: &str) -> bool {
+    const ALWAYS_ON: &[&str] = &[
+        "aggregator_use_tags_store",
+        "dogstatsd_disable_verbose_logs",
+        "dogstatsd_metrics_stats_enable",
+        "dogstatsd_stats_enable",
+        "enable_",
+        "telemetry.",
+        "use_dogstatsd",
+    ];
+    // Their values mean more than on and off.
+    const NEITHER: &[&str] = &[
+        "kubernetes_collect_metadata_tags",
+        "collect_ec2_tags_use_imds",
+        "no_proxy_nonexact_match",
+    ];
+    let is_always_on = ALWAYS_ON.iter().any(|start| key.starts_with(start));
+    match value {
+        "true" | "yes" | "on" => is_always_on,
+        "false" | "no" | "off" => !is_always_on && !NEITHER.contains(&key),
+        _ => false,
+    }
+}
+
+/// The keys of the Datadog Agent in this table, as far as they are whole.
+pub fn unsupported_keys() -> impl Iterator<Item = &'static str> {
+    TABLE
+        .iter()
+        .map(|line| line.key)
+        .filter(|key| !key.ends_with('*'))
+}
+
+/// [`unsupported_reason`] for a variable.
 pub(crate) fn unsupported_variable_reason(variable: &str) -> Option<&'static str> {
     let of_clients = OF_CLIENTS.iter().find(|(name, _)| *name == variable);
     of_clients.map(|(_, why)| *why).or_else(|| {
@@ -295,6 +356,24 @@ mod tests {
             let found: Vec<_> = TABLE.iter().filter(|other| other.is_about(line.key)).collect();
             assert_eq!(found.len(), 1, "{}", line.key);
         }
+    }
+
+    #[test]
+    fn values_that_mean_what_weir_does_anyway() {
+        for (key, value, expected) in [
+            ("skip_ssl_validation", "false", true),
+            ("skip_ssl_validation", "no", true),
+            ("skip_ssl_validation", "true", false),
+            ("enable_payloads.series", "true", true),
+            ("enable_payloads.series", "false", false),
+            ("telemetry.enabled", "true", true),
+            ("collect_ec2_tags", "false", true),
+            ("collect_ec2_tags", "1", false),
+        ] {
+            assert_eq!(means_the_same(key, value), expected, "{key}: {value}");
+        }
+        assert!(changes_data("enable_payloads.series") && changes_data("cluster_name"));
+        assert!(!changes_data("dogstatsd_queue_size") && !changes_data("apm_config"));
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub trait Host {
 
     fn has_ipv6(&self) -> bool;
 
+    /// Whether the address ::1 can be bound.
+    fn has_ipv6_loopback(&self) -> bool;
+
     /// The content of a key or token file. An error reveals nothing of the content.
     fn secret(&self, path: &Path) -> Result<Secret, SecretError>;
 

@@ -23,7 +23,7 @@ mod types;
 mod value;
 mod variables;
 
-pub use agent::{is_section, unsupported_reason};
+pub use agent::{changes_data, is_section, means_the_same, unsupported_keys, unsupported_reason};
 pub use fleet_log::{KafkaClient, LogConnection, LogReader, Mechanism, Sasl as LogSasl, Tls as LogTls};
 pub use host::{Accounts, Host, HostError, SecretError, TlsContent, TlsFileError, TlsPaths};
 pub use load::{Loaded, load, load_as};
@@ -47,7 +47,7 @@ pub use table::{
     Aggregation, GROUPS, Group, ListenerReading, Listeners, Names, Origin, Resources, Running,
     removed_settings, settings,
 };
-pub use text::{Secret, hide_password, is_invisible, show_text};
+pub use text::{Secret, hide_password, is_invisible, nearest, show_text};
 pub use types::{
     AdminAddress, Cardinality, EolTransport, Framing, HistogramAggregate, HistogramWeights, HostName, Listen,
     LogLevel, Mode, Ownership, Percentile, Sandbox, SocketPath,

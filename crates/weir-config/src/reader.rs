@@ -121,14 +121,14 @@ impl<'i> Reader<'i> {
     fn variable(&self, name: &str, kind: &SettingType) -> Option<Candidate<'i>> {
         let node = match self.inputs.environment.get(name)? {
             None => Err(SettingError::new(0, "is not valid UTF-8")),
-            Some(text) if text.is_empty() => return None,
+            Some(text) if variables::unquoted(text).is_empty() => return None,
             // Half of an address; without the other half nothing is forwarded.
             Some(host) if name == FORWARD_HOST => {
                 let target = variables::forward_target(host, variables::forward_port(self.inputs)?);
                 let target = target.map_err(|error| SettingError::new(0, error.to_string()));
                 target.and_then(|target| node_of(kind, &target, Separator::Comma))
             }
-            Some(text) => variables::in_our_words(name, text)
+            Some(text) => variables::in_our_words(name, variables::unquoted(text))
                 .map_err(|error| SettingError::new(0, error.to_string()))
                 .and_then(|text| node_of(kind, &text, Separator::CommaOrSpace)),
         };

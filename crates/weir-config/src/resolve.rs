@@ -160,6 +160,7 @@ impl Resolver<'_, '_> {
     ) -> Config<S> {
         self.resources(&mut own.resources);
         let addresses = self.addresses(&own.listeners, &own.running);
+        own.listeners.per_listener = self.per_listener(&own.listeners, &addresses);
         self.allowed_origins(&own.listeners, &own.origin);
         self.tls(&own.listeners, addresses.tcp.is_empty());
         self.origin(&mut own.origin);
@@ -256,7 +257,6 @@ impl Resolver<'_, '_> {
         let udp = self.listen("udp", &listeners.udp, listeners);
         let tcp = self.listen("tcp", &listeners.tcp, listeners);
         self.socket_paths(&listeners.uds, &listeners.uds_stream);
-        self.per_listener(listeners, &udp, &tcp);
         // A port alone means loopback regardless of `bind_host`, because this server hands out profiles.
         let admin = running.admin.0.as_ref();
         let admin = admin.map_or(Ok(None), |listen| listen.address("127.0.0.1", false, machine));
@@ -282,12 +282,13 @@ impl Resolver<'_, '_> {
         let mut found: Vec<SocketAddr> = Vec::new();
         for listen in written {
             let (host, everywhere) = (&listeners.bind_host, listeners.non_local_traffic);
-            let address = listen.address(host, everywhere, self.0.host);
-            let address = self.ok(key, address);
-            if let Some(address) = address.filter(|address| address.port() != 0 && found.contains(address)) {
-                self.problem(key, format!("{address} is listed twice"));
+            let addresses = listen.addresses(host, everywhere, self.0.host);
+            for address in self.ok(key, addresses) {
+                if address.port() != 0 && found.contains(&address) {
+                    self.problem(key, format!("{address} is listed twice"));
+                }
+                found.push(address);
             }
-            found.extend(address);
         }
         let shown: Vec<String> = found
             .iter()
@@ -311,8 +312,9 @@ impl Resolver<'_, '_> {
         }
     }
 
-    /// Each entry is about a listener that there is.
-    fn per_listener(&mut self, listeners: &Listeners, udp: &[SocketAddr], tcp: &[SocketAddr]) {
+    /// Each entry is about a listener that there is. One for an address as it is written becomes one for each address that it stands for.
+    fn per_listener(&mut self, listeners: &Listeners, found: &Addresses) -> Vec<ListenerReading> {
+        let (udp, tcp) = (&found.udp[..], &found.tcp[..]);
         let mut names: Vec<String> = Vec::new();
         let mut add = |transport: &str, scheme: &str, places: Vec<String>| {
             if !places.is_empty() {
@@ -326,8 +328,18 @@ impl Resolver<'_, '_> {
         add("uds", "unixgram", paths(&listeners.uds));
         add("uds_stream", "unix", paths(&listeners.uds_stream));
         add("tcp", "tcp", addresses(tcp));
+        let mut as_written = self.as_written("udp", &listeners.udp, listeners);
+        as_written.extend(self.as_written("tcp", &listeners.tcp, listeners));
+        let mut entries = Vec::new();
         for entry in &listeners.per_listener {
-            if !names.contains(&entry.listener) {
+            if names.contains(&entry.listener) {
+                entries.push(entry.clone());
+            } else if let Some((_, addresses)) = as_written.iter().find(|(name, _)| *name == entry.listener) {
+                entries.extend(addresses.iter().map(|address| ListenerReading {
+                    listener: address.clone(),
+                    ..entry.clone()
+                }));
+            } else {
                 let (name, names) = (&entry.listener, names.join(", "));
                 self.problem(
                     "per_listener",
@@ -335,6 +347,30 @@ impl Resolver<'_, '_> {
                 );
             }
         }
+        entries
+    }
+
+    /// The addresses of a setting as they are written, each with those that it stands for.
+    fn as_written(
+        &self,
+        scheme: &str,
+        written: &[Listen],
+        listeners: &Listeners,
+    ) -> Vec<(String, Vec<String>)> {
+        let (host, everywhere) = (&listeners.bind_host, listeners.non_local_traffic);
+        let stands_for = |listen: &Listen| {
+            let addresses = listen
+                .addresses(host, everywhere, self.0.host)
+                .unwrap_or_default();
+            addresses
+                .iter()
+                .map(|address| format!("{scheme}://{address}"))
+                .collect()
+        };
+        written
+            .iter()
+            .map(|listen| (format!("{scheme}://{}", listen.shown()), stands_for(listen)))
+            .collect()
     }
 
     fn rates(&mut self, listeners: &Listeners) -> Vec<(Network, u64)> {

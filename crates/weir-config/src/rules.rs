@@ -107,7 +107,7 @@ choices! {
 }
 
 choices! {
-    /// The format of tags in names.
+    /// The format of tags.
     pub enum TagStyle {
         /// `name#key=value,key=value`
         Librato: "librato",
@@ -115,6 +115,8 @@ choices! {
         Influx: "influx",
         /// `name[key=value,key=value]`
         SignalFx: "signalfx",
+        /// `#key:value` behind the type
+        Hashes: "hashes",
     }
 }
 
@@ -363,6 +365,7 @@ fn tag_styles(written: &[TagStyle]) -> TagStyles {
         librato: has(TagStyle::Librato),
         influx: has(TagStyle::Influx),
         signalfx: has(TagStyle::SignalFx),
+        hashes: has(TagStyle::Hashes),
     }
 }
 

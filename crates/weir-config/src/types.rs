@@ -104,10 +104,10 @@ macro_rules! formed {
     };
 }
 
-/// Address to listen on: `host:port`, `[host]:port`, `:port` or `port`, with or without a scheme.
+/// Address to listen on: `host:port`, `[host]:port`, `*:port`, `:port` or `port`, with or without a scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// Empty: that of all addresses without one.
+    /// Empty: that of all addresses without one. `*`: every interface.
     host: String,
     port: u16,
 }
@@ -115,7 +115,7 @@ pub struct Listen {
 formed!(
     Listen,
     Listen::parse,
-    "an address such as 127.0.0.1:8125, [::1]:8125, or a port alone, which `bind_host` completes"
+    "an address such as 127.0.0.1:8125, [::1]:8125, '*:8125' for every interface, or a port alone, which `bind_host` completes"
 );
 
 impl Listen {
@@ -134,14 +134,42 @@ impl Listen {
         };
         let is_named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '%');
         let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-        (host.chars().all(is_named) && is_port).then_some(())?;
+        (host == "*" || host.chars().all(is_named)).then_some(())?;
+        is_port.then_some(())?;
         Some(Self {
             host: host.to_owned(),
             port: port.parse().ok()?,
         })
     }
 
-    /// The socket address to bind. `None` when it is off: the port 0 alone.
+    /// The address as it is written in `per_listener`, without the scheme.
+    pub(crate) fn shown(&self) -> String {
+        let (host, port) = (&self.host, self.port);
+        if host.contains(':') {
+            format!("[{host}]:{port}")
+        } else {
+            format!("{host}:{port}")
+        }
+    }
+
+    /// The socket addresses to bind: for `localhost` one of each family, if the machine has both. None when it is off: the port 0 alone.
+    pub(crate) fn addresses(
+        &self,
+        bind_host: &str,
+        everywhere: bool,
+        machine: &dyn Host,
+    ) -> Result<Vec<SocketAddr>, HostError> {
+        let mut found = Vec::from_iter(self.address(bind_host, everywhere, machine)?);
+        let is_local =
+            self.host == "localhost" || self.host.is_empty() && !everywhere && bind_host == "localhost";
+        // The kernel would choose another port for each.
+        if is_local && self.port != 0 && machine.has_ipv6_loopback() {
+            found.push((Ipv6Addr::LOCALHOST, self.port).into());
+        }
+        Ok(found)
+    }
+
+    /// The first of them.
     pub(crate) fn address(
         &self,
         bind_host: &str,
@@ -203,7 +231,7 @@ pub struct SocketPath(PathBuf);
 formed!(
     SocketPath,
     SocketPath::parse,
-    "an absolute path of at most 107 bytes, such as /run/weir/dsd.socket"
+    "an absolute path of at most 107 bytes, such as /run/weir/dsd.socket, or @name for an abstract socket"
 );
 
 impl SocketPath {
@@ -212,8 +240,10 @@ impl SocketPath {
             .strip_prefix("unixgram://")
             .or_else(|| text.strip_prefix("unix://"))
             .unwrap_or(text);
-        let fits =
-            path.starts_with('/') && path.len() <= weir_units::UNIX_PATH_BYTES_MAX && !path.contains('\0');
+        let is_abstract = path.len() > 1 && path.starts_with('@');
+        let fits = (path.starts_with('/') || is_abstract)
+            && path.len() <= weir_units::UNIX_PATH_BYTES_MAX
+            && !path.contains('\0');
         fits.then(|| Self(path.into()))
     }
 }

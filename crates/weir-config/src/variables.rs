@@ -61,6 +61,17 @@ pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, V
     })
 }
 
+/// The text without quotation marks around the whole of it: container engines pass those of an env file on.
+pub(crate) fn unquoted(text: &str) -> &str {
+    for mark in ['"', '\''] {
+        let inner = text.strip_prefix(mark).and_then(|rest| rest.strip_suffix(mark));
+        if let Some(inner) = inner.filter(|inner| !inner.contains(mark)) {
+            return inner;
+        }
+    }
+    text
+}
+
 /// Whether a variable says anything.
 pub(crate) fn is_set(inputs: &Inputs<'_>, name: &str) -> bool {
     let value = inputs.environment.get(name);

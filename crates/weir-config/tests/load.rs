@@ -101,7 +101,7 @@ fn addresses_are_completed() {
         ("0", None),
         ("127.0.0.1:0", Some("127.0.0.1:0")),
         ("udp://[::1]:1", Some("[::1]:1")),
-        ("localhost:5", Some("127.0.0.1:5")),
+        ("*:5", Some("0.0.0.0:5")),
     ] {
         let found = config(&format!("udp: ['{text}']\n")).addresses.udp;
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
@@ -137,6 +137,75 @@ fn addresses_are_completed() {
         ["0.0.0.0:8125".parse().unwrap()]
     );
     assert!(refused("udp: ['there:1']\n", &[], &[]).contains("host \"there\" has no address"));
+}
+
+#[test]
+fn a_host_may_stand_for_every_interface_and_localhost_for_both_families() {
+    let text = "udp: ['*:1', 'localhost:2', '127.0.0.1:3', 'localhost:0']\ntcp: ['localhost:2']\nadmin: '*:4'\n\
+                per_listener:\n- {listener: 'udp://localhost:2', gauge_deltas: true}\n- {listener: 'udp://*:1', sample_lists: true}\n";
+    let loaded = config(text);
+    let shown = |addresses: &[std::net::SocketAddr]| -> Vec<String> {
+        addresses.iter().map(ToString::to_string).collect()
+    };
+    // The machine has IPv6 on its loopback interface alone.
+    assert_eq!(
+        shown(&loaded.addresses.udp),
+        [
+            "0.0.0.0:1",
+            "127.0.0.1:2",
+            "[::1]:2",
+            "127.0.0.1:3",
+            "127.0.0.1:0"
+        ]
+    );
+    assert_eq!(shown(&loaded.addresses.tcp), ["127.0.0.1:2", "[::1]:2"]);
+    assert_eq!(loaded.addresses.admin, Some("0.0.0.0:4".parse().unwrap()));
+    for (address, deltas, lists) in [
+        ("udp://0.0.0.0:1", None, Some(true)),
+        ("udp://127.0.0.1:2", Some(true), None),
+        ("udp://[::1]:2", Some(true), None),
+    ] {
+        let reading = loaded.listeners.reading("udp", address).unwrap();
+        assert_eq!(
+            (reading.own_gauge_deltas(), reading.own_sample_lists()),
+            (deltas, lists),
+            "{address}"
+        );
+    }
+    assert!(loaded.listeners.reading("udp", "udp://127.0.0.1:3").is_none());
+    assert!(refused("udp: ['localhost:1', '[::1]:1']\n", &[], &[]).contains("[::1]:1 is listed twice"));
+    assert_eq!(
+        shown(&config("udp: [1]\nbind_host: localhost\n").addresses.udp),
+        ["127.0.0.1:1", "[::1]:1"]
+    );
+}
+
+#[test]
+fn quotation_marks_around_a_whole_variable_are_not_part_of_it() {
+    for (written, expected) in [
+        ("\"prod\"", "prod"),
+        ("'prod'", "prod"),
+        ("\"prod", "\"prod"),
+        ("\"a\"b\"", "\"a\"b\""),
+        ("\"\"", ""),
+        ("\"", "\""),
+    ] {
+        let loaded = load("", &[("DD_ENV", written)], &[]).unwrap();
+        assert_eq!(loaded.config.names.env, expected, "{written}");
+    }
+}
+
+#[test]
+fn abstract_sockets_have_a_name_and_no_path() {
+    let loaded = config("uds: ['@statsd', 'unixgram://@other']\n");
+    let shown: Vec<String> = loaded
+        .listeners
+        .uds
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    assert_eq!(shown, ["@statsd", "@other"]);
+    assert!(refused("uds: ['@']\n", &[], &[]).contains("or @name for an abstract socket"));
 }
 
 #[test]

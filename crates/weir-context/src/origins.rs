@@ -42,7 +42,7 @@ pub struct NameReading(u32);
 
 impl From<Option<TagStyles>> for NameReading {
     fn from(own: Option<TagStyles>) -> Self {
-        NameReading(own.map_or(0, |styles| (8 | styles.bits()) << NUMBER_BITS))
+        NameReading(own.map_or(0, |styles| (1 << TagStyles::BITS | styles.bits()) << NUMBER_BITS))
     }
 }
 

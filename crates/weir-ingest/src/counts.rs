@@ -55,6 +55,9 @@ counters! {
         /// Accepted messages whose sample rate was unusable and counted as 1.
         RateErrors = SeriesSpec::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
             Problem("A client sends rates of 0, below 0 or above 1.");
+        /// Metrics with sections that stand for nothing, each when it is new: a line like an earlier one is not looked at again.
+        UnknownSections = SeriesSpec::counter("weir_unknown_sections_total", "listeners.unknown_sections", "messages"),
+            Problem("A client sends a bar in a tag, which ends the tag, or a newer protocol: `weir explain` shows the text that is ignored.");
         /// Samples that change a gauge without a known value; they count as changes to zero.
         GaugeDeltasWithoutBase = SeriesSpec::counter("weir_gauge_deltas_without_base_total", "listeners.gauge_deltas_without_base", "samples"),
             Problem("A client sends `+` or `-` before a value, or more than `context_expiry` after it: these gauges may be wrong.");
@@ -97,6 +100,9 @@ counters! {
         /// A timestamp on a kind other than counter and gauge.
         UnsupportedTimestampedType = SAMPLES_DROPPED.because("unsupported_timestamped_type"),
             Problem("A client sends timestamps with histograms, sets or distributions, which cannot be passed on.");
+        /// A timestamp more than a day ahead.
+        FutureTimestamp = SAMPLES_DROPPED.because("future_timestamp"),
+            Problem("A client sends milliseconds instead of seconds, or its clock is wrong.");
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct ResolvedMetric {
     pub name: Box<str>,
     pub host: Option<Box<str>>,
     pub tags: Box<[Box<str>]>,
+    /// Name, host and tags as one text.
+    pub identity: Box<str>,
 }
 
 #[derive(Debug, Default)]
@@ -41,9 +43,9 @@ impl Timestamped {
     ) -> Option<&ResolvedMetric> {
         self.key.clear();
         self.key.push_str(metric.kind.as_str());
-        // A digit is at the end of no kind.
+        // A capital is at the end of no kind.
         if let Some(styles) = sender.tag_styles() {
-            self.key.push(char::from(b'0' + styles.bits() as u8));
+            self.key.push(char::from(b'A' + styles.bits() as u8));
         }
         self.key.push('\n');
         self.key.push_str(metric.name);
@@ -64,7 +66,21 @@ impl Timestamped {
         if !verdict.passes {
             return None;
         }
+        // A line end is in none of them.
+        let mut identity = subject.name.to_string();
+        let host = subject
+            .host
+            .as_deref()
+            .map_or("-".to_owned(), |host| format!("+{host}"));
+        for part in [host.as_str()]
+            .into_iter()
+            .chain(subject.tags.iter().map(AsRef::as_ref))
+        {
+            identity.push('\n');
+            identity.push_str(part);
+        }
         let known = ResolvedMetric {
+            identity: identity.into(),
             name: subject.name.into(),
             host: subject.host.map(Into::into),
             tags: subject.tags.into_iter().map(Into::into).collect(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_aggregate::{AggregatorSettings, Value};
 use weir_context::{ContextLimits, HashSecret, NameReading, RuleSettings, Rules};
-use weir_ingest::{Ingest, IngestCounter, IngestSettings, ListenerSettings, Received};
+use weir_ingest::{Ingest, IngestCounter, IngestSettings, ListenerSettings, Received, SampleDrop};
 use weir_protocol::ParseOptions;
 use weir_rules::{Definitions, RuleLimits, RuleSet, TagStyles};
 
@@ -13,11 +13,13 @@ const LIBRATO: TagStyles = TagStyles {
     librato: true,
     influx: false,
     signalfx: false,
+    hashes: false,
 };
 const INFLUX: TagStyles = TagStyles {
     librato: false,
     influx: true,
     signalfx: false,
+    hashes: false,
 };
 
 fn listener(gauge_deltas: bool, styles: Option<TagStyles>) -> ListenerSettings {
@@ -27,6 +29,7 @@ fn listener(gauge_deltas: bool, styles: Option<TagStyles>) -> ListenerSettings {
             ..ParseOptions::default()
         },
         gauge_deltas,
+        sample_lists: false,
         names: NameReading::from(styles),
     }
 }
@@ -62,6 +65,13 @@ fn send(ingest: &mut Ingest, listener: usize, text: &str) {
     });
 }
 
+fn number(value: Value<'_>) -> f64 {
+    match value {
+        Value::Counter(value) | Value::Gauge(value) => value,
+        _ => panic!("counters and gauges alone"),
+    }
+}
+
 /// The open bucket's state, and the samples that passed without one.
 fn points(ingest: &mut Ingest) -> Vec<String> {
     let mut batches: Vec<_> = std::iter::from_fn(|| ingest.take_pass_through()).collect();
@@ -71,10 +81,7 @@ fn points(ingest: &mut Ingest) -> Vec<String> {
     }
     let mut points = Vec::new();
     for series in batches.iter().flat_map(|batch| batch.series()) {
-        let value = match series.value() {
-            Value::Counter(value) | Value::Gauge(value) => value,
-            _ => panic!("counters and gauges alone"),
-        };
+        let value = number(series.value());
         let tags: Vec<&str> = series.tags().collect();
         points.push(format!("{} [{}] {value}", series.name(), tags.join(",")));
     }
@@ -142,4 +149,137 @@ fn a_signed_gauge_adds_at_the_listener_that_is_configured_for_it() {
         .collect();
     assert_eq!(counts, [0, 1]);
     assert_eq!(points(&mut ingest), ["absolute [] 5", "level [] 13", "new [] -4"]);
+}
+
+fn samples_dropped(ingest: &Ingest, listener: usize, reason: SampleDrop) -> u64 {
+    ingest.counts()[listener].samples_dropped[reason]
+}
+
+#[test]
+fn a_line_with_several_samples_is_read_at_the_listener_that_is_configured_for_it() {
+    let lists = ListenerSettings {
+        sample_lists: true,
+        ..listener(true, None)
+    };
+    let mut ingest = ingest(TagStyles::default(), vec![listener(true, None), lists]);
+    let text = "m:1|c:2|c\nusers:32|g:+10|g:-10|g\nm:1|c|@0.5:5|c|#a:b\nbad:1|c:x|c:2|q\nm:1|c";
+    for number in [0, 1, 0, 1] {
+        send(&mut ingest, number, text);
+    }
+    let of = |listener: usize| {
+        let counts = &ingest.counts()[listener];
+        let rejected: u64 = counts.rejected.iter().map(|(_, count)| count).sum();
+        [
+            counts[IngestCounter::Messages],
+            counts[IngestCounter::Metrics],
+            rejected,
+        ]
+    };
+    // Twice: one plain message, and four lines that are refused; or all samples but two.
+    assert_eq!(of(0), [10, 2, 8]);
+    assert_eq!(of(1), [22, 18, 4]);
+    assert_eq!(
+        points(&mut ingest),
+        ["bad [] 2", "m [] 10", "m [a:b] 14", "users [] 32"]
+    );
+}
+
+#[test]
+fn timestamped_counts_of_one_series_and_second_are_one_point() {
+    let mut ingest = ingest(TagStyles::default(), vec![listener(false, None)]);
+    for line in [
+        "pk:1|c|T1699999990",
+        "pk:4|c|T1699999990",
+        "pk:1:2:3|c|T1699999991",
+        "pk:4|c|T1699999990|#b:1,a:1",
+        "pk:4|c|T1699999990|#a:1,b:1",
+        "level:1|g|T1699999990",
+        "level:2|g|T1699999990",
+    ] {
+        send(&mut ingest, 0, line);
+    }
+    assert_eq!(ingest.counts()[0][IngestCounter::SamplesTimestamped], 9);
+    let of = |batch: weir_aggregate::Batch| -> Vec<String> {
+        let shown = |series: weir_aggregate::Series<'_>| {
+            let tags: Vec<&str> = series.tags().collect();
+            format!(
+                "{} {} [{}] {}",
+                series.name(),
+                series.timestamp(),
+                tags.join(","),
+                number(series.value())
+            )
+        };
+        batch.series().map(shown).collect()
+    };
+    assert_eq!(
+        of(ingest.take_pass_through().unwrap()),
+        [
+            "pk 1699999990 [] 5",
+            "pk 1699999991 [] 6",
+            "pk 1699999990 [a:1,b:1] 8",
+            "level 1699999990 [] 1",
+            "level 1699999990 [] 2",
+        ]
+    );
+    // A row that was handed over stays as it is.
+    send(&mut ingest, 0, "pk:1|c|T1699999990");
+    send(&mut ingest, 0, "pk:1e308|c|T1699999990\npk:1e308|c|T1699999990");
+    let large = format!("pk 1699999990 [] {}", 1e308);
+    assert_eq!(of(ingest.take_pass_through().unwrap()), [large.clone(), large]);
+}
+
+#[test]
+fn a_timestamp_that_is_no_second_of_today_is_dropped_and_counted() {
+    let mut ingest = ingest(TagStyles::default(), vec![listener(false, None)]);
+    let day = START + 24 * 60 * 60;
+    send(
+        &mut ingest,
+        0,
+        &format!("at:1|c|T{day}\nlater:1:2|c|T{}\n", day + 1),
+    );
+    send(
+        &mut ingest,
+        0,
+        "ms:1|c|T1661176132000\nmax:1|g|T9223372036854775807\nold:1|c|T1",
+    );
+    assert_eq!(samples_dropped(&ingest, 0, SampleDrop::FutureTimestamp), 4);
+    assert_eq!(points(&mut ingest), ["at [] 1", "old [] 1"]);
+}
+
+#[test]
+fn sections_that_stand_for_nothing_are_counted_when_they_are_new() {
+    let mut ingest = ingest(TagStyles::default(), vec![listener(false, None)]);
+    for _ in 0..3 {
+        send(
+            &mut ingest,
+            0,
+            "r.rq:5|c|#cluster_name:outbound|60051||a.svc\nok:1|c|#a:b|c:in-1|e:x|card:low",
+        );
+    }
+    let counted = ingest.counts()[0][IngestCounter::UnknownSections];
+    assert!((1..=3).contains(&counted), "{counted}");
+    send(&mut ingest, 0, "r.rq:5|c|#cluster_name:outbound|60052||b.svc");
+    assert_eq!(ingest.counts()[0][IngestCounter::UnknownSections], counted + 1);
+}
+
+#[test]
+fn tags_with_a_hash_each_lose_it_by_every_way() {
+    let hashes = TagStyles {
+        hashes: true,
+        ..TagStyles::default()
+    };
+    let mut ingest = ingest(
+        TagStyles::default(),
+        vec![listener(false, None), listener(false, Some(hashes))],
+    );
+    for _ in 0..4 {
+        for number in [0, 1] {
+            send(&mut ingest, number, "php:1|c|#xx:1,#yy:2\nphp:1|c|#xx:1,#yy:2, ");
+        }
+    }
+    assert_eq!(
+        points(&mut ingest),
+        ["php [ ,#yy:2,xx:1] 4", "php [#yy:2,xx:1] 4", "php [xx:1,yy:2] 8"]
+    );
 }

@@ -91,8 +91,12 @@ impl AsFd for PassedSocket {
 }
 
 fn unix_address(name: &SocketAddrUnix, kind: SocketType) -> Option<Address> {
-    let path = name.path()?;
-    let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
+    let path = match (name.path(), name.abstract_name()) {
+        (Some(path), _) => path.to_bytes().to_vec(),
+        (None, Some(name)) => [b"@", name].concat(),
+        (None, None) => return None,
+    };
+    let path = PathBuf::from(OsStr::from_bytes(&path));
     match kind {
         SocketType::DGRAM => Some(Address::UnixDatagram(path)),
         SocketType::STREAM => Some(Address::UnixStream(path)),
@@ -120,6 +124,7 @@ fn adopt_socket(config: &ListenerConfig, passed: PassedSocket) -> Result<BoundSo
     set_options(fd.as_fd(), &address, config)?;
     let file = match address.path() {
         None => None,
+        Some(_) if address.is_abstract() => None,
         Some(path) => Some(SocketFile::kept(path).ok_or_else(|| BindErrorKind::Other {
             operation: "using the socket that was passed",
             error: io::Error::other("its file was removed, so clients cannot reach it"),

@@ -505,8 +505,14 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindErrorKind> {
             })
         }
         Address::UnixDatagram(path) | Address::UnixStream(path) => {
-            let warning = socket_file::check_directory(path, config.sticky_directory)?;
-            socket_file::remove_stale(path, kind)?;
+            let is_abstract = config.address.is_abstract();
+            let warning = if is_abstract {
+                None
+            } else {
+                let warning = socket_file::check_directory(path, config.sticky_directory)?;
+                socket_file::remove_stale(path, kind)?;
+                warning
+            };
             let fd = new_socket(libc::AF_UNIX, kind)?;
             let buffer = set_receive_buffer(fd.as_fd(), None)?;
             // Before binding, so that no datagram can be queued without its credentials.
@@ -514,13 +520,25 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindErrorKind> {
                 sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1)
                     .map_err(other("SO_PASSCRED"))?;
             }
-            let file = socket_file::create(
-                fd.as_fd(),
-                path,
-                config.socket_mode,
-                config.socket_owner,
-                config.socket_group,
-            )?;
+            let file = if is_abstract {
+                sys::bind_unix(fd.as_fd(), path).map_err(|error| match error.raw_os_error() {
+                    Some(libc::EADDRINUSE) => BindErrorKind::SocketInUse,
+                    _ => BindErrorKind::Other {
+                        operation: "bind",
+                        error,
+                    },
+                })?;
+                None
+            } else {
+                let file = socket_file::create(
+                    fd.as_fd(),
+                    path,
+                    config.socket_mode,
+                    config.socket_owner,
+                    config.socket_group,
+                )?;
+                Some(file)
+            };
             if !datagrams {
                 sys::listen(fd.as_fd(), backlog(config)).map_err(other("listen"))?;
             }
@@ -530,7 +548,7 @@ fn bind_socket(config: &ListenerConfig) -> Result<BoundSocket, BindErrorKind> {
                 address,
                 config: config.clone(),
                 buffer,
-                file: Some(file),
+                file,
                 warning,
                 kept: false,
                 shared: false,

@@ -4,8 +4,9 @@ use crate::support;
 
 use std::fs;
 use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
-use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 
 use support::{Harness, config};
@@ -461,4 +462,27 @@ fn the_queue_of_a_unix_datagram_socket_is_known() {
     let socket = bind(&unixgram(&directory.path().join("dsd.socket"))).unwrap();
     assert!(socket.datagram_queue().unwrap() > 0);
     assert_eq!(bind(&config("udp://127.0.0.1:0")).unwrap().datagram_queue(), None);
+}
+
+#[test]
+fn a_socket_in_the_abstract_name_space_has_no_file() {
+    let name = format!("weir-test-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let mut harness = Harness::new();
+    let id = harness.listen(&config(&format!("unixgram://@{name}")));
+    check!(
+        config(&format!("unixgram://@{name}")),
+        BindErrorKind::SocketInUse,
+        "another process"
+    );
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.send_to_addr(b"a:1|c", &address).unwrap();
+    harness.run_until(|seen| !seen.is_empty());
+    assert_eq!(harness.seen[0].bytes, b"a:1|c");
+    assert_eq!(harness.address(id).to_string(), format!("unixgram://@{name}"));
+    assert!(!Path::new(&format!("@{name}")).exists());
+    let stream = bind(&config(&format!("unix://@{name}-stream"))).unwrap();
+    assert!(stream.file_id().is_none());
+    let address = SocketAddr::from_abstract_name(format!("{name}-stream")).unwrap();
+    UnixStream::connect_addr(&address).unwrap();
 }

@@ -28,6 +28,7 @@ mod metric;
 mod number;
 mod origin;
 pub mod route;
+mod sample_list;
 mod scale;
 mod scan;
 mod sections;
@@ -45,8 +46,9 @@ pub use metric::{Kind, Metric, Numbers, RateError, SAMPLE_RATE_MIN, Values};
 pub use number::{parse_integer, parse_number};
 pub use origin::{ExternalData, LocalData, OriginFields};
 pub use route::{Routes, route_slot};
+pub use sample_list::SampleList;
 pub use scan::{Marks, Scan, separators};
-pub use sections::Tags;
+pub use sections::{Tags, unknown_sections};
 pub use shared_routes::SharedRoutes;
 pub use special_tags::{SpecialTag, may_be_special, special_tag};
 

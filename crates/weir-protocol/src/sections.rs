@@ -8,6 +8,13 @@ pub(crate) fn split_sections(rest: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|section| !section.is_empty())
 }
 
+/// The sections of a metric that stand for nothing. A bar in a tag ends the tag and begins such a section.
+pub fn unknown_sections(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    const KNOWN: [&[u8]; 6] = [b"#", b"@", b"T", b"c:", b"e:", b"card:"];
+    let sections = line.split(|&byte| byte == b'|').skip(2);
+    sections.filter(|section| !section.is_empty() && !KNOWN.iter().any(|known| section.starts_with(known)))
+}
+
 /// The tags of one message in wire order, zero-length ones left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tags<'a> {
@@ -36,5 +43,26 @@ impl<'a> Tags<'a> {
 
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.raw.split(',').filter(|tag| !tag.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_in_a_tag_begins_an_unknown_section() {
+        let of = |line: &'static str| -> Vec<&str> {
+            let found = unknown_sections(line.as_bytes());
+            found
+                .map(|section| std::str::from_utf8(section).unwrap())
+                .collect()
+        };
+        assert_eq!(
+            of("r.rq:5|g|#cluster_name:outbound|60051||a.svc"),
+            ["60051", "a.svc"]
+        );
+        assert!(of("a:1|c|@0.5|#a:b|T5|c:in-1|e:x|card:low").is_empty());
+        assert!(of("a:1|c").is_empty() && of("a").is_empty());
     }
 }

@@ -7,7 +7,8 @@ use std::str::FromStr;
 /// The longest path the kernel takes in a Unix socket address; one byte is for the terminating zero.
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
 
-/// Address of a listener: `udp://host:port`, `tcp://host:port`, `unixgram:///path` or `unix:///path` (stream).
+/// Address of a listener: `udp://host:port`, `tcp://host:port`, `unixgram:///path` or `unix:///path` (stream). `@name` instead of a path is a
+/// socket in the abstract name space of Linux, which has no file.
 ///
 /// Parsing accepts exactly the forms that printing produces: `address.to_string().parse()` gives the same address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +133,11 @@ impl Address {
         }
     }
 
+    /// Whether it is a Unix socket without a file.
+    pub fn is_abstract(&self) -> bool {
+        self.path().is_some_and(is_abstract)
+    }
+
     /// True for the byte streams, which need a framing.
     pub fn is_stream(&self) -> bool {
         matches!(self, Address::Tcp { .. } | Address::UnixStream(_))
@@ -191,6 +197,11 @@ impl FromStr for Address {
     }
 }
 
+/// Whether the path of a Unix socket stands for one without a file.
+pub fn is_abstract(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().starts_with(b"@")
+}
+
 fn host_and_port(text: &str) -> Result<(String, u16), AddressErrorKind> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or(AddressErrorKind::BadBrackets)?;
@@ -231,10 +242,11 @@ fn host_and_port(text: &str) -> Result<(String, u16), AddressErrorKind> {
 }
 
 fn socket_path(text: &str) -> Result<PathBuf, AddressErrorKind> {
-    if !text.starts_with('/') {
+    let is_abstract = text.len() > 1 && text.starts_with('@');
+    if !text.starts_with('/') && !is_abstract {
         return Err(AddressErrorKind::RelativePath);
     }
-    if text.ends_with('/') {
+    if text.ends_with('/') && !is_abstract {
         return Err(AddressErrorKind::DirectoryPath);
     }
     if text.contains('\0') {
@@ -270,6 +282,9 @@ mod tests {
         check("udp://[fe80::1%lo]:8125");
         check("udp://localhost:0");
         check("tcp://0.0.0.0:8125");
+        check("unixgram://@statsd");
+        check("unix://@a/");
+        check_kind("unixgram://@", AddressErrorKind::RelativePath);
         check("unixgram:///run/weir/dsd.socket");
         check("unix:///a b");
     }

@@ -35,12 +35,14 @@ const PAGES: &[Page] = &[
         command: "weir convert statsd-exporter mapping.yml -- --statsd.listen-udp=:9125 --web.listen-address=:9102 > weir.yaml",
         theirs: "mappings:\n- match: jobs.*\n  name: jobs\n  labels: {job: $1}\n  ttl: 1m\n",
         ours: &[
-            "udp: [0.0.0.0:9125]",
-            "admin: 0.0.0.0:9102",
-            "listener: udp://0.0.0.0:9125",
-            "listener: tcp://0.0.0.0:9125",
+            "udp: ['*:9125']",
+            "admin: '*:9102'",
+            "listener: udp://*:9125",
+            "listener: tcp://*:9125",
             "gauge_deltas: true",
+            "sample_lists: true",
             "total_suffix: false",
+            "merge_names: true",
         ],
     },
     Page {
@@ -49,7 +51,7 @@ const PAGES: &[Page] = &[
         theirs: "[agent]\n  interval = \"5s\"\n[[inputs.statsd]]\n  service_address = \":8125\"\n  percentiles = [90.0]\n  templates = [\"jobs.* measurement.job\"]\n[[outputs.influxdb_v2]]\n  urls = [\"http://influx:8086\"]\n  bucket = \"b\"\n  organization = \"o\"\n  token = \"secret\"\n",
         ours: &[
             "bucket_width: 5s",
-            "udp: [0.0.0.0:8125]",
+            "udp: ['*:8125']",
             "tag_styles: [influx]",
             "url: http://influx:8086",
             "bucket: b",
@@ -63,10 +65,21 @@ const PAGES: &[Page] = &[
         theirs: "metrics-addr=':8125'\nflush-interval='10s'\nbackends='graphite influxdb'\n\n[influxdb]\napi-endpoint='http://influx:8086'\napi-version=1\ndatabase='stats'\n\n[graphite]\naddress='carbon:2003'\n\n[filter.x]\nmatch-metrics='noisy.*'\ndrop-metric=true\n",
         ours: &[
             "bucket_width: 10s",
-            "udp: [0.0.0.0:8125]",
+            "udp: ['*:8125']",
             "address: tcp://carbon:2003",
             "url: http://influx:8086",
             "database: stats",
+        ],
+    },
+    Page {
+        text: include_str!("../../../docs/migrate/dogstatsd.md"),
+        command: "weir convert datadog /etc/datadog-dogstatsd/dogstatsd.yaml > weir.yaml",
+        theirs: "api_key:\nskip_ssl_validation: no\nhostname: box\nuse_dogstatsd: yes\ndogstatsd_port: 9125\ndogstatsd_socket: /tmp/weir-dogstatsd.socket\n\
+                 dogstatsd_non_local_traffic: no\ndogstatsd_buffer_size: 1024\nenable_metadata_collection: true\nlog_level: info\n",
+        ours: &[
+            "udp: [127.0.0.1:9125]",
+            "hostname: box",
+            "/tmp/weir-dogstatsd.socket",
         ],
     },
     Page {
@@ -105,8 +118,10 @@ fn the_commands_of_each_page_produce_a_configuration_that_weir_accepts() {
         std::fs::write(directory.path().join(here), page.theirs).unwrap();
         sh(directory.path(), &page.command.replace(file, here));
         let checked = sh(directory.path(), "weir check --config weir.yaml");
+        let converted = std::fs::read_to_string(directory.path().join("weir.yaml")).unwrap();
         for part in page.ours {
-            assert!(checked.contains(part), "{part}: {checked}");
+            let is_there = checked.contains(part) || converted.contains(part);
+            assert!(is_there, "{part}: {converted}\n{checked}");
         }
     }
 }

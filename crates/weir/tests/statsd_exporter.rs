@@ -409,6 +409,20 @@ fn common() -> Vec<String> {
         "third.timer:100|ms|@0.3",
         "spread.distribution:0.25|d",
         "unmapped.total:1|c",
+        "merge.x.y-z:1|c|#aa:1",
+        "merge.x.y_z:2|c|#aa:1",
+        "merge.a-b:1|g",
+        "merge.a_b:2|g",
+        "merge.t.a/b:10|ms",
+        "merge.t.a_b:20|ms",
+        "merge.api.latency:10|ms",
+        "merge.api.latency:0.02|h",
+        "merge.api.latency:0.03|d",
+        "list.count:1|c:2|c",
+        "list.time:320|ms:200|ms|@0.1",
+        "list.level:32|g:+10|g:-10|g",
+        "hashed.hits:1|c|#xx:1,#yy:2",
+        "blank.hits:1|c|#env:prod, ",
     ];
     lines.map(str::to_owned).into()
 }
@@ -419,6 +433,49 @@ const NAMED: &[(&str, &str)] = &[
     ("web_exec_", "`--`"),
     ("third_timer_sum", "fraction"),
     ("spread_distribution{quantile", "are sketches"),
+    ("merge_t_a_b{quantile", "Quantiles of summaries"),
+    ("merge_api_latency{quantile", "Quantiles of summaries"),
+];
+
+/// Options of mappings whose names are templates, a name with and without labels, and what only one of Go and Rust reads as it is meant.
+const TEMPLATES: &str = r#"mappings:
+- match: "*.elapsed_ms"
+  name: "${1}_seconds"
+  scale: 0.001
+- match: "*.elapsed_s"
+  name: "${1}_seconds"
+- match: "executor.open.*"
+  name: executor_open
+  labels: {executor: $1}
+- match: "hist.*"
+  match_metric_type: observer
+  name: "$1"
+  observer_type: histogram
+  histogram_options:
+    buckets: [1, 10]
+- match: '^braced\.{x}\.([[a&&-]+)\.(\w+)$'
+  match_type: regex
+  name: braced
+  labels: {sign: $1, word: $2}
+- match: "late.*"
+  name: "$1"
+  help: "of this mapping"
+"#;
+
+/// Lines for it, beside those of every mapping.
+const FOR_TEMPLATES: &[&str] = &[
+    "job.elapsed_ms:500|c",
+    "job.elapsed_s:2|c",
+    "x.lag_seconds:5|h",
+    "process.uptime_seconds:100|g",
+    "executor.open:32|g",
+    "executor.open.Local:30|g",
+    "hist.depth:5|h",
+    "other.depth:5|h",
+    "depths:5|h",
+    "braced.{x}.&[a.word:3|c",
+    "late.shown:1|g",
+    "shown.not:1|g",
 ];
 
 /// Whether a line is about a name with weir's digest behind it, which names of several kinds get.
@@ -430,7 +487,7 @@ fn has_digest(difference: &str) -> bool {
 
 fn named(difference: &str) -> bool {
     let page = include_str!("../../../docs/migrate/statsd_exporter.md");
-    assert!(page.contains("One name, several kinds"));
+    assert!(page.contains("Name conflicts."));
     has_digest(difference)
         || NAMED.iter().any(|(what, said)| {
             assert!(page.contains(said), "the page does not say {said}");
@@ -447,7 +504,8 @@ const PAIRS_AT_A_TIME: usize = 8;
 fn every_series_of_its_own_mapping_files_is_the_same() {
     let Some(peer) = Peer::built() else { return };
     // Nearly all of the time is spent waiting for buckets, and each pair of programs waits for its own.
-    let todo = Mutex::new(peer.mappings().into_iter());
+    let own = [("templates".to_owned(), TEMPLATES.to_owned())];
+    let todo = Mutex::new(own.into_iter().chain(peer.mappings()));
     let done = Mutex::new((0, 0, 0, Vec::new()));
     let compare = || {
         while let Some((name, mapping)) = { todo.lock().unwrap().next() } {
@@ -457,6 +515,9 @@ fn every_series_of_its_own_mapping_files_is_the_same() {
             };
             let mut lines = lines_for(&mapping);
             lines.extend(common());
+            if mapping == TEMPLATES {
+                lines.extend(FOR_TEMPLATES.iter().map(|line| (*line).to_owned()));
+            }
             let found = pair.differences(&lines, named);
             let mut done = done.lock().unwrap();
             done.0 += 1;

@@ -17,15 +17,16 @@ settings! {
     /// Reading of messages for selected listeners. Unset options are those of all listeners.
     pub struct ListenerReading {
         listener: String = "''";
-        gauge_deltas: OwnGaugeDeltas = "default";
+        gauge_deltas: OwnSwitch = "default";
+        sample_lists: OwnSwitch = "default";
         tag_styles: Vec<OwnTagStyle> = "[default]";
     }
 }
 
 choices! {
-    /// Whether a gauge with a sign changes the last value.
-    pub enum OwnGaugeDeltas {
-        /// As `statsd_gauge_deltas` says.
+    /// A listener's own choice.
+    pub enum OwnSwitch {
+        /// As the setting for all listeners says.
         Default: "default",
         Yes: "true",
         No: "false",
@@ -40,17 +41,30 @@ choices! {
         Librato: "librato",
         Influx: "influx",
         SignalFx: "signalfx",
+        Hashes: "hashes",
+    }
+}
+
+impl OwnSwitch {
+    /// `None`: as for all listeners.
+    fn own(self) -> Option<bool> {
+        match self {
+            OwnSwitch::Default => None,
+            OwnSwitch::Yes => Some(true),
+            OwnSwitch::No => Some(false),
+        }
     }
 }
 
 impl ListenerReading {
     /// `None`: as for all listeners.
     pub fn own_gauge_deltas(&self) -> Option<bool> {
-        match self.gauge_deltas {
-            OwnGaugeDeltas::Default => None,
-            OwnGaugeDeltas::Yes => Some(true),
-            OwnGaugeDeltas::No => Some(false),
-        }
+        self.gauge_deltas.own()
+    }
+
+    /// `None`: as for all listeners.
+    pub fn own_sample_lists(&self) -> Option<bool> {
+        self.sample_lists.own()
     }
 
     /// `None`: as for all listeners.
@@ -60,6 +74,7 @@ impl ListenerReading {
             librato: has(OwnTagStyle::Librato),
             influx: has(OwnTagStyle::Influx),
             signalfx: has(OwnTagStyle::SignalFx),
+            hashes: has(OwnTagStyle::Hashes),
         })
     }
 }
@@ -68,7 +83,7 @@ settings! {
     /// Listeners and allowed senders.
     pub struct Listeners {
         udp: Vec<Listen> = "['8125']"
-            .effect("UDP addresses to receive on: `host:port`, or a port alone, which `bind_host` completes.")
+            .effect("UDP addresses to receive on: `host:port`, or a port alone, which `bind_host` completes. The host `*` is every interface, and `localhost` is 127.0.0.1 and ::1.")
             .zero("An empty list, or the port `0` alone: no UDP. `host:0` lets the kernel choose a port.")
             .changed_by("Operators with another port, or without UDP.")
             .also(&["DD_DOGSTATSD_PORT"])
@@ -98,7 +113,7 @@ settings! {
             .also(&["DD_DOGSTATSD_STREAM_SOCKET"])
             .common();
         tcp: Vec<Listen> = "[]"
-            .effect("TCP addresses to receive on: `host:port`, or a port alone, which `bind_host` completes.")
+            .effect("TCP addresses to receive on, in the form of `udp`.")
             .zero("An empty list, or the port `0` alone: none.")
             .changed_by("Operators whose network drops UDP packets.")
             .also(&["DD_DOGSTATSD_TCP_PORT"])
@@ -174,7 +189,7 @@ settings! {
             .changed_by("Operators whose senders truncate packets.")
             .also(&["DD_DOGSTATSD_EOL_REQUIRED"]);
         per_listener: Vec<ListenerReading> = "[]"
-            .effect("Settings for the messages of selected listeners; the first entry that names a listener applies. `listener` is `udp`, `uds`, `uds_stream` or `tcp`, or an address from the log, such as `udp://127.0.0.1:9125`. `gauge_deltas` (`true`, `false`) replaces `statsd_gauge_deltas` there, and its `tag_styles` replaces the general one.")
+            .effect("Settings for the messages of selected listeners; the first entry that names a listener applies. `listener` is `udp`, `uds`, `uds_stream` or `tcp`, or an address as in its setting or as in the log, such as `udp://127.0.0.1:9125`. `gauge_deltas` and `sample_lists` (`true`, `false`) replace `statsd_gauge_deltas` and `statsd_sample_lists` there, and its `tag_styles` replaces the general one.")
             .zero("An empty list: all listeners have the same settings.")
             .changed_by("Operators whose clients come from different programs, each on its own port.");
     }

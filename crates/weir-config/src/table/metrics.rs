@@ -56,6 +56,9 @@ settings! {
         statsd_gauge_deltas: bool = "false"
             .effect("A gauge with a sign changes the last value instead of replacing it, as in etsy's StatsD.")
             .changed_by("Operators who migrate from a StatsD that does this.");
+        statsd_sample_lists: bool = "false"
+            .effect("A line may have several samples after one name, as in `a:1|c:2|c` or `a:320|ms:200|ms|@0.1`: each counts as a message of its own, and tags at the end are for all. The Datadog Agent refuses such lines.")
+            .changed_by("Operators who migrate from statsd_exporter, Telegraf or etsy's StatsD.");
         flush_open_buckets: bool = "true"
             .effect("Send the buckets that are still open at shutdown; off, they are dropped and counted.")
             .changed_by("Operators who would rather lose a bucket than send part of one.")
@@ -127,7 +130,7 @@ settings! {
     /// Effects of rules on names and tags.
     pub struct Rules {
         tag_styles: Vec<rules::TagStyle> = "[]"
-            .effect("Styles of tags in names, besides tags after the type: `librato` for `name#a=b,c=d`, `influx` for `name,a=b,c=d`, `signalfx` for `name[a=b,c=d]`. weir takes them out of the name first. A tag without a value is dropped, and so is one without a key.")
+            .effect("Styles of tags in names, besides tags after the type: `librato` for `name#a=b,c=d`, `influx` for `name,a=b,c=d`, `signalfx` for `name[a=b,c=d]`. weir takes them out of the name first. A tag without a value is dropped, and so is one without a key. With `hashes` a tag after the type may have its own `#` (`|#a:1,#b:2`), and blank tags are dropped.")
             .zero("An empty list: such text stays part of the name.")
             .changed_by("Operators who migrate from statsd_exporter or Telegraf.")
             .on_reload(Reload::Applied);

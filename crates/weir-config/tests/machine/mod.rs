@@ -40,6 +40,10 @@ impl Host for Machine {
         false
     }
 
+    fn has_ipv6_loopback(&self) -> bool {
+        true
+    }
+
     fn secret(&self, path: &Path) -> Result<Secret, SecretError> {
         match path.to_str() {
             Some("/token") => Ok(Secret::new("0123456789abcdef")),

@@ -41,6 +41,8 @@ pub struct ListenerSettings {
     pub parse: ParseOptions,
     /// Plain StatsD's reading of a signed gauge: a change to its last value.
     pub gauge_deltas: bool,
+    /// A line may have several samples after one name.
+    pub sample_lists: bool,
     /// Tags in names.
     pub names: NameReading,
 }

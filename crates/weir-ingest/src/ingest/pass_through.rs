@@ -1,7 +1,7 @@
 //! Data that is not aggregated: events, service checks, samples with a timestamp.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use weir_aggregate::{Aggregator, Batch, CheckRecord, EventRecord, TimestampedSample};
 use weir_context::{OriginKey, OriginTags, Resolved};
@@ -21,6 +21,9 @@ const PASS_THROUGH_BYTES: usize = 512 * 1024;
 /// Batches of passed-on messages that may wait for the hand-over; beyond them events and checks are dropped and counted.
 const OUTBOX_MAX: usize = 8;
 
+/// Seconds that a timestamp may be ahead. Beyond them it is no time of a sample: most are milliseconds.
+const AHEAD_MAX: i64 = 24 * 60 * 60;
+
 /// The data in transit.
 #[derive(Default)]
 pub(super) struct PassThrough {
@@ -35,14 +38,26 @@ pub(super) struct PassThrough {
 struct OpenBatch {
     batch: Option<Batch>,
     sequence: u64,
+    /// Rows of timestamped counts by timestamp and identity: receivers keep one point per series and second.
+    counts: HashMap<i64, HashMap<Box<str>, usize>>,
 }
 
 impl OpenBatch {
     fn batch(&mut self, aggregator: &Aggregator) -> &mut Batch {
         self.batch.get_or_insert_with(|| {
             self.sequence += 1;
+            self.counts.clear();
             aggregator.pass_through_batch(self.sequence)
         })
+    }
+
+    /// Adds a count to the row of the same series and second, if there is one.
+    fn add_count(&mut self, identity: &str, timestamp: i64, value: f64) -> bool {
+        let known = self.counts.get(&timestamp).and_then(|rows| rows.get(identity));
+        let batch = self.batch.as_mut();
+        batch
+            .zip(known)
+            .is_some_and(|(batch, &row)| batch.add_to_timestamped(row, value))
     }
 }
 
@@ -96,6 +111,10 @@ impl Ingest {
             return;
         };
         let timestamp = metric.timestamp.expect("the caller looked");
+        if timestamp > self.now.saturating_add(AHEAD_MAX) {
+            self.drop_samples(metric, listener, SampleDrop::FutureTimestamp);
+            return;
+        }
         let origin_tags = self.origin_tags(&OriginKey::of_message(metric.origin, metric.tags.iter()));
         let tags = with_origin(metric.tags, &origin_tags);
         let PassThrough {
@@ -111,18 +130,28 @@ impl Ingest {
             return;
         };
         let tags: Vec<&str> = known.tags.iter().map(|tag| &**tag).collect();
-        let batch = open_batch.batch(&self.aggregator);
         let mut samples = 0;
         for value in numbers.iter() {
-            batch.push_timestamped(&TimestampedSample {
-                kind: metric.kind,
-                name: &known.name,
-                host: known.host.as_deref(),
-                tags: &tags,
-                timestamp,
-                value,
-            });
             samples += 1;
+            let is_count = metric.kind == Kind::Counter;
+            if is_count && open_batch.add_count(&known.identity, timestamp, value) {
+                continue;
+            }
+            if is_count {
+                let row = open_batch.batch(&self.aggregator).len();
+                let rows = open_batch.counts.entry(timestamp).or_default();
+                rows.insert(known.identity.clone(), row);
+            }
+            open_batch
+                .batch(&self.aggregator)
+                .push_timestamped(&TimestampedSample {
+                    kind: metric.kind,
+                    name: &known.name,
+                    host: known.host.as_deref(),
+                    tags: &tags,
+                    timestamp,
+                    value,
+                });
         }
         self.counts[listener][IngestCounter::Samples] += samples;
         self.counts[listener][IngestCounter::SamplesTimestamped] += samples;

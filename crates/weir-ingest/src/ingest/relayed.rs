@@ -1,6 +1,6 @@
 //! Lines for relays.
 
-use weir_protocol::{ErrorClass, Message, parse_line};
+use weir_protocol::{ErrorClass, Message, SampleList, parse_line};
 
 use super::fast::LineCursor;
 use super::{Ingest, Received};
@@ -50,6 +50,17 @@ impl Ingest {
         self.scratch.values = values;
     }
 
+    /// Whether a line is read as several samples and one of them is valid.
+    #[cold]
+    fn is_sample_list(&self, listener: usize, line: &[u8]) -> bool {
+        let listener = &self.settings.listeners[listener];
+        let list = SampleList::of(line).filter(|_| listener.sample_lists);
+        list.is_some_and(|list| {
+            list.lines()
+                .any(|line| parse_line(&line, &listener.parse).is_ok())
+        })
+    }
+
     /// Gives a line to the relays if it is valid. Where lines are relayed and nothing else, this is also where they are counted.
     fn relay(&mut self, packet: &Received<'_>, line: &[u8], whole: bool, hash: Option<u64>) {
         let options = self.settings.listeners[packet.listener].parse;
@@ -58,7 +69,10 @@ impl Ingest {
         let parsed = match (whole, known) {
             (false, _) => Err(ErrorClass::Unterminated),
             (true, true) => Ok(None),
-            (true, false) => parse_line(line, &options).map(Some),
+            (true, false) => match parse_line(line, &options) {
+                Err(_) if self.is_sample_list(packet.listener, line) => Ok(None),
+                parsed => parsed.map(Some),
+            },
         };
         if self.relays.only {
             let counts = &mut self.counts[packet.listener];

@@ -1,7 +1,7 @@
 //! The simple way: a line is parsed, its context looked up by its parts, its values added.
 
 use weir_context::{ContextId, LimitReason, Lookup, RawMatch};
-use weir_protocol::{ErrorClass, Kind, Message, Metric, Values, parse_line};
+use weir_protocol::{ErrorClass, Kind, Message, Metric, SampleList, Values, parse_line, unknown_sections};
 
 use super::{BadInput, Ingest, Received};
 use crate::counts::IngestCounter;
@@ -66,16 +66,36 @@ impl Ingest {
             return SimpleLine::Waits;
         }
         match parsed {
-            Ok(Message::Metric(metric)) => return self.metric(&metric, packet),
+            Ok(Message::Metric(metric)) => {
+                if unknown_sections(line).next().is_some() {
+                    self.counts[packet.listener][IngestCounter::UnknownSections] += 1;
+                }
+                return self.metric(&metric, packet);
+            }
             Ok(Message::Event(event)) => self.event(&event, packet.listener),
             Ok(Message::Check(check)) => self.check(&check, packet.listener),
             Err(class) => {
+                if self.settings.listeners[packet.listener].sample_lists
+                    && let Some(list) = SampleList::of(line)
+                {
+                    self.sample_list(packet, list);
+                    return None;
+                }
                 self.counts[packet.listener].rejected[class] += 1;
                 self.keep_example(packet.listener, class.as_str(), line);
                 return SimpleLine::Other(SlowLine::Rejected);
             }
         }
         SimpleLine::Other(SlowLine::NoMetric)
+    }
+
+    /// Each sample of a list is a message.
+    #[cold]
+    fn sample_list(&mut self, packet: &Received<'_>, list: SampleList<'_>) {
+        self.counts[packet.listener][IngestCounter::Messages] -= 1;
+        for line in list.lines() {
+            self.line(packet, &line, true);
+        }
     }
 
     #[cold]

@@ -226,10 +226,13 @@ fn unix_address(path: &Path) -> io::Result<(libc::sockaddr_un, usize)> {
     for (to, from) in raw.sun_path.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
-    Ok((
-        raw,
-        std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1,
-    ))
+    let start = std::mem::offset_of!(libc::sockaddr_un, sun_path);
+    if weir_units::is_abstract(path) {
+        // An abstract name begins with a zero byte and ends with the address.
+        raw.sun_path[0] = 0;
+        return Ok((raw, start + bytes.len()));
+    }
+    Ok((raw, start + bytes.len() + 1))
 }
 
 /// Binds to a path, which creates the socket file.

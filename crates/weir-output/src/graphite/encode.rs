@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use weir_aggregate::{Batch, Series, Value};
 use weir_protocol::Kind;
 
+use super::timers::Timers;
 use super::{CounterForm, GraphiteSettings, Tags, names};
 use crate::claims::{ClaimResult, Claims, Notes, Renamed, rank};
 use crate::delivery::{Class, Counter, Draft, Encode, Encoded, Items, Reason};
@@ -23,6 +24,8 @@ pub struct GraphiteEncoder {
     counters: Vec<CounterForm>,
     /// The values written for a histogram, with their suffixes.
     parts: Vec<(Part, String)>,
+    /// StatsD's values, in place of `parts`.
+    timers: Option<Timers>,
     line_bytes_max: usize,
     claims: Claims,
     names: Names,
@@ -61,6 +64,7 @@ impl GraphiteEncoder {
             prefixes: Kind::ALL.map(|kind| prefix(settings, kind)),
             counters,
             parts,
+            timers: Timers::new(&settings.timers, &settings.percentiles),
             line_bytes_max: if is_udp {
                 settings.datagram_bytes_max
             } else {
@@ -96,6 +100,14 @@ impl GraphiteEncoder {
             Value::Gauge(value) => line(self, "", value),
             Value::Set(set) => line(self, "", set.cardinality() as f64),
             Value::Distribution(sketch) if sketch.is_empty() => {}
+            value @ (Value::Histogram(_) | Value::Distribution(_)) if self.timers.is_some() => {
+                let timers = self.timers.take();
+                let interval = f64::from(series.interval().max(1));
+                if let Some(timers) = &timers {
+                    timers.each(value, interval, |suffix, value| line(self, suffix, value));
+                }
+                self.timers = timers;
+            }
             Value::Histogram(histogram) => self.summary(&Summary::of_histogram(histogram), &mut line),
             Value::Distribution(sketch) => self.summary(&Summary::Sketch(sketch), &mut line),
         }
@@ -247,7 +259,8 @@ impl Names {
 
 impl Encode for GraphiteEncoder {
     fn counter(&self) -> Counter {
-        let (counters, parts) = (self.counters.len() as u64, self.parts.len() as u64);
+        let parts = self.timers.as_ref().map_or(self.parts.len(), Timers::len) as u64;
+        let counters = self.counters.len() as u64;
         let lines = move |series: Series<'_>| match series.value() {
             Value::Counter(_) => counters,
             Value::Gauge(_) | Value::Set(_) => 1,

@@ -2,6 +2,7 @@
 
 mod encode;
 mod names;
+mod timers;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,6 +25,7 @@ use crate::tcp::reset_on_close;
 
 pub use crate::text_lines::{Aggregate, Host};
 pub use encode::GraphiteEncoder;
+pub use timers::TimerSeries;
 
 settings! {
     /// Carbon's address, and the names of series.
@@ -62,6 +64,10 @@ settings! {
             .effect("Percentiles of histograms, timings and distributions: 0.5 is written as `name.p50`, 0.999 as `name.p99_9`.")
             .zero("With an empty list none.")
             .changed_by("Dashboards that need another one.");
+        timers: Vec<TimerSeries> = "[]"
+            .effect("The series of histograms, timings and distributions under the names of StatsD and gostatsd, in place of `aggregates`: `[count, count_ps, lower, upper, mean, median, std, sum, sum_squares, count_pct, mean_pct, sum_pct, sum_squares_pct, upper_pct]` or some of them. Those with `pct` are once for each of `percentiles`, such as `name.upper_90` for 0.9.")
+            .zero("An empty list: those of `aggregates` and `percentiles`.")
+            .changed_by("Operators whose dashboards have the names of another StatsD server.");
         confirm: bool = "true"
             .effect("Over TCP: a payload counts as delivered when the receiver has read it to its end and closed the connection.")
             .changed_by("Operators of a receiver that does not close a connection whose sender has closed it.");

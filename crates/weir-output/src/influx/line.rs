@@ -183,7 +183,7 @@ impl LineWriter {
         Ok(())
     }
 
-    /// False: a value is not finite.
+    /// False: a value is not finite, or does not fit the integer that it has to be.
     fn push_fields(&self, series: &Series<'_>, out: &mut Vec<u8>) -> bool {
         let is_integer = self.settings.integers;
         match series.value() {
@@ -215,6 +215,11 @@ fn push_field(out: &mut Vec<u8>, separator: u8, name: &str, value: f64, is_integ
     out.extend_from_slice(name.as_bytes());
     out.push(b'=');
     if is_integer {
+        // The number would become another one.
+        let limit = -(i64::MIN as f64);
+        if !(-limit..limit).contains(&value.round()) {
+            return false;
+        }
         push_integer(out, value.round() as i64);
         out.push(b'i');
     } else if value.is_finite() {

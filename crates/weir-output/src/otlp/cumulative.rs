@@ -112,10 +112,11 @@ impl Cumulative {
                 host: None,
                 ..Row::of(&series)
             };
-            let taken = state.add_with(&row, series.value(), now, |labels| {
+            let taken = state.add_with(&row, series.value(), now, |labels, _| {
                 let key = labels.empty_text();
                 push(key, series.host());
                 series.tags().for_each(|tag| push(key, tag));
+                None
             });
             match taken {
                 Ok((family, at)) => {

@@ -1,6 +1,6 @@
 //! The exposition of each metric: by the first of `metrics` that matches its name and kind, or by the output's settings.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -62,20 +62,32 @@ impl Form {
     }
 }
 
+/// The form of a series depends on these alone: the entry of `metrics`, if one matches, and the kind.
+pub type FormKey = (Option<u32>, Kind);
+
+/// Number of a form in [`Forms`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FormId(u32);
+
 /// The forms of all metrics.
 pub struct Forms {
     matcher: NameMatcher,
     /// In the order they were written in.
     chosen: Vec<(Kinds, Choice)>,
+    /// The tags that entries ask for, which are no labels.
+    tags: HashSet<Box<str>>,
     scratch: MatchScratch,
     found: Vec<u32>,
-    /// By the number of the entry and by kind: metrics of one form share it.
-    made: HashMap<(Option<usize>, Kind), Arc<Form>>,
+    ids: HashMap<FormKey, FormId>,
+    /// By number. Series of one form share it.
+    made: Vec<(FormKey, Arc<Form>)>,
 }
 
 /// One entry of `metrics`.
 #[derive(Clone)]
 struct Choice {
+    /// Only for series with this tag. Empty: for all.
+    tag: Box<str>,
     style: FormStyle,
     quantiles: Vec<f64>,
     buckets: Vec<f64>,
@@ -83,16 +95,6 @@ struct Choice {
     expiry: Option<Seconds>,
     scale: f64,
 }
-
-/// The defaults without a matching entry.
-static NO_CHOICE: Choice = Choice {
-    style: FormStyle::Default,
-    quantiles: Vec::new(),
-    buckets: Vec::new(),
-    help: String::new(),
-    expiry: None,
-    scale: 1.0,
-};
 
 impl fmt::Debug for Forms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,47 +111,72 @@ impl Forms {
             let key = at.map_or("metrics".to_owned(), |at| format!("metrics[{at}].match"));
             SettingProblem::new(key, error.0)
         })?;
-        let chosen = written.iter().map(|form| (form.kinds(), choice(form)));
+        let chosen = written.iter().map(|form| (form.kinds(), Choice::of(form)));
+        let tags = written.iter().filter(|form| !form.tag.is_empty());
         Ok(Forms {
             matcher,
             chosen: chosen.collect(),
+            tags: tags.map(|form| form.tag.as_str().into()).collect(),
             scratch: MatchScratch::default(),
             found: Vec::new(),
-            made: HashMap::new(),
+            ids: HashMap::new(),
+            made: Vec::new(),
         })
     }
 
-    /// The form of a metric.
-    pub fn of(&mut self, settings: &PrometheusSettings, name: &str, kind: Kind) -> Arc<Form> {
-        let mut number = None;
-        if !self.chosen.is_empty() {
-            self.matcher.matches(name, &mut self.scratch, &mut self.found);
-            let mut found = self.found.iter().map(|&number| number as usize);
-            number = found.find(|&number| self.chosen[number].0.contains(kind));
+    /// The first entry that matches a series.
+    pub fn entry<'t>(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        tags: impl Iterator<Item = &'t str> + Clone,
+    ) -> Option<u32> {
+        if self.chosen.is_empty() {
+            return None;
         }
-        let make = || {
-            let choice = number.map_or(&NO_CHOICE, |number| &self.chosen[number].1);
-            Arc::new(choice.form(settings, kind))
-        };
-        self.made.entry((number, kind)).or_insert_with(make).clone()
+        self.matcher.matches(name, &mut self.scratch, &mut self.found);
+        self.found.iter().copied().find(|&number| {
+            let (kinds, choice) = &self.chosen[number as usize];
+            let has_tag = || tags.clone().any(|tag| tag == &*choice.tag);
+            kinds.contains(kind) && (choice.tag.is_empty() || has_tag())
+        })
+    }
+
+    /// Whether an entry asks for this tag.
+    pub fn is_mark(&self, tag: &str) -> bool {
+        !self.tags.is_empty() && self.tags.contains(tag)
+    }
+
+    pub fn id(&mut self, settings: &PrometheusSettings, key: FormKey) -> FormId {
+        if let Some(&id) = self.ids.get(&key) {
+            return id;
+        }
+        let (entry, kind) = key;
+        let no_choice = Choice::of(&MetricForm::default());
+        let choice = entry.map_or(&no_choice, |number| &self.chosen[number as usize].1);
+        let id = FormId(self.made.len() as u32);
+        self.made.push((key, Arc::new(choice.form(settings, kind))));
+        self.ids.insert(key, id);
+        id
+    }
+
+    pub fn get(&self, id: FormId) -> &Arc<Form> {
+        &self.made[id.0 as usize].1
+    }
+
+    pub fn key(&self, id: FormId) -> FormKey {
+        self.made[id.0 as usize].0
+    }
+
+    /// Whether there is such an entry.
+    pub fn has_entry(&self, number: u32) -> bool {
+        (number as usize) < self.chosen.len()
     }
 
     /// The shortest time after which some series leaves.
     pub fn least_expiry(&self, of_all: Seconds) -> Seconds {
         let own = self.chosen.iter().filter_map(|(_, choice)| choice.expiry);
         own.fold(of_all, Seconds::min)
-    }
-}
-
-fn choice(form: &MetricForm) -> Choice {
-    let expiry = u32::try_from(form.expiry.as_secs()).unwrap_or(u32::MAX);
-    Choice {
-        style: form.style,
-        quantiles: sorted(&form.quantiles),
-        buckets: sorted(&form.buckets),
-        help: form.help.clone(),
-        expiry: (!form.expiry.is_zero()).then_some(expiry),
-        scale: form.scale,
     }
 }
 
@@ -162,6 +189,19 @@ fn sorted(values: &[f64]) -> Vec<f64> {
 }
 
 impl Choice {
+    fn of(form: &MetricForm) -> Self {
+        let expiry = u32::try_from(form.expiry.as_secs()).unwrap_or(u32::MAX);
+        Choice {
+            tag: form.tag.as_str().into(),
+            style: form.style,
+            quantiles: sorted(&form.quantiles),
+            buckets: sorted(&form.buckets),
+            help: form.help.clone(),
+            expiry: (!form.expiry.is_zero()).then_some(expiry),
+            scale: form.scale,
+        }
+    }
+
     fn form(&self, settings: &PrometheusSettings, kind: Kind) -> Form {
         let or = |own: &[f64], all: &[f64]| sorted(if own.is_empty() { all } else { own });
         let quantiles = or(&self.quantiles, &settings.quantiles);

@@ -3,7 +3,7 @@
 use weir_protocol::Kind;
 
 use super::accept::Format;
-use super::forms::Form;
+use super::forms::{Form, Forms};
 use super::names::{escape, for_each_label, unescape};
 use super::state::{CumulativeState, Family, SeriesState, Summary, Value};
 use super::{OwnSeries, help};
@@ -48,7 +48,11 @@ pub fn piece(
     out: &mut Vec<u8>,
 ) -> bool {
     let created = state.settings.openmetrics_created && format == Format::OpenMetrics;
-    let mut writer = Writer { format, created };
+    let mut writer = Writer {
+        format,
+        created,
+        forms: state.forms(),
+    };
     while let Some(family) = state.families[..state.named].get(cursor.family) {
         let room = bytes.saturating_sub(out.len());
         let series = family.series.get(cursor.series..).unwrap_or_default();
@@ -116,10 +120,11 @@ pub fn own(series: &[OwnSeries], format: Format, out: &mut Vec<u8>) {
     out.extend_from_slice(text.as_bytes());
 }
 
-struct Writer {
+struct Writer<'s> {
     format: Format,
     /// The start of each sum is a series.
     created: bool,
+    forms: &'s Forms,
 }
 
 /// A family in one format.
@@ -128,11 +133,20 @@ struct Shape<'f> {
     kind: Type,
     /// Suffix of a counter's series.
     suffix: &'static str,
-    form: &'f Form,
+    forms: &'f Forms,
 }
 
-impl Writer {
-    fn shape<'f>(&self, family: &'f Family) -> Shape<'f> {
+impl Shape<'_> {
+    fn form(&self, series: &SeriesState) -> &Form {
+        self.forms.get(series.form)
+    }
+}
+
+impl<'s> Writer<'s> {
+    fn shape<'f>(&self, family: &'f Family) -> Shape<'f>
+    where
+        's: 'f,
+    {
         let form = &*family.form;
         let kind = match (family.kind, form.style) {
             (Kind::Counter, _) => Type::Counter,
@@ -149,7 +163,7 @@ impl Writer {
             } else {
                 ""
             },
-            form,
+            forms: self.forms,
         };
         if kind == Type::Counter && !form.total && self.format == Format::OpenMetrics {
             // A counter without `_total` is none there.
@@ -211,9 +225,10 @@ impl Writer {
             Value::Number(value) => line(base, shape.suffix, labels, None, *value, out),
             Value::Summary(summary) => {
                 if shape.kind == Type::Histogram {
-                    buckets(base, labels, summary, shape.form, self.format, out);
+                    buckets(base, labels, summary, shape.form(series), self.format, out);
                 } else {
-                    for (quantile, value) in shape.form.quantile_texts.iter().zip(&summary.quantiles) {
+                    for (quantile, value) in shape.form(series).quantile_texts.iter().zip(&summary.quantiles)
+                    {
                         line(base, "", labels, Some(("quantile", quantile)), *value, out);
                     }
                 }
@@ -300,7 +315,7 @@ fn series_protobuf(shape: &Shape<'_>, series: &SeriesState, message: &mut Vec<u8
         Value::Summary(summary) if shape.kind == Type::Summary => {
             metric(message, &series.labels, |out| {
                 protobuf::message(out, 4, |out| {
-                    summary_protobuf(summary, shape.form, out);
+                    summary_protobuf(summary, shape.form(series), out);
                     created_protobuf(4, series, out);
                 });
             });
@@ -311,7 +326,7 @@ fn series_protobuf(shape: &Shape<'_>, series: &SeriesState, message: &mut Vec<u8
                     protobuf::message(out, 7, |out| {
                         protobuf::integer(out, 1, native.count() as i64);
                         protobuf::double(out, 2, native.sum());
-                        classic_protobuf(summary, shape.form, out);
+                        classic_protobuf(summary, shape.form(series), out);
                         native.write(out);
                         created_protobuf(15, series, out);
                     });

@@ -11,7 +11,7 @@ use weir_aggregate::{Batch, Series, Value as Aggregated, Weights};
 use weir_context::{ByContext, ContextKey, HashSecret, prefetch, prefetch_value};
 use weir_protocol::Kind;
 
-use super::forms::{Form, Forms};
+use super::forms::{Form, FormId, Forms, Unit};
 use super::names::{self, LabelWriter};
 use super::native::{Native, of_sketch};
 use crate::delivery::Reason;
@@ -19,6 +19,7 @@ use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::sums::{self, Counters};
 
 mod expiry;
+mod place;
 mod saved;
 
 pub use saved::NoState;
@@ -36,6 +37,7 @@ pub struct Family<M = (), S = ()> {
     pub kind: Kind,
     /// Its base name, where that is not the one its own name gives.
     pub renamed: Option<Box<str>>,
+    /// The form of one of its series. Their style is the same.
     pub form: Arc<Form>,
     pub series: Vec<SeriesState<S>>,
     pub kept: M,
@@ -53,8 +55,19 @@ pub struct SeriesState<S = ()> {
     stamp: u32,
     /// Unix seconds of its first value.
     pub created: u32,
+    /// The form of the context that came first.
+    pub form: FormId,
     pub kept: S,
     pub value: Value,
+}
+
+/// Where a row belongs.
+struct Place {
+    family: usize,
+    at: usize,
+    is_new: bool,
+    /// The form of its context, if it is not that of its series.
+    form: Option<FormId>,
 }
 
 /// The result of a row: family and number of its series, or why it was refused.
@@ -225,24 +238,27 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         now: Seconds,
     ) -> RowResult {
         let host = row.host.filter(|_| self.settings.host_label);
-        self.add_with(row, value, now, |labels| {
-            labels.write(tags, host, is_compound(row.kind));
+        self.add_with(row, value, now, |labels, forms| {
+            let labelled = tags.clone().filter(|tag| !forms.is_mark(tag));
+            labels.write(labelled, host, is_compound(row.kind));
+            forms.entry(row.name, row.kind, tags)
         })
     }
 
-    /// Adds a row to the series that its labels name. They are written for a context that is not known yet.
+    /// Adds a row to the series that its labels name. They are written for a context that is not known yet, and the number of its entry of
+    /// `metrics` is returned.
     pub fn add_with(
         &mut self,
         row: &Row<'_>,
         value: Aggregated<'_>,
         now: Seconds,
-        write_labels: impl FnOnce(&mut LabelWriter),
+        describe: impl FnOnce(&mut LabelWriter, &mut Forms) -> Option<u32>,
     ) -> RowResult {
         self.counts.taken += 1;
         let now = now.saturating_add(self.past);
         // Before its series is made: a refused point starts no series.
         let taken = sums::check(value, self.counters)
-            .and_then(|()| self.place_row(row, now, write_labels).ok_or(Reason::Memory))
+            .and_then(|()| self.place_row(row, now, describe).ok_or(Reason::Memory))
             .and_then(|place| self.add_at(place, row, value, now));
         match taken {
             Ok(_) => self.counts.delivered += 1,
@@ -253,14 +269,20 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
 
     fn add_at(
         &mut self,
-        (family, at, is_new): (usize, usize, bool),
+        Place {
+            family,
+            at,
+            is_new,
+            form: own_form,
+        }: Place,
         row: &Row<'_>,
         value: Aggregated<'_>,
         now: Seconds,
     ) -> RowResult {
         let stamp = u32::try_from(row.timestamp.max(0)).unwrap_or(u32::MAX);
-        let Family { series, form, .. } = &mut self.families[family];
-        let series = &mut series[at];
+        let series = &mut self.families[family].series[at];
+        let form = self.forms.get(series.form);
+        let unit = own_form.map_or(form.unit, |own| self.forms.get(own).unit);
         if is_new {
             series.created = stamp;
         }
@@ -270,8 +292,15 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         };
         let before = series.value.heap_bytes();
         match &mut series.value {
-            Value::Number(number) => add_number(number, value, form, row_time)?,
-            Value::Summary(summary) => summary.add(value, form, self.weights, row_time.is_second)?,
+            Value::Number(number) => add_number(number, value, unit, row_time)?,
+            Value::Summary(summary) => {
+                let samples = Samples {
+                    value,
+                    unit,
+                    weights: self.weights,
+                };
+                summary.add(samples, form, row_time.is_second)?;
+            }
         }
         if !row_time.is_older {
             series.stamp = stamp;
@@ -300,103 +329,6 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             native.shrink(as_before.max(NATIVE_BYTES_LEAST));
             self.bytes -= large - value.heap_bytes();
         }
-    }
-
-    /// [`CumulativeState::place`] for a row whose labels are written only if its context is not known.
-    fn place_row(
-        &mut self,
-        row: &Row<'_>,
-        now: Seconds,
-        write_labels: impl FnOnce(&mut LabelWriter),
-    ) -> Option<(usize, usize, bool)> {
-        if let Some((family, at)) = row.context.and_then(|context| self.of_context.get(context)) {
-            return Some((family as usize, at as usize, false));
-        }
-        let mut labels = std::mem::take(&mut self.labels);
-        write_labels(&mut labels);
-        let placed = self.place(row, labels.text(), now);
-        self.labels = labels;
-        if let (Some((family, at, _)), Some(context)) = (placed, row.context) {
-            self.of_context.set(context, (family as u32, at as u32));
-        }
-        placed
-    }
-
-    /// Family and number of the series with these labels, and whether it is new. `None`: there is no memory for it.
-    fn place(&mut self, row: &Row<'_>, labels: &str, now: Seconds) -> Option<(usize, usize, bool)> {
-        let family_hash = self.secret.pair(row.name.as_bytes(), &[], row.kind as u64);
-        let families = &self.families;
-        let family = self
-            .family_index
-            .find(family_hash, |&at| {
-                let family = &families[at as usize];
-                family.kind == row.kind && *family.name == *row.name
-            })
-            .map(|&at| at as usize);
-        let hash = self.secret.pair(labels.as_bytes(), &[], family_hash);
-        if let Some(family) = family {
-            let found = self.series_index.find(hash, |&(of, at)| {
-                of as usize == family && *families[family].series[at as usize].labels == *labels
-            });
-            if let Some(&(_, at)) = found {
-                return Some((family, at as usize, false));
-            }
-        }
-        let value = if is_compound(row.kind) {
-            Value::Summary(Box::default())
-        } else {
-            Value::Number(0.0)
-        };
-        let needed = labels.len() + size_of::<SeriesState<S>>() + value.heap_bytes();
-        if self.heap_bytes() + needed > self.bytes_max {
-            return None;
-        }
-        let family = family.unwrap_or_else(|| self.new_family(row, family_hash));
-        let series = &mut self.families[family].series;
-        let capacity = series.capacity();
-        if series.len() == capacity {
-            // A quarter at a time: most families are small, and doubling a large one would waste memory.
-            series.reserve_exact(capacity / 4 + 1);
-        }
-        self.bytes +=
-            (series.capacity() - capacity) * size_of::<SeriesState<S>>() + labels.len() + value.heap_bytes();
-        series.push(SeriesState {
-            hash,
-            labels: labels.into(),
-            seen: now,
-            stamp: 0,
-            created: 0,
-            kept: S::default(),
-            value,
-        });
-        let at = series.len() - 1;
-        self.series += 1;
-        let families = &self.families;
-        self.series_index
-            .insert_unique(hash, (family as u32, at as u32), |&(family, at)| {
-                families[family as usize].series[at as usize].hash
-            });
-        Some((family, at, true))
-    }
-
-    fn new_family(&mut self, row: &Row<'_>, hash: u64) -> usize {
-        self.bytes += row.name.len();
-        let form = self.forms.of(&self.settings, row.name, row.kind);
-        self.families.push(Family {
-            name: row.name.into(),
-            kind: row.kind,
-            renamed: None,
-            form,
-            series: Vec::new(),
-            kept: M::default(),
-            hash,
-        });
-        self.names_are_stale = true;
-        let at = self.families.len() - 1;
-        let families = &self.families;
-        self.family_index
-            .insert_unique(hash, at as u32, |&at| families[at as usize].hash);
-        at
     }
 
     /// Whether the next naming may change names.
@@ -432,7 +364,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         order.sort_unstable_by(|&a, &b| {
             let rank = |at: u32| {
                 let family = &self.families[at as usize];
-                names::rank(&family.name, family.kind)
+                (names::rank(&family.name, family.kind), family.form.style as u8)
             };
             rank(a).cmp(&rank(b))
         });
@@ -450,6 +382,10 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             self.renamed += 1;
             family.renamed = Some(distinct.into());
         }
+    }
+
+    pub fn forms(&self) -> &Forms {
+        &self.forms
     }
 
     pub fn weights(&self) -> Weights {
@@ -562,13 +498,13 @@ struct RowTime {
     is_older: bool,
 }
 
-fn add_number(number: &mut f64, value: Aggregated<'_>, form: &Form, row_time: RowTime) -> Result<(), Reason> {
+fn add_number(number: &mut f64, value: Aggregated<'_>, unit: Unit, row_time: RowTime) -> Result<(), Reason> {
     let new = match value {
         Aggregated::Counter(more) => {
-            *number = sums::add(*number, form.unit.of(more))?;
+            *number = sums::add(*number, unit.of(more))?;
             return Ok(());
         }
-        Aggregated::Gauge(value) => form.unit.of(value),
+        Aggregated::Gauge(value) => unit.of(value),
         Aggregated::Set(members) => members.cardinality() as f64,
         _ => unreachable!("the kind decides about the value"),
     };
@@ -585,14 +521,17 @@ fn least(value: f64) -> f64 {
     if value > 0.0 { value / HALF } else { value * HALF }
 }
 
+/// The samples of a row, with their unit.
+#[derive(Clone, Copy)]
+struct Samples<'a> {
+    value: Aggregated<'a>,
+    unit: Unit,
+    weights: Weights,
+}
+
 impl Summary {
-    fn add(
-        &mut self,
-        value: Aggregated<'_>,
-        form: &Form,
-        weights: Weights,
-        is_second: bool,
-    ) -> Result<(), Reason> {
+    fn add(&mut self, samples: Samples<'_>, form: &Form, is_second: bool) -> Result<(), Reason> {
+        let Samples { value, unit, weights } = samples;
         let (sum, weight) = match value {
             Aggregated::Histogram(histogram) => {
                 let totals = histogram.totals();
@@ -606,19 +545,19 @@ impl Summary {
             _ => unreachable!("the kind decides about the value"),
         };
         let (sum, weight) = (
-            sums::add(self.sum, form.unit.of(sum))?,
+            sums::add(self.sum, unit.of(sum))?,
             sums::add(self.weight, weight)?,
         );
         (self.sum, self.weight) = (sum, weight);
-        self.set_quantiles(value, form, is_second);
+        self.set_quantiles(samples, form, is_second);
         if form.style == HistogramStyle::Classic {
-            self.add_classic(value, form, weights);
+            self.add_classic(samples, form);
         }
         if form.style != HistogramStyle::Summary {
             let native = self.native.get_or_insert_default();
             match value {
-                Aggregated::Histogram(histogram) => native.add_histogram(histogram, form.unit),
-                Aggregated::Distribution(sketch) => native.add_sketch(sketch, form.unit),
+                Aggregated::Histogram(histogram) => native.add_histogram(histogram, unit),
+                Aggregated::Distribution(sketch) => native.add_sketch(sketch, unit),
                 _ => {}
             }
         }
@@ -627,12 +566,13 @@ impl Summary {
 
     /// Exact samples give exact buckets. A bin of a sketch is counted by the smallest value that it may stand for, so that values equal to
     /// a bound, which round numbers often are, count below it.
-    fn add_classic(&mut self, value: Aggregated<'_>, form: &Form, weights: Weights) {
+    fn add_classic(&mut self, samples: Samples<'_>, form: &Form) {
+        let Samples { value, unit, weights } = samples;
         if self.classic.len() != form.buckets.len() {
             self.classic = vec![0.0; form.buckets.len()].into();
         }
         let mut count = |value: f64, weight: f64| {
-            let value = form.unit.of(value);
+            let value = unit.of(value);
             let at = form.buckets.partition_point(|bound| *bound < value);
             if let Some(bucket) = self.classic.get_mut(at) {
                 *bucket += weight;
@@ -653,7 +593,8 @@ impl Summary {
         }
     }
 
-    fn set_quantiles(&mut self, value: Aggregated<'_>, form: &Form, is_second: bool) {
+    fn set_quantiles(&mut self, samples: Samples<'_>, form: &Form, is_second: bool) {
+        let Samples { value, unit, .. } = samples;
         if form.style == HistogramStyle::Classic {
             return;
         }
@@ -662,7 +603,7 @@ impl Summary {
         }
         let mut set = |quantile: &dyn Fn(f64) -> f64| {
             for (current, &fraction) in self.quantiles.iter_mut().zip(&form.quantiles) {
-                let new = form.unit.of(quantile(fraction));
+                let new = unit.of(quantile(fraction));
                 *current = if is_second { current.max(new) } else { new };
             }
         };

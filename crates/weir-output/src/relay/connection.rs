@@ -1,6 +1,11 @@
 //! Sockets of the four kinds, as a target's task uses them.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
@@ -30,6 +35,11 @@ pub enum Connection {
     Unix(UnixStream),
 }
 
+/// The name of a Unix socket without a file.
+fn abstract_name(path: &Path) -> Option<&[u8]> {
+    path.as_os_str().as_bytes().strip_prefix(b"@")
+}
+
 impl Connection {
     pub async fn open(address: &Address) -> io::Result<Self> {
         match address {
@@ -51,11 +61,24 @@ impl Connection {
                 Ok(Self::Tcp(stream))
             }
             Address::UnixDatagram(path) => {
-                let socket = UnixDatagram::unbound()?;
-                socket.connect(path)?;
-                Ok(Self::UnixDatagram(socket))
+                let socket = net::UnixDatagram::unbound()?;
+                socket.set_nonblocking(true)?;
+                match abstract_name(path) {
+                    Some(name) => socket.connect_addr(&net::SocketAddr::from_abstract_name(name)?)?,
+                    None => socket.connect(path)?,
+                }
+                UnixDatagram::from_std(socket).map(Self::UnixDatagram)
             }
-            Address::UnixStream(path) => UnixStream::connect(path).await.map(Self::Unix),
+            Address::UnixStream(path) => match abstract_name(path) {
+                // Tokio takes a leading zero byte for such a name.
+                Some(name) => {
+                    let path = [b"\0", name].concat();
+                    UnixStream::connect(OsStr::from_bytes(&path))
+                        .await
+                        .map(Self::Unix)
+                }
+                None => UnixStream::connect(path).await.map(Self::Unix),
+            },
         }
     }
 

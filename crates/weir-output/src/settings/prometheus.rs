@@ -49,8 +49,11 @@ settings! {
         openmetrics_created: bool = "false"
             .effect("Shows the start time of each sum as a series `_created` of OpenMetrics. The protobuf format always has it, but not as a series.")
             .changed_by("Operators whose OpenMetrics scraper uses it; Prometheus stores it as one more series.");
+        merge_names: bool = "false"
+            .effect("Metrics whose names are equal here and that have one type of Prometheus are one metric, and series with the same labels add up, as in statsd_exporter. Off, all but one get a suffix.")
+            .changed_by("Operators who migrate from statsd_exporter.");
         metrics: Vec<MetricForm> = "[]"
-            .effect("The exposition of metrics with certain names or kinds; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
+            .effect("The exposition of metrics with certain names, kinds or tags; the first entry that matches applies. `docs/outputs/prometheus.md` has every field.")
             .zero("An empty list: the other settings apply to all.")
             .changed_by("Operators whose metrics need their own buckets, quantiles, units, help texts or expiry.");
     }
@@ -62,12 +65,31 @@ settings! {
         pattern: String = "''".named("match");
         match_type: MatchType = "wildcard";
         types: Vec<MetricType> = "[]";
+        tag: String = "''";
         style: FormStyle = "default";
         buckets: Vec<f64> = "[]".takes(SettingType::List(&BOUND));
         quantiles: Vec<f64> = "[]".takes(SettingType::List(&SettingType::Number { min: 0.0, max: 1.0 }));
         help: String = "''";
         expiry: Duration = "0".takes(SettingType::Duration { min: Duration::ZERO, max: DURATION_MAX });
         scale: f64 = "1".takes(BOUND);
+    }
+}
+
+impl Default for MetricForm {
+    /// As declared, for every metric.
+    fn default() -> Self {
+        MetricForm {
+            pattern: String::new(),
+            match_type: MatchType::Wildcard,
+            types: Vec::new(),
+            tag: String::new(),
+            style: FormStyle::Default,
+            buckets: Vec::new(),
+            quantiles: Vec::new(),
+            help: String::new(),
+            expiry: Duration::ZERO,
+            scale: 1.0,
+        }
     }
 }
 
@@ -105,6 +127,7 @@ impl Default for PrometheusSettings {
             host_label: true,
             total_suffix: true,
             openmetrics_created: false,
+            merge_names: false,
             metrics: Vec::new(),
         }
     }
@@ -126,10 +149,10 @@ fn check(settings: &PrometheusSettings) -> Result<(), SettingProblem> {
     for (at, form) in settings.metrics.iter().enumerate() {
         let problem =
             |field: &str, message| Err(SettingProblem::new(format!("metrics[{at}].{field}"), message));
-        if form.pattern.is_empty() && form.types.is_empty() {
+        if form.pattern.is_empty() && form.types.is_empty() && form.tag.is_empty() {
             return problem(
                 "match",
-                "is missing; must be a pattern of names, or types must say which kinds",
+                "is missing; must be a pattern of names, or types or tag must say which metrics",
             );
         }
         if !form.scale.is_finite() || form.scale == 0.0 {

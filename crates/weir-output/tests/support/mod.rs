@@ -522,6 +522,7 @@ pub fn graphite(address: &str) -> GraphiteSettings {
             Aggregate::Sum,
         ],
         percentiles: vec![0.5, 0.95],
+        timers: Vec::new(),
         confirm: true,
         datagram_bytes_max: 1432,
         delivery: delivery().queue,

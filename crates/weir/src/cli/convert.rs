@@ -62,7 +62,10 @@ pub fn convert(arguments: &ArgMatches) -> Result<(), Failure> {
                 arguments,
             )
         }
-        Some(("telegraf", arguments)) => (Box::new(convert::telegraf), arguments),
+        Some(("telegraf", arguments)) => (
+            Box::new(|text: &str| convert::telegraf(text, &|name: &str| std::env::var(name).ok())),
+            arguments,
+        ),
         Some(("gostatsd", arguments)) => (Box::new(convert::gostatsd), arguments),
         Some(("datadog", arguments)) => (Box::new(convert::datadog), arguments),
         _ => return Err(Failure::usage("nothing to convert given; try --help")),
@@ -77,8 +80,11 @@ pub fn convert(arguments: &ArgMatches) -> Result<(), Failure> {
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
     let converted = convert(&text)
         .map_err(|ConvertError { line, message }| Failure::usage(format!("{shown}:{line}: {message}")))?;
-    for left in &converted.left {
-        eprintln!("{shown}:{}: not converted: {}", left.line, left.message);
+    for (consequence, left) in convert::by_consequence(&converted.left) {
+        eprintln!("{}:", consequence.heading());
+        for left in left {
+            eprintln!("{shown}:{}: not converted: {}", left.line, left.message);
+        }
     }
     super::print(&converted.yaml)
 }

@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _, UdpSocket};
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram, UnixStream};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command};
@@ -126,6 +128,14 @@ fn deliver(address: &Address, messages: &[&String], newline: bool) -> io::Result
     sender.finish()
 }
 
+/// The address of a Unix socket, with a file or without.
+fn unix_address(path: &Path) -> io::Result<UnixAddress> {
+    match path.as_os_str().as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => UnixAddress::from_abstract_name(name),
+        None => UnixAddress::from_pathname(path),
+    }
+}
+
 /// A connection, or a socket with a destination.
 pub enum Sender {
     Udp(UdpSocket),
@@ -146,11 +156,11 @@ impl Sender {
             Address::UnixDatagram(path) => {
                 let socket = UnixDatagram::unbound()?;
                 socket.set_write_timeout(Some(TIMEOUT))?;
-                socket.connect(path)?;
+                socket.connect_addr(&unix_address(path)?)?;
                 Sender::UnixDatagram(socket)
             }
             Address::UnixStream(path) => {
-                let stream = UnixStream::connect(path)?;
+                let stream = UnixStream::connect_addr(&unix_address(path)?)?;
                 stream.set_write_timeout(Some(TIMEOUT))?;
                 Sender::Stream {
                     stream: Box::new(stream),

@@ -102,6 +102,12 @@ impl Host for Machine {
         Path::new("/proc/net/if_inet6").exists()
     }
 
+    fn has_ipv6_loopback(&self) -> bool {
+        let addresses = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+        let loopback = format!("{:032x}", 1);
+        addresses.lines().any(|line| line.starts_with(&loopback))
+    }
+
     fn secret(&self, path: &Path) -> Result<Secret, SecretError> {
         let (secret, stamp) = secrets::read_secret(path)?;
         self.secret_files.borrow_mut().push(SecretFile {

@@ -1,13 +1,14 @@
 //! The DogStatsD settings of a `datadog.yaml`.
 
 use weir_config::{
-    Setting, SettingType, VariableError, adds_up, forward_target, hide_password, in_our_words, is_section,
-    output_setting, removed_variable, settings, show_text, unsupported_reason,
+    Setting, SettingType, VariableError, adds_up, changes_data, forward_target, hide_password, in_our_words,
+    is_section, means_the_same, nearest, output_setting, removed_variable, settings, show_text,
+    unsupported_keys, unsupported_reason,
 };
 use weir_output::settings::{OUTPUT_TYPES, OutputType};
 
 use super::draft::Draft;
-use super::{ConvertError, Converted, Unconverted, block, finish, map, scalar, top_level};
+use super::{Consequence, ConvertError, Converted, Unconverted, block, finish, map, scalar, top_level};
 use weir_config::node::{Content, Key, Node};
 
 /// The path of the disk queue if the file names none: the Datadog Agent has a default.
@@ -55,6 +56,12 @@ impl Converter {
 
     fn setting(&mut self, key: &Key, node: &Node) {
         let variable = variable_of(&key.text);
+        if let Some(handle) = node.texts().into_iter().find(|text| is_handle(text)) {
+            let message = format!(
+                "{handle} is a handle of secret_backend_command, which weir does not run; write the value by hand"
+            );
+            return self.left.push(note(key, message));
+        }
         let node = &match in_our_words_too(&variable, node) {
             Ok(node) => node,
             Err(error) => return self.left.push(note(key, error.to_string())),
@@ -64,11 +71,15 @@ impl Converter {
         } else if let Some(found) = output_setting(OUTPUT_TYPES, &variable) {
             self.output_setting(found, key, node);
         } else if let Some(removed) = removed_variable(&variable, OUTPUT_TYPES) {
-            self.left.push(note(key, removed.why));
+            self.left.push(idle(key, removed.why));
         } else if let Some(why) = unsupported_reason(&key.text) {
-            self.left.push(note(key, why));
+            match scalar(node) {
+                Some(value) if means_the_same(&key.text, value) => {}
+                _ if changes_data(&key.text) => self.left.push(note(key, why)),
+                _ => self.left.push(idle(key, why)),
+            }
         } else {
-            self.left.push(note(key, UNKNOWN));
+            self.left.push(unknown(key));
         }
     }
 
@@ -125,7 +136,7 @@ impl Converter {
                     has_proxy |= found.1 == "delivery.proxy";
                     self.output_setting(found, &name, value);
                 }
-                None => self.left.push(note(&name, UNKNOWN)),
+                None => self.left.push(unknown(&name)),
             }
         }
         if map(node).is_empty() && !node.is_null() {
@@ -182,9 +193,32 @@ impl Converter {
     }
 }
 
-/// The message for keys that are not in the table of keys about metrics.
-const UNKNOWN: &str =
-    "is not a key about metrics and their delivery that weir knows; another part of that agent may";
+/// A key that is not in the table of keys about metrics: of another part of that agent, or mistyped.
+fn unknown(key: &Key) -> Unconverted {
+    let settings = settings().flat_map(|setting| setting.also.iter().copied());
+    let known: Vec<String> = settings
+        .filter_map(|variable| variable.strip_prefix("DD_"))
+        .map(str::to_ascii_lowercase)
+        .chain(unsupported_keys().map(str::to_owned))
+        .collect();
+    // Few keys of other parts begin so.
+    let is_ours = ["dogstatsd_", "statsd_", "histogram_", "forwarder_"]
+        .iter()
+        .any(|start| key.text.starts_with(start));
+    match nearest(&key.text, known.iter().map(String::as_str)).filter(|_| is_ours) {
+        Some(near) => note(key, format!("is not known; did you mean {near}?")),
+        None => Unconverted::new(
+            Consequence::Elsewhere,
+            key.line,
+            format!("{}: is no setting of DogStatsD or of delivery", key.text),
+        ),
+    }
+}
+
+/// Whether a text stands for a secret that a command knows.
+fn is_handle(text: &str) -> bool {
+    text.starts_with("ENC[") && text.ends_with(']')
+}
 
 /// The variable of a key.
 fn variable_of(key: &str) -> String {
@@ -213,10 +247,17 @@ fn append(list: &mut Node, more: &Node) {
 }
 
 fn note(key: &Key, message: impl Into<String>) -> Unconverted {
-    Unconverted {
-        line: key.line,
-        message: format!("{}: {}", key.text, message.into()),
-    }
+    let message = format!("{}: {}", key.text, message.into());
+    Unconverted::new(Consequence::ChangesData, key.line, message)
+}
+
+/// A note about a key that has no effect here.
+fn idle(key: &Key, message: &str) -> Unconverted {
+    Unconverted::new(
+        Consequence::NoEffect,
+        key.line,
+        format!("{}: {message}", key.text),
+    )
 }
 
 /// Whether the setting accepts the value. A rejected value, or a secret, is reported as not converted.
@@ -229,10 +270,8 @@ fn takes(setting: &Setting, key: &Key, node: &Node, left: &mut Vec<Unconverted>)
         return false;
     }
     if let Err(refusal) = setting.check(node) {
-        left.push(Unconverted {
-            line: refusal.line,
-            message: format!("{}{}: {}", key.text, refusal.path, refusal.message),
-        });
+        let message = format!("{}{}: {}", key.text, refusal.path, refusal.message);
+        left.push(Unconverted::new(Consequence::ChangesData, refusal.line, message));
         return false;
     }
     true
@@ -283,6 +322,48 @@ mod tests {
         assert!(
             !converted.yaml.contains("0123456789abcdef"),
             "a key is not copied"
+        );
+    }
+
+    #[test]
+    fn notes_are_sorted_by_what_they_mean() {
+        let text = "apm_config:\n  enabled: true\nenable_payloads:\n  series: true\n  service_checks: false\ndogstatsd_prot: 1\ndogstatsd_queue_size: 5\nskip_ssl_validation: false\n\
+                    cluster_name: x\nsecret_backend_command: /x\nhostname: ENC[host]\n";
+        let converted = convert(text).unwrap();
+        let of = |consequence| -> Vec<usize> {
+            let of = converted
+                .left
+                .iter()
+                .filter(|left| left.consequence == consequence);
+            of.map(|left| left.line).collect()
+        };
+        assert_eq!(
+            of(Consequence::ChangesData),
+            [5, 6, 9, 10, 11],
+            "{:?}",
+            converted.left
+        );
+        assert_eq!(of(Consequence::NoEffect), [7]);
+        assert_eq!(of(Consequence::Elsewhere), [1]);
+        assert!(
+            converted.left[2]
+                .message
+                .ends_with("did you mean dogstatsd_port?"),
+            "{:?}",
+            converted.left
+        );
+        assert!(!converted.yaml.contains("\nhostname:"), "{}", converted.yaml);
+        let places = [
+            "changes your data",
+            "line 9: cluster_name",
+            "no effect here",
+            "another part",
+        ]
+        .map(|part| converted.yaml.find(part));
+        assert!(
+            places.iter().all(Option::is_some) && places.is_sorted(),
+            "{}",
+            converted.yaml
         );
     }
 

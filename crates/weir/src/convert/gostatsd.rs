@@ -3,13 +3,23 @@
 use weir_config::node::{Key, Node};
 
 use super::draft::Draft;
-use super::{ConvertError, Converted, Unconverted, finish, list, map, scalar, toml, top_level};
+use super::{
+    ConvertError, Converted, Notes, Unconverted, address, did_you_mean, finish, list, map, scalar, toml,
+    top_level,
+};
+
+const POD_LABELS: &str = "labels of pods become tags with `pod_labels_as_tags`, by their names, and `origin_kubelet` (docs/origin.md)";
+const POD_ANNOTATIONS: &str =
+    "weir makes no tags of annotations; labels of pods become tags with `pod_labels_as_tags`";
+const KUBELET: &str =
+    "weir asks the kubelet of its own node, with `origin_kubelet` (docs/origin.md), and not the API server";
 
 /// Keys that weir needs nothing for, and why. One that ends in `*` stands for all that begin so.
 const NOT_NEEDED: &[(&str, &str)] = &[
+    ("annotation-tag-regex", POD_ANNOTATIONS),
     (
         "bad-lines-per-minute",
-        "messages that cannot be read are counted by class in `weir status`, not logged",
+        "weir counts invalid messages by reason and logs one example every ten seconds",
     ),
     (
         "burst-cloud-requests",
@@ -19,6 +29,7 @@ const NOT_NEEDED: &[(&str, &str)] = &[
         "cloud-*",
         "weir asks no cloud for metadata; origin detection (docs/origin.md) says which container sent a message",
     ),
+    ("config-path", "is the file that is converted"),
     (
         "conn-per-reader",
         "workers have their own sockets where there are several",
@@ -63,6 +74,11 @@ const NOT_NEEDED: &[(&str, &str)] = &[
         "internal-*",
         "weir's own series are at /metrics of the admin address, and not among yours",
     ),
+    ("json", "the log has one format"),
+    ("k8s", KUBELET),
+    ("kube-api-*", KUBELET),
+    ("kubeconfig-*", KUBELET),
+    ("label-tag-regex", POD_LABELS),
     ("lambda-*", "weir is not an extension of a function"),
     (
         "log-raw-metric",
@@ -74,9 +90,11 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ("max-queue-size", "there is one memory budget, `memory`"),
     ("max-readers", "`workers` is worked out from the cores"),
     ("max-workers", "`workers` is worked out from the cores"),
+    ("node-name", KUBELET),
     ("profile", "profiles are at /debug/pprof of the admin address"),
     ("receive-batch-size", "all waiting packets are read at once"),
     ("receive-buffer-size", "packets may be as long as 64KiB"),
+    ("resync-period", KUBELET),
     (
         "statser-type",
         "weir's own series are at /metrics of the admin address",
@@ -86,7 +104,90 @@ const NOT_NEEDED: &[(&str, &str)] = &[
         "distributions are sketches, and their buckets cannot be set",
     ),
     ("transport", "each output has its own `delivery`"),
+    ("user-agent", KUBELET),
     ("verbose", "log_level is the setting"),
+    ("version", "`weir --version` prints it"),
+    ("watch-cluster", KUBELET),
+];
+
+/// Some of them change what is delivered.
+const CHANGES_DATA: &[&str] = &[
+    "annotation-tag-regex",
+    "cloud-provider",
+    "dynamic-headers",
+    "expiry-interval-gauge",
+    "expiry-interval-set",
+    "expiry-interval-timer",
+    "http-servers",
+    "http-transport",
+    "label-tag-regex",
+    "transport",
+];
+
+/// StatsD's series of a timer, as outputs.graphite names them.
+const TIMERS: [&str; 14] = [
+    "count",
+    "count_ps",
+    "lower",
+    "upper",
+    "mean",
+    "median",
+    "std",
+    "sum",
+    "sum_squares",
+    "count_pct",
+    "mean_pct",
+    "sum_pct",
+    "sum_squares_pct",
+    "upper_pct",
+];
+
+/// The series of timers that can be switched off.
+const SUB_METRICS: &[&str] = &[
+    "count",
+    "count-per-second",
+    "mean",
+    "median",
+    "lower",
+    "upper",
+    "std",
+    "stddev",
+    "sum",
+    "sum-squares",
+    "count-pct",
+    "mean-pct",
+    "sum-pct",
+    "sum-squares-pct",
+    "lower-pct",
+    "upper-pct",
+];
+
+/// Keys with a counterpart.
+const KNOWN: &[&str] = &[
+    "metrics-addr",
+    "namespace",
+    "hostname",
+    "default-tags",
+    "percent-threshold",
+    "flush-interval",
+    "expiry-interval",
+    "expiry-interval-counter",
+    "ignore-host",
+    "server-mode",
+    "backends",
+    "filters",
+    "filter",
+    "disabled-sub-metrics",
+];
+
+/// The aggregates of a timer that weir has too: those of gostatsd, and those of weir.
+const AGGREGATES: [(&str, &str); 6] = [
+    ("lower", "min"),
+    ("upper", "max"),
+    ("median", "median"),
+    ("mean", "avg"),
+    ("sum", "sum"),
+    ("count", "count"),
 ];
 
 /// Converts the text of a configuration.
@@ -98,21 +199,26 @@ pub fn convert(text: &str) -> Result<Converted, ConvertError> {
     };
     let mut converter = Converter::default();
     // As the other program does it: a timer has all of these.
-    converter.draft.set_list(
-        "histogram_aggregates",
-        &["min", "max", "median", "avg", "sum", "count"],
-    );
+    converter.aggregates = AGGREGATES.map(|(_, ours)| ours).to_vec();
+    converter.timers = TIMERS.to_vec();
+    converter.has_upper_pct = true;
     converter.percentiles = vec!["0.9".to_owned()];
     converter.draft.set("bucket_width", "1s");
-    converter.draft.set_list("udp", &[everywhere(":8125")]);
+    converter.draft.set_list("udp", &[address(":8125")]);
     for (key, node) in &entries {
         converter.entry(key, node);
     }
+    converter.sub_metrics(&entries);
+    let aggregates = converter.aggregates.clone();
+    converter.draft.set_list("histogram_aggregates", &aggregates);
     converter.backends(&entries);
     converter.filters(&entries);
-    converter
-        .draft
-        .set_list("histogram_percentiles", &converter.percentiles);
+    let shared = if converter.has_upper_pct {
+        &converter.percentiles[..]
+    } else {
+        &[]
+    };
+    converter.draft.set_list("histogram_percentiles", shared);
     Ok(finish(
         &converter.draft.text(),
         converter.left,
@@ -123,6 +229,11 @@ pub fn convert(text: &str) -> Result<Converted, ConvertError> {
 #[derive(Default)]
 struct Converter {
     draft: Draft,
+    /// Series of each timer, in the names of outputs that share theirs, and in StatsD's.
+    aggregates: Vec<&'static str>,
+    timers: Vec<&'static str>,
+    /// Percentiles are series.
+    has_upper_pct: bool,
     /// As fractions.
     percentiles: Vec<String>,
     /// Messages say of which host they are, and nothing else does.
@@ -130,14 +241,13 @@ struct Converter {
     left: Vec<Unconverted>,
 }
 
-impl Converter {
-    fn skip(&mut self, line: usize, message: impl Into<String>) {
-        self.left.push(Unconverted {
-            line,
-            message: message.into(),
-        });
+impl Notes for Converter {
+    fn left(&mut self) -> &mut Vec<Unconverted> {
+        &mut self.left
     }
+}
 
+impl Converter {
     fn entry(&mut self, key: &Key, node: &Node) {
         let text = scalar(node).unwrap_or_default();
         match key.text.as_str() {
@@ -145,7 +255,7 @@ impl Converter {
                 self.draft.set_list("uds", &[text]);
                 self.draft.own("udp", " []\n".to_owned());
             }
-            "metrics-addr" => self.draft.set_list("udp", &[everywhere(text)]),
+            "metrics-addr" => self.draft.set_list("udp", &[address(text)]),
             "namespace" | "hostname" => self.draft.set(&key.text, text),
             "default-tags" => self.draft.set_list("tags", &words(node)),
             "percent-threshold" => self.percentiles(key, node),
@@ -162,13 +272,19 @@ impl Converter {
                 let message = "weir does not forward to another of its kind over HTTP; outputs.relay forwards messages as they arrive";
                 self.skip(key.line, format!("server-mode: {message}"));
             }
-            "backends" | "filters" | "filter" => {}
+            "backends" | "filters" | "filter" | "disabled-sub-metrics" => {}
             "graphite" | "datadog" | "statsdaemon" | "influxdb" => {}
             "newrelic" | "cloudwatch" | "otlp" | "promremotewriter" => {}
-            other => {
-                let why = reason(other).unwrap_or("is not known");
-                self.skip(key.line, format!("{other}: {why}"));
-            }
+            other => match reason(other) {
+                Some(_) if means_the_same(other, text) => {}
+                Some(why) if CHANGES_DATA.contains(&other) => self.skip(key.line, format!("{other}: {why}")),
+                Some(why) => self.skip_idle(key.line, format!("{other}: {why}")),
+                None => {
+                    let known = KNOWN.iter().chain(NOT_NEEDED.iter().map(|(name, _)| name));
+                    let why = did_you_mean(other, known.copied()).unwrap_or("is not known".to_owned());
+                    self.skip(key.line, format!("{other}: {why}"));
+                }
+            },
         }
     }
 
@@ -204,6 +320,29 @@ impl Converter {
             }
         }
         self.percentiles = found;
+    }
+
+    /// `disabled-sub-metrics`: the series of timers that are switched off.
+    fn sub_metrics(&mut self, entries: &[(Key, Node)]) {
+        let table = entries.iter().find(|(key, _)| key.text == "disabled-sub-metrics");
+        for (key, value) in table.map_or(&[][..], |(_, node)| map(node)) {
+            let name = match key.text.as_str() {
+                "stddev" => "std".to_owned(),
+                "count-per-second" => "count_ps".to_owned(),
+                other => other.replace('-', "_"),
+            };
+            if !TIMERS.contains(&name.as_str()) && name != "lower_pct" {
+                let why = did_you_mean(&key.text, SUB_METRICS.iter().copied());
+                let why = why.unwrap_or("is not known".to_owned());
+                self.skip(key.line, format!("disabled-sub-metrics.{}: {why}", key.text));
+            } else if scalar(value) == Some("true") {
+                self.timers.retain(|timer| *timer != name);
+                let ours = AGGREGATES.iter().find(|(theirs, _)| *theirs == name);
+                self.aggregates
+                    .retain(|aggregate| ours.is_none_or(|(_, ours)| aggregate != ours));
+                self.has_upper_pct &= name != "upper_pct";
+            }
+        }
     }
 
     /// Each with its table, which it does without where it has none.
@@ -250,9 +389,12 @@ impl Converter {
             match key.text.as_str() {
                 "address" => address = text,
                 "mode" if text == "tags" => {}
-                "mode" if text == "basic" => self.draft.set_output("graphite", "tags", "none"),
                 "mode" => {
                     self.draft.set_output("graphite", "tags", "none");
+                    self.skip(key.line, format!("graphite.mode: {text}: gostatsd writes series that differ in tags alone to one path, of which carbon keeps the last; here all but one get a suffix. A rule with `include_tags: []` makes one series of them"));
+                    if text == "basic" {
+                        continue;
+                    }
                     self.skip(key.line, "graphite.mode: legacy: counters have the names of the mode basic, `stats.counters.NAME.count` and `.rate`");
                 }
                 "global_prefix" => prefix = text.trim_matches('.'),
@@ -279,6 +421,8 @@ impl Converter {
             .set_output_list("graphite", "counters", &["count", "rate"]);
         self.draft
             .set_output_list("graphite", "percentiles", &self.percentiles);
+        let timers = self.timers.clone();
+        self.draft.set_output_list("graphite", "timers", &timers);
         if self.ignores_host {
             self.draft.set_output("graphite", "host", "named");
         }
@@ -475,11 +619,18 @@ fn words(node: &Node) -> Vec<String> {
     }
 }
 
-/// An address in Go's form: without a host it means every interface.
-fn everywhere(text: &str) -> String {
-    match text.strip_prefix(':') {
-        Some(port) => format!("0.0.0.0:{port}"),
-        None => text.to_owned(),
+/// Whether a key that weir needs nothing for has the value that it would mean here anyway.
+fn means_the_same(key: &str, value: &str) -> bool {
+    const ALWAYS_ON: &[&str] = &[
+        "flush-aligned",
+        "disable-internal-events",
+        "fast-fail-on-non-retryable-errors",
+    ];
+    match value {
+        "true" => ALWAYS_ON.contains(&key),
+        "false" => !ALWAYS_ON.contains(&key),
+        "" => key == "cloud-provider",
+        _ => false,
     }
 }
 
@@ -494,10 +645,10 @@ mod tests {
                     [filter.noisy]\ndrop-tags='request_path:*'\n\n[filter.drop]\nmatch-metrics='noisy.* regex:^x'\ndrop-metric=true\n\n[filter.not]\nmatch-tags='a'\ndrop-metric=true\n";
         let converted = convert(text).unwrap();
         let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
-        assert_eq!(lines, [8, 24], "{:?}", converted.left);
-        assert!(converted.left[1].message.starts_with("filter.not.match-tags: "));
+        assert_eq!(lines, [8, 13, 24], "{:?}", converted.left);
+        assert!(converted.left[2].message.starts_with("filter.not.match-tags: "));
         for part in [
-            "udp: [0.0.0.0:9125]\n",
+            "udp: ['*:9125']\n",
             "bucket_width: 10s\n",
             "histogram_percentiles: [0.9, 0.99]\n",
             "tags: [env:prod, team:x]\n",
@@ -518,6 +669,44 @@ mod tests {
     }
 
     #[test]
+    fn series_of_timers_that_are_switched_off_do_not_come_back() {
+        let text = "percent-threshold=[90]\n[disabled-sub-metrics]\nlower=true\nupper-pct=true\nmedian=true\ncount=false\nstddev=true\nsum-squares-pct=true\nmeen=true\n";
+        let converted = convert(text).unwrap();
+        for part in [
+            "histogram_aggregates: [max, avg, sum, count]\n",
+            "histogram_percentiles: []\n",
+            "    percentiles: [0.9]\n",
+            "    timers: [count, count_ps, upper, mean, sum, sum_squares, count_pct, mean_pct, sum_pct]\n",
+        ] {
+            assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
+        }
+        let messages: Vec<&str> = converted.left.iter().map(|left| left.message.as_str()).collect();
+        assert_eq!(
+            messages,
+            ["disabled-sub-metrics.meen: is not known; did you mean mean?"]
+        );
+    }
+
+    #[test]
+    fn flags_of_the_cloud_are_known_and_those_that_change_nothing_are_not_listed() {
+        let text = "label-tag-regex='x'\nannotation-tag-regex='x'\nkubeconfig-path='/x'\nkube-api-qps=1\nnode-name='n'\nwatch-cluster=true\nuser-agent='x'\njson=true\n\
+                    heartbeat-enabled=false\nflush-aligned=true\n";
+        let converted = convert(text).unwrap();
+        assert_eq!(converted.left.len(), 8, "{:?}", converted.left);
+        assert!(
+            converted.left[0].message.contains("pod_labels_as_tags"),
+            "{:?}",
+            converted.left
+        );
+        let unknown: Vec<_> = converted
+            .left
+            .iter()
+            .filter(|left| left.message.contains("not known"))
+            .collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[test]
     fn yaml_is_accepted_too_and_other_files_are_refused() {
         let converted = convert("metrics-addr: /run/statsd.sock\nwhat: 1\n").unwrap();
         assert!(
@@ -529,7 +718,7 @@ mod tests {
         // Without a word it listens everywhere, and writes to the Graphite of its own machine.
         let converted = convert("flush-interval: 2s\n").unwrap();
         for part in [
-            "udp: [0.0.0.0:8125]\n",
+            "udp: ['*:8125']\n",
             "address: tcp://localhost:2003\n",
             "percentiles: [0.9]\n",
         ] {

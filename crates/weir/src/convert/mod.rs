@@ -29,12 +29,87 @@ pub struct Converted {
     pub left: Vec<Unconverted>,
 }
 
+/// The consequence of a setting that is not converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Consequence {
+    /// Series, values or tags differ, or data does not come or does not go.
+    ChangesData,
+    /// The purpose of the setting does not arise here.
+    NoEffect,
+    /// It is about another part of that program.
+    Elsewhere,
+}
+
+impl Consequence {
+    const ALL: [Consequence; 3] = [
+        Consequence::ChangesData,
+        Consequence::NoEffect,
+        Consequence::Elsewhere,
+    ];
+
+    /// The heading of such settings.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Consequence::ChangesData => "changes your data",
+            Consequence::NoEffect => "has no effect here",
+            Consequence::Elsewhere => "belongs to another part of that program",
+        }
+    }
+}
+
 /// A setting that is not converted, or whose meaning changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unconverted {
     /// Counted from 1.
     pub line: usize,
     pub message: String,
+    pub consequence: Consequence,
+}
+
+impl Unconverted {
+    pub fn new(consequence: Consequence, line: usize, message: impl Into<String>) -> Self {
+        Unconverted {
+            line,
+            message: message.into(),
+            consequence,
+        }
+    }
+}
+
+/// Unconverted settings by consequence, each group with its heading.
+pub fn by_consequence(left: &[Unconverted]) -> impl Iterator<Item = (Consequence, Vec<&Unconverted>)> {
+    let of = |consequence| {
+        left.iter()
+            .filter(move |left| left.consequence == consequence)
+            .collect()
+    };
+    Consequence::ALL
+        .into_iter()
+        .map(move |consequence| (consequence, of(consequence)))
+        .filter(|(_, found): &(_, Vec<_>)| !found.is_empty())
+}
+
+/// Adds notes to a list.
+trait Notes {
+    fn left(&mut self) -> &mut Vec<Unconverted>;
+
+    /// Notes a setting whose absence changes the data.
+    fn skip(&mut self, line: usize, message: impl Into<String>) {
+        let note = Unconverted::new(Consequence::ChangesData, line, message);
+        self.left().push(note);
+    }
+
+    /// Notes a setting that has no effect here.
+    fn skip_idle(&mut self, line: usize, message: impl Into<String>) {
+        let note = Unconverted::new(Consequence::NoEffect, line, message);
+        self.left().push(note);
+    }
+
+    /// Notes a setting of another part of that program.
+    fn skip_elsewhere(&mut self, line: usize, message: impl Into<String>) {
+        let note = Unconverted::new(Consequence::Elsewhere, line, message);
+        self.left().push(note);
+    }
 }
 
 /// The reason why a file cannot be converted.
@@ -69,7 +144,13 @@ fn top_level(text: &str) -> Result<Vec<(Key, Node)>, ConvertError> {
     }
 }
 
-/// Lists unconverted settings as comments before the document, in the order of the file, and checks that weir accepts the document.
+/// The hint at a known word that is like an unknown one.
+fn did_you_mean<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
+    let near = weir_config::nearest(unknown, known)?;
+    Some(format!("is not known; did you mean {near}?"))
+}
+
+/// Lists unconverted settings as comments before the document, by consequence and in the order of the file, and checks that weir accepts the document.
 fn finish(body: &str, mut left: Vec<Unconverted>, source: &str) -> Converted {
     left.sort_by_key(|left| left.line);
     if let Err(problems) = load_content(body.as_bytes()) {
@@ -79,16 +160,17 @@ fn finish(body: &str, mut left: Vec<Unconverted>, source: &str) -> Converted {
             .iter()
             .filter(|problem| !problem.message.starts_with("is missing"))
         {
-            left.push(Unconverted {
-                line: 0,
-                message: format!("weir rejects the result: {}: {}", problem.key, problem.message),
-            });
+            let message = format!("weir rejects the result: {}: {}", problem.key, problem.message);
+            left.push(Unconverted::new(Consequence::ChangesData, 0, message));
         }
     }
     let mut yaml =
         format!("# Converted from {source} by `weir convert`; `weir check --config FILE` validates it.\n");
-    for Unconverted { line, message } in &left {
-        let _ = writeln!(yaml, "# not converted, line {line}: {message}");
+    for (consequence, left) in by_consequence(&left) {
+        let _ = writeln!(yaml, "# Not converted; it {}:", consequence.heading());
+        for Unconverted { line, message, .. } in left {
+            let _ = writeln!(yaml, "#   line {line}: {message}");
+        }
     }
     yaml.push_str(body);
     Converted { yaml, left }
@@ -112,6 +194,19 @@ fn list(node: &Node) -> &[Node] {
     match &node.content {
         Content::List(items) => items,
         _ => &[],
+    }
+}
+
+/// Whether a text means yes, as in the files of all these programs.
+fn is_yes(text: &str) -> bool {
+    matches!(text, "true" | "yes" | "on")
+}
+
+/// An address in Go's form: without a host it means every interface, of both families.
+fn address(text: &str) -> String {
+    match text.strip_prefix(':') {
+        Some(port) => format!("*:{port}"),
+        None => text.to_owned(),
     }
 }
 

@@ -1,28 +1,36 @@
 //! The mapping file of Prometheus' statsd_exporter, and its flags.
 //!
 //! In statsd_exporter, globs apply before expressions whatever their order, and expressions match anywhere in the name. A mapping also says
-//! how its metric is exposed; weir sets that for the name that the mapping produces.
+//! how its metrics are exposed, and no others: a mapping that does gives its metrics a tag, by which the scrape knows them.
 
 use std::fmt::Write as _;
 
-use super::{ConvertError, Converted, Unconverted, finish, list, map, scalar, top_level};
+use super::{
+    ConvertError, Converted, Notes, Unconverted, did_you_mean, finish, is_yes, list, map, scalar, top_level,
+};
 use weir_config::node::Node;
 use weir_config::show_text;
 
+mod expressions;
 mod flags;
+mod within;
 
 use flags::Flags;
 
 /// Converts the text of a mapping file and the arguments of the command line.
 pub fn convert(text: &str, flags: &[String]) -> Result<Converted, ConvertError> {
-    let entries = top_level(text)?;
+    let entries = within::mapping_of(top_level(text)?)?;
     let mut converter = Converter::default();
     let flags = Flags::read(flags, &mut converter.left);
     for (key, node) in &entries {
         match key.text.as_str() {
             "defaults" => converter.defaults(node),
             "mappings" => {}
-            other => converter.skip(key.line, format!("{other}: is not known")),
+            other => {
+                let hint = did_you_mean(other, ["defaults", "mappings"].into_iter());
+                let why = hint.unwrap_or("is not known".to_owned());
+                converter.skip(key.line, format!("{other}: {why}"));
+            }
         }
     }
     for (key, node) in &entries {
@@ -38,8 +46,44 @@ pub fn convert(text: &str, flags: &[String]) -> Result<Converted, ConvertError> 
 /// A year is as long as any series lives.
 const FOR_EVER: &str = "365d";
 
+/// The key of the tag that says which mapping gave a metric its name: `weir_mapping:3`. The scrape does not show it.
+const MARK: &str = "weir_mapping";
+
 /// Time for which a metric without a sample is kept, because the other program never expires it: a gauge's value, to which deltas add.
 const CONTEXTS: &str = "1d";
+
+/// The keys of a mapping.
+const FIELDS: &[&str] = &[
+    "match",
+    "match_type",
+    "match_metric_type",
+    "name",
+    "labels",
+    "honor_labels",
+    "action",
+    "help",
+    "observer_type",
+    "timer_type",
+    "buckets",
+    "quantiles",
+    "histogram_options",
+    "summary_options",
+    "scale",
+    "ttl",
+];
+
+/// The keys of `defaults`.
+const DEFAULTS: &[&str] = &[
+    "match_type",
+    "ttl",
+    "glob_disable_ordering",
+    "observer_type",
+    "timer_type",
+    "buckets",
+    "quantiles",
+    "histogram_options",
+    "summary_options",
+];
 
 #[derive(Default)]
 struct Converter {
@@ -52,8 +96,10 @@ struct Converter {
     default_observer: Observer,
     buckets: Vec<String>,
     quantiles: Vec<String>,
-    /// Names that mappings produce, and how they are exposed.
-    forms: Vec<Form>,
+    /// The mappings so far.
+    mappings: usize,
+    /// The exposition of the metrics of mappings with options of their own, by the number of the mapping.
+    forms: Vec<(usize, Form)>,
     left: Vec<Unconverted>,
 }
 
@@ -81,13 +127,9 @@ impl Observer {
     }
 }
 
-/// Exposition of the metrics of one mapping, if it differs from the default.
+/// Exposition of the metrics of one mapping, as far as it differs from the default.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Form {
-    line: usize,
-    /// The template of the name.
-    name: String,
-    types: &'static str,
     observer: Option<Observer>,
     buckets: Vec<String>,
     quantiles: Vec<String>,
@@ -97,55 +139,9 @@ struct Form {
 }
 
 impl Form {
-    /// Whether it differs from the default.
-    fn is_own(&self) -> bool {
-        let default = Form {
-            line: self.line,
-            name: self.name.clone(),
-            types: self.types,
-            ..Form::default()
-        };
-        *self != default
-    }
-
-    fn has_same_meaning(&self, other: &Form) -> bool {
-        let other = Form {
-            line: self.line,
-            ..other.clone()
-        };
-        *self == other
-    }
-
-    /// The pattern of its names; exact patterns precede others.
-    fn pattern(&self) -> (bool, String) {
-        let mut pattern = String::new();
-        let mut rest = self.name.as_str();
-        let mut is_exact = true;
-        while let Some(at) = rest.find('$') {
-            pattern.push_str(&escaped(&rest[..at]));
-            pattern.push_str(".*");
-            is_exact = false;
-            rest = &rest[at + 1..];
-            rest = match rest.strip_prefix('{') {
-                Some(braced) => braced.split_once('}').map_or("", |(_, rest)| rest),
-                None => rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '_'),
-            };
-        }
-        if is_exact {
-            return (true, self.name.clone());
-        }
-        pattern.push_str(&escaped(rest));
-        (false, pattern)
-    }
-
-    fn write(&self, out: &mut String) {
-        let (is_exact, pattern) = self.pattern();
-        let match_type = if is_exact { "exact" } else { "regex" };
-        let _ = writeln!(out, "      - match: {}", show_text(&pattern));
-        let _ = writeln!(out, "        match_type: {match_type}");
-        if !self.types.is_empty() {
-            let _ = writeln!(out, "        types: {}", self.types);
-        }
+    /// As an entry for the metrics of the mapping with this number.
+    fn write(&self, number: usize, out: &mut String) {
+        let _ = writeln!(out, "      - tag: {MARK}:{number}");
         if let Some(observer) = self.observer {
             let _ = writeln!(out, "        style: {}", observer.style());
         }
@@ -166,18 +162,6 @@ impl Form {
     }
 }
 
-/// Part of a name as part of an expression: Prometheus' names need it only between groups.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::new();
-    for c in text.chars() {
-        if !c.is_ascii_alphanumeric() && c != '_' {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
-}
-
 /// Why a mapping is left out.
 #[derive(Debug, thiserror::Error)]
 enum MappingError {
@@ -187,14 +171,13 @@ enum MappingError {
     Unknown(&'static str, String),
 }
 
-impl Converter {
-    fn skip(&mut self, line: usize, message: impl Into<String>) {
-        self.left.push(Unconverted {
-            line,
-            message: message.into(),
-        });
+impl Notes for Converter {
+    fn left(&mut self) -> &mut Vec<Unconverted> {
+        &mut self.left
     }
+}
 
+impl Converter {
     fn defaults(&mut self, node: &Node) {
         for (key, value) in map(node) {
             let text = scalar(value).unwrap_or_default();
@@ -204,7 +187,7 @@ impl Converter {
                     Some(seconds) => self.default_ttl = Some(seconds).filter(|seconds| *seconds > 0.0),
                     None => self.skip(key.line, format!("defaults.ttl: {text:?} is not a duration")),
                 },
-                "glob_disable_ordering" => self.by_specificity = matches!(text, "true" | "yes" | "on"),
+                "glob_disable_ordering" => self.by_specificity = is_yes(text),
                 "observer_type" | "timer_type" => match Observer::parse(text) {
                     Some(observer) => self.default_observer = observer,
                     None => self.skip(key.line, format!("defaults.{}: {text:?} is not known", key.text)),
@@ -213,7 +196,11 @@ impl Converter {
                 "quantiles" => self.quantiles = quantiles(value),
                 "histogram_options" => self.buckets = self.histogram_options("defaults.", value),
                 "summary_options" => self.quantiles = self.summary_options("defaults.", value),
-                other => self.skip(key.line, format!("defaults.{other}: is not known")),
+                other => {
+                    let why =
+                        did_you_mean(other, DEFAULTS.iter().copied()).unwrap_or("is not known".to_owned());
+                    self.skip(key.line, format!("defaults.{other}: {why}"));
+                }
             }
         }
     }
@@ -223,7 +210,7 @@ impl Converter {
         for (option, value) in map(node) {
             match option.text.as_str() {
                 "buckets" => buckets = numbers(value),
-                other => self.skip(
+                other => self.skip_idle(
                     option.line,
                     format!("{place}histogram_options.{other}: native buckets always grow by 2.2 % and get coarser when there are more than 1024 of one sign"),
                 ),
@@ -258,9 +245,11 @@ impl Converter {
             Ok(choices) => choices,
             Err(reason) => return self.skip(node.line, reason.to_string()),
         };
+        self.mappings += 1;
+        let form = self.form(node, types);
         let mut written = String::new();
         let whole = if is_regex {
-            unbound(pattern)
+            unbound(&expressions::translated(pattern))
         } else {
             pattern.to_owned()
         };
@@ -284,13 +273,12 @@ impl Converter {
         } else {
             let _ = writeln!(written, "        name: {}", show_text(&template(text("name"))));
             let labels = field("labels").map_or(&[][..], |(_, node)| map(node));
-            let honor = matches!(text("honor_labels"), "true" | "yes" | "on");
-            write_labels(labels, honor, template, &mut written);
-        }
-        let mut form = self.form(node, types);
-        form.name = template(text("name"));
-        if !drop {
-            self.add_form(form);
+            let honor = is_yes(text("honor_labels"));
+            let mark = (form != Form::default()).then_some(self.mappings);
+            write_labels(labels, mark, honor, template, &mut written);
+            if let Some(number) = mark {
+                self.forms.push((number, form));
+            }
         }
         if is_regex {
             self.regexes.push_str(&written);
@@ -333,11 +321,7 @@ impl Converter {
 
     /// Exposition of a mapping's metrics.
     fn form(&mut self, node: &Node, types: &'static str) -> Form {
-        let mut form = Form {
-            line: node.line,
-            types,
-            ..Form::default()
-        };
+        let mut form = Form::default();
         for (key, value) in map(node) {
             let text = scalar(value).unwrap_or_default();
             match key.text.as_str() {
@@ -365,31 +349,22 @@ impl Converter {
                     // statsd_exporter's default is zero.
                     Some(seconds) => {
                         form.ttl = Some(seconds).filter(|own| *own > 0.0 && Some(*own) != self.default_ttl);
+                        let can_be_gauge = matches!(types, "" | "[gauge]");
+                        let shorter = self.default_ttl.is_none_or(|all| seconds < all);
+                        if form.ttl.is_some() && can_be_gauge && shorter {
+                            self.skip(key.line, "ttl: the series leaves, but a signed gauge that comes later adds to the last value, which is kept for context_expiry");
+                        }
                     }
                     None => self.skip(key.line, format!("ttl: {text:?} is not a duration")),
                 },
-                other => self.skip(key.line, format!("{other}: is not known")),
+                other => {
+                    let why =
+                        did_you_mean(other, FIELDS.iter().copied()).unwrap_or("is not known".to_owned());
+                    self.skip(key.line, format!("{other}: {why}"));
+                }
             }
         }
         form
-    }
-
-    fn add_form(&mut self, form: Form) {
-        match self
-            .forms
-            .iter()
-            .find(|other| other.name == form.name && other.types == form.types)
-        {
-            Some(first) if first.has_same_meaning(&form) => {}
-            Some(first) => {
-                let message = format!(
-                    "{}: the mapping in line {} makes the same name; its options for how it is exposed apply to both",
-                    form.name, first.line
-                );
-                self.skip(form.line, message);
-            }
-            None => self.forms.push(form),
-        }
     }
 
     fn finish(mut self, flags: &Flags) -> Converted {
@@ -423,7 +398,7 @@ impl Converter {
         let longest = self
             .forms
             .iter()
-            .filter_map(|form| form.ttl)
+            .filter_map(|(_, form)| form.ttl)
             .fold(self.default_ttl, |all, own| all.map(|all| all.max(own)));
         let _ = writeln!(
             body,
@@ -437,6 +412,7 @@ impl Converter {
             "  prometheus:\n    # Timings (ms) are shown in seconds, and counters under their own names.\n",
         );
         body.push_str("    timings_in_seconds: true\n    total_suffix: false\n");
+        body.push_str("    # Metrics of one name and type are one, as there.\n    merge_names: true\n");
         let style = self.default_observer.style();
         let _ = writeln!(body, "    histograms: {style}\n    distributions: {style}");
         let _ = writeln!(
@@ -455,25 +431,25 @@ impl Converter {
         finish(&body, self.left, "a statsd_exporter mapping")
     }
 
-    fn write_forms(&mut self, body: &mut String) {
-        let mut forms: Vec<&Form> = self.forms.iter().filter(|form| form.is_own()).collect();
-        forms.sort_by_key(|form| !form.pattern().0);
-        if !forms.is_empty() {
+    fn write_forms(&self, body: &mut String) {
+        if !self.forms.is_empty() {
+            body.push_str("    # What mappings say of their own metrics, by the tag that they give them. It is not shown.\n");
             body.push_str("    metrics:\n");
         }
-        for form in forms {
-            form.write(body);
+        for (number, form) in &self.forms {
+            form.write(*number, body);
         }
     }
 }
 
 fn write_labels(
     labels: &[(weir_config::node::Key, Node)],
+    mark: Option<usize>,
     honor: bool,
     template: impl Fn(&str) -> String,
     out: &mut String,
 ) {
-    if labels.is_empty() {
+    if labels.is_empty() && mark.is_none() {
         return;
     }
     // Labels of the message, or those of the mapping.
@@ -486,6 +462,9 @@ fn write_labels(
     for (key, value) in labels {
         let value = template(scalar(value).unwrap_or_default());
         let _ = writeln!(out, "          {}: {}", show_text(&key.text), show_text(&value));
+    }
+    if let Some(number) = mark {
+        let _ = writeln!(out, "          {MARK}: '{number}'");
     }
 }
 
@@ -679,6 +658,7 @@ mod tests {
         assert_eq!(converted.left, []);
         for part in [
             "match: test.*.x",
+            "match: '.*?([0-9A-Za-z_]+)\\.y.*'",
             "name: 'test_${1}_x'",
             "a: '${1}b'",
             "types: [counter]",
@@ -686,14 +666,48 @@ mod tests {
             "expiry: 300s",
             "\n    timings_in_seconds: true\n",
             "\nstatsd_gauge_deltas: true\n",
-            "\ntag_styles: [librato, influx, signalfx]\n",
+            "\ntag_styles: [librato, influx, signalfx, hashes]\n",
+            "\nstatsd_sample_lists: true\n",
             "\n    total_suffix: false\n",
+            "\n    merge_names: true\n",
             "\n    buckets: [1]\n",
-            "match: test_.*_x\n        match_type: regex\n        help: words\n",
-            "match: y\n        match_type: exact\n        types: [counter]\n        expiry: 1s\n",
+            "          a: '${1}b'\n          weir_mapping: '1'\n",
+            "- tag: weir_mapping:1\n        help: words\n",
+            "        same_tags: replace\n        tags:\n          weir_mapping: '2'\n",
+            "- tag: weir_mapping:2\n        expiry: 1s\n",
         ] {
             assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
         }
+    }
+
+    #[test]
+    fn a_mapping_without_options_of_its_own_has_no_tag() {
+        let text = "defaults:\n  ttl: 5m\nmappings:\n- match: a.*\n  name: $1\n  ttl: 0s\n- match: b.*\n  name: $1\n  ttl: 300s\n\
+                    - match: c.*\n  name: $1\n  ttl: 9m\n";
+        let converted = convert(text, &[]).unwrap();
+        assert_eq!(
+            converted.yaml.matches("weir_mapping").count(),
+            2,
+            "{}",
+            converted.yaml
+        );
+        assert!(
+            converted
+                .yaml
+                .contains("- tag: weir_mapping:3\n        expiry: 540s\n")
+        );
+    }
+
+    #[test]
+    fn a_short_ttl_of_gauges_is_noted() {
+        let text = "mappings:\n- match: a\n  name: a\n  ttl: 2s\n- match: b\n  match_metric_type: counter\n  name: b\n  ttl: 2s\n";
+        let lines: Vec<usize> = convert(text, &[])
+            .unwrap()
+            .left
+            .iter()
+            .map(|left| left.line)
+            .collect();
+        assert_eq!(lines, [4]);
     }
 
     #[test]
@@ -705,7 +719,6 @@ mod tests {
             (0, "--statsd.cache-size: rules cost known contexts nothing"),
             (3, "defaults.summary_options.max_age: quantiles are exact"),
             (4, "defaults.colour: is not known"),
-            (9, "a: the mapping in line 6 makes the same name"),
             (
                 15,
                 "histogram_options.native_histogram_max_buckets: native buckets always grow",
@@ -718,6 +731,13 @@ mod tests {
                 left.line == line && left.message.starts_with(beginning),
                 "{line}: {beginning}: {left:?}"
             );
+        }
+        // One name, and each mapping its own factor.
+        for part in [
+            "- tag: weir_mapping:1\n        scale: 2\n",
+            "- tag: weir_mapping:2\n        scale: 3\n",
+        ] {
+            assert!(converted.yaml.contains(part), "{part}: {}", converted.yaml);
         }
     }
 

@@ -3,9 +3,14 @@
 use weir_config::node::{Content, Key, Node};
 
 use super::draft::Draft;
-use super::{ConvertError, Converted, Unconverted, finish, list, map, scalar, toml};
+use super::{
+    ConvertError, Converted, Notes, Unconverted, address, did_you_mean, finish, list, map, scalar, toml,
+};
 
 mod templates;
+mod variables;
+
+pub use variables::Environment;
 
 /// Options of the input that weir does not need, and why.
 const NOT_NEEDED: &[(&str, &str)] = &[
@@ -56,20 +61,58 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ),
 ];
 
+/// Options of the input with a counterpart.
+const OPTIONS: &[&str] = &[
+    "protocol",
+    "service_address",
+    "metric_separator",
+    "read_buffer_size",
+    "percentiles",
+    "templates",
+    "delete_counters",
+    "delete_gauges",
+    "delete_sets",
+    "delete_timings",
+    "datadog_extensions",
+    "datadog_distributions",
+    "parse_data_dog_tags",
+    "convert_names",
+    "sanitize_name_method",
+    "name_prefix",
+];
+
 /// Converts the text of a `telegraf.conf`.
-pub fn convert(text: &str) -> Result<Converted, ConvertError> {
-    let entries = toml::parse(text)?;
+pub fn convert(text: &str, environment: Environment<'_>) -> Result<Converted, ConvertError> {
+    let mut entries = toml::parse(&variables::replaced(text, environment))?;
     let mut converter = Converter::default();
+    for (key, node) in &mut entries {
+        if let Content::Map(parts) = &mut node.content
+            && matches!(key.text.as_str(), "agent" | "global_tags" | "inputs" | "outputs")
+        {
+            // Other inputs are not converted as a whole.
+            let mut others = Vec::new();
+            if key.text == "inputs" {
+                others = parts.extract_if(.., |(part, _)| part.text != "statsd").collect();
+            }
+            let mut report = |line: usize, message: String| converter.skip(line, message);
+            variables::without_missing(&key.text, parts, &mut report);
+            parts.extend(others);
+        }
+    }
     for (key, node) in &entries {
         match key.text.as_str() {
             "agent" => converter.agent(node),
             "global_tags" => converter.tags(node),
             "inputs" => converter.inputs(node),
             "outputs" => converter.outputs(node),
-            other => converter.skip(
+            "processors" | "aggregators" => converter.skip(
                 key.line,
-                format!("{other}: weir has rules for metrics (docs/rules.md), and no plugins"),
+                format!(
+                    "{}: weir has rules for metrics (docs/rules.md), and no plugins",
+                    key.text
+                ),
             ),
+            other => converter.skip_elsewhere(key.line, format!("{other}: weir has no such plugins")),
         }
     }
     Ok(converter.finish())
@@ -90,14 +133,13 @@ struct Converter {
     left: Vec<Unconverted>,
 }
 
-impl Converter {
-    fn skip(&mut self, line: usize, message: impl Into<String>) {
-        self.left.push(Unconverted {
-            line,
-            message: message.into(),
-        });
+impl Notes for Converter {
+    fn left(&mut self) -> &mut Vec<Unconverted> {
+        &mut self.left
     }
+}
 
+impl Converter {
     fn agent(&mut self, node: &Node) {
         for (key, value) in map(node) {
             let text = scalar(value).unwrap_or_default();
@@ -117,7 +159,9 @@ impl Converter {
                 "hostname" | "debug" => {}
                 "omit_hostname" if text == "false" => {}
                 "round_interval" if text == "true" => {}
-                other => self.skip(key.line, format!("agent.{other}: {}", of_agent(other))),
+                "flush_jitter" | "collection_jitter" | "collection_offset" if matches!(text, "0s" | "") => {}
+                "quiet" | "logfile" if matches!(text, "false" | "") => {}
+                other => self.skip_idle(key.line, format!("agent.{other}: {}", of_agent(other))),
             }
         }
     }
@@ -135,7 +179,7 @@ impl Converter {
     fn inputs(&mut self, node: &Node) {
         for (key, node) in map(node) {
             if key.text != "statsd" {
-                self.skip(
+                self.skip_elsewhere(
                     key.line,
                     format!("inputs.{}: weir receives StatsD and DogStatsD alone", key.text),
                 );
@@ -153,8 +197,15 @@ impl Converter {
             let found = map(input).iter().find(|(key, _)| key.text == name);
             found.and_then(|(_, node)| scalar(node))
         };
-        let address = everywhere(text("service_address").unwrap_or(":8125"));
-        if text("protocol") == Some("tcp") {
+        let address = text("service_address").unwrap_or(":8125");
+        let address = address.split_once("://").map_or(address, |(_, rest)| rest);
+        let protocol = text("protocol").unwrap_or("udp");
+        let address = match (protocol.strip_suffix(['4', '6']), address.strip_prefix(':')) {
+            (Some(_), Some(port)) if protocol.ends_with('4') => format!("0.0.0.0:{port}"),
+            (Some(_), Some(port)) => format!("[::]:{port}"),
+            _ => super::address(address),
+        };
+        if protocol.starts_with("tcp") {
             self.tcp.push(address);
         } else {
             self.udp.push(address);
@@ -178,6 +229,7 @@ impl Converter {
             "percentiles" => self.percentiles(key, value),
             "templates" => self.templates(key, value, separator),
             "delete_counters" | "delete_gauges" | "delete_sets" | "delete_timings" if text == "true" => {}
+            "delete_counters" | "delete_gauges" | "delete_sets" | "delete_timings" if text.is_empty() => {}
             "delete_counters" => self.skip(key.line, say("a bucket has its own samples; outputs.prometheus, remote_write and otlp sum over buckets")),
             "delete_gauges" => self.skip(key.line, say("a gauge is sent when it was set; a scrape shows it for outputs.prometheus.expiry, and deltas find it for context_expiry")),
             "delete_sets" | "delete_timings" => self.skip(key.line, say("a bucket has what came in it")),
@@ -191,9 +243,12 @@ impl Converter {
             "sanitize_name_method" => self.skip(key.line, say("names stay as they are; outputs replace characters that they do not allow")),
             "name_prefix" => self.draft.set("namespace", text),
             other => {
-                let known = NOT_NEEDED.iter().find(|(name, _)| *name == other);
-                let why = known.map_or("weir has no such option; rules (docs/rules.md) choose, name and tag metrics", |(_, why)| *why);
-                self.skip(key.line, say(why));
+                if let Some((_, why)) = NOT_NEEDED.iter().find(|(name, _)| *name == other) {
+                    return self.skip_idle(key.line, say(why));
+                }
+                let known = OPTIONS.iter().chain(NOT_NEEDED.iter().map(|(name, _)| name));
+                let why = did_you_mean(other, known.copied());
+                self.skip(key.line, say(why.as_deref().unwrap_or("weir has no such option; rules (docs/rules.md) choose, name and tag metrics")));
             }
         }
     }
@@ -285,7 +340,7 @@ impl Converter {
                     }
                     "prometheus_client" => {
                         self.draft
-                            .set("admin", &everywhere(&text("listen").unwrap_or(":9273".into())));
+                            .set("admin", &address(&text("listen").unwrap_or(":9273".into())));
                     }
                     "influxdb" | "influxdb_v2" => self.influx(output),
                     "graphite" => {
@@ -352,6 +407,7 @@ impl Converter {
         // Telegraf's default.
         self.draft.set_list("tag_styles", &["influx"]);
         self.draft.set("statsd_gauge_deltas", "true");
+        self.draft.set("statsd_sample_lists", "true");
         self.draft.set_list(
             "histogram_aggregates",
             &["count", "min", "max", "avg", "median", "sum"],
@@ -393,15 +449,6 @@ fn of_output(name: &str) -> &'static str {
     }
 }
 
-/// An address in Go's form: without a host it means every interface; the scheme is optional.
-fn everywhere(text: &str) -> String {
-    let text = text.split_once("://").map_or(text, |(_, rest)| rest);
-    match text.strip_prefix(':') {
-        Some(port) => format!("0.0.0.0:{port}"),
-        None => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -411,18 +458,19 @@ mod tests {
         let text = "[global_tags]\n  dc = \"x\"\n[agent]\n  interval = \"10s\"\n  flush_jitter = \"1s\"\n[[inputs.statsd]]\n  protocol = \"udp\"\n  service_address = \":9125\"\n  \
                     percentiles = [50.0, 99.9]\n  datadog_extensions = true\n  delete_counters = false\n  templates = [\"cpu.* measurement.measurement.host\"]\n[[inputs.statsd]]\n  \
                     protocol = \"tcp\"\n[[inputs.cpu]]\n[[outputs.prometheus_client]]\n  listen = \":9273\"\n";
-        let converted = convert(text).unwrap();
+        let converted = convert(text, &|_| None).unwrap();
         let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
         assert_eq!(lines, [5, 9, 11, 15], "{:?}", converted.left);
         for part in [
             "tags: [dc:x]\n",
             "bucket_width: 10s\n",
-            "udp: [0.0.0.0:9125]\n",
-            "tcp: [0.0.0.0:8125]\ntcp_framing: newline\n",
+            "udp: ['*:9125']\n",
+            "tcp: ['*:8125']\ntcp_framing: newline\n",
             "histogram_percentiles: [0.5]\n",
-            "admin: 0.0.0.0:9273\n",
+            "admin: '*:9273'\n",
             "tag_styles: [influx]\n",
             "statsd_gauge_deltas: true\n",
+            "statsd_sample_lists: true\n",
             "name: '${1}_${2}'\n",
             "          host: '${3}'\n",
         ] {
@@ -432,8 +480,85 @@ mod tests {
 
     #[test]
     fn without_the_input_there_is_nothing_to_convert() {
-        let converted = convert("[[inputs.cpu]]\n").unwrap();
+        let converted = convert("[[inputs.cpu]]\n", &|_| None).unwrap();
         assert_eq!(converted.left.len(), 2, "{:?}", converted.left);
-        assert_eq!(convert("[[inputs.statsd]\n").unwrap_err().line, 1);
+        assert_eq!(convert("[[inputs.statsd]\n", &|_| None).unwrap_err().line, 1);
+    }
+
+    const VARIABLES: &str = "[agent]\n  hostname=\"${HOST}\"\n  interval=\"$EVERY\"\n[global_tags]\n  dc=\"$DC\"\n[[inputs.statsd]]\n  service_address=\":$PORT\"\n\
+                             [[inputs.cpu]]\n  x=\"$NOBODY\"\n[[outputs.influxdb_v2]]\n  urls=[\"http://$INFLUX:8086\"]\n  organization=\"$ORG\"\n  bucket=\"b\"\n";
+
+    #[test]
+    fn variables_have_their_values() {
+        let environment = |name: &str| {
+            let value = match name {
+                "HOST" => "web1",
+                "EVERY" => "5s",
+                "DC" => "fra",
+                "PORT" => "9125",
+                "INFLUX" => "influx",
+                "ORG" => "o",
+                _ => return None,
+            };
+            Some(value.to_owned())
+        };
+        let converted = convert(VARIABLES, &environment).unwrap();
+        for part in [
+            "hostname: web1\n",
+            "bucket_width: 5s\n",
+            "tags: [dc:fra]\n",
+            "udp: ['*:9125']\n",
+            "url: http://influx:8086\n",
+            "organization: o\n",
+        ] {
+            assert!(converted.yaml.contains(part), "{part}:\n{}", converted.yaml);
+        }
+        let lines: Vec<usize> = converted.left.iter().map(|left| left.line).collect();
+        assert_eq!(lines, [8], "only the other input: {:?}", converted.left);
+    }
+
+    #[test]
+    fn variables_without_a_value_are_reported_by_name_and_not_copied() {
+        let converted = convert(VARIABLES, &|_| None).unwrap();
+        let settings: Vec<&str> = converted
+            .yaml
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .collect();
+        let settings = settings.join("\n");
+        let reported = |name: &str| {
+            converted
+                .left
+                .iter()
+                .any(|left| left.message.contains(&format!("{name} is not set here")))
+        };
+        for name in ["HOST", "EVERY", "DC", "PORT", "INFLUX", "ORG"] {
+            assert!(reported(name), "{name}: {:?}", converted.left);
+            let is_copied = [format!("${name}"), format!("${{{name}}}")]
+                .iter()
+                .any(|text| settings.contains(text));
+            assert!(!is_copied, "{name}: {settings}");
+        }
+        assert!(!reported("NOBODY"));
+    }
+
+    #[test]
+    fn a_protocol_with_a_family_is_taken_at_its_word() {
+        for (protocol, expected) in [
+            ("udp", "udp: ['*:1']"),
+            ("udp4", "udp: [0.0.0.0:1]"),
+            ("udp6", "udp: ['[::]:1']"),
+            ("tcp4", "tcp: [0.0.0.0:1]"),
+            ("tcp6", "tcp: ['[::]:1']"),
+        ] {
+            let text =
+                format!("[[inputs.statsd]]\n  protocol = \"{protocol}\"\n  service_address = \":1\"\n");
+            let converted = convert(&text, &|_| None).unwrap();
+            assert!(
+                converted.yaml.contains(&format!("{expected}\n")),
+                "{protocol}: {}",
+                converted.yaml
+            );
+        }
     }
 }

@@ -79,6 +79,13 @@ fn free(address: &str, bound: std::io::Result<()>) -> Finding {
 fn unix(input: &CheckInput<'_>, scheme: &str, path: &Path) -> Finding {
     let subject = format!("{scheme}://{}", path.display());
     let runs = input.status.is_some();
+    if weir_units::is_abstract(path) {
+        return match (runs, input.sends) {
+            (false, _) => Finding::skipped(CHECK, subject, "no agent runs, so the socket does not exist"),
+            (true, false) => Finding::skipped(CHECK, subject, "it has no file; nothing was sent"),
+            (true, true) => sent(&subject, path),
+        };
+    }
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !runs => {
             Finding::skipped(CHECK, subject, "no agent runs, so the socket does not exist")

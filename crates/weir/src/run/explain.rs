@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
 use weir_origin::{OriginExplanation, Origins};
-use weir_protocol::{Kind, Message, Tags, Values, parse_line};
+use weir_protocol::{Kind, Message, SampleList, Tags, Values, parse_line, unknown_sections};
 
 use crate::admin::explain::{ExplainError, ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
 use crate::tap::TapListener;
@@ -74,7 +74,10 @@ fn is_named(listener: &TapListener, name: &str) -> bool {
 
 /// Whether two listeners read every message alike.
 fn reads_alike(one: &TapListener, other: &TapListener) -> bool {
-    let of = |listener: &TapListener| (listener.reading.gauge_deltas, listener.reading.names);
+    let of = |listener: &TapListener| {
+        let reading = &listener.reading;
+        (reading.gauge_deltas, reading.sample_lists, reading.names)
+    };
     of(one) == of(other)
 }
 
@@ -93,6 +96,10 @@ pub fn explain(
         others: about.others.clone(),
         ..Explanation::default()
     };
+    let samples = SampleList::of(line.as_bytes())
+        .filter(|_| reading.sample_lists && parse_line(line.as_bytes(), &reading.parse).is_err());
+    let first = samples.and_then(|list| String::from_utf8(list.lines().next()?).ok());
+    let line = first.as_deref().unwrap_or(line);
     let message = match parse_line(line.as_bytes(), &reading.parse) {
         Ok(message) => message,
         Err(class) => {
@@ -131,6 +138,29 @@ pub fn explain(
         if reading.gauge_deltas && is_signed_gauge(&message) {
             explanation.steps.insert(0, signed_gauge());
         }
+    }
+    let unknown: Vec<String> = match &message {
+        Message::Metric(_) => unknown_sections(line.as_bytes())
+            .map(|section| format!("|{}", String::from_utf8_lossy(section)))
+            .collect(),
+        _ => Vec::new(),
+    };
+    if !unknown.is_empty() {
+        let step = ExplainedStep {
+            stage: "unknown_sections".to_owned(),
+            why: format!("ignored: {}; a bar ends a tag", unknown.concat()),
+            ..ExplainedStep::default()
+        };
+        explanation.steps.insert(0, step);
+    }
+    if let Some(first) = &first {
+        let why = format!("the listener reads each sample as a message; this is about the first, {first}");
+        let step = ExplainedStep {
+            stage: "sample_lists".to_owned(),
+            why,
+            ..ExplainedStep::default()
+        };
+        explanation.steps.insert(0, step);
     }
     explanation.origin = found;
     explanation

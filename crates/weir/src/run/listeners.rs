@@ -200,6 +200,9 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ListenerSe
             gauge_deltas: own
                 .and_then(ListenerReading::own_gauge_deltas)
                 .unwrap_or(config.aggregation.statsd_gauge_deltas),
+            sample_lists: own
+                .and_then(ListenerReading::own_sample_lists)
+                .unwrap_or(config.aggregation.statsd_sample_lists),
             names: own.and_then(ListenerReading::own_tag_styles).into(),
         };
         planned.push((listener, reading));

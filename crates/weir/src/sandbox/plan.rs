@@ -123,7 +123,10 @@ pub fn named_paths(loaded: &Loaded) -> Vec<(PathBuf, PathUse)> {
     for shown in &loaded.shown {
         if let Some(used) = uses.get(&shown.key) {
             let node = node::parse(&shown.value).ok().flatten();
-            let texts = node.iter().flat_map(Node::texts).filter(|text| !text.is_empty());
+            let texts = node
+                .iter()
+                .flat_map(Node::texts)
+                .filter(|text| !text.is_empty() && !weir_units::is_abstract(&path_in(text)));
             named.extend(texts.map(|text| (path_in(text), *used)));
         }
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_ingest::{TapBlock, TappedPacket};
 
-use super::message::{MessageFilter, lines};
+use super::message::{MessageFilter, lines, samples_apart};
 use super::{Next, TapListener, Tapped, Taps, clock_offset};
 use crate::capture_file::{
     CaptureState, Captured, Entity, EntityId, credentials, header, write_packet, write_state,
@@ -140,7 +140,12 @@ impl Capture {
     fn wants(&self, packet: &TappedPacket, bytes: &[u8], listener: &TapListener) -> bool {
         let wanted = &self.request.wanted;
         wanted.everything()
-            || lines(bytes, packet.truncated, &listener.reading.parse).any(|line| wanted.wants(&line))
+            || lines(
+                &samples_apart(bytes, &listener.reading),
+                packet.truncated,
+                &listener.reading.parse,
+            )
+            .any(|line| wanted.wants(&line))
     }
 
     /// Records the containers of processes, as far as they are known.

@@ -1,10 +1,11 @@
 //! One displayed message: its sender, its verdict, and its invalid bytes.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-use weir_ingest::PacketOutcome;
-use weir_protocol::{ErrorClass, Lines, Message, ParseOptions, Tags, locate, parse_line};
+use weir_ingest::{ListenerSettings, PacketOutcome};
+use weir_protocol::{ErrorClass, Lines, Message, ParseOptions, SampleList, Tags, locate, parse_line};
 
 /// Maximum displayed bytes of a message.
 const SHOWN_BYTES: usize = 4096;
@@ -149,6 +150,34 @@ pub fn lines<'a>(
     })
 }
 
+/// A packet with each sample of a line with several samples on a line of its own, at a listener that reads them so.
+pub fn samples_apart<'a>(packet: &'a [u8], reading: &ListenerSettings) -> Cow<'a, [u8]> {
+    let list_of = |line: &'a [u8]| match parse_line(line, &reading.parse) {
+        Ok(_) => None,
+        Err(_) => SampleList::of(line),
+    };
+    let has_list = || Lines::new(packet).any(|line| list_of(line.bytes).is_some());
+    if !reading.sample_lists || !has_list() {
+        return Cow::Borrowed(packet);
+    }
+    let mut apart = Vec::new();
+    for line in Lines::new(packet) {
+        match list_of(line.bytes) {
+            Some(list) => list.lines().for_each(|sample| {
+                apart.extend_from_slice(&sample);
+                apart.push(b'\n');
+            }),
+            None => {
+                apart.extend_from_slice(line.bytes);
+                if line.terminated {
+                    apart.push(b'\n');
+                }
+            }
+        }
+    }
+    Cow::Owned(apart)
+}
+
 impl ParsedLine<'_> {
     /// The reason for the rejection, and the invalid bytes.
     pub fn bad(&self, options: &ParseOptions) -> Option<(&'static str, BadBytes)> {
@@ -283,6 +312,18 @@ mod tests {
         assert!(fits(&user, "a:1|c|#env,user:ann"));
         assert!(!fits(&user, "a:1|c|#user:ann"));
         assert!(!fits(&user, "a:1|c|#env:prod,user:anna"));
+    }
+
+    #[test]
+    fn samples_of_a_list_are_lines_of_their_own() {
+        let reading = |sample_lists| ListenerSettings {
+            sample_lists,
+            ..OPTIONS.into()
+        };
+        let packet = b"a:1|c:2|c\nb:1|c\nc:1|g:x|g";
+        let apart = samples_apart(packet, &reading(true));
+        assert_eq!(&*apart, b"a:1|c\na:2|c\nb:1|c\nc:1|g\nc:x|g\n");
+        assert_eq!(&*samples_apart(packet, &reading(false)), packet);
     }
 
     #[test]

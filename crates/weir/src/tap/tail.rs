@@ -10,7 +10,9 @@ use tokio::sync::mpsc;
 use weir_ingest::{TapBlock, TappedPacket};
 use weir_origin::OriginExplanation;
 
-use super::message::{MessageFilter, MessageOutcome, ParsedLine, TailMessage, lines, refusal, shown};
+use super::message::{
+    MessageFilter, MessageOutcome, ParsedLine, TailMessage, lines, refusal, samples_apart, shown,
+};
 use super::{Next, TAILS, Tapped, Taps, clock_offset};
 use crate::admin::counters::TapCounter;
 use crate::streams::{self, Permit, PieceSender, Pieces};
@@ -152,7 +154,8 @@ impl Tail {
                 continue;
             };
             let time = (i128::from(packet.received) + offset) as f64 / 1e9;
-            let mut messages = lines(bytes, packet.truncated, &listener.reading.parse).peekable();
+            let bytes = samples_apart(bytes, &listener.reading);
+            let mut messages = lines(&bytes, packet.truncated, &listener.reading.parse).peekable();
             let mut first = true;
             while let Some(line) = messages.next() {
                 let alone = std::mem::replace(&mut first, false) && messages.peek().is_none();

@@ -39,9 +39,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* weir.yaml: the operator's configuration with what the chart sets. */}}
 {{- define "weir.config" -}}
-{{- $set := dict "admin" (printf "0.0.0.0:%v" .Values.admin.port) -}}
+{{- $set := dict "admin" (printf "*:%v" .Values.admin.port) -}}
 {{- if .Values.admin.hosts -}}{{- $_ := set $set "admin_hosts" .Values.admin.hosts -}}{{- end -}}
-{{- $_ := set $set "udp" (ternary (list (printf "0.0.0.0:%v" .Values.udp.port)) (list) .Values.udp.enabled) -}}
+{{- $_ := set $set "udp" (ternary (list (printf "*:%v" .Values.udp.port)) (list) .Values.udp.enabled) -}}
 {{- if .Values.socket.enabled -}}{{- $_ := set $set "uds" (list (printf "/run/weir/%s" .Values.socket.name)) -}}{{- end -}}
 {{- if .Values.state.enabled -}}{{- $_ := set $set "state_path" "/var/lib/weir" -}}{{- end -}}
 {{- if .Values.origin.detection -}}{{- $_ := set $set "origin_detection" true -}}{{- end -}}
@@ -72,7 +72,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if not (dig "log" "brokers" false .Values.merge.config) -}}
 {{- fail "merge.config.log.brokers: is missing; pods of a merge share a log on Apache Kafka" -}}
 {{- end -}}
-{{- $set := dict "admin" (printf "0.0.0.0:%v" .Values.merge.port) "state_path" "/var/lib/weir" -}}
+{{- $set := dict "admin" (printf "*:%v" .Values.merge.port) "state_path" "/var/lib/weir" -}}
 {{- if .Values.admin.hosts -}}{{- $_ := set $set "admin_hosts" .Values.admin.hosts -}}{{- end -}}
 {{- range $key, $value := $set -}}
 {{- if hasKey $.Values.merge.config $key -}}

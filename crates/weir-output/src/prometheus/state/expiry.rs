@@ -27,10 +27,10 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         let mut moves = Moves::default();
         for family in &mut self.families {
             moves.begin_family();
-            let expiry = family.form.expiry.unwrap_or(of_all);
             let mut all = std::mem::take(&mut family.series);
             let capacity = all.capacity();
             all.retain(|series| {
+                let expiry = self.forms.get(series.form).expiry.unwrap_or(of_all);
                 let stays = now.saturating_sub(series.seen) < expiry;
                 moves.series(stays);
                 if stays {

@@ -4,7 +4,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_protocol::Kind;
 
-use super::{CumulativeState, Row, Seconds, Summary, Value};
+use super::{CumulativeState, Place, Row, Seconds, Summary, Value};
+use crate::prometheus::forms::FormKey;
 use crate::prometheus::native::SavedNative;
 
 #[derive(Serialize, Deserialize)]
@@ -23,6 +24,8 @@ struct SavedSeries<S> {
     age: Seconds,
     stamp: u32,
     created: u32,
+    /// Entry of `metrics` and kind, which decide its form.
+    form: (Option<u32>, u8),
     kept: S,
     value: SavedValue,
 }
@@ -116,6 +119,7 @@ where
                     age: now.saturating_sub(series.seen),
                     stamp: series.stamp,
                     created: series.created,
+                    form: saved_key(self.forms.key(series.form)),
                     kept: series.kept.clone(),
                     value: SavedValue::from(&series.value),
                 })
@@ -169,12 +173,16 @@ where
         };
         let mut refused = 0;
         for series in saved.series {
+            let key = self.key(series.form)?;
             let value = series.value.restored()?;
             if matches!(value, Value::Summary(_)) != super::is_compound(kind) {
                 return None;
             }
             let seen = now.saturating_sub(series.age.saturating_add(away));
-            let Some((family, at, is_new)) = self.place(&row, &series.labels, seen) else {
+            let Some(Place {
+                family, at, is_new, ..
+            }) = self.place(&row, key, &series.labels, seen)
+            else {
                 refused += 1;
                 continue;
             };
@@ -193,4 +201,15 @@ where
         }
         Some(refused)
     }
+
+    /// The form of a saved series, if there is one.
+    fn key(&self, (entry, kind): (Option<u32>, u8)) -> Option<FormKey> {
+        let is_known = entry.is_none_or(|number| self.forms.has_entry(number));
+        let kind = *Kind::ALL.get(usize::from(kind))?;
+        is_known.then_some((entry, kind))
+    }
+}
+
+fn saved_key((entry, kind): FormKey) -> (Option<u32>, u8) {
+    (entry, kind as u8)
 }

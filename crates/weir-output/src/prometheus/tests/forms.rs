@@ -1,6 +1,6 @@
 //! Options by metric.
 
-use weir_config::{MatchType, MetricType};
+use weir_config::MetricType;
 
 use super::*;
 use crate::settings::{FormStyle, MetricForm};
@@ -8,14 +8,7 @@ use crate::settings::{FormStyle, MetricForm};
 fn form(pattern: &str) -> MetricForm {
     MetricForm {
         pattern: pattern.into(),
-        match_type: MatchType::Wildcard,
-        types: Vec::new(),
-        style: FormStyle::Default,
-        buckets: Vec::new(),
-        quantiles: Vec::new(),
-        help: String::new(),
-        expiry: Duration::ZERO,
-        scale: 1.0,
+        ..MetricForm::default()
     }
 }
 
@@ -126,4 +119,216 @@ fn sums_have_their_start_time() {
         protobuf.windows(4).any(|bytes| bytes == timestamp),
         "{protobuf:x?}"
     );
+}
+
+#[test]
+fn an_entry_with_a_tag_is_for_the_series_with_that_tag_alone() {
+    let scrape = with(vec![
+        MetricForm {
+            tag: "weir_mapping:1".into(),
+            scale: 0.001,
+            help: "Seconds".into(),
+            expiry: Duration::from_secs(10),
+            ..MetricForm::default()
+        },
+        MetricForm {
+            tag: "weir_mapping:2".into(),
+            style: FormStyle::Classic,
+            buckets: vec![1.0],
+            ..MetricForm::default()
+        },
+    ]);
+    let one = Owned::Values(vec![5.0]);
+    scrape.add(
+        "x_seconds",
+        Kind::Histogram,
+        None,
+        &["weir_mapping:1", "zone:a"],
+        &one,
+        100,
+    );
+    scrape.add("x_seconds", Kind::Histogram, None, &["zone:b"], &one, 100);
+    scrape.add("lag_seconds", Kind::Histogram, None, &[], &one, 100);
+    scrape.add("y", Kind::Timing, None, &["weir_mapping:2"], &one, 100);
+    scrape.gauge("level", &["weir_mapping:3"], 1.0, 100);
+    let text = scrape.text(105);
+    for line in [
+        "# HELP x_seconds Seconds\n",
+        "x_seconds_sum{zone=\"a\"} 0.005\n",
+        "x_seconds_sum{zone=\"b\"} 5\n",
+        "lag_seconds_sum 5\n",
+        "# TYPE y histogram\ny_bucket{le=\"1\"} 0\n",
+        "level{weir_mapping=\"3\"} 1\n",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let text = scrape.text(110);
+    assert!(
+        !text.contains("zone=\"a\"") && text.contains("zone=\"b\""),
+        "the other series stays: {text}"
+    );
+    scrape.check_bytes();
+}
+
+#[test]
+fn one_name_with_two_styles_is_two_metrics() {
+    let scrape = with(vec![MetricForm {
+        tag: "m:1".into(),
+        style: FormStyle::Classic,
+        buckets: vec![1.0],
+        ..MetricForm::default()
+    }]);
+    let values = Owned::Values(vec![0.5]);
+    scrape.add("t", Kind::Timing, None, &["m:1"], &values, 100);
+    scrape.add("t", Kind::Timing, None, &["a:1"], &values, 100);
+    let text = scrape.text(100);
+    assert!(
+        text.contains("# TYPE t summary\n") && text.contains("t_count{a=\"1\"} 1\n"),
+        "{text}"
+    );
+    assert_eq!(text.matches("_bucket{le=\"1\"} 1\n").count(), 1, "{text}");
+}
+
+/// As after conversion from statsd_exporter.
+fn merging(metrics: Vec<MetricForm>) -> Arc<Scrape> {
+    scrape_with(PrometheusSettings {
+        metrics,
+        merge_names: true,
+        timings_in_seconds: true,
+        distributions: HistogramStyle::Summary,
+        quantiles: Vec::new(),
+        ..settings()
+    })
+}
+
+#[test]
+fn metrics_of_one_name_and_type_add_up_where_names_merge() {
+    let scrape = merging(Vec::new());
+    for at in [100, 110] {
+        scrape.counter("x.y-z", &["aa:1"], 1.0, at);
+        scrape.counter("x.y_z", &["aa:1"], 2.0, at);
+    }
+    scrape.gauge("open.slots", &[], 32.0, 100);
+    scrape.gauge("open_slots", &["executor:Local"], 30.0, 100);
+    scrape.add(
+        "open slots",
+        Kind::Set,
+        None,
+        &["executor:None"],
+        &Owned::Members(vec!["a".into()]),
+        100,
+    );
+    scrape.add(
+        "api.latency",
+        Kind::Timing,
+        None,
+        &[],
+        &Owned::Values(vec![10.0]),
+        100,
+    );
+    scrape.add(
+        "api.latency",
+        Kind::Histogram,
+        None,
+        &[],
+        &Owned::Values(vec![0.02]),
+        100,
+    );
+    scrape.add(
+        "api/latency",
+        Kind::Distribution,
+        None,
+        &[],
+        &Owned::Values(vec![0.03]),
+        100,
+    );
+    scrape.counter("9", &[], 1.0, 100);
+    scrape.counter("_9", &[], 1.0, 100);
+    check(
+        &scrape,
+        &[
+            ("x_y_z_total{aa=1}", 6.0),
+            ("open_slots", 32.0),
+            ("open_slots{executor=Local}", 30.0),
+            ("open_slots{executor=None}", 1.0),
+            ("api_latency_sum", 0.06),
+            ("api_latency_count", 3.0),
+            ("_9_total", 2.0),
+        ],
+    );
+    assert_eq!(scrape.status().renamed, 0);
+    scrape.check_bytes();
+}
+
+#[test]
+fn metrics_of_one_name_and_different_types_stay_apart_where_names_merge() {
+    let scrape = merging(Vec::new());
+    scrape.gauge("a.b", &[], 1.0, 100);
+    scrape.gauge("a-b", &["c:1"], 1.0, 100);
+    scrape.counter("a_b", &[], 2.0, 100);
+    let values = scrape.values(100);
+    assert_eq!(values.get("a_b_total"), Some(&2.0), "{values:?}");
+    assert_eq!(values.len(), 3, "{values:?}");
+    assert_eq!(scrape.status().renamed, 1, "the gauges have one other name");
+}
+
+#[test]
+fn values_keep_the_factor_of_their_own_mapping_where_names_merge() {
+    let of = |tag: &str, scale| MetricForm {
+        tag: tag.into(),
+        scale,
+        ..MetricForm::default()
+    };
+    let scrape = merging(vec![of("m:1", 0.001), of("m:2", 1.0)]);
+    for at in [100, 110] {
+        scrape.counter("x.ms", &["m:1"], 500.0, at);
+        scrape.counter("x_ms", &["m:2"], 2.0, at);
+        scrape.counter("x-ms", &[], 3.0, at);
+    }
+    check(&scrape, &[("x_ms_total", 11.0)]);
+}
+
+#[test]
+fn merged_names_and_entries_by_tag_survive_a_restart() {
+    let make = || {
+        merging(vec![MetricForm {
+            tag: "m:1".into(),
+            expiry: Duration::from_secs(10),
+            ..MetricForm::default()
+        }])
+    };
+    let scrape = make();
+    scrape.counter("a.b", &["m:1"], 1.0, 100);
+    scrape.counter("a-b", &["c:1"], 2.0, 100);
+    scrape.add(
+        "t",
+        Kind::Timing,
+        None,
+        &["m:1"],
+        &Owned::Values(vec![1000.0]),
+        100,
+    );
+    let next = make();
+    assert_eq!(next.restore(&scrape.save(100), 0, 100), Ok(0));
+    check(
+        &next,
+        &[
+            ("a_b_total", 1.0),
+            ("a_b_total{c=1}", 2.0),
+            ("t_sum", 1.0),
+            ("t_count", 1.0),
+        ],
+    );
+    next.counter("a_b", &["m:1"], 1.0, 105);
+    next.add(
+        "t",
+        Kind::Timing,
+        None,
+        &["m:1"],
+        &Owned::Values(vec![1000.0]),
+        105,
+    );
+    let values = next.values(109);
+    assert_eq!((values["a_b_total"], values["t_sum"]), (2.0, 2.0), "{values:?}");
+    next.check_bytes();
 }

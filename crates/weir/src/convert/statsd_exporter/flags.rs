@@ -1,11 +1,10 @@
 //! The flags of statsd_exporter.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 
 use weir_config::show_text;
 
-use crate::convert::Unconverted;
+use crate::convert::{Consequence, Unconverted, address, did_you_mean};
 
 /// Settings that follow from flags.
 #[derive(Debug)]
@@ -59,6 +58,24 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ("statsd.mapping-config", "is the file that is converted"),
 ];
 
+/// Flags with a counterpart.
+const KNOWN: &[&str] = &[
+    "statsd.listen-udp",
+    "statsd.listen-tcp",
+    "statsd.listen-unixgram",
+    "statsd.unixsocket-mode",
+    "statsd.read-buffer",
+    "web.listen-address",
+    "web.telemetry-path",
+    "statsd.parse-librato-tags",
+    "statsd.parse-influxdb-tags",
+    "statsd.parse-signalfx-tags",
+    "statsd.parse-dogstatsd-tags",
+    "statsd.relay.address",
+    "statsd.relay.packet-length",
+    "log.level",
+];
+
 impl Flags {
     /// Flags without a counterpart are reported.
     pub fn read(arguments: &[String], left: &mut Vec<Unconverted>) -> Flags {
@@ -72,10 +89,10 @@ impl Flags {
         if !arguments.is_empty() {
             // statsd_exporter's default addresses.
             flags.settings = vec![
-                ("udp", "0.0.0.0:9125".to_owned()),
-                ("tcp", "0.0.0.0:9125".to_owned()),
+                ("udp", address(":9125")),
+                ("tcp", address(":9125")),
                 ("tcp_framing", "newline".to_owned()),
-                ("admin", "0.0.0.0:9102".to_owned()),
+                ("admin", address(":9102")),
             ];
         }
         let mut arguments = arguments.iter().map(String::as_str).peekable();
@@ -89,17 +106,15 @@ impl Flags {
                     arguments.next_if(|next| !next.starts_with("--")).unwrap_or(""),
                 ),
             };
-            if let Err(message) = flags.take(name, value) {
-                left.push(Unconverted {
-                    line: 0,
-                    message: format!("--{name}: {message}"),
-                });
+            if let Err((consequence, message)) = flags.take(name, value) {
+                left.push(Unconverted::new(consequence, 0, format!("--{name}: {message}")));
             }
         }
         flags
     }
 
-    fn take(&mut self, name: &str, value: &str) -> Result<(), &'static str> {
+    fn take(&mut self, name: &str, value: &str) -> Result<(), (Consequence, String)> {
+        let changes = |message: &str| Err((Consequence::ChangesData, message.to_owned()));
         let is_on = !name.starts_with("no-") && value != "false";
         match name.trim_start_matches("no-") {
             "statsd.listen-udp" => self.set("udp", address(value)),
@@ -109,20 +124,29 @@ impl Flags {
             "statsd.read-buffer" => self.set("receive_buffer", value.to_owned()),
             "web.listen-address" => self.set("admin", address(value)),
             "web.telemetry-path" if value == "/metrics" => {}
-            "web.telemetry-path" => return Err("the path is /metrics"),
+            "web.telemetry-path" => return changes("the path is /metrics"),
             "statsd.parse-librato-tags" => self.librato = is_on,
             "statsd.parse-influxdb-tags" => self.influx = is_on,
             "statsd.parse-signalfx-tags" => self.signalfx = is_on,
             "statsd.parse-dogstatsd-tags" if is_on => {}
             "statsd.parse-dogstatsd-tags" => {
-                return Err("tags behind the type are always read; rules remove them");
+                return changes("tags behind the type are always read; rules remove them");
             }
             "statsd.relay.address" => self.relay.push(("targets", format!("['udp://{value}']"))),
             "statsd.relay.packet-length" => self.relay.push(("udp_bytes_max", value.to_owned())),
             "log.level" => self.set("log_level", value.to_owned()),
             other => {
-                let known = NOT_NEEDED.iter().find(|(name, _)| *name == other);
-                return Err(known.map_or("is not known", |(_, why)| *why));
+                if let Some((_, why)) = NOT_NEEDED.iter().find(|(name, _)| *name == other) {
+                    return Err((Consequence::NoEffect, (*why).to_owned()));
+                }
+                let hint = did_you_mean(
+                    other,
+                    KNOWN
+                        .iter()
+                        .chain(NOT_NEEDED.iter().map(|(name, _)| name))
+                        .copied(),
+                );
+                return changes(&hint.unwrap_or("is not known".to_owned()));
             }
         }
         Ok(())
@@ -138,7 +162,10 @@ impl Flags {
     pub fn write_reading(&self, out: &mut String) {
         let styles = self.tag_styles().join(", ");
         if self.settings.is_empty() {
-            let _ = writeln!(out, "tag_styles: [{styles}]\nstatsd_gauge_deltas: true");
+            let _ = writeln!(
+                out,
+                "tag_styles: [{styles}]\nstatsd_gauge_deltas: true\nstatsd_sample_lists: true"
+            );
             return;
         }
         let listeners = self
@@ -151,7 +178,7 @@ impl Flags {
             }
             let _ = writeln!(
                 out,
-                "- listener: {}\n  gauge_deltas: true\n  tag_styles: [{styles}]",
+                "- listener: {}\n  gauge_deltas: true\n  sample_lists: true\n  tag_styles: [{styles}]",
                 show_text(&listener)
             );
         }
@@ -164,7 +191,8 @@ impl Flags {
             (self.signalfx, "signalfx"),
         ];
         let on = styles.iter().filter(|(is_on, _)| *is_on);
-        on.map(|(_, style)| *style).collect()
+        // That program takes the `#` of a tag behind the type away.
+        on.map(|(_, style)| *style).chain(["hashes"]).collect()
     }
 
     pub fn write(&self, out: &mut String) {
@@ -187,15 +215,11 @@ impl Flags {
     }
 }
 
-/// The listener of a setting by its address, or by its transport where the address has a name that is to be looked up.
+/// The listener of a setting.
 fn listener(key: &str, value: &str) -> Option<String> {
-    let address = |scheme: &str| match value.parse::<SocketAddr>() {
-        Ok(address) => format!("{scheme}://{address}"),
-        Err(_) => key.to_owned(),
-    };
     match key {
         _ if value.is_empty() => None,
-        "udp" | "tcp" => Some(address(key)),
+        "udp" | "tcp" => Some(format!("{key}://{value}")),
         "uds" => Some(format!("unixgram://{value}")),
         _ => None,
     }
@@ -209,14 +233,6 @@ fn is_switch(name: &str) -> bool {
             name,
             "web.enable-lifecycle" | "check-config" | "web.systemd-socket"
         )
-}
-
-/// An address in Go's form: without a host it means every interface.
-fn address(text: &str) -> String {
-    match text.strip_prefix(':') {
-        Some(port) => format!("0.0.0.0:{port}"),
-        None => text.to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -248,12 +264,12 @@ mod tests {
         ]);
         assert_eq!(left, []);
         for part in [
-            "udp: [0.0.0.0:8125]\n",
+            "udp: ['*:8125']\n",
             "tcp: []\n",
-            "admin: 0.0.0.0:9102\n",
+            "admin: '*:9102'\n",
             "socket_mode: 0755\n",
             "targets: ['udp://old.example:8125']\n    udp_bytes_max: 1000\n",
-            "per_listener:\n- listener: udp://0.0.0.0:8125\n  gauge_deltas: true\n  tag_styles: [librato, signalfx]\n",
+            "per_listener:\n- listener: udp://*:8125\n  gauge_deltas: true\n  sample_lists: true\n  tag_styles: [librato, signalfx, hashes]\n",
         ] {
             assert!(out.contains(part), "{part}: {out}");
         }
@@ -262,7 +278,7 @@ mod tests {
             "--statsd.listen-udp=localhost:1",
             "--statsd.listen-unixgram=/run/x",
         ]);
-        for listener in ["udp", "tcp://0.0.0.0:9125", "unixgram:///run/x"] {
+        for listener in ["udp://localhost:1", "tcp://*:9125", "unixgram:///run/x"] {
             assert!(
                 out.contains(&format!("- listener: {listener}\n")),
                 "{listener}: {out}"
@@ -270,9 +286,25 @@ mod tests {
         }
         assert_eq!(
             read(&[]).0,
-            "tag_styles: [librato, influx, signalfx]\nstatsd_gauge_deltas: true\n"
+            "tag_styles: [librato, influx, signalfx, hashes]\nstatsd_gauge_deltas: true\nstatsd_sample_lists: true\n"
         );
-        let (_, left) = read(&["--statsd.cache-size=3", "--what", "--web.telemetry-path=/x"]);
-        assert_eq!(left.len(), 3, "{left:?}");
+        let (_, left) = read(&[
+            "--statsd.cache-size=3",
+            "--statsd.listen-upd=:1",
+            "--web.telemetry-path=/x",
+        ]);
+        let consequences: Vec<Consequence> = left.iter().map(|left| left.consequence).collect();
+        assert_eq!(
+            consequences,
+            [
+                Consequence::NoEffect,
+                Consequence::ChangesData,
+                Consequence::ChangesData
+            ]
+        );
+        assert!(
+            left[1].message.ends_with("did you mean statsd.listen-udp?"),
+            "{left:?}"
+        );
     }
 }
