@@ -490,6 +490,29 @@ fn the_queue_of_a_dead_output() {
     }
 }
 
+/// An output that queues nothing does not keep its part from one whose receiver is down; the part that is full is shown as full.
+#[test]
+fn a_dead_output_beside_one_that_delivers_uses_the_share() {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = deaf.local_addr().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let config = format!(
+        "{SHORT}outputs:\n  prometheus: {{}}\n  file: {{path: {}}}\n  otlp: {{url: 'http://{address}/v1/metrics', compression: none, points_per_payload_max: 100}}\n",
+        directory.path().join("points").display()
+    );
+    let mut rig = Rig::start(64, &config);
+    rig.until("queues", "queue_full", |rig, _| pass_on(rig, 300));
+    let queues = rig.share("queues");
+    let (used, bytes) = (
+        queues["used"].as_f64().unwrap(),
+        queues["bytes"].as_f64().unwrap(),
+    );
+    // The other output has room to begin: 2 of 8 MiB.
+    assert!((0.7..=1.0).contains(&(used / bytes)), "{queues}");
+    assert!(queues["fullest"].as_f64().unwrap() > 0.9, "{queues}");
+    std::fs::remove_dir_all(rig.path).unwrap();
+}
+
 /// In the gate: `weir-output` prometheus::a_full_budget_refuses_new_series_and_keeps_the_others_exact,
 /// memory_is_accounted_to_the_byte_and_released.
 #[test]

@@ -33,7 +33,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -165,6 +165,10 @@ enum Stage {
 struct MemoryLimits {
     /// Bodies that wait, over all endpoints.
     queued: AtomicU64,
+    /// Bodies that are about to be queued.
+    coming: AtomicU64,
+    /// Asks for a larger `queued`.
+    ask: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// The encoder's state.
     state: AtomicU64,
     /// Batches that wait to be encoded.
@@ -266,6 +270,8 @@ impl Delivery {
             settings: settings.clone(),
             limits: MemoryLimits {
                 queued: environment.memory_bytes_max.into(),
+                coming: 0.into(),
+                ask: OnceLock::new(),
                 state: environment.state_bytes_max.into(),
                 inbox: u64::MAX.into(),
             },
@@ -339,9 +345,22 @@ impl Delivery {
         &self.name
     }
 
-    /// Sets what bodies that wait may take, over all endpoints. Where they take more already the oldest go, with the next that come.
+    /// Sets what bodies that wait may take, over all endpoints. Where they take more already the oldest go.
     pub fn limit_queues(&self, bytes_max: u64) {
-        self.shared.limits.queued.store(bytes_max, Ordering::Relaxed);
+        let shared = &self.shared;
+        shared.limits.queued.store(bytes_max, Ordering::Relaxed);
+        let memory_max = shared.memory_max();
+        for (index, queue) in shared.queues.iter().enumerate() {
+            // Who has the lock may be waiting for a disk. Then the next payload makes room.
+            let Ok(mut queue) = queue.try_lock() else { continue };
+            queue.set_memory_max(memory_max);
+            lock(&shared.books).endpoints[index].copy_from(&queue);
+        }
+    }
+
+    /// Before the output drops anything for lack of memory it calls this, which may set another limit. Once.
+    pub fn ask_for_room(&self, ask: impl Fn() + Send + Sync + 'static) {
+        drop(self.shared.limits.ask.set(Box::new(ask)));
     }
 
     pub fn queue_limit(&self) -> u64 {
@@ -350,11 +369,16 @@ impl Delivery {
 
     /// The least that [`Delivery::limit_queues`] can be set to without a loss.
     pub fn queued_bytes(&self) -> u64 {
+        match self.shared.held() {
+            0 => 0,
+            held => self.shared.limit_for(held),
+        }
+    }
+
+    /// The limit with which a payload that is about to come costs nothing.
+    pub fn wanted_bytes(&self) -> u64 {
         let shared = &self.shared;
-        let books = lock(&shared.books);
-        let most = books.endpoints.iter().map(|of| of.sizes.memory_bytes).max();
-        let held = most.unwrap_or(0) * shared.queues.len() as u64;
-        if held == 0 { 0 } else { held + shared.reserved }
+        shared.limit_for(shared.held() + shared.limits.coming.load(Ordering::Relaxed))
     }
 
     /// Whether the encoder adds up.
@@ -365,6 +389,10 @@ impl Delivery {
     /// Sets the memory limit of the encoder's state, from the next batch on.
     pub fn limit_state(&self, bytes_max: u64) {
         self.shared.limits.state.store(bytes_max, Ordering::Relaxed);
+    }
+
+    pub fn state_limit(&self) -> u64 {
+        self.shared.limits.state.load(Ordering::Relaxed)
     }
 
     pub fn state_bytes(&self) -> u64 {
@@ -536,6 +564,28 @@ impl Shared {
         queued.saturating_sub(self.reserved) / self.queues.len().max(1) as u64
     }
 
+    /// The limit of all endpoints together with which each can hold this.
+    fn limit_for(&self, bytes: u64) -> u64 {
+        bytes * self.queues.len() as u64 + self.reserved
+    }
+
+    /// Bytes of the fullest queue.
+    fn held(&self) -> u64 {
+        let books = lock(&self.books);
+        let most = books.endpoints.iter().map(|of| of.sizes.memory_bytes).max();
+        most.unwrap_or(0)
+    }
+
+    /// Asks for more memory, if payloads of these bytes do not fit into the present part.
+    fn ask_for(&self, bytes: u64) {
+        self.limits.coming.store(bytes, Ordering::Relaxed);
+        if self.held() + bytes > self.memory_max()
+            && let Some(ask) = self.limits.ask.get()
+        {
+            ask();
+        }
+    }
+
     fn stage(&self) -> Stage {
         *self.stage.borrow()
     }
@@ -569,6 +619,7 @@ impl Shared {
     /// Queues the encoder's payloads, for all endpoints and the books in one step. `done` is the batch it came from.
     fn commit(&self, encoded: Encoded, open: Items, done: Items, sync: bool) {
         let created = self.clock.unix();
+        self.ask_for(encoded.payloads.iter().map(|draft| draft.body.len() as u64).sum());
         let memory_max = self.memory_max();
         let mut queues: Vec<MutexGuard<'_, Queue>> = self.queues.iter().map(lock).collect();
         queues
@@ -603,6 +654,7 @@ impl Shared {
                 self.record_disk_error(&mut books.endpoints[index], queue, index);
                 books.endpoints[index].copy_from(queue);
             }
+            self.limits.coming.store(0, Ordering::Relaxed);
         }
         drop(queues);
         self.queued.iter().for_each(Notify::notify_one);

@@ -306,7 +306,7 @@ fn start_outputs(
     publisher: AgentIdentity,
 ) -> Result<Arc<Outputs>, Failure> {
     let handle = runtime.handle().clone();
-    Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher).map(Arc::new)
+    Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher)
 }
 
 /// `before`: where the history of the previous process comes from.

@@ -14,22 +14,29 @@ use crate::admin::counters::{HistoryCounter, TapCounter};
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::budget::{Budget, Share};
 
-/// Adds the shares to an otherwise complete status.
-pub fn fill(status: &mut Status, budget: &Budget, state: &PipelineState) {
+/// Adds the shares to an otherwise complete status. `fullest`: how full the fullest part of a divided share is.
+pub fn fill(status: &mut Status, budget: &Budget, state: &PipelineState, fullest: &[(Share, f64)]) {
     let workers: Vec<&WorkerSnapshot> = state.workers.iter().flatten().collect();
     status.memory.budget = budget.bytes();
     status.memory.shares = budget
         .lines()
-        .map(|line| MemoryShare {
-            name: line.name.into(),
-            bytes: line.bytes,
-            used: line
-                .parts
-                .iter()
-                .filter_map(|part| status.memory.parts.get(*part))
-                .sum(),
-            when_full: line.when_full.into(),
-            events: events(line.share, status, &workers),
+        .map(|line| {
+            let parts = line.parts.iter();
+            let used: u64 = parts.filter_map(|part| status.memory.parts.get(*part)).sum();
+            let of_all = if line.bytes == 0 {
+                0.0
+            } else {
+                used as f64 / line.bytes as f64
+            };
+            let of_parts = fullest.iter().filter(|(share, _)| *share == line.share);
+            MemoryShare {
+                name: line.name.into(),
+                bytes: line.bytes,
+                used,
+                fullest: of_parts.map(|(_, fullest)| *fullest).fold(of_all, f64::max),
+                when_full: line.when_full.into(),
+                events: events(line.share, status, &workers),
+            }
         })
         .collect();
 }

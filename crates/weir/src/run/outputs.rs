@@ -45,7 +45,7 @@ pub(super) struct Running {
     pub output: Output,
 }
 
-type List = Arc<Vec<Running>>;
+pub(super) type List = Arc<Vec<Running>>;
 
 struct Active {
     list: List,
@@ -105,8 +105,8 @@ impl Outputs {
         handle: Handle,
         saved: Arc<SavedStates>,
         agent: AgentIdentity,
-    ) -> Result<Outputs, Failure> {
-        let outputs = Outputs {
+    ) -> Result<Arc<Outputs>, Failure> {
+        let outputs = Arc::new(Outputs {
             handle,
             environment: OutputEnvironment {
                 clock: Clock::system(),
@@ -129,7 +129,7 @@ impl Outputs {
             }),
             fed: Condvar::new(),
             replaced: Mutex::default(),
-        };
+        });
         let mut list = Vec::new();
         for wanted in &config.outputs {
             let output = outputs
@@ -142,6 +142,7 @@ impl Outputs {
         }
         warn_of_idle(&list);
         outputs.divide(&list);
+        outputs.divide_on_request(&list);
         lock(&outputs.active).list = Arc::new(list);
         Ok(outputs)
     }
@@ -184,7 +185,7 @@ impl Outputs {
         })
     }
 
-    fn list(&self) -> List {
+    pub(super) fn list(&self) -> List {
         lock(&self.active).list.clone()
     }
 
@@ -269,6 +270,7 @@ impl Outputs {
             replaced.successors.clone_from(&taking_over);
         }
         self.divide(&list);
+        self.divide_on_request(&list);
         let mut active = lock(&self.active);
         active.list = list;
         active.number += 1;

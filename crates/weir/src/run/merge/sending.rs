@@ -124,7 +124,7 @@ impl Sender {
             let (output, reason) = (error.output, error.reason);
             tracing::warn!("output {output} starts its sums from zero: {reason}");
         }
-        Ok(Arc::new(outputs))
+        Ok(outputs)
     }
 
     fn follower(

@@ -60,7 +60,9 @@ impl View {
         };
         health::fill_program(&mut status);
         status.memory.parts.insert("open_buckets".into(), bytes);
+        let mut fullest = Vec::new();
         if let Some(sending) = self.shared.sending() {
+            fullest.extend(sending.outputs.fullest());
             sending.outputs.report(&mut status);
             status.memory.used = status.memory.parts.values().sum();
             if let Some(scrape) = sending.outputs.scrape() {
@@ -69,7 +71,7 @@ impl View {
         } else {
             status.memory.used = bytes;
         }
-        ledger::fill(&mut status, &self.budget, &PipelineState::default());
+        ledger::fill(&mut status, &self.budget, &PipelineState::default(), &fullest);
         overflows(&mut status);
         status
     }
