@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_aggregate::Batch;
 
@@ -12,7 +12,7 @@ use super::{Delivery, Stage, lock};
 
 /// Batches an output may be behind with encoding, about one megabyte each.
 const INBOX_BATCHES: usize = 16;
-/// Time that a flush waits for an output that is behind before it drops the batch.
+/// Time that a batch waits for an output that is behind before it is dropped.
 const SUBMIT_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -22,6 +22,8 @@ pub(super) struct Inbox {
     pub(super) bytes: u64,
     /// A submitter ran out of patience; the next ones do not wait before there is room again.
     late: bool,
+    /// The time that the batches of this flush have waited together.
+    waited: Duration,
 }
 
 impl Inbox {
@@ -45,6 +47,13 @@ impl Delivery {
         lock(&self.shared.inbox).has_room(batch.bytes() as u64, bytes_max)
     }
 
+    /// Sets how long all batches of a flush together may wait for this output. Without it only the wait of each is limited, and an output
+    /// that is always a little behind delays the flush, the next one, and at last the workers.
+    pub fn limit_wait(&self, of_flush: Duration) {
+        let nanos = u64::try_from(of_flush.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.limits.wait_nanos.store(nanos, Ordering::Relaxed);
+    }
+
     /// Hands over a batch. Waits a moment if the output is behind with encoding, then drops the batch and counts it, and does
     /// not wait again before it has caught up. Blocks: for plain threads, not for async tasks.
     pub fn submit(&self, batch: &Arc<Batch>) {
@@ -55,9 +64,17 @@ impl Delivery {
         let is_full = |inbox: &mut Inbox| {
             !inbox.has_room(bytes, bytes_max) && !inbox.late && shared.stage() == Stage::Running
         };
+        let of_flush = Duration::from_nanos(shared.limits.wait_nanos.load(Ordering::Relaxed));
+        let began = Instant::now();
         let inbox = lock(&shared.inbox);
-        let waited = shared.room.wait_timeout_while(inbox, SUBMIT_WAIT, is_full);
+        let patience = SUBMIT_WAIT.min(of_flush.saturating_sub(inbox.waited));
+        let waited = shared.room.wait_timeout_while(inbox, patience, is_full);
         let (mut inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        inbox.waited = if batch.last {
+            Duration::ZERO
+        } else {
+            inbox.waited + began.elapsed()
+        };
         let mut books = lock(&shared.books);
         books.received += items;
         if shared.stage() != Stage::Running && !books.encoder_failed {

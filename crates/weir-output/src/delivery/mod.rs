@@ -173,6 +173,8 @@ struct MemoryLimits {
     state: AtomicU64,
     /// Batches that wait to be encoded.
     inbox: AtomicU64,
+    /// How long those of one flush may wait to get there.
+    wait_nanos: AtomicU64,
 }
 
 #[derive(Default)]
@@ -274,6 +276,7 @@ impl Delivery {
                 ask: OnceLock::new(),
                 state: environment.state_bytes_max.into(),
                 inbox: u64::MAX.into(),
+                wait_nanos: u64::MAX.into(),
             },
             reserved,
             state_bytes: AtomicU64::new(0),
@@ -594,7 +597,7 @@ impl Shared {
         !self.settings.disk_path.is_empty() && self.settings.disk_bytes_max > 0
     }
 
-    /// Ends the queues. Batches still in the inbox are lost; this only happens if an encoder panicked or the grace period was too short.
+    /// Ends the queues. Batches still in the inbox are lost: the encoder panicked, or the grace period was too short.
     fn close(&self) {
         let mut queues: Vec<_> = self.queues.iter().map(lock).collect();
         queues.iter_mut().for_each(|queue| queue.close());
@@ -662,7 +665,7 @@ impl Shared {
     }
 
     /// Encoding is quicker than delivering, and a flush may be larger than memory: waits while every queue is half full and its
-    /// endpoint takes payloads, for at most `patience`. Returns how long it was.
+    /// endpoint takes payloads, for at most `patience` and not beyond the end. Returns how long it was.
     async fn pace(&self, patience: Duration) -> Duration {
         let on_disk = self.has_disk();
         let begun = std::time::Instant::now();
@@ -670,7 +673,12 @@ impl Shared {
         let wait = wait_for(&self.progress, || {
             on_disk || !lock(&self.books).endpoints.iter().all(fills_up)
         });
-        drop(tokio::time::timeout(patience, wait).await);
+        let mut stage = self.stage.subscribe();
+        tokio::select! {
+            () = wait => {}
+            () = tokio::time::sleep(patience) => {}
+            () = endpoint::reached(&mut stage, Stage::Stopped) => {}
+        }
         begun.elapsed()
     }
 

@@ -27,6 +27,8 @@ impl Outputs {
         // The other half is for batches between workers and outputs.
         let each = self.budget.of_one(Share::Batches, 2 * deliveries.len());
         deliveries.iter().for_each(|delivery| delivery.limit_inbox(each));
+        let each = *lock(&self.flush_wait) / deliveries.len().max(1) as u32;
+        deliveries.iter().for_each(|delivery| delivery.limit_wait(each));
     }
 
     /// Lets outputs ask for a larger part of the queues when theirs is full.

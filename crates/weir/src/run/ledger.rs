@@ -35,14 +35,14 @@ pub fn fill(status: &mut Status, budget: &Budget, state: &PipelineState, fullest
                 used,
                 fullest: of_parts.map(|(_, fullest)| *fullest).fold(of_all, f64::max),
                 when_full: line.when_full.into(),
-                events: events(line.share, status, &workers),
+                events: events(line.share, line.bytes, status, &workers),
             }
         })
         .collect();
 }
 
 /// Number of times the limit of a share was reached, by action.
-fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMap<String, u64> {
+fn events(share: Share, bytes: u64, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMap<String, u64> {
     let counted: Vec<(&str, u64)> = match share {
         Share::Contexts => contexts(status, workers),
         Share::Batches => vec![
@@ -55,6 +55,8 @@ fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMa
                 listener.socket[ListenerCounter::ConnectionsClosedBudget]
             }),
         )],
+        // Without encryption another limit refuses connections.
+        Share::TlsSessions if bytes == 0 => Vec::new(),
         Share::TlsSessions => tls_sessions(status, workers),
         Share::Senders => senders(workers),
         Share::Queues => vec![("queue_full", dropped(&status.outputs, "queue_full"))],

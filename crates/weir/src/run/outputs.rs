@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -62,6 +62,8 @@ pub struct Outputs {
     expansion: Arc<Expansion>,
     pub(super) budget: Budget,
     workers: usize,
+    /// Time that a flush may wait for outputs. It has to end before the next bucket does, or workers would wait too.
+    pub(super) flush_wait: Mutex<Duration>,
     grace: Duration,
     active: Mutex<Active>,
     fed: Condvar,
@@ -121,6 +123,7 @@ impl Outputs {
             expansion: Arc::new(expansion.clone()),
             budget: budget.clone(),
             workers: config.resources.workers,
+            flush_wait: Mutex::new(Duration::from_secs(config.aggregation.bucket_seconds()) / 2),
             grace: config.running.grace_period,
             active: Mutex::new(Active {
                 list: List::default(),
@@ -320,8 +323,9 @@ impl Outputs {
     /// Waits until outputs have delivered their data or stored it on disk, while packets still arrive: for the grace period minus the time
     /// reserved for the last flush. Returns which outputs have.
     pub fn settle(&self) -> Settled {
+        let begun = Instant::now();
         let patience = self.grace - self.for_last_flush();
-        self.handle.block_on(async {
+        let settled = self.handle.block_on(async {
             let mut settling = JoinSet::new();
             for output in self.all() {
                 settling.spawn(async move {
@@ -334,7 +338,15 @@ impl Outputs {
                 settled.0.push(result);
             }
             settled
-        })
+        });
+        *lock(&self.flush_wait) = self.left(begun.elapsed());
+        self.divide(&self.list());
+        settled
+    }
+
+    /// The rest of the grace period, `since` after the stop was requested.
+    fn left(&self, since: Duration) -> Duration {
+        self.grace.saturating_sub(since).max(self.for_last_flush())
     }
 
     fn for_last_flush(&self) -> Duration {
@@ -343,7 +355,7 @@ impl Outputs {
 
     /// Delivers the last flush, `since` after the stop was requested.
     pub fn finish(&self, settled: Settled, since: Duration) {
-        let patience = self.grace.saturating_sub(since).max(self.for_last_flush());
+        let patience = self.left(since);
         self.handle.block_on(async {
             let mut ending = JoinSet::new();
             for (output, is_settled) in settled.0 {
