@@ -192,8 +192,14 @@ async fn informational_answers_without_end_delay_nothing() {
                 output.submit(&batch);
             }
         }
-        let status = wait(&output, name, |status| status.received.points >= 20 && idle(status)).await;
-        assert!(status.healthy && status.endpoints[0].dropped.is_empty(), "{name}: {status:#?}");
+        let status = wait(&output, name, |status| {
+            status.received.points >= 20 && idle(status)
+        })
+        .await;
+        assert!(
+            status.healthy && status.endpoints[0].dropped.is_empty(),
+            "{name}: {status:#?}"
+        );
         wait(&flooded, name, |status| !status.endpoints[0].healthy).await;
         let ended = tokio::time::timeout(DEADLINE, flooded.shutdown(Duration::ZERO)).await;
         ended.unwrap_or_else(|_| panic!("{name} does not end"));

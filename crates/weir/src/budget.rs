@@ -33,6 +33,10 @@ struct LedgerLine {
 
 const WHOLE: u64 = 64;
 
+/// Batches that have room in their share.
+const BATCHES: u64 = 32;
+const BATCH_BYTES_LEAST: usize = 64 << 10;
+
 /// A new share is one more line here.
 const TABLE: [LedgerLine; 10] = [
     LedgerLine {
@@ -201,6 +205,18 @@ impl Budget {
     /// Workers share nothing: each gets an equal part.
     pub fn of_worker(&self, share: Share) -> usize {
         (self.share(share) / self.workers) as usize
+    }
+
+    /// Size of a batch: several have room in each part of the share, so that handing over and encoding overlap.
+    pub fn batch_bytes(&self) -> usize {
+        let bytes = self.share(Share::Batches) / BATCHES;
+        (bytes as usize).clamp(BATCH_BYTES_LEAST, weir_aggregate::BATCH_BYTES)
+    }
+
+    /// The part of the share of batches of each of these outputs, and of the history beside them. The other half is for those between workers and
+    /// outputs.
+    pub fn batches_of_output(&self, outputs: usize) -> u64 {
+        self.of_one(Share::Batches, 2 * (outputs + 1))
     }
 
     /// The initial part of one of `number` holders; see [`divide`].

@@ -31,7 +31,6 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
             encoder = Some(own);
             continue;
         }
-        shared.room.notify_all();
         if let Some((batch, _)) = &batch {
             let waited = shared.pace(patience).await;
             patience = if batch.last {
@@ -50,6 +49,10 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                 own.limit_state(shared.limits.state.load(Ordering::Relaxed));
                 if let Some((batch, _)) = batch {
                     own.encode(&batch, &mut encoded);
+                    let bytes = batch.bytes() as u64;
+                    drop(batch);
+                    lock(&shared.inbox).encoded(bytes);
+                    shared.room.notify_all();
                 }
                 let keeps = if ended {
                     shared.keeps_state.load(Ordering::Acquire)

@@ -10,7 +10,7 @@ use weir_aggregate::Batch;
 use super::books::{self, Items, Reason};
 use super::{Delivery, Stage, lock};
 
-/// Batches an output may be behind with encoding, about one megabyte each.
+/// Batches an output may be behind with encoding, if its part of memory has room for them.
 const INBOX_BATCHES: usize = 16;
 /// Time that a batch waits for an output that is behind before it is dropped.
 const SUBMIT_WAIT: Duration = Duration::from_secs(1);
@@ -18,7 +18,7 @@ const SUBMIT_WAIT: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct Inbox {
     waiting: VecDeque<(Arc<Batch>, Items)>,
-    /// Bytes of those batches.
+    /// Bytes of those batches and of the one that is being encoded.
     pub(super) bytes: u64,
     /// A submitter ran out of patience; the next ones do not wait before there is room again.
     late: bool,
@@ -28,15 +28,17 @@ pub(super) struct Inbox {
 
 impl Inbox {
     fn has_room(&self, bytes: u64, bytes_max: u64) -> bool {
-        self.waiting.is_empty() || self.waiting.len() < INBOX_BATCHES && self.bytes + bytes <= bytes_max
+        self.bytes == 0 || self.waiting.len() < INBOX_BATCHES && self.bytes + bytes <= bytes_max
     }
 
+    /// The next batch to encode; [`Inbox::encoded`] follows.
     pub(super) fn pop(&mut self) -> Option<(Arc<Batch>, Items)> {
-        let next = self.waiting.pop_front();
-        if let Some((batch, _)) = &next {
-            self.bytes -= batch.bytes() as u64;
-        }
-        next
+        self.waiting.pop_front()
+    }
+
+    /// A batch of these bytes was encoded and freed.
+    pub(super) fn encoded(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 

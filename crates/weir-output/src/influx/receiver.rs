@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::Method;
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::InfluxCompression;

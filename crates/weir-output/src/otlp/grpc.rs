@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
-use reqwest::{Body, Method};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
+use reqwest::{Body, Method};
 
 use super::taken;
 use crate::delivery::{Outcome, Payload};
@@ -43,7 +43,9 @@ pub async fn send(
     };
     let request = call.client.request(Method::POST, url);
     let request = request.headers(headers).body(frame(is_gzip, &payload.body));
-    let answer = call.client.apart(async move { GrpcResponse::read(request.send().await?).await });
+    let answer = call
+        .client
+        .apart(async move { GrpcResponse::read(request.send().await?).await });
     let answer = answer.await;
     call.done();
     match answer {

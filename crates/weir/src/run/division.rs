@@ -24,10 +24,10 @@ impl Outputs {
         self.divide_queues(list);
         self.divide_sums(list);
         let deliveries: Vec<_> = list.iter().filter_map(Running::delivery).collect();
-        // The other half is for batches between workers and outputs.
-        let each = self.budget.of_one(Share::Batches, 2 * deliveries.len());
+        let each = self.budget.batches_of_output(deliveries.len());
         deliveries.iter().for_each(|delivery| delivery.limit_inbox(each));
-        let each = *lock(&self.flush_wait) / deliveries.len().max(1) as u32;
+        // Not divided: while a flush waits for one of them, the others encode too.
+        let each = *lock(&self.flush_wait);
         deliveries.iter().for_each(|delivery| delivery.limit_wait(each));
     }
 
@@ -75,7 +75,7 @@ impl Outputs {
         let left = self.budget.share(Share::Queues).saturating_sub(ending + buffers);
         let needs: Vec<Need> = deliveries.iter().map(need).collect();
         let mut parts: Vec<_> = deliveries.iter().zip(budget::lend(left, &needs)).collect();
-        // Those that lose room first, so that together they stay within the share.
+        // Outputs that lose room first, so that together they stay within the share.
         parts.sort_by_key(|(delivery, bytes)| *bytes > delivery.queue_limit());
         parts
             .into_iter()
@@ -145,7 +145,7 @@ impl Sums {
         }
     }
 
-    /// How full its part is, as a fraction.
+    /// The used fraction of its part.
     fn fullness(&self) -> f64 {
         let limit = match self {
             Sums::Scrape(scrape) => scrape.bytes_max(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -28,8 +28,8 @@ use crate::state::{PutSums, TransferWriter};
 /// Time that a reload waits for the end of the current hand-over of a bucket.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Maximum part of the grace period reserved for the last flush.
-const LAST_FLUSH_MAX: Duration = Duration::from_secs(2);
+/// Time that any flush may wait for outputs.
+const FLUSH_WAIT_LEAST: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub enum Output {
@@ -57,14 +57,14 @@ struct Active {
 /// Shared by pipeline, status and reloads.
 pub struct Outputs {
     /// Their runtime.
-    handle: Handle,
+    pub(super) handle: Handle,
     environment: OutputEnvironment,
     expansion: Arc<Expansion>,
     pub(super) budget: Budget,
     workers: usize,
     /// Time that a flush may wait for outputs. It has to end before the next bucket does, or workers would wait too.
     pub(super) flush_wait: Mutex<Duration>,
-    grace: Duration,
+    pub(super) grace: Duration,
     active: Mutex<Active>,
     fed: Condvar,
     pub(super) replaced: Mutex<Replaced>,
@@ -123,7 +123,7 @@ impl Outputs {
             expansion: Arc::new(expansion.clone()),
             budget: budget.clone(),
             workers: config.resources.workers,
-            flush_wait: Mutex::new(Duration::from_secs(config.aggregation.bucket_seconds()) / 2),
+            flush_wait: Mutex::new(flush_wait(config)),
             grace: config.running.grace_period,
             active: Mutex::new(Active {
                 list: List::default(),
@@ -320,54 +320,7 @@ impl Outputs {
         }
     }
 
-    /// Waits until outputs have delivered their data or stored it on disk, while packets still arrive: for the grace period minus the time
-    /// reserved for the last flush. Returns which outputs have.
-    pub fn settle(&self) -> Settled {
-        let begun = Instant::now();
-        let patience = self.grace - self.for_last_flush();
-        let settled = self.handle.block_on(async {
-            let mut settling = JoinSet::new();
-            for output in self.all() {
-                settling.spawn(async move {
-                    let is_settled = output.settle(patience).await;
-                    (output, is_settled)
-                });
-            }
-            let mut settled = Settled(Vec::new());
-            while let Some(Ok(result)) = settling.join_next().await {
-                settled.0.push(result);
-            }
-            settled
-        });
-        *lock(&self.flush_wait) = self.left(begun.elapsed());
-        self.divide(&self.list());
-        settled
-    }
-
-    /// The rest of the grace period, `since` after the stop was requested.
-    fn left(&self, since: Duration) -> Duration {
-        self.grace.saturating_sub(since).max(self.for_last_flush())
-    }
-
-    fn for_last_flush(&self) -> Duration {
-        LAST_FLUSH_MAX.min(self.grace / 4)
-    }
-
-    /// Delivers the last flush, `since` after the stop was requested.
-    pub fn finish(&self, settled: Settled, since: Duration) {
-        let patience = self.left(since);
-        self.handle.block_on(async {
-            let mut ending = JoinSet::new();
-            for (output, is_settled) in settled.0 {
-                // An output that accepted nothing until now is not waited for.
-                let patience = if is_settled { patience } else { Duration::ZERO };
-                ending.spawn(async move { output.finish(patience).await });
-            }
-            while ending.join_next().await.is_some() {}
-        });
-    }
-
-    fn all(&self) -> Vec<Output> {
+    pub(super) fn all(&self) -> Vec<Output> {
         let list = self.list();
         let active = list.iter().map(|running| running.output.clone());
         active
@@ -516,9 +469,6 @@ impl Outputs {
     }
 }
 
-/// Outputs without data that the end of the process would lose.
-pub struct Settled(Vec<(Output, bool)>);
-
 impl Running {
     pub fn delivery(&self) -> Option<Arc<Delivery>> {
         match &self.output {
@@ -545,7 +495,7 @@ impl Output {
         }
     }
 
-    async fn settle(&self, patience: Duration) -> bool {
+    pub(super) async fn settle(&self, patience: Duration) -> bool {
         match self {
             Output::Scrape(_) => true,
             Output::Delivered(_, delivery) => delivery.settle(patience).await,
@@ -553,7 +503,7 @@ impl Output {
         }
     }
 
-    async fn finish(&self, patience: Duration) {
+    pub(super) async fn finish(&self, patience: Duration) {
         match self {
             Output::Scrape(_) => {}
             Output::Delivered(_, delivery) => {
@@ -627,6 +577,11 @@ impl Feed {
         }
     }
 
+    /// Size of merged batches.
+    pub fn batch_bytes(&self) -> usize {
+        self.outputs.budget.batch_bytes()
+    }
+
     /// Between two buckets: switches to a list that a reload has activated.
     pub fn renew(&mut self) {
         let mut active = lock(&self.outputs.active);
@@ -649,6 +604,12 @@ impl Feed {
         }
         self.clients.take(batch);
     }
+}
+
+/// Half a bucket. With short buckets more, because a machine may be busy for a moment.
+fn flush_wait(config: &Config) -> Duration {
+    let half = Duration::from_secs(config.aggregation.bucket_seconds()) / 2;
+    half.max(FLUSH_WAIT_LEAST)
 }
 
 /// The output that a changed one replaces: the one with its name, or, if one of a type was removed and one added, that one.
