@@ -25,6 +25,8 @@ pub struct AggregatorSettings {
     pub hostname: Arc<str>,
     /// By hash where [`crate::Merger`] merges the batches with those of other workers.
     pub partitioning: Partitioning,
+    /// Size at which a batch of a flush is handed over.
+    pub batch_bytes: usize,
 }
 
 impl Default for AggregatorSettings {
@@ -35,6 +37,7 @@ impl Default for AggregatorSettings {
             context_expiry: 20,
             hostname: "".into(),
             partitioning: Partitioning::Hash,
+            batch_bytes: BATCH_BYTES,
         }
     }
 }
@@ -395,7 +398,7 @@ impl Aggregator {
     /// The batch, if it is long enough. With [`Partitioning::Hash`] for the end of a partition; never for the end of the last one.
     pub fn take_full_batch(&mut self) -> Option<Batch> {
         let batch = self.hand_over.batch.as_ref()?;
-        if batch.len() < BATCH_ROWS && batch.bytes() < BATCH_BYTES {
+        if batch.len() < BATCH_ROWS && batch.bytes() < self.settings.batch_bytes {
             return None;
         }
         self.take_batch(false)

@@ -25,7 +25,7 @@ pub(crate) use writer::RowWriter;
 /// at usual lengths, and keeps the cost of messages between threads low.
 pub const BATCH_ROWS: usize = 4096;
 
-/// The same in bytes, because histograms and sets can be large.
+/// The same in bytes, because histograms and sets can be large: the default, and the most that is useful.
 pub const BATCH_BYTES: usize = 1 << 20;
 
 /// Rows of a group: as many prefetches as are useful at once.

@@ -28,6 +28,7 @@ pub struct Merger {
     partition: usize,
     sequence: u64,
     merged: Option<Batch>,
+    batch_bytes: usize,
     rows_of_bucket: u64,
     /// Rows that workers announced and that never came: a batch was lost.
     rows_lost: u64,
@@ -47,11 +48,22 @@ impl Merger {
             partition: 0,
             sequence: 0,
             merged: None,
+            batch_bytes: BATCH_BYTES,
             rows_of_bucket: 0,
             rows_lost: 0,
             received: vec![0; workers],
             samples_until: vec![0; workers],
         }
+    }
+
+    /// The number of workers.
+    pub fn workers(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Sets the size at which a merged batch is delivered, at the next end of a partition.
+    pub fn with_batch_bytes(self, batch_bytes: usize) -> Self {
+        Merger { batch_bytes, ..self }
     }
 
     /// Announced rows that never arrived. Any value above zero is a bug in weir.
@@ -65,8 +77,11 @@ impl Merger {
     }
 
     /// Adds one batch and delivers everything that is complete. Timestamped samples, events and checks pass unchanged.
-    pub fn push(&mut self, batch: Batch, mut deliver: impl FnMut(Batch)) {
+    ///
+    /// What is delivered is the receiver's: a worker that counts its batches in transit ([`Batch::begin_transit`]) does not wait for outputs.
+    pub fn push(&mut self, mut batch: Batch, mut deliver: impl FnMut(Batch)) {
         if batch.partitions.is_empty() {
+            batch.end_transit();
             deliver(batch);
             return;
         }
@@ -76,6 +91,7 @@ impl Merger {
         self.rows_lost += batch.rows_of_bucket.saturating_sub(self.received[worker]);
         self.received[worker] = if batch.last { 0 } else { batch.rows_of_bucket };
         if self.pending.len() == 1 {
+            batch.end_transit();
             deliver(batch);
             return;
         }
@@ -166,7 +182,7 @@ impl Merger {
             .merged
             .as_ref()
             .map_or((0, 0), |merged| (merged.len(), merged.bytes()));
-        if (last || rows >= BATCH_ROWS || bytes >= BATCH_BYTES)
+        if (last || rows >= BATCH_ROWS || bytes >= self.batch_bytes)
             && let Some(mut merged) = self.merged.take()
         {
             self.rows_of_bucket += rows as u64;

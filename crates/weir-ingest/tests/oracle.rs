@@ -213,6 +213,7 @@ fn ingest(setup: &Setup) -> Ingest {
             context_expiry: setup.context_expiry,
             hostname: "agent".into(),
             partitioning: setup.partitioning,
+            ..AggregatorSettings::default()
         },
         rules: Rules::new(rules),
         limits: ContextLimits {

@@ -1,6 +1,8 @@
 //! Several workers must give what one worker gives for the same messages, however the messages are dealt out.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, BATCH_ROWS, Batch, Merger, Value};
@@ -138,6 +140,36 @@ fn a_lost_batch_is_detected() {
         merger.push(batch, |_| {});
     }
     assert_eq!(merger.rows_lost(), lost);
+}
+
+/// A worker pauses its flush for batches in transit. What the merge has delivered is none, however long an output keeps it.
+#[test]
+fn delivered_batches_are_not_in_transit() {
+    for count in 1..3 {
+        let in_transit = Arc::new(AtomicUsize::new(0));
+        let mut workers: Vec<Ingest> = (0..count).map(ingest).collect();
+        for worker in &mut workers {
+            receive(worker, "a:1|c");
+            receive(worker, "_sc|a|0");
+            assert!(worker.advance(START + 10));
+        }
+        let mut merger = Merger::new(usize::from(count));
+        let mut kept = Vec::new();
+        for worker in &mut workers {
+            let mut batches: Vec<Batch> = worker.take_pass_through().into_iter().collect();
+            while worker.is_draining() {
+                batches.extend(worker.drain(1000));
+            }
+            for mut batch in batches {
+                batch.begin_transit(&in_transit);
+                assert!(in_transit.load(Ordering::Relaxed) > 0);
+                merger.push(batch, |merged| kept.push(merged));
+            }
+        }
+        merger.finish(|merged| kept.push(merged));
+        assert!(kept.len() > 1 && kept.iter().any(|batch| !batch.checks.is_empty()));
+        assert_eq!(in_transit.load(Ordering::Relaxed), 0, "{count} workers");
+    }
 }
 
 const YEARS: i64 = 315_360_000;

@@ -94,7 +94,7 @@ counters! {
             Normal("If it rises fast, clients open a connection for each message.");
         /// Connections closed at once because the maximum number was open.
         ConnectionsRefusedLimit = REFUSED_LIMIT,
-            Problem("Clients hold more connections than the memory allows: give weir more `memory`, or close some.");
+            Problem("Clients hold more connections than the limit of open files allows, or with TLS the memory: raise it (`LimitNOFILE=`, `ulimit -n`), give weir more `memory`, or close some.");
         /// Connections closed at once because the process had no descriptor left.
         ConnectionsRefusedDescriptors = REFUSED_LIMIT,
             Problem("Raise the limit of open files (`LimitNOFILE=`, `ulimit -n`).");

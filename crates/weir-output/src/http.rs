@@ -2,14 +2,18 @@
 
 use std::error::Error;
 use std::fmt;
+use std::future::Future;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, RETRY_AFTER};
-use reqwest::{Client, ClientBuilder, Method, NoProxy, Proxy};
+use reqwest::{ClientBuilder, Method, NoProxy, Proxy, RequestBuilder};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
 
 use crate::delivery::{Outcome, Payload, retry_after};
 use crate::settings::{Authorization, DeliverySettings};
@@ -20,6 +24,9 @@ const IDLE: Duration = Duration::from_secs(50);
 const BODY_MAX: usize = 512;
 /// Longest wait for the rest of an answer once its status is known.
 const BODY_WAIT: Duration = Duration::from_secs(2);
+
+/// The receiver does not know who sends.
+pub const DENIED: &str = "refused: the key, token or password is not accepted; payloads wait for another one";
 
 /// A backend's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +49,37 @@ impl Response {
             message => format!("{status} {what}: {message}"),
         }
     }
+
+    /// The attempt is to be repeated.
+    pub fn retry(&self, what: &str) -> Outcome {
+        Outcome::Retry {
+            error: self.text(what),
+            after: self.retry_after,
+        }
+    }
+
+    /// What the status means, where the output's own protocol says nothing else. A refusal is final; a redirect, a failure and a status that
+    /// nobody knows may be over with the next attempt.
+    pub fn outcome(&self) -> Outcome {
+        match self.status {
+            200..300 => Outcome::Delivered,
+            300..400 => {
+                self.retry("redirects; weir does not follow, because a key must not reach another host")
+            }
+            400 | 422 => Outcome::Invalid {
+                error: self.text("refused"),
+            },
+            401 | 403 | 407 => Outcome::Denied {
+                error: self.text(DENIED),
+            },
+            408 => self.retry("timed out"),
+            429 => self.retry("asks to slow down"),
+            402..500 => Outcome::Rejected {
+                error: self.text("refused"),
+            },
+            _ => self.retry("failed"),
+        }
+    }
 }
 
 /// Why there is no client. The text names the setting.
@@ -55,6 +93,8 @@ pub enum ClientError {
     Tls(#[from] rustls::Error),
     #[error("HTTP client: {0}")]
     Build(#[source] RequestError),
+    #[error("a thread for requests cannot be started: {0}")]
+    Thread(#[source] io::Error),
 }
 
 /// The error in a file of certificates.
@@ -120,10 +160,69 @@ impl fmt::Display for RequestError {
 
 impl Error for RequestError {}
 
+/// A client, and the thread on which all its requests run.
+///
+/// A receiver can keep the task of a connection busy for a second at a time, for example with informational answers (100) without end. On the runtime
+/// of all outputs that would delay the others, every deadline and the end of the process.
+#[derive(Clone)]
+pub struct Client {
+    client: reqwest::Client,
+    thread: Arc<RequestThread>,
+}
+
+impl Client {
+    /// A request, to be sent with [`Client::apart`].
+    pub fn request(&self, method: Method, url: &str) -> RequestBuilder {
+        self.client.request(method, url)
+    }
+
+    /// Works on the client's thread. Dropped, it ends the work.
+    pub async fn apart<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        // Dropped, it aborts its task.
+        let mut task = JoinSet::new();
+        task.spawn_on(work, self.thread.runtime().handle());
+        match task.join_next().await {
+            Some(Ok(done)) => done,
+            Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The thread ends with its clients.
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+struct RequestThread(Option<Runtime>);
+
+impl RequestThread {
+    fn start() -> Result<Arc<Self>, ClientError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("requests")
+            .enable_all()
+            .build();
+        Ok(Arc::new(Self(Some(runtime.map_err(ClientError::Thread)?))))
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.0.as_ref().expect("it is taken by the drop alone")
+    }
+}
+
+impl Drop for RequestThread {
+    fn drop(&mut self) {
+        // A normal drop would wait for name look-ups that never return.
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// Builds a client. Redirects are not followed: a key must not travel to another host.
 pub fn client(settings: &DeliverySettings, user_agent: &str) -> Result<Client, ClientError> {
     let tls = tls(&settings.ca_file)?;
-    build(Client::builder().http1_only(), tls, settings, user_agent)
+    Ok(Client {
+        client: build(reqwest::Client::builder().http1_only(), tls, settings, user_agent)?,
+        thread: RequestThread::start()?,
+    })
 }
 
 /// A client of a server that speaks HTTP/2 and nothing else, as those of gRPC.
@@ -133,6 +232,7 @@ pub fn client(settings: &DeliverySettings, user_agent: &str) -> Result<Client, C
 pub struct Http2 {
     settings: DeliverySettings,
     user_agent: String,
+    thread: Arc<RequestThread>,
     client: Mutex<Option<Client>>,
 }
 
@@ -141,6 +241,7 @@ impl Http2 {
         let http2 = Self {
             settings: settings.clone(),
             user_agent: user_agent.to_owned(),
+            thread: RequestThread::start()?,
             client: Mutex::default(),
         };
         http2.call()?.done();
@@ -163,8 +264,11 @@ impl Http2 {
     fn client(&self) -> Result<Client, ClientError> {
         let mut tls = tls(&self.settings.ca_file)?;
         tls.alpn_protocols = vec![b"h2".to_vec()];
-        let builder = Client::builder().http2_prior_knowledge();
-        build(builder, tls, &self.settings, &self.user_agent)
+        let builder = reqwest::Client::builder().http2_prior_knowledge();
+        Ok(Client {
+            client: build(builder, tls, &self.settings, &self.user_agent)?,
+            thread: self.thread.clone(),
+        })
     }
 }
 
@@ -194,7 +298,7 @@ fn build(
     tls: ClientConfig,
     settings: &DeliverySettings,
     user_agent: &str,
-) -> Result<Client, ClientError> {
+) -> Result<reqwest::Client, ClientError> {
     let mut builder = builder
         .tls_backend_preconfigured(tls)
         .redirect(reqwest::redirect::Policy::none())
@@ -251,6 +355,10 @@ pub async fn send(
     now: i64,
 ) -> Result<Response, RequestError> {
     let request = client.request(method, url).headers(headers).body(body);
+    client.apart(exchange(request, now)).await
+}
+
+async fn exchange(request: RequestBuilder, now: i64) -> Result<Response, RequestError> {
     let mut response = request.send().await?;
     let status = response.status();
     let value = response

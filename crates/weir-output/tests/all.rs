@@ -7,6 +7,7 @@ mod faults_of_all;
 mod file;
 mod graphite;
 mod handover;
+mod inbox;
 mod influx;
 mod keys;
 mod killed;

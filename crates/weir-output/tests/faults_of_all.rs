@@ -168,6 +168,74 @@ async fn an_accepting_status_counts_whatever_the_body() {
     }
 }
 
+/// A receiver that sends informational answers as fast as it can and never the real one delays neither another output nor an end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn informational_answers_without_end_delay_nothing() {
+    let flood = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", flood.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in flood.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let answers = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(10_000);
+                while std::io::Write::write_all(&mut stream, &answers).is_ok() {}
+            });
+        }
+    });
+    let good = Intake::start(|_| taken()).await;
+    for name in OVER_HTTP {
+        let flooded = start_output(name, &url, delivery(), &environment(Clock::system()));
+        let output = start_output(name, &good.url(), delivery(), &environment(Clock::system()));
+        for bucket in 0..20 {
+            for batch in batches_at(BUCKET + bucket * 10, "a:1|g\n") {
+                flooded.submit(&batch);
+                output.submit(&batch);
+            }
+        }
+        let status = wait(&output, name, |status| {
+            status.received.points >= 20 && idle(status)
+        })
+        .await;
+        assert!(
+            status.healthy && status.endpoints[0].dropped.is_empty(),
+            "{name}: {status:#?}"
+        );
+        wait(&flooded, name, |status| !status.endpoints[0].healthy).await;
+        let ended = tokio::time::timeout(DEADLINE, flooded.shutdown(Duration::ZERO)).await;
+        ended.unwrap_or_else(|_| panic!("{name} does not end"));
+        output.shutdown(DEADLINE).await;
+    }
+}
+
+/// A redirect, a failure of the server, and a status that nobody knows: the next attempt may meet something else, at every output.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_refuses_nothing_is_retried() {
+    for name in OVER_HTTP {
+        for status in [300, 302, 307, 308, 399, 429, 503, 600, 999] {
+            let mut is_first = true;
+            let intake = Intake::start(move |request| {
+                if request.method == "POST" && std::mem::take(&mut is_first) {
+                    return Reply::Full(status, vec![("location", "http://127.0.0.1:1/".into())], "");
+                }
+                taken()
+            })
+            .await;
+            let output = start_output(name, &intake.url(), delivery(), &environment(Clock::system()));
+            batches("a:1|g\n").iter().for_each(|batch| output.submit(batch));
+            let ended = wait(&output, name, |status| status.received.points > 0 && idle(status)).await;
+            let endpoint = &ended.endpoints[0];
+            assert_eq!(endpoint.delivered, ended.received, "{name}, {status}: {ended:#?}");
+            assert!(endpoint.dropped.is_empty(), "{name}, {status}: {ended:#?}");
+            assert_eq!(
+                endpoint.counts[OutputCounter::Retries],
+                1,
+                "{name}, {status}: {ended:#?}"
+            );
+            output.shutdown(DEADLINE).await;
+        }
+    }
+}
+
 /// Permanently refused payloads are dropped and counted, and later ones arrive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_delay_nothing() {

@@ -35,6 +35,10 @@ struct LedgerLine {
 
 const WHOLE: u64 = 64;
 
+/// Batches that have room in their share.
+const BATCHES: u64 = 32;
+const BATCH_BYTES_LEAST: usize = 64 << 10;
+
 /// A new share is one more line here.
 const TABLE: [LedgerLine; 10] = [
     LedgerLine {
@@ -205,6 +209,18 @@ impl Budget {
         (self.share(share) / self.workers) as usize
     }
 
+    /// Size of a batch: several have room in each part of the share, so that handing over and encoding overlap.
+    pub fn batch_bytes(&self) -> usize {
+        let bytes = self.share(Share::Batches) / BATCHES;
+        (bytes as usize).clamp(BATCH_BYTES_LEAST, weir_aggregate::BATCH_BYTES)
+    }
+
+    /// The part of the share of batches of each of these outputs, and of the history beside them. The other half is for those between workers and
+    /// outputs.
+    pub fn batches_of_output(&self, outputs: usize) -> u64 {
+        self.of_one(Share::Batches, 2 * (outputs + 1))
+    }
+
     /// The initial part of one of `number` holders; see [`divide`].
     pub fn of_one(&self, share: Share, number: usize) -> u64 {
         self.share(share) / number.max(1) as u64
@@ -239,6 +255,50 @@ impl Budget {
             when_full: line.when_full,
         })
     }
+}
+
+/// Memory with which an output can begin to queue: a few large payloads.
+const ROOM_TO_BEGIN: u64 = 2 << 20;
+
+/// An output's demand on the share of queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    pub held: u64,
+    /// At least what it holds.
+    pub wanted: u64,
+}
+
+/// The part of each output in the share of queues. Outputs that queue share it: each has what it wants, or an equal part where that is more than
+/// there is. One that queues nothing has room to begin, unless that would cost another one data. The parts sum to the share.
+pub fn lend(share: u64, needs: &[Need]) -> Vec<u64> {
+    let equal = share / needs.len().max(1) as u64;
+    let room_to_begin = equal.min(ROOM_TO_BEGIN.max(equal / 4));
+    let with = |room: u64| {
+        let wanted: Vec<u64> = needs.iter().map(|need| need.wanted.max(room)).collect();
+        divide_by_need(share, &wanted)
+    };
+    let parts = with(room_to_begin);
+    let costs_data = parts.iter().zip(needs).any(|(part, need)| *part < need.held);
+    if costs_data { with(0) } else { parts }
+}
+
+/// Parts that sum to the share: as much as is wanted, or equal parts where that is more than there is; and equal parts of the rest.
+fn divide_by_need(share: u64, wanted: &[u64]) -> Vec<u64> {
+    let number = wanted.len();
+    let mut order: Vec<usize> = (0..number).collect();
+    order.sort_by_key(|at| wanted[*at]);
+    let mut parts = vec![0; number];
+    let mut left = share;
+    for (before, at) in order.into_iter().enumerate() {
+        parts[at] = wanted[at].min(left / (number - before) as u64);
+        left -= parts[at];
+    }
+    for (before, part) in parts.iter_mut().enumerate() {
+        let more = left / (number - before) as u64;
+        *part += more;
+        left -= more;
+    }
+    parts
 }
 
 /// The part of each holder of a share: equal parts, but no less than it uses. So a new holder costs no data, and the parts stay within the
@@ -294,6 +354,43 @@ mod tests {
         assert_eq!(capped(1024 * MIB).share(Share::Contexts), 960 * MIB);
     }
 
+    fn needs<const N: usize>(of: [(u64, u64); N]) -> [Need; N] {
+        of.map(|(held, wanted)| Need {
+            held: held * MIB,
+            wanted: wanted * MIB,
+        })
+    }
+
+    fn lent<const N: usize>(share: u64, of: [(u64, u64); N]) -> Vec<u64> {
+        let parts = lend(share * MIB, &needs(of));
+        parts.into_iter().map(|bytes| bytes / MIB).collect()
+    }
+
+    #[test]
+    fn a_dead_output_among_others_that_queue_nothing_gets_nearly_all_of_the_share() {
+        assert_eq!(lent(256, [(208, 500), (0, 0), (0, 0), (0, 0)]), [208, 16, 16, 16]);
+        assert_eq!(lent(8, [(6, 7), (0, 0)]), [6, 2]);
+        assert_eq!(lent(8, [(8, 9)]), [8]);
+        assert_eq!(lend(8, &[]), [0u64; 0]);
+    }
+
+    #[test]
+    fn outputs_that_queue_have_equal_parts_if_they_want_more() {
+        assert_eq!(lent(8, [(6, 7), (2, 5)]), [4, 4]);
+        assert_eq!(lent(10, [(3, 9), (4, 9), (0, 0)]), [4, 4, 2]);
+        assert_eq!(lent(8, [(2, 3), (1, 2)]), [4, 3], "and of what is left, rounded");
+    }
+
+    #[test]
+    fn an_output_that_queues_nothing_costs_another_one_no_data() {
+        assert_eq!(lent(8, [(7, 8), (0, 0)]), [8, 0]);
+        assert_eq!(
+            lent(8, [(7, 8), (0, 1)]),
+            [7, 1],
+            "once it has a payload it gets its part"
+        );
+    }
+
     proptest! {
         #[test]
         fn shares_sum_to_the_whole(
@@ -302,6 +399,27 @@ mod tests {
             let budget = Budget::of(bytes, workers, |share| if_used(used & (1 << share as u16) != 0).min(most));
             prop_assert_eq!(budget.lines().map(|line| line.bytes).sum::<u64>(), bytes);
             prop_assert!(budget.share(Share::Contexts) >= bytes / 4);
+        }
+
+        #[test]
+        fn parts_of_queues_sum_to_the_share_and_meet_needs_fairly(
+            share in 0u64..1 << 34,
+            of in prop::collection::vec(prop_oneof![Just((0, 0)), (0u64..1 << 33, 0u64..1 << 33)], 1..8),
+        ) {
+            let needs: Vec<Need> = of.iter().map(|(held, more)| Need { held: *held, wanted: held + more }).collect();
+            let parts = lend(share, &needs);
+            prop_assert_eq!(parts.iter().sum::<u64>(), share);
+            let equal = share / needs.len() as u64;
+            let wanted: u64 = needs.iter().map(|need| need.wanted).sum();
+            let held: u64 = needs.iter().map(|need| need.held).sum();
+            for (part, need) in parts.iter().zip(&needs) {
+                prop_assert!(*part >= need.wanted.min(equal), "an equal part is everyone's");
+                prop_assert!(wanted > share || *part >= need.held, "nobody loses data without need");
+            }
+            let has_room = needs.iter().all(|need| need.held <= equal);
+            if held <= share && has_room {
+                prop_assert!(parts.iter().all(|part| *part >= equal.min(ROOM_TO_BEGIN)), "each can begin");
+            }
         }
 
         #[test]

@@ -26,8 +26,8 @@ pub struct Recent {
     books: RwLock<History>,
     /// Points that arrived while the thread was behind.
     behind: AtomicU64,
-    /// Batches that wait for the thread.
-    waiting: Mutex<usize>,
+    /// Bytes of the batches that wait for the thread.
+    waiting: Mutex<u64>,
     taken: Condvar,
     updates: watch::Sender<HistoryUpdate>,
     streams: Streams,
@@ -96,8 +96,10 @@ impl Recent {
         counts[HistoryCounter::Seconds] = (points.to - points.from).max(0) as u64;
         status.add(None, &counts);
         let bytes = (points.bytes + self.books().figures().bytes) as u64;
+        let waiting = *self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         status.memory.parts.insert("history".into(), bytes);
-        status.memory.used += bytes;
+        *status.memory.parts.entry("batches".into()).or_default() += waiting;
+        status.memory.used += bytes + waiting;
     }
 
     /// Adds a part of a flush.
@@ -112,20 +114,27 @@ impl Recent {
         }
     }
 
-    /// Counts a batch on its way to the thread.
-    pub fn add_pending(&self) {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    /// Counts a batch on its way to the thread, or as lost if that would be more than `bytes_max`. One has room in any case.
+    pub fn add_pending(&self, batch: &Batch, bytes_max: u64) -> bool {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = batch.bytes() as u64;
+        let has_room = *waiting == 0 || *waiting + bytes <= bytes_max;
+        if has_room {
+            *waiting += bytes;
+        } else {
+            self.count_lost(batch);
+        }
+        has_room
     }
 
-    /// The thread has processed a batch, or did not get it.
-    pub fn remove_pending(&self) {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+    /// The thread has processed a batch of these bytes and freed it, or did not get it.
+    pub fn remove_pending(&self, bytes: usize) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) -= bytes as u64;
         self.taken.notify_all();
     }
 
     pub fn count_lost(&self, batch: &Batch) {
         self.behind.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        self.remove_pending();
     }
 
     /// Sends everything to another process, after the thread has taken the queued batches.

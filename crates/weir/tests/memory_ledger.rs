@@ -490,6 +490,59 @@ fn the_queue_of_a_dead_output() {
     }
 }
 
+/// An output that queues nothing does not keep its part from one whose receiver is down; the part that is full is shown as full.
+#[test]
+fn a_dead_output_beside_one_that_delivers_uses_the_share() {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = deaf.local_addr().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let config = format!(
+        "{SHORT}outputs:\n  prometheus: {{}}\n  file: {{path: {}}}\n  otlp: {{url: 'http://{address}/v1/metrics', compression: none, points_per_payload_max: 100}}\n",
+        directory.path().join("points").display()
+    );
+    let mut rig = Rig::start(64, &config);
+    rig.until("queues", "queue_full", |rig, _| pass_on(rig, 300));
+    let queues = rig.share("queues");
+    let (used, bytes) = (
+        queues["used"].as_f64().unwrap(),
+        queues["bytes"].as_f64().unwrap(),
+    );
+    // The other output has room to begin: 2 of 8 MiB.
+    assert!((0.7..=1.0).contains(&(used / bytes)), "{queues}");
+    assert!(queues["fullest"].as_f64().unwrap() > 0.9, "{queues}");
+    std::fs::remove_dir_all(rig.path).unwrap();
+}
+
+/// Batches wait for encoders, and payloads for receivers that never answer, while every name is new.
+/// In the gate: `weir-output-tests` inbox, `weir-ingest-tests` workers::delivered_batches_are_not_in_transit.
+#[test]
+#[ignore = "nightly: resident memory of a debug build"]
+fn new_names_beside_two_dead_outputs() {
+    for budget in BUDGETS {
+        let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = deaf.local_addr().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let config = format!(
+            "bucket_width: 5s\ngrace_period: 1s\nstate_path: {state}\noutputs:\n  prometheus: {{}}\n  file: {{path: {points}}}\n  \
+             influx: {{url: 'http://{address}/write', delivery: {{timeout: 5s}}}}\n  \
+             datadog: {{api_key: 0123456789abcdef0123456789abcdef, url: 'http://{address}', delivery: {{timeout: 5s}}}}\n",
+            state = directory.path().join("state").display(),
+            points = directory.path().join("points").display(),
+        );
+        let mut rig = Rig::start(budget, &config);
+        rig.until("contexts", "samples_overflowed", |rig, round| {
+            for at in 10_000 * round..10_000 * (round + 1) {
+                rig.line(format_args!("flood.name.{at}:1|c"));
+            }
+        });
+        rig.check(
+            "new names beside two dead outputs",
+            "contexts",
+            &["samples_overflowed"],
+        );
+    }
+}
+
 /// In the gate: `weir-output` prometheus::a_full_budget_refuses_new_series_and_keeps_the_others_exact,
 /// memory_is_accounted_to_the_byte_and_released.
 #[test]

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use reqwest::Method;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Client, Method};
 use weir_aggregate::Expansion;
 
 pub use encode::{DatadogEncoder, RequestKind, parse_route, route};
@@ -21,7 +21,7 @@ use crate::compress::Compressor;
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Parts, Payload, Transport,
 };
-use crate::http::{self, HeaderError, RequestError, Response};
+use crate::http::{self, Client, HeaderError, RequestError, Response};
 use crate::probe::{Destination, Route};
 use crate::settings::{DatadogSettings, Secret, Start};
 
@@ -212,7 +212,7 @@ impl Transport for Intake {
                         403 => self.set_key_state(KeyState::Invalid),
                         _ => {}
                     }
-                    outcome(kind, answer)
+                    outcome(kind, &answer)
                 }
                 Err(error) => error.retry(),
             }
@@ -258,36 +258,18 @@ impl Transport for Intake {
     }
 }
 
-fn outcome(kind: RequestKind, answer: Response) -> Outcome {
-    let (status, retry_after, path) = (answer.status, answer.retry_after, kind.path());
-    let text = |what: &str| format!("{path}: {}", answer.text(what));
-    match status {
-        200..300 => Outcome::Delivered,
-        400 => Outcome::Invalid {
-            error: text("refused as invalid"),
-        },
-        401 | 403 => Outcome::Denied {
-            error: text("refused: the API key is not accepted; payloads wait for another one"),
-        },
+fn outcome(kind: RequestKind, answer: &Response) -> Outcome {
+    let outcome = match answer.status {
+        // The proxy's, not the intake's.
         407 => Outcome::Denied {
-            error: text(
+            error: answer.text(
                 "refused: the proxy does not accept the user or password; payloads wait for other ones",
             ),
         },
-        413 => Outcome::Rejected {
-            error: text("refused as too large"),
-        },
-        300..400 => Outcome::Retry {
-            error: text("redirects; weir does not follow, because the key must not reach another host"),
-            after: retry_after,
-        },
-        429 => Outcome::Retry {
-            error: text("asks to slow down"),
-            after: retry_after,
-        },
-        _ => Outcome::Retry {
-            error: text("failed"),
-            after: retry_after,
-        },
-    }
+        400 | 401 | 403 | 413 | 408 | 429 => answer.outcome(),
+        // As the Datadog Agent does it: the intake refuses for good with the codes above alone.
+        400..500 => answer.retry("failed"),
+        _ => answer.outcome(),
+    };
+    outcome.at(kind.path())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Encode, Encoded, LINGER, PACE_MAX, Shared, Stage, lock};
 
-/// Runs until the inbox is empty at the end.
+/// Runs until the inbox is empty at the end, or the output is stopped.
 pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
     let mut stage = shared.stage.subscribe();
     let mut encoder = Some(encoder);
@@ -14,8 +14,12 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
     let mut patience = PACE_MAX;
     while let Some(mut own) = encoder.take() {
         let arrived = shared.arrived.notified();
-        let batch = lock(&shared.inbox).pop();
-        let draining = *stage.borrow_and_update() >= Stage::Draining;
+        let now = *stage.borrow_and_update();
+        let draining = now >= Stage::Draining;
+        // At the end of the grace period batches are left where they are. The state is saved all the same.
+        let batch = (now < Stage::Stopped)
+            .then(|| lock(&shared.inbox).pop())
+            .flatten();
         let linger_over = finish_at.is_some_and(|at| shared.clock.now() >= at);
         let leaves = batch.is_none() && shared.save_requested.swap(false, Ordering::AcqRel);
         if batch.is_none() && !linger_over && !draining && !leaves {
@@ -27,7 +31,6 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
             encoder = Some(own);
             continue;
         }
-        shared.room.notify_all();
         if let Some((batch, _)) = &batch {
             let waited = shared.pace(patience).await;
             patience = if batch.last {
@@ -49,6 +52,10 @@ pub async fn run(shared: Arc<Shared>, encoder: Box<dyn Encode>) {
                     if batch.last && !batch.partitions.is_empty() {
                         shared.encoded_until.store(batch.samples_until, Ordering::Release);
                     }
+                    let bytes = batch.bytes() as u64;
+                    drop(batch);
+                    lock(&shared.inbox).encoded(bytes);
+                    shared.room.notify_all();
                 }
                 let keeps = if ended {
                     shared.keeps_state.load(Ordering::Acquire)

@@ -3,38 +3,42 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_aggregate::Batch;
 
 use super::books::{self, Items, Reason};
 use super::{Delivery, Stage, lock};
 
-/// Batches an output may be behind with encoding, about one megabyte each.
+/// Batches an output may be behind with encoding, if its part of memory has room for them.
 const INBOX_BATCHES: usize = 16;
-/// Time that a flush waits for an output that is behind before it drops the batch.
+/// Time that a batch waits for an output that is behind before it is dropped.
 const SUBMIT_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 pub(super) struct Inbox {
     waiting: VecDeque<(Arc<Batch>, Items)>,
-    /// Bytes of those batches.
+    /// Bytes of those batches and of the one that is being encoded.
     pub(super) bytes: u64,
     /// A submitter ran out of patience; the next ones do not wait before there is room again.
     late: bool,
+    /// The time that the batches of this flush have waited together.
+    waited: Duration,
 }
 
 impl Inbox {
     fn has_room(&self, bytes: u64, bytes_max: u64) -> bool {
-        self.waiting.is_empty() || self.waiting.len() < INBOX_BATCHES && self.bytes + bytes <= bytes_max
+        self.bytes == 0 || self.waiting.len() < INBOX_BATCHES && self.bytes + bytes <= bytes_max
     }
 
+    /// The next batch to encode; [`Inbox::encoded`] follows.
     pub(super) fn pop(&mut self) -> Option<(Arc<Batch>, Items)> {
-        let next = self.waiting.pop_front();
-        if let Some((batch, _)) = &next {
-            self.bytes -= batch.bytes() as u64;
-        }
-        next
+        self.waiting.pop_front()
+    }
+
+    /// A batch of these bytes was encoded and freed.
+    pub(super) fn encoded(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
@@ -43,6 +47,13 @@ impl Delivery {
     pub fn has_room(&self, batch: &Batch) -> bool {
         let bytes_max = self.shared.limits.inbox.load(Ordering::Relaxed);
         lock(&self.shared.inbox).has_room(batch.bytes() as u64, bytes_max)
+    }
+
+    /// Sets how long all batches of a flush together may wait for this output. Without it only the wait of each is limited, and an output
+    /// that is always a little behind delays the flush, the next one, and at last the workers.
+    pub fn limit_wait(&self, of_flush: Duration) {
+        let nanos = u64::try_from(of_flush.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.limits.wait_nanos.store(nanos, Ordering::Relaxed);
     }
 
     /// Hands over a batch. Waits a moment if the output is behind with encoding, then drops the batch and counts it, and does
@@ -55,9 +66,17 @@ impl Delivery {
         let is_full = |inbox: &mut Inbox| {
             !inbox.has_room(bytes, bytes_max) && !inbox.late && shared.stage() == Stage::Running
         };
+        let of_flush = Duration::from_nanos(shared.limits.wait_nanos.load(Ordering::Relaxed));
+        let began = Instant::now();
         let inbox = lock(&shared.inbox);
-        let waited = shared.room.wait_timeout_while(inbox, SUBMIT_WAIT, is_full);
+        let patience = SUBMIT_WAIT.min(of_flush.saturating_sub(inbox.waited));
+        let waited = shared.room.wait_timeout_while(inbox, patience, is_full);
         let (mut inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        inbox.waited = if batch.last {
+            Duration::ZERO
+        } else {
+            inbox.waited + began.elapsed()
+        };
         let mut books = lock(&shared.books);
         books.received += items;
         if batch.last && !batch.partitions.is_empty() {

@@ -23,6 +23,7 @@ mod orphaned_queues;
 mod payload;
 mod queue;
 mod record;
+mod room;
 mod safe;
 mod save;
 mod saved;
@@ -34,7 +35,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -172,10 +173,16 @@ enum Stage {
 struct MemoryLimits {
     /// Bodies that wait, over all endpoints.
     queued: AtomicU64,
+    /// Bodies that are about to be queued.
+    coming: AtomicU64,
+    /// Asks for a larger `queued`.
+    ask: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// The encoder's state.
     state: AtomicU64,
     /// Batches that wait to be encoded.
     inbox: AtomicU64,
+    /// How long those of one flush may wait to get there.
+    wait_nanos: AtomicU64,
 }
 
 #[derive(Default)]
@@ -275,8 +282,11 @@ impl Delivery {
             settings: settings.clone(),
             limits: MemoryLimits {
                 queued: environment.memory_bytes_max.into(),
+                coming: 0.into(),
+                ask: OnceLock::new(),
                 state: environment.state_bytes_max.into(),
                 inbox: u64::MAX.into(),
+                wait_nanos: u64::MAX.into(),
             },
             reserved,
             state_bytes: AtomicU64::new(0),
@@ -350,25 +360,7 @@ impl Delivery {
         &self.name
     }
 
-    /// Sets what bodies that wait may take, over all endpoints. Where they take more already the oldest go, with the next that come.
-    pub fn limit_queues(&self, bytes_max: u64) {
-        self.shared.limits.queued.store(bytes_max, Ordering::Relaxed);
-    }
-
-    pub fn queue_limit(&self) -> u64 {
-        self.shared.limits.queued.load(Ordering::Relaxed)
-    }
-
-    /// The least that [`Delivery::limit_queues`] can be set to without a loss.
-    pub fn queued_bytes(&self) -> u64 {
-        let shared = &self.shared;
-        let books = lock(&shared.books);
-        let most = books.endpoints.iter().map(|of| of.sizes.memory_bytes).max();
-        let held = most.unwrap_or(0) * shared.queues.len() as u64;
-        if held == 0 { 0 } else { held + shared.reserved }
-    }
-
-    /// Whether the encoder has a state that another one can continue.
+    /// Whether the encoder adds up.
     pub fn keeps_state(&self) -> bool {
         !self.lineage.is_empty()
     }
@@ -381,6 +373,10 @@ impl Delivery {
     /// Sets the memory limit of the encoder's state, from the next batch on.
     pub fn limit_state(&self, bytes_max: u64) {
         self.shared.limits.state.store(bytes_max, Ordering::Relaxed);
+    }
+
+    pub fn state_limit(&self) -> u64 {
+        self.shared.limits.state.load(Ordering::Relaxed)
     }
 
     pub fn state_bytes(&self) -> u64 {
@@ -546,12 +542,6 @@ impl Delivery {
 }
 
 impl Shared {
-    /// Bytes in memory, per endpoint.
-    fn memory_max(&self) -> u64 {
-        let queued = self.limits.queued.load(Ordering::Relaxed);
-        queued.saturating_sub(self.reserved) / self.queues.len().max(1) as u64
-    }
-
     fn stage(&self) -> Stage {
         *self.stage.borrow()
     }
@@ -560,7 +550,7 @@ impl Shared {
         !self.settings.disk_path.is_empty() && self.settings.disk_bytes_max > 0
     }
 
-    /// Ends the queues. Batches still in the inbox are lost; this only happens if an encoder panicked or the grace period was too short.
+    /// Ends the queues. Batches still in the inbox are lost: the encoder panicked, or the grace period was too short.
     fn close(&self) {
         let mut queues: Vec<_> = self.queues.iter().map(lock).collect();
         queues.iter_mut().for_each(|queue| queue.close());
@@ -585,6 +575,7 @@ impl Shared {
     /// Queues the encoder's payloads, for all endpoints and the books in one step. `done` is the batch it came from.
     fn commit(&self, encoded: Encoded, open: Items, done: Items, sync: bool) {
         let created = self.clock.unix();
+        self.ask_for(encoded.payloads.iter().map(|draft| draft.body.len() as u64).sum());
         let memory_max = self.memory_max();
         let mut queues: Vec<MutexGuard<'_, Queue>> = self.queues.iter().map(lock).collect();
         if self.has_disk() && !encoded.payloads.is_empty() {
@@ -625,6 +616,7 @@ impl Shared {
                 books.endpoints[index].copy_from(queue);
             }
             self.tell_safe(&mut books, None);
+            self.limits.coming.store(0, Ordering::Relaxed);
         }
         drop(queues);
         self.queued.iter().for_each(Notify::notify_one);
@@ -632,7 +624,7 @@ impl Shared {
     }
 
     /// Encoding is quicker than delivering, and a flush may be larger than memory: waits while every queue is half full and its
-    /// endpoint takes payloads, for at most `patience`. Returns how long it was.
+    /// endpoint takes payloads, for at most `patience` and not beyond the end. Returns how long it was.
     async fn pace(&self, patience: Duration) -> Duration {
         let on_disk = self.has_disk();
         let begun = std::time::Instant::now();
@@ -640,7 +632,12 @@ impl Shared {
         let wait = wait_for(&self.progress, || {
             on_disk || !lock(&self.books).endpoints.iter().all(fills_up)
         });
-        drop(tokio::time::timeout(patience, wait).await);
+        let mut stage = self.stage.subscribe();
+        tokio::select! {
+            () = wait => {}
+            () = tokio::time::sleep(patience) => {}
+            () = endpoint::reached(&mut stage, Stage::Stopped) => {}
+        }
         begun.elapsed()
     }
 

@@ -85,9 +85,10 @@ impl Queue {
         }
     }
 
-    /// Takes effect when the next payload comes, or one comes back.
+    /// Payloads beyond the new budget go, the oldest first.
     pub fn set_memory_max(&mut self, bytes: u64) {
         self.memory_max = bytes;
+        self.make_room();
     }
 
     /// Queues a payload, on disk too if there is one. Makes room by dropping the oldest.

@@ -39,6 +39,21 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Names the place that gave it.
+    pub fn at(mut self, place: &str) -> Self {
+        match &mut self {
+            Outcome::Delivered => {}
+            Outcome::Partly { error, .. }
+            | Outcome::Retry { error, .. }
+            | Outcome::Denied { error }
+            | Outcome::Invalid { error }
+            | Outcome::Rejected { error } => error.insert_str(0, &format!("{place}: ")),
+        }
+        self
+    }
+}
+
 /// The content of a payload, series by series.
 pub trait Parts: Send + Sync + 'static {
     /// Calls `keep` for every series in order, with its identity and its display name. Returns a body like the payload's with the selected

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use reqwest::Method;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
-use reqwest::{Client, Method};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::InfluxCompression;
@@ -12,7 +12,7 @@ use super::names::series_end;
 use crate::claims::{Notes, shown};
 use crate::compress::{compressed, decompressed};
 use crate::delivery::{BoxFuture, Clock, Keep, Outcome, Parts, Payload, Transport};
-use crate::http::{self, Response};
+use crate::http::{self, Client, Response};
 
 pub struct Receiver {
     pub url: String,
@@ -62,36 +62,18 @@ impl Transport for Receiver {
 }
 
 fn outcome(payload: &Payload, answer: &Response) -> Outcome {
-    let status = answer.status;
-    let text = |what: &str| answer.text(what);
-    let retry = |what: &str| Outcome::Retry {
-        error: text(what),
-        after: answer.retry_after,
-    };
-    match status {
-        200..300 => Outcome::Delivered,
-        300..400 => retry("redirects, which is not followed"),
+    match answer.status {
         400 | 422 => match dropped(&String::from_utf8_lossy(&answer.body)) {
             // All others were written.
             Some(points) if points < payload.count => Outcome::Partly {
                 rejected: points,
-                error: text("refused in part"),
+                error: answer.text("refused in part"),
             },
-            _ => Outcome::Invalid {
-                error: text("refused"),
-            },
-        },
-        401 | 403 | 407 => Outcome::Denied {
-            error: text("refused: key, token or password are not accepted; payloads wait for others"),
+            _ => answer.outcome(),
         },
         // The database or bucket can still be made.
-        404 => retry("there is no such database, bucket or path"),
-        408 => retry("timed out"),
-        429 => retry("asks to slow down"),
-        405..500 => Outcome::Rejected {
-            error: text("refused"),
-        },
-        _ => retry("failed"),
+        404 => answer.retry("there is no such database, bucket or path"),
+        _ => answer.outcome(),
     }
 }
 

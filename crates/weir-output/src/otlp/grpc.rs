@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::BodyExt;
-use reqwest::Body;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
+use reqwest::{Body, Method};
 
-use super::{DENIED, taken};
+use super::taken;
 use crate::delivery::{Outcome, Payload};
+use crate::http::DENIED;
 use crate::http::{Http2, RequestError};
 use crate::protobuf::{Content, for_each_field};
 
@@ -40,17 +41,12 @@ pub async fn send(
             };
         }
     };
-    let sent = call
+    let request = call.client.request(Method::POST, url);
+    let request = request.headers(headers).body(frame(is_gzip, &payload.body));
+    let answer = call
         .client
-        .post(url)
-        .headers(headers)
-        .body(frame(is_gzip, &payload.body))
-        .send()
-        .await;
-    let answer = match sent {
-        Ok(response) => GrpcResponse::read(response).await,
-        Err(error) => Err(RequestError::from(error)),
-    };
+        .apart(async move { GrpcResponse::read(request.send().await?).await });
+    let answer = answer.await;
     call.done();
     match answer {
         Ok(answer) => answer.outcome(payload),
@@ -111,13 +107,13 @@ impl GrpcResponse {
         let Some(status) = self.status else {
             let error = format!("no gRPC status in the answer, HTTP status {}", self.http_status);
             return match self.http_status {
-                429 | 502..=504 => Outcome::Retry { error, after: None },
                 401 | 403 | 407 => Outcome::Denied {
                     error: format!("{DENIED} ({error})"),
                 },
-                // The stream ended before its trailers.
-                200 => Outcome::Retry { error, after: None },
-                _ => Outcome::Rejected { error },
+                429 | 502..=504 => Outcome::Retry { error, after: None },
+                400..600 => Outcome::Rejected { error },
+                // The stream ended before its trailers, or a redirect, or a status that nobody knows: as over HTTP.
+                _ => Outcome::Retry { error, after: None },
             };
         };
         let error = format!("{}: {}", name(status), self.message);
@@ -267,6 +263,38 @@ mod tests {
         assert_eq!(retry_delay(&status), Some(Duration::from_millis(1500)));
         assert_eq!(retry_delay(b""), None);
         assert_eq!(retry_delay(b"\xff\xff"), None);
+    }
+
+    /// An answer that is none of gRPC, by its HTTP status: as over HTTP/1.1.
+    #[test]
+    fn answers_without_a_grpc_status() {
+        let payload = Payload {
+            id: 1,
+            route: 0,
+            class: crate::delivery::Class::Points,
+            count: 1,
+            created: 0,
+            body: Bytes::new(),
+        };
+        let outcome = |http_status| {
+            let response = GrpcResponse {
+                http_status,
+                status: None,
+                message: String::new(),
+                retry_after: None,
+                body: Vec::new(),
+            };
+            response.outcome(&payload)
+        };
+        for status in [200, 299, 300, 302, 307, 308, 399, 429, 502, 503, 504, 600, 999] {
+            assert!(matches!(outcome(status), Outcome::Retry { .. }), "{status}");
+        }
+        for status in [401, 403, 407] {
+            assert!(matches!(outcome(status), Outcome::Denied { .. }), "{status}");
+        }
+        for status in [400, 404, 408, 428, 430, 499, 500, 501, 505, 599] {
+            assert!(matches!(outcome(status), Outcome::Rejected { .. }), "{status}");
+        }
     }
 
     #[test]

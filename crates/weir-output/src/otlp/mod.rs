@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use reqwest::Method;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
-use reqwest::{Client, Method};
 use weir_aggregate::Expansion;
 
 pub use encode::{Facts, OtlpEncoder};
@@ -23,13 +23,12 @@ use crate::StartError;
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Parts, Payload, Transport,
 };
-use crate::http::{self, Http2, Response};
+use crate::http::{self, Client, Http2, Response};
 use crate::probe::{Destination, Route};
 use crate::protobuf::{Content, for_each_field};
 use crate::settings::Start;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-const DENIED: &str = "refused: the key, token or password is not accepted; payloads wait for another one";
 
 /// Destination of requests.
 fn url(settings: &OtlpSettings) -> String {
@@ -163,31 +162,18 @@ impl Transport for Collector {
     }
 }
 
-/// OTLP says which answers may be repeated: these, and no others.
+/// OTLP says which errors of client and server may be repeated: 429 and 502 to 504.
 fn outcome(payload: &Payload, answer: &Response) -> Outcome {
-    let status = answer.status;
-    let text = |what: &str| answer.text(what);
-    match status {
+    match answer.status {
         200..300 => taken(payload, &answer.body),
-        429 => Outcome::Retry {
-            error: text("asks to slow down"),
-            after: answer.retry_after,
+        // Not repeated by that rule, and Prometheus answers so for the sake of a single label.
+        500 => Outcome::Invalid {
+            error: answer.text("refused"),
         },
-        502..=504 => Outcome::Retry {
-            error: text("failed"),
-            after: answer.retry_after,
+        408 | 501 | 505..600 => Outcome::Rejected {
+            error: answer.text("refused"),
         },
-        300..400 => Outcome::Rejected {
-            error: text("redirects; weir does not follow"),
-        },
-        401 | 403 | 407 => Outcome::Denied { error: text(DENIED) },
-        // By OTLP's rule 500 is not repeated, and Prometheus answers so for the sake of a single label.
-        400 | 422 | 500 => Outcome::Invalid {
-            error: text("refused"),
-        },
-        _ => Outcome::Rejected {
-            error: text("refused"),
-        },
+        _ => answer.outcome(),
     }
 }
 

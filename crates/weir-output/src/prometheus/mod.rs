@@ -135,6 +135,10 @@ impl Scrape {
         self.lock().bytes_max = bytes_max;
     }
 
+    pub fn bytes_max(&self) -> usize {
+        self.lock().bytes_max
+    }
+
     pub fn heap_bytes(&self) -> usize {
         self.lock().heap_bytes()
     }

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use reqwest::Method;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
-use reqwest::{Client, Method};
 use weir_aggregate::{Expansion, Weights};
 
 pub use encode::{Facts, RemoteWriteEncoder};
@@ -21,7 +21,7 @@ use crate::StartError;
 use crate::delivery::{
     BoxFuture, Clock, Delivery, Endpoint, Order, Outcome, OutputEnvironment, Parts, Payload, Transport,
 };
-use crate::http::{self, Response};
+use crate::http::{self, Client, Response};
 use crate::probe::{Destination, Route};
 use crate::settings::Start;
 
@@ -164,7 +164,6 @@ impl Transport for Receiver {
 fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Response) -> Outcome {
     let status = answer.status;
     let text = |what: &str| answer.text(what);
-    let after = answer.retry_after;
     match status {
         200..300 if version == RemoteWriteVersion::V1 => Outcome::Delivered,
         200..300 => match missing(payload, answer) {
@@ -177,23 +176,9 @@ fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Response) ->
                 error: text("without saying what was written: the receiver does not speak version 2.0"),
             },
         },
-        300..400 => Outcome::Retry {
-            error: text("redirects; weir does not follow"),
-            after,
-        },
-        401 | 403 | 407 => Outcome::Denied {
-            error: text("refused: the key, token or password is not accepted; payloads wait for another one"),
-        },
-        408 => Outcome::Retry {
-            error: text("timed out"),
-            after,
-        },
+        401 | 403 | 407 | 408 | 429 => answer.outcome(),
         415 => Outcome::Rejected {
             error: text("refused: the receiver does not speak this version of remote write"),
-        },
-        429 => Outcome::Retry {
-            error: text("asks to slow down"),
-            after,
         },
         400..500 => match missing(payload, answer) {
             // Version 2.0 reports requests that were written in part.
@@ -203,21 +188,17 @@ fn outcome(version: RemoteWriteVersion, payload: &Payload, answer: &Response) ->
                     error: text("refused in part"),
                 }
             }
-            _ if matches!(status, 400 | 409 | 422) => Outcome::Invalid {
+            // Out of order, or twice: it may be one series.
+            _ if status == 409 => Outcome::Invalid {
                 error: text("refused"),
             },
-            _ => Outcome::Rejected {
-                error: text("refused"),
-            },
+            _ => answer.outcome(),
         },
         // Prometheus before 3.0 answers so for good; waiting for it would stop everything else.
         500 if answer.message.contains("native histograms") => Outcome::Rejected {
             error: text("refused; the setting `distributions: summary` sends none"),
         },
-        _ => Outcome::Retry {
-            error: text("failed"),
-            after,
-        },
+        _ => answer.outcome(),
     }
 }
 

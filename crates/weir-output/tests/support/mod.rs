@@ -697,6 +697,7 @@ pub fn batches_at(bucket: i64, messages: &str) -> Vec<Arc<Batch>> {
             context_expiry: 20,
             hostname: "agent-host".into(),
             partitioning: Partitioning::Id,
+            ..AggregatorSettings::default()
         },
         rules,
         limits: ContextLimits::default(),

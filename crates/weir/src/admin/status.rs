@@ -289,6 +289,8 @@ pub struct MemoryShare {
     pub name: String,
     pub bytes: u64,
     pub used: u64,
+    /// How full the fullest of its parts is: outputs have parts of a share, and act when their own is full.
+    pub fullest: f64,
     /// The action when the share is full, in words.
     pub when_full: String,
     /// Number of times each action was taken.

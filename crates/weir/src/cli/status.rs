@@ -296,11 +296,18 @@ fn memory(page: &mut String, memory: &MemoryStatus) {
     memory_shares(page, &memory.shares);
 }
 
+/// From here on a part that is fuller than its share is named.
+const FULL_PERCENT: f64 = 50.0;
+
 /// The non-empty shares, each with its use and events.
 fn memory_shares(page: &mut String, shares: &[MemoryShare]) {
     for share in shares.iter().filter(|share| share.bytes > 0) {
         let (used, of) = (bytes(share.used), bytes(share.bytes));
         let _ = write!(page, "  {:<15} {used:>10} of {of:>10}", share.name);
+        let percent = share.fullest * 100.0;
+        if percent >= FULL_PERCENT && percent > share.used as f64 / share.bytes as f64 * 100.0 + 1.0 {
+            let _ = write!(page, "  an output has used {percent:.0} % of its part");
+        }
         let met: Vec<String> = share
             .events
             .iter()

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use tokio::runtime::Runtime;
-use weir_aggregate::Batch;
+use weir_aggregate::{Batch, Merger};
 use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
@@ -18,6 +18,7 @@ use super::books::{self, BoundListener};
 use super::clients::Clients;
 use super::hand_over_target::TakenOver;
 use super::health::{self, Watch};
+use super::history::HistoryFeed;
 use super::log::{self, LastFlush};
 use super::outputs::{Feed, Outputs};
 use super::pipeline::{Pipeline, Shared};
@@ -88,7 +89,7 @@ impl Agent {
         let gathered = Gathered::new(config);
         let streams = Streams::default();
         let recent = recent(&budget, streams.clone());
-        let (history_feed, history_batches) = recent.as_ref().map(history::feed).unzip();
+        let (history_feed, history_batches) = history_feed(recent.as_ref(), &budget, config);
         let feed = Feed::new(outputs.clone(), history_feed, gathered.clients.clone());
         let pipeline = gathered.pipeline(inbox, feed, config, &access, &bound.listeners, tally);
         let (pipeline, pipeline_runs) = pipeline.start().map_err(|error| Failure::thread(&error))?;
@@ -320,7 +321,17 @@ fn start_outputs(
 ) -> Result<Arc<Outputs>, Failure> {
     let (handle, publisher) = (runtime.handle().clone(), resumed.publisher()?);
     let tally = resumed.made_tally();
-    Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher, tally).map(Arc::new)
+    Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher, tally)
+}
+
+/// The way of batches to the history, if there is one.
+fn history_feed(
+    recent: Option<&Arc<Recent>>,
+    budget: &Budget,
+    config: &Config,
+) -> (Option<HistoryFeed>, Option<Receiver<Arc<Batch>>>) {
+    let waiting = budget.batches_of_output(config.outputs.len());
+    recent.map(|recent| history::feed(recent, waiting)).unzip()
 }
 
 /// `before`: where the history of the previous process comes from.
@@ -373,7 +384,7 @@ impl Gathered {
         );
         Pipeline::new(
             reports,
-            config.resources.workers,
+            Merger::new(config.resources.workers).with_batch_bytes(feed.batch_bytes()),
             feed,
             self.shared.clone(),
             log::bad_input(self.shared.clone(), listeners),

@@ -14,7 +14,7 @@ use crate::hand_over::{self, Channel};
 use crate::history::{HistoryKind, Recent};
 use crate::process;
 
-/// Maximum batches that wait for the thread, which needs a few milliseconds for each.
+/// Maximum batches that wait for the thread, which needs a few milliseconds for each. Their bytes are limited too.
 const INBOX_BATCHES: usize = 16;
 
 /// The pipeline's sender. Never waits.
@@ -22,21 +22,30 @@ const INBOX_BATCHES: usize = 16;
 pub struct HistoryFeed {
     inbox: SyncSender<Arc<Batch>>,
     recent: Arc<Recent>,
+    bytes_max: u64,
 }
 
 impl HistoryFeed {
     pub fn take(&self, batch: &Arc<Batch>) {
-        self.recent.add_pending();
+        if !self.recent.add_pending(batch, self.bytes_max) {
+            return;
+        }
         if let Err(TrySendError::Full(batch)) = self.inbox.try_send(batch.clone()) {
+            self.recent.remove_pending(batch.bytes());
             self.recent.count_lost(&batch);
         }
     }
 }
 
-pub fn feed(recent: &Arc<Recent>) -> (HistoryFeed, Receiver<Arc<Batch>>) {
+/// `bytes_max`: batches that wait take no more, or are one.
+pub fn feed(recent: &Arc<Recent>, bytes_max: u64) -> (HistoryFeed, Receiver<Arc<Batch>>) {
     let (inbox, batches) = std::sync::mpsc::sync_channel(INBOX_BATCHES);
-    let recent = recent.clone();
-    (HistoryFeed { inbox, recent }, batches)
+    let feed = HistoryFeed {
+        inbox,
+        recent: recent.clone(),
+        bytes_max,
+    };
+    (feed, batches)
 }
 
 /// Starts the thread, which ends with the pipeline. `before`: the previous process, which sends its history.
@@ -133,7 +142,9 @@ impl HistoryThread {
             match self.batches.recv_timeout(next_second) {
                 Ok(batch) => {
                     self.recent.take(&batch, &self.expansion);
-                    self.recent.remove_pending();
+                    let bytes = batch.bytes();
+                    drop(batch);
+                    self.recent.remove_pending(bytes);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,

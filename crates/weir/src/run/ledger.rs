@@ -14,28 +14,35 @@ use crate::admin::counters::{HistoryCounter, TapCounter};
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::budget::{Budget, Share};
 
-/// Adds the shares to an otherwise complete status.
-pub fn fill(status: &mut Status, budget: &Budget, state: &PipelineState) {
+/// Adds the shares to an otherwise complete status. `fullest`: how full the fullest part of a divided share is.
+pub fn fill(status: &mut Status, budget: &Budget, state: &PipelineState, fullest: &[(Share, f64)]) {
     let workers: Vec<&WorkerSnapshot> = state.workers.iter().flatten().collect();
     status.memory.budget = budget.bytes();
     status.memory.shares = budget
         .lines()
-        .map(|line| MemoryShare {
-            name: line.name.into(),
-            bytes: line.bytes,
-            used: line
-                .parts
-                .iter()
-                .filter_map(|part| status.memory.parts.get(*part))
-                .sum(),
-            when_full: line.when_full.into(),
-            events: events(line.share, status, &workers),
+        .map(|line| {
+            let parts = line.parts.iter();
+            let used: u64 = parts.filter_map(|part| status.memory.parts.get(*part)).sum();
+            let of_all = if line.bytes == 0 {
+                0.0
+            } else {
+                used as f64 / line.bytes as f64
+            };
+            let of_parts = fullest.iter().filter(|(share, _)| *share == line.share);
+            MemoryShare {
+                name: line.name.into(),
+                bytes: line.bytes,
+                used,
+                fullest: of_parts.map(|(_, fullest)| *fullest).fold(of_all, f64::max),
+                when_full: line.when_full.into(),
+                events: events(line.share, line.bytes, status, &workers),
+            }
         })
         .collect();
 }
 
 /// Number of times the limit of a share was reached, by action.
-fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMap<String, u64> {
+fn events(share: Share, bytes: u64, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMap<String, u64> {
     let counted: Vec<(&str, u64)> = match share {
         Share::Contexts => contexts(status, workers),
         Share::Batches => vec![
@@ -48,6 +55,8 @@ fn events(share: Share, status: &Status, workers: &[&WorkerSnapshot]) -> BTreeMa
                 listener.socket[ListenerCounter::ConnectionsClosedBudget]
             }),
         )],
+        // Without encryption another limit refuses connections.
+        Share::TlsSessions if bytes == 0 => Vec::new(),
         Share::TlsSessions => tls_sessions(status, workers),
         Share::Senders => senders(workers),
         Share::Queues => vec![("queue_full", dropped(&status.outputs, "queue_full"))],

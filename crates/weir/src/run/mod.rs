@@ -23,6 +23,7 @@ mod books;
 mod clients;
 mod delivery;
 mod division;
+mod ending;
 mod explain;
 mod hand_over_source;
 mod hand_over_target;

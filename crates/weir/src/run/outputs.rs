@@ -28,8 +28,8 @@ use crate::state::{Tally, TransferWriter};
 /// Time that a reload waits for the end of the current hand-over of a bucket.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Maximum part of the grace period reserved for the last flush.
-const LAST_FLUSH_MAX: Duration = Duration::from_secs(2);
+/// Time that any flush may wait for outputs.
+const FLUSH_WAIT_LEAST: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub enum Output {
@@ -64,7 +64,9 @@ pub struct Outputs {
     /// Is told what outputs will not lose.
     pub(super) tally: Option<Arc<Tally>>,
     workers: usize,
-    grace: Duration,
+    /// Time that a flush may wait for outputs. It has to end before the next bucket does, or workers would wait too.
+    pub(super) flush_wait: Mutex<Duration>,
+    pub(super) grace: Duration,
     active: Mutex<Active>,
     fed: Condvar,
     pub(super) replaced: Mutex<Replaced>,
@@ -108,9 +110,9 @@ impl Outputs {
         saved: Arc<SavedStates>,
         agent: AgentIdentity,
         tally: Option<Arc<Tally>>,
-    ) -> Result<Outputs, Failure> {
+    ) -> Result<Arc<Outputs>, Failure> {
         let told = tally.clone();
-        let outputs = Outputs {
+        let outputs = Arc::new(Outputs {
             handle,
             environment: OutputEnvironment {
                 clock: Clock::system(),
@@ -127,6 +129,7 @@ impl Outputs {
             budget: budget.clone(),
             tally,
             workers: config.resources.workers,
+            flush_wait: Mutex::new(flush_wait(config)),
             grace: config.running.grace_period,
             active: Mutex::new(Active {
                 list: List::default(),
@@ -135,7 +138,7 @@ impl Outputs {
             }),
             fed: Condvar::new(),
             replaced: Mutex::default(),
-        };
+        });
         let mut list = Vec::new();
         for wanted in &config.outputs {
             let output = outputs
@@ -149,6 +152,7 @@ impl Outputs {
         warn_of_idle(&list);
         outputs.divide(&list);
         outputs.register(&list);
+        outputs.divide_on_request(&list);
         lock(&outputs.active).list = Arc::new(list);
         Ok(outputs)
     }
@@ -277,6 +281,7 @@ impl Outputs {
         }
         self.divide(&list);
         self.register(&list);
+        self.divide_on_request(&list);
         let mut active = lock(&self.active);
         active.list = list;
         active.number += 1;
@@ -323,45 +328,7 @@ impl Outputs {
         }
     }
 
-    /// Waits until outputs have delivered their data or stored it on disk, while packets still arrive: for the grace period minus the time
-    /// reserved for the last flush. `since`: the time since the stop was requested. Returns which outputs have.
-    pub fn settle(&self, since: Duration) -> Settled {
-        let patience = (self.grace - self.for_last_flush()).saturating_sub(since);
-        self.handle.block_on(async {
-            let mut settling = JoinSet::new();
-            for output in self.all() {
-                settling.spawn(async move {
-                    let is_settled = output.settle(patience).await;
-                    (output, is_settled)
-                });
-            }
-            let mut settled = Settled(Vec::new());
-            while let Some(Ok(result)) = settling.join_next().await {
-                settled.0.push(result);
-            }
-            settled
-        })
-    }
-
-    fn for_last_flush(&self) -> Duration {
-        LAST_FLUSH_MAX.min(self.grace / 4)
-    }
-
-    /// Delivers the last flush, `since` after the stop was requested.
-    pub fn finish(&self, settled: Settled, since: Duration) {
-        let patience = self.grace.saturating_sub(since).max(self.for_last_flush());
-        self.handle.block_on(async {
-            let mut ending = JoinSet::new();
-            for (output, is_settled) in settled.0 {
-                // An output that accepted nothing until now is not waited for.
-                let patience = if is_settled { patience } else { Duration::ZERO };
-                ending.spawn(async move { output.finish(patience).await });
-            }
-            while ending.join_next().await.is_some() {}
-        });
-    }
-
-    fn all(&self) -> Vec<Output> {
+    pub(super) fn all(&self) -> Vec<Output> {
         let list = self.list();
         let active = list.iter().map(|running| running.output.clone());
         active
@@ -488,9 +455,6 @@ impl Outputs {
     }
 }
 
-/// Outputs without data that the end of the process would lose.
-pub struct Settled(Vec<(Output, bool)>);
-
 impl Running {
     pub fn delivery(&self) -> Option<Arc<Delivery>> {
         match &self.output {
@@ -517,7 +481,7 @@ impl Output {
         }
     }
 
-    async fn settle(&self, patience: Duration) -> bool {
+    pub(super) async fn settle(&self, patience: Duration) -> bool {
         match self {
             Output::Scrape(_) => true,
             Output::Delivered(_, delivery) => delivery.settle(patience).await,
@@ -525,7 +489,7 @@ impl Output {
         }
     }
 
-    async fn finish(&self, patience: Duration) {
+    pub(super) async fn finish(&self, patience: Duration) {
         match self {
             Output::Scrape(_) => {}
             Output::Delivered(_, delivery) => {
@@ -599,6 +563,11 @@ impl Feed {
         }
     }
 
+    /// Size of merged batches.
+    pub fn batch_bytes(&self) -> usize {
+        self.outputs.budget.batch_bytes()
+    }
+
     /// Between two buckets: switches to a list that a reload has activated.
     pub fn renew(&mut self) {
         let mut active = lock(&self.outputs.active);
@@ -626,6 +595,12 @@ impl Feed {
         }
         self.clients.take(batch);
     }
+}
+
+/// Half a bucket. With short buckets more, because a machine may be busy for a moment.
+fn flush_wait(config: &Config) -> Duration {
+    let half = Duration::from_secs(config.aggregation.bucket_seconds()) / 2;
+    half.max(FLUSH_WAIT_LEAST)
 }
 
 /// The output that a changed one replaces: the one with its name, or, if one of a type was removed and one added, that one.

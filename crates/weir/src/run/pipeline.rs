@@ -123,20 +123,20 @@ pub struct Flushed {
 impl Pipeline {
     pub fn new(
         reports: Receiver<Report>,
-        workers: usize,
+        merger: Merger,
         feed: Feed,
         shared: Arc<Shared>,
         on_bad_input: Box<dyn FnMut(BadInput) + Send>,
         on_flush: Box<dyn FnMut(&Flushed) + Send>,
         on_usage: Box<dyn FnMut(u16, UsageSummary) + Send>,
     ) -> Self {
-        shared.lock().workers = vec![None; workers];
+        shared.lock().workers = vec![None; merger.workers()];
         Pipeline {
             reports,
-            merger: Merger::new(workers),
+            workers: merger.workers(),
+            merger,
             feed,
             shared,
-            workers,
             on_bad_input,
             on_flush,
             on_usage,

@@ -74,6 +74,10 @@ impl ScrapeOutput {
             .set_bytes_max(usize::try_from(bytes_max).unwrap_or(usize::MAX));
     }
 
+    pub fn bytes_max(&self) -> u64 {
+        self.scrape.bytes_max() as u64
+    }
+
     /// The size of its state.
     pub fn bytes(&self) -> u64 {
         self.scrape.heap_bytes() as u64

@@ -123,7 +123,7 @@ impl View {
         if let Some(scrape) = self.outputs.scrape() {
             scrape.report(&mut status);
         }
-        ledger::fill(&mut status, &self.budget, &state);
+        ledger::fill(&mut status, &self.budget, &state, &self.outputs.fullest());
         status
     }
 

@@ -83,6 +83,7 @@ impl Start<'_> {
                 } else {
                     Partitioning::Hash
                 },
+                batch_bytes: self.budget.batch_bytes(),
             },
             rules: self.rules.clone(),
             limits: ContextLimits {

@@ -1,14 +1,15 @@
 //! The next process continues the sums.
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use weir_protocol::Kind;
 
-use super::{CumulativeState, Place, Row, Seconds, Summary, Value};
-use crate::prometheus::forms::FormKey;
+use super::{CumulativeState, Family, Place, Row, Seconds, SeriesState, Summary, Value};
+use crate::prometheus::forms::{FormKey, Forms};
 use crate::prometheus::native::SavedNative;
 
-#[derive(Serialize, Deserialize)]
+/// A family as [`FamilyRef`] writes it.
+#[derive(Deserialize)]
 struct SavedFamily<M, S> {
     name: String,
     kind: u8,
@@ -17,7 +18,71 @@ struct SavedFamily<M, S> {
     series: Vec<SavedSeries<S>>,
 }
 
-#[derive(Serialize, Deserialize)]
+/// The families of a state. They are written one by one, because copies of all of them would take as much memory as the state.
+struct FamiliesRef<'a, M, S> {
+    families: &'a [Family<M, S>],
+    forms: &'a Forms,
+    now: Seconds,
+}
+
+#[derive(Serialize)]
+struct FamilyRef<'a, M, S> {
+    name: &'a str,
+    kind: u8,
+    renamed: Option<&'a str>,
+    kept: &'a M,
+    series: ManySeriesRef<'a, S>,
+}
+
+struct ManySeriesRef<'a, S> {
+    series: &'a [SeriesState<S>],
+    forms: &'a Forms,
+    now: Seconds,
+}
+
+#[derive(Serialize)]
+struct SeriesRef<'a, S> {
+    labels: &'a str,
+    age: Seconds,
+    stamp: u32,
+    created: u32,
+    form: (Option<u32>, u8),
+    kept: &'a S,
+    value: SavedValue,
+}
+
+impl<M: Serialize, S: Serialize> Serialize for FamiliesRef<'_, M, S> {
+    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
+        serializer.collect_seq(self.families.iter().map(|family| FamilyRef {
+            name: &family.name,
+            kind: family.kind as u8,
+            renamed: family.renamed.as_deref(),
+            kept: &family.kept,
+            series: ManySeriesRef {
+                series: &family.series,
+                forms: self.forms,
+                now: self.now,
+            },
+        }))
+    }
+}
+
+impl<S: Serialize> Serialize for ManySeriesRef<'_, S> {
+    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
+        serializer.collect_seq(self.series.iter().map(|series| SeriesRef {
+            labels: &series.labels,
+            age: self.now.saturating_sub(series.seen),
+            stamp: series.stamp,
+            created: series.created,
+            form: saved_key(self.forms.key(series.form)),
+            kept: &series.kept,
+            value: SavedValue::from(&series.value),
+        }))
+    }
+}
+
+/// A series as [`SeriesRef`] writes it.
+#[derive(Deserialize)]
 struct SavedSeries<S> {
     labels: String,
     /// Seconds since its last sample.
@@ -105,27 +170,11 @@ where
 {
     /// Every series, as [`CumulativeState::restore`] reads it. Counts of rows are not in it.
     pub fn save(&self, now: Seconds) -> Vec<u8> {
-        let now = now.saturating_add(self.past);
-        let families = self.families.iter().map(|family| SavedFamily {
-            name: family.name.to_string(),
-            kind: family.kind as u8,
-            renamed: family.renamed.as_ref().map(ToString::to_string),
-            kept: family.kept.clone(),
-            series: family
-                .series
-                .iter()
-                .map(|series| SavedSeries {
-                    labels: series.labels.to_string(),
-                    age: now.saturating_sub(series.seen),
-                    stamp: series.stamp,
-                    created: series.created,
-                    form: saved_key(self.forms.key(series.form)),
-                    kept: series.kept.clone(),
-                    value: SavedValue::from(&series.value),
-                })
-                .collect(),
-        });
-        let families: Vec<SavedFamily<M, S>> = families.collect();
+        let families = FamiliesRef {
+            families: &self.families,
+            forms: &self.forms,
+            now: now.saturating_add(self.past),
+        };
         // Writing into memory does not fail.
         postcard::to_extend(&families, Vec::new()).unwrap_or_default()
     }

@@ -238,8 +238,9 @@ fn shares(status: &Status) -> Vec<&MemoryShare> {
     shares
 }
 
+/// An agent of an earlier version reports no parts.
 fn fullness(share: &MemoryShare) -> f64 {
-    share.used as f64 / share.bytes as f64
+    share.fullest.max(share.used as f64 / share.bytes as f64)
 }
 
 fn memory_lines(status: &Status, shares: &[&MemoryShare], width: u16) -> Vec<Line<'static>> {

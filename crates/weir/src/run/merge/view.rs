@@ -60,14 +60,16 @@ impl View {
         };
         health::fill_program(&mut status);
         status.memory.parts.insert("open_buckets".into(), bytes);
+        let mut fullest = Vec::new();
         for outputs in self.shared.outputs() {
+            fullest.extend(outputs.fullest());
             outputs.report(&mut status);
             if let Some(scrape) = outputs.scrape() {
                 scrape.report(&mut status);
             }
         }
         status.memory.used = status.memory.parts.values().sum();
-        ledger::fill(&mut status, &self.budget, &PipelineState::default());
+        ledger::fill(&mut status, &self.budget, &PipelineState::default(), &fullest);
         overflows(&mut status);
         status
     }

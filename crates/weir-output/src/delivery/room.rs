@@ -1,0 +1,73 @@
+//! An output's part of the memory for waiting payloads: what it holds, what it wants, and its limit.
+
+use std::sync::atomic::Ordering;
+
+use super::{Delivery, Shared, lock};
+
+impl Delivery {
+    /// Sets what bodies that wait may take, over all endpoints. Where they take more already the oldest go.
+    pub fn limit_queues(&self, bytes_max: u64) {
+        let shared = &self.shared;
+        shared.limits.queued.store(bytes_max, Ordering::Relaxed);
+        let memory_max = shared.memory_max();
+        for (index, queue) in shared.queues.iter().enumerate() {
+            // Who has the lock may be waiting for a disk. Then the next payload makes room.
+            let Ok(mut queue) = queue.try_lock() else { continue };
+            queue.set_memory_max(memory_max);
+            lock(&shared.books).endpoints[index].copy_from(&queue);
+        }
+    }
+
+    /// Before the output drops anything for lack of memory it calls this, which may set another limit. Once.
+    pub fn ask_for_room(&self, ask: impl Fn() + Send + Sync + 'static) {
+        drop(self.shared.limits.ask.set(Box::new(ask)));
+    }
+
+    pub fn queue_limit(&self) -> u64 {
+        self.shared.limits.queued.load(Ordering::Relaxed)
+    }
+
+    /// The least that [`Delivery::limit_queues`] can be set to without a loss.
+    pub fn queued_bytes(&self) -> u64 {
+        match self.shared.held() {
+            0 => 0,
+            held => self.shared.limit_for(held),
+        }
+    }
+
+    /// The limit with which a payload that is about to come costs nothing.
+    pub fn wanted_bytes(&self) -> u64 {
+        let shared = &self.shared;
+        shared.limit_for(shared.held() + shared.limits.coming.load(Ordering::Relaxed))
+    }
+}
+
+impl Shared {
+    /// Bytes in memory, per endpoint.
+    pub(super) fn memory_max(&self) -> u64 {
+        let queued = self.limits.queued.load(Ordering::Relaxed);
+        queued.saturating_sub(self.reserved) / self.queues.len().max(1) as u64
+    }
+
+    /// The limit of all endpoints together with which each can hold this.
+    fn limit_for(&self, bytes: u64) -> u64 {
+        bytes * self.queues.len() as u64 + self.reserved
+    }
+
+    /// Bytes of the fullest queue.
+    fn held(&self) -> u64 {
+        let books = lock(&self.books);
+        let most = books.endpoints.iter().map(|of| of.sizes.memory_bytes).max();
+        most.unwrap_or(0)
+    }
+
+    /// Asks for more memory, if payloads of these bytes do not fit into the present part.
+    pub(super) fn ask_for(&self, bytes: u64) {
+        self.limits.coming.store(bytes, Ordering::Relaxed);
+        if self.held() + bytes > self.memory_max()
+            && let Some(ask) = self.limits.ask.get()
+        {
+            ask();
+        }
+    }
+}

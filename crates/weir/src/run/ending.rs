@@ -1,0 +1,62 @@
+//! The end of the outputs: first their queues, while packets still arrive, then the last flush.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::outputs::{Output, Outputs, lock};
+
+/// Maximum part of the grace period reserved for the last flush.
+const LAST_FLUSH_MAX: Duration = Duration::from_secs(2);
+
+/// Outputs without data that the end of the process would lose.
+pub struct Settled(Vec<(Output, bool)>);
+
+impl Outputs {
+    /// Waits until outputs have delivered their data or stored it on disk, while packets still arrive: for the grace period minus the time
+    /// reserved for the last flush. `since`: the time since the stop was requested. Returns which outputs have.
+    pub fn settle(&self, since: Duration) -> Settled {
+        let begun = Instant::now();
+        let patience = (self.grace - self.for_last_flush()).saturating_sub(since);
+        let settled = self.handle.block_on(async {
+            let mut settling = JoinSet::new();
+            for output in self.all() {
+                settling.spawn(async move {
+                    let is_settled = output.settle(patience).await;
+                    (output, is_settled)
+                });
+            }
+            let mut settled = Settled(Vec::new());
+            while let Some(Ok(result)) = settling.join_next().await {
+                settled.0.push(result);
+            }
+            settled
+        });
+        *lock(&self.flush_wait) = self.left(since + begun.elapsed());
+        self.divide(&self.list());
+        settled
+    }
+
+    /// The rest of the grace period, `since` after the stop was requested.
+    fn left(&self, since: Duration) -> Duration {
+        self.grace.saturating_sub(since).max(self.for_last_flush())
+    }
+
+    fn for_last_flush(&self) -> Duration {
+        LAST_FLUSH_MAX.min(self.grace / 4)
+    }
+
+    /// Delivers the last flush, `since` after the stop was requested.
+    pub fn finish(&self, settled: Settled, since: Duration) {
+        let patience = self.left(since);
+        self.handle.block_on(async {
+            let mut ending = JoinSet::new();
+            for (output, is_settled) in settled.0 {
+                // An output that accepted nothing until now is not waited for.
+                let patience = if is_settled { patience } else { Duration::ZERO };
+                ending.spawn(async move { output.finish(patience).await });
+            }
+            while ending.join_next().await.is_some() {}
+        });
+    }
+}
