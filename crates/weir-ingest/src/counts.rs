@@ -145,6 +145,9 @@ counters! {
         /// A metric for whose context, or for its bytes, a limit leaves no room.
         Limit = LINES_SLOW.because("limit"),
             Normal("`weir_context_limit_samples_total` names the limit; these messages cost more CPU than others.");
+        /// Several samples behind one name, at a listener that takes them.
+        SampleList = LINES_SLOW.because("sample_list"),
+            Normal("It rises with such lines while `sample_lists` is on.");
         /// An event or a service check.
         NoMetric = LINES_SLOW.because("no_metric"),
             Normal("It rises with events and service checks.");

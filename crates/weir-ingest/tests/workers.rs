@@ -298,13 +298,13 @@ fn workers_do_not_wait_for_a_bucket_that_one_of_them_never_had() {
     assert_eq!(sums(&merged), [(START, 1.0), (START + 10, 1.0)]);
     assert_eq!((merger.pending_rows(), merger.rows_lost()), (0, 0));
     // Both continue, and wait for each other again.
-    for worker in 0..2 {
-        receive(&mut workers[worker], "a:2|c");
-        assert!(workers[worker].advance(START + 30));
-        for batch in drain(&mut workers[worker]) {
+    for (worker, pending) in workers.iter_mut().zip([1, 0]) {
+        receive(worker, "a:2|c");
+        assert!(worker.advance(START + 30));
+        for batch in drain(worker) {
             merger.push(batch, |batch| merged.push(batch));
         }
-        assert_eq!(merger.pending_rows(), 1 - worker);
+        assert_eq!(merger.pending_rows(), pending);
     }
     assert_eq!(sums(&merged).last(), Some(&(START + 20, 4.0)));
 }

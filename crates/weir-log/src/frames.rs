@@ -503,7 +503,10 @@ impl OpenFile {
     /// Reads zeros where another process has cut torn bytes off.
     fn read(&self, into: &mut [u8], at: u64) -> io::Result<()> {
         match self.file.read_exact_at(into, at) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(into.fill(0)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                into.fill(0);
+                Ok(())
+            }
             read => read,
         }
     }

@@ -30,7 +30,7 @@ pub enum Correction {
     None,
 }
 
-/// What an output can add to a bucket that it already has.
+/// The additions that an output can make to a bucket that it already has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CorrectionPolicy {
     /// It shows sums since its start.
@@ -67,7 +67,7 @@ pub struct Flush {
     pub table: Table,
 }
 
-/// What the output gets next. [`Follower::delivered`] stores the positions behind it.
+/// The next data of the output. [`Follower::delivered`] stores the positions behind it.
 #[derive(Debug, Default)]
 pub struct Delivery {
     /// In this order.
@@ -230,7 +230,7 @@ impl<L: Log> Follower<L> {
         held.map(|(partition, held)| (*partition, held.stored)).collect()
     }
 
-    /// Continues a partition at a later position than the log has: the process before knew that this was delivered.
+    /// Continues a partition at a later position than the log has: the previous process knew that this was delivered.
     pub fn skip_to(&mut self, partition: u32, before: u64) {
         if let Some(held) = self.held.get_mut(&partition).filter(|held| held.taken < before) {
             (held.read, held.taken) = (before, before);
@@ -402,8 +402,7 @@ impl<L: Log> Follower<L> {
     /// Takes what is due: corrections, buckets older than those given, and this bucket.
     fn take_late(&mut self, mut bucket: Option<((i64, u32), &mut Table)>, now: i64) {
         for held in self.held.values_mut() {
-            loop {
-                let Some(front) = held.waiting.front() else { break };
+            while let Some(front) = held.waiting.front() {
                 let (start, width) = front.bucket();
                 let given = self.given.get(&width).copied();
                 let is_due = bucket.as_ref().is_some_and(|(due, _)| (start, width) == *due);

@@ -58,8 +58,8 @@ impl Response {
         }
     }
 
-    /// What the status means, where the output's own protocol says nothing else. A refusal is final; a redirect, a failure and a status that
-    /// nobody knows may be over with the next attempt.
+    /// The meaning of the status, where the output's own protocol says nothing else. A refusal is final; a redirect, a failure and an unknown
+    /// status may be over with the next attempt.
     pub fn outcome(&self) -> Outcome {
         match self.status {
             200..300 => Outcome::Delivered,

@@ -157,7 +157,7 @@ pub(crate) fn parse_long(text: &[u8], at: usize, end: usize) -> Option<f64> {
     }
 }
 
-/// What [`parse_usual`] does not understand.
+/// Numbers that [`parse_usual`] does not read.
 #[inline(never)]
 fn parse_unusual(text: &[u8], at: usize, end: usize) -> Option<f64> {
     let (number, behind) = read_number(text, at)?;

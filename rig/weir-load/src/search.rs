@@ -206,7 +206,7 @@ mod tests {
     fn a_search_ends_within_its_precision_of_the_highest_rate() {
         let result = found(17_300.0, 17_300.0);
         let rate = result.rate.unwrap();
-        assert!(rate <= 17_300.0 && rate >= 17_300.0 / 1.02, "{rate}");
+        assert!((17_300.0 / 1.02..=17_300.0).contains(&rate), "{rate}");
         assert_eq!(result.limited_by, "target-limited");
         assert!(result.probes.len() < 20, "{:?}", result.probes);
     }
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_rate_that_does_not_hold_for_long_is_lowered_until_one_does() {
         let rate = found(17_300.0, 12_000.0).rate.unwrap();
-        assert!(rate <= 12_000.0 && rate >= 12_000.0 * 0.95, "{rate}");
+        assert!((12_000.0 * 0.95..=12_000.0).contains(&rate), "{rate}");
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Values {
     }
 }
 
-/// What messages look like.
+/// The form of messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shape {
     /// Tags in a random order.

@@ -7,7 +7,7 @@ use super::{BadInput, Ingest, Received};
 use crate::counts::IngestCounter;
 use crate::counts::{SampleDrop, SlowLine};
 
-/// What the simple way found out about a line.
+/// A line, as the simple way has read it.
 enum SimpleLine {
     /// A metric, and the way to its context.
     Metric(RawMatch),
@@ -79,7 +79,7 @@ impl Ingest {
                     && let Some(list) = SampleList::of(line)
                 {
                     self.sample_list(packet, list);
-                    return None;
+                    return SimpleLine::Other(SlowLine::SampleList);
                 }
                 self.counts[packet.listener].rejected[class] += 1;
                 self.keep_example(packet.listener, class.as_str(), line);
@@ -94,7 +94,7 @@ impl Ingest {
     fn sample_list(&mut self, packet: &Received<'_>, list: SampleList<'_>) {
         self.counts[packet.listener][IngestCounter::Messages] -= 1;
         for line in list.lines() {
-            self.line(packet, &line, true);
+            self.simple_line(packet, &line, true);
         }
     }
 

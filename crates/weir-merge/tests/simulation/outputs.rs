@@ -8,7 +8,7 @@ use weir_state::{ExactSum, Record, State, Table};
 
 use super::world::{Shared, SimulatedLog, World};
 
-/// What receivers do with points, and which of them a merge has.
+/// The ways in which receivers treat points; a merge has some of them.
 pub const POLICIES: [CorrectionPolicy; 3] = [
     // Differences: a file.
     CorrectionPolicy {
@@ -104,7 +104,7 @@ impl Sending {
                 });
             }
             Some(under_way) if !under_way.is_accepted => {
-                // While it waits it hears of its partitions. Sums without one of them start anew, with what was not delivered.
+                // While it waits, its partitions may change. Sums without one of them start from zero, with what was not delivered.
                 let revoked = self.follower.counts().revoked;
                 drop(self.follower.listen());
                 if policy.adds_up && self.follower.counts().revoked > revoked {
@@ -145,7 +145,7 @@ impl Sending {
 }
 
 impl Receiver {
-    /// What it accepts is exactly what the results say.
+    /// It accepts exactly what the results say.
     fn accept(&mut self, world: &World, delivery: &Delivery, ranges: &[Range], policy: &CorrectionPolicy) {
         let mut expected = Vec::new();
         for range in ranges {
@@ -276,7 +276,7 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// Who is disturbed, as the receivers' books must know.
+/// The receivers' books must know which of them are disturbed.
 pub fn disturb(receivers: &mut [Receiver], output: usize, partitions: &[u32]) {
     for partition in partitions {
         *receivers[output].disturbances.entry(*partition).or_default() += 1;

@@ -181,8 +181,22 @@ struct MemoryLimits {
     state: AtomicU64,
     /// Batches that wait to be encoded.
     inbox: AtomicU64,
-    /// How long those of one flush may wait to get there.
+    /// Longest wait of the batches of one flush for room there.
     wait_nanos: AtomicU64,
+}
+
+impl MemoryLimits {
+    /// Those of a start; the inbox has none until the shares are divided.
+    fn of(environment: &OutputEnvironment) -> Self {
+        MemoryLimits {
+            queued: environment.memory_bytes_max.into(),
+            coming: 0.into(),
+            ask: OnceLock::new(),
+            state: environment.state_bytes_max.into(),
+            inbox: u64::MAX.into(),
+            wait_nanos: u64::MAX.into(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -280,14 +294,7 @@ impl Delivery {
             clock,
             safe: environment.safe.clone(),
             settings: settings.clone(),
-            limits: MemoryLimits {
-                queued: environment.memory_bytes_max.into(),
-                coming: 0.into(),
-                ask: OnceLock::new(),
-                state: environment.state_bytes_max.into(),
-                inbox: u64::MAX.into(),
-                wait_nanos: u64::MAX.into(),
-            },
+            limits: MemoryLimits::of(environment),
             reserved,
             state_bytes: AtomicU64::new(0),
             labels: endpoints.iter().map(|endpoint| endpoint.label.clone()).collect(),

@@ -11,7 +11,7 @@ impl Delivery {
         shared.limits.queued.store(bytes_max, Ordering::Relaxed);
         let memory_max = shared.memory_max();
         for (index, queue) in shared.queues.iter().enumerate() {
-            // Who has the lock may be waiting for a disk. Then the next payload makes room.
+            // The holder of the lock may be waiting for a disk. Then the next payload makes room.
             let Ok(mut queue) = queue.try_lock() else { continue };
             queue.set_memory_max(memory_max);
             lock(&shared.books).endpoints[index].copy_from(&queue);

@@ -289,7 +289,7 @@ pub struct MemoryShare {
     pub name: String,
     pub bytes: u64,
     pub used: u64,
-    /// How full the fullest of its parts is: outputs have parts of a share, and act when their own is full.
+    /// Used share of the fullest of its parts: outputs have parts of a share, and act when their own is full.
     pub fullest: f64,
     /// The action when the share is full, in words.
     pub when_full: String,

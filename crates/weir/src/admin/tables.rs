@@ -80,7 +80,7 @@ tables! {
         /// Use of each share of the memory budget.
         gauge("weir_memory_share_used_bytes", "memory.shares[].used", "bytes"),
             Normal("When the share is full, weir takes the action shown in `weir status`."), |share| Some(share.used as f64);
-        /// How full the fullest part of each share of the memory budget is, from 0 to 1: outputs have parts of a share.
+        /// Used share, from 0 to 1, of the fullest part of each share of the memory budget: outputs have parts of a share.
         gauge("weir_memory_share_fullest_ratio", "memory.shares[].fullest", "ratio"),
             Normal("Near 1, the output with this part takes the action shown in `weir status`: raise `memory`."), |share| Some(share.fullest);
     }

@@ -197,12 +197,14 @@ pub fn convert(text: &str) -> Result<Converted, ConvertError> {
         Ok(entries) => entries,
         Err(_) => toml::parse(text)?,
     };
-    let mut converter = Converter::default();
     // As the other program does it: a timer has all of these.
-    converter.aggregates = AGGREGATES.map(|(_, ours)| ours).to_vec();
-    converter.timers = TIMERS.to_vec();
-    converter.has_upper_pct = true;
-    converter.percentiles = vec!["0.9".to_owned()];
+    let mut converter = Converter {
+        aggregates: AGGREGATES.map(|(_, ours)| ours).to_vec(),
+        timers: TIMERS.to_vec(),
+        has_upper_pct: true,
+        percentiles: vec!["0.9".to_owned()],
+        ..Converter::default()
+    };
     converter.draft.set("bucket_width", "1s");
     converter.draft.set_list("udp", &[address(":8125")]);
     for (key, node) in &entries {

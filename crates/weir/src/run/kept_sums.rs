@@ -6,6 +6,7 @@ use std::io;
 use weir_output::delivery::OutputState;
 
 use super::outputs::{Output, Outputs, Running};
+use crate::state::PutSums;
 use crate::state::tally::OutputKind;
 
 impl Outputs {
@@ -25,10 +26,7 @@ impl Outputs {
     }
 
     /// The current state of each output that the next process continues, one at a time, with its name; and for sums the samples in them.
-    pub fn each_sum(
-        &self,
-        put: &mut dyn FnMut(&str, &OutputState, Option<u64>) -> io::Result<()>,
-    ) -> io::Result<()> {
+    pub fn each_sum(&self, put: PutSums<'_>) -> io::Result<()> {
         for Running { config, output } in self.list().iter() {
             let (saved, adds_up) = match output {
                 Output::Scrape(scrape) => (Some(scrape.save_counted()), true),

@@ -215,7 +215,7 @@ impl Tally {
         let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, known) in outputs.iter_mut().enumerate() {
             let is_there = names.iter().any(|(name, kind)| known.is(name, *kind));
-            if known.is_gone != !is_there {
+            if known.is_gone == is_there {
                 known.is_gone = !is_there;
                 known.samples = known.samples.max(handed);
                 self.put_output(index, known);

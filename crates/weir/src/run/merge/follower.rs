@@ -169,7 +169,6 @@ impl Sending {
             let (output, reason) = (error.output, error.reason);
             tracing::warn!("output {output} starts its sums from zero: {reason}");
         }
-        let outputs = Arc::new(outputs);
         let (_, output_type, output) = outputs
             .each()
             .pop()
