@@ -186,7 +186,7 @@ struct MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// Those of a start; the inbox has none until the shares are divided.
+    /// The limits at a start; the inbox has none until the shares are divided.
     fn of(environment: &OutputEnvironment) -> Self {
         MemoryLimits {
             queued: environment.memory_bytes_max.into(),
