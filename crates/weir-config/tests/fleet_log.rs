@@ -128,7 +128,7 @@ fn conflicting_settings_are_refused_with_the_allowed_ones() {
     check(
         "with",
         &["brokers: [a:1]", "group: ''"],
-        "must be a text of 1 to 255 bytes",
+        "must be a text of 1 to 100 letters, digits and characters of `.-_`",
     );
     let sasl = |line: &str| format!("sasl: {{{line}}}");
     for (line, expected) in [

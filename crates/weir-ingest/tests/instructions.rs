@@ -184,8 +184,8 @@ fn packed_long_floats_stay_within_their_bounds() {
     stays_within("1000 dist floats", 5070.0, 15_500.0);
 }
 
-/// Half of the messages make a context.
+/// Half of the messages make a context. Each is looked through for sections that stand for nothing, and says why it was slow.
 #[test]
 fn new_contexts_stay_within_their_bounds() {
-    stays_within("5000 new", 17_200.0, 3060.0);
+    stays_within("5000 new", 17_900.0, 3060.0);
 }

@@ -50,7 +50,13 @@ fn count_panics() {
             backtrace if backtrace.status() == BacktraceStatus::Captured => format!("\n{backtrace}"),
             _ => String::new(),
         };
-        tracing::error!("a defect of weir: thread {name:?} panicked at {place}: {message:?}{backtrace}");
+        let said = format!("a defect of weir: thread {name:?} panicked at {place}: {message:?}{backtrace}");
+        // By another thread: whatever failed in this one, such as its clock, may fail again, and a panic in here ends the process.
+        let logger = tracing::dispatcher::get_default(Clone::clone);
+        let log = move || tracing::dispatcher::with_default(&logger, || tracing::error!("{said}"));
+        if let Ok(logging) = std::thread::Builder::new().name("panic".into()).spawn(log) {
+            let _ = logging.join();
+        }
     }));
 }
 

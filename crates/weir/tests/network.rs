@@ -345,7 +345,7 @@ fn a_worker_that_panics_makes_the_agent_not_ready_and_the_others_continue() {
     send(&first, "of.the.first:1|g").unwrap();
     until("the first worker delivers", || delivered() == 1);
     std::fs::write(&broken, "").unwrap();
-    agent.wait_for("thread 'ingest-0'");
+    agent.wait_for("thread \"ingest-0\"");
     agent.wait_for("not ready: ingest worker 0 has ended: its sockets are not read");
     let (code, body) = get(&admin, "/ready");
     assert!(
@@ -392,7 +392,7 @@ fn a_pipeline_that_panics_makes_the_agent_not_ready() {
     let admin = agent.wait_for("admin on http://");
     until("it is ready", || get(&admin, "/ready").0 == 200);
     std::fs::write(&broken, "").unwrap();
-    agent.wait_for("thread 'pipeline'");
+    agent.wait_for("thread \"pipeline\"");
     agent.wait_for("not ready: the thread that merges buckets has ended");
     let (code, body) = get(&admin, "/ready");
     assert!(

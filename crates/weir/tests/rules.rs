@@ -204,7 +204,8 @@ fn converted_configurations_are_accepted_and_equivalent() {
     assert_eq!(
         finish(agent),
         [
-            r#"{"metric":"etl_jobs","tags":["job:etlx"],"type":"rate","value":0.1}"#,
+            // Buckets of its own mark the metrics of a mapping.
+            r#"{"metric":"etl_jobs","tags":["job:etlx","weir_mapping:2"],"type":"rate","value":0.1}"#,
             r#"{"metric":"jobs_regex","tags":[],"type":"rate","value":0.1}"#,
             r#"{"metric":"other","tags":[],"type":"rate","value":0.1}"#,
         ]

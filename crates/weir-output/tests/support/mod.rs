@@ -841,6 +841,9 @@ fn python() -> PathBuf {
         );
         let directory = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let made = directory.join("decode-otlp");
+        // Each test is a process: the first one makes it, and the others wait.
+        let lock = std::fs::File::create(directory.join("decode-otlp.lock")).unwrap();
+        lock.lock().unwrap();
         // Named for what is in it: a newer requirement makes another.
         let wanted = std::fs::read_to_string(requirements).unwrap();
         let is_there =
@@ -864,11 +867,8 @@ fn python() -> PathBuf {
                 requirements,
             ]));
             std::fs::copy(requirements, own.join("requirements.txt")).unwrap();
-            // Test binaries that run at once each make one; the first to arrive stays.
             let _ = std::fs::remove_dir_all(&made);
-            if std::fs::rename(&own, &made).is_err() {
-                return own.join("bin/python");
-            }
+            std::fs::rename(&own, &made).unwrap();
         }
         made.join("bin/python")
     })

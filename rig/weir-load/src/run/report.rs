@@ -254,7 +254,7 @@ mod tests {
             ..report(0.9)
         };
         assert_eq!(report(1.0).verdict(), OnSchedule);
-        assert_eq!(report(0.99).verdict(), OnSchedule);
+        assert_eq!(report(0.991).verdict(), OnSchedule);
         assert_eq!(tenth_missing(0.0501, 0.2).verdict(), TargetLimited);
         assert_eq!(tenth_missing(0.0499, 0.0501).verdict(), HostLimited);
         assert_eq!(tenth_missing(0.0499, 0.0499).verdict(), GeneratorLimited);
