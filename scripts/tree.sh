@@ -30,7 +30,7 @@ case ${1:-} in
     fi
     ;;
   last)
-    last=$(tail -n 1 "$target/tested" 2>/dev/null | cut -d ' ' -f 1)
+    last=$(tail -n 1 "$target/tested" 2>/dev/null | cut -d ' ' -f 1 || true)
     if [ -n "$last" ] && git cat-file -e "$last^{tree}" 2>/dev/null; then echo "$last"; fi
     ;;
   *)
