@@ -20,6 +20,8 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 
 (cd "$root/clients/go" && go build -o "$dir/shop" ./examples/shop)
+# The program may start later than the look at its log.
+: >"$dir/log"
 "$weir" run --bucket-width 1s --udp 127.0.0.1:0 --uds "$dir/weir.sock" --admin 127.0.0.1:0 2>"$dir/log" >/dev/null &
 agent=$!
 jobs+=("$agent")

@@ -24,7 +24,9 @@ else
     module=${module%.rs}
     case $module in all | support | counting | machine | golden*) continue ;; esac
     [ -n "$rest" ] || [ -e "crates/$crate/tests/$module.rs" ] || [ -e "rig/$crate/tests/$module.rs" ] || continue
-    one="(package($crate) and kind(test) and (test(/^$module::/) or binary($module)))"
+    one="(package($crate) and test(/^$module::/))"
+    # A program of its own.
+    ! grep -qs "^name = \"$module\"" "crates/$crate/Cargo.toml" "rig/$crate/Cargo.toml" || one="(package($crate) and binary($module))"
     case $filter in *"$one"*) ;; *) filter="${filter:+$filter or }$one" ;; esac
   done < <(git diff --name-only --diff-filter=AMR "$since" -- 'crates/*/tests/*.rs' 'rig/*/tests/*.rs'; git ls-files --others --exclude-standard -- 'crates/*/tests/*.rs' 'rig/*/tests/*.rs')
   if [ -z "$filter" ]; then

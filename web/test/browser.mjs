@@ -12,6 +12,8 @@ import { join, resolve } from "node:path";
 import { chromium } from "playwright-core";
 
 const WEIR = resolve(process.env.WEIR_BIN ?? "../target/debug/weir");
+// A loopback address of its own: the kernel hands out a port of 127.0.0.1 again before the agent listens on it.
+const HOST = `127.${1 + (process.pid % 254)}.7.1`;
 const BROWSER = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"].find(existsSync);
 const SHOTS = resolve(process.argv[2] ?? "build/screenshots");
 mkdirSync(SHOTS, { recursive: true });
@@ -21,7 +23,7 @@ if (!BROWSER) throw new Error("no Chromium: make deps installs it");
 
 async function freePort() {
   const server = createServer();
-  await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  await new Promise((done) => server.listen(0, HOST, done));
   const { port } = server.address();
   await new Promise((done) => server.close(done));
   return port;
@@ -32,14 +34,14 @@ const udp = await freePort();
 const admin = await freePort();
 
 async function startAgent() {
-  const args = ["run", "--udp", `127.0.0.1:${udp}`, "--admin", `127.0.0.1:${admin}`, "--bucket-width", "1s"];
+  const args = ["run", "--udp", `${HOST}:${udp}`, "--admin", `${HOST}:${admin}`, "--bucket-width", "1s"];
   const agent = spawn(WEIR, args, {
     stdio: ["ignore", "ignore", "inherit"],
     cwd: folder,
     env: { PATH: process.env.PATH },
   });
   const ended = new Promise((done) => agent.on("exit", done));
-  await until("the agent is ready", async () => (await fetch(`http://127.0.0.1:${admin}/ready`)).ok);
+  await until("the agent is ready", async () => (await fetch(`http://${HOST}:${admin}/ready`)).ok);
   return {
     async stop() {
       agent.kill("SIGTERM");
@@ -62,7 +64,7 @@ async function until(what, holds) {
 const socket = createSocket("udp4");
 function send(lines) {
   return new Promise((done, failed) => {
-    socket.send(lines.join("\n"), udp, "127.0.0.1", (error) => (error ? failed(error) : done()));
+    socket.send(lines.join("\n"), udp, HOST, (error) => (error ? failed(error) : done()));
   });
 }
 
@@ -99,7 +101,7 @@ const traffic = setInterval(() => {
 }, 50);
 
 async function json(path) {
-  return (await fetch(`http://127.0.0.1:${admin}/api/v1/${path}`)).json();
+  return (await fetch(`http://${HOST}:${admin}/api/v1/${path}`)).json();
 }
 
 const total = (points) =>
@@ -165,7 +167,7 @@ try {
   const foreign = [];
   const broken = [];
   page.on("request", (request) => {
-    if (!request.url().startsWith(`http://127.0.0.1:${admin}/`) && !request.url().startsWith("data:"))
+    if (!request.url().startsWith(`http://${HOST}:${admin}/`) && !request.url().startsWith("data:"))
       foreign.push(request.url());
   });
   page.on("pageerror", (error) => {
@@ -176,7 +178,7 @@ try {
     // The browser itself logs that the agent went away.
     if (message.type() === "error" && !message.text().includes("net::ERR")) broken.push(message.text());
   });
-  const open = (view) => page.goto(`http://127.0.0.1:${admin}/#/${view}`);
+  const open = (view) => page.goto(`http://${HOST}:${admin}/#/${view}`);
   const shot = async (name) => {
     await page.screenshot({ path: join(SHOTS, `${name}.png`) });
   };
