@@ -170,7 +170,8 @@ class Part:
 
 def cases(part):
     """Name, seconds, whether it failed, and skips of each Rust test."""
-    file = TARGET / "nextest" / part.options["junit"] / "junit.xml"
+    # nextest keeps it in the workspace, wherever the target folder is.
+    file = ROOT / "target/nextest" / part.options["junit"] / "junit.xml"
     for case in xml.etree.ElementTree.parse(file).iter("testcase"):
         said = "".join(case.findtext(name) or "" for name in ("system-out", "system-err"))
         failed = case.find("failure") is not None or case.find("error") is not None
