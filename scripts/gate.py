@@ -96,11 +96,11 @@ def parts(which):
     if which == "test":
         return [
             build,
+            # A browser beside eight tests takes eight times as long.
+            {"web": make("web", "test"), "doc": script(CARGO, "test", *SELECTION, "--doc", "--quiet")},
             {
                 "rust": nextest("-E", without(quarantined()), env=seeded, shown=True, junit="default", broker=True),
-                "doc": script(CARGO, "test", *SELECTION, "--doc", "--quiet"),
                 **clients("test"),
-                "web": make("web", "test"),
                 "packages": packages,
             },
         ]
