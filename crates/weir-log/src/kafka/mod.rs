@@ -134,7 +134,7 @@ impl KafkaLog {
         self.write_plan(&text)
     }
 
-    /// The quarantined records that are kept.
+    /// The quarantined records that are kept. Brokers show those of a commit a moment after it has succeeded.
     pub fn quarantined(&mut self, partition: u32) -> Result<Vec<Quarantined>, Error> {
         self.has(KnownTopics::All)?;
         let topic = self.topics.quarantine.clone();

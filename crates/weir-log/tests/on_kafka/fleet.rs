@@ -9,6 +9,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use weir_log::{Brokers, Error, KafkaLog, unix_milliseconds};
 use weir_merge::{BucketResult, Counts, Ledger, Log, Merge, Occasion, Owner, OwnerTurn, Settings};
 use weir_state::{AgentId, Bounds, Header, Record, Table};
@@ -53,6 +55,25 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits until brokers show everything that was committed. A commit succeeds before they have marked its records in each topic.
+pub fn until_shown(brokers: &Brokers, ending: &str, partition: u32) {
+    let topic = format!("{}.{}.{ending}", brokers.topic, brokers.group);
+    let [readable, written] = ["read_committed", "read_uncommitted"].map(|level| {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &brokers.addresses[0]);
+        config.set("isolation.level", level);
+        config.create::<BaseConsumer>().unwrap()
+    });
+    let end = |client: &BaseConsumer| {
+        let ends = client.fetch_watermarks(&topic, partition as i32, PATIENCE);
+        ends.map(|(_, end)| end)
+    };
+    until("no transaction is open", || {
+        let written = end(&written);
+        written.is_ok() && end(&readable) == written
+    });
 }
 
 struct Waiting {
@@ -177,6 +198,7 @@ impl Fleet {
         let mut log = open(&self.brokers);
         let mut all = Vec::new();
         for partition in 0..self.brokers.partitions {
+            until_shown(&self.brokers, "results", partition);
             let expected: BTreeMap<i64, Vec<u8>> = self
                 .truth
                 .iter()

@@ -9,7 +9,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use weir_log::{AnyLog, Brokers, Connection, KafkaLog, unix_milliseconds};
 use weir_merge::{Assignment, Commit, CommitError, Log, Owner, Plan};
 
-use super::fleet::{address, brokers, open, settings, turn_until, until};
+use super::fleet::{address, brokers, open, settings, turn_until, until, until_shown};
 
 fn admin() -> AdminClient<DefaultClientContext> {
     let mut config = ClientConfig::new();
@@ -165,8 +165,9 @@ fn commits_are_found_by_the_next_owner() {
     assert!(matches!(stale, Err(CommitError::Fenced)), "{stale:?}");
     let stranger = open(&brokers).commit(1, generation, &commit(9));
     assert!(matches!(stranger, Err(CommitError::Fenced)), "{stranger:?}");
-    let results = log.results(1, 0, 1 << 20).unwrap();
     let expected: Vec<Vec<u8>> = (1..4).flat_map(|number| commit(number).results).collect();
+    until_shown(&brokers, "results", 1);
+    let results = log.results(1, 0, 1 << 20).unwrap();
     let found: Vec<&Vec<u8>> = results.iter().map(|(_, bytes)| bytes).collect();
     assert_eq!(found, expected.iter().collect::<Vec<_>>());
     // Reading from the number after each result returns the rest.
@@ -201,8 +202,9 @@ fn each_output_has_its_own_position() {
     let generation = assigned(&mut one, 1);
     assigned(&mut other, 1);
     let start = one.results_start(0).unwrap();
-    let results = one.results(0, start, 1 << 20).unwrap();
     let expected: Vec<Vec<u8>> = (1..4).flat_map(|number| commit(number).results).collect();
+    until_shown(&brokers, "results", 0);
+    let results = one.results(0, start, 1 << 20).unwrap();
     let found: Vec<Vec<u8>> = results.iter().map(|(_, bytes)| bytes.clone()).collect();
     assert_eq!(found, expected);
     let sent = results[2].0 + 1;
@@ -238,6 +240,7 @@ fn quarantined_records_are_kept() {
     }
     let mut owner = Owner::new(log, settings());
     turn_until(&mut owner, "both are quarantined", |turn, _| turn.commits > 0);
+    until_shown(&brokers, "quarantine", 0);
     let kept = owner.log().quarantined(0).unwrap();
     let found: Vec<(u64, &[u8])> = kept.iter().map(|one| (one.offset, &one.bytes[..])).collect();
     assert_eq!(found, [(0, &b"poison"[..]), (1, b"more")]);
