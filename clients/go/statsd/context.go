@@ -123,8 +123,11 @@ type store struct {
 	// spilledSum holds what does not fit the cell of a counter, and spilledFloat the sum of a float counter.
 	spilledSum   int64
 	spilledFloat float64
-	// values are the values of a packed kind.
+	// values are the values of a packed kind that go as datagrams, and sketch those that go as columns.
 	values []float64
+	sketch *sketch
+	// sketched is the number of values that went into the sketch since the last flush.
+	sketched uint64
 	// seen is the number of values offered since the last flush.
 	seen uint64
 	// members are the members of a set, and fresh the ones seen since the last flush.
