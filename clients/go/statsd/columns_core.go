@@ -84,6 +84,14 @@ func (m *store) sketchValue(v, rate float64) {
 	m.sketch.add(v)
 }
 
+// sketchValues adds values without a sample rate. The caller holds x.mu.
+func (m *store) sketchValues(values []float64) {
+	if m.sketch == nil {
+		m.sketch = newSketch()
+	}
+	m.sketch.addEach(values)
+}
+
 // flushValues writes the values of a series of a packed kind. Some may have been collected before it was known that the
 // agent takes columns, or before it ceased to. The caller holds x.mu.
 func (c *core) flushValues(w *worker, x *series) {
@@ -107,7 +115,7 @@ func (c *core) flushValues(w *worker, x *series) {
 // sketchSamples adds values that the caller has sampled, if they go as columns.
 func (c *ClientEx) sketchSamples(name string, values []float64, tags []string, rate float64, card Cardinality) (bool,
 	error) {
-	if !c.core.columnsActive() || name == "" && c.scope.prefix == "" {
+	if c.core.columns == nil || c.core.columns.presence() == absent || name == "" && c.scope.prefix == "" {
 		return false, nil
 	}
 	for _, v := range values {

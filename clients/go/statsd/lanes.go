@@ -118,8 +118,19 @@ func (x *series) takeLanes(l *lanes) (lost []*ErrorSenderChannelFull) {
 
 // takeLane is takeLanes for one lane.
 func (x *series) takeLane(a *lane) (lost []*ErrorSenderChannelFull) {
-	end := atomic.LoadUint64(&a.written)
-	for at := a.read.Load(); at != end; at++ {
+	end, at := atomic.LoadUint64(&a.written), a.read.Load()
+	if at != end && x.kind == kindDistribution && x.rate() == 1 && x.scope.core.columnsActive() {
+		m, first, last := x.more.Load(), at&uint64(len(a.ring)-1), end&uint64(len(a.ring)-1)
+		m.sketched += end - at
+		if last > first {
+			m.sketchValues(a.ring[first:last])
+		} else {
+			m.sketchValues(a.ring[first:])
+			m.sketchValues(a.ring[:last])
+		}
+		at = end
+	}
+	for ; at != end; at++ {
 		if one := x.keepValue(a.ring[at&uint64(len(a.ring)-1)]); one != nil {
 			lost = append(lost, one)
 		}

@@ -118,9 +118,8 @@ func sketchKey(v float64) int32 {
 		return keyByLogarithm(v)
 	}
 	k := uint32((t.exponents[exponent] + t.slots[size>>(52-tableSlotBits)&(1<<tableSlotBits-1)]) >> tableFraction)
-	if size >= t.bounds[k] {
-		k++
-	}
+	// One more if the value is not below the boundary: half of all values are, so a branch would often be guessed wrong.
+	k += uint32((t.bounds[k] - 1 - size) >> 63)
 	if bits != size {
 		return -int32(k)
 	}
@@ -176,18 +175,44 @@ func (s *sketch) add(v float64) {
 	s.addKey(k, 1)
 }
 
+// addEach adds finite values. The fields that all of them change stay in registers.
+func (s *sketch) addEach(values []float64) {
+	sum, low, high := s.sum, s.min, s.max
+	for _, v := range values {
+		sum += v
+		if v < low {
+			low = v
+		}
+		if v > high {
+			high = v
+		}
+		k := sketchKey(v)
+		if i := uint(k - s.base); i < uint(len(s.dense)) && s.dense[i] != math.MaxUint16 {
+			s.dense[i]++
+			continue
+		}
+		s.addKey(k, 1)
+	}
+	s.count += uint64(len(values))
+	s.sum, s.min, s.max = sum, low, high
+}
+
 // addSampled adds a value that stands for 1/rate values, in whole numbers, as the agent does: the fraction is left over
 // for the next one.
 func (s *sketch) addSampled(v, rate float64) {
 	due := 1/rate + s.rest
 	whole := math.Floor(due)
 	s.rest = due - whole
-	n := uint64(whole)
+	s.addMany(v, uint64(whole))
+}
+
+// addMany adds a value n times.
+func (s *sketch) addMany(v float64, n uint64) {
 	if n == 0 {
 		return
 	}
 	s.count += n
-	s.sum += v * whole
+	s.sum += v * float64(n)
 	s.min, s.max = min(s.min, v), max(s.max, v)
 	s.addKey(sketchKey(v), n)
 }
@@ -232,7 +257,9 @@ func (s *sketch) widen(k int32) bool {
 		return false
 	}
 	dense := make([]uint16, end-first)
-	copy(dense[max(s.base-first, 0):], s.dense)
+	if len(s.dense) > 0 {
+		copy(dense[s.base-first:], s.dense)
+	}
 	s.dense, s.base = dense, first
 	return true
 }
