@@ -68,8 +68,8 @@ type ColumnsStats struct {
 	Retries, Failures uint64
 	// Merged counts windows that became part of a wider one for lack of room: nothing is lost but resolution.
 	Merged uint64
-	// Dropped counts windows or payloads dropped for lack of room or at the end of the client, Refused payloads that the
-	// agent found wrong, and DroppedPoints the points in both.
+	// Dropped counts windows or payloads dropped for lack of room or at the end of the client, Refused payloads that
+	// the agent found wrong, and DroppedPoints the points in both.
 	Dropped, Refused, DroppedPoints uint64
 	// Held is the memory, in bytes, of what waits to be accepted.
 	Held uint64

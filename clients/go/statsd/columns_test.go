@@ -40,7 +40,7 @@ type columnAgent struct {
 	applied  map[string]bool
 	// rows are those of payloads that were applied.
 	rows []columnRow
-	// answer, if set, chooses the status of the nth request with a number, and may do without applying it. 0 is no answer.
+	// answer, if set, chooses the status of the nth request with a number, and whether it is applied. 0 is no answer.
 	answer func(n int, r *columnRequest) (status int, apply bool)
 	// after is the text of Retry-After; "probe" makes answer cover requests without a number.
 	after string
@@ -308,8 +308,8 @@ func TestColumnsHaveEveryKind(t *testing.T) {
 	}
 }
 
-// TestColumnsHaveTheTotalsOfManyGoroutines compares totals and bins with the truth, over windows that the test closes at
-// random moments.
+// TestColumnsHaveTheTotalsOfManyGoroutines compares totals and bins with the truth, over windows that the test closes
+// at random moments.
 func TestColumnsHaveTheTotalsOfManyGoroutines(t *testing.T) {
 	noLeaks(t)
 	a := serveColumns(t, "")
@@ -650,7 +650,7 @@ func TestNobodyListensAtFirst(t *testing.T) {
 	if got := a.totals(); got["count|"] != 3 {
 		t.Errorf("totals: %v", got)
 	}
-	// The agent is away for a while: nothing is lost, and nothing goes as a datagram.
+	// The agent is down for a while: nothing is lost, and nothing goes as a datagram.
 	a.server.Close()
 	_ = c.Count("count", 4, nil, 1)
 	mustFlush(t, c)
@@ -818,15 +818,16 @@ func TestWindowsOfAClockThatJumps(t *testing.T) {
 
 // TestColumnsOptions has addresses and options that cannot be valid, and what addresses mean.
 func TestColumnsOptions(t *testing.T) {
-	for _, addr := range []string{"http://", "http://:8125", "http://h:0", "http://h:x", "http://u@h:1", "http://h:1?x=1",
-		"http+unix://", "https://h:1"} {
+	for _, addr := range []string{"http://", "http://:8125", "http://h:0", "http://h:x", "http://u@h:1",
+		"http://h:1?x=1", "http+unix://", "https://h:1"} {
 		if c, err := New(addr, WithDatagramAddress("127.0.0.1:9")); err == nil {
 			c.Close()
 			t.Errorf("%q is accepted", addr)
 		}
 	}
 	for name, options := range map[string][]Option{
-		"plain": {WithColumnar(), WithPlainStatsD()}, "address": {WithColumnar("h:1")}, "bytes": {WithColumnarBytes(-1)},
+		"plain": {WithColumnar(), WithPlainStatsD()}, "address": {WithColumnar("h:1")},
+		"bytes": {WithColumnarBytes(-1)},
 		"no datagrams": {WithoutDatagrams()}, "two": {WithColumnar("http://a:1", "http://b:1")},
 	} {
 		if c, err := New("127.0.0.1:9", options...); err == nil {

@@ -318,10 +318,10 @@ func WithResolver(lookup func(ctx context.Context, host string) ([]netip.Addr, e
 }
 
 // WithColumnar sends counts, gauges and distributions as columns over HTTP, aggregated in this process over the agent's
-// windows of 10 s; distributions are sketches. Everything else goes as datagrams to the client's address. Each window is
-// kept until the agent has accepted it, and counts once. Without an address the endpoint is at the host and port of the
-// client's address, or at the socket dsd-http.sock beside its Unix socket. An agent without the endpoint gets datagrams,
-// see [ErrNoColumns].
+// windows of 10 s; distributions are sketches. Everything else goes as datagrams to the client's address. Each window
+// is kept until the agent has accepted it, and counts once. Without an address the endpoint is at the host and port of
+// the client's address, or at the socket dsd-http.sock beside its Unix socket. An agent without the endpoint gets
+// datagrams, see [ErrNoColumns].
 func WithColumnar(address ...string) Option {
 	return func(o *Options) error {
 		o.columnar = true

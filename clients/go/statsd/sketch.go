@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// The DDSketch of the agent: a value belongs to the bin of its rounded logarithm, and a sketch counts the values of each
-// bin, so that two sketches merge without loss. Keys, limits and collapsing are the agent's, bin for bin.
+// The DDSketch of the agent: a value belongs to the bin of its rounded logarithm, and a sketch counts the values of
+// each bin, so that two sketches merge without loss. Keys, limits and collapsing are the agent's, bin for bin.
 
 const (
 	// sketchGamma is the ratio between neighbouring bins, and sketchLnGamma its logarithm, the agent's constant.
@@ -23,13 +23,13 @@ const (
 	// sketchNormMin is the smallest value that is not in the bin of zero.
 	sketchNormMin = 9.94185408912145e-10
 	sketchKeyMax  = math.MaxInt16
-	// sketchBinsMax is the number of keys of one sketch. Beyond it the lowest ones are counted in the lowest that stays.
+	// sketchBinsMax is the number of keys of one sketch. The lowest beyond it are counted in the lowest that stays.
 	sketchBinsMax = 4096
 	// denseMax is the widest range of keys that are counted in place. It is 2 KiB and spans a factor of 8 million.
 	denseMax = 1024
 	// denseStep is the granularity of that range.
 	denseStep = 32
-	// sparseMax is the number of bins outside of that range from which the range is placed anew.
+	// sparseMax is the number of bins outside of that range from which it is moved.
 	sparseMax = 16
 )
 
@@ -118,7 +118,7 @@ func sketchKey(v float64) int32 {
 		return keyByLogarithm(v)
 	}
 	k := uint32((t.exponents[exponent] + t.slots[size>>(52-tableSlotBits)&(1<<tableSlotBits-1)]) >> tableFraction)
-	// One more if the value is not below the boundary: half of all values are, so a branch would often be guessed wrong.
+	// One more if the value is not below the boundary: half of all values are, so a branch would often be mispredicted.
 	k += uint32((t.bounds[k] - 1 - size) >> 63)
 	if bits != size {
 		return -int32(k)

@@ -1,8 +1,8 @@
 package statsd
 
-// keyBoundSteps says where the bins of a sketch begin, for keys 1 to 4199. Each byte, in base64, is the number of units in
-// the last place between the boundary above a key and the estimate of [keyBound]. The agent finds the boundaries by asking
-// a logarithm, and logarithms differ in the last place between systems, so they are written down here.
+// keyBoundSteps says where the bins of a sketch begin, for keys 1 to 4199. Each byte, in base64, is the number of units
+// in the last place between the boundary above a key and the estimate of [keyBound]. The agent finds the boundaries by
+// asking a logarithm, and logarithms differ in the last place between systems, so they are written down here.
 const keyBoundSteps = "" +
 	"+BL4AfgC9wP5AvkC+QX5BvkH+gX8CPsI/Qn9CPwL/w3+Df8MARIAEfIJ8gnxC/AN8A7yDfEP8g/xEfEQ8RPyFfAW8hfyGfEZ8xryAPQC9QP0BfcE" +
 	"9wT6BfwG/AP8BfwG/gf+CP4J/ggACf4L/woADegP6w/pEukS6RPmE+gW6hjoGvQO9A/1D/cQ9RD2E/UU9Bb2FfYB9wL3A/gB+AT4B/kG+Qb7B/kH" +
