@@ -827,7 +827,7 @@ func TestColumnsOptions(t *testing.T) {
 	}
 	for name, options := range map[string][]Option{
 		"plain": {WithColumnar(), WithPlainStatsD()}, "address": {WithColumnar("h:1")},
-		"bytes": {WithColumnarBytes(-1)},
+		"bytes":        {WithColumnarBytes(-1)},
 		"no datagrams": {WithoutDatagrams()}, "two": {WithColumnar("http://a:1", "http://b:1")},
 	} {
 		if c, err := New("127.0.0.1:9", options...); err == nil {
