@@ -93,6 +93,7 @@ type columns struct {
 	endpoint *endpoint
 	handle   func(error)
 	limit    int
+	patience time.Duration
 	state    atomic.Uint32
 
 	// room and building belong to the flush: flushMu guards them.
@@ -124,7 +125,7 @@ type columns struct {
 
 func newColumns(e *endpoint, limit int, handle func(error)) *columns {
 	prepareKeys()
-	c := &columns{endpoint: e, handle: handle, limit: limit, wake: make(chan struct{}, 1),
+	c := &columns{endpoint: e, handle: handle, limit: limit, patience: columnsPatience, wake: make(chan struct{}, 1),
 		finished: make(chan struct{})}
 	c.change.L = &c.mu
 	c.opened = windowOf(time.Now())
@@ -206,12 +207,12 @@ func (c *columns) flush() {
 	}
 }
 
-// close sends what waits, for as long as the agent accepts it and for columnsPatience otherwise, and counts the rest as
+// close sends what waits for as long as the agent accepts something within its patience, and counts the rest as
 // dropped.
 func (c *columns) close() {
 	c.mu.Lock()
 	c.closing = true
-	c.closeAt = time.Now().Add(columnsPatience)
+	c.closeAt = time.Now().Add(c.patience)
 	c.retryAt = time.Time{}
 	c.mu.Unlock()
 	c.endpoint.hurry(c.closeAt)
@@ -360,6 +361,10 @@ func (c *columns) accepted(p *payload, a answer) {
 	}
 	if !c.held.remove(p) {
 		return
+	}
+	if c.closing {
+		c.closeAt = time.Now().Add(c.patience)
+		c.endpoint.hurry(c.closeAt)
 	}
 	c.stats.Payloads++
 	c.stats.Bytes += uint64(len(p.body))

@@ -914,3 +914,41 @@ func TestIdleSeriesOfColumnsAreForgotten(t *testing.T) {
 		t.Errorf("totals: %v", got)
 	}
 }
+
+// TestACloseEndsWithAnAgentThatHangs has the agent accept the first windows at close, and then not answer any more.
+func TestACloseEndsWithAnAgentThatHangs(t *testing.T) {
+	a := serveColumns(t, "")
+	c, _, h := columnar(t, a.address)
+	k := c.clientEx.core.columns
+	k.settle()
+	k.patience = 3 * time.Second
+	release := make(chan struct{})
+	defer close(release)
+	a.respond(func(_ int, q *columnRequest) (int, bool) {
+		if number, _ := strconv.Atoi(q.sequence); number > 5 {
+			a.mu.Unlock()
+			<-release
+			a.mu.Lock()
+			return 0, false
+		}
+		return 200, true
+	})
+	for i := 0; i < 8; i++ {
+		_ = c.Count("count", 1, nil, 1)
+		k.mu.Lock()
+		k.retryAt = time.Now().Add(time.Hour)
+		k.mu.Unlock()
+		c.clientEx.core.flushSeries(false, flushColumns)
+	}
+	c.Close()
+	if got := a.totals(); got["count|"] != 5 {
+		t.Errorf("totals: %v", got)
+	}
+	if s := c.Stats().Columns; s.Payloads != 5 || s.Dropped != 3 || s.DroppedPoints != 3 || s.Held != 0 {
+		t.Errorf("stats: %+v", s)
+	}
+	var dropped *ErrorColumnsDropped
+	if errs := h.all(); len(errs) < 1 || !errors.As(errs[len(errs)-1], &dropped) || dropped.Points != 3 {
+		t.Errorf("errors: %v", errs)
+	}
+}
