@@ -12,6 +12,7 @@ mod doctor;
 pub mod failure;
 mod hand_over;
 pub mod history;
+mod life;
 pub mod logging;
 mod notify;
 pub mod process;
