@@ -1,6 +1,7 @@
 //! Rules of the life that once were missing. A test takes one out, to see that the simulation finds its absence.
 
 /// A rule.
+#[cfg_attr(not(test), allow(dead_code, reason = "a test takes them out"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// A bucket of which something may have left the process does not continue.

@@ -188,6 +188,8 @@ impl Resumed {
             None => self.content = Some(Box::new(content)),
             Some(refusal) => {
                 tracing::warn!("its files are not used: {refusal}");
+                self.status.set_aside += 1;
+                self.status.set_aside_because = Some(refusal.to_string());
                 self.status.samples_lost += kept;
                 self.killed = Some(content.books);
             }

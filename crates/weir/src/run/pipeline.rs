@@ -193,6 +193,11 @@ impl<C: Consumers> Pipeline<C> {
     }
 
     #[cfg(test)]
+    pub fn look(&self) -> &C {
+        &self.consumers
+    }
+
+    #[cfg(test)]
     pub fn consumers(&mut self) -> &mut C {
         &mut self.consumers
     }

@@ -186,10 +186,6 @@ impl World {
             true
         })
     }
-
-    pub fn names(&self) -> Vec<String> {
-        lock(&self.0).names.keys().cloned().collect()
-    }
 }
 
 impl Machine {

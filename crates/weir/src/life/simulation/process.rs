@@ -72,7 +72,8 @@ pub struct Process {
     writer: Option<CheckpointWriter>,
     saver: StateSaver,
     status: StateStatus,
-    earlier: Option<Box<Status>>,
+    /// With those of earlier processes.
+    books: Status,
     started: u64,
     next_books: u64,
     with_sums: bool,
@@ -143,6 +144,13 @@ impl Process {
             }
         }
         let (saver, status, earlier) = resumed.started(&settings, &saved);
+        let mut books = Status {
+            state: status.clone(),
+            ..Status::default()
+        };
+        if let Some(earlier) = &earlier {
+            books.add_earlier(earlier);
+        }
         for worker in &mut workers {
             worker.core.begin_checkpoint();
         }
@@ -154,7 +162,7 @@ impl Process {
             writer,
             saver,
             status,
-            earlier,
+            books,
             started: now.monotonic,
             next_books: now.monotonic,
             with_sums: true,
@@ -168,18 +176,12 @@ impl Process {
 
     /// The books, with those of earlier processes.
     pub fn books(&self) -> Status {
-        let mut books = Status {
-            state: self.status.clone(),
-            ..Status::default()
-        };
+        let mut books = self.books.clone();
         let open = self
             .workers
             .iter()
             .map(|worker| worker.core.ingest().aggregator().open_samples());
         books.state.samples_open = open.sum();
-        if let Some(earlier) = &self.earlier {
-            books.add_earlier(earlier);
-        }
         books
     }
 
@@ -210,6 +212,10 @@ impl Process {
     /// A part of a checkpoint is written.
     pub fn write(&mut self) -> bool {
         self.writer.as_mut().is_some_and(CheckpointWriter::step)
+    }
+
+    pub fn scraped(&self) -> std::collections::BTreeMap<String, u64> {
+        self.pipeline.look().scraped()
     }
 
     pub fn outputs(&mut self) -> &mut Outputs {

@@ -70,6 +70,8 @@ pub struct Schedule {
     lost_power: bool,
     /// The counters at the last scrape, and what was reported by then.
     scraped: Option<(u64, u64)>,
+    /// Samples in buckets that continue, of starts since then: a scrape may have shown a bucket that had ended and has not left yet.
+    continued: u64,
     pub kills: u64,
     pub stops: u64,
     is_verbose: bool,
@@ -113,6 +115,7 @@ impl Schedule {
             inexact: None,
             lost_power: false,
             scraped: None,
+            continued: 0,
             kills: 0,
             stops: 0,
             is_verbose,
@@ -214,6 +217,9 @@ impl Schedule {
 
     fn work(&mut self) {
         for _ in 0..1 + self.random.below(3) {
+            if self.process.is_none() {
+                return;
+            }
             let now = self.now();
             match self.random.below(12) {
                 0..5 => self.send(),
@@ -263,10 +269,10 @@ impl Schedule {
         if let Some((before, reported_before)) = self.scraped
             && self.inexact.is_none()
         {
-            let may_lack = reported.saturating_sub(reported_before);
+            let may_lack = reported.saturating_sub(reported_before) + std::mem::take(&mut self.continued);
             assert!(
                 scraped + may_lack >= before,
-                "counters of the scrape go from {before} to {scraped}, and {may_lack} are reported"
+                "counters of the scrape go from {before} to {scraped}, and {may_lack} are reported or continue"
             );
         }
         self.scraped = Some((scraped, reported));
@@ -383,7 +389,36 @@ impl Schedule {
             }
         }
         self.was_killed = false;
+        self.continued += own.samples_restored;
+        if self.inexact.is_none() {
+            self.check_start(&process, own.samples_restored, &Reported::of(&books));
+        }
         self.process = Some(process);
+    }
+
+    /// Right after a start nothing is on its way: whatever was sent is in the bucket that continues, or accepted, or reported.
+    fn check_start(&self, process: &Process, restored: u64, reported: &Reported) {
+        let sent: u64 = self.sent.values().sum();
+        for receiver in &*lock(&self.receivers) {
+            let name = &receiver.name;
+            let told = reported.for_output(name) + self.forgotten.for_output(name);
+            assert_eq!(
+                receiver.samples() + receiver.dropped + told + restored,
+                sent + receiver.accepted_unsaid,
+                "{name}: at a start, delivered {} + dropped {} + reported {told} + continued {restored} = sent {sent} + accepted and \
+                 reported {}",
+                receiver.samples(),
+                receiver.dropped,
+                receiver.accepted_unsaid
+            );
+        }
+        let scraped: u64 = process.scraped().values().sum();
+        let told = reported.for_output(SCRAPE) + self.forgotten.for_output(SCRAPE);
+        assert_eq!(
+            scraped + told + restored,
+            sent,
+            "scrape: at a start, shows {scraped} + reported {told} + continued {restored} = sent {sent}"
+        );
     }
 
     /// Damages a small file, and finds out what a start would continue without that.
@@ -431,9 +466,7 @@ impl Schedule {
         let Some(mut process) = self.process.take() else {
             return;
         };
-        if self.random.one_in(2) {
-            process.outputs().deliver();
-        }
+        let delivers_before = self.random.one_in(2);
         let now = self.now();
         let was_full = self.is_disk_full;
         let accept = lock(&self.receivers).iter().all(|of| of.mood == Mood::Accepts);
@@ -442,7 +475,13 @@ impl Schedule {
             self.disk.kill_after(operations);
         }
         let has_no_tally = process.has_no_tally();
-        match catch_unwind(AssertUnwindSafe(|| process.stop(now))) {
+        let stopped = catch_unwind(AssertUnwindSafe(|| {
+            if delivers_before {
+                process.outputs().deliver();
+            }
+            process.stop(now)
+        }));
+        match stopped {
             Ok(stopped) => {
                 say!(self, "stops, keeps {}, error {:?}", stopped.keeps, stopped.error);
                 self.stops += 1;
