@@ -10,7 +10,7 @@ use weir_state::AgentId;
 /// less; one that is set back by more was wrong before, and points with its timestamps would be wrong until a restart.
 const AHEAD_BUCKETS_MAX: i64 = 3;
 
-/// What the clocks say at one moment.
+/// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readings {
     /// Unix milliseconds.

@@ -185,7 +185,7 @@ impl Worker {
 }
 
 impl Core {
-    /// What the turn received is in. Looks at the clocks.
+    /// The packets of the turn are in. `now`: the clocks after it.
     pub fn turn_ended(&mut self, now: Readings) {
         if self.clock.read(now) {
             self.set_back();

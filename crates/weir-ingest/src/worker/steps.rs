@@ -1,4 +1,4 @@
-//! What a worker does with packets and buckets, as a value that is stepped: no socket, no clock and no thread. The worker drives it from
+//! The work of a worker on packets and buckets, as a value that is stepped: no socket, no clock and no thread. The worker drives it from
 //! its event loop, and a simulation from a seed.
 
 use std::sync::mpsc::SyncSender;

@@ -81,11 +81,10 @@ impl Agent {
         mut taken: Option<TakenOver>,
     ) -> Result<Agent, Failure> {
         let fixed = Fixed::new(config);
-        let rules = rules(&fixed, config)?;
-        let runtime = outputs_runtime()?;
+        let (rules, runtime) = (rules(&fixed, config)?, outputs_runtime()?);
         let summed_up = resumed.outputs();
-        let life = continuity::settings(config, &fixed);
-        let tally = resumed.tally(life.workers, continuity::now_ms());
+        let (life, now) = (continuity::settings(config, &fixed), continuity::now_ms());
+        let tally = resumed.tally(life.workers, now);
         let outputs = start_outputs(config, &budget, &fixed, &runtime, summed_up.clone(), &resumed)?;
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
         let gathered = Gathered::new(config);
@@ -93,12 +92,13 @@ impl Agent {
         let recent = recent(&budget, streams.clone());
         let (history_feed, history_batches) = history_feed(recent.as_ref(), &budget, config);
         let feed = Feed::new(outputs.clone(), history_feed, gathered.clients.clone());
-        let pipeline = gathered.pipeline(inbox, feed, config, &access, &bound.listeners, tally);
-        let (pipeline, pipeline_runs) = pipeline.start().map_err(|error| Failure::thread(&error))?;
+        let pipeline = gathered
+            .pipeline(inbox, feed, config, &access, &bound.listeners, tally)
+            .start();
+        let (pipeline, pipeline_runs) = pipeline.map_err(|error| Failure::thread(&error))?;
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
-        let bytes_max = budget.of_worker(Share::OpenBucket);
-        let checkpoints = resumed.checkpoints(&life, bytes_max, continuity::write_checkpoints);
+        let checkpoints = continuity::checkpoints(&mut resumed, &life, &budget);
         let sources = sources(taken.as_mut(), &planned, bound.of_workers, checkpoints);
         let workers = workers::Start {
             config,
@@ -114,10 +114,10 @@ impl Agent {
         .workers(sources)?;
         wait_for_workers(taken.as_ref(), &gathered.shared)?;
         let (summary, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
-        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
-            .map_err(|error| Failure::thread(&error))?;
-        let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
-        let origins = resolver.map(start_origins).transpose()?;
+        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len());
+        let watch = watch.map_err(|error| Failure::thread(&error))?;
+        let origins = resolver.map(|resolver| origins::start(resolver, &workers, runtime.handle()));
+        let origins = origins.transpose()?;
         let rules = Arc::new(Mutex::new(rules));
         let tap_listeners = listeners::tap_listeners(&planned, &bound.listeners);
         let taps = taps::taps(

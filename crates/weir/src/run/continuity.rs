@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::Seek as _;
 use std::sync::Arc;
 
+use weir_ingest::CheckpointLink;
 use weir_listener::Monotonic;
 use weir_output::delivery::AgentIdentity;
 
 use super::rules::Fixed;
+use crate::budget::{Budget, Share};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::life::{LifeSettings, Resumed};
@@ -49,8 +51,12 @@ pub fn passed(config: &Config, directory: StateDir, mut state: File) -> Result<R
     Resumed::passed(directory, Arc::new(state), &settings, now_ms())
 }
 
-/// Starts the thread that writes checkpoints.
-pub fn write_checkpoints(mut writer: CheckpointWriter) -> std::io::Result<()> {
+/// The way of each worker to the thread that writes checkpoints.
+pub fn checkpoints(resumed: &mut Resumed, life: &LifeSettings, budget: &Budget) -> Vec<CheckpointLink> {
+    resumed.checkpoints(life, budget.of_worker(Share::OpenBucket), write_checkpoints)
+}
+
+fn write_checkpoints(mut writer: CheckpointWriter) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("checkpoints".into());
     let thread = thread.spawn(move || {
         crate::sys::let_workers_go_first();

@@ -1,5 +1,7 @@
 //! The identity of the agent, across processes.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 use std::io::{self, Write as _};
 use std::sync::Arc;
 

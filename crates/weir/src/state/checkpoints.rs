@@ -3,6 +3,8 @@
 //! Each worker has a file `open-N`, which starts empty with each bucket and gets the changes of every second. It carries the epoch of its
 //! process; [`super::tally`] says when it counts. Nothing is synced: this covers the death of the process, not of the machine.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -45,7 +47,7 @@ pub struct Mark {
     pub at_ms: i64,
 }
 
-/// What the names of all checkpoints begin with.
+/// The beginning of the names of all checkpoints.
 pub const BEGINNING: &str = "open-";
 
 fn name(worker: usize) -> String {
@@ -84,7 +86,7 @@ impl CheckpointProgress {
     }
 }
 
-/// What writes, and for each worker its way to it, with `bytes_max` of memory each.
+/// The writer, and for each worker its way to it, with `bytes_max` of memory each.
 pub fn prepare(
     disk: &Arc<dyn Disk>,
     agent: AgentId,

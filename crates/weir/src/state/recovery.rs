@@ -1,5 +1,7 @@
 //! Combines the files of a killed process: its open bucket, its sums, its books, and what is lost. [`super::tally`] says what counts.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use std::collections::BTreeMap;
 
 use weir_state::{Bounds, Table};

@@ -25,7 +25,7 @@ struct Inode {
 
 type File = Arc<Mutex<Inode>>;
 
-/// What all handles of one machine share.
+/// Shared by all handles of one machine.
 struct Machine {
     names: BTreeMap<String, File>,
     /// Names that a power failure leaves.

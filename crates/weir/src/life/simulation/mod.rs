@@ -6,11 +6,7 @@
 //! `WEIR_LIFE_FIRST=N` begins with another seed.
 
 // The agent's life may do none of this. Its tests take a seed from outside and print one that fails.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_macros,
-    clippy::disallowed_types
-)]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod disk;
 mod process;

@@ -33,7 +33,7 @@ const REPORTS_MAX: usize = 1024;
 const CHECKPOINT_BYTES: usize = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
 
-/// What all processes of a schedule have in common.
+/// Common to all processes of a schedule.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub workers: usize,
@@ -169,7 +169,7 @@ impl Process {
         })
     }
 
-    /// What this start found, without the reports of earlier ones.
+    /// The findings of this start, without the reports of earlier ones.
     pub fn status(&self) -> &StateStatus {
         &self.status
     }

@@ -19,7 +19,7 @@ use crate::life::Resumed;
 const LENGTH: u64 = 60_000_000_000;
 const MILLISECOND: u64 = 1_000_000;
 
-/// What the next starts have reported.
+/// Numbers that starts have reported.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Reported {
     lost: u64,
@@ -302,6 +302,9 @@ impl Schedule {
                 self.disk.fill();
                 self.is_disk_full = true;
                 say!(self, "the disk is full");
+                if self.random.one_in(3) {
+                    self.stop();
+                }
             }
             7 => {
                 self.disk.refuse(1 + self.random.clone().below(4));
