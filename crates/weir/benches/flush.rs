@@ -5,6 +5,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_macros,
+    clippy::disallowed_types,
     reason = "a benchmark reads the clock and prints"
 )]
 

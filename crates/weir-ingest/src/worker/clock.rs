@@ -10,27 +10,52 @@ use weir_state::AgentId;
 /// less; one that is set back by more was wrong before, and points with its timestamps would be wrong until a restart.
 const AHEAD_BUCKETS_MAX: i64 = 3;
 
-/// The agent's time, as of the last look at the wall clock.
+/// Both clocks at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Readings {
+    /// Unix milliseconds.
+    pub wall_ms: i64,
+    /// Nanoseconds since any moment.
+    pub monotonic: u64,
+}
+
+impl Readings {
+    pub(super) fn now() -> Readings {
+        Readings::at(Monotonic::now().0)
+    }
+
+    /// With the monotonic clock as it was just read.
+    pub(super) fn at(monotonic: u64) -> Readings {
+        Readings {
+            wall_ms: wall_ms(),
+            monotonic,
+        }
+    }
+}
+
+/// The agent's time, as of the last look at the clocks.
 pub(super) struct Clock {
     clock: AgentClock,
+    last: Readings,
     now_ms: i64,
     set_back: u64,
 }
 
 impl Clock {
-    pub(super) fn new(bucket_seconds: u32) -> Self {
-        let now_ms = wall_ms();
+    pub(super) fn new(bucket_seconds: u32, first: Readings) -> Self {
         let ahead_max_ms = AHEAD_BUCKETS_MAX * 1000 * i64::from(bucket_seconds);
         Clock {
-            clock: AgentClock::new(now_ms, Monotonic::now().0, ahead_max_ms),
-            now_ms,
+            clock: AgentClock::new(first.wall_ms, first.monotonic, ahead_max_ms),
+            last: first,
+            now_ms: first.wall_ms,
             set_back: 0,
         }
     }
 
-    /// Looks at the wall clock. True if the agent's time was set back, because it was too far ahead.
-    pub(super) fn read(&mut self, monotonic: u64) -> bool {
-        let (now_ms, set_back) = match self.clock.advance(wall_ms(), monotonic) {
+    /// Takes what the clocks say. True if the agent's time was set back, because it was too far ahead.
+    pub(super) fn read(&mut self, now: Readings) -> bool {
+        self.last = now;
+        let (now_ms, set_back) = match self.clock.advance(now.wall_ms, now.monotonic) {
             ClockReading::Forward(now_ms) => (now_ms, false),
             ClockReading::SetBack(now_ms) => (now_ms, true),
         };
@@ -51,14 +76,14 @@ impl Clock {
 
     /// Milliseconds by which the agent's time is ahead of a wall clock that was set back.
     pub(super) fn ahead_ms(&self) -> i64 {
-        self.clock.ahead_ms(wall_ms())
+        self.clock.ahead_ms(self.last.wall_ms)
     }
 
     /// The facts about this process's clocks for another process.
     pub(super) fn stamp(&self, agent: AgentId) -> ProcessStamp {
-        let monotonic_ms = (Monotonic::now().0 / 1_000_000) as i64;
+        let monotonic_ms = (self.last.monotonic / 1_000_000) as i64;
         ProcessStamp {
-            monotonic_zero: (wall_ms() - monotonic_ms).saturating_mul(1_000_000),
+            monotonic_zero: (self.last.wall_ms - monotonic_ms).saturating_mul(1_000_000),
             agent,
         }
     }

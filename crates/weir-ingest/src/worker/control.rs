@@ -9,13 +9,12 @@ use weir_context::Rules;
 use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, PassedConnection, Waker};
 use weir_state::AgentId;
 
-use super::checkpoint::{CheckpointLink, Checkpoints};
-use super::clock::Clock;
+use super::checkpoint::CheckpointLink;
+use super::clock::Readings;
 use super::freeze::Freeze;
 use super::gaps::Gaps;
-use super::maintenance::{DropWatch, MaintenanceTasks, MemoryRelease, Ticks};
-use super::outbox::Outbox;
-use super::{Continuity, Report, Worker};
+use super::maintenance::{DropWatch, Ticks};
+use super::{Core, Report, Worker};
 use crate::admission::AdmissionList;
 use crate::ingest::{Ingest, IngestSettings};
 use crate::origin::{OriginAnswer, OriginLink};
@@ -176,9 +175,7 @@ pub fn spawn(
     let name = format!("ingest-{}", settings.worker);
     let (worker_stop, worker_keep) = (stop.clone(), keep.clone());
     let progress_guard = ProgressGuard::new();
-    let checkpoints = sources
-        .checkpoints
-        .map(|link| Checkpoints::new(settings.worker, link));
+    let checkpoints = sources.checkpoints;
     let progress = progress_guard.progress();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
         // Goes last, also in a panic.
@@ -186,32 +183,21 @@ pub fn spawn(
             worker: settings.worker,
             reports: reports.clone(),
         };
-        let clock = Clock::new(settings.aggregator.bucket_width);
-        let outbox = Outbox::new(settings.worker, reports, around.batch_bytes_max);
-        let mut ingest = ingest(settings, &clock, origins.as_ref(), relays);
-        let restored = ingest.resume(saved, clock.seconds(), clock.stamp(around.agent));
+        let prepare = |ingest: &mut Ingest| prepare(ingest, origins.as_ref(), relays);
+        let now = Readings::now();
+        let core = Core::new(settings, around, reports, checkpoints, saved, now, prepare);
         let worker = Worker {
-            maintenance: MaintenanceTasks::default(),
+            core,
             drops: DropWatch::default(),
             gaps: Gaps::default(),
-            release_memory: MemoryRelease::new(around.release_memory),
             taps: Taps::default(),
             ticks: Ticks::new(Monotonic::now().0),
             stop: worker_stop,
-            continuity: Continuity {
-                agent: around.agent,
-                restored,
-                checkpoints,
-                freeze: None,
-                keep: worker_keep,
-                flush_open_bucket: around.flush_open_bucket,
-            },
-            ingest,
+            freeze: None,
+            keep: worker_keep,
             origins,
             event_loop,
             progress_guard,
-            clock,
-            outbox,
             inbox,
         };
         worker.run();
@@ -229,14 +215,8 @@ pub fn spawn(
     })
 }
 
-/// The packet processing of a worker, from its settings.
-fn ingest(
-    settings: IngestSettings,
-    clock: &Clock,
-    origins: Option<&OriginLink>,
-    links: RelayLinks,
-) -> Ingest {
-    let mut ingest = Ingest::new(settings, clock.seconds());
+/// The packet processing of a worker, beyond its settings.
+fn prepare(ingest: &mut Ingest, origins: Option<&OriginLink>, links: RelayLinks) {
     let relays = links.relays.into_iter().map(Relay::new).collect();
     ingest.enable_relays(relays, links.only);
     if let Some(origins) = origins {
@@ -246,7 +226,6 @@ fn ingest(
         }
         ingest.limit_senders(origins.admission.clone());
     }
-    ingest
 }
 
 /// Always says that nothing more will come: the merge of the workers' buckets would wait for one that has panicked.

@@ -39,8 +39,8 @@ pub struct Freeze {
 impl Worker {
     /// Stops reading, if it was asked to and no bucket is being handed over.
     pub(super) fn freeze_if_requested(&mut self) {
-        let can = !self.ingest.is_draining() && !self.outbox.has_batch();
-        if let Some(freeze) = self.continuity.freeze.take_if(|_| can) {
+        let can = !self.core.ingest.is_draining() && !self.core.outbox.has_batch();
+        if let Some(freeze) = self.freeze.take_if(|_| can) {
             self.freeze(freeze);
         }
     }
@@ -48,8 +48,8 @@ impl Worker {
     #[cold]
     fn freeze(&mut self, freeze: Freeze) {
         let since = Monotonic::now();
-        let stamp = self.clock.stamp(self.continuity.agent);
-        match self.ingest.save_encoded(stamp, &freeze.put) {
+        let stamp = self.core.clock.stamp(self.core.agent);
+        match self.core.ingest.save_encoded(stamp, &freeze.put) {
             Ok(saved) => self.complete_freeze(freeze.number, saved, since, freeze.inspect, freeze.frozen),
             Err(error) => (freeze.frozen)(Err(error), since),
         }
@@ -70,14 +70,14 @@ impl Worker {
     ) {
         let _ = self.event_loop.refresh_drops();
         saved.drops = self.event_loop.drops_seen().collect();
-        for relay in self.ingest.relays_mut() {
+        for relay in self.core.ingest.relays_mut() {
             relay.hand_over();
         }
-        while let Some(batch) = self.ingest.take_pass_through() {
-            self.outbox.send(Report::Batch(Box::new(batch)));
+        while let Some(batch) = self.core.ingest.take_pass_through() {
+            self.core.outbox.send(Report::Batch(Box::new(batch)));
         }
-        self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
-        self.outbox.send_saved(number, saved);
+        self.core.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
+        self.core.outbox.send_saved(number, saved);
         frozen(inspect(&self.event_loop), since);
     }
 }

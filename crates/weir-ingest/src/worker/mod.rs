@@ -11,30 +11,32 @@ use crate::ingest::{BadInput, Ingest, Received, WaitLimit};
 use crate::origin::{OriginAnswer, OriginLink};
 use crate::progress::ProgressGuard;
 use crate::relay::Relay;
-use crate::saved::Restored;
 use crate::tap::{CountsBefore, TappedPacket, Taps};
-use weir_state::AgentId;
+use weir_aggregate::Batch;
 
 mod checkpoint;
 mod clock;
 mod control;
+
 mod freeze;
 mod gaps;
 mod maintenance;
 mod outbox;
 mod report;
+mod steps;
 
 use checkpoint::Checkpoints;
 pub use checkpoint::{CheckpointLink, CheckpointPart, WorkerTally};
-use clock::Clock;
+pub use clock::Readings;
 pub use control::{
     Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
 };
+
 pub use freeze::{AT_THE_END, Freeze};
 use gaps::Gaps;
-use maintenance::{DropWatch, MaintenanceTasks, MemoryRelease, Ticks};
-use outbox::Outbox;
+use maintenance::{DropWatch, Ticks};
 pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};
+pub use steps::Core;
 
 /// Contexts visited between two receive turns while a closed bucket is handed over. At less than a microsecond each, texts included, this
 /// is less than a quarter of a millisecond: the kernel queues ten datagrams on a Unix socket, and then a sender at a hundred thousand a
@@ -132,42 +134,25 @@ struct Worker {
     /// Dropped first: a watcher that misses a socket file must see by then that the worker has ended.
     progress_guard: ProgressGuard,
     event_loop: EventLoop,
-    ingest: Ingest,
+    core: Core,
     origins: Option<OriginLink>,
     inbox: Receiver<Command>,
-    outbox: Outbox,
     taps: Taps,
-    clock: Clock,
     ticks: Ticks,
-    maintenance: MaintenanceTasks,
     gaps: Gaps,
     drops: DropWatch,
-    release_memory: MemoryRelease,
     stop: Arc<AtomicBool>,
-    continuity: Continuity,
-}
-
-/// Connections to the previous and the next process.
-struct Continuity {
-    agent: AgentId,
-    restored: Restored,
-    checkpoints: Option<Checkpoints>,
     /// Another process asks to take over.
     freeze: Option<Freeze>,
     /// Another process continues the open bucket.
     keep: Arc<AtomicBool>,
-    /// Without one, whether the open bucket is handed over at the end.
-    flush_open_bucket: bool,
 }
 
 impl Worker {
     fn run(mut self) {
         // So that others need not wait for the first tick to see that it runs.
         self.publish();
-        if let Some(checkpoints) = &mut self.continuity.checkpoints {
-            // Until it is written, a kill leaves only what the process has begun with.
-            checkpoints.begin(&self.ingest, self.clock.seconds());
-        }
+        self.core.begin_checkpoint();
         while !self.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();
             if !self.turn(timeout) {
@@ -185,19 +170,26 @@ impl Worker {
         let by_sender = self.origins.is_some();
         let turn = self.event_loop.turn(
             Some(timeout),
-            &mut packet_handler(&mut self.ingest, by_sender, &mut self.taps),
+            &mut packet_handler(&mut self.core.ingest, by_sender, &mut self.taps),
         );
         let after = Monotonic::now().0;
         self.progress_guard.end_turn(after);
         self.gaps.turn_ended(before, after, timeout.as_nanos() as u64);
-        if self.clock.read(after) {
-            self.set_back();
-        }
+        self.core.turn_ended(Readings::at(after));
         let Ok(turn) = turn else { return false };
-        if turn.packets > 0 || self.ingest.is_draining() || self.maintenance.any() {
+        if turn.packets > 0 || self.core.ingest.is_draining() || self.core.maintenance.any() {
             self.gaps.busy(after);
         }
         true
+    }
+}
+
+impl Core {
+    /// The packets of the turn are in. `now`: the clocks after it.
+    pub fn turn_ended(&mut self, now: Readings) {
+        if self.clock.read(now) {
+            self.set_back();
+        }
     }
 
     #[cold]
@@ -211,7 +203,7 @@ impl Worker {
 
     /// Ends the bucket if it is time. What the turn received, and the end, are counted before anything of it is handed over: a kill from
     /// here on delivers nothing of this bucket again.
-    fn advance(&mut self) {
+    pub fn advance(&mut self) {
         while !self.ingest.advance(self.clock.seconds()) {
             // A whole bucket went by and the last one is not handed over: the control plane does not keep up. Waiting
             // here lets the kernel's buffers fill, whose losses are counted; anything else would mix up two buckets.
@@ -222,28 +214,31 @@ impl Worker {
     }
 
     fn count(&self) {
-        if let Some(checkpoints) = &self.continuity.checkpoints {
+        if let Some(checkpoints) = &self.checkpoints {
             checkpoints.count(&self.ingest, self.clock.milliseconds());
         }
     }
+}
 
+impl Worker {
     /// Until the open bucket ends or the next tick, whichever is first; not at all while a flush has work left.
     fn timeout(&self) -> Duration {
-        let checkpoint = self.continuity.checkpoints.as_ref().and_then(Checkpoints::pause);
-        if self.maintenance.any()
-            || self.continuity.freeze.is_some()
+        let checkpoint = self.core.checkpoints.as_ref().and_then(Checkpoints::pause);
+        if self.core.maintenance.any()
+            || self.freeze.is_some()
             || checkpoint == Some(Duration::ZERO)
-            || (self.ingest.is_draining() && !self.outbox.is_full())
+            || (self.core.ingest.is_draining() && !self.core.outbox.is_full())
         {
             return Duration::ZERO;
         }
-        if self.ingest.is_draining() || self.outbox.has_batch() {
+        if self.core.ingest.is_draining() || self.core.outbox.has_batch() {
             return Duration::from_millis(1);
         }
-        let bucket_ms = self.ingest.aggregator().open_bucket_end() * 1000 - self.clock.milliseconds();
+        let bucket_ms =
+            self.core.ingest.aggregator().open_bucket_end() * 1000 - self.core.clock.milliseconds();
         let deadlines = [
-            self.ingest.parked_deadline(),
-            self.ingest.relay_deadline(),
+            self.core.ingest.parked_deadline(),
+            self.core.ingest.relay_deadline(),
             self.taps.deadline(),
         ];
         let next_ns = deadlines
@@ -258,12 +253,12 @@ impl Worker {
     }
 
     fn periodic(&mut self) {
-        self.advance();
+        self.core.advance();
         self.hand_over();
-        self.hand_over_pass_through();
-        self.summarise();
+        self.core.hand_over_pass_through();
+        self.core.summarise();
         let monotonic = Monotonic::now().0;
-        for relay in self.ingest.relays_mut() {
+        for relay in self.core.ingest.relays_mut() {
             relay.turn(monotonic);
         }
         if self.ticks.is_time(monotonic) {
@@ -273,13 +268,10 @@ impl Worker {
             self.tap(monotonic);
         }
         self.commands(monotonic);
-        if self.continuity.freeze.is_some() {
+        if self.freeze.is_some() {
             self.freeze_if_requested();
         }
-        if let Some(checkpoints) = &mut self.continuity.checkpoints {
-            let (stamp, now_ms) = (self.clock.stamp(self.continuity.agent), self.clock.milliseconds());
-            checkpoints.proceed(&self.ingest, stamp, now_ms);
-        }
+        self.core.proceed_with_checkpoint();
     }
 
     fn commands(&mut self, monotonic: u64) {
@@ -287,21 +279,23 @@ impl Worker {
             self.command(command);
         }
         if let Some(origins) = &mut self.origins {
-            let deadline = self.ingest.parked_deadline();
+            let deadline = self.core.ingest.parked_deadline();
             if deadline.is_some_and(|deadline| monotonic >= deadline) {
-                self.ingest.feed_parked(monotonic, WaitLimit::Timeout);
+                self.core.ingest.feed_parked(monotonic, WaitLimit::Timeout);
             }
-            origins.turn(&mut self.ingest);
+            origins.turn(&mut self.core.ingest);
         }
-        let now = self.ingest.aggregator().now();
-        self.maintenance.proceed(self.ingest.contexts_mut(), now);
+        let now = self.core.ingest.aggregator().now();
+        self.core
+            .maintenance
+            .proceed(self.core.ingest.contexts_mut(), now);
     }
 
     fn command(&mut self, command: Command) {
         match command {
             Command::Rules(rules) => {
-                self.ingest.set_rules(*rules);
-                self.maintenance.sweep();
+                self.core.ingest.set_rules(*rules);
+                self.core.maintenance.sweep();
             }
             Command::Socket(id, socket) => {
                 let by_sender = self.origins.is_some();
@@ -309,27 +303,29 @@ impl Worker {
                 let _ = self.event_loop.replace(
                     id,
                     *socket,
-                    &mut packet_handler(&mut self.ingest, by_sender, &mut self.taps),
+                    &mut packet_handler(&mut self.core.ingest, by_sender, &mut self.taps),
                 );
             }
             Command::Origins(answers) => self.apply_answers(answers),
             Command::Admission(list) => {
-                self.ingest.set_admission_list(list);
-                self.ingest.feed_parked(Monotonic::now().0, WaitLimit::Timeout);
+                self.core.ingest.set_admission_list(list);
+                self.core
+                    .ingest
+                    .feed_parked(Monotonic::now().0, WaitLimit::Timeout);
             }
             Command::Relays(change) => self.change_relays(change),
             Command::Tap(settings) => {
-                self.taps.add(settings, &self.ingest, Monotonic::now().0);
+                self.taps.add(settings, &self.core.ingest, Monotonic::now().0);
                 self.event_loop.report_sources(true);
             }
             Command::Inspect(inspect) => inspect(&self.event_loop),
-            Command::Freeze(freeze) => self.continuity.freeze = Some(*freeze),
+            Command::Freeze(freeze) => self.freeze = Some(*freeze),
         }
     }
 
     #[cold]
     fn tap(&mut self, monotonic: u64) {
-        self.taps.turn(&self.ingest, monotonic);
+        self.taps.turn(&self.core.ingest, monotonic);
         if self.taps.is_empty() {
             self.event_loop.report_sources(false);
         }
@@ -337,43 +333,59 @@ impl Worker {
 
     /// Relays that end first hand over their lines.
     fn change_relays(&mut self, change: RelayChange) {
-        let mut known: Vec<Option<Relay>> = self.ingest.take_relays().into_iter().map(Some).collect();
+        let mut known: Vec<Option<Relay>> = self.core.ingest.take_relays().into_iter().map(Some).collect();
         let relay = |link| match link {
             RelayLink::Kept(at) => known.get_mut(at).and_then(Option::take),
             RelayLink::New(settings) => Some(Relay::new(settings)),
         };
         let relays = change.relays.into_iter().filter_map(relay).collect();
-        self.ingest.enable_relays(relays, change.only);
+        self.core.ingest.enable_relays(relays, change.only);
         known.iter_mut().flatten().for_each(Relay::finish);
     }
 
     fn apply_answers(&mut self, answers: Vec<OriginAnswer>) {
         for answer in answers {
-            self.ingest.answer(answer);
+            self.core.ingest.answer(answer);
         }
-        self.maintenance.sweep();
-        self.ingest.feed_parked(Monotonic::now().0, WaitLimit::Timeout);
+        self.core.maintenance.sweep();
+        self.core
+            .ingest
+            .feed_parked(Monotonic::now().0, WaitLimit::Timeout);
     }
 
     /// The next slice of a flush, without waiting.
     fn hand_over(&mut self) {
-        self.outbox.retry_batch();
-        if !self.outbox.is_full()
-            && self.ingest.is_draining()
-            && let Some(batch) = self.ingest.drain(DRAIN_CONTEXTS)
-        {
+        if let Some(batch) = self.core.next_batch() {
             if batch.last {
                 // The counts go ahead of the batch that ends a bucket, so that a reader that sees its end sees them.
                 self.publish();
-                self.maintenance.summarise();
-                self.release_memory.bucket_ended(self.ingest.contexts_expired());
             }
-            self.outbox.offer(Box::new(batch));
+            self.core.offer(batch);
         }
+    }
+}
+
+impl Core {
+    /// The next batch of a flush, if there is one and room for it. It goes to [`Core::offer`].
+    pub fn next_batch(&mut self) -> Option<Batch> {
+        self.outbox.retry_batch();
+        if self.outbox.is_full() || !self.ingest.is_draining() {
+            return None;
+        }
+        self.ingest.drain(DRAIN_CONTEXTS)
+    }
+
+    /// Hands over a batch, without waiting.
+    pub fn offer(&mut self, batch: Batch) {
+        if batch.last {
+            self.maintenance.summarise();
+            self.release_memory.bucket_ended(self.ingest.contexts_expired());
+        }
+        self.outbox.offer(Box::new(batch));
     }
 
     /// Full batches of what passes without aggregation, as far as there is room.
-    fn hand_over_pass_through(&mut self) {
+    pub fn hand_over_pass_through(&mut self) {
         while !self.outbox.is_full()
             && let Some(batch) = self.ingest.take_full_pass_through()
         {
@@ -390,7 +402,7 @@ impl Worker {
     }
 
     /// The next slice of a summary, and what was complete but found no room.
-    fn summarise(&mut self) {
+    pub fn summarise(&mut self) {
         if self.maintenance.is_summarising()
             && !self.ingest.is_draining()
             && let Some(summary) = self.ingest.summarise(SUMMARY_NAMES)
@@ -402,7 +414,7 @@ impl Worker {
     }
 
     /// The rest of a flush, waiting for room as long as it takes.
-    fn hand_over_all(&mut self) {
+    pub fn hand_over_all(&mut self) {
         self.outbox.wait_for_batch();
         while self.ingest.is_draining() {
             if let Some(batch) = self.ingest.drain(usize::MAX) {
@@ -411,70 +423,85 @@ impl Worker {
         }
     }
 
-    fn tick(&mut self, monotonic: u64) {
-        while !self.outbox.is_full()
-            && let Some(batch) = self.ingest.take_pass_through()
-        {
-            self.outbox.offer(Box::new(batch));
+    /// The end: another process continues the open bucket. Everything before it is handed over.
+    pub fn keep(&mut self, drops: impl Iterator<Item = (u64, u32)>) {
+        let mut saved = self.ingest.save(self.clock.stamp(self.agent));
+        saved.drops = drops.collect();
+        // Packets that waited for the look-up of their sender are in it too.
+        self.count();
+        self.outbox.send_saved(AT_THE_END, saved);
+    }
+
+    /// The end, without a process that continues the open bucket.
+    pub fn flush_open_bucket(&mut self) {
+        if self.flush_open_bucket && self.ingest.close_now() {
+            self.count();
+            self.hand_over_all();
         }
-        self.ingest.keep_within_memory();
+    }
+}
+
+impl Worker {
+    fn tick(&mut self, monotonic: u64) {
+        while !self.core.outbox.is_full()
+            && let Some(batch) = self.core.ingest.take_pass_through()
+        {
+            self.core.outbox.offer(Box::new(batch));
+        }
+        self.core.ingest.keep_within_memory();
         self.report_examples(monotonic);
-        for relay in self.ingest.relays_mut() {
+        for relay in self.core.ingest.relays_mut() {
             relay.hand_over();
         }
         let _ = self.event_loop.refresh_drops();
         self.event_loop.end_idle(Monotonic(monotonic));
-        self.ingest.tick_origins(monotonic);
-        self.ingest.tick_sampler();
+        self.core.ingest.tick_origins(monotonic);
+        self.core.ingest.tick_sampler();
         self.drops.tick(&mut self.event_loop);
-        if let Some(checkpoints) = &mut self.continuity.checkpoints {
-            checkpoints.begin(&self.ingest, self.clock.seconds());
-        }
+        self.core.begin_checkpoint();
         self.publish();
     }
 
     fn report_examples(&mut self, monotonic: u64) {
-        if let Some(example) = self.ingest.take_bad_input() {
-            self.outbox.try_send(Report::BadInput(example));
+        if let Some(example) = self.core.ingest.take_bad_input() {
+            self.core.outbox.try_send(Report::BadInput(example));
             self.ticks.example_taken(monotonic);
         } else if self.ticks.wants_example(monotonic) {
-            self.ingest.want_example();
+            self.core.ingest.want_example();
         }
         if let Some((listener, error)) = self.event_loop.take_tls_error() {
-            self.outbox
+            self.core
+                .outbox
                 .try_send(Report::BadInput(tls_failure(listener, &error)));
         }
     }
 
     fn publish(&self) {
-        self.outbox.try_send(Report::Snapshot(Box::new(self.snapshot())));
+        self.core
+            .outbox
+            .try_send(Report::Snapshot(Box::new(self.snapshot())));
     }
 
     /// Reads packets that the kernel had accepted, hands over every bucket, publishes the last counts.
     fn finish(mut self) {
         self.drain_sockets();
         self.await_pending_senders();
-        self.taps.finish(&self.ingest);
-        for relay in self.ingest.relays_mut() {
+        self.taps.finish(&self.core.ingest);
+        for relay in self.core.ingest.relays_mut() {
             relay.finish();
         }
         // Nothing is received any more, so this snapshot is final.
-        self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
-        self.hand_over_all();
-        if self.continuity.keep.load(Ordering::Acquire) {
-            let mut saved = self.ingest.save(self.clock.stamp(self.continuity.agent));
-            saved.drops = self.event_loop.drops_seen().collect();
-            // Packets that waited for the look-up of their sender are in it too.
-            self.count();
-            self.outbox.send_saved(AT_THE_END, saved);
-        } else if self.continuity.flush_open_bucket && self.ingest.close_now() {
-            self.count();
-            self.hand_over_all();
+        self.core.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
+        self.core.hand_over_all();
+        if self.keep.load(Ordering::Acquire) {
+            self.core.keep(self.event_loop.drops_seen());
+        } else {
+            self.core.flush_open_bucket();
         }
-        while let Some(batch) = self.ingest.take_pass_through() {
-            self.outbox.send(Report::Batch(Box::new(batch)));
+        while let Some(batch) = self.core.ingest.take_pass_through() {
+            self.core.outbox.send(Report::Batch(Box::new(batch)));
         }
-        self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
+        self.core.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
     }
 
     fn drain_sockets(&mut self) {
@@ -483,10 +510,10 @@ impl Worker {
             if !self.turn(Duration::from_millis(10)) {
                 break;
             }
-            self.advance();
+            self.core.advance();
             self.hand_over();
             let monotonic = Monotonic::now().0;
-            for relay in self.ingest.relays_mut() {
+            for relay in self.core.ingest.relays_mut() {
                 relay.turn(monotonic);
             }
             self.commands(monotonic);
@@ -496,12 +523,12 @@ impl Worker {
     /// The last sender is still being looked up.
     fn await_pending_senders(&mut self) {
         let patience = Monotonic::now().0 + END_WAIT_NS;
-        while let Some(deadline) = self.ingest.parked_deadline() {
+        while let Some(deadline) = self.core.ingest.parked_deadline() {
             let now = Monotonic::now().0;
             let left = deadline.min(patience).saturating_sub(now);
             match self.inbox.recv_timeout(Duration::from_nanos(left)) {
                 Ok(command) if left > 0 => self.command(command),
-                _ => self.ingest.feed_parked(0, WaitLimit::NoWait),
+                _ => self.core.ingest.feed_parked(0, WaitLimit::NoWait),
             }
             self.commands(Monotonic::now().0);
         }

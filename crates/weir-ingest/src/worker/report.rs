@@ -97,7 +97,7 @@ pub struct ListenerSnapshot {
 
 impl Worker {
     fn rule_snapshot(&self) -> RuleSnapshot {
-        let contexts = self.ingest.contexts();
+        let contexts = self.core.ingest.contexts();
         let (counts, matching_ns) = contexts.rule_counts();
         RuleSnapshot {
             set: contexts.rules().set().clone(),
@@ -109,9 +109,9 @@ impl Worker {
 
     fn listener_snapshot(&self, id: ListenerId) -> ListenerSnapshot {
         let listener = usize::from(id.0);
-        let (mut socket, mut ingest) = (self.event_loop.counters(id), self.ingest.counts()[listener]);
+        let (mut socket, mut ingest) = (self.event_loop.counters(id), self.core.ingest.counts()[listener]);
         // Packets that wait for their sender are counted, as received and otherwise, when they proceed.
-        let waiting = self.ingest.packets_waiting(listener);
+        let waiting = self.core.ingest.packets_waiting(listener);
         socket[ListenerCounter::Packets] -= waiting;
         ingest[IngestCounter::PacketsWaiting] = waiting;
         ListenerSnapshot {
@@ -124,49 +124,48 @@ impl Worker {
     /// The counts of all parts of the worker.
     fn counts(&self) -> Counts<WorkerCounter> {
         let mut counts = Counts::default();
-        counts[WorkerCounter::HandOverWaits] = self.outbox.waits();
-        counts[WorkerCounter::CheckpointWaits] =
-            self.continuity.checkpoints.as_ref().map_or(0, Checkpoints::waits);
+        counts[WorkerCounter::HandOverWaits] = self.core.outbox.waits();
+        counts[WorkerCounter::CheckpointWaits] = self.core.checkpoints.as_ref().map_or(0, Checkpoints::waits);
         counts[WorkerCounter::DropDisagreements] = self.drops.disagreements();
-        counts[WorkerCounter::ClockSetBack] = self.clock.times_set_back();
-        counts[WorkerCounter::ClockAheadMs] = self.clock.ahead_ms().max(0) as u64;
+        counts[WorkerCounter::ClockSetBack] = self.core.clock.times_set_back();
+        counts[WorkerCounter::ClockAheadMs] = self.core.clock.ahead_ms().max(0) as u64;
         counts[WorkerCounter::LongestGapNs] = self.gaps.longest_ns();
         counts
     }
 
     fn context_counts(&self) -> Counts<ContextCounter> {
-        let mut counts = self.ingest.contexts().counts();
-        counts[ContextCounter::Expired] = self.ingest.contexts_expired();
+        let mut counts = self.core.ingest.contexts().counts();
+        counts[ContextCounter::Expired] = self.core.ingest.contexts_expired();
         counts[ContextCounter::Created] = counts[ContextCounter::Live] + counts[ContextCounter::Expired];
         counts
     }
 
     pub(super) fn snapshot(&self) -> WorkerSnapshot {
-        let contexts = self.ingest.contexts();
+        let contexts = self.core.ingest.contexts();
         let listeners = self.event_loop.listeners();
         WorkerSnapshot {
-            worker: self.outbox.worker(),
-            at: self.clock.seconds(),
+            worker: self.core.outbox.worker(),
+            at: self.core.clock.seconds(),
             listeners: listeners.map(|(id, _)| self.listener_snapshot(id)).collect(),
             event_loop: *self.event_loop.loop_counters(),
             counts: self.counts(),
-            aggregate: self.ingest.aggregator().counts(),
+            aggregate: self.core.ingest.aggregator().counts(),
             contexts: self.context_counts(),
             aliases: contexts.alias_counts(),
             limited_samples: contexts.limited_samples(),
             context_bytes: contexts.heap_bytes(),
-            state_bytes: self.ingest.aggregator().heap_bytes(),
+            state_bytes: self.core.ingest.aggregator().heap_bytes(),
             partial_bytes: self.event_loop.partial_bytes_held(),
             tls_bytes: self.event_loop.tls_bytes_held(),
             origin_bytes: contexts.origin_bytes(),
-            batch_bytes: self.outbox.bytes(),
-            checkpoint_bytes: self.continuity.checkpoints.as_ref().map_or(0, Checkpoints::bytes),
-            origin: self.ingest.origin_stats(),
-            limited_origins: self.ingest.limited_origins(),
-            refused_senders: self.ingest.refused_senders(),
+            batch_bytes: self.core.outbox.bytes(),
+            checkpoint_bytes: self.core.checkpoints.as_ref().map_or(0, Checkpoints::bytes),
+            origin: self.core.ingest.origin_stats(),
+            limited_origins: self.core.ingest.limited_origins(),
+            refused_senders: self.core.ingest.refused_senders(),
             rules: self.rule_snapshot(),
-            restored: self.continuity.restored,
-            open_samples: self.ingest.aggregator().open_samples(),
+            restored: self.core.restored,
+            open_samples: self.core.ingest.aggregator().open_samples(),
         }
     }
 }

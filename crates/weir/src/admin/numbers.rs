@@ -1,6 +1,7 @@
 //! Numbers of the status by field name. A counter's declaration decides its place.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 use weir_counters::{Across, Counter, CounterInfo, Counts, NumberKind};
@@ -87,13 +88,15 @@ impl Numbers {
 
     /// Adds the declared counters of another; not gauges.
     pub fn add_counters(&mut self, other: &Numbers) {
-        let counters = TABLES.iter().copied().flatten().map(|info| &info.series);
-        let paths: BTreeSet<&str> = counters
-            .filter(|series| series.kind == NumberKind::Counter)
-            .flat_map(|series| std::iter::once(series.path).chain(series.also))
-            .map(below)
-            .collect();
-        for path in paths {
+        static PATHS: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
+            let counters = TABLES.iter().copied().flatten().map(|info| &info.series);
+            counters
+                .filter(|series| series.kind == NumberKind::Counter)
+                .flat_map(|series| std::iter::once(series.path).chain(series.also))
+                .map(below)
+                .collect()
+        });
+        for path in PATHS.iter().copied() {
             if let Some(number) = other.at(path) {
                 self.combine_at(path, number, Across::Sum);
             }

@@ -16,13 +16,13 @@ use weir_output::delivery::SavedStates;
 use super::access::Access;
 use super::books::{self, BoundListener};
 use super::clients::Clients;
+use super::continuity;
 use super::hand_over_target::TakenOver;
 use super::health::{self, Watch};
 use super::history::HistoryFeed;
 use super::log::{self, LastFlush};
 use super::outputs::{Feed, Outputs};
 use super::pipeline::{Pipeline, Shared};
-use super::resume::{Resumed, StateSaver};
 use super::rules::Fixed;
 use super::usage::{self, Usage};
 use super::view::View;
@@ -33,6 +33,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::hand_over::{self, Channel, HandedListener, StopSignal};
 use crate::history::Recent;
+use crate::life::{Resumed, StateSaver};
 use crate::sandbox::SandboxStatus;
 use crate::signals::{Reloaded, Reloader, Reread};
 use crate::state::Tally;
@@ -80,10 +81,10 @@ impl Agent {
         mut taken: Option<TakenOver>,
     ) -> Result<Agent, Failure> {
         let fixed = Fixed::new(config);
-        let rules = rules(&fixed, config)?;
-        let runtime = outputs_runtime()?;
+        let (rules, runtime) = (rules(&fixed, config)?, outputs_runtime()?);
         let summed_up = resumed.outputs();
-        let tally = resumed.tally(config.resources.workers);
+        let (life, now) = (continuity::settings(config, &fixed), continuity::now_ms());
+        let tally = resumed.tally(life.workers, now);
         let outputs = start_outputs(config, &budget, &fixed, &runtime, summed_up.clone(), &resumed)?;
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
         let gathered = Gathered::new(config);
@@ -91,11 +92,13 @@ impl Agent {
         let recent = recent(&budget, streams.clone());
         let (history_feed, history_batches) = history_feed(recent.as_ref(), &budget, config);
         let feed = Feed::new(outputs.clone(), history_feed, gathered.clients.clone());
-        let pipeline = gathered.pipeline(inbox, feed, config, &access, &bound.listeners, tally);
-        let (pipeline, pipeline_runs) = pipeline.start().map_err(|error| Failure::thread(&error))?;
+        let pipeline = gathered
+            .pipeline(inbox, feed, config, &access, &bound.listeners, tally)
+            .start();
+        let (pipeline, pipeline_runs) = pipeline.map_err(|error| Failure::thread(&error))?;
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
-        let checkpoints = resumed.checkpoints(&fixed, config.resources.workers, &budget);
+        let checkpoints = continuity::checkpoints(&mut resumed, &life, &budget);
         let sources = sources(taken.as_mut(), &planned, bound.of_workers, checkpoints);
         let workers = workers::Start {
             config,
@@ -106,15 +109,15 @@ impl Agent {
             outputs: &outputs,
             reports,
             agent: resumed.agent(),
-            saved: resumed.buckets(&fixed, config),
+            saved: resumed.buckets(&life),
         }
         .workers(sources)?;
         wait_for_workers(taken.as_ref(), &gathered.shared)?;
         let (summary, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
-        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
-            .map_err(|error| Failure::thread(&error))?;
-        let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
-        let origins = resolver.map(start_origins).transpose()?;
+        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len());
+        let watch = watch.map_err(|error| Failure::thread(&error))?;
+        let origins = resolver.map(|resolver| origins::start(resolver, &workers, runtime.handle()));
+        let origins = origins.transpose()?;
         let rules = Arc::new(Mutex::new(rules));
         let tap_listeners = listeners::tap_listeners(&planned, &bound.listeners);
         let taps = taps::taps(
@@ -125,7 +128,7 @@ impl Agent {
             origins.clone(),
             rules.clone(),
         );
-        let (state_saver, state, earlier) = resumed.started(&fixed, &summed_up);
+        let (state_saver, state, earlier) = resumed.started(&life, &summed_up);
         let view = Arc::new(View {
             state,
             earlier,
@@ -273,9 +276,13 @@ impl Agent {
         let mut lost = books::lost_at_the_end(&self.view.own());
         if let Some(pending_file) = pending_file {
             let saved = self.view.shared.take_last();
-            let left = self
-                .state_saver
-                .save(pending_file, saved, self.view.outputs.take_state(), status);
+            let left = self.state_saver.save(
+                pending_file,
+                saved,
+                self.view.outputs.take_state(),
+                status,
+                continuity::now_ms(),
+            );
             lost.extend(left.err().map(|left| left.to_string()));
         } else {
             self.state_saver.end(false);
@@ -319,7 +326,7 @@ fn start_outputs(
     saved: Arc<SavedStates>,
     resumed: &Resumed,
 ) -> Result<Arc<Outputs>, Failure> {
-    let (handle, publisher) = (runtime.handle().clone(), resumed.publisher()?);
+    let (handle, publisher) = (runtime.handle().clone(), continuity::publisher(resumed)?);
     let tally = resumed.made_tally();
     Outputs::start(config, budget, &fixed.expansion, handle, saved, publisher, tally)
 }
@@ -375,25 +382,20 @@ impl Gathered {
         access: &Access,
         listeners: &[BoundListener],
         tally: Option<Arc<Tally>>,
-    ) -> Pipeline {
-        let mut log = log::flushes(
-            config,
-            access.clone(),
-            listeners.to_vec(),
-            self.last_flush.clone(),
-        );
+    ) -> Pipeline<Feed> {
         Pipeline::new(
             reports,
             Merger::new(config.resources.workers).with_batch_bytes(feed.batch_bytes()),
             feed,
+            tally,
             self.shared.clone(),
             log::bad_input(self.shared.clone(), listeners),
-            Box::new(move |flushed| {
-                if let Some(tally) = &tally {
-                    tally.handed_over(flushed.samples_until);
-                }
-                log(flushed);
-            }),
+            Box::new(log::flushes(
+                config,
+                access.clone(),
+                listeners.to_vec(),
+                self.last_flush.clone(),
+            )),
             log::usage(self.usage.clone()),
         )
     }

@@ -14,6 +14,7 @@ use weir_ingest::{Command, Freeze, SavedBucket};
 use weir_listener::{EventLoop, Framing, ListenerId, Monotonic};
 
 use super::agent::Agent;
+use super::continuity;
 use crate::admin::Gate;
 use crate::config::Config;
 use crate::hand_over::starter::Starter;
@@ -499,9 +500,12 @@ impl HandOverSource {
                 *output = output.killed();
             }
         }
-        self.agent
-            .state_saver
-            .finish_transfer(&mut transfer, &state.workers, &books)?;
+        self.agent.state_saver.finish_transfer(
+            &mut transfer,
+            &state.workers,
+            &books,
+            continuity::now_ms(),
+        )?;
         channel.send(hand_over::STATE, &[], &[transfer.to().get_ref().as_fd()])?;
         let account = serde_json::to_vec(account).map_err(io::Error::other)?;
         let lock = self.agent.state_saver.lock();

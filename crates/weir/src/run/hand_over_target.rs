@@ -13,14 +13,15 @@ use rustix::process::{Pid, PidfdFlags};
 use weir_ingest::ListenerSettings;
 use weir_listener::{BoundSocket, Framing, ListenerConfig, ListenerId, Monotonic, PassedConnection};
 
+use super::continuity;
 use super::kept::PassedSockets;
-use super::resume::Resumed;
 use crate::admin::status::HandOverStatus;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::hand_over::{
     self, Account, Channel, Greeting, HandOverRequest, HandedConnection, HandedListener, Hello,
 };
+use crate::life::Resumed;
 use crate::state::{StateDir, StoredAgent};
 use crate::tap::message::text;
 
@@ -224,7 +225,7 @@ impl HandOverTarget {
             .ok_or_else(|| missing("the socket for the next process"))?;
         let state = parts.state.ok_or_else(|| missing("its file"))?;
         let directory = StateDir::taken_over(&self.path, agent, File::from(lock));
-        let resumed = Resumed::passed(config, directory, File::from(state))
+        let resumed = continuity::passed(config, directory, File::from(state))
             .map_err(|reason| io::Error::other(reason.to_string()))
             .map_err(step("its state cannot be continued"))?;
         self.commit()

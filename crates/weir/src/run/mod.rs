@@ -11,16 +11,18 @@ use crate::budget::Budget;
 use crate::config::{Config, Inputs, Loaded};
 use crate::failure::Failure;
 use crate::hand_over::starter::Starter;
+use crate::life::Resumed;
 use crate::logging::Logging;
 use crate::notify::Notify;
 use crate::sandbox;
 use crate::signals::{Reloader, Request, Reread, SignalRequest, Signals};
-use crate::state::StateDir;
+use crate::state::{PutSums, StateDir};
 
 mod access;
 mod agent;
 mod books;
 mod clients;
+mod continuity;
 mod delivery;
 mod division;
 mod ending;
@@ -37,10 +39,10 @@ mod log;
 mod merge;
 mod origins;
 mod outputs;
-mod pipeline;
+pub(crate) mod pipeline;
 mod relay;
 mod reporting;
-mod resume;
+
 mod rules;
 mod scrape;
 mod taps;
@@ -52,7 +54,6 @@ use access::Access;
 use agent::Agent;
 use hand_over_source::HandOverSource;
 use hand_over_target::{Begun, HandOverTarget, Received};
-use resume::Resumed;
 
 /// Maximum requests for a reload that wait.
 const RELOADS_MAX: usize = 4;
@@ -129,7 +130,7 @@ fn control(
     let notify = Arc::new(Notify::of_environment());
     let mut resumed = match &target {
         Some(_) => Resumed::default(),
-        None => Resumed::look(&config, directory)?,
+        None => continuity::look(&config, directory)?,
     };
     let mut listener = match &target {
         Some(_) => None,
@@ -156,7 +157,7 @@ fn control(
                 taken = Some(*state);
             }
             Some(Received::Alone(directory)) => {
-                resumed = Resumed::look(&config, Some(directory))?;
+                resumed = continuity::look(&config, Some(directory))?;
                 listener = hand_over_source::listen(&config);
             }
         }
@@ -337,9 +338,12 @@ async fn keep_books(agent: Arc<Agent>) {
         let keeping = agent.clone();
         let kept = tokio::task::spawn_blocking(move || {
             let view = &keeping.view;
-            keeping
-                .state_saver
-                .keep(&view.outputs, with_sums, || view.snapshot())
+            let sums = |put: PutSums<'_>| view.outputs.each_sum(put);
+            keeping.state_saver.keep(
+                with_sums.then_some(sums),
+                || view.snapshot(),
+                continuity::now_ms(),
+            )
         });
         let kept = kept.await;
         if let Ok(Err(error)) = &kept

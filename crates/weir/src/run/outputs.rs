@@ -16,6 +16,7 @@ use weir_output::settings::{OutputConfig, OutputSettings};
 
 use super::clients::Clients;
 use super::history::HistoryFeed;
+use super::pipeline::Consumers;
 use super::scrape::ScrapeOutput;
 use super::{delivery, relay};
 use crate::admin::status::{OutputStatus, Status};
@@ -567,9 +568,11 @@ impl Feed {
     pub fn batch_bytes(&self) -> usize {
         self.outputs.budget.batch_bytes()
     }
+}
 
-    /// Between two buckets: switches to a list that a reload has activated.
-    pub fn renew(&mut self) {
+impl Consumers for Feed {
+    /// Switches to a list that a reload has activated.
+    fn renew(&mut self) {
         let mut active = lock(&self.outputs.active);
         if active.fed < active.number {
             active.fed = active.number;
@@ -578,13 +581,8 @@ impl Feed {
         }
     }
 
-    /// Does not wait for long: an output drops and counts batches it cannot queue.
-    pub fn take(&self, batch: &Arc<Batch>) {
-        if let Some(tally) = &self.outputs.tally
-            && !batch.partitions.is_empty()
-        {
-            tally.submits(batch.bucket.start);
-        }
+    /// An output drops and counts batches it cannot queue.
+    fn take(&mut self, batch: &Arc<Batch>) {
         self.list.iter().for_each(|running| running.output.take(batch));
         if batch.last {
             // An output above its part may have delivered the excess by now.

@@ -11,8 +11,8 @@ use weir_context::UsageSummary;
 use weir_counters::Counts;
 use weir_ingest::{BadInput, Report, SavedBucket, WorkerSnapshot};
 
-use super::outputs::Feed;
 use crate::admin::counters::PipelineCounter;
+use crate::state::Tally;
 
 /// The pipeline's state that others may read.
 #[derive(Default)]
@@ -98,12 +98,24 @@ impl Shared {
     }
 }
 
-pub struct Pipeline {
+/// Outputs, and everything else that is given merged buckets.
+pub trait Consumers {
+    /// Between two buckets: other outputs may have taken the place of these.
+    fn renew(&mut self);
+
+    /// Does not wait for long.
+    fn take(&mut self, batch: &Arc<Batch>);
+}
+
+pub struct Pipeline<C> {
     reports: Receiver<Report>,
     merger: Merger,
-    feed: Feed,
+    consumers: C,
+    /// Is told which buckets consumers are given.
+    tally: Option<Arc<Tally>>,
     shared: Arc<Shared>,
-    workers: usize,
+    /// That have not ended.
+    running: usize,
     on_bad_input: Box<dyn FnMut(BadInput) + Send>,
     on_flush: Box<dyn FnMut(&Flushed) + Send>,
     on_usage: Box<dyn FnMut(u16, UsageSummary) + Send>,
@@ -115,16 +127,15 @@ pub struct Pipeline {
 /// One bucket, handed over completely.
 pub struct Flushed {
     pub rows: u64,
-    /// See [`Batch::samples_until`].
-    pub samples_until: u64,
     pub state: PipelineState,
 }
 
-impl Pipeline {
+impl<C: Consumers> Pipeline<C> {
     pub fn new(
         reports: Receiver<Report>,
         merger: Merger,
-        feed: Feed,
+        consumers: C,
+        tally: Option<Arc<Tally>>,
         shared: Arc<Shared>,
         on_bad_input: Box<dyn FnMut(BadInput) + Send>,
         on_flush: Box<dyn FnMut(&Flushed) + Send>,
@@ -133,9 +144,10 @@ impl Pipeline {
         shared.lock().workers = vec![None; merger.workers()];
         Pipeline {
             reports,
-            workers: merger.workers(),
+            running: merger.workers(),
             merger,
-            feed,
+            consumers,
+            tally,
             shared,
             on_bad_input,
             on_flush,
@@ -146,7 +158,10 @@ impl Pipeline {
     }
 
     /// Starts its thread. While that runs, the other end is alive.
-    pub fn start(self) -> io::Result<(JoinHandle<()>, Weak<()>)> {
+    pub fn start(self) -> io::Result<(JoinHandle<()>, Weak<()>)>
+    where
+        C: Send + 'static,
+    {
         let running = Arc::new(());
         let runs = Arc::downgrade(&running);
         let thread = std::thread::Builder::new().name("pipeline".into());
@@ -160,38 +175,66 @@ impl Pipeline {
 
     /// Runs until every worker has ended and everything is handed over.
     fn run(mut self) {
-        let mut running = self.workers;
-        while running > 0 {
+        while self.running > 0 {
             let Ok(report) = self.reports.recv() else { break };
-            if self.began.is_none() {
-                self.feed.renew();
+            self.report(report);
+        }
+        self.finish();
+    }
+
+    /// Takes the next report that has arrived. False: none has.
+    #[cfg(test)]
+    pub fn step(&mut self) -> bool {
+        let report = self.reports.try_recv();
+        report.is_ok_and(|report| {
+            self.report(report);
+            true
+        })
+    }
+
+    #[cfg(test)]
+    pub fn look(&self) -> &C {
+        &self.consumers
+    }
+
+    #[cfg(test)]
+    pub fn consumers(&mut self) -> &mut C {
+        &mut self.consumers
+    }
+
+    /// Every worker has ended: hands over the rest.
+    pub fn finish(&mut self) {
+        self.forward(0, |merger, ready| merger.finish(|merged| ready.push(merged)));
+    }
+
+    fn report(&mut self, report: Report) {
+        if self.began.is_none() {
+            self.consumers.renew();
+        }
+        match report {
+            Report::Batch(batch) => self.batch(*batch),
+            Report::Snapshot(snapshot) => {
+                let worker = usize::from(snapshot.worker);
+                self.shared.lock().workers[worker] = Some(*snapshot);
+                self.shared.reported.notify_all();
             }
-            match report {
-                Report::Batch(batch) => self.batch(*batch),
-                Report::Snapshot(snapshot) => {
-                    let worker = usize::from(snapshot.worker);
-                    self.shared.lock().workers[worker] = Some(*snapshot);
-                    self.shared.reported.notify_all();
-                }
-                Report::Saved {
-                    worker,
-                    number,
-                    bucket,
-                } => {
-                    self.deliver_before(worker, &bucket);
-                    self.shared.add_saved(number, *bucket);
-                }
-                Report::BadInput(bad_input) => (self.on_bad_input)(bad_input),
-                Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
-                Report::Done(worker) => {
-                    running -= 1;
-                    self.forward(0, |merger, ready| {
-                        merger.remove_worker(worker, |merged| ready.push(merged))
-                    });
-                }
+            Report::Saved {
+                worker,
+                number,
+                bucket,
+            } => {
+                self.deliver_before(worker, &bucket);
+                self.shared.add_saved(number, *bucket);
+            }
+            Report::BadInput(bad_input) => (self.on_bad_input)(bad_input),
+            Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
+            Report::Done(worker) => {
+                self.running -= 1;
+                self.forward(0, |merger, ready| {
+                    merger.remove_worker(worker, |merged| ready.push(merged))
+                });
             }
         }
-        self.forward(0, |merger, ready| merger.finish(|merged| ready.push(merged)));
     }
 
     /// Delivers buckets of other workers that this one, which has stopped in its open bucket, never had.
@@ -238,9 +281,17 @@ impl Pipeline {
             self.rows_of_bucket += merged.len() as u64;
             self.began.get_or_insert_with(std::time::Instant::now);
         }
+        if let Some(tally) = &self.tally
+            && is_bucket
+        {
+            tally.submits(merged.bucket.start);
+        }
         let merged = Arc::new(merged);
-        self.feed.take(&merged);
+        self.consumers.take(&merged);
         if last {
+            if let Some(tally) = &self.tally {
+                tally.handed_over(samples_until);
+            }
             let rows = std::mem::take(&mut self.rows_of_bucket);
             let state = {
                 let mut state = self.shared.lock();
@@ -252,11 +303,7 @@ impl Pipeline {
                 counts[PipelineCounter::FlushNs] = took as u64;
                 state.clone()
             };
-            let flushed = Flushed {
-                rows,
-                samples_until,
-                state,
-            };
+            let flushed = Flushed { rows, state };
             (self.on_flush)(&flushed);
             self.shared.flushed.notify_one();
         }

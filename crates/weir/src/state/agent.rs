@@ -1,19 +1,18 @@
 //! The identity of the agent, across processes.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 use std::io::{self, Write as _};
-use std::path::Path;
-use std::time::UNIX_EPOCH;
+use std::sync::Arc;
 
 use ring::rand::SecureRandom as _;
 use serde::{Deserialize, Serialize};
 use weir_state::AgentId;
 
 use super::PendingFile;
+use super::disk::{self, Disk};
 
 const AGENT: &str = "agent";
-
-/// Distinguishes a machine from another one with a copy of its disk, if the file exists.
-const MACHINE_ID: &str = "/etc/machine-id";
 
 /// The machine's id is private: only a digest for this purpose is stored.
 const DIGEST_OF: &[u8] = b"weir state directory\n";
@@ -42,36 +41,37 @@ enum Known {
 }
 
 impl StoredAgent {
-    /// The agent of this directory at its next start. On another machine it becomes another agent.
-    pub fn of(directory: &Path) -> io::Result<StoredAgent> {
-        let now = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs());
-        StoredAgent::at(directory, now)
-    }
-
-    fn at(directory: &Path, now: u64) -> io::Result<StoredAgent> {
-        let machine = fingerprint(std::fs::read(MACHINE_ID).ok().as_deref());
-        let (known, is_recovered) = match Self::known(directory) {
+    /// The agent of this directory at its next start. On another machine it becomes another agent. `now`: Unix seconds; `machine`: what
+    /// distinguishes it from another one with a copy of its disk, if it has that; `new`: the id of an agent that is new.
+    pub fn of(
+        disk: &Arc<dyn Disk>,
+        now: u64,
+        machine: Option<&[u8]>,
+        new: impl FnOnce() -> io::Result<AgentId>,
+    ) -> io::Result<StoredAgent> {
+        let machine = fingerprint(machine);
+        let (known, is_recovered) = match Self::known(&**disk) {
             Known::Nothing => (None, false),
             Known::Agent(agent) => (
                 Some((agent.id, agent.epoch)).filter(|_| agent.is_at(&machine)),
                 false,
             ),
             Known::Damaged => {
-                let known = super::known_elsewhere(directory);
-                let path = directory.join(AGENT);
-                let path = path.display();
+                let known = super::known_elsewhere(&**disk);
                 match &known {
                     Some((id, epoch)) => tracing::warn!(
-                        "{path} is damaged: the other files there are of agent {id}, whose last start was number {epoch}, so this is that agent"
+                        "state_path: the file `{AGENT}` is damaged: the other files there are of agent {id}, whose last start was number {epoch}, so this is that agent"
                     ),
-                    None => tracing::warn!("{path} is damaged: this is another agent from now on"),
+                    None => tracing::warn!(
+                        "state_path: the file `{AGENT}` is damaged: this is another agent from now on"
+                    ),
                 }
                 (known, known.is_some())
             }
         };
         let (id, epoch) = match known {
             Some((id, epoch)) => (id, epoch.saturating_add(1).max(now)),
-            None => (random()?, now.max(1)),
+            None => (new()?, now.max(1)),
         };
         let mut agent = StoredAgent {
             id,
@@ -82,15 +82,15 @@ impl StoredAgent {
         };
         agent.check = Some(agent.check());
         let bytes = serde_json::to_vec(&agent).map_err(io::Error::other)?;
-        PendingFile::new(directory, AGENT)?.put(|mut to| {
+        PendingFile::new(disk, AGENT)?.put(|mut to| {
             to.write_all(&bytes)?;
             to.flush()
         })?;
         Ok(agent)
     }
 
-    fn known(directory: &Path) -> Known {
-        let Ok(bytes) = std::fs::read(directory.join(AGENT)) else {
+    fn known(disk: &dyn Disk) -> Known {
+        let Ok(bytes) = disk::read(disk, AGENT) else {
             return Known::Nothing;
         };
         match serde_json::from_slice::<StoredAgent>(&bytes) {
@@ -151,7 +151,15 @@ mod id {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::disk::SystemDisk;
     use super::*;
+
+    fn start(directory: &Path, now: u64) -> StoredAgent {
+        let disk: Arc<dyn Disk> = Arc::new(SystemDisk::of(directory));
+        StoredAgent::of(&disk, now, None, random).unwrap()
+    }
 
     #[test]
     fn the_agent_id_is_kept_unless_the_disk_was_copied() {
@@ -173,7 +181,7 @@ mod tests {
     fn a_restored_directory_repeats_no_epoch() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(AGENT);
-        let start = |now| StoredAgent::at(directory.path(), now).unwrap().epoch;
+        let start = |now| start(directory.path(), now).epoch;
         assert_eq!(start(1000), 1000);
         let copy = std::fs::read(&path).unwrap();
         assert_eq!(start(1000), 1001, "two starts in one second");
@@ -186,10 +194,10 @@ mod tests {
     #[test]
     fn every_start_is_another_epoch() {
         let directory = tempfile::tempdir().unwrap();
-        let first = StoredAgent::of(directory.path()).unwrap();
-        let second = StoredAgent::of(directory.path()).unwrap();
+        let start = || start(directory.path(), 1000);
+        let (first, second) = (start(), start());
         assert!(first.id == second.id && first.epoch < second.epoch);
         std::fs::write(directory.path().join(AGENT), b"{").unwrap();
-        assert_ne!(StoredAgent::of(directory.path()).unwrap().id, first.id);
+        assert_ne!(start().id, first.id);
     }
 }

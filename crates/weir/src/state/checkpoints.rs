@@ -3,11 +3,11 @@
 //! Each worker has a file `open-N`, which starts empty with each bucket and gets the changes of every second. It carries the epoch of its
 //! process; [`super::tally`] says when it counts. Nothing is synced: this covers the death of the process, not of the machine.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -18,6 +18,7 @@ use weir_protocol::Kind;
 use weir_state::{AgentId, Facts, Identity, State, StreamReader};
 
 use super::content::OpenBucket;
+use super::disk::{self, Disk, Sink};
 use super::tally::{Tally, WORKERS_MAX};
 
 /// Parts of one worker that may wait for the disk: a complete checkpoint.
@@ -46,21 +47,24 @@ pub struct Mark {
     pub at_ms: i64,
 }
 
-fn path(directory: &Path, worker: usize) -> PathBuf {
-    directory.join(format!("open-{worker}"))
+/// The beginning of the names of all checkpoints.
+pub const BEGINNING: &str = "open-";
+
+fn name(worker: usize) -> String {
+    format!("{BEGINNING}{worker}")
 }
 
 /// Removes all checkpoints.
-pub fn forget(directory: &Path) {
-    for worker in 0..WORKERS_MAX {
-        let _ = std::fs::remove_file(path(directory, worker));
-        let _ = std::fs::remove_file(unfinished(&path(directory, worker)));
+pub fn forget(disk: &dyn Disk) {
+    let names = disk.names().unwrap_or_default();
+    for name in names.iter().filter(|name| name.starts_with(BEGINNING)) {
+        let _ = disk.remove(name);
     }
 }
 
 /// Temporary name; the file replaces the previous one with its first complete checkpoint.
-fn unfinished(path: &Path) -> PathBuf {
-    path.with_extension("new")
+fn unfinished(worker: usize) -> String {
+    format!("{BEGINNING}{worker}.new")
 }
 
 /// The progress of the thread that writes.
@@ -82,40 +86,35 @@ impl CheckpointProgress {
     }
 }
 
-/// Starts the thread that writes, and gives each worker its way to it, with `bytes_max` of memory each.
-pub fn start(
-    directory: &Path,
+/// The writer, and for each worker its way to it, with `bytes_max` of memory each.
+pub fn prepare(
+    disk: &Arc<dyn Disk>,
     agent: AgentId,
     tally: &Arc<Tally>,
     histogram_points: String,
     workers: usize,
     bytes_max: usize,
-) -> io::Result<(Vec<CheckpointLink>, CheckpointProgress)> {
+) -> (CheckpointWriter, Vec<CheckpointLink>) {
     let (pieces, inbox) = sync_channel(PIECES_MAX * workers);
     let progress = CheckpointProgress {
         starts_over: (0..workers).map(|_| Arc::default()).collect(),
         ..CheckpointProgress::default()
     };
-    let mut writer = Writer {
-        directory: directory.to_owned(),
+    let writer = CheckpointWriter {
+        inbox,
+        disk: disk.clone(),
         agent,
         tally: tally.clone(),
         histogram_points,
-        files: HashMap::new(),
-        begun: HashSet::new(),
+        files: BTreeMap::new(),
+        begun: BTreeSet::new(),
         awaited: (0..workers as u16).collect(),
-        finished: HashSet::new(),
+        finished: BTreeSet::new(),
         progress: progress.clone(),
         is_warned: false,
         bytes_in_transit: (0..workers).map(|_| Arc::default()).collect(),
     };
     let bytes_in_transit = writer.bytes_in_transit.clone();
-    std::thread::Builder::new()
-        .name("checkpoints".into())
-        .spawn(move || {
-            crate::sys::let_workers_go_first();
-            writer.run(&inbox);
-        })?;
     let link = |worker: usize| CheckpointLink {
         pieces: pieces.clone(),
         bytes_in_transit: bytes_in_transit[worker].clone(),
@@ -124,38 +123,59 @@ pub fn start(
         starts_over: progress.starts_over[worker].clone(),
     };
     let links = (0..workers.min(WORKERS_MAX)).map(link).collect();
-    Ok((links, progress))
+    (writer, links)
 }
 
-struct Writer {
-    directory: PathBuf,
+/// Writes the parts of checkpoints to their files.
+pub struct CheckpointWriter {
+    inbox: Receiver<CheckpointPart>,
+    disk: Arc<dyn Disk>,
     agent: AgentId,
     tally: Arc<Tally>,
     histogram_points: String,
-    files: HashMap<u16, File>,
+    files: BTreeMap<u16, Box<dyn Sink>>,
     /// Workers whose file has no complete checkpoint yet.
-    begun: HashSet<u16>,
+    begun: BTreeSet<u16>,
     /// Workers without a complete checkpoint since the start: until then the bucket that the process began with counts.
-    awaited: HashSet<u16>,
+    awaited: BTreeSet<u16>,
     /// Workers with a complete checkpoint that waits for those.
-    finished: HashSet<u16>,
+    finished: BTreeSet<u16>,
     progress: CheckpointProgress,
     is_warned: bool,
     /// Bytes of each worker that are not written yet.
     bytes_in_transit: Vec<Arc<AtomicUsize>>,
 }
 
-impl Writer {
-    fn run(&mut self, inbox: &Receiver<CheckpointPart>) {
-        while let Ok(piece) = inbox.recv() {
-            match self.write(&piece) {
-                Ok(true) => self.progress.is_failing.store(false, Ordering::Release),
-                Ok(false) => {}
-                Err(error) => self.failed(&piece, &error),
-            }
-            if let CheckpointPart::Series { worker, bytes } = &piece {
-                self.bytes_in_transit[usize::from(*worker)].fetch_sub(bytes.len(), Ordering::Relaxed);
-            }
+impl CheckpointWriter {
+    pub fn progress(&self) -> CheckpointProgress {
+        self.progress.clone()
+    }
+
+    /// Writes what arrives, until all workers have ended.
+    pub fn run(&mut self) {
+        while let Ok(part) = self.inbox.recv() {
+            self.take(&part);
+        }
+    }
+
+    /// Writes the next part that has arrived. False: none has.
+    #[cfg(test)]
+    pub fn step(&mut self) -> bool {
+        let part = self.inbox.try_recv();
+        part.is_ok_and(|part| {
+            self.take(&part);
+            true
+        })
+    }
+
+    fn take(&mut self, part: &CheckpointPart) {
+        match self.write(part) {
+            Ok(true) => self.progress.is_failing.store(false, Ordering::Release),
+            Ok(false) => {}
+            Err(error) => self.failed(part, &error),
+        }
+        if let CheckpointPart::Series { worker, bytes } = part {
+            self.bytes_in_transit[usize::from(*worker)].fetch_sub(bytes.len(), Ordering::Relaxed);
         }
     }
 
@@ -177,8 +197,7 @@ impl Writer {
     fn write(&mut self, piece: &CheckpointPart) -> io::Result<bool> {
         let (worker, tag, body) = match piece {
             CheckpointPart::Begin { worker, bucket } => {
-                let path = unfinished(&path(&self.directory, usize::from(*worker)));
-                let file = super::private().create(true).truncate(true).open(path)?;
+                let file = self.disk.create(&unfinished(usize::from(*worker)))?;
                 self.files.insert(*worker, file);
                 self.begun.insert(*worker);
                 self.finished.remove(worker);
@@ -227,9 +246,9 @@ impl Writer {
         if !self.awaited.is_empty() {
             return Ok(());
         }
-        for worker in self.finished.drain() {
-            let path = path(&self.directory, usize::from(worker));
-            std::fs::rename(unfinished(&path), path)?;
+        for worker in std::mem::take(&mut self.finished) {
+            let worker = usize::from(worker);
+            self.disk.rename(&unfinished(worker), &name(worker))?;
         }
         self.tally.complete();
         self.progress.is_complete.store(true, Ordering::Release);
@@ -249,24 +268,24 @@ pub enum Unusable {
 pub struct WorkerCheckpoint {
     pub begin: Begin,
     pub mark: Mark,
-    pub series: HashMap<(Kind, u32), (Identity, Facts, State)>,
+    pub series: BTreeMap<(Kind, u32), (Identity, Facts, State)>,
 }
 
 impl WorkerCheckpoint {
     /// The checkpoint of a worker of the process with this epoch.
     pub fn read(
-        directory: &Path,
+        disk: &dyn Disk,
         worker: usize,
         agent: AgentId,
         epoch: u64,
         bytes_max: u64,
     ) -> Result<WorkerCheckpoint, Unusable> {
-        let path = path(directory, worker);
-        let length = std::fs::metadata(&path).map_err(|_| Unusable::Missing)?.len();
-        if length > bytes_max {
+        let damaged = |error: io::Error| Unusable::Damaged(error.to_string());
+        let file = disk.open(&name(worker)).map_err(|_| Unusable::Missing)?;
+        if file.bytes().map_err(damaged)? > bytes_max {
             return Err(Unusable::Damaged("it is larger than `memory` allows".into()));
         }
-        let bytes = std::fs::read(path).map_err(|error| Unusable::Damaged(error.to_string()))?;
+        let bytes = disk::whole(&*file).map_err(damaged)?;
         let read = Self::parse(&bytes, agent);
         let read = read.ok_or_else(|| Unusable::Damaged("its beginning cannot be read".into()))?;
         match (read.begin.agent, read.begin.epoch) == (agent.0, epoch) {
@@ -284,7 +303,7 @@ impl WorkerCheckpoint {
         let mut open = WorkerCheckpoint {
             begin,
             mark: Mark { samples: 0, at_ms: 0 },
-            series: HashMap::new(),
+            series: BTreeMap::new(),
         };
         open.mark.at_ms = open.begin.bucket.start * 1000;
         let mut waiting = Vec::new();

@@ -1,9 +1,10 @@
 //! The state that a process saves.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fmt;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use weir_ingest::{Pieces, SavedBucket};
 use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::{AgentId, Bounds, Facts, Header, Record, StreamReader, Table};
 
+use super::disk::Source;
 use crate::admin::status::Status;
 
 /// The cumulative state of an output, by its name.
@@ -61,10 +63,16 @@ pub struct Meta {
 }
 
 /// Series as [`weir_state::StreamWriter`] writes them. They are in a file, and read piece by piece.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Encoded {
-    pub file: Option<Arc<File>>,
+    pub file: Option<Arc<dyn Source>>,
     pub pieces: Vec<EncodedPiece>,
+}
+
+impl fmt::Debug for Encoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.pieces).finish()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The file format: a magic number, a version, sections with lengths, and a checksum of everything at the end.
 
-use std::fs::File;
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use std::io::{self, BufReader, Read, Write};
-use std::path::Path;
 use std::sync::Arc;
 
 use crc32fast::Hasher;
@@ -11,6 +11,7 @@ use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::Record;
 
 use super::content::{Content, EncodedPiece, Meta, SavedOutput, SavedQueues};
+use super::disk::{Disk, Reading, Source};
 use crate::admin::status::Status;
 
 const MARK: &[u8] = b"weir state\n";
@@ -154,8 +155,8 @@ fn postcard_of(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
 }
 
 /// `None`: the file is missing.
-pub fn read(path: &Path, bytes_max: u64) -> Result<Option<Content>, StateError> {
-    match File::open(path) {
+pub fn read(disk: &dyn Disk, name: &str, bytes_max: u64) -> Result<Option<Content>, StateError> {
+    match disk.open(name) {
         Ok(file) => read_from(file, bytes_max).map(Some),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(unreadable(error)),
@@ -163,13 +164,12 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<Option<Content>, StateError> 
 }
 
 /// Pieces of buckets stay in the file.
-pub fn read_from(file: File, bytes_max: u64) -> Result<Content, StateError> {
-    let bytes = file.metadata().map_err(unreadable)?.len();
+pub fn read_from(file: Arc<dyn Source>, bytes_max: u64) -> Result<Content, StateError> {
+    let bytes = file.bytes().map_err(unreadable)?;
     if bytes > bytes_max {
         return Err(StateError::TooLarge { bytes, bytes_max });
     }
-    let file = Arc::new(file);
-    let mut content = parse(BufReader::new((&*file).take(bytes_max)))?;
+    let mut content = parse(BufReader::new(Reading::of(&*file).take(bytes_max)))?;
     content.encoded.file = Some(file);
     Ok(content)
 }
@@ -316,6 +316,9 @@ fn invalid(what: &str) -> StateError {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::disk::SystemDisk;
     use super::*;
 
     /// `testdata/state/version-N` was written by a weir that wrote version N. A change after which it cannot be read needs a
@@ -324,8 +327,10 @@ mod tests {
     fn every_version_that_is_read_has_a_file_of_its_time() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/state");
         for version in OLDEST_VERSION..=VERSION {
-            let path = directory.join(format!("version-{version}"));
-            let content = read(&path, 1 << 20).unwrap().expect("the file of this version");
+            let name = format!("version-{version}");
+            let content = read(&SystemDisk::of(&directory), &name, 1 << 20)
+                .unwrap()
+                .expect("the file of this version");
             assert_eq!((content.meta.samples, content.meta.epoch), (12, 1));
             let mut names: Vec<_> = content.table.iter().map(|(series, ..)| &*series.name).collect();
             names.sort_unstable();

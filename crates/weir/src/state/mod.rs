@@ -5,11 +5,13 @@
 //! the tally says what of all this counts. Unusable state is renamed to `state.set-aside`, the log has the reason, and the agent starts
 //! without it.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, BufWriter, Seek as _, Write};
+use std::fs::{File, TryLockError};
+use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use serde::Deserialize;
 use weir_output::delivery::OutputState;
@@ -22,6 +24,7 @@ mod access;
 mod agent;
 pub mod checkpoints;
 mod content;
+pub mod disk;
 mod file;
 mod recovery;
 pub mod tally;
@@ -30,6 +33,7 @@ pub use content::{Content, Encoded, Meta, merged, newest};
 pub use file::{StateError, StateWriter, VERSION, read_from};
 
 pub use agent::{StoredAgent, random};
+use disk::{Disk, Sink, SystemDisk};
 pub use recovery::recover;
 pub use tally::{KilledTally, Tally};
 
@@ -44,15 +48,19 @@ const BOOKS: &str = "books";
 const SUMS: &str = "sums";
 const PASSING: &str = "passing";
 
-/// Directory and files are private.
+/// It is private, as its files are.
 const DIRECTORY_MODE: u32 = 0o700;
-const FILE_MODE: u32 = 0o600;
+
+/// Distinguishes a machine from another one with a copy of its disk, if the file exists.
+const MACHINE_ID: &str = "/etc/machine-id";
 
 /// The state directory of this process.
 pub struct StateDir {
     path: PathBuf,
+    disk: Arc<dyn Disk>,
     agent: StoredAgent,
-    lock: File,
+    /// `None`: nobody else can use the disk.
+    lock: Option<File>,
 }
 
 /// The books as older versions wrote them.
@@ -85,7 +93,7 @@ impl StateDir {
             .create(path)
             .map_err(|error| failed("the directory cannot be made", &error))?;
         let warning = access::check(path).map_err(|refusal| failed("it is not used", &refusal))?;
-        let lock = private()
+        let lock = disk::private()
             .create(true)
             .open(path.join(LOCK))
             .map_err(|error| failed("its files cannot be written", &error))?;
@@ -99,11 +107,7 @@ impl StateDir {
             tracing::warn!("state_path: {}: {warning}", path.display());
         }
         let agent = Self::next_agent(path)?;
-        Ok(Some(StateDir {
-            path: path.to_owned(),
-            agent,
-            lock,
-        }))
+        Ok(Some(StateDir::taken_over(path, agent, lock)))
     }
 
     /// The error for a directory that another process has locked.
@@ -116,7 +120,10 @@ impl StateDir {
 
     /// The agent of the directory at its next start.
     pub fn next_agent(path: &Path) -> Result<StoredAgent, Failure> {
-        StoredAgent::of(path).map_err(|error| {
+        let disk: Arc<dyn Disk> = Arc::new(SystemDisk::of(path));
+        let now = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs());
+        let machine = std::fs::read(MACHINE_ID).ok();
+        StoredAgent::of(&disk, now, machine.as_deref(), random).map_err(|error| {
             let path = path.display();
             Failure::runtime(format!(
                 "state_path: {path}: its files cannot be written: {error}"
@@ -128,13 +135,33 @@ impl StateDir {
     pub fn taken_over(path: &Path, agent: StoredAgent, lock: File) -> StateDir {
         StateDir {
             path: path.to_owned(),
+            disk: Arc::new(SystemDisk::of(path)),
             agent,
-            lock,
+            lock: Some(lock),
         }
     }
 
-    pub fn lock(&self) -> BorrowedFd<'_> {
-        self.lock.as_fd()
+    /// The directory on a disk that no other process can use.
+    #[cfg(test)]
+    pub fn alone(disk: Arc<dyn Disk>, agent: StoredAgent) -> StateDir {
+        StateDir {
+            path: PathBuf::from("simulated"),
+            disk,
+            agent,
+            lock: None,
+        }
+    }
+
+    pub fn lock(&self) -> Option<BorrowedFd<'_>> {
+        self.lock.as_ref().map(File::as_fd)
+    }
+
+    pub fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    pub fn shared_disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
     }
 
     pub fn path(&self) -> &Path {
@@ -158,8 +185,7 @@ impl StateDir {
     /// The state of the previous process, which stays until [`StateDir::taken`]. `oldest`: Unix milliseconds before which it is too old;
     /// `bytes_max`: maximum size of the file.
     pub fn left(&self, oldest: i64, now: i64, bytes_max: u64) -> PreviousState {
-        let path = self.path.join(STATE);
-        let content = match file::read(&path, bytes_max) {
+        let content = match file::read(self.disk(), STATE, bytes_max) {
             Ok(None) => return PreviousState::Nothing,
             Ok(Some(content)) => content,
             Err(refusal) => return self.set_aside(refusal, 0),
@@ -178,7 +204,7 @@ impl StateDir {
             kept.meta(meta)?;
             kept.books(books)
         })?;
-        std::fs::rename(written, self.path.join(BOOKS))
+        self.disk.rename(&written, BOOKS)
     }
 
     /// Saves the cumulative state of outputs, as [`StateDir::keep_books`] saves books. `begins` is called before they count.
@@ -197,24 +223,24 @@ impl StateDir {
             kept.meta(&meta)
         })?;
         begins();
-        std::fs::rename(written, self.path.join(SUMS))
+        self.disk.rename(&written, SUMS)
     }
 
     fn keep(
         &self,
         name: &str,
-        write: impl FnOnce(&mut StateWriter<BufWriter<File>>) -> io::Result<()>,
-    ) -> io::Result<PathBuf> {
-        let path = self.unfinished(name);
-        let mut kept = StateWriter::new(BufWriter::new(new_file(&path)?))?;
+        write: impl FnOnce(&mut StateWriter<BufWriter<Box<dyn Sink>>>) -> io::Result<()>,
+    ) -> io::Result<String> {
+        let name = unfinished(name);
+        let mut kept = StateWriter::new(BufWriter::new(self.disk.create(&name)?))?;
         write(&mut kept)?;
         kept.finish()?;
-        Ok(path)
+        Ok(name)
     }
 
     /// Stands for the tally of a killed process that could not write one.
     pub fn killed_without_tally(&self) -> Option<KilledTally> {
-        let (epoch, is_old) = match file::read(&self.path.join(BOOKS), u64::MAX) {
+        let (epoch, is_old) = match file::read(self.disk(), BOOKS, u64::MAX) {
             Ok(None) => return None,
             Ok(Some(books)) => (books.meta.epoch, false),
             Err(_) => (0, true),
@@ -224,45 +250,47 @@ impl StateDir {
 
     /// Bytes that the files for the case of a kill have: about what the state at a stop needs.
     pub fn kept_bytes(&self) -> u64 {
-        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
-        let is_kept = |name: &str| name == BOOKS || name == SUMS || name.starts_with("open-");
-        let kept = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_kept));
-        kept.filter_map(|entry| entry.metadata().ok())
-            .map(|found| found.len())
+        let names = self.disk.names().unwrap_or_default();
+        let is_kept =
+            |name: &&String| *name == BOOKS || *name == SUMS || name.starts_with(checkpoints::BEGINNING);
+        let bytes = |name: &String| self.disk.open(name).and_then(|file| file.bytes());
+        names
+            .iter()
+            .filter(is_kept)
+            .filter_map(|name| bytes(name).ok())
             .sum()
     }
 
     /// Before anything is read: removes tallies that no process of this agent can have written, since every start has a greater epoch than
     /// those before it. They would count permanently.
     pub fn forget_foreign_tallies(&self) {
-        tally::forget(&self.path, |other| other >= self.agent.epoch);
+        tally::forget(self.disk(), |other| other >= self.agent.epoch);
     }
 
     /// This process has started: those before it cannot continue.
     pub fn forget_tallies_before(&self) {
-        tally::forget(&self.path, |other| other < self.agent.epoch);
+        tally::forget(self.disk(), |other| other < self.agent.epoch);
     }
 
     /// Removes what the processes up to this epoch left for the case of a kill: `state` has it, or nothing counts any more.
     pub fn forget_until(&self, epoch: u64) {
-        tally::forget(&self.path, |other| other <= epoch);
-        let _ = std::fs::remove_file(self.path.join(BOOKS));
-        let _ = std::fs::remove_file(self.path.join(SUMS));
-        let _ = std::fs::remove_file(self.path.join(PASSING));
-        checkpoints::forget(&self.path);
+        tally::forget(self.disk(), |other| other <= epoch);
+        for name in [BOOKS, SUMS, PASSING] {
+            let _ = self.disk.remove(name);
+        }
+        checkpoints::forget(self.disk());
     }
 
     /// This process continues, because the one that was to take over has failed: what that one wrote counts no more.
     pub fn reclaim(&self) {
-        tally::forget(&self.path, |other| other > self.agent.epoch);
-        let path = self.path.join(STATE);
+        tally::forget(self.disk(), |other| other > self.agent.epoch);
         // Not what this process itself began with.
-        if let Ok(Some(state)) = file::read(&path, u64::MAX)
+        if let Ok(Some(state)) = file::read(self.disk(), STATE, u64::MAX)
             && state.meta.epoch == self.agent.epoch
         {
-            let _ = std::fs::remove_file(path);
+            let _ = self.disk.remove(STATE);
         }
-        let _ = std::fs::remove_file(self.path.join(PASSING));
+        let _ = self.disk.remove(PASSING);
     }
 
     /// A file for state on its way to another process. Once that has read it, it is its [`StateDir::accept`]ed base.
@@ -270,31 +298,28 @@ impl StateDir {
         let path = self.path.join(PASSING);
         // An earlier attempt may have it open still.
         let _ = std::fs::remove_file(&path);
-        new_file(&path)
+        disk::private().create(true).truncate(true).open(path)
     }
 
     /// The state that another process has sent is what all processes before this one have left. False: it has no name, because the other
     /// is of an older version.
     pub fn accept(&self) -> io::Result<bool> {
-        match std::fs::rename(self.path.join(PASSING), self.path.join(STATE)) {
+        match self.disk.rename(PASSING, STATE) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             renamed => Ok(renamed.is_ok()),
         }
     }
 
-    fn unfinished(&self, name: &str) -> PathBuf {
-        self.path.join(format!("{name}.new"))
-    }
-
     /// Renames the file, replacing an earlier one.
     fn set_aside(&self, refusal: StateError, epoch: u64) -> PreviousState {
-        let (from, to) = (self.path.join(STATE), self.path.join(SET_ASIDE));
-        match std::fs::rename(&from, &to) {
+        match self.disk.rename(STATE, SET_ASIDE) {
             Ok(()) => {
+                let to = self.path.join(SET_ASIDE);
                 let to = to.display();
                 tracing::warn!("the state of the previous process is set aside as {to}: {refusal}");
             }
             Err(error) => {
+                let from = self.path.join(STATE);
                 let from = from.display();
                 tracing::warn!(
                     "the state of the previous process is not used: {refusal}; {from} stays: {error}"
@@ -306,7 +331,7 @@ impl StateDir {
 
     /// Removes the state: nothing of it counts any more.
     pub fn taken(&self) -> io::Result<()> {
-        match std::fs::remove_file(self.path.join(STATE)) {
+        match self.disk.remove(STATE) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -315,19 +340,19 @@ impl StateDir {
     /// Starts to save state for the next process. Existing state stays until the new one is complete.
     /// `bytes`: room that it gets before.
     pub fn begin(&self, bytes: u64) -> io::Result<PendingFile> {
-        let pending = PendingFile::new(&self.path, STATE)?;
-        pending.reserve(bytes).inspect_err(|_| {
-            let _ = std::fs::remove_file(&pending.from);
+        let mut pending = PendingFile::new(&self.disk, STATE)?;
+        pending.file.reserve(bytes).inspect_err(|_| {
+            let _ = self.disk.remove(&pending.from);
         })?;
         Ok(pending)
     }
 }
 
 /// Agent and epoch as the other files know them.
-fn known_elsewhere(directory: &Path) -> Option<(AgentId, u64)> {
-    let heads = tally::heads(directory).map(|head| (head.agent, head.epoch));
+fn known_elsewhere(disk: &dyn Disk) -> Option<(AgentId, u64)> {
+    let heads = tally::heads(disk).map(|head| (head.agent, head.epoch));
     let files = [STATE, BOOKS, SUMS].into_iter().filter_map(|name| {
-        let meta = file::read(&directory.join(name), u64::MAX).ok()??.meta;
+        let meta = file::read(disk, name, u64::MAX).ok()??.meta;
         Some((AgentId(meta.agent), meta.epoch))
     });
     heads.chain(files).max_by_key(|(_, epoch)| *epoch)
@@ -352,14 +377,8 @@ pub fn refusal(meta: &Meta, agent: AgentId, oldest: i64, now: i64) -> Option<Sta
 /// State from further in the future was written with another clock.
 const FUTURE_MS_MAX: i64 = 30_000;
 
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(FILE_MODE);
-    options
-}
-
-fn new_file(path: &Path) -> io::Result<File> {
-    private().create(true).truncate(true).open(path)
+fn unfinished(name: &str) -> String {
+    format!("{name}.new")
 }
 
 /// State on its way to another process.
@@ -367,49 +386,42 @@ pub type TransferWriter = StateWriter<BufWriter<File>>;
 
 /// A file that replaces another one once it is complete and synced.
 pub struct PendingFile {
-    file: File,
-    from: PathBuf,
-    to: PathBuf,
+    disk: Arc<dyn Disk>,
+    file: Box<dyn Sink>,
+    from: String,
+    to: String,
 }
 
 impl PendingFile {
-    fn new(directory: &Path, name: &str) -> io::Result<PendingFile> {
-        let from = directory.join(format!("{name}.new"));
+    fn new(disk: &Arc<dyn Disk>, name: &str) -> io::Result<PendingFile> {
+        let from = unfinished(name);
         Ok(PendingFile {
-            file: new_file(&from)?,
+            disk: disk.clone(),
+            file: disk.create(&from)?,
             from,
-            to: directory.join(name),
+            to: name.to_owned(),
         })
     }
 
-    /// Takes room on the disk, so that a disk without it is noticed before it is too late to do something else.
-    fn reserve(&self, bytes: u64) -> io::Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
-            // Some file systems have no such promise.
-            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-            reserved => Ok(reserved?),
-        }
-    }
-
     /// Lets it be written, and lets it take its place then.
-    fn put<T>(self, write: impl FnOnce(BufWriter<&File>) -> io::Result<T>) -> io::Result<T> {
-        let written = write(BufWriter::new(&self.file)).and_then(|written| {
-            // Of the room that was taken.
-            self.file.set_len((&self.file).stream_position()?)?;
-            self.file.sync_all()?;
+    fn put<T>(self, write: impl FnOnce(BufWriter<&mut dyn Sink>) -> io::Result<T>) -> io::Result<T> {
+        let PendingFile {
+            disk,
+            mut file,
+            from,
+            to,
+        } = self;
+        let written = write(BufWriter::new(&mut *file)).and_then(|written| {
+            file.sync()?;
             Ok(written)
         });
         if written.is_err() {
             // Removes an incomplete file.
-            let _ = std::fs::remove_file(&self.from);
+            let _ = disk.remove(&from);
             return written;
         }
-        std::fs::rename(&self.from, &self.to)?;
-        let directory = self.to.parent().unwrap_or(Path::new("."));
-        File::open(directory)?.sync_all()?;
+        disk.rename(&from, &to)?;
+        disk.sync()?;
         written
     }
 

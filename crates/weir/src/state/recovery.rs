@@ -1,15 +1,17 @@
 //! Combines the files of a killed process: its open bucket, its sums, its books, and what is lost. [`super::tally`] says what counts.
 
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use weir_state::{Bounds, Table};
 
 use super::checkpoints::{Unusable, WorkerCheckpoint};
 use super::content::{Content, Encoded, Meta, OpenBucket};
 use super::tally::{KilledTally, OutputKind};
-use super::{BOOKS, OldBooks, SUMS, StateDir, StateError, file};
+use super::{BOOKS, OldBooks, SUMS, StateDir, StateError, disk, file};
 use crate::admin::status::Status;
+use crate::life::fixes::{self, Rule};
 
 /// The state of a killed process.
 #[derive(Debug)]
@@ -50,7 +52,7 @@ pub fn recover(
         );
     }
     let mut own = |name, substitute: &str| {
-        let found = of_process(directory.path(), name, directory, tally, bytes_max);
+        let found = of_process(name, directory, tally, bytes_max);
         found.unwrap_or_else(|refusal| {
             damaged.push(format!("{name} is not used: {refusal}; {substitute}"));
             None
@@ -70,7 +72,10 @@ pub fn recover(
         damaged: &mut damaged,
         last_seen,
     };
-    let open = found.open_bucket(base.as_deref());
+    let open = match fixes::lacks(Rule::OtherFilesCount) && !found.damaged.is_empty() {
+        true => Open::default(),
+        false => found.open_bucket(base.as_deref()),
+    };
     // The sums have their own number: they count from the instant that it does.
     let summed = sums.as_ref().map(|sums| &sums.meta.summed);
     // The process did not continue its bucket, of another width, and has not said so in books of its own.
@@ -162,16 +167,14 @@ impl Losses {
 
 /// A file of the killed process, not of one before it.
 fn of_process(
-    path: &Path,
     name: &str,
     directory: &StateDir,
     tally: &KilledTally,
     bytes_max: u64,
 ) -> Result<Option<Content>, StateError> {
-    let path = path.join(name);
-    match file::read(&path, bytes_max) {
+    match file::read(directory.disk(), name, bytes_max) {
         Err(StateError::NotState) if name == BOOKS && tally.is_old => {
-            let bytes = std::fs::read(&path).unwrap_or_default();
+            let bytes = disk::read(directory.disk(), name).unwrap_or_default();
             let old: OldBooks =
                 serde_json::from_slice(&bytes).map_err(|error| StateError::Invalid(error.to_string()))?;
             let is_own = old.agent == directory.agent().to_string();
@@ -270,14 +273,14 @@ impl Found<'_> {
 
     /// An output may have something of this bucket.
     fn has_begun(&self, start: i64) -> bool {
-        self.tally.begun.is_some_and(|begun| begun >= start)
+        self.tally.begun.is_some_and(|begun| begun >= start) && !fixes::lacks(Rule::BegunBucketsEnd)
     }
 
     /// Of each worker.
     fn files(&mut self) -> Vec<Option<WorkerCheckpoint>> {
         let (agent, epoch) = (self.directory.agent(), self.tally.epoch);
-        let read =
-            |worker| WorkerCheckpoint::read(self.directory.path(), worker, agent, epoch, self.bytes_max);
+        let disk = self.directory.disk();
+        let read = |worker| WorkerCheckpoint::read(disk, worker, agent, epoch, self.bytes_max);
         let files = (0..self.tally.workers.len()).map(read).enumerate();
         let usable = |(worker, file)| match file {
             Ok(file) => Some(file),
@@ -381,7 +384,7 @@ mod tests {
                 workers: 2,
                 started_ms: 1_005_000,
             };
-            let tally = Arc::new(Tally::new(directory.path(), head, 40).unwrap());
+            let tally = Arc::new(Tally::new(directory.shared_disk(), head, 40).unwrap());
             tally.publish().unwrap();
             Case {
                 workers: (0..2).map(|worker| tally.of_worker(worker)).collect(),
@@ -415,7 +418,7 @@ mod tests {
         fn killed(&self) -> Killed {
             let directory = &self.directory;
             let before = directory.epoch() - 1;
-            let tally = KilledTally::of(directory.path(), directory.agent(), before).unwrap();
+            let tally = KilledTally::of(directory.disk(), directory.agent(), before).unwrap();
             let killed = recover(directory, &tally, Some(Box::new(base(directory, 40))), u64::MAX);
             assert_eq!(killed.damaged, Vec::<String>::new());
             killed

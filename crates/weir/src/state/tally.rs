@@ -21,17 +21,18 @@
 //! interrupt a store of several words: each record has two places, which are written in turn, with a check word each. The one with the
 //! greatest number and a right check word counts.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 use std::cell::Cell;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_ingest::WorkerTally;
 use weir_output::delivery::AtRisk;
 use weir_state::AgentId;
 
-use crate::sys::shared::SharedWords;
+use super::disk::{self, Disk, Words};
 
 /// More than the maximum number of workers.
 pub const WORKERS_MAX: usize = 64;
@@ -64,6 +65,9 @@ const WORDS: usize = OUTPUTS + OUTPUTS_MAX * OUTPUT;
 
 const BEGINNING: &str = "tally-";
 
+/// Until it counts.
+const UNFINISHED: &str = "tally.new";
+
 /// Of versions before epochs were part of it: bucket, samples, Unix milliseconds, start time of the worker.
 const OLD_NAME: &str = "tally";
 const OLD_WORDS: usize = 4;
@@ -93,9 +97,9 @@ pub enum OutputKind {
 
 /// The tally of this process.
 pub struct Tally {
-    words: SharedWords,
+    words: Words,
     head: Head,
-    directory: PathBuf,
+    disk: Arc<dyn Disk>,
     outputs: Mutex<Vec<OutputPlace>>,
     /// Times it was stored, and samples.
     handed: Mutex<(u64, u64)>,
@@ -122,17 +126,11 @@ impl OutputPlace {
 
 impl Tally {
     /// Makes the file, which counts from [`Tally::publish`] on. `continued`: the samples of the bucket.
-    pub fn new(directory: &Path, head: Head, continued: u64) -> io::Result<Tally> {
-        let mut file = super::private()
-            .create(true)
-            .truncate(true)
-            .open(unfinished(directory))?;
-        // Allocates the pages on the disk.
-        file.write_all(&vec![0; WORDS * 8])?;
+    pub fn new(disk: &Arc<dyn Disk>, head: Head, continued: u64) -> io::Result<Tally> {
         let tally = Tally {
-            words: SharedWords::of(&file, WORDS)?,
+            words: disk.map(UNFINISHED, WORDS)?,
             head,
-            directory: directory.to_owned(),
+            disk: disk.clone(),
             outputs: Mutex::default(),
             handed: Mutex::default(),
             submitted: AtomicI64::new(i64::MIN),
@@ -155,10 +153,7 @@ impl Tally {
 
     /// From now on the files of earlier processes count only as far as this one says.
     pub fn publish(&self) -> io::Result<()> {
-        std::fs::rename(
-            unfinished(&self.directory),
-            path(&self.directory, self.head.epoch),
-        )
+        self.disk.rename(UNFINISHED, &name(self.head.epoch))
     }
 
     pub fn epoch(&self) -> u64 {
@@ -166,7 +161,7 @@ impl Tally {
     }
 
     /// The file that a worker's turns are stored in. The returned function is cheap, and waits for nothing.
-    pub fn of_worker(self: &std::sync::Arc<Self>, worker: usize) -> Box<dyn Fn(WorkerTally) + Send> {
+    pub fn of_worker(self: &Arc<Self>, worker: usize) -> Box<dyn Fn(WorkerTally) + Send> {
         let (tally, at) = (self.clone(), WORKERS + worker * RECORD);
         // 1 is the number of the one that it began with.
         let number = Cell::new(1);
@@ -306,16 +301,16 @@ pub struct KilledTally {
 
 impl KilledTally {
     /// The tally that counts in a directory whose `state` has the epoch `after`, 0 without one.
-    pub fn of(directory: &Path, agent: AgentId, after: u64) -> Option<KilledTally> {
-        let newest = epochs(directory).into_iter().max().filter(|epoch| *epoch > after);
+    pub fn of(disk: &dyn Disk, agent: AgentId, after: u64) -> Option<KilledTally> {
+        let newest = epochs(disk).into_iter().max().filter(|epoch| *epoch > after);
         match newest {
             Some(epoch) => {
-                let bytes = std::fs::read(path(directory, epoch)).unwrap_or_default();
+                let bytes = disk::read(disk, &name(epoch)).unwrap_or_default();
                 let found = Self::parse(epoch, &bytes);
                 let is_own = found.head.is_none_or(|head| head.agent == agent);
                 is_own.then_some(found)
             }
-            None if after == 0 => Self::parse_old(&std::fs::read(directory.join(OLD_NAME)).ok()?),
+            None if after == 0 => Self::parse_old(&disk::read(disk, OLD_NAME).ok()?),
             None => None,
         }
     }
@@ -420,36 +415,31 @@ impl KilledTally {
 }
 
 /// The heads of all tallies in a directory.
-pub fn heads(directory: &Path) -> impl Iterator<Item = Head> {
-    let directory = directory.to_owned();
-    epochs(&directory).into_iter().filter_map(move |epoch| {
-        KilledTally::parse(epoch, &std::fs::read(path(&directory, epoch)).ok()?).head
-    })
+pub fn heads(disk: &dyn Disk) -> impl Iterator<Item = Head> {
+    epochs(disk)
+        .into_iter()
+        .filter_map(|epoch| KilledTally::parse(epoch, &disk::read(disk, &name(epoch)).ok()?).head)
 }
 
 /// Removes the tallies of processes that `is_over` says it of.
-pub fn forget(directory: &Path, is_over: impl Fn(u64) -> bool) {
-    for epoch in epochs(directory).into_iter().filter(|epoch| is_over(*epoch)) {
-        let _ = std::fs::remove_file(path(directory, epoch));
+pub fn forget(disk: &dyn Disk, is_over: impl Fn(u64) -> bool) {
+    for epoch in epochs(disk).into_iter().filter(|epoch| is_over(*epoch)) {
+        let _ = disk.remove(&name(epoch));
     }
     if is_over(0) {
-        let _ = std::fs::remove_file(directory.join(OLD_NAME));
+        let _ = disk.remove(OLD_NAME);
     }
-    let _ = std::fs::remove_file(unfinished(directory));
+    let _ = disk.remove(UNFINISHED);
 }
 
-fn epochs(directory: &Path) -> Vec<u64> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let epoch = |entry: std::fs::DirEntry| entry.file_name().to_str()?.strip_prefix(BEGINNING)?.parse().ok();
-    entries.filter_map(epoch).collect()
+fn epochs(disk: &dyn Disk) -> Vec<u64> {
+    let names = disk.names().unwrap_or_default();
+    let epoch = |name: &String| name.strip_prefix(BEGINNING)?.parse().ok();
+    names.iter().filter_map(epoch).collect()
 }
 
-fn path(directory: &Path, epoch: u64) -> PathBuf {
-    directory.join(format!("{BEGINNING}{epoch}"))
-}
-
-fn unfinished(directory: &Path) -> PathBuf {
-    directory.join(format!("{OLD_NAME}.new"))
+fn name(epoch: u64) -> String {
+    format!("{BEGINNING}{epoch}")
 }
 
 struct Damaged;
@@ -521,8 +511,7 @@ fn word(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
+    use super::super::disk::SystemDisk;
     use super::*;
 
     fn head(epoch: u64) -> Head {
@@ -539,10 +528,11 @@ mod tests {
     #[test]
     fn the_newest_turn_counts_and_one_that_was_interrupted_does_not() {
         let directory = tempfile::tempdir().unwrap();
-        let tally = Arc::new(Tally::new(directory.path(), head(3), 40).unwrap());
-        assert!(KilledTally::of(directory.path(), AgentId([7; 16]), 0).is_none());
+        let disk: Arc<dyn Disk> = Arc::new(SystemDisk::of(directory.path()));
+        let tally = Arc::new(Tally::new(&disk, head(3), 40).unwrap());
+        assert!(KilledTally::of(&*disk, AgentId([7; 16]), 0).is_none());
         tally.publish().unwrap();
-        let found = KilledTally::of(directory.path(), AgentId([7; 16]), 2).unwrap();
+        let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();
         assert_eq!(found.head, Some(head(3)));
         assert_eq!(
             found
@@ -555,7 +545,7 @@ mod tests {
         );
         assert!(!found.is_damaged && !found.is_complete);
         assert!(
-            KilledTally::of(directory.path(), AgentId([7; 16]), 3).is_none(),
+            KilledTally::of(&*disk, AgentId([7; 16]), 3).is_none(),
             "`state` has it"
         );
 
@@ -578,38 +568,38 @@ mod tests {
         tally.safe("two", OutputKind::Delivers, 24);
         tally.safe("two", OutputKind::AddsUp, 28);
         tally.complete();
-        let found = KilledTally::of(directory.path(), AgentId([7; 16]), 2).unwrap();
+        let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();
         assert_eq!(found.workers[0], Some(turn(49)));
         assert_eq!((found.is_complete, found.handed), (true, 30));
         assert_eq!(found.begun, None);
         tally.submits(1000);
         tally.begins();
         tally.submits(1010);
-        let found = KilledTally::of(directory.path(), AgentId([7; 16]), 2).unwrap();
+        let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();
         assert_eq!(found.begun, Some(1000));
         assert_eq!(found.outputs[2], ("two".into(), OutputKind::AddsUp, 28));
 
         tally.register(&[("one", OutputKind::Delivers), ("three", OutputKind::Delivers)]);
-        let found = KilledTally::of(directory.path(), AgentId([7; 16]), 2).unwrap();
+        let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();
         let of = |name: &str, samples| (name.to_owned(), OutputKind::Delivers, samples);
         assert_eq!(found.outputs, [of("one", 20), of("three", 30)]);
 
         // A kill within a store: some words are new.
-        let file = path(directory.path(), 3);
+        let file = directory.path().join(name(3));
         let mut bytes = std::fs::read(&file).unwrap();
         for place in 0..2 {
             let mut cut = bytes.clone();
             let at = (WORKERS + place * PLACE + 2) * 8;
             cut[at] ^= 1;
             std::fs::write(&file, &cut).unwrap();
-            let found = KilledTally::of(directory.path(), AgentId([7; 16]), 2).unwrap();
+            let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();
             let open = found.workers[0].unwrap().open;
             assert!(open == 49 || open == 48, "{open}");
             assert!(!found.is_damaged);
         }
         bytes[8] ^= 1;
         std::fs::write(&file, &bytes).unwrap();
-        let found = KilledTally::of(directory.path(), AgentId([7; 16]), 2).unwrap();
+        let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();
         assert!(found.head.is_none() && found.is_damaged);
         assert_eq!(found.workers[0], Some(turn(49)));
     }

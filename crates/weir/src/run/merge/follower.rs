@@ -22,8 +22,9 @@ use super::{FleetLog, unix_ms};
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::failure::Failure;
+use crate::life::Resumed;
+use crate::run::continuity;
 use crate::run::outputs::{Output, Outputs};
-use crate::run::resume::Resumed;
 use crate::run::rules::Fixed;
 
 /// Interval of checks whether an output has room or has delivered.
@@ -155,7 +156,7 @@ impl Sending {
             .collect();
         let saved = Arc::new(SavedStates::new(sums, away));
         let fixed = Fixed::new(&self.config);
-        let agent = Resumed::default().publisher()?;
+        let agent = continuity::publisher(&Resumed::default())?;
         let outputs = Outputs::start(
             &self.config,
             &self.budget,

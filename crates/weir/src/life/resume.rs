@@ -1,8 +1,7 @@
 //! The state of the previous process, and the state that this one saves.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, BufWriter, Seek as _};
+use std::io::{self, BufWriter};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,22 +9,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_ingest::{CheckpointLink, SavedBucket};
-use weir_listener::Monotonic;
-use weir_output::delivery::{AgentIdentity, OutputState, SavedStates};
+use weir_output::delivery::{OutputState, SavedStates};
 use weir_state::{AgentId, Table};
 
-use super::outputs::Outputs;
-use super::rules::Fixed;
+use super::fixes::{self, Rule};
 use crate::admin::status::{StateStatus, Status};
-use crate::budget::{Budget, Share};
-use crate::config::Config;
-use crate::failure::Failure;
-use crate::state::checkpoints::{self, CheckpointProgress};
+use crate::state::checkpoints::{self, CheckpointProgress, CheckpointWriter};
+use crate::state::disk::Source;
 use crate::state::tally::Head;
 use crate::state::{
-    Content, Encoded, KilledTally, Meta, PendingFile, PreviousState, StateDir, StateError, StateWriter,
-    Tally, TransferWriter, merged, newest, recover,
+    Content, Encoded, KilledTally, Meta, PendingFile, PreviousState, PutSums, StateDir, StateError,
+    StateWriter, Tally, TransferWriter, merged, newest, recover,
 };
+
+/// The settings that decide what is continued.
+#[derive(Clone, Debug)]
+pub struct LifeSettings {
+    pub workers: usize,
+    /// Seconds.
+    pub bucket_width: u32,
+    /// State that is older has nothing to continue.
+    pub expiry: Duration,
+    /// Maximum size of the file with the state.
+    pub memory: u64,
+    /// The meaning of the bits of a context's suffixes, and the bits that are set by default.
+    pub histogram_points: String,
+    pub suffixes: u32,
+}
 
 /// The state directory, if there is one, and the state found in it.
 #[derive(Default)]
@@ -75,25 +85,15 @@ pub struct StateNotSaved {
 }
 
 impl Resumed {
-    /// Reads the state in the directory, which this opens unless it is open.
-    pub fn look(config: &Config, open: Option<StateDir>) -> Result<Resumed, Failure> {
-        let Some(path) = &config.running.state_path else {
-            return Ok(Resumed::default());
-        };
-        let directory = match open {
-            Some(directory) => directory,
-            None => StateDir::open(path)?.ok_or_else(|| StateDir::in_use(path))?,
-        };
-        let aggregation = &config.aggregation;
-        let expiry = aggregation.context_expiry + aggregation.counter_expiry;
-        let now = now_ms();
-        let oldest = now - expiry.as_millis() as i64;
+    /// Reads the state in the directory. `now`: Unix milliseconds, as everywhere here.
+    pub fn look(directory: StateDir, settings: &LifeSettings, now: i64) -> Resumed {
+        let oldest = now - settings.expiry.as_millis() as i64;
         let mut resumed = Resumed {
             status: StateStatus::of(&directory),
             ..Resumed::default()
         };
         let (mut base, mut after) = (None, 0);
-        match directory.left(oldest, now, config.resources.memory) {
+        match directory.left(oldest, now, settings.memory) {
             PreviousState::Nothing => {}
             PreviousState::SetAside(refusal, epoch) => {
                 after = epoch;
@@ -107,10 +107,12 @@ impl Resumed {
             }
         }
         directory.forget_foreign_tallies();
-        let killed = KilledTally::of(directory.path(), directory.agent(), after);
+        let killed = KilledTally::of(directory.disk(), directory.agent(), after);
         let killed = killed.or_else(|| directory.killed_without_tally().filter(|_| after == 0));
         match (killed, base) {
-            (Some(tally), base) => resumed.after_a_kill(&directory, &tally, base, config, oldest, now),
+            (Some(tally), base) => {
+                resumed.after_a_kill(&directory, &tally, base, settings.memory, oldest, now)
+            }
             (None, base) => {
                 resumed.base = base.as_ref().map_or(0, |_| after);
                 resumed.content = base;
@@ -119,19 +121,20 @@ impl Resumed {
         // Before anything is dropped that does not fit this configuration: a start that fails must not cost it.
         resumed.write_base(&directory, now);
         if let Some(content) = resumed.content.take() {
-            resumed.take(content, config, now);
+            resumed.take(content, settings.bucket_width, now);
         }
         resumed.directory = Some(directory);
-        Ok(resumed)
+        resumed
     }
 
     /// Continues the state that another process has sent. `Err`: why this is impossible.
-    pub fn passed(config: &Config, directory: StateDir, mut state: File) -> Result<Resumed, StateError> {
-        // The other process wrote up to its end.
-        state
-            .rewind()
-            .map_err(|error| StateError::Unreadable(error.to_string()))?;
-        let content = crate::state::read_from(state, config.resources.memory)?;
+    pub fn passed(
+        directory: StateDir,
+        state: Arc<dyn Source>,
+        settings: &LifeSettings,
+        now: i64,
+    ) -> Result<Resumed, StateError> {
+        let content = crate::state::read_from(state, settings.memory)?;
         if content.meta.agent != directory.agent().0 {
             return Err(StateError::Invalid("it belongs to another agent".into()));
         }
@@ -141,7 +144,7 @@ impl Resumed {
             is_passed: true,
             ..Resumed::default()
         };
-        resumed.take(Box::new(content), config, now_ms());
+        resumed.take(Box::new(content), settings.bucket_width, now);
         resumed.directory = Some(directory);
         Ok(resumed)
     }
@@ -152,11 +155,11 @@ impl Resumed {
         directory: &StateDir,
         tally: &KilledTally,
         base: Option<Box<Content>>,
-        config: &Config,
+        memory: u64,
         oldest: i64,
         now: i64,
     ) {
-        let killed = recover(directory, tally, base, config.resources.memory);
+        let killed = recover(directory, tally, base, memory);
         for damage in &killed.damaged {
             tracing::warn!("after the kill of the previous process: {damage}");
         }
@@ -185,6 +188,8 @@ impl Resumed {
             None => self.content = Some(Box::new(content)),
             Some(refusal) => {
                 tracing::warn!("its files are not used: {refusal}");
+                self.status.set_aside += 1;
+                self.status.set_aside_because = Some(refusal.to_string());
                 self.status.samples_lost += kept;
                 self.killed = Some(content.books);
             }
@@ -240,12 +245,11 @@ impl Resumed {
         directory.forget_until(directory.epoch() - 1);
     }
 
-    fn take(&mut self, mut content: Box<Content>, config: &Config, now: i64) {
+    fn take(&mut self, mut content: Box<Content>, width: u32, now: i64) {
         let meta = &mut content.meta;
         self.away = Duration::from_millis((now - meta.saved_at_ms).max(0) as u64);
         self.status.restored_from = Some(meta.saved_at_ms.max(0) as u64 / 1000);
         self.status.away_seconds = self.away.as_secs_f64();
-        let width = config.aggregation.bucket_seconds() as u32;
         if let Some(bucket) = meta.bucket.filter(|bucket| bucket.width != width) {
             let lost = std::mem::take(&mut meta.samples);
             tracing::warn!(
@@ -274,16 +278,15 @@ impl Resumed {
     }
 
     /// The state for each worker.
-    pub fn buckets(&mut self, fixed: &Fixed, config: &Config) -> Vec<SavedBucket> {
-        let workers = config.resources.workers;
+    pub fn buckets(&mut self, settings: &LifeSettings) -> Vec<SavedBucket> {
         match &mut self.content {
-            None => (0..workers).map(|_| SavedBucket::default()).collect(),
+            None => (0..settings.workers).map(|_| SavedBucket::default()).collect(),
             Some(content) => {
-                if content.meta.histogram_points != fixed.histogram_points() {
+                if content.meta.histogram_points != settings.histogram_points {
                     // The bits have another meaning now.
-                    content.set_suffixes(fixed.default_mask(config));
+                    content.set_suffixes(settings.suffixes);
                 }
-                content.buckets(workers)
+                content.buckets(settings.workers)
             }
         }
     }
@@ -294,7 +297,7 @@ impl Resumed {
     }
 
     /// Makes the tally of this process, which counts once [`Resumed::checkpoints`] begins.
-    pub fn tally(&mut self, workers: usize) -> Option<Arc<Tally>> {
+    pub fn tally(&mut self, workers: usize, now: i64) -> Option<Arc<Tally>> {
         let directory = self.directory.as_ref()?;
         let meta = self.content.as_ref().map(|content| &content.meta);
         let head = Head {
@@ -303,9 +306,9 @@ impl Resumed {
             base: self.base,
             continued: meta.and_then(|meta| meta.bucket).map(|bucket| bucket.start),
             workers,
-            started_ms: now_ms(),
+            started_ms: now,
         };
-        let made = Tally::new(directory.path(), head, meta.map_or(0, |meta| meta.samples));
+        let made = Tally::new(directory.shared_disk(), head, meta.map_or(0, |meta| meta.samples));
         self.tally = made.inspect_err(cannot_save).ok().map(Arc::new);
         self.tally.clone()
     }
@@ -316,7 +319,13 @@ impl Resumed {
 
     /// Takes over the directory, and gives the ways in which workers save their buckets in case of a kill. What was there counts only as
     /// this process's tally says, before a worker has received or handed over anything.
-    pub fn checkpoints(&mut self, fixed: &Fixed, workers: usize, budget: &Budget) -> Vec<CheckpointLink> {
+    /// `bytes_max`: memory of each worker for what waits for the disk; `start` lets the writer write what arrives.
+    pub fn checkpoints(
+        &mut self,
+        settings: &LifeSettings,
+        bytes_max: usize,
+        start: impl FnOnce(CheckpointWriter) -> io::Result<()>,
+    ) -> Vec<CheckpointLink> {
         let Some(directory) = &self.directory else {
             return Vec::new();
         };
@@ -325,18 +334,15 @@ impl Resumed {
                 directory.accept()?;
             }
             tally.publish()?;
-            let points = fixed.histogram_points();
-            let bytes_max = budget.of_worker(Share::OpenBucket);
-            checkpoints::start(
-                directory.path(),
-                directory.agent(),
-                tally,
-                points,
-                workers,
-                bytes_max,
-            )
+            let points = settings.histogram_points.clone();
+            let (disk, agent) = (directory.shared_disk(), directory.agent());
+            let (writer, links) =
+                checkpoints::prepare(disk, agent, tally, points, settings.workers, bytes_max);
+            let progress = writer.progress();
+            start(writer)?;
+            Ok((links, progress))
         };
-        let begun = self.tally.as_ref().map(begin);
+        let begun: Option<io::Result<_>> = self.tally.as_ref().map(begin);
         match begun.map(|begun| begun.inspect_err(cannot_save)) {
             Some(Ok((links, progress))) => {
                 self.progress = progress;
@@ -361,32 +367,16 @@ impl Resumed {
         self.directory.as_ref().map(StateDir::agent).unwrap_or_default()
     }
 
-    /// The process's identity as a publisher. Without a state directory each start has a new one.
-    pub fn publisher(&self) -> Result<AgentIdentity, Failure> {
-        let monotonic_zero = || {
-            let now = now_ms() as i128 * 1_000_000;
-            (now - i128::from(Monotonic::now().0)) as i64
-        };
-        Ok(match &self.directory {
-            Some(directory) => AgentIdentity {
-                id: directory.agent(),
-                epoch: directory.epoch(),
-                is_kept: true,
-                monotonic_zero,
-            },
-            None => AgentIdentity {
-                id: crate::state::random().map_err(|error| Failure::runtime(error.to_string()))?,
-                epoch: now_ms().max(0) as u64 / 1000,
-                is_kept: false,
-                monotonic_zero,
-            },
-        })
+    /// Agent and epoch. `None`: without a state directory each start is another agent.
+    pub fn identity(&self) -> Option<(AgentId, u64)> {
+        let directory = self.directory.as_ref()?;
+        Some((directory.agent(), directory.epoch()))
     }
 
     /// The agent has started: from now on it alone owns the saved state.
     pub fn started(
         mut self,
-        fixed: &Fixed,
+        settings: &LifeSettings,
         outputs: &SavedStates,
     ) -> (StateSaver, StateStatus, Option<Box<Status>>) {
         for error in outputs.finish() {
@@ -410,7 +400,7 @@ impl Resumed {
         }
         let state_saver = StateSaver {
             directory: self.directory,
-            histogram_points: fixed.histogram_points(),
+            histogram_points: settings.histogram_points.clone(),
             has_base: AtomicBool::new(self.tally.is_some()),
             tally: self.tally,
             progress: self.progress,
@@ -427,13 +417,18 @@ impl StateSaver {
         self.directory.is_some()
     }
 
-    /// Saves the sums, if `with_sums`, and the books, in case the process is killed.
-    pub fn keep(&self, outputs: &Outputs, with_sums: bool, books: impl FnOnce() -> Status) -> io::Result<()> {
+    /// Saves the sums, if they are given, and the books, in case the process is killed.
+    pub fn keep(
+        &self,
+        sums: Option<impl FnOnce(PutSums<'_>) -> io::Result<()>>,
+        books: impl FnOnce() -> Status,
+        now: i64,
+    ) -> io::Result<()> {
         let kept = (|| {
-            if with_sums {
-                self.keep_sums(outputs)?;
+            if let Some(sums) = sums {
+                self.keep_sums(sums, now)?;
             }
-            self.keep_books(books())
+            self.keep_books(books(), now)
         })();
         self.is_failing.store(kept.is_err(), Ordering::Release);
         if kept.is_ok() {
@@ -442,7 +437,7 @@ impl StateSaver {
         kept
     }
 
-    fn keep_books(&self, mut books: Status) -> io::Result<()> {
+    fn keep_books(&self, mut books: Status, now: i64) -> io::Result<()> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
@@ -453,10 +448,10 @@ impl StateSaver {
         if *ended {
             return Ok(());
         }
-        directory.keep_books(&self.meta(directory, &[]), &books)
+        directory.keep_books(&self.meta(directory, &[], now), &books)
     }
 
-    fn keep_sums(&self, outputs: &Outputs) -> io::Result<()> {
+    fn keep_sums(&self, sums: impl FnOnce(PutSums<'_>) -> io::Result<()>, now: i64) -> io::Result<()> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
@@ -465,7 +460,7 @@ impl StateSaver {
             return Ok(());
         }
         let begins = || self.tally.iter().for_each(|tally| tally.begins());
-        directory.keep_sums(self.meta(directory, &[]), |put| outputs.each_sum(put), begins)
+        directory.keep_sums(self.meta(directory, &[], now), sums, begins)
     }
 
     /// Removes what the process began with, once all of it is in files of its own.
@@ -503,6 +498,7 @@ impl StateSaver {
             true => Err(io::Error::other(
                 "files there could not be written in the last second",
             )),
+            false if fixes::lacks(Rule::RoomIsTakenFirst) => directory.begin(0),
             false => directory.begin(directory.kept_bytes()),
         };
         begun
@@ -523,7 +519,7 @@ impl StateSaver {
 
     /// The directory's lock.
     pub fn lock(&self) -> Option<BorrowedFd<'_>> {
-        self.directory.as_ref().map(StateDir::lock)
+        self.directory.as_ref().and_then(StateDir::lock)
     }
 
     /// The files are left for the next process: nothing more is written there.
@@ -545,21 +541,22 @@ impl StateSaver {
         transfer: &mut TransferWriter,
         workers: &[SavedBucket],
         books: &Status,
+        now: i64,
     ) -> io::Result<()> {
         if let Some(directory) = &self.directory {
-            transfer.meta(&self.meta(directory, workers))?;
+            transfer.meta(&self.meta(directory, workers, now))?;
         }
         transfer.books(books)?;
         transfer.finish().map(drop)
     }
 
     /// Facts about the open bucket of these workers.
-    fn meta(&self, directory: &StateDir, workers: &[SavedBucket]) -> Meta {
+    fn meta(&self, directory: &StateDir, workers: &[SavedBucket], now: i64) -> Meta {
         Meta {
             version: crate::version::VERSION.into(),
             agent: directory.agent().0,
             epoch: directory.epoch(),
-            saved_at_ms: now_ms(),
+            saved_at_ms: now,
             bucket: newest(workers).map(Into::into),
             samples: workers.iter().map(|worker| worker.samples).sum(),
             histogram_points: self.histogram_points.clone(),
@@ -579,12 +576,13 @@ impl StateSaver {
         workers: Vec<SavedBucket>,
         outputs: BTreeMap<String, OutputState>,
         books: Status,
+        now: i64,
     ) -> Result<(), StateNotSaved> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };
         let content = Content {
-            meta: self.meta(directory, &workers),
+            meta: self.meta(directory, &workers, now),
             table: merged(workers),
             encoded: Encoded::default(),
             outputs,
@@ -604,7 +602,7 @@ impl StateSaver {
             Err(error) => {
                 // The files for the case of a kill stay. The last books may find room.
                 let _ = directory.keep_books(&content.meta, &content.books);
-                let tally = KilledTally::of(directory.path(), directory.agent(), directory.epoch() - 1);
+                let tally = KilledTally::of(directory.disk(), directory.agent(), directory.epoch() - 1);
                 Err(StateNotSaved {
                     samples: tally.map_or(samples, |tally| {
                         recover(directory, &tally, None, u64::MAX).lost.samples
@@ -633,9 +631,4 @@ impl StateStatus {
             ..StateStatus::default()
         }
     }
-}
-
-fn now_ms() -> i64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as i64)
 }

@@ -1,0 +1,37 @@
+//! Rules of the life that once were missing. A test takes one out, to see that the simulation finds its absence.
+
+/// A rule.
+#[cfg_attr(not(test), allow(dead_code, reason = "a test takes them out"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A bucket of which something may have left the process does not continue.
+    BegunBucketsEnd,
+    /// A worker stores the end of a bucket before it hands over a part of it.
+    EndsAreStoredFirst,
+    /// A small file that cannot be read costs only what is in it.
+    OtherFilesCount,
+    /// A stop looks whether there is room for the state, as long as it can do something else.
+    RoomIsTakenFirst,
+}
+
+/// Whether a test has taken the rule out.
+#[cfg(test)]
+pub fn lacks(rule: Rule) -> bool {
+    OUT.with(|out| out.get() == Some(rule))
+}
+
+#[cfg(not(test))]
+pub fn lacks(_: Rule) -> bool {
+    false
+}
+
+#[cfg(test)]
+thread_local! {
+    static OUT: std::cell::Cell<Option<Rule>> = const { std::cell::Cell::new(None) };
+}
+
+/// Takes a rule out of all lives on this thread, or puts it back.
+#[cfg(test)]
+pub fn take_out(rule: Option<Rule>) {
+    OUT.with(|out| out.set(rule));
+}

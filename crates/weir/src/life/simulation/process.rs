@@ -1,0 +1,387 @@
+//! One process of the agent: real workers, pipeline, checkpoints and recovery, stepped on one thread.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use weir_aggregate::{AggregatorSettings, Merger};
+use weir_context::{ContextLimits, HashSecret, Partitioning, Rules};
+use weir_ingest::{
+    CheckpointLink, Core, IngestSettings, ListenerSettings, Readings, Received, Report, SavedBucket,
+    WorkerSettings, WorkerTally,
+};
+use weir_protocol::ParseOptions;
+use weir_state::AgentId;
+
+use super::disk::ProcessDisk;
+use super::random::Random;
+use super::receivers::{Outputs, Receivers, SCRAPE};
+use crate::admin::status::{StateStatus, Status};
+use crate::life::fixes::{Rule, lacks};
+use crate::life::{LifeSettings, Resumed, StateSaver};
+use crate::run::pipeline::{Pipeline, Shared};
+use crate::state::checkpoints::CheckpointWriter;
+use crate::state::disk::Disk;
+use crate::state::{PutSums, StateDir, StoredAgent};
+
+/// Reports that may wait for the pipeline. More than ever do: nothing waits for room in a simulation.
+const REPORTS_MAX: usize = 1024;
+
+/// As in production.
+const CHECKPOINT_BYTES: usize = 1 << 20;
+const SECOND: u64 = 1_000_000_000;
+
+/// Common to all processes of a schedule.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub workers: usize,
+    pub width: u32,
+    pub rows_of_payload: usize,
+    pub batch_bytes: usize,
+    pub agent: AgentId,
+}
+
+impl Plan {
+    pub fn life(&self) -> LifeSettings {
+        LifeSettings {
+            workers: self.workers,
+            bucket_width: self.width,
+            expiry: Duration::from_secs(3600),
+            memory: 1 << 30,
+            histogram_points: "max".into(),
+            suffixes: 1,
+        }
+    }
+}
+
+/// A worker, and the moment of its next tick.
+struct Worker {
+    core: Core,
+    next_tick: u64,
+    /// Samples of the turn in progress, which the tally does not have yet.
+    uncounted: Arc<AtomicU64>,
+}
+
+pub struct Process {
+    workers: Vec<Worker>,
+    reports: SyncSender<Report>,
+    pipeline: Pipeline<Outputs>,
+    shared: Arc<Shared>,
+    writer: Option<CheckpointWriter>,
+    saver: StateSaver,
+    status: StateStatus,
+    /// With those of earlier processes.
+    books: Status,
+    started: u64,
+    next_books: u64,
+    with_sums: bool,
+}
+
+/// The end of a stop.
+pub struct Stopped {
+    /// A file for the state was begun.
+    pub keeps: bool,
+    /// It could not be written.
+    pub error: Option<String>,
+    /// All outputs have delivered everything.
+    pub is_delivered: bool,
+}
+
+/// The agent of the directory at its next start.
+pub fn directory(disk: &ProcessDisk, plan: &Plan, now: Readings) -> std::io::Result<StateDir> {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let seconds = (now.wall_ms / 1000).max(0) as u64;
+    let agent = StoredAgent::of(&disk, seconds, None, || Ok(plan.agent))?;
+    Ok(StateDir::alone(disk, agent))
+}
+
+impl Process {
+    /// As [`crate::run`] starts an agent.
+    pub fn start(
+        disk: &ProcessDisk,
+        plan: &Plan,
+        receivers: &Receivers,
+        now: Readings,
+        random: &mut Random,
+    ) -> std::io::Result<Process> {
+        let directory = directory(disk, plan, now)?;
+        let settings = plan.life();
+        let mut resumed = Resumed::look(directory, &settings, now.wall_ms);
+        let saved = resumed.outputs();
+        let tally = resumed.tally(plan.workers, now.wall_ms);
+        let outputs = Outputs::start(receivers, &saved, tally.clone(), plan.rows_of_payload);
+        let (reports, inbox) = sync_channel(REPORTS_MAX);
+        let shared: Arc<Shared> = Arc::default();
+        let merger = Merger::new(plan.workers);
+        let pipeline = Pipeline::new(
+            inbox,
+            merger,
+            outputs,
+            tally,
+            shared.clone(),
+            Box::new(|_| {}),
+            Box::new(|_| {}),
+            Box::new(|_, _| {}),
+        );
+        let mut writer = None;
+        let links = resumed.checkpoints(&settings, CHECKPOINT_BYTES, |it| {
+            writer = Some(it);
+            Ok(())
+        });
+        let mut links = links.into_iter();
+        let buckets = resumed.buckets(&settings).into_iter().enumerate();
+        let agent = resumed.agent();
+        let mut workers: Vec<Worker> = buckets
+            .map(|(number, saved)| worker(number, plan, agent, links.next(), saved, &reports, now))
+            .collect();
+        for worker in &mut workers {
+            // Threads begin when they get a processor: one may be ahead.
+            if random.one_in(2) {
+                worker.core.begin_checkpoint();
+                worker.turn(&[], now);
+            }
+        }
+        let (saver, status, earlier) = resumed.started(&settings, &saved);
+        let mut books = Status {
+            state: status.clone(),
+            ..Status::default()
+        };
+        if let Some(earlier) = &earlier {
+            books.add_earlier(earlier);
+        }
+        for worker in &mut workers {
+            worker.core.begin_checkpoint();
+        }
+        Ok(Process {
+            workers,
+            reports,
+            pipeline,
+            shared,
+            writer,
+            saver,
+            status,
+            books,
+            started: now.monotonic,
+            next_books: now.monotonic,
+            with_sums: true,
+        })
+    }
+
+    /// The findings of this start, without the reports of earlier ones.
+    pub fn status(&self) -> &StateStatus {
+        &self.status
+    }
+
+    /// The books, with those of earlier processes.
+    pub fn books(&self) -> Status {
+        let mut books = self.books.clone();
+        let open = self
+            .workers
+            .iter()
+            .map(|worker| worker.core.ingest().aggregator().open_samples());
+        books.state.samples_open = open.sum();
+        books
+    }
+
+    /// Samples that a worker has read in a turn that a kill interrupted.
+    pub fn uncounted(&self) -> u64 {
+        self.workers
+            .iter()
+            .map(|worker| worker.uncounted.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// Nothing says what a kill costs.
+    pub fn has_no_tally(&self) -> bool {
+        self.writer.is_none()
+    }
+
+    pub fn turn(&mut self, worker: usize, lines: &[String], now: Readings) {
+        self.workers[worker].turn(lines, now);
+    }
+
+    /// The pipeline takes a report.
+    pub fn merge(&mut self, now: Readings) -> bool {
+        let seconds = ((now.monotonic - self.started) / SECOND) as u32;
+        self.pipeline.consumers().now = seconds;
+        self.pipeline.step()
+    }
+
+    /// A part of a checkpoint is written.
+    pub fn write(&mut self) -> bool {
+        self.writer.as_mut().is_some_and(CheckpointWriter::step)
+    }
+
+    pub fn scraped(&self) -> std::collections::BTreeMap<String, u64> {
+        self.pipeline.look().scraped()
+    }
+
+    pub fn outputs(&mut self) -> &mut Outputs {
+        self.pipeline.consumers()
+    }
+
+    /// Books and sums, if it is time.
+    pub fn keep(&mut self, now: Readings) {
+        let has_flushed = std::mem::take(&mut self.outputs().has_flushed);
+        if !has_flushed && now.monotonic < self.next_books {
+            return;
+        }
+        self.with_sums |= has_flushed;
+        self.next_books = now.monotonic + SECOND;
+        let books = self.books();
+        let outputs = self.pipeline.consumers();
+        let sums = |put: PutSums<'_>| {
+            let (saved, samples) = outputs.save_counted();
+            put(SCRAPE, &saved, Some(samples))
+        };
+        let kept = self
+            .saver
+            .keep(self.with_sums.then_some(sums), || books, now.wall_ms);
+        self.with_sums = kept.is_err();
+    }
+
+    /// As [`crate::run`] stops an agent.
+    pub fn stop(mut self, now: Readings) -> Stopped {
+        self.outputs().deliver();
+        self.shared.expect_last();
+        let pending = self.saver.begin();
+        let keeps = pending.is_some();
+        for worker in &mut self.workers {
+            worker.core.turn_ended(now);
+            worker.core.advance();
+            worker.core.hand_over_all();
+            match keeps {
+                true => worker.core.keep(std::iter::empty()),
+                false => worker.core.flush_open_bucket(),
+            }
+        }
+        let books = self.books();
+        for number in 0..self.workers.len() {
+            let _ = self.reports.send(Report::Done(number as u16));
+        }
+        // Their ways to the writer end.
+        self.workers.clear();
+        while self.merge(now) {}
+        self.pipeline.finish();
+        while self.write() {}
+        let is_delivered = self.outputs().deliver();
+        let error = match pending {
+            Some(pending) => {
+                let (saved, _) = self.outputs().save_counted();
+                let sums = [(SCRAPE.to_owned(), saved)].into();
+                let buckets = self.shared.take_last();
+                let left = self.saver.save(pending, buckets, sums, books, now.wall_ms);
+                left.err().map(|error| error.to_string())
+            }
+            None => {
+                self.saver.end(false);
+                None
+            }
+        };
+        if error.is_none() {
+            self.outputs().drop_waiting();
+        }
+        Stopped {
+            keeps,
+            error,
+            is_delivered,
+        }
+    }
+}
+
+fn worker(
+    number: usize,
+    plan: &Plan,
+    agent: AgentId,
+    link: Option<CheckpointLink>,
+    saved: SavedBucket,
+    reports: &SyncSender<Report>,
+    now: Readings,
+) -> Worker {
+    let options = ParseOptions {
+        origin_client: false,
+        timestamps: false,
+        eol_required: false,
+    };
+    let settings = IngestSettings {
+        worker: number as u16,
+        aggregator: AggregatorSettings {
+            bucket_width: plan.width,
+            counter_expiry: 0,
+            context_expiry: 600,
+            partitioning: match plan.workers {
+                1 => Partitioning::Id,
+                _ => Partitioning::Hash,
+            },
+            ..AggregatorSettings::default()
+        },
+        rules: Rules::default(),
+        limits: ContextLimits::default(),
+        secret: HashSecret::from_random(1, 2),
+        listeners: vec![ListenerSettings::from(options)],
+    };
+    let around = WorkerSettings {
+        release_memory: || {},
+        flush_open_bucket: true,
+        agent,
+        batch_bytes_max: plan.batch_bytes,
+    };
+    let uncounted: Arc<AtomicU64> = Arc::default();
+    let link = link.map(|link| counting(link, uncounted.clone()));
+    let core = Core::new(settings, around, reports.clone(), link, saved, now, |_| {});
+    Worker {
+        core,
+        next_tick: now.monotonic + SECOND,
+        uncounted,
+    }
+}
+
+/// Notes what the tally has. Without the rule that ends are stored first, it learns of an end with the next samples.
+fn counting(link: CheckpointLink, uncounted: Arc<AtomicU64>) -> CheckpointLink {
+    let store = link.tally;
+    let last = Cell::new(None::<WorkerTally>);
+    CheckpointLink {
+        tally: Box::new(move |turn| {
+            let has_ended = last.get().is_some_and(|last| last.bucket != turn.bucket);
+            if !(lacks(Rule::EndsAreStoredFirst) && has_ended && turn.open == 0) {
+                last.set(Some(turn));
+                store(turn);
+            }
+            uncounted.store(0, Ordering::Relaxed);
+        }),
+        ..link
+    }
+}
+
+impl Worker {
+    fn turn(&mut self, lines: &[String], now: Readings) {
+        self.uncounted.store(lines.len() as u64, Ordering::Relaxed);
+        let packets: Vec<Received<'_>> = lines
+            .iter()
+            .map(|line| Received {
+                bytes: line.as_bytes(),
+                listener: 0,
+                truncated: false,
+                received: now.monotonic,
+            })
+            .collect();
+        let core = &mut self.core;
+        core.ingest_mut().packets(&packets);
+        core.turn_ended(now);
+        core.advance();
+        self.uncounted.store(0, Ordering::Relaxed);
+        if let Some(batch) = core.next_batch() {
+            core.offer(batch);
+        }
+        core.hand_over_pass_through();
+        core.summarise();
+        if now.monotonic >= self.next_tick {
+            self.next_tick = now.monotonic + SECOND;
+            core.ingest_mut().keep_within_memory();
+            core.begin_checkpoint();
+        }
+        core.proceed_with_checkpoint();
+    }
+}
