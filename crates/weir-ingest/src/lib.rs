@@ -34,7 +34,7 @@ pub use relay::{BLOCK_BYTES, Relay, RelayBlock, RelayQueue, RelaySettings, Relay
 pub use saved::{Pieces, PutPiece, Restored, SavedBucket, SavedSeries};
 pub use tap::{PacketOutcome, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
-    AT_THE_END, CheckpointLink, CheckpointPart, Command, CommandSender, Freeze, ListenerSnapshot,
+    AT_THE_END, CheckpointLink, CheckpointPart, Command, CommandSender, Freeze, ListenerSnapshot, PutState,
     RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot, Sources, TLS_ERROR, WorkerHandle,
     WorkerSettings, WorkerSnapshot, WorkerTally, spawn,
 };

@@ -292,9 +292,9 @@ fn workers_do_not_wait_for_a_bucket_that_one_of_them_never_had() {
     }
     assert_eq!((merger.pending_rows(), merged.len()), (2, 0));
     // A bucket that is open is not waited for, and one that is not delivered is.
-    merger.stop_worker(1, START + 10, |batch| merged.push(batch));
+    merger.has_none_before(1, START + 10, |batch| merged.push(batch));
     assert_eq!(sums(&merged), [(START, 1.0)]);
-    merger.stop_worker(1, START + 20, |batch| merged.push(batch));
+    merger.has_none_before(1, START + 20, |batch| merged.push(batch));
     assert_eq!(sums(&merged), [(START, 1.0), (START + 10, 1.0)]);
     assert_eq!((merger.pending_rows(), merger.rows_lost()), (0, 0));
     // Both continue, and wait for each other again.

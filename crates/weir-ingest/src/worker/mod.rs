@@ -1,8 +1,8 @@
 //! One OS thread, and the order of its work.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use weir_listener::{EventLoop, ListenerId, Monotonic, TlsError};
@@ -11,7 +11,7 @@ use crate::ingest::{BadInput, Ingest, Received, WaitLimit};
 use crate::origin::{OriginAnswer, OriginLink};
 use crate::progress::ProgressGuard;
 use crate::relay::Relay;
-use crate::saved::Restored;
+use crate::saved::{Restored, SavedBucket};
 use crate::tap::{CountsBefore, TappedPacket, Taps};
 use weir_state::AgentId;
 
@@ -30,7 +30,7 @@ use clock::Clock;
 pub use control::{
     Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
 };
-pub use freeze::{AT_THE_END, Freeze};
+pub use freeze::{AT_THE_END, Freeze, PutState};
 use gaps::Gaps;
 use maintenance::{DropWatch, MaintenanceTasks, MemoryRelease, Ticks};
 use outbox::Outbox;
@@ -62,10 +62,12 @@ fn packet_handler(
     ingest: &mut Ingest,
     by_sender: bool,
     taps: &mut Taps,
+    outbox: &mut Outbox,
 ) -> impl FnMut(weir_listener::PacketBatch<'_>) {
     move |batch| {
         if !taps.is_empty() {
             process_tapped(ingest, by_sender, taps, batch);
+            pass_on(ingest, outbox);
             return;
         }
         let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
@@ -88,7 +90,20 @@ fn packet_handler(
             if !by_sender {
                 ingest.packets(&together[..count]);
             }
+            if ingest.has_full_pass_through() {
+                pass_on(ingest, outbox);
+            }
         }
+    }
+}
+
+/// Full batches of what passes without aggregation, as far as there is room. What finds none waits, up to a limit; beyond it messages are
+/// dropped and counted.
+fn pass_on(ingest: &mut Ingest, outbox: &mut Outbox) {
+    while !outbox.is_full()
+        && let Some(batch) = ingest.take_full_pass_through()
+    {
+        outbox.offer(Box::new(batch));
     }
 }
 
@@ -144,6 +159,8 @@ struct Worker {
     drops: DropWatch,
     release_memory: MemoryRelease,
     stop: Arc<AtomicBool>,
+    /// The clock was set back, and the open bucket has not ended for that yet.
+    is_set_back: bool,
     continuity: Continuity,
 }
 
@@ -154,14 +171,19 @@ struct Continuity {
     checkpoints: Option<Checkpoints>,
     /// Another process asks to take over.
     freeze: Option<Freeze>,
-    /// Another process continues the open bucket.
-    keep: Arc<AtomicBool>,
+    /// Takes the open bucket for the next process, if one continues it.
+    keep: Arc<OnceLock<PutState>>,
     /// Without one, whether the open bucket is handed over at the end.
     flush_open_bucket: bool,
 }
 
 impl Worker {
     fn run(mut self) {
+        // The merge does not wait for buckets before this one.
+        self.outbox.try_send(Report::Begun {
+            worker: self.outbox.worker(),
+            open: self.ingest.aggregator().open_bucket().start,
+        });
         // So that others need not wait for the first tick to see that it runs.
         self.publish();
         if let Some(checkpoints) = &mut self.continuity.checkpoints {
@@ -185,14 +207,12 @@ impl Worker {
         let by_sender = self.origins.is_some();
         let turn = self.event_loop.turn(
             Some(timeout),
-            &mut packet_handler(&mut self.ingest, by_sender, &mut self.taps),
+            &mut packet_handler(&mut self.ingest, by_sender, &mut self.taps, &mut self.outbox),
         );
         let after = Monotonic::now().0;
         self.progress_guard.end_turn(after);
         self.gaps.turn_ended(before, after, timeout.as_nanos() as u64);
-        if self.clock.read(after) {
-            self.set_back();
-        }
+        self.is_set_back |= self.clock.read(after);
         let Ok(turn) = turn else { return false };
         if turn.packets > 0 || self.ingest.is_draining() || self.maintenance.any() {
             self.gaps.busy(after);
@@ -200,23 +220,17 @@ impl Worker {
         true
     }
 
-    #[cold]
-    fn set_back(&mut self) {
-        while !self.ingest.set_back(self.clock.seconds()) {
-            // Once in a process's life, if ever: nothing is received while the last bucket is handed over.
-            self.hand_over_all();
-        }
-        self.count();
-    }
-
-    /// Ends the bucket if it is time. What the turn received, and the end, are counted before anything of it is handed over: a kill from
-    /// here on delivers nothing of this bucket again.
+    /// Ends the bucket if it is time, or if the clock was set back. What the turn received, and the end, are counted before anything of it is
+    /// handed over: a kill from here on delivers nothing of this bucket again.
+    ///
+    /// If the bucket before it is not handed over yet, the control plane does not keep up. Then the bucket ends later, with its own timestamp
+    /// and all samples until then: nobody waits, and nothing is lost but resolution, which is counted.
     fn advance(&mut self) {
-        while !self.ingest.advance(self.clock.seconds()) {
-            // A whole bucket went by and the last one is not handed over: the control plane does not keep up. Waiting
-            // here lets the kernel's buffers fill, whose losses are counted; anything else would mix up two buckets.
-            self.outbox.count_wait();
-            self.hand_over_all();
+        let now = self.clock.seconds();
+        if self.is_set_back {
+            self.is_set_back = !self.ingest.set_back(now);
+        } else {
+            let _ = self.ingest.advance(now);
         }
         self.count();
     }
@@ -260,7 +274,7 @@ impl Worker {
     fn periodic(&mut self) {
         self.advance();
         self.hand_over();
-        self.hand_over_pass_through();
+        pass_on(&mut self.ingest, &mut self.outbox);
         self.summarise();
         let monotonic = Monotonic::now().0;
         for relay in self.ingest.relays_mut() {
@@ -309,7 +323,7 @@ impl Worker {
                 let _ = self.event_loop.replace(
                     id,
                     *socket,
-                    &mut packet_handler(&mut self.ingest, by_sender, &mut self.taps),
+                    &mut packet_handler(&mut self.ingest, by_sender, &mut self.taps, &mut self.outbox),
                 );
             }
             Command::Origins(answers) => self.apply_answers(answers),
@@ -372,23 +386,6 @@ impl Worker {
         }
     }
 
-    /// Full batches of what passes without aggregation, as far as there is room.
-    fn hand_over_pass_through(&mut self) {
-        while !self.outbox.is_full()
-            && let Some(batch) = self.ingest.take_full_pass_through()
-        {
-            self.outbox.offer(Box::new(batch));
-        }
-        if self.ingest.has_full_outbox() {
-            // As where a whole bucket waits: the kernel's buffers fill, whose losses are counted.
-            self.outbox.count_wait();
-            self.outbox.wait_for_batch();
-            while let Some(batch) = self.ingest.take_full_pass_through() {
-                self.outbox.send(Report::Batch(Box::new(batch)));
-            }
-        }
-    }
-
     /// The next slice of a summary, and what was complete but found no room.
     fn summarise(&mut self) {
         if self.maintenance.is_summarising()
@@ -401,7 +398,7 @@ impl Worker {
         self.outbox.retry_summary();
     }
 
-    /// The rest of a flush, waiting for room as long as it takes.
+    /// At the end: the rest of a flush, waiting for room as long as it takes.
     fn hand_over_all(&mut self) {
         self.outbox.wait_for_batch();
         while self.ingest.is_draining() {
@@ -461,9 +458,7 @@ impl Worker {
         // Nothing is received any more, so this snapshot is final.
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.hand_over_all();
-        if self.continuity.keep.load(Ordering::Acquire) {
-            let mut saved = self.ingest.save(self.clock.stamp(self.continuity.agent));
-            saved.drops = self.event_loop.drops_seen().collect();
+        if let Some(saved) = self.keep_bucket() {
             // Packets that waited for the look-up of their sender are in it too.
             self.count();
             self.outbox.send_saved(AT_THE_END, saved);
@@ -475,6 +470,15 @@ impl Worker {
             self.outbox.send(Report::Batch(Box::new(batch)));
         }
         self.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
+    }
+
+    /// The open bucket for the next process. `None`: none continues it, or its pieces found no place, so that it is flushed.
+    fn keep_bucket(&mut self) -> Option<SavedBucket> {
+        let keep = self.continuity.keep.clone();
+        let stamp = self.clock.stamp(self.continuity.agent);
+        let mut saved = self.ingest.save_encoded(stamp, keep.get()?).ok()?;
+        saved.drops = self.event_loop.drops_seen().collect();
+        Some(saved)
     }
 
     fn drain_sockets(&mut self) {

@@ -82,10 +82,9 @@ impl StoredAgent {
         };
         agent.check = Some(agent.check());
         let bytes = serde_json::to_vec(&agent).map_err(io::Error::other)?;
-        PendingFile::new(directory, AGENT)?.put(|mut to| {
-            to.write_all(&bytes)?;
-            to.flush()
-        })?;
+        let pending = PendingFile::new(directory, AGENT)?;
+        let mut file = &pending.file;
+        pending.complete(file.write_all(&bytes))?;
         Ok(agent)
     }
 

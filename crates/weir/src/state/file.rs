@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crc32fast::Hasher;
+use postcard::ser_flavors::Size;
 use serde::de::DeserializeOwned;
 use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::Record;
@@ -124,7 +125,12 @@ impl<W: Write> StateWriter<W> {
     }
 
     pub fn output(&mut self, name: &str, saved: &OutputState) -> io::Result<()> {
-        self.section(OUTPUT, &postcard_of(&(name, saved))?)
+        // As `postcard_of(&(name, saved))` would write it, without a copy of all sums.
+        let (lineage, bytes) = saved.parts();
+        let before = postcard_of(&(name, lineage, bytes.len() as u64))?;
+        self.head(OUTPUT, before.len() + bytes.len())?;
+        self.put(&before)?;
+        self.put(bytes)
     }
 
     pub fn queues(&mut self, name: &str, queues: &[SavedQueue]) -> io::Result<()> {
@@ -150,7 +156,9 @@ impl<W: Write> StateWriter<W> {
 }
 
 fn postcard_of(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
-    postcard::to_extend(value, Vec::new()).map_err(io::Error::other)
+    let size = postcard::serialize_with_flavor(value, Size::default());
+    let bytes = size.and_then(|size| postcard::to_extend(value, Vec::with_capacity(size)));
+    bytes.map_err(io::Error::other)
 }
 
 /// `None`: the file is missing.
@@ -216,6 +224,9 @@ pub fn parse(from: impl Read) -> Result<Content, StateError> {
     }
     sections.end()?;
     content.meta = meta.ok_or_else(|| invalid("its header"))?;
+    for piece in &mut content.encoded.pieces {
+        piece.older = content.meta.older.get(&piece.worker).copied();
+    }
     Ok(content)
 }
 
@@ -290,7 +301,12 @@ impl<R: Read> Sections<R> {
             .ok_or(StateError::Truncated)?;
         let at = self.at;
         self.skip(bytes)?;
-        Ok(EncodedPiece { worker, at, bytes })
+        Ok(EncodedPiece {
+            worker,
+            at,
+            bytes,
+            older: None,
+        })
     }
 
     fn end(&mut self) -> Result<(), StateError> {

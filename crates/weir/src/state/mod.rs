@@ -26,7 +26,7 @@ mod file;
 mod recovery;
 pub mod tally;
 
-pub use content::{Content, Encoded, Meta, merged, newest};
+pub use content::{Content, Encoded, Meta, newest};
 pub use file::{StateError, StateWriter, VERSION, read_from};
 
 pub use agent::{StoredAgent, random};
@@ -314,12 +314,18 @@ impl StateDir {
 
     /// Starts to save state for the next process. Existing state stays until the new one is complete.
     /// `bytes`: room that it gets before.
-    pub fn begin(&self, bytes: u64) -> io::Result<PendingFile> {
+    pub fn begin(&self, bytes: u64) -> io::Result<PendingState> {
         let pending = PendingFile::new(&self.path, STATE)?;
-        pending.reserve(bytes).inspect_err(|_| {
+        let begun = pending.reserve(bytes).and_then(|()| pending.file.try_clone());
+        let writer = begun.and_then(|file| StateWriter::new(BufWriter::new(file)));
+        let writer = writer.inspect_err(|_| {
             let _ = std::fs::remove_file(&pending.from);
         })?;
-        Ok(pending)
+        Ok(PendingState {
+            pending,
+            writer,
+            failure: None,
+        })
     }
 }
 
@@ -394,9 +400,9 @@ impl PendingFile {
         }
     }
 
-    /// Lets it be written, and lets it take its place then.
-    fn put<T>(self, write: impl FnOnce(BufWriter<&File>) -> io::Result<T>) -> io::Result<T> {
-        let written = write(BufWriter::new(&self.file)).and_then(|written| {
+    /// Lets it take its place, if it was written.
+    fn complete<T>(&self, written: io::Result<T>) -> io::Result<T> {
+        let written = written.and_then(|written| {
             // Of the room that was taken.
             self.file.set_len((&self.file).stream_position()?)?;
             self.file.sync_all()?;
@@ -412,16 +418,35 @@ impl PendingFile {
         File::open(directory)?.sync_all()?;
         written
     }
+}
 
-    /// Writes state. Returns how many bytes it has.
-    pub fn finish(self, content: &Content) -> io::Result<u64> {
-        self.put(|to| write(content, to))
+/// The state for the next process, which is written section by section.
+pub struct PendingState {
+    pending: PendingFile,
+    writer: StateWriter<BufWriter<File>>,
+    /// Why a piece is missing in it.
+    failure: Option<io::Error>,
+}
+
+impl PendingState {
+    /// A part of the bucket of this worker. A failure is that of [`PendingState::finish`].
+    pub fn piece(&mut self, worker: u16, piece: &[u8]) {
+        if self.failure.is_none() {
+            self.failure = self.writer.piece(worker, piece).err();
+        }
+    }
+
+    /// Writes the rest: all of it but pieces and queued payloads. Returns how many bytes it has.
+    pub fn finish(&mut self, content: &Content) -> io::Result<u64> {
+        let written = match self.failure.take() {
+            Some(failure) => Err(failure),
+            None => write(content, &mut self.writer),
+        };
+        self.pending.complete(written)
     }
 }
 
-/// All of it but pieces and queued payloads.
-pub fn write(content: &Content, to: impl Write) -> io::Result<u64> {
-    let mut writer = StateWriter::new(to)?;
+fn write(content: &Content, writer: &mut StateWriter<impl Write>) -> io::Result<u64> {
     writer.meta(&content.meta)?;
     writer.table(content)?;
     for (name, saved) in &content.outputs {
