@@ -36,7 +36,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -183,6 +183,8 @@ struct MemoryLimits {
     inbox: AtomicU64,
     /// Longest wait of the batches of one flush for room there.
     wait_nanos: AtomicU64,
+    /// No batch waits beyond this moment.
+    waits_end: OnceLock<Instant>,
 }
 
 impl MemoryLimits {
@@ -195,6 +197,7 @@ impl MemoryLimits {
             state: environment.state_bytes_max.into(),
             inbox: u64::MAX.into(),
             wait_nanos: u64::MAX.into(),
+            waits_end: OnceLock::new(),
         }
     }
 }

@@ -332,7 +332,13 @@ fn invalid(what: &str) -> StateError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufWriter, Seek as _};
+
+    use weir_protocol::Kind;
+    use weir_state::{AgentId, Entry, ExactSum, Facts, SeriesName, State, StreamWriter};
+
     use super::*;
+    use crate::state::content::OpenBucket;
 
     /// `testdata/state/version-N` was written by a weir that wrote version N. A change after which it cannot be read needs a
     /// version of its own.
@@ -352,5 +358,65 @@ mod tests {
             assert_eq!(content.outputs.keys().collect::<Vec<_>>(), ["prometheus"]);
             assert_eq!(content.books.hostname, "fixture");
         }
+    }
+
+    fn piece(name: &str, seen: i64, value: f64) -> Vec<u8> {
+        let mut writer = StreamWriter::new(AgentId([1; 16]));
+        writer.add(&Entry {
+            number: 1,
+            kind: Kind::Counter,
+            named: Some(SeriesName {
+                name,
+                host: None,
+                integration: None,
+                tags: Vec::new(),
+            }),
+            facts: Facts { seen, suffixes: 0 },
+            state: State::Counter(ExactSum::from(value)),
+        });
+        writer.finish()
+    }
+
+    /// Workers see the clock at different moments. What one of them has in a bucket that has ended for another one counts in the newest.
+    #[test]
+    fn a_worker_may_have_stopped_in_an_older_bucket() {
+        let mut writer = StateWriter::new(BufWriter::new(tempfile::tempfile().unwrap())).unwrap();
+        writer.piece(0, &piece("a", 1011, 1.0)).unwrap();
+        writer.piece(1, &piece("a", 1009, 2.0)).unwrap();
+        writer.piece(1, &piece("silent", 990, 0.0)).unwrap();
+        let meta = Meta {
+            agent: [1; 16],
+            bucket: Some(OpenBucket {
+                start: 1010,
+                timestamp: 1010,
+                width: 10,
+            }),
+            samples: 2,
+            workers: 2,
+            older: [(1, 1000)].into(),
+            ..Meta::default()
+        };
+        writer.meta(&meta).unwrap();
+        writer.books(&Status::default()).unwrap();
+        writer.finish().unwrap();
+        let mut file = writer.to().get_ref().try_clone().unwrap();
+        file.rewind().unwrap();
+        let mut content = read_from(file, 1 << 20).unwrap();
+        let buckets = content.buckets(2);
+        assert!(buckets.iter().all(|bucket| bucket.encoded.bytes == 0));
+        let mut series: Vec<_> = buckets
+            .into_iter()
+            .flat_map(|bucket| bucket.series)
+            .map(|(identity, facts, state)| (identity.name.to_string(), facts.seen, state))
+            .collect();
+        series.sort_by(|one, other| one.0.cmp(&other.0));
+        let of = |value: f64| State::Counter(ExactSum::from(value));
+        assert_eq!(
+            series,
+            [
+                ("a".to_owned(), 1011, of(3.0)),
+                ("silent".to_owned(), 990, of(0.0))
+            ]
+        );
     }
 }
