@@ -69,7 +69,7 @@ impl<T: Copy> ByContext<T> {
         }
     }
 
-    /// What [`ByContext::set`] allocates, beside what is there.
+    /// Bytes that [`ByContext::set`] allocates, beside those that are there.
     pub fn bytes_to_set(&self, key: ContextKey) -> usize {
         let at = key.live.id().0 as usize;
         let known = self.tables.iter().find(|(table, _)| *table == key.table);

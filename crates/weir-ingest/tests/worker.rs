@@ -74,7 +74,7 @@ fn start() -> Running {
     }
 }
 
-/// What a worker has reported until its end.
+/// Reports of a worker until its end.
 struct Ended {
     /// The sum of each bucket with its start, in the order of arrival.
     sums: Vec<(i64, f64)>,
@@ -126,7 +126,7 @@ fn a_worker_receives_while_the_pipeline_takes_nothing_for_buckets() {
             running.socket.send(b"a:1|c\nb:1|c").unwrap();
             sent += 2.0;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::park_timeout(Duration::from_millis(1));
     }
     let ended = stop(running);
     let total: f64 = ended.sums.iter().map(|(_, sum)| sum).sum();
@@ -143,7 +143,7 @@ fn a_worker_receives_while_the_pipeline_takes_nothing_for_buckets() {
     assert_eq!(listener[IngestCounter::SamplesAggregated] as f64, sent);
 }
 
-/// What cannot be merged waits up to a limit, and is dropped and counted beyond it.
+/// Samples that cannot be merged wait up to a limit, and are dropped and counted beyond it.
 #[test]
 fn a_worker_receives_while_the_pipeline_takes_no_timestamped_samples() {
     let running = start();

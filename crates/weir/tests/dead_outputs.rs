@@ -118,7 +118,7 @@ impl Most {
     }
 }
 
-/// What the program has allocated, as its allocator counts it. `None`: it has ended.
+/// Bytes that the program has allocated, as its allocator counts them. `None`: it has ended.
 fn allocated(admin: &str) -> Option<u64> {
     let address = admin.trim_start_matches("http://").trim_end_matches('/');
     let mut connection = TcpStream::connect(address).ok()?;

@@ -15,6 +15,8 @@ pub(super) struct Clock {
     clock: AgentClock,
     now_ms: i64,
     set_back: u64,
+    /// The agent's time was set back, and the open bucket has not ended for that yet.
+    pub(super) ends_bucket: bool,
 }
 
 impl Clock {
@@ -25,18 +27,19 @@ impl Clock {
             clock: AgentClock::new(now_ms, Monotonic::now().0, ahead_max_ms),
             now_ms,
             set_back: 0,
+            ends_bucket: false,
         }
     }
 
-    /// Looks at the wall clock. True if the agent's time was set back, because it was too far ahead.
-    pub(super) fn read(&mut self, monotonic: u64) -> bool {
+    /// Looks at the wall clock. The agent's time may be set back, because it was too far ahead.
+    pub(super) fn read(&mut self, monotonic: u64) {
         let (now_ms, set_back) = match self.clock.advance(wall_ms(), monotonic) {
             ClockReading::Forward(now_ms) => (now_ms, false),
             ClockReading::SetBack(now_ms) => (now_ms, true),
         };
         self.now_ms = now_ms;
         self.set_back += u64::from(set_back);
-        set_back
+        self.ends_bucket |= set_back;
     }
 
     /// Unix milliseconds.

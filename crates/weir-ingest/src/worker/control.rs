@@ -198,7 +198,6 @@ pub fn spawn(
             taps: Taps::default(),
             ticks: Ticks::new(Monotonic::now().0),
             stop: worker_stop,
-            is_set_back: false,
             continuity: Continuity {
                 agent: around.agent,
                 restored,

@@ -159,8 +159,6 @@ struct Worker {
     drops: DropWatch,
     release_memory: MemoryRelease,
     stop: Arc<AtomicBool>,
-    /// The clock was set back, and the open bucket has not ended for that yet.
-    is_set_back: bool,
     continuity: Continuity,
 }
 
@@ -212,7 +210,7 @@ impl Worker {
         let after = Monotonic::now().0;
         self.progress_guard.end_turn(after);
         self.gaps.turn_ended(before, after, timeout.as_nanos() as u64);
-        self.is_set_back |= self.clock.read(after);
+        self.clock.read(after);
         let Ok(turn) = turn else { return false };
         if turn.packets > 0 || self.ingest.is_draining() || self.maintenance.any() {
             self.gaps.busy(after);
@@ -227,8 +225,8 @@ impl Worker {
     /// and all samples until then: nobody waits, and nothing is lost but resolution, which is counted.
     fn advance(&mut self) {
         let now = self.clock.seconds();
-        if self.is_set_back {
-            self.is_set_back = !self.ingest.set_back(now);
+        if self.clock.ends_bucket {
+            self.clock.ends_bucket = !self.ingest.set_back(now);
         } else {
             let _ = self.ingest.advance(now);
         }

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use weir_aggregate::Batch;
 
 use super::books::{self, Items, Reason};
-use super::{Delivery, MemoryLimits, Stage, lock};
+use super::room::MemoryLimits;
+use super::{Delivery, Stage, lock};
 
 /// Batches an output may be behind with encoding, if its part of memory has room for them.
 const INBOX_BATCHES: usize = 16;
@@ -43,7 +44,7 @@ impl Inbox {
 }
 
 impl MemoryLimits {
-    /// How long a batch of a flush may wait whose batches have waited so long.
+    /// Longest wait of a batch of a flush whose batches have waited so long.
     fn patience(&self, waited: Duration, now: Instant) -> Duration {
         let of_flush = Duration::from_nanos(self.wait_nanos.load(Ordering::Relaxed));
         let until_end = self.waits_end.get().map(|end| end.saturating_duration_since(now));

@@ -71,7 +71,7 @@ impl<T> Blocks<T> {
         entries * size_of::<T>() + self.blocks.capacity() * size_of::<Vec<T>>()
     }
 
-    /// What the next [`Blocks::push`] allocates, beside what is there.
+    /// Bytes that the next [`Blocks::push`] allocates, beside those that are there.
     pub fn bytes_to_push(&self) -> usize {
         let entries = match self.blocks.as_slice() {
             [.., last] if last.len() < last.capacity() => return 0,

@@ -64,7 +64,7 @@ fn more_series(capacity: usize) -> usize {
     capacity / 4 + 1
 }
 
-/// What an insertion allocates: a full table doubles.
+/// Bytes that an insertion allocates: a full table doubles.
 fn bytes_to_insert<T>(table: &HashTable<T>) -> usize {
     /// Of the first entries, with what tells the free ones.
     const FIRST_ENTRIES: usize = 4;
@@ -179,8 +179,8 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         })
     }
 
-    /// What one more series of this metric makes the tables allocate, beside what they have: a table that grows is there twice while it is
-    /// copied.
+    /// Bytes that the tables allocate for one more series of this metric, beside those that they have: a table that grows is there twice while it
+    /// is copied.
     fn bytes_to_grow(
         &self,
         context: Option<ContextKey>,
