@@ -82,6 +82,10 @@ counters! {
         /// Buckets closed.
         Buckets = SeriesSpec::counter("weir_flushes_total", "flush.count", "flushes").highest(),
             Significance::Normal("It rises by one per bucket; if it does not, a worker is stuck.");
+        /// Ends of buckets at which the bucket before was not handed over yet: the open bucket goes on, with its timestamp, and has the
+        /// samples of the next one too.
+        BucketsJoined = SeriesSpec::counter("weir_buckets_joined_total", "flush.buckets_joined", "buckets"),
+            Significance::Problem("Merging and encoding take longer than a bucket: give weir more CPU, or disable outputs. Sums are right, at a coarser resolution.");
     }
 }
 
@@ -115,6 +119,8 @@ pub struct Aggregator {
     state: State,
     hand_over: HandOver,
     counts: Counts<AggregateCounter>,
+    /// Start of the bucket that would be open, if the open one did not wait for the one before it.
+    due_start: Seconds,
     /// Samples counted before the open bucket began.
     counted_before: u64,
     /// Samples in the open bucket from another process.
@@ -132,6 +138,7 @@ impl Aggregator {
             state: State::new(),
             hand_over: HandOver::default(),
             counts: Counts::default(),
+            due_start: 0,
             counted_before: 0,
             resumed_samples: 0,
             resumed_before: 0,
@@ -161,18 +168,27 @@ impl Aggregator {
     }
 
     /// Advances to a time in Unix seconds, and closes the open bucket if it has ended. A time before the last one counts as the last one.
-    /// The previous bucket must have been handed over completely; otherwise this returns false and the bucket stays open.
+    /// If the previous bucket is not handed over completely, this returns false: the bucket stays open, and so does its last second.
     #[must_use = "false: hand over, then advance again"]
     pub fn advance(&mut self, now: i64) -> bool {
         let (now, next_start) = self.timeline.next_start(now);
         if let Some(start) = next_start {
             if self.is_draining() {
+                self.hold(start);
                 return false;
             }
             self.close(start);
         }
         self.timeline.set_now(now);
         true
+    }
+
+    /// The open bucket stays open although another one begins at `start`.
+    fn hold(&mut self, start: Seconds) {
+        let counted = self.due_start.max(self.timeline.open_start());
+        let more = start.saturating_sub(counted) / self.settings.bucket_width;
+        self.counts[AggregateCounter::BucketsJoined] += u64::from(more);
+        self.due_start = self.due_start.max(start);
     }
 
     /// Handles a clock that was set back to `now`, beyond the tolerance: closes the open bucket with its timestamp, and opens the one that

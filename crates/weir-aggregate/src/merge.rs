@@ -8,8 +8,9 @@ use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource};
 /// Merges the batches of several workers into one stream in which every context of a bucket occurs once.
 ///
 /// Each worker delivers its buckets in order and the partitions of a bucket in order. A partition is merged as soon as every worker has
-/// delivered it, so memory is bounded by the spread between workers. A worker that starts in a later bucket than the others, or gets no
-/// CPU during a whole bucket, never delivers that one: it is merged once this worker has delivered a later one, or has stopped.
+/// delivered it, so memory is bounded by the spread between workers. A worker that starts in a later bucket than the others says so
+/// ([`Merger::has_none_before`]). One that gets no CPU during a whole bucket never delivers that one: it is merged once this worker has
+/// delivered a later one, or has stopped.
 ///
 /// A worker's buckets go back in time when the clock is set back, and another worker may not have seen the clock ahead. So the next bucket
 /// is one that an older bucket of the same worker follows, or else one not before the last merged bucket, or else any; each time the
@@ -18,8 +19,8 @@ pub struct Merger {
     pending: Vec<VecDeque<Batch>>,
     /// Workers that have ended.
     ended: Vec<bool>,
-    /// For each worker, the start of the bucket in which it has stopped; the minimum if it has delivered a batch since.
-    stopped_in: Vec<i64>,
+    /// For each worker, the start of the bucket in which it has begun or stopped; the minimum if it has delivered a batch since.
+    open_in: Vec<i64>,
     /// Number of steps back in time between the buckets of each queue.
     set_backs: Vec<usize>,
     /// Start of the last merged bucket.
@@ -42,7 +43,7 @@ impl Merger {
         Merger {
             pending: (0..workers).map(|_| VecDeque::new()).collect(),
             ended: vec![false; workers],
-            stopped_in: vec![i64::MIN; workers],
+            open_in: vec![i64::MIN; workers],
             set_backs: vec![0; workers],
             last: i64::MIN,
             partition: 0,
@@ -86,7 +87,7 @@ impl Merger {
             return;
         }
         let worker = usize::from(batch.source.worker);
-        self.stopped_in[worker] = i64::MIN;
+        self.open_in[worker] = i64::MIN;
         self.received[worker] += batch.len() as u64;
         self.rows_lost += batch.rows_of_bucket.saturating_sub(self.received[worker]);
         self.received[worker] = if batch.last { 0 } else { batch.rows_of_bucket };
@@ -101,9 +102,9 @@ impl Merger {
         while self.merge_next_partition(&mut deliver) {}
     }
 
-    /// A worker has delivered all buckets before the one that starts at `open`, and stopped there. It may continue.
-    pub fn stop_worker(&mut self, worker: u16, open: i64, mut deliver: impl FnMut(Batch)) {
-        self.stopped_in[usize::from(worker)] = open;
+    /// A worker has delivered all its buckets before the one that starts at `open`: it has begun there, or stopped. It may continue.
+    pub fn has_none_before(&mut self, worker: u16, open: i64, mut deliver: impl FnMut(Batch)) {
+        self.open_in[usize::from(worker)] = open;
         while self.merge_next_partition(&mut deliver) {}
     }
 
@@ -125,7 +126,7 @@ impl Merger {
             return false;
         };
         let complete = self.pending.iter().enumerate().all(|(worker, queue)| {
-            let has_none = self.ended[worker] || next < self.stopped_in[worker];
+            let has_none = self.ended[worker] || next < self.open_in[worker];
             queue.front().map_or(has_none, |batch| {
                 batch.bucket.start != next || batch.partitions.contains(&self.partition)
             })

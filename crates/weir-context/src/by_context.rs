@@ -45,6 +45,11 @@ impl<T> Default for ByContext<T> {
     }
 }
 
+/// Slots with room for one at this place. They grow by an eighth instead of doubling, because spare capacity counts against the memory.
+fn slots_for(at: usize) -> usize {
+    at + at / 8 + 64
+}
+
 impl<T: Copy> ByContext<T> {
     fn slot(&self, key: ContextKey) -> Option<&Option<(NonZeroU32, T)>> {
         let (_, kinds) = self.tables.iter().find(|(table, _)| *table == key.table)?;
@@ -64,6 +69,17 @@ impl<T: Copy> ByContext<T> {
         }
     }
 
+    /// Bytes that [`ByContext::set`] allocates, beside those that are there.
+    pub fn bytes_to_set(&self, key: ContextKey) -> usize {
+        let at = key.live.id().0 as usize;
+        let known = self.tables.iter().find(|(table, _)| *table == key.table);
+        let capacity = known.map_or(0, |(_, kinds)| kinds[key.live.kind() as usize].capacity());
+        match at < capacity {
+            true => 0,
+            false => slots_for(at) * size_of::<Option<(NonZeroU32, T)>>(),
+        }
+    }
+
     /// Replaces the value of a context that had the same id, if there is one.
     pub fn set(&mut self, key: ContextKey, value: T) {
         let known = self.tables.iter().position(|(table, _)| *table == key.table);
@@ -76,8 +92,7 @@ impl<T: Copy> ByContext<T> {
         if at >= slots.len() {
             let capacity = slots.capacity();
             if at >= capacity {
-                // Grows by an eighth instead of doubling, because spare capacity counts against the memory.
-                slots.reserve_exact(at - slots.len() + at / 8 + 64);
+                slots.reserve_exact(slots_for(at) - slots.len());
             }
             self.capacity += slots.capacity() - capacity;
             slots.resize(at + 1, None);

@@ -103,6 +103,9 @@ counters! {
         /// A timestamp more than a day ahead.
         FutureTimestamp = SAMPLES_DROPPED.because("future_timestamp"),
             Problem("A client sends milliseconds instead of seconds, or its clock is wrong.");
+        /// A timestamped sample while too many waited for the outputs.
+        QueueFull = SAMPLES_DROPPED.because("queue_full"),
+            Problem("More samples with a timestamp arrive than weir merges and encodes: give it more CPU, or let clients send less.");
     }
 }
 
@@ -172,7 +175,7 @@ counters! {
 counters! {
     /// Counters of a worker besides those of packets.
     pub enum WorkerCounter {
-        /// Batches of a closed bucket that waited because the pipeline had not accepted the previous ones.
+        /// Batches that waited because the pipeline had not accepted the previous ones.
         HandOverWaits = SeriesSpec::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
             Problem("Merging and encoding are too slow: give weir more CPU, or disable outputs.");
         /// Times a checkpoint waited because the disk had not accepted the previous part.

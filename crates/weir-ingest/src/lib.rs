@@ -35,6 +35,6 @@ pub use saved::{Pieces, PutPiece, Restored, SavedBucket, SavedSeries};
 pub use tap::{PacketOutcome, TapBlock, TapPush, TapSettings, TappedPacket};
 pub use worker::{
     AT_THE_END, CheckpointLink, CheckpointPart, Command, CommandSender, Core, Freeze, ListenerSnapshot,
-    Readings, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot, Sources, TLS_ERROR, WorkerHandle,
-    WorkerSettings, WorkerSnapshot, WorkerTally, spawn,
+    PutState, Readings, RelayChange, RelayLink, RelayLinks, Report, RuleSnapshot, Sources, TLS_ERROR,
+    WorkerHandle, WorkerSettings, WorkerSnapshot, WorkerTally, spawn,
 };

@@ -9,6 +9,9 @@ use weir_state::{Facts, Identity, State};
 /// One worker's open bucket.
 #[derive(Debug, Default)]
 pub struct SavedBucket {
+    pub worker: u16,
+    /// Contexts that the worker remembers.
+    pub contexts: u64,
     /// `None`: nothing was open, as nothing is aggregated.
     pub bucket: Option<Bucket>,
     /// Samples in it.

@@ -11,4 +11,5 @@ mod rules_cost;
 mod sizes;
 mod slow_lines;
 mod usage;
+mod worker;
 mod workers;

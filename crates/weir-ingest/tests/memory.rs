@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use weir_aggregate::AggregateCounter;
 use weir_aggregate::{AggregatorSettings, Value};
 use weir_context::{ContextLimits, HashSecret, Rules};
-use weir_ingest::IngestCounter;
 use weir_ingest::{Ingest, IngestSettings, Received};
+use weir_ingest::{IngestCounter, SampleDrop};
 use weir_protocol::ParseOptions;
 
 const BUDGET: usize = 16 << 20;
@@ -206,4 +206,47 @@ fn known_histograms_that_grow_are_squeezed() {
 #[test]
 fn known_sets_that_grow_are_squeezed() {
     known_ones_grow("s", |_, round| format!("member-{round}"));
+}
+
+/// A context that is silent for longer than `context_expiry` is a new one when it comes again. If a flood has reached the limit meanwhile, its
+/// gauge is dropped and counted, and the last value that was delivered stays the old one.
+#[test]
+fn a_gauge_that_expires_during_a_flood_is_refused_and_counted() {
+    for (expiry, is_kept) in [(20, false), (3600, true)] {
+        let settings = IngestSettings {
+            worker: 0,
+            aggregator: AggregatorSettings {
+                context_expiry: expiry,
+                ..AggregatorSettings::default()
+            },
+            rules: Rules::default(),
+            limits: ContextLimits {
+                contexts_max: 100,
+                ..ContextLimits::default()
+            },
+            secret: HashSecret::from_random(1, 2),
+            listeners: vec![ParseOptions::default().into()],
+        };
+        let mut ingest = Ingest::new(settings, START);
+        send(&mut ingest, "hot:1|g");
+        let mut last = 0.0;
+        for bucket in 1..=6 {
+            // Counters stay for another five minutes, so that there is never room for what has left.
+            for number in 0..200 {
+                send(&mut ingest, &format!("flood.{bucket}.{number}:1|c"));
+            }
+            if bucket == 6 {
+                send(&mut ingest, "hot:2|g");
+            }
+            let weights = flush(&mut ingest, START + 10 * bucket);
+            last = weights
+                .iter()
+                .find(|(name, _)| name.starts_with("hot"))
+                .map_or(last, |(_, value)| *value);
+        }
+        assert_eq!(last, if is_kept { 2.0 } else { 1.0 });
+        let dropped = ingest.counts()[0].samples_dropped[SampleDrop::ContextLimit];
+        assert_eq!(dropped, u64::from(!is_kept));
+        assert!(ingest.counts()[0].balance());
+    }
 }

@@ -97,14 +97,28 @@ fn described(batch: &Batch) -> Vec<String> {
     rows.collect()
 }
 
-/// Through bytes, as from one process to another.
-fn transferred(saved: SavedBucket) -> SavedBucket {
+/// Its pieces, and the rest of it.
+fn pieces(ingest: &mut Ingest) -> (SavedBucket, Vec<Vec<u8>>) {
+    let (put, pieces) = channel();
+    let saved = ingest.save_encoded(STAMP, &|piece| {
+        put.send(piece.to_vec()).unwrap();
+        Ok(())
+    });
+    (saved.unwrap(), pieces.try_iter().collect())
+}
+
+/// As a table, which is the form of buckets of several workers that were merged.
+fn merged(ingest: &mut Ingest) -> SavedBucket {
+    let (saved, pieces) = pieces(ingest);
     let bucket = saved.bucket.unwrap();
     let mut table = Table::new(Bounds::NONE);
-    saved
-        .series
-        .into_iter()
-        .for_each(|(identity, facts, state)| table.add(identity, facts, state));
+    for piece in &pieces {
+        let mut reader = StreamReader::new(STAMP.agent, piece);
+        while let Some(entry) = reader.next_entry().unwrap() {
+            let identity = entry.named.unwrap().identity(entry.kind);
+            table.add(identity, entry.facts, entry.state);
+        }
+    }
     let header = Header {
         agent: STAMP.agent,
         bucket_start: bucket.start,
@@ -123,25 +137,15 @@ fn transferred(saved: SavedBucket) -> SavedBucket {
 
 /// An ingest's encoded state, and the number of its contexts.
 fn encoded(ingest: &mut Ingest) -> (SavedBucket, u64) {
-    let (put, pieces) = channel();
-    let saved = ingest.save_encoded(STAMP, &|piece| {
-        put.send(piece.to_vec()).unwrap();
-        Ok(())
-    });
-    let pieces: Vec<Vec<u8>> = pieces.try_iter().collect();
+    let (saved, pieces) = pieces(ingest);
     let entries = |piece: &Vec<u8>| {
         let mut reader = StreamReader::new(STAMP.agent, piece);
         std::iter::from_fn(|| reader.next_entry().unwrap()).count() as u64
     };
     let contexts = pieces.iter().map(entries).sum();
+    assert_eq!(saved.contexts, contexts);
     let encoded = pieces.into();
-    (
-        SavedBucket {
-            encoded,
-            ..saved.unwrap()
-        },
-        contexts,
-    )
+    (SavedBucket { encoded, ..saved }, contexts)
 }
 
 /// Takes the messages; before each message number in `changes`, another process takes over.
@@ -156,7 +160,7 @@ fn run(steps: &[(String, i64)], changes: &[usize], gauge_deltas: bool) -> (Vec<S
             // The one way and the other.
             let (saved, contexts) = match number % 2 {
                 0 => {
-                    let saved = transferred(current.save(STAMP));
+                    let saved = merged(&mut current);
                     let contexts = saved.series.len() as u64;
                     (saved, contexts)
                 }
@@ -216,13 +220,13 @@ fn the_open_bucket_counts_its_samples() {
         });
     };
     packet(&mut first, b"a:1:2:3|c\nb:1|g");
-    let saved = first.save(STAMP);
+    let saved = merged(&mut first);
     assert_eq!(saved.samples, 4);
     let mut second = ingest(START, 2, false);
-    let _ = second.resume(transferred(saved), START + 1, STAMP);
+    let _ = second.resume(saved, START + 1, STAMP);
     packet(&mut second, b"a:1|c");
-    assert_eq!(second.save(STAMP).samples, 5);
+    assert_eq!(pieces(&mut second).0.samples, 5);
     assert!(second.advance(START + 10));
     drain(&mut second, &mut Vec::new());
-    assert_eq!(second.save(STAMP).samples, 0);
+    assert_eq!(pieces(&mut second).0.samples, 0);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
-use weir_aggregate::{AggregatorSettings, BATCH_ROWS, Batch, Merger, Value};
+use weir_aggregate::{AggregateCounter, AggregatorSettings, BATCH_ROWS, Batch, Merger, Value};
 use weir_context::{ContextLimits, HashSecret, Rules};
 use weir_ingest::{Ingest, IngestSettings, Received};
 use weir_protocol::ParseOptions;
@@ -292,9 +292,9 @@ fn workers_do_not_wait_for_a_bucket_that_one_of_them_never_had() {
     }
     assert_eq!((merger.pending_rows(), merged.len()), (2, 0));
     // A bucket that is open is not waited for, and one that is not delivered is.
-    merger.stop_worker(1, START + 10, |batch| merged.push(batch));
+    merger.has_none_before(1, START + 10, |batch| merged.push(batch));
     assert_eq!(sums(&merged), [(START, 1.0)]);
-    merger.stop_worker(1, START + 20, |batch| merged.push(batch));
+    merger.has_none_before(1, START + 20, |batch| merged.push(batch));
     assert_eq!(sums(&merged), [(START, 1.0), (START + 10, 1.0)]);
     assert_eq!((merger.pending_rows(), merger.rows_lost()), (0, 0));
     // Both continue, and wait for each other again.
@@ -307,6 +307,66 @@ fn workers_do_not_wait_for_a_bucket_that_one_of_them_never_had() {
         assert_eq!(merger.pending_rows(), pending);
     }
     assert_eq!(sums(&merged).last(), Some(&(START + 20, 4.0)));
+}
+
+/// A bucket that should end while the one before it is not handed over goes on: its samples stay together, later ones come to them, and it
+/// has its own timestamp. The ends that went by are counted.
+#[test]
+fn a_bucket_ends_later_if_the_one_before_it_is_not_handed_over() {
+    let mut worker = ingest(0);
+    let joined = |worker: &Ingest| worker.aggregator().counts()[AggregateCounter::BucketsJoined];
+    receive(&mut worker, "a:1|c\ng:1|g");
+    assert!(worker.advance(START + 10));
+    for (at, line) in [
+        (10, "a:2|c\ng:2|g"),
+        (19, "a:4|c"),
+        (20, "a:8|c"),
+        (31, "a:16|c\ng:3|g"),
+        (39, "b:1|c"),
+    ] {
+        assert_eq!(worker.advance(START + at), at < 20, "{at}");
+        receive(&mut worker, line);
+    }
+    assert_eq!(joined(&worker), 2);
+    let first = drain(&mut worker);
+    assert_eq!(sums(&first), [(START, 1.0)]);
+    assert!(worker.advance(START + 39));
+    receive(&mut worker, "a:32|c");
+    let second = drain(&mut worker);
+    let mut found = sums(&second);
+    found.sort_by(|one, other| other.1.total_cmp(&one.1));
+    assert_eq!(found, [(START + 10, 30.0), (START + 10, 1.0)]);
+    let gauges = second
+        .iter()
+        .flat_map(Batch::series)
+        .filter_map(|series| match series.value() {
+            Value::Gauge(value) => Some(value),
+            _ => None,
+        });
+    assert_eq!(gauges.collect::<Vec<_>>(), [3.0]);
+    assert!(worker.advance(START + 40));
+    assert_eq!(sums(&drain(&mut worker)), [(START + 30, 32.0)]);
+    assert_eq!(joined(&worker), 2);
+    assert!(worker.counts()[0].balance());
+}
+
+/// The first bucket of the others does not wait for a worker that has begun in a later one.
+#[test]
+fn workers_begin_in_different_buckets() {
+    let mut merger = Merger::new(2);
+    let mut merged = Vec::new();
+    let mut first = ingest(0);
+    merger.has_none_before(0, START, |batch| merged.push(batch));
+    merger.has_none_before(1, START + 10, |batch| merged.push(batch));
+    for (step, pending) in [(1, 0), (2, 1)] {
+        receive(&mut first, "a:1|c");
+        assert!(first.advance(START + 10 * step));
+        for batch in drain(&mut first) {
+            merger.push(batch, |batch| merged.push(batch));
+        }
+        assert_eq!(sums(&merged), [(START, 1.0)]);
+        assert_eq!(merger.pending_rows(), pending);
+    }
 }
 
 /// Nobody waits for a worker that has ended, also in the middle of a bucket, whether before or after the others' batches have come.

@@ -39,6 +39,9 @@ const WHOLE: u64 = 64;
 const BATCHES: u64 = 32;
 const BATCH_BYTES_LEAST: usize = 64 << 10;
 
+/// Batches of a worker that are on their way to the merge: one that is merged, and enough that another one is always there.
+const IN_TRANSIT: usize = 4;
+
 /// A new share is one more line here.
 const TABLE: [LedgerLine; 10] = [
     LedgerLine {
@@ -213,6 +216,13 @@ impl Budget {
     pub fn batch_bytes(&self) -> usize {
         let bytes = self.share(Share::Batches) / BATCHES;
         (bytes as usize).clamp(BATCH_BYTES_LEAST, weir_aggregate::BATCH_BYTES)
+    }
+
+    /// Bytes of one worker's batches between it and the merge: half of its part of their share, which several workers need for partitions that
+    /// wait for each other. More than a few batches would only wait there instead of in the worker's state.
+    pub fn batches_in_transit(&self) -> usize {
+        let half = self.of_worker(Share::Batches) / 2;
+        half.min(IN_TRANSIT * self.batch_bytes())
     }
 
     /// The part of the share of batches of each of these outputs, and of the history beside them. The other half is for those between workers and

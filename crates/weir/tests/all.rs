@@ -20,6 +20,7 @@ mod carbon;
 mod client_telemetry;
 mod command_line;
 mod datadog_page;
+mod dead_outputs;
 mod delivery;
 mod doctor;
 mod executed_pages;

@@ -21,6 +21,9 @@ const PASS_THROUGH_BYTES: usize = 512 * 1024;
 /// Batches of passed-on messages that may wait for the hand-over; beyond them events and checks are dropped and counted.
 const OUTBOX_MAX: usize = 8;
 
+/// Bytes of such batches beyond which samples are dropped and counted too: more than the packets between two hand-overs make.
+const OUTBOX_BYTES: usize = 6 << 20;
+
 /// Seconds that a timestamp may be ahead. Beyond them it is no time of a sample: most are milliseconds.
 const AHEAD_MAX: i64 = 24 * 60 * 60;
 
@@ -29,6 +32,8 @@ const AHEAD_MAX: i64 = 24 * 60 * 60;
 pub(super) struct PassThrough {
     open_batch: OpenBatch,
     outbox: VecDeque<Batch>,
+    /// Of the batches there.
+    outbox_bytes: usize,
     timestamped: Timestamped,
     resolved: Resolved,
 }
@@ -62,16 +67,28 @@ impl OpenBatch {
 }
 
 impl PassThrough {
-    /// A full batch waits in the outbox. Timestamped samples are never dropped here: a worker at the limit reads no packets until some are
-    /// sent.
+    /// A full batch waits in the outbox.
     fn close_full_batch(&mut self) {
         let full = |batch: &Batch| {
             batch.len() + batch.events.len() + batch.checks.len() >= PASS_THROUGH_MAX
                 || batch.bytes() >= PASS_THROUGH_BYTES
         };
         if self.open_batch.batch.as_ref().is_some_and(full) {
-            self.outbox.extend(self.open_batch.batch.take());
+            let batch = self.open_batch.batch.take();
+            self.outbox_bytes += batch.as_ref().map_or(0, Batch::bytes);
+            self.outbox.extend(batch);
         }
+    }
+
+    fn take_full(&mut self) -> Option<Batch> {
+        let batch = self.outbox.pop_front()?;
+        self.outbox_bytes -= batch.bytes();
+        Some(batch)
+    }
+
+    /// Whether there is room for another sample.
+    fn has_room_for_samples(&self) -> bool {
+        self.outbox_bytes < OUTBOX_BYTES
     }
 
     /// Whether there is room for another event or check.
@@ -88,20 +105,19 @@ impl PassThrough {
 impl Ingest {
     /// Hands over what passes without aggregation. Called at least once a second.
     pub fn take_pass_through(&mut self) -> Option<Batch> {
-        self.pass_through
-            .outbox
-            .pop_front()
-            .or_else(|| self.pass_through.open_batch.batch.take())
+        let full = self.pass_through.take_full();
+        full.or_else(|| self.pass_through.open_batch.batch.take())
     }
 
-    /// Whether as many batches wait as may.
-    pub fn has_full_outbox(&self) -> bool {
-        !self.pass_through.has_room()
+    /// Whether [`Ingest::take_full_pass_through`] has something.
+    #[inline]
+    pub fn has_full_pass_through(&self) -> bool {
+        !self.pass_through.outbox.is_empty()
     }
 
     /// A full batch, before the second is over, so that a high rate does not accumulate.
     pub fn take_full_pass_through(&mut self) -> Option<Batch> {
-        self.pass_through.outbox.pop_front()
+        self.pass_through.take_full()
     }
 
     /// Passes a timestamped sample on: no bucket, no rate, no zeros, and no place in the tables either.
@@ -113,6 +129,10 @@ impl Ingest {
         let timestamp = metric.timestamp.expect("the caller looked");
         if timestamp > self.now.saturating_add(AHEAD_MAX) {
             self.drop_samples(metric, listener, SampleDrop::FutureTimestamp);
+            return;
+        }
+        if !self.pass_through.has_room_for_samples() {
+            self.drop_samples(metric, listener, SampleDrop::QueueFull);
             return;
         }
         let origin_tags = self.origin_tags(&OriginKey::of_message(metric.origin, metric.tags.iter()));

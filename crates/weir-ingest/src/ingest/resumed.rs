@@ -8,7 +8,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use weir_aggregate::{Aggregator, ProcessStamp};
 use weir_context::{Contexts, KnownContext, LiveContext, PARTITIONS};
 use weir_protocol::Kind;
-use weir_state::{Entry, Facts, Identity, SERIES_BYTES, SeriesName, State, StreamReader, StreamWriter};
+use weir_state::{Entry, Facts, SERIES_BYTES, SeriesName, State, StreamReader, StreamWriter};
 
 use super::{Ingest, WaitLimit};
 use crate::hand_over::ROWS_AHEAD;
@@ -23,35 +23,21 @@ const DECODED_TOGETHER: usize = 256;
 const DECODED_AHEAD: usize = 16;
 
 impl Ingest {
-    /// The open bucket's state, and the remembered contexts. Nothing may wait to be handed over, and no
-    /// packet may come behind it.
-    pub fn save(&mut self, stamp: ProcessStamp) -> SavedBucket {
-        self.feed_parked(0, WaitLimit::NoWait);
-        let series = (0..PARTITIONS).flat_map(|partition| self.contexts.live(partition));
-        let series = series.filter_map(|&live| {
-            let (seen, state) = self.aggregator.save(live, stamp)?;
-            let context = self.contexts.get(live.kind(), live.id());
-            let (host, integration) = (context.host(), context.jmx_check());
-            let identity = Identity::new(live.kind(), context.name(), host, integration, context.tags());
-            let suffixes = context.suffix_mask();
-            Some((identity, Facts { seen, suffixes }, state))
-        });
-        SavedBucket {
-            series: series.collect(),
-            ..self.saved()
-        }
-    }
-
     fn saved(&self) -> SavedBucket {
         SavedBucket {
+            worker: self.settings.worker,
+            contexts: (0..PARTITIONS)
+                .map(|partition| self.contexts_in(partition) as u64)
+                .sum(),
             bucket: Some(self.aggregator.open_bucket()),
             samples: self.aggregator.open_samples(),
             ..SavedBucket::default()
         }
     }
 
-    /// The same for a process that takes over at once: in memory order, and as bytes, which go to `put` in pieces. Nobody receives
-    /// meanwhile, so a second thread takes half of it.
+    /// The open bucket's state, and the remembered contexts, in memory order and as bytes, which go to `put` in pieces: a bucket has no
+    /// room for a copy. Nothing may wait to be handed over, and no packet may come behind it. Nobody receives meanwhile, so a second
+    /// thread takes half of it.
     pub fn save_encoded(&mut self, stamp: ProcessStamp, put: PutPiece<'_>) -> io::Result<SavedBucket> {
         self.feed_parked(0, WaitLimit::NoWait);
         let (contexts, aggregator) = (&self.contexts, &self.aggregator);

@@ -39,6 +39,8 @@ pub(super) struct Clock {
     last: Readings,
     now_ms: i64,
     set_back: u64,
+    /// The agent's time was set back, and the open bucket has not ended for that yet.
+    pub(super) ends_bucket: bool,
 }
 
 impl Clock {
@@ -49,11 +51,12 @@ impl Clock {
             last: first,
             now_ms: first.wall_ms,
             set_back: 0,
+            ends_bucket: false,
         }
     }
 
-    /// Takes what the clocks say. True if the agent's time was set back, because it was too far ahead.
-    pub(super) fn read(&mut self, now: Readings) -> bool {
+    /// Takes what the clocks say. The agent's time may be set back, because it was too far ahead.
+    pub(super) fn read(&mut self, now: Readings) {
         self.last = now;
         let (now_ms, set_back) = match self.clock.advance(now.wall_ms, now.monotonic) {
             ClockReading::Forward(now_ms) => (now_ms, false),
@@ -61,7 +64,7 @@ impl Clock {
         };
         self.now_ms = now_ms;
         self.set_back += u64::from(set_back);
-        set_back
+        self.ends_bucket |= set_back;
     }
 
     /// Unix milliseconds.

@@ -1,9 +1,9 @@
 //! The control plane's interface to a worker: start, commands, end.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, OnceLock};
 
 use weir_context::Rules;
 use weir_listener::{BoundSocket, EventLoop, ListenerId, Monotonic, PassedConnection, Waker};
@@ -11,7 +11,7 @@ use weir_state::AgentId;
 
 use super::checkpoint::CheckpointLink;
 use super::clock::Readings;
-use super::freeze::Freeze;
+use super::freeze::{Freeze, PutState};
 use super::gaps::Gaps;
 use super::maintenance::{DropWatch, Ticks};
 use super::{Core, Report, Worker};
@@ -62,8 +62,8 @@ pub enum RelayLink {
 /// The control plane's end of a running worker.
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
-    /// Another process continues the open bucket.
-    keep: Arc<AtomicBool>,
+    /// Takes the open bucket for the next process.
+    keep: Arc<OnceLock<PutState>>,
     waker: Waker,
     commands: CommandSender,
     progress: Arc<Progress>,
@@ -77,9 +77,9 @@ impl WorkerHandle {
         self.waker.wake();
     }
 
-    /// The same; the open bucket is not flushed, but reported as [`Report::Saved`].
-    pub fn stop_and_keep(&self) {
-        self.keep.store(true, Ordering::Release);
+    /// The same; the open bucket is not flushed, but given to `put` in pieces, and reported as [`Report::Saved`].
+    pub fn stop_and_keep(&self, put: PutState) {
+        let _ = self.keep.set(put);
         self.stop();
     }
 
@@ -169,7 +169,7 @@ pub fn spawn(
         event_loop.add_connection(connection)?;
     }
     let stop = Arc::new(AtomicBool::new(false));
-    let keep = Arc::new(AtomicBool::new(false));
+    let keep = Arc::new(OnceLock::new());
     let waker = event_loop.waker();
     let (commands, inbox) = std::sync::mpsc::channel();
     let name = format!("ingest-{}", settings.worker);

@@ -1,8 +1,8 @@
 //! One OS thread, and the order of its work.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use weir_listener::{EventLoop, ListenerId, Monotonic, TlsError};
@@ -11,6 +11,7 @@ use crate::ingest::{BadInput, Ingest, Received, WaitLimit};
 use crate::origin::{OriginAnswer, OriginLink};
 use crate::progress::ProgressGuard;
 use crate::relay::Relay;
+use crate::saved::PutPiece;
 use crate::tap::{CountsBefore, TappedPacket, Taps};
 use weir_aggregate::Batch;
 
@@ -31,10 +32,10 @@ pub use clock::Readings;
 pub use control::{
     Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
 };
-
-pub use freeze::{AT_THE_END, Freeze};
+pub use freeze::{AT_THE_END, Freeze, PutState};
 use gaps::Gaps;
 use maintenance::{DropWatch, Ticks};
+use outbox::Outbox;
 pub use report::{ListenerSnapshot, Report, RuleSnapshot, WorkerSnapshot};
 pub use steps::Core;
 
@@ -64,10 +65,12 @@ fn packet_handler(
     ingest: &mut Ingest,
     by_sender: bool,
     taps: &mut Taps,
+    outbox: &mut Outbox,
 ) -> impl FnMut(weir_listener::PacketBatch<'_>) {
     move |batch| {
         if !taps.is_empty() {
             process_tapped(ingest, by_sender, taps, batch);
+            pass_on(ingest, outbox);
             return;
         }
         let (listener, received) = (usize::from(batch.listener().0), batch.received().0);
@@ -90,7 +93,20 @@ fn packet_handler(
             if !by_sender {
                 ingest.packets(&together[..count]);
             }
+            if ingest.has_full_pass_through() {
+                pass_on(ingest, outbox);
+            }
         }
+    }
+}
+
+/// Full batches of what passes without aggregation, as far as there is room. What finds none waits, up to a limit; beyond it messages are
+/// dropped and counted.
+fn pass_on(ingest: &mut Ingest, outbox: &mut Outbox) {
+    while !outbox.is_full()
+        && let Some(batch) = ingest.take_full_pass_through()
+    {
+        outbox.offer(Box::new(batch));
     }
 }
 
@@ -144,12 +160,13 @@ struct Worker {
     stop: Arc<AtomicBool>,
     /// Another process asks to take over.
     freeze: Option<Freeze>,
-    /// Another process continues the open bucket.
-    keep: Arc<AtomicBool>,
+    /// Takes the open bucket for the next process, if one continues it.
+    keep: Arc<OnceLock<PutState>>,
 }
 
 impl Worker {
     fn run(mut self) {
+        self.core.begin();
         // So that others need not wait for the first tick to see that it runs.
         self.publish();
         self.core.begin_checkpoint();
@@ -170,7 +187,12 @@ impl Worker {
         let by_sender = self.origins.is_some();
         let turn = self.event_loop.turn(
             Some(timeout),
-            &mut packet_handler(&mut self.core.ingest, by_sender, &mut self.taps),
+            &mut packet_handler(
+                &mut self.core.ingest,
+                by_sender,
+                &mut self.taps,
+                &mut self.core.outbox,
+            ),
         );
         let after = Monotonic::now().0;
         self.progress_guard.end_turn(after);
@@ -185,30 +207,30 @@ impl Worker {
 }
 
 impl Core {
+    /// The merge does not wait for buckets before the open one.
+    pub fn begin(&mut self) {
+        self.outbox.try_send(Report::Begun {
+            worker: self.outbox.worker(),
+            open: self.ingest.aggregator().open_bucket().start,
+        });
+    }
+
     /// The packets of the turn are in. `now`: the clocks after it.
     pub fn turn_ended(&mut self, now: Readings) {
-        if self.clock.read(now) {
-            self.set_back();
-        }
+        self.clock.read(now);
     }
 
-    #[cold]
-    fn set_back(&mut self) {
-        while !self.ingest.set_back(self.clock.seconds()) {
-            // Once in a process's life, if ever: nothing is received while the last bucket is handed over.
-            self.hand_over_all();
-        }
-        self.count();
-    }
-
-    /// Ends the bucket if it is time. What the turn received, and the end, are counted before anything of it is handed over: a kill from
-    /// here on delivers nothing of this bucket again.
+    /// Ends the bucket if it is time, or if the clock was set back. What the turn received, and the end, are counted before anything of it is
+    /// handed over: a kill from here on delivers nothing of this bucket again.
+    ///
+    /// If the bucket before it is not handed over yet, the control plane does not keep up. Then the bucket ends later, with its own timestamp
+    /// and all samples until then: nobody waits, and nothing is lost but resolution, which is counted.
     pub fn advance(&mut self) {
-        while !self.ingest.advance(self.clock.seconds()) {
-            // A whole bucket went by and the last one is not handed over: the control plane does not keep up. Waiting
-            // here lets the kernel's buffers fill, whose losses are counted; anything else would mix up two buckets.
-            self.outbox.count_wait();
-            self.hand_over_all();
+        let now = self.clock.seconds();
+        if self.clock.ends_bucket {
+            self.clock.ends_bucket = !self.ingest.set_back(now);
+        } else {
+            let _ = self.ingest.advance(now);
         }
         self.count();
     }
@@ -255,7 +277,7 @@ impl Worker {
     fn periodic(&mut self) {
         self.core.advance();
         self.hand_over();
-        self.core.hand_over_pass_through();
+        self.core.pass_on();
         self.core.summarise();
         let monotonic = Monotonic::now().0;
         for relay in self.core.ingest.relays_mut() {
@@ -303,7 +325,12 @@ impl Worker {
                 let _ = self.event_loop.replace(
                     id,
                     *socket,
-                    &mut packet_handler(&mut self.core.ingest, by_sender, &mut self.taps),
+                    &mut packet_handler(
+                        &mut self.core.ingest,
+                        by_sender,
+                        &mut self.taps,
+                        &mut self.core.outbox,
+                    ),
                 );
             }
             Command::Origins(answers) => self.apply_answers(answers),
@@ -385,20 +412,8 @@ impl Core {
     }
 
     /// Full batches of what passes without aggregation, as far as there is room.
-    pub fn hand_over_pass_through(&mut self) {
-        while !self.outbox.is_full()
-            && let Some(batch) = self.ingest.take_full_pass_through()
-        {
-            self.outbox.offer(Box::new(batch));
-        }
-        if self.ingest.has_full_outbox() {
-            // As where a whole bucket waits: the kernel's buffers fill, whose losses are counted.
-            self.outbox.count_wait();
-            self.outbox.wait_for_batch();
-            while let Some(batch) = self.ingest.take_full_pass_through() {
-                self.outbox.send(Report::Batch(Box::new(batch)));
-            }
-        }
+    pub fn pass_on(&mut self) {
+        pass_on(&mut self.ingest, &mut self.outbox);
     }
 
     /// The next slice of a summary, and what was complete but found no room.
@@ -413,7 +428,7 @@ impl Core {
         self.outbox.retry_summary();
     }
 
-    /// The rest of a flush, waiting for room as long as it takes.
+    /// At the end: the rest of a flush, waiting for room as long as it takes.
     pub fn hand_over_all(&mut self) {
         self.outbox.wait_for_batch();
         while self.ingest.is_draining() {
@@ -423,13 +438,18 @@ impl Core {
         }
     }
 
-    /// The end: another process continues the open bucket. Everything before it is handed over.
-    pub fn keep(&mut self, drops: impl Iterator<Item = (u64, u32)>) {
-        let mut saved = self.ingest.save(self.clock.stamp(self.agent));
+    /// The end: another process continues the open bucket, which goes to `put` in pieces. Everything before it is handed over. False: the
+    /// pieces found no place.
+    pub fn keep(&mut self, put: PutPiece<'_>, drops: impl Iterator<Item = (u64, u32)>) -> bool {
+        let stamp = self.clock.stamp(self.agent);
+        let Ok(mut saved) = self.ingest.save_encoded(stamp, put) else {
+            return false;
+        };
         saved.drops = drops.collect();
         // Packets that waited for the look-up of their sender are in it too.
         self.count();
         self.outbox.send_saved(AT_THE_END, saved);
+        true
     }
 
     /// The end, without a process that continues the open bucket.
@@ -493,9 +513,11 @@ impl Worker {
         // Nothing is received any more, so this snapshot is final.
         self.core.outbox.send(Report::Snapshot(Box::new(self.snapshot())));
         self.core.hand_over_all();
-        if self.keep.load(Ordering::Acquire) {
-            self.core.keep(self.event_loop.drops_seen());
-        } else {
+        let is_kept = self
+            .keep
+            .get()
+            .is_some_and(|put| self.core.keep(put, self.event_loop.drops_seen()));
+        if !is_kept {
             self.core.flush_open_bucket();
         }
         while let Some(batch) = self.core.ingest.take_pass_through() {

@@ -93,10 +93,6 @@ impl Outbox {
         });
     }
 
-    pub(super) fn count_wait(&mut self) {
-        self.waits += 1;
-    }
-
     /// Usage, sent with the next [`Outbox::retry_summary`].
     pub(super) fn put_summary(&mut self, summary: UsageSummary) {
         self.summary = Some(Report::Usage(self.worker, Box::new(summary)));

@@ -34,6 +34,11 @@ pub enum Report {
         number: u64,
         bucket: Box<SavedBucket>,
     },
+    /// The worker begins with the bucket that starts at `open`, and has none before it.
+    Begun {
+        worker: u16,
+        open: i64,
+    },
     /// Nothing more will come from this worker, whether it was asked to end or has panicked.
     Done(u16),
 }

@@ -57,6 +57,10 @@ impl Core {
         }
     }
 
+    pub fn worker(&self) -> u16 {
+        self.outbox.worker()
+    }
+
     /// For the packets of a turn, before [`Core::turn_ended`].
     pub fn ingest_mut(&mut self) -> &mut Ingest {
         &mut self.ingest

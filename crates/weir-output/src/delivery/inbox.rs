@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use weir_aggregate::Batch;
 
 use super::books::{self, Items, Reason};
+use super::room::MemoryLimits;
 use super::{Delivery, Stage, lock};
 
 /// Batches an output may be behind with encoding, if its part of memory has room for them.
@@ -42,6 +43,16 @@ impl Inbox {
     }
 }
 
+impl MemoryLimits {
+    /// Longest wait of a batch of a flush whose batches have waited so long.
+    fn patience(&self, waited: Duration, now: Instant) -> Duration {
+        let of_flush = Duration::from_nanos(self.wait_nanos.load(Ordering::Relaxed));
+        let until_end = self.waits_end.get().map(|end| end.saturating_duration_since(now));
+        let of_batch = SUBMIT_WAIT.min(of_flush.saturating_sub(waited));
+        until_end.map_or(of_batch, |until_end| of_batch.min(until_end))
+    }
+}
+
 impl Delivery {
     /// Whether a batch would be taken now.
     pub fn has_room(&self, batch: &Batch) -> bool {
@@ -56,6 +67,12 @@ impl Delivery {
         self.shared.limits.wait_nanos.store(nanos, Ordering::Relaxed);
     }
 
+    /// Sets the moment from which no batch waits, once: several outputs that are behind, and several flushes, may delay the end of a process
+    /// together as long as one of them.
+    pub fn end_waits(&self, at: Instant) {
+        let _ = self.shared.limits.waits_end.set(at);
+    }
+
     /// Hands over a batch. Waits a moment if the output is behind with encoding, then drops the batch and counts it, and does
     /// not wait again before it has caught up. Blocks: for plain threads, not for async tasks.
     pub fn submit(&self, batch: &Arc<Batch>) {
@@ -66,10 +83,9 @@ impl Delivery {
         let is_full = |inbox: &mut Inbox| {
             !inbox.has_room(bytes, bytes_max) && !inbox.late && shared.stage() == Stage::Running
         };
-        let of_flush = Duration::from_nanos(shared.limits.wait_nanos.load(Ordering::Relaxed));
         let began = Instant::now();
         let inbox = lock(&shared.inbox);
-        let patience = SUBMIT_WAIT.min(of_flush.saturating_sub(inbox.waited));
+        let patience = shared.limits.patience(inbox.waited, began);
         let waited = shared.room.wait_timeout_while(inbox, patience, is_full);
         let (mut inbox, _) = waited.unwrap_or_else(PoisonError::into_inner);
         inbox.waited = if batch.last {
@@ -96,5 +112,34 @@ impl Delivery {
             shared.arrived.notify_one();
         }
         shared.tell_safe(&mut books, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use super::*;
+
+    #[test]
+    fn a_batch_waits_as_long_as_all_limits_allow() {
+        let limits = MemoryLimits {
+            queued: 0.into(),
+            coming: 0.into(),
+            ask: OnceLock::new(),
+            state: 0.into(),
+            inbox: 0.into(),
+            wait_nanos: u64::MAX.into(),
+            waits_end: OnceLock::new(),
+        };
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        assert_eq!(limits.patience(Duration::ZERO, now), SUBMIT_WAIT);
+        limits.wait_nanos.store(2_500_000_000, Ordering::Relaxed);
+        assert_eq!(limits.patience(second, now), SUBMIT_WAIT);
+        assert_eq!(limits.patience(2 * second, now), second / 2);
+        limits.waits_end.set(now + second / 4).unwrap();
+        assert_eq!(limits.patience(2 * second, now), second / 4);
+        // Another output, or another flush, has used it up.
+        assert_eq!(limits.patience(Duration::ZERO, now + second), Duration::ZERO);
     }
 }

@@ -35,7 +35,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -54,6 +54,7 @@ pub use environment::{AgentIdentity, OutputEnvironment};
 use inbox::Inbox;
 pub use payload::Payload;
 pub use queue::{Order, Queue, QueueSizes};
+use room::MemoryLimits;
 use safe::BucketEnds;
 pub use safe::{AtRisk, Landed, SafeSamples};
 pub use save::SavedQueue;
@@ -167,36 +168,6 @@ enum Stage {
     /// The encoder is done; endpoints deliver until the queues are empty.
     Encoded,
     Stopped,
-}
-
-/// An output's part of memory. It changes with the number of outputs.
-struct MemoryLimits {
-    /// Bodies that wait, over all endpoints.
-    queued: AtomicU64,
-    /// Bodies that are about to be queued.
-    coming: AtomicU64,
-    /// Asks for a larger `queued`.
-    ask: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// The encoder's state.
-    state: AtomicU64,
-    /// Batches that wait to be encoded.
-    inbox: AtomicU64,
-    /// Longest wait of the batches of one flush for room there.
-    wait_nanos: AtomicU64,
-}
-
-impl MemoryLimits {
-    /// The limits at a start; the inbox has none until the shares are divided.
-    fn of(environment: &OutputEnvironment) -> Self {
-        MemoryLimits {
-            queued: environment.memory_bytes_max.into(),
-            coming: 0.into(),
-            ask: OnceLock::new(),
-            state: environment.state_bytes_max.into(),
-            inbox: u64::MAX.into(),
-            wait_nanos: u64::MAX.into(),
-        }
-    }
 }
 
 #[derive(Default)]

@@ -1,8 +1,43 @@
 //! An output's part of the memory for waiting payloads: what it holds, what it wants, and its limit.
 
-use std::sync::atomic::Ordering;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use super::{Delivery, Shared, lock};
+use super::{Delivery, OutputEnvironment, Shared, lock};
+
+/// An output's part of memory. It changes with the number of outputs.
+pub(super) struct MemoryLimits {
+    /// Bodies that wait, over all endpoints.
+    pub(super) queued: AtomicU64,
+    /// Bodies that are about to be queued.
+    pub(super) coming: AtomicU64,
+    /// Asks for a larger `queued`.
+    pub(super) ask: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// The encoder's state.
+    pub(super) state: AtomicU64,
+    /// Batches that wait to be encoded.
+    pub(super) inbox: AtomicU64,
+    /// Longest wait of the batches of one flush for room there.
+    pub(super) wait_nanos: AtomicU64,
+    /// No batch waits beyond this moment.
+    pub(super) waits_end: OnceLock<Instant>,
+}
+
+impl MemoryLimits {
+    /// The limits at a start; the inbox has none until the shares are divided.
+    pub(super) fn of(environment: &OutputEnvironment) -> Self {
+        MemoryLimits {
+            queued: environment.memory_bytes_max.into(),
+            coming: 0.into(),
+            ask: OnceLock::new(),
+            state: environment.state_bytes_max.into(),
+            inbox: u64::MAX.into(),
+            wait_nanos: u64::MAX.into(),
+            waits_end: OnceLock::new(),
+        }
+    }
+}
 
 impl Delivery {
     /// Sets what bodies that wait may take, over all endpoints. Where they take more already the oldest go.

@@ -42,6 +42,11 @@ impl OutputState {
             bytes,
         }
     }
+
+    /// Digest of the lineage, and the state.
+    pub fn parts(&self) -> (&[u8], &[u8]) {
+        (&self.lineage, &self.bytes)
+    }
 }
 
 fn digest(lineage: &str) -> Vec<u8> {

@@ -139,8 +139,10 @@ impl Cumulative {
     /// Writes the rows after the last bucket, and returns every series for the next process.
     pub fn save(&mut self, request: &mut Request, out: &mut Encoded) -> Vec<u8> {
         self.values_pending(request, out);
-        let state = self.state.save(self.now());
-        postcard::to_extend(&(self.timeline.newest(), state), Vec::new()).unwrap_or_default()
+        let newest = self.timeline.newest();
+        self.state.save_behind(self.now(), |bytes| {
+            postcard::to_extend(&(newest, bytes as u64), Vec::new()).unwrap_or_default()
+        })
     }
 
     /// Continues the series of another process. Returns how many do not fit.
@@ -172,7 +174,7 @@ impl Cumulative {
     }
 
     fn values(&mut self, begin: i64, at: i64, request: &mut Request, out: &mut Encoded) {
-        for family in &mut self.state.families {
+        for family in self.state.families.iter_mut() {
             for series in &mut family.series {
                 // One that began while the clock was ahead would begin after its own points.
                 if series.kept.start == 0 || series.kept.start > at {
@@ -188,7 +190,7 @@ impl Cumulative {
             points.value(metric, series, at, request, out);
         }
         request.finish(out);
-        for family in &mut self.state.families {
+        for family in self.state.families.iter_mut() {
             for series in &mut family.series {
                 self.pending -= u64::from(std::mem::take(&mut series.kept.rows));
             }

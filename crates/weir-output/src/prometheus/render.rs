@@ -53,7 +53,8 @@ pub fn piece(
         created,
         forms: state.forms(),
     };
-    while let Some(family) = state.families[..state.named].get(cursor.family) {
+    let named = |at: usize| state.families.get(at).filter(|_| at < state.named);
+    while let Some(family) = named(cursor.family) {
         let room = bytes.saturating_sub(out.len());
         let series = family.series.get(cursor.series..).unwrap_or_default();
         let written = writer.family(family, series, cursor.series == 0, room, out);

@@ -18,10 +18,12 @@ use crate::delivery::Reason;
 use crate::settings::{HistogramStyle, PrometheusSettings};
 use crate::sums::{self, Counters};
 
+mod blocks;
 mod expiry;
 mod place;
 mod saved;
 
+pub use blocks::Blocks;
 pub use saved::NoState;
 
 /// The minimum size of a native histogram's buckets, even if the state is full.
@@ -112,7 +114,7 @@ pub struct CumulativeState<M = (), S = ()> {
     /// Senders choose the texts of names and labels.
     secret: HashSecret,
     pub counters: Counters,
-    pub families: Vec<Family<M, S>>,
+    pub families: Blocks<Family<M, S>>,
     family_index: HashTable<u32>,
     series_index: HashTable<(u32, u32)>,
     /// Family and number of the series of the contexts that have come. A context's labels never change.
@@ -173,7 +175,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             bytes_max,
             secret: HashSecret::random(),
             counters: Counters::Monotonic,
-            families: Vec::new(),
+            families: Blocks::default(),
             family_index: HashTable::new(),
             series_index: HashTable::new(),
             of_context: ByContext::default(),
@@ -344,7 +346,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         }
         self.names_are_stale = false;
         self.named = self.families.len();
-        for family in &mut self.families {
+        for family in self.families.iter_mut() {
             if let Some(renamed) = family.renamed.take() {
                 self.bytes -= renamed.len();
             }
@@ -399,7 +401,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
     /// Bytes held, slack included.
     pub fn heap_bytes(&self) -> usize {
         self.bytes
-            + self.families.capacity() * size_of::<Family<M, S>>()
+            + self.families.heap_bytes()
             + self.family_index.allocation_size()
             + self.series_index.allocation_size()
             + self.of_context.heap_bytes()

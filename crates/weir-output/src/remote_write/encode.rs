@@ -18,7 +18,7 @@ use super::settings::RemoteWriteSettings;
 use crate::delivery::{Class, Clock, Counter, Encode, Encoded, Items};
 use crate::prometheus::names::{for_each_label, unescape};
 use crate::prometheus::state::{
-    CumulativeState, Family, Row, Seconds, SeriesState, Value, is_compound, style,
+    Blocks, CumulativeState, Family, Row, Seconds, SeriesState, Value, is_compound, style,
 };
 use crate::prometheus::{Native, NoState, help};
 use crate::settings::{HistogramStyle, PrometheusSettings};
@@ -314,8 +314,10 @@ impl Encode for RemoteWriteEncoder {
 
     fn save(&mut self, out: &mut Encoded) -> Vec<u8> {
         self.flush_pending(out);
-        let state = self.state.save(self.now());
-        postcard::to_extend(&(self.timeline.newest(), state), Vec::new()).unwrap_or_default()
+        let newest = self.timeline.newest();
+        self.state.save_behind(self.now(), |bytes| {
+            postcard::to_extend(&(newest, bytes as u64), Vec::new()).unwrap_or_default()
+        })
     }
 
     fn restore(&mut self, saved: &[u8], away: Duration) -> Result<u64, NoState> {
@@ -393,7 +395,7 @@ enum SeriesForm<'a> {
 }
 
 struct Writer<'a> {
-    families: &'a mut Vec<Metric>,
+    families: &'a mut Blocks<Metric>,
     out: Output<'a>,
 }
 

@@ -18,8 +18,8 @@ use crate::state::checkpoints::{self, CheckpointProgress, CheckpointWriter};
 use crate::state::disk::Source;
 use crate::state::tally::Head;
 use crate::state::{
-    Content, Encoded, KilledTally, Meta, PendingFile, PreviousState, PutSums, StateDir, StateError,
-    StateWriter, Tally, TransferWriter, merged, newest, recover,
+    Content, Encoded, KilledTally, Meta, PendingState, PreviousState, PutSums, StateDir, StateError,
+    StateWriter, Tally, TransferWriter, newest, recover,
 };
 
 /// The settings that decide what is continued.
@@ -228,7 +228,7 @@ impl Resumed {
         let epoch = content.meta.epoch;
         // The epochs since have left nothing.
         content.meta.epoch = directory.epoch() - 1;
-        let written = directory.begin(0).and_then(|pending| pending.finish(content));
+        let written = directory.begin(0).and_then(|mut pending| pending.finish(content));
         (content.books, content.meta.epoch) = (books, epoch);
         self.base = match written {
             Ok(_) => directory.epoch() - 1,
@@ -490,7 +490,7 @@ impl StateSaver {
 
     /// Opens the file for the next process. `None`: there is no state directory or it cannot be written, so the open bucket must be
     /// flushed.
-    pub fn begin(&self) -> Option<PendingFile> {
+    pub fn begin(&self) -> Option<PendingState> {
         let directory = self.directory.as_ref()?;
         let is_failing =
             self.is_failing.load(Ordering::Acquire) || self.progress.is_failing.load(Ordering::Acquire);
@@ -552,12 +552,16 @@ impl StateSaver {
 
     /// Facts about the open bucket of these workers.
     fn meta(&self, directory: &StateDir, workers: &[SavedBucket], now: i64) -> Meta {
+        let newest = newest(workers);
+        let older = workers.iter().filter(|worker| worker.bucket < newest);
+        let older = older.filter_map(|worker| Some((worker.worker, worker.bucket?.start)));
         Meta {
             version: crate::version::VERSION.into(),
             agent: directory.agent().0,
             epoch: directory.epoch(),
             saved_at_ms: now,
-            bucket: newest(workers).map(Into::into),
+            bucket: newest.map(Into::into),
+            older: older.collect(),
             samples: workers.iter().map(|worker| worker.samples).sum(),
             histogram_points: self.histogram_points.clone(),
             drops: workers
@@ -569,11 +573,11 @@ impl StateSaver {
         }
     }
 
-    /// Saves the workers' state. `Err`: the loss.
+    /// Saves what the next process continues besides the pieces of the workers' buckets. `Err`: the loss.
     pub fn save(
         &self,
-        pending_file: PendingFile,
-        workers: Vec<SavedBucket>,
+        pending_state: &mut PendingState,
+        workers: &[SavedBucket],
         outputs: BTreeMap<String, OutputState>,
         books: Status,
         now: i64,
@@ -582,16 +586,14 @@ impl StateSaver {
             return Ok(());
         };
         let content = Content {
-            meta: self.meta(directory, &workers, now),
-            table: merged(workers),
-            encoded: Encoded::default(),
             outputs,
-            queues: BTreeMap::new(),
             books: Box::new(books),
+            ..Content::empty(self.meta(directory, workers, now))
         };
-        let (series, samples) = (content.table.len(), content.meta.samples);
+        let series: u64 = workers.iter().map(|worker| worker.contexts).sum();
+        let samples = content.meta.samples;
         self.keep_for_next();
-        match pending_file.finish(&content) {
+        match pending_state.finish(&content) {
             Ok(bytes) => {
                 tracing::info!(
                     "state saved for the next process: {series} contexts, {samples} samples in the open bucket, {bytes} bytes"

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokio::runtime::Runtime;
 use weir_aggregate::{Batch, Merger};
 use weir_context::Rules;
-use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
+use weir_ingest::{CheckpointLink, Command, ListenerSettings, PutState, Report, Sources, WorkerHandle};
 use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
 use weir_output::delivery::SavedStates;
 
@@ -36,7 +36,7 @@ use crate::history::Recent;
 use crate::life::{Resumed, StateSaver};
 use crate::sandbox::SandboxStatus;
 use crate::signals::{Reloaded, Reloader, Reread};
-use crate::state::Tally;
+use crate::state::{PendingState, Tally};
 use crate::streams::Streams;
 
 /// Maximum reports that wait for the pipeline. A batch has at most a few megabytes; workers delay flushes when this is full.
@@ -244,14 +244,14 @@ impl Agent {
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         self.view.shared.expect_last();
-        let pending_file = self.state_saver.begin();
-        for worker in workers.iter() {
-            match pending_file {
-                Some(_) => worker.stop_and_keep(),
+        let pending_state = self.state_saver.begin().map(|begun| Arc::new(Mutex::new(begun)));
+        for (worker, number) in workers.iter().zip(0..) {
+            match &pending_state {
+                Some(pending_state) => worker.stop_and_keep(put_pieces(pending_state, number)),
                 None => worker.stop(),
             }
         }
-        if pending_file.is_some() {
+        if pending_state.is_some() {
             self.view.outputs.keep_state();
         }
         let ended: Vec<_> = workers.drain(..).map(WorkerHandle::join).collect();
@@ -274,11 +274,12 @@ impl Agent {
             runtime.shutdown_background();
         }
         let mut lost = books::lost_at_the_end(&self.view.own());
-        if let Some(pending_file) = pending_file {
+        if let Some(pending_state) = pending_state {
             let saved = self.view.shared.take_last();
+            let mut pending_state = pending_state.lock().unwrap_or_else(PoisonError::into_inner);
             let left = self.state_saver.save(
-                pending_file,
-                saved,
+                &mut pending_state,
+                &saved,
                 self.view.outputs.take_state(),
                 status,
                 continuity::now_ms(),
@@ -303,6 +304,16 @@ impl Agent {
         }
         Ok(())
     }
+}
+
+/// The way of a worker's open bucket into the state for the next process.
+fn put_pieces(pending_state: &Arc<Mutex<PendingState>>, worker: u16) -> PutState {
+    let pending_state = pending_state.clone();
+    Box::new(move |piece| {
+        let mut pending_state = pending_state.lock().unwrap_or_else(PoisonError::into_inner);
+        pending_state.piece(worker, piece);
+        Ok(())
+    })
 }
 
 fn rules(fixed: &Fixed, config: &Config) -> Result<Rules, Failure> {

@@ -32,8 +32,12 @@ impl Outputs {
             }
             settled
         });
-        *lock(&self.flush_wait) = self.left(since + begun.elapsed());
+        // The last flushes may wait for outputs as long as there is time, each for all of them together.
+        let left = self.left(since + begun.elapsed());
+        *lock(&self.flush_wait) = left;
         self.divide(&self.list());
+        let end = Instant::now() + left;
+        self.deliveries().for_each(|delivery| delivery.end_waits(end));
         settled
     }
 

@@ -386,7 +386,7 @@ impl Outputs {
         self.each_delivery(|delivery| async move { delivery.open_files().await });
     }
 
-    fn deliveries(&self) -> impl Iterator<Item = Arc<Delivery>> {
+    pub(super) fn deliveries(&self) -> impl Iterator<Item = Arc<Delivery>> {
         self.all().into_iter().filter_map(|output| match output {
             Output::Delivered(_, delivery) => Some(delivery),
             _ => None,

@@ -226,6 +226,11 @@ impl<C: Consumers> Pipeline<C> {
                 self.deliver_before(worker, &bucket);
                 self.shared.add_saved(number, *bucket);
             }
+            Report::Begun { worker, open } => {
+                self.forward(0, |merger, ready| {
+                    merger.has_none_before(worker, open, |merged| ready.push(merged));
+                });
+            }
             Report::BadInput(bad_input) => (self.on_bad_input)(bad_input),
             Report::Usage(worker, summary) => (self.on_usage)(worker, *summary),
             Report::Done(worker) => {
@@ -241,7 +246,7 @@ impl<C: Consumers> Pipeline<C> {
     fn deliver_before(&mut self, worker: u16, open: &SavedBucket) {
         if let Some(bucket) = open.bucket {
             self.forward(0, |merger, ready| {
-                merger.stop_worker(worker, bucket.start, |merged| ready.push(merged));
+                merger.has_none_before(worker, bucket.start, |merged| ready.push(merged));
             });
         }
     }

@@ -43,8 +43,7 @@ impl Start<'_> {
                 release_memory: crate::sys::heap::release_memory,
                 flush_open_bucket: self.config.aggregation.flush_open_buckets,
                 agent: self.agent,
-                // The other half is for batches at the outputs.
-                batch_bytes_max: self.budget.of_worker(Share::Batches) / 2,
+                batch_bytes_max: self.budget.batches_in_transit(),
             };
             let link = self.resolver.map(|resolver| {
                 resolver

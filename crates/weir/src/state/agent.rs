@@ -82,10 +82,9 @@ impl StoredAgent {
         };
         agent.check = Some(agent.check());
         let bytes = serde_json::to_vec(&agent).map_err(io::Error::other)?;
-        PendingFile::new(disk, AGENT)?.put(|mut to| {
-            to.write_all(&bytes)?;
-            to.flush()
-        })?;
+        let (pending, mut file) = PendingFile::new(disk, AGENT)?;
+        let written = file.write_all(&bytes);
+        pending.complete(&mut *file, written)?;
         Ok(agent)
     }
 

@@ -25,10 +25,10 @@ pub type SavedQueues = (String, Vec<SavedQueue>);
 #[derive(Clone, Debug)]
 pub struct Content {
     pub meta: Meta,
-    /// The open bucket of all workers.
-    pub table: Table,
-    /// Or, for a process that takes over at once, the bucket of each worker.
+    /// The bucket of each worker.
     pub encoded: Encoded,
+    /// Or, after a kill, the bucket of all workers; and series that are in no piece.
+    pub table: Table,
     pub outputs: BTreeMap<String, OutputState>,
     /// Payloads of outputs that are only in memory, by name.
     pub queues: BTreeMap<String, Vec<SavedQueue>>,
@@ -57,6 +57,9 @@ pub struct Meta {
     /// Whose buckets are there in pieces.
     #[serde(default)]
     pub workers: usize,
+    /// The start of a worker's open bucket, if it is an older one than `bucket`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub older: BTreeMap<u16, i64>,
     /// In the sums of a running process: by output, the samples of its ended buckets that are in them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub summed: BTreeMap<String, u64>,
@@ -81,6 +84,8 @@ pub struct EncodedPiece {
     /// In the file.
     pub at: u64,
     pub bytes: u64,
+    /// See [`Meta::older`].
+    pub older: Option<i64>,
 }
 
 impl Encoded {
@@ -143,25 +148,8 @@ impl From<OpenBucket> for Bucket {
     }
 }
 
-/// Merges the open buckets of all workers. They see the clock at different moments: if one is in the next bucket already, the samples of
-/// the others count in that one.
-pub fn merged(saved: Vec<SavedBucket>) -> Table {
-    let bucket = newest(&saved);
-    let mut table = Table::new(Bounds::NONE);
-    for saved in saved {
-        let own_start = saved.bucket.map(|bucket| bucket.start);
-        let start = bucket.map(|bucket| bucket.start);
-        for (identity, mut facts, state) in saved.series {
-            if own_start < start && own_start.is_some_and(|own| facts.seen >= own) {
-                facts.seen = start.unwrap_or(facts.seen);
-            }
-            table.add(identity, facts, state);
-        }
-    }
-    table
-}
-
-/// The newest bucket that is open.
+/// The newest bucket that is open. Workers see the clock at different moments: if one is in the next bucket already, the samples of the
+/// others count in that one.
 pub fn newest(saved: &[SavedBucket]) -> Option<Bucket> {
     saved.iter().filter_map(|saved| saved.bucket).max()
 }
@@ -181,7 +169,8 @@ impl Content {
 
     /// Divides the series among `workers`.
     pub fn buckets(&mut self, workers: usize) -> Vec<SavedBucket> {
-        if self.meta.workers != workers {
+        let is_older = |piece: &EncodedPiece| piece.older.is_some();
+        if self.meta.workers != workers || self.encoded.pieces.iter().any(is_older) {
             self.decode();
         }
         let bucket = self.meta.bucket.map(Bucket::from);
@@ -203,21 +192,30 @@ impl Content {
 
     /// Merges the encoded buckets of workers.
     pub fn decode(&mut self) {
-        for piece in self.encoded.take(|_| true).each.into_iter().flatten() {
-            let piece = match piece {
-                Ok(piece) => piece,
-                Err(error) => {
-                    tracing::error!("a part of the previous process's bucket cannot be read: {error}");
-                    continue;
+        while let Some(EncodedPiece { worker, older, .. }) = self.encoded.pieces.first().copied() {
+            let pieces = self.encoded.take(|piece| piece.worker == worker);
+            for piece in pieces.each.into_iter().flatten() {
+                match piece {
+                    Ok(piece) => self.add_piece(&piece, older),
+                    Err(error) => {
+                        tracing::error!("a part of the previous process's bucket cannot be read: {error}");
+                    }
                 }
-            };
-            let mut reader = StreamReader::new(AgentId(self.meta.agent), &piece);
-            // The checksum was compared before.
-            while let Ok(Some(entry)) = reader.next_entry() {
-                if let Some(named) = &entry.named {
-                    self.table
-                        .add(named.identity(entry.kind), entry.facts, entry.state);
-                }
+            }
+        }
+    }
+
+    fn add_piece(&mut self, piece: &[u8], older: Option<i64>) {
+        let start = self.meta.bucket.map(|bucket| bucket.start);
+        let mut reader = StreamReader::new(AgentId(self.meta.agent), piece);
+        // The checksum was compared before.
+        while let Ok(Some(entry)) = reader.next_entry() {
+            let mut facts = entry.facts;
+            if older.is_some_and(|older| facts.seen >= older) {
+                facts.seen = start.unwrap_or(facts.seen);
+            }
+            if let Some(named) = &entry.named {
+                self.table.add(named.identity(entry.kind), facts, entry.state);
             }
         }
     }

@@ -6,6 +6,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::sync::Arc;
 
 use crc32fast::Hasher;
+use postcard::ser_flavors::Size;
 use serde::de::DeserializeOwned;
 use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::Record;
@@ -125,7 +126,12 @@ impl<W: Write> StateWriter<W> {
     }
 
     pub fn output(&mut self, name: &str, saved: &OutputState) -> io::Result<()> {
-        self.section(OUTPUT, &postcard_of(&(name, saved))?)
+        // As `postcard_of(&(name, saved))` would write it, without a copy of all sums.
+        let (lineage, bytes) = saved.parts();
+        let before = postcard_of(&(name, lineage, bytes.len() as u64))?;
+        self.head(OUTPUT, before.len() + bytes.len())?;
+        self.put(&before)?;
+        self.put(bytes)
     }
 
     pub fn queues(&mut self, name: &str, queues: &[SavedQueue]) -> io::Result<()> {
@@ -148,10 +154,16 @@ impl<W: Write> StateWriter<W> {
     pub fn to(&self) -> &W {
         &self.to
     }
+
+    pub fn to_mut(&mut self) -> &mut W {
+        &mut self.to
+    }
 }
 
 fn postcard_of(value: &impl serde::Serialize) -> io::Result<Vec<u8>> {
-    postcard::to_extend(value, Vec::new()).map_err(io::Error::other)
+    let size = postcard::serialize_with_flavor(value, Size::default());
+    let bytes = size.and_then(|size| postcard::to_extend(value, Vec::with_capacity(size)));
+    bytes.map_err(io::Error::other)
 }
 
 /// `None`: the file is missing.
@@ -216,6 +228,9 @@ pub fn parse(from: impl Read) -> Result<Content, StateError> {
     }
     sections.end()?;
     content.meta = meta.ok_or_else(|| invalid("its header"))?;
+    for piece in &mut content.encoded.pieces {
+        piece.older = content.meta.older.get(&piece.worker).copied();
+    }
     Ok(content)
 }
 
@@ -290,7 +305,12 @@ impl<R: Read> Sections<R> {
             .ok_or(StateError::Truncated)?;
         let at = self.at;
         self.skip(bytes)?;
-        Ok(EncodedPiece { worker, at, bytes })
+        Ok(EncodedPiece {
+            worker,
+            at,
+            bytes,
+            older: None,
+        })
     }
 
     fn end(&mut self) -> Result<(), StateError> {
@@ -316,10 +336,15 @@ fn invalid(what: &str) -> StateError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufWriter, Seek as _};
     use std::path::Path;
+
+    use weir_protocol::Kind;
+    use weir_state::{AgentId, Entry, ExactSum, Facts, SeriesName, State, StreamWriter};
 
     use super::super::disk::SystemDisk;
     use super::*;
+    use crate::state::content::OpenBucket;
 
     /// `testdata/state/version-N` was written by a weir that wrote version N. A change after which it cannot be read needs a
     /// version of its own.
@@ -341,5 +366,65 @@ mod tests {
             assert_eq!(content.outputs.keys().collect::<Vec<_>>(), ["prometheus"]);
             assert_eq!(content.books.hostname, "fixture");
         }
+    }
+
+    fn piece(name: &str, seen: i64, value: f64) -> Vec<u8> {
+        let mut writer = StreamWriter::new(AgentId([1; 16]));
+        writer.add(&Entry {
+            number: 1,
+            kind: Kind::Counter,
+            named: Some(SeriesName {
+                name,
+                host: None,
+                integration: None,
+                tags: Vec::new(),
+            }),
+            facts: Facts { seen, suffixes: 0 },
+            state: State::Counter(ExactSum::from(value)),
+        });
+        writer.finish()
+    }
+
+    /// Workers see the clock at different moments. What one of them has in a bucket that has ended for another one counts in the newest.
+    #[test]
+    fn a_worker_may_have_stopped_in_an_older_bucket() {
+        let mut writer = StateWriter::new(BufWriter::new(tempfile::tempfile().unwrap())).unwrap();
+        writer.piece(0, &piece("a", 1011, 1.0)).unwrap();
+        writer.piece(1, &piece("a", 1009, 2.0)).unwrap();
+        writer.piece(1, &piece("silent", 990, 0.0)).unwrap();
+        let meta = Meta {
+            agent: [1; 16],
+            bucket: Some(OpenBucket {
+                start: 1010,
+                timestamp: 1010,
+                width: 10,
+            }),
+            samples: 2,
+            workers: 2,
+            older: [(1, 1000)].into(),
+            ..Meta::default()
+        };
+        writer.meta(&meta).unwrap();
+        writer.books(&Status::default()).unwrap();
+        writer.finish().unwrap();
+        let mut file = writer.to().get_ref().try_clone().unwrap();
+        file.rewind().unwrap();
+        let mut content = read_from(file, 1 << 20).unwrap();
+        let buckets = content.buckets(2);
+        assert!(buckets.iter().all(|bucket| bucket.encoded.bytes == 0));
+        let mut series: Vec<_> = buckets
+            .into_iter()
+            .flat_map(|bucket| bucket.series)
+            .map(|(identity, facts, state)| (identity.name.to_string(), facts.seen, state))
+            .collect();
+        series.sort_by(|one, other| one.0.cmp(&other.0));
+        let of = |value: f64| State::Counter(ExactSum::from(value));
+        assert_eq!(
+            series,
+            [
+                ("a".to_owned(), 1011, of(3.0)),
+                ("silent".to_owned(), 990, of(0.0))
+            ]
+        );
     }
 }

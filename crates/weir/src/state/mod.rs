@@ -29,7 +29,7 @@ mod file;
 mod recovery;
 pub mod tally;
 
-pub use content::{Content, Encoded, Meta, merged, newest};
+pub use content::{Content, Encoded, Meta, newest};
 pub use file::{StateError, StateWriter, VERSION, read_from};
 
 pub use agent::{StoredAgent, random};
@@ -339,12 +339,18 @@ impl StateDir {
 
     /// Starts to save state for the next process. Existing state stays until the new one is complete.
     /// `bytes`: room that it gets before.
-    pub fn begin(&self, bytes: u64) -> io::Result<PendingFile> {
-        let mut pending = PendingFile::new(&self.disk, STATE)?;
-        pending.file.reserve(bytes).inspect_err(|_| {
+    pub fn begin(&self, bytes: u64) -> io::Result<PendingState> {
+        let (pending, mut file) = PendingFile::new(&self.disk, STATE)?;
+        let begun = file.reserve(bytes);
+        let writer = begun.and_then(|()| StateWriter::new(BufWriter::new(file)));
+        let writer = writer.inspect_err(|_| {
             let _ = self.disk.remove(&pending.from);
         })?;
-        Ok(pending)
+        Ok(PendingState {
+            pending,
+            writer,
+            failure: None,
+        })
     }
 }
 
@@ -387,53 +393,67 @@ pub type TransferWriter = StateWriter<BufWriter<File>>;
 /// A file that replaces another one once it is complete and synced.
 pub struct PendingFile {
     disk: Arc<dyn Disk>,
-    file: Box<dyn Sink>,
     from: String,
     to: String,
 }
 
 impl PendingFile {
-    fn new(disk: &Arc<dyn Disk>, name: &str) -> io::Result<PendingFile> {
+    fn new(disk: &Arc<dyn Disk>, name: &str) -> io::Result<(PendingFile, Box<dyn Sink>)> {
         let from = unfinished(name);
-        Ok(PendingFile {
+        let file = disk.create(&from)?;
+        let pending = PendingFile {
             disk: disk.clone(),
-            file: disk.create(&from)?,
             from,
             to: name.to_owned(),
-        })
+        };
+        Ok((pending, file))
     }
 
-    /// Lets it be written, and lets it take its place then.
-    fn put<T>(self, write: impl FnOnce(BufWriter<&mut dyn Sink>) -> io::Result<T>) -> io::Result<T> {
-        let PendingFile {
-            disk,
-            mut file,
-            from,
-            to,
-        } = self;
-        let written = write(BufWriter::new(&mut *file)).and_then(|written| {
+    /// Lets it take its place, if it was written.
+    fn complete<T>(&self, file: &mut dyn Sink, written: io::Result<T>) -> io::Result<T> {
+        let written = written.and_then(|written| {
             file.sync()?;
             Ok(written)
         });
         if written.is_err() {
             // Removes an incomplete file.
-            let _ = disk.remove(&from);
+            let _ = self.disk.remove(&self.from);
             return written;
         }
-        disk.rename(&from, &to)?;
-        disk.sync()?;
+        self.disk.rename(&self.from, &self.to)?;
+        self.disk.sync()?;
         written
-    }
-
-    /// Writes state. Returns how many bytes it has.
-    pub fn finish(self, content: &Content) -> io::Result<u64> {
-        self.put(|to| write(content, to))
     }
 }
 
-/// All of it but pieces and queued payloads.
-pub fn write(content: &Content, to: impl Write) -> io::Result<u64> {
-    let mut writer = StateWriter::new(to)?;
+/// The state for the next process, which is written section by section.
+pub struct PendingState {
+    pending: PendingFile,
+    writer: StateWriter<BufWriter<Box<dyn Sink>>>,
+    /// Why a piece is missing in it.
+    failure: Option<io::Error>,
+}
+
+impl PendingState {
+    /// A part of the bucket of this worker. A failure is that of [`PendingState::finish`].
+    pub fn piece(&mut self, worker: u16, piece: &[u8]) {
+        if self.failure.is_none() {
+            self.failure = self.writer.piece(worker, piece).err();
+        }
+    }
+
+    /// Writes the rest: all of it but pieces and queued payloads. Returns how many bytes it has.
+    pub fn finish(&mut self, content: &Content) -> io::Result<u64> {
+        let written = match self.failure.take() {
+            Some(failure) => Err(failure),
+            None => write(content, &mut self.writer),
+        };
+        self.pending
+            .complete(&mut **self.writer.to_mut().get_mut(), written)
+    }
+}
+
+fn write(content: &Content, writer: &mut StateWriter<impl Write>) -> io::Result<u64> {
     writer.meta(&content.meta)?;
     writer.table(content)?;
     for (name, saved) in &content.outputs {

@@ -106,6 +106,7 @@ pub fn recover(
                 histogram_points: open.histogram_points,
                 drops: Vec::new(),
                 workers: 0,
+                older: BTreeMap::new(),
                 summed: BTreeMap::new(),
             },
             table: open.table,

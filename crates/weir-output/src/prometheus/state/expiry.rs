@@ -25,7 +25,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         self.oldest = Seconds::MAX;
         let before = self.series;
         let mut moves = Moves::default();
-        for family in &mut self.families {
+        for family in self.families.iter_mut() {
             moves.begin_family();
             let mut all = std::mem::take(&mut family.series);
             let capacity = all.capacity();
@@ -66,7 +66,6 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         });
         self.named = named;
         self.names_are_stale |= self.families.len() < families;
-        self.families.shrink_to(self.families.len() * 2);
         self.of_context.update(|place| moves.place(place));
         self.index();
     }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use hashbrown::HashTable;
+use weir_context::ContextKey;
 use weir_protocol::Kind;
 
 use super::{CumulativeState, Family, Place, Row, Seconds, SeriesState, Value, is_compound};
@@ -54,6 +56,22 @@ impl<'a> FamilyIdentity<'a> {
     /// The number of kind and style.
     fn number(&self) -> u64 {
         (self.kind as u64) << 8 | self.style.map_or(0, |style| 1 + style as u64)
+    }
+}
+
+/// A quarter at a time: most families are small, and doubling a large one would waste memory.
+fn more_series(capacity: usize) -> usize {
+    capacity / 4 + 1
+}
+
+/// Bytes that an insertion allocates: a full table doubles.
+fn bytes_to_insert<T>(table: &HashTable<T>) -> usize {
+    /// Of the first entries, with what tells the free ones.
+    const FIRST_ENTRIES: usize = 4;
+    const OF_A_TABLE: usize = 64;
+    match table.len() < table.capacity() {
+        true => 0,
+        false => (2 * table.allocation_size()).max(FIRST_ENTRIES * (size_of::<T>() + 1)) + OF_A_TABLE,
     }
 }
 
@@ -117,7 +135,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         } else {
             Value::Number(0.0)
         };
-        let needed = labels.len() + size_of::<SeriesState<S>>() + value.heap_bytes();
+        let needed = labels.len() + value.heap_bytes() + self.bytes_to_grow(row.context, family, &identity);
         if self.heap_bytes() + needed > self.bytes_max {
             return None;
         }
@@ -132,8 +150,7 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
         let series = &mut self.families[family].series;
         let capacity = series.capacity();
         if series.len() == capacity {
-            // A quarter at a time: most families are small, and doubling a large one would waste memory.
-            series.reserve_exact(capacity / 4 + 1);
+            series.reserve_exact(more_series(capacity));
         }
         self.bytes +=
             (series.capacity() - capacity) * size_of::<SeriesState<S>>() + labels.len() + value.heap_bytes();
@@ -160,6 +177,27 @@ impl<M: Default, S: Default> CumulativeState<M, S> {
             is_new: true,
             form: None,
         })
+    }
+
+    /// Bytes that the tables allocate for one more series of this metric, beside those that they have: a table that grows is there twice while it
+    /// is copied.
+    fn bytes_to_grow(
+        &self,
+        context: Option<ContextKey>,
+        family: Option<usize>,
+        identity: &FamilyIdentity<'_>,
+    ) -> usize {
+        let capacity = family.map_or(0, |family| self.families[family].series.capacity());
+        let series = match family.map(|family| &self.families[family].series) {
+            Some(series) if series.len() < series.capacity() => 0,
+            _ => (capacity + more_series(capacity)) * size_of::<SeriesState<S>>(),
+        };
+        let metric = match family {
+            Some(_) => 0,
+            None => identity.name.len() + self.families.bytes_to_push() + bytes_to_insert(&self.family_index),
+        };
+        let of_context = context.map_or(0, |context| self.of_context.bytes_to_set(context));
+        series + metric + bytes_to_insert(&self.series_index) + of_context
     }
 
     fn new_family(&mut self, identity: &FamilyIdentity<'_>, form: Arc<Form>, hash: u64) -> usize {

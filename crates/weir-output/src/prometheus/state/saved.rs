@@ -1,10 +1,11 @@
 //! The next process continues the sums.
 
+use postcard::ser_flavors::Size;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 use weir_protocol::Kind;
 
-use super::{CumulativeState, Family, Place, Row, Seconds, SeriesState, Summary, Value};
+use super::{Blocks, CumulativeState, Family, Place, Row, Seconds, SeriesState, Summary, Value};
 use crate::prometheus::forms::{FormKey, Forms};
 use crate::prometheus::native::SavedNative;
 
@@ -20,7 +21,7 @@ struct SavedFamily<M, S> {
 
 /// The families of a state. They are written one by one, because copies of all of them would take as much memory as the state.
 struct FamiliesRef<'a, M, S> {
-    families: &'a [Family<M, S>],
+    families: &'a Blocks<Family<M, S>>,
     forms: &'a Forms,
     now: Seconds,
 }
@@ -170,13 +171,21 @@ where
 {
     /// Every series, as [`CumulativeState::restore`] reads it. Counts of rows are not in it.
     pub fn save(&self, now: Seconds) -> Vec<u8> {
+        self.save_behind(now, |_| Vec::new())
+    }
+
+    /// The same behind what `head` gives for its number of bytes. There is one copy of it, and no more room than it needs.
+    pub fn save_behind(&self, now: Seconds, head: impl FnOnce(usize) -> Vec<u8>) -> Vec<u8> {
         let families = FamiliesRef {
             families: &self.families,
             forms: &self.forms,
             now: now.saturating_add(self.past),
         };
         // Writing into memory does not fail.
-        postcard::to_extend(&families, Vec::new()).unwrap_or_default()
+        let size = postcard::serialize_with_flavor(&families, Size::default()).unwrap_or_default();
+        let mut bytes = head(size);
+        bytes.reserve_exact(size);
+        postcard::to_extend(&families, bytes).unwrap_or_default()
     }
 
     /// Continues the series of another process. `away`: seconds since it saved them. Returns how many found no room. The state must be

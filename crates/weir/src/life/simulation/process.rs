@@ -1,9 +1,9 @@
 //! One process of the agent: real workers, pipeline, checkpoints and recovery, stepped on one thread.
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_aggregate::{AggregatorSettings, Merger};
@@ -137,6 +137,7 @@ impl Process {
             .map(|(number, saved)| worker(number, plan, agent, links.next(), saved, &reports, now))
             .collect();
         for worker in &mut workers {
+            worker.core.begin();
             // Threads begin when they get a processor: one may be ahead.
             if random.one_in(2) {
                 worker.core.begin_checkpoint();
@@ -246,15 +247,23 @@ impl Process {
     pub fn stop(mut self, now: Readings) -> Stopped {
         self.outputs().deliver();
         self.shared.expect_last();
-        let pending = self.saver.begin();
+        let pending = self.saver.begin().map(Mutex::new);
         let keeps = pending.is_some();
         for worker in &mut self.workers {
             worker.core.turn_ended(now);
             worker.core.advance();
             worker.core.hand_over_all();
-            match keeps {
-                true => worker.core.keep(std::iter::empty()),
-                false => worker.core.flush_open_bucket(),
+            let number = worker.core.worker();
+            let is_kept = pending.as_ref().is_some_and(|pending| {
+                let put = |piece: &[u8]| {
+                    let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+                    pending.piece(number, piece);
+                    Ok(())
+                };
+                worker.core.keep(&put, std::iter::empty())
+            });
+            if !is_kept {
+                worker.core.flush_open_bucket();
             }
         }
         let books = self.books();
@@ -268,11 +277,12 @@ impl Process {
         while self.write() {}
         let is_delivered = self.outputs().deliver();
         let error = match pending {
-            Some(pending) => {
+            Some(mut pending) => {
+                let pending = pending.get_mut().unwrap_or_else(PoisonError::into_inner);
                 let (saved, _) = self.outputs().save_counted();
                 let sums = [(SCRAPE.to_owned(), saved)].into();
                 let buckets = self.shared.take_last();
-                let left = self.saver.save(pending, buckets, sums, books, now.wall_ms);
+                let left = self.saver.save(pending, &buckets, sums, books, now.wall_ms);
                 left.err().map(|error| error.to_string())
             }
             None => {
@@ -375,7 +385,7 @@ impl Worker {
         if let Some(batch) = core.next_batch() {
             core.offer(batch);
         }
-        core.hand_over_pass_through();
+        core.pass_on();
         core.summarise();
         if now.monotonic >= self.next_tick {
             self.next_tick = now.monotonic + SECOND;
