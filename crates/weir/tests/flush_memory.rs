@@ -1,7 +1,6 @@
 //! Memory that a flush adds to the real agent: little, because batches and payloads are created and freed piece by piece.
-//! Beside a process that keeps one of two cores busy it adds 33 to 55 MB, with 300,000 contexts as with 600,000: the sixteen batches that
-//! may wait between the worker and the merge, the sixteen that may wait for the encoder, and the one that it encodes. The share `batches` of the
-//! budget bounds them.
+//! Beside a process that keeps one of two cores busy it adds more, whatever the contexts: the batches that wait for the merge and for the encoder,
+//! which the share `batches` of the budget bounds, and pages that the allocator has not returned yet.
 //!
 //! `WEIR_TEST_CONTEXTS=1000000 cargo test --release -p weir --test weir-tests -- --ignored --nocapture flush_memory` measures a million contexts.
 
