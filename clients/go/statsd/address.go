@@ -34,7 +34,7 @@ func resolveAddress(addr string) string {
 			port = p
 		}
 	}
-	if addr == "" || hasSocketPrefix(addr) {
+	if addr == "" || hasSocketPrefix(addr) || isColumnsAddress(addr) {
 		return addr
 	}
 	scheme := ""
@@ -71,7 +71,7 @@ func hasSocketPrefix(addr string) bool {
 // addressFromURL returns the address meant by DD_DOGSTATSD_URL, or nothing if it is not one, so that the other
 // variables apply.
 func addressFromURL(text string) string {
-	if text == "" || hasSocketPrefix(text) {
+	if text == "" || hasSocketPrefix(text) || isColumnsAddress(text) {
 		return text
 	}
 	u, err := url.Parse(text)

@@ -5,8 +5,10 @@ package statsd
 import (
 	"fmt"
 	"os/exec"
+	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -162,5 +164,93 @@ func TestTagsDoNotEscape(t *testing.T) {
 		`(?:tags|values|name|value|member)|moved to heap: \w+)$`)
 	for _, line := range escapes.FindAllString(text, -1) {
 		t.Errorf("escapes: %s", line)
+	}
+}
+
+// TestAllocationsOfColumns counts the allocations of calls whose values go as columns.
+func TestAllocationsOfColumns(t *testing.T) {
+	a := serveColumns(t, "")
+	c, _, _ := columnar(t, a.address)
+	c.clientEx.core.columns.settle()
+	tags := []string{"a:1", "b:2", "c:3", "d:4", "e:5"}
+	counter, gauge, distribution := c.NewCounter("hc", tags...), c.NewGauge("hg", tags...),
+		c.NewDistribution("hd", tags...)
+	direct, samples := &ClientDirect{c}, []float64{1, 2, 3}
+	v := 1.0
+	for name, call := range map[string]func(){
+		"Count":               func() { _ = c.Count("c", 1, tags, 1) },
+		"Gauge":               func() { _ = c.Gauge("g", 12.3456, tags, 1) },
+		"Distribution":        func() { v = 1 + v*1.01 - 1; _ = c.Distribution("d", v, tags, 1) },
+		"Dist., literal tags": func() { _ = c.Distribution("d", 1.5, []string{"lit:1", "lit:2"}, 1) },
+		"Distribution, rate":  func() { _ = c.Distribution("d", 12.3456, tags, 0.5) },
+		"CountFloat":          func() { _ = c.CountFloat("f", 1.25, tags, 1) },
+		"DistributionSamples": func() { _ = direct.DistributionSamples("d", samples, tags, 1) },
+		"Counter handle":      func() { counter.Add(3) },
+		"Gauge handle":        func() { gauge.Set(1.5) },
+		"Distribution handle": func() { v = 1 + v*1.01 - 1; distribution.Observe(v) },
+	} {
+		for round := 0; round < 2; round++ {
+			// The second round of a handle that is called often has lanes.
+			for i := 0; i < 5000; i++ {
+				if call(); v > 1000 {
+					v = 1
+				}
+			}
+			_ = c.Flush()
+		}
+		for i := 0; i < 1000; i++ {
+			if call(); v > 1000 {
+				v = 1
+			}
+		}
+		if n := testing.AllocsPerRun(1000, func() {
+			if call(); v > 1000 {
+				v = 1
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+// TestHandlesOfColumnsThatAreHot calls a handle so often that it gets memory of its processor, with each flush between.
+func TestHandlesOfColumnsThatAreHot(t *testing.T) {
+	a := serveColumns(t, "")
+	c, _, _ := columnar(t, a.address)
+	c.clientEx.core.columns.settle()
+	h := c.NewDistribution("hot")
+	const rounds, calls = 4, 10000
+	want := map[int64]int64{}
+	for round := 0; round < rounds; round++ {
+		var all sync.WaitGroup
+		for g := 0; g < 2; g++ {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for i := 0; i < calls; i++ {
+					h.Observe(float64(1 + i%1000))
+				}
+			}()
+		}
+		all.Wait()
+		for i := 0; i < 2*calls; i++ {
+			want[int64(sketchKey(float64(1+i/2%1000)))]++
+		}
+		mustFlush(t, c)
+	}
+	if x := h.series.Load(); pinning && (x.lanes.Load() == nil || len(x.lanes.Load().each[0].ring) != laneRingSketch) {
+		t.Error("the handle has no lanes")
+	}
+	got := map[int64]int64{}
+	for _, r := range a.all() {
+		for _, b := range r.Bins {
+			got[b[0]] += b[1]
+		}
+	}
+	if !reflect.DeepEqual(got, want) || a.totals()["hot|"] != 2*rounds*calls {
+		t.Errorf("%v samples, bins %v, not %v", a.totals()["hot|"], got, want)
+	}
+	if n := c.GetTelemetry().TotalMetricsDistribution; n != 2*rounds*calls {
+		t.Errorf("%d calls are counted", n)
 	}
 }

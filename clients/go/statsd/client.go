@@ -38,6 +38,8 @@ var (
 //   - "unixgram://PATH", "unixstream://PATH": a Unix socket of that type.
 //   - "tcp://host:port": TCP with frames as on a Unix stream socket.
 //   - "\\.\pipe\NAME": a named pipe on Windows.
+//   - "http://host:port", "http+unix://PATH": columns, see [WithColumnar]; datagrams go to DD_AGENT_HOST and
+//     DD_DOGSTATSD_PORT, or else to port 8125 of the same host, or to [WithDatagramAddress].
 //   - "": DD_DOGSTATSD_URL, or DD_AGENT_HOST and DD_DOGSTATSD_PORT.
 //
 // New does not wait for the agent and does not fail when it is not there. It returns an error if there is no address
@@ -74,9 +76,16 @@ func NewEx(addr string, options ...Option) (*ClientEx, error) {
 		return nil, err
 	}
 	addr = resolveAddress(addr)
-	t, unix, err := newTransport(addr, o)
+	datagrams, err := o.columnarAddresses(addr)
 	if err != nil {
 		return nil, err
+	}
+	var t Transport = noDatagrams{}
+	unix := false
+	if !o.withoutDatagrams {
+		if t, unix, err = newTransport(datagrams, o); err != nil {
+			return nil, err
+		}
 	}
 	c, err := newClient(t, unix, o)
 	if err != nil {
@@ -95,6 +104,9 @@ func NewWithWriterEx(w io.WriteCloser, options ...Option) (*ClientEx, error) {
 	o, err := resolveOptions(options)
 	if err != nil {
 		return nil, err
+	}
+	if o.columnar && o.columnarAddr == "" {
+		return nil, fmt.Errorf("statsd: WithColumnar needs the address of the endpoint beside a writer")
 	}
 	return newClient(customTransport{w}, false, o)
 }
@@ -130,13 +142,14 @@ func newClient(t Transport, unix bool, o *Options) (*ClientEx, error) {
 	}
 	packed := o.extendedAggregation
 	c := &core{
-		aggregate:     o.aggregation || packed || o.maxSamplesPerContext > 0,
+		aggregate:     o.aggregation || packed || o.maxSamplesPerContext > 0 || o.columnar,
 		extended:      packed,
 		plain:         o.plain,
 		channelErrors: o.channelModeErrors,
 		maxSamples:    max(o.maxSamplesPerContext, 0),
 		maxContexts:   o.maxContexts,
 		idleFlushes:   uint32(max(o.contextIdleTime/o.aggregationInterval, 1)),
+		columnIdle:    uint32(max(o.contextIdleTime/(windowSeconds*time.Second), 1)),
 		errorHandler:  o.errorHandler,
 		flushInterval: o.bufferFlushInterval,
 		interval:      o.aggregationInterval,
@@ -162,10 +175,14 @@ func newClient(t Transport, unix bool, o *Options) (*ClientEx, error) {
 	if c.plain {
 		card, container, external = CardinalityNotSet, "", ""
 	}
+	if err := c.startColumns(o, container, external); err != nil {
+		_ = t.Close()
+		return nil, err
+	}
 	tags := append(append([]string(nil), o.tags...), environmentTags(o)...)
 	s := c.newScope(o.namespace, tags, container+external, card)
 
-	if o.telemetry {
+	if o.telemetry && (!o.withoutDatagrams || o.telemetryAddr != "") {
 		c.telemetry = &telemetry{core: c, scope: s, name: o.telemetryName, container: container, worker: &c.workers[0]}
 		if o.telemetryAddr != "" {
 			if err := c.telemetry.sendTo(o); err != nil {
@@ -175,6 +192,9 @@ func newClient(t Transport, unix bool, o *Options) (*ClientEx, error) {
 		}
 	}
 	c.sender = newSender(t, &c.out, c.handle)
+	if c.columns != nil {
+		go c.columns.run()
+	}
 	if o.channelMode {
 		c.startInboxes(max(o.channelModeBufferSize, 1))
 	}
@@ -312,7 +332,8 @@ func (c *ClientEx) sample(k kind, name string, value float64, tags []string, rat
 	if !finite(value) {
 		return c.core.refuse(ErrInvalidValue)
 	}
-	if c.core.extended {
+	k = c.core.sentAs(k)
+	if c.core.extended || c.core.isColumn(k) {
 		key := c.scope.key(k, card)
 		if rate < 1 {
 			if !keep(rate) {

@@ -71,23 +71,14 @@ const (
 // series is one context of this client and its values since the last flush. Its size is the cost of a
 // live counter, so rarely needed fields are in a store.
 type series struct {
+	// The fields up to meta are in one cache line, for handles use no others.
+
 	// cell is the value of a counter or a gauge.
 	cell atomic.Uint64
 	// lanes hold the values of handles that send many.
 	lanes atomic.Pointer[lanes]
-
-	meta uint64
-	// name and tags (joined with commas) are as the caller gave them; the strings are ours.
-	name  string
-	tags  string
-	scope *scope
-	// text is written before the value, up to headEnd, and after the value and type.
-	text    string
-	headEnd uint32
-	// hash is the lower half of the hash of the identity.
-	hash uint32
-	// idle counts flushes without a value; it belongs to the flush.
-	idle uint32
+	// more is nil for a counter that never needed it, and else never changes.
+	more atomic.Pointer[store]
 
 	mu      sync.Mutex
 	hasTags bool
@@ -98,9 +89,19 @@ type series struct {
 	direct, overflowed bool
 	// closed says that the series has been given up; a caller that still holds it must look again. Guarded by mu.
 	closed bool
+	// idle counts flushes without a value; it belongs to the flush.
+	idle uint32
+	// hash is the lower half of the hash of the identity.
+	hash uint32
+	meta uint64
 
-	// more is nil for a counter that never needed it, and else never changes.
-	more atomic.Pointer[store]
+	// name and tags (joined with commas) are as the caller gave them; the strings are ours.
+	name  string
+	tags  string
+	scope *scope
+	// text is written before the value, up to headEnd, and after the value and type.
+	text    string
+	headEnd uint32
 }
 
 // store has the other fields of a series. A counter of small increments has none.
@@ -123,8 +124,11 @@ type store struct {
 	// spilledSum holds what does not fit the cell of a counter, and spilledFloat the sum of a float counter.
 	spilledSum   int64
 	spilledFloat float64
-	// values are the values of a packed kind.
+	// values are the values of a packed kind that go as datagrams, and sketch those that go as columns.
 	values []float64
+	sketch *sketch
+	// sketched is the number of values that went into the sketch since the last flush.
+	sketched uint64
 	// seen is the number of values offered since the last flush.
 	seen uint64
 	// members are the members of a set, and fresh the ones seen since the last flush.

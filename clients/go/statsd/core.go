@@ -64,6 +64,10 @@ type core struct {
 	errorHandler ErrorHandler
 	sender       *sender
 	telemetry    *telemetry
+	// columns is nil without an endpoint for them.
+	columns               *columns
+	columnIdle            uint32
+	timingsAsDistribution bool
 
 	// armed says that the clock will flush the workers soon.
 	armed    atomic.Bool
@@ -404,7 +408,13 @@ func (c *core) clock() {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	defer timer.Stop()
-	var flush, report <-chan time.Time
+	var flush, report, sealed <-chan time.Time
+	var seal *time.Timer
+	if c.columns != nil {
+		seal = time.NewTimer(untilNextWindow(time.Now()))
+		defer seal.Stop()
+		sealed = seal.C
+	}
 	if c.aggregate {
 		t := time.NewTicker(c.interval)
 		defer t.Stop()
@@ -425,7 +435,10 @@ func (c *core) clock() {
 			c.armed.Store(false)
 			c.flushWorkers(false)
 		case <-flush:
-			c.flushSeries(false)
+			c.flushSeries(false, c.ticked())
+		case <-sealed:
+			c.flushSeries(false, c.windowEnded())
+			seal.Reset(untilNextWindow(time.Now()))
 		case <-report:
 			c.telemetry.report()
 		}
@@ -434,11 +447,17 @@ func (c *core) clock() {
 
 func (c *core) flush() {
 	c.drainInboxes()
+	if c.columns != nil {
+		c.columns.settle()
+	}
 	if c.aggregate {
-		c.flushSeries(true)
+		c.flushSeries(true, flushAll)
 	}
 	c.flushWorkers(true)
 	c.out.queue.flush()
+	if c.columns != nil {
+		c.columns.flush()
+	}
 }
 
 func (c *core) close() error {
@@ -452,11 +471,17 @@ func (c *core) close() error {
 	close(c.stop)
 	c.closeInboxes()
 	c.stopped.Wait()
+	if c.columns != nil {
+		c.columns.settle()
+	}
 	if c.aggregate {
-		c.flushSeries(true)
+		c.flushSeries(true, flushAll)
 	}
 	c.flushWorkers(true)
 	err := c.sender.close()
+	if c.columns != nil {
+		c.columns.close()
+	}
 	if c.telemetry != nil {
 		c.telemetry.close()
 	}

@@ -41,5 +41,8 @@ func (c *ClientDirect) DistributionSamples(name string, values []float64, tags [
 	if c == nil || c.Client == nil {
 		return ErrNoClient
 	}
+	if done, err := c.clientEx.sketchSamples(name, values, tags, rate, c.clientEx.scope.card); done {
+		return err
+	}
 	return c.clientEx.distributionSamples(kindDistribution, name, values, tags, rate, c.clientEx.scope.card)
 }

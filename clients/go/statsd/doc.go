@@ -29,6 +29,12 @@ A call has to find its context, that is its name and tags. A handle has found it
 	requests := client.NewCounterVec("requests", "method", "code")
 	requests.With("GET", "200").Inc()
 
+# Columns
+
+A client whose address is http://HOST:PORT or http+unix://PATH, or that has [WithColumnar], sends counts, gauges and
+distributions over HTTP: aggregated over windows of 10 s, distributions as sketches, each window once. See
+[WithColumnar] and [ColumnsStats].
+
 # Rules for callers
 
 All methods may be used by several goroutines. Tags may be written at the call; they are not kept, so neither a slice

@@ -2,7 +2,10 @@
 
 package statsd
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// flushChunk is the number of series that are emptied while countMu is held.
@@ -15,12 +18,15 @@ const (
 
 // flushSeries writes the collected values into packets. It waits for room in the queue: values not taken out of a
 // series are not lost, it goes on collecting. wait says whether packets of the workers wait, too, instead of being
-// dropped.
-func (c *core) flushSeries(wait bool) {
+// dropped, and which says what series are flushed.
+func (c *core) flushSeries(wait bool, which part) {
 	c.flushMu.Lock()
-	c.writeSeries(wait)
+	c.writeSeries(wait, which)
 	lost := c.flushLost
 	c.flushLost = nil
+	if c.columns != nil && which&flushColumns != 0 {
+		c.columns.seal(time.Now())
+	}
 	c.flushMu.Unlock()
 	for _, l := range lost {
 		c.handle(l)
@@ -28,13 +34,16 @@ func (c *core) flushSeries(wait bool) {
 }
 
 // writeSeries is flushSeries for a caller that holds flushMu.
-func (c *core) writeSeries(wait bool) {
+func (c *core) writeSeries(wait bool, which part) {
 	c.tableMu.Lock()
 	all := len(c.live)
 	c.tableMu.Unlock()
-	limit := c.idleFlushes
+	limit := idleLimit{c.idleFlushes, c.idleFlushes}
+	if c.columns != nil && c.columns.active() {
+		limit.columns = c.columnIdle
+	}
 	if all > crowd {
-		limit = min(limit, crowdIdle)
+		limit = idleLimit{min(limit.datagrams, crowdIdle), min(limit.columns, crowdIdle)}
 	}
 	idle := 0
 	w := &c.collector
@@ -45,9 +54,12 @@ func (c *core) writeSeries(wait bool) {
 		c.tableMu.Unlock()
 		c.countMu.Lock()
 		for _, x := range c.flushing {
+			if which&c.partOf(x.kind) == 0 {
+				continue
+			}
 			if c.flushOne(w, x) {
 				x.idle = 0
-			} else if x.idle++; x.idle > limit && !x.pinned() {
+			} else if x.idle++; x.idle > limit.of(c, x) && !x.pinned() {
 				idle++
 			}
 		}
@@ -98,7 +110,7 @@ func (c *core) flushOne(w *worker, x *series) bool {
 	if pinning {
 		c.flushLost = append(c.flushLost, x.takeLanes(x.lanes.Load())...)
 	}
-	calls := m.spilledCalls.Swap(0) + m.seen
+	calls := m.spilledCalls.Swap(0) + m.seen + m.sketched
 	if calls == 0 {
 		m.rest(x.idle)
 		return false
@@ -107,16 +119,19 @@ func (c *core) flushOne(w *worker, x *series) bool {
 	c.flushedOne(x.kind, calls)
 	switch x.kind {
 	case kindFloatCount:
-		var tmp [32]byte
-		c.countLost(w.line(x, appendFloat(tmp[:0], m.spilledFloat), 1))
+		if c.columnsActive() {
+			c.columns.window().addPoint(point{identity: x.identity(), kind: x.kind, value: m.spilledFloat})
+		} else {
+			var tmp [32]byte
+			c.countLost(w.line(x, appendFloat(tmp[:0], m.spilledFloat), 1))
+		}
 		m.spilledFloat = 0
 	case kindSet:
 		w.members(x, m.fresh)
 		m.rest(x.idle)
 		m.forgetMembers()
 	default:
-		values, rate := x.takeValues()
-		c.oversized.Add(uint64(w.packed(x, values, rate)))
+		c.flushValues(w, x)
 	}
 	return true
 }
@@ -134,10 +149,19 @@ func (c *core) flushCount(w *worker, x *series) bool {
 		x.mu.Unlock()
 	}
 	x.heat(calls)
+	c.writeCount(w, x, sum, calls)
+	return true
+}
+
+// writeCount writes the sum of a counter.
+func (c *core) writeCount(w *worker, x *series, sum int64, calls uint64) {
 	c.flushedOne(x.kind, calls)
+	if c.columnsActive() {
+		c.columns.window().addPoint(point{identity: x.identity(), kind: x.kind, sum: sum})
+		return
+	}
 	var tmp [24]byte
 	c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
-	return true
 }
 
 // takeSpilled adds a counter's values outside of its cell. The caller holds x.mu.
@@ -160,6 +184,10 @@ func (c *core) flushGauge(w *worker, x *series) bool {
 	x.mu.Unlock()
 	x.heat(1)
 	c.flushedOne(x.kind, max(m.calls.Swap(0), 1))
+	if c.columnsActive() {
+		c.columns.window().addPoint(point{identity: x.identity(), kind: x.kind, value: m.level})
+		return true
+	}
 	var tmp [32]byte
 	c.countLost(w.line(x, appendFloat(tmp[:0], m.level), 1))
 	return true
@@ -188,8 +216,8 @@ func (m *store) rest(idle uint32) {
 			m.members = nil
 		}
 	}
-	if m.seen == 0 && idle > 4 {
-		m.values = nil
+	if m.seen == 0 && m.sketched == 0 && idle > 4 {
+		m.values, m.sketch = nil, nil
 	}
 }
 
@@ -206,13 +234,13 @@ func (x *series) pinned() bool {
 
 // retire removes series that have been idle. A goroutine that still holds one finds its successor by closed,
 // cellClosed and gaugeClosed. It returns the families that may hold some of them.
-func (c *core) retire(limit uint32) []sweeper {
+func (c *core) retire(limit idleLimit) []sweeper {
 	c.tableMu.Lock()
 	defer c.tableMu.Unlock()
 	var gone []*series
 	kept := make([]*series, 0, len(c.live))
 	for _, x := range c.live {
-		if x.idle > limit && !x.pinned() && x.closeIfEmpty() {
+		if x.idle > limit.of(c, x) && !x.pinned() && x.closeIfEmpty() {
 			gone = append(gone, x)
 		} else {
 			kept = append(kept, x)
@@ -263,8 +291,6 @@ func (c *core) closeSeries(w *worker, x *series) {
 	case x.kind != kindCount:
 		c.flushOne(w, x)
 	case calls > 0:
-		c.flushedOne(x.kind, calls)
-		var tmp [24]byte
-		c.countLost(w.line(x, appendInt(tmp[:0], sum), 1))
+		c.writeCount(w, x, sum, calls)
 	}
 }

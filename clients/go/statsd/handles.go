@@ -17,6 +17,7 @@ type handle struct {
 // client does not aggregate its kind, sends at once.
 func (c *ClientEx) bind(h *handle, k kind, name string, tags []string) {
 	s := c.scope
+	k = c.core.sentAs(k)
 	key := s.key(k, s.card)
 	overflowed := false
 	if c.core.aggregate {
@@ -268,19 +269,23 @@ func (h *packedHandle) observe(v float64) {
 		p := pin()
 		if l := x.lanes.Load(); l != nil && p < len(l.each) {
 			a := &l.each[p]
-			if at := a.written; at-a.read.Load() < laneRing {
-				a.ring[at%laneRing] = v
+			if at := a.written; at-a.read.Load() < uint64(len(a.ring)) {
+				a.ring[at&uint64(len(a.ring)-1)] = v
 				a.written = at + 1
 				unpin()
 				return
 			}
+			unpin()
+			h.observeLocked(x, v, p)
+			return
 		}
 		unpin()
 	}
-	h.observeLocked(x, v)
+	h.observeLocked(x, v, 0)
 }
 
-func (h *packedHandle) observeLocked(x *series, v float64) {
+// observeLocked adds a value under the mutex, and first the values in the lane that was full.
+func (h *packedHandle) observeLocked(x *series, v float64, full int) {
 	x.mu.Lock()
 	if x.closed || x.direct {
 		closed := x.closed
@@ -291,7 +296,10 @@ func (h *packedHandle) observeLocked(x *series, v float64) {
 		}
 		return
 	}
-	lost := x.takeLanes(x.lanes.Load())
+	var lost []*ErrorSenderChannelFull
+	if l := x.lanes.Load(); l != nil && full < len(l.each) {
+		lost = x.takeLane(&l.each[full])
+	}
 	if one := x.keepValue(v); one != nil {
 		lost = append(lost, one)
 	}

@@ -24,8 +24,10 @@ import (
 const (
 	// hotCalls is the number of calls between two flushes that gives a series lanes.
 	hotCalls = 4096
-	// laneRing is the number of values of a packed kind that a lane holds before they go to the series.
-	laneRing = 256
+	// laneRing is the number of values of a packed kind that a lane holds before they go to the series. Values for a
+	// sketch need no memory of their own there, so they wait in few places.
+	laneRing       = 256
+	laneRingSketch = 16
 )
 
 type lanes struct{ each []lane }
@@ -63,8 +65,12 @@ func (x *series) heat(calls uint64) {
 	}
 	l := &lanes{make([]lane, runtime.GOMAXPROCS(0))}
 	if x.kind.isPacked() {
+		ring := laneRing
+		if x.scope.core.isColumn(x.kind) {
+			ring = laneRingSketch
+		}
 		for i := range l.each {
-			l.each[i].ring = make([]float64, laneRing)
+			l.each[i].ring = make([]float64, ring)
 		}
 	}
 	x.lanes.Store(l)
@@ -105,28 +111,44 @@ func (x *series) takeLanes(l *lanes) (lost []*ErrorSenderChannelFull) {
 		return nil
 	}
 	for i := range l.each {
-		a := &l.each[i]
-		end := atomic.LoadUint64(&a.written)
-		for at := a.read.Load(); at != end; at++ {
-			if one := x.keepValue(a.ring[at%laneRing]); one != nil {
-				lost = append(lost, one)
-			}
-		}
-		a.read.Store(end)
+		lost = append(lost, x.takeLane(&l.each[i])...)
 	}
+	return lost
+}
+
+// takeLane is takeLanes for one lane.
+func (x *series) takeLane(a *lane) (lost []*ErrorSenderChannelFull) {
+	end, at := atomic.LoadUint64(&a.written), a.read.Load()
+	if at != end && x.kind == kindDistribution && x.rate() == 1 && x.scope.core.columnsActive() {
+		m, first, last := x.more.Load(), at&uint64(len(a.ring)-1), end&uint64(len(a.ring)-1)
+		m.sketched += end - at
+		if last > first {
+			m.sketchValues(a.ring[first:last])
+		} else {
+			m.sketchValues(a.ring[first:])
+			m.sketchValues(a.ring[:last])
+		}
+		at = end
+	}
+	for ; at != end; at++ {
+		if one := x.keepValue(a.ring[at&uint64(len(a.ring)-1)]); one != nil {
+			lost = append(lost, one)
+		}
+	}
+	a.read.Store(end)
 	return lost
 }
 
 // cool takes the lanes from series that are idle, before they are retired. A series that got something meanwhile is
 // not idle. The caller holds flushMu.
-func (c *core) cool(limit uint32) {
+func (c *core) cool(limit idleLimit) {
 	var cooled []*series
 	var taken []*lanes
 	c.tableMu.Lock()
 	live := c.live
 	c.tableMu.Unlock()
 	for _, x := range live {
-		if x.idle > limit && x.lanes.Load() != nil && !x.pinned() {
+		if x.idle > limit.of(c, x) && x.lanes.Load() != nil && !x.pinned() {
 			cooled, taken = append(cooled, x), append(taken, x.lanes.Swap(nil))
 		}
 	}

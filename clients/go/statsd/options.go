@@ -42,6 +42,12 @@ type Options struct {
 	plain                 bool
 	resolveInterval       time.Duration
 	resolver              func(ctx context.Context, host string) ([]netip.Addr, error)
+	columnar              bool
+	columnarAddr          string
+	columnarBytes         int
+	datagramAddr          string
+	withoutDatagrams      bool
+	timingsAsDistribution bool
 }
 
 // Option changes one setting of a client. A constructor returns the first error of its options.
@@ -65,6 +71,7 @@ func defaultOptions() *Options {
 		originDetection:       true,
 		envTags:               true,
 		resolveInterval:       30 * time.Second,
+		columnarBytes:         DefaultColumnarBytes,
 	}
 }
 
@@ -308,6 +315,51 @@ func WithResolveInterval(d time.Duration) Option {
 // WithResolver sets the function that looks up names. Default: the resolver of the net package.
 func WithResolver(lookup func(ctx context.Context, host string) ([]netip.Addr, error)) Option {
 	return set(func(o *Options) { o.resolver = lookup })
+}
+
+// WithColumnar sends counts, gauges and distributions as columns over HTTP, aggregated in this process over the agent's
+// windows of 10 s; distributions are sketches. Everything else goes as datagrams to the client's address. Each window
+// is kept until the agent has accepted it, and counts once. Without an address the endpoint is at the host and port of
+// the client's address, or at the socket dsd-http.sock beside its Unix socket. An agent without the endpoint gets
+// datagrams, see [ErrNoColumns].
+func WithColumnar(address ...string) Option {
+	return func(o *Options) error {
+		o.columnar = true
+		if len(address) == 0 {
+			return nil
+		}
+		if o.columnarAddr = address[0]; len(address) > 1 || !isColumnsAddress(o.columnarAddr) {
+			return fmt.Errorf("statsd: address %q is not http://HOST:PORT or http+unix://PATH", address)
+		}
+		return nil
+	}
+}
+
+// WithColumnarBytes limits the memory for windows that the agent has not accepted. Beyond it windows are merged into
+// wider ones, and then the oldest are dropped; both are counted. Default, also for 0: 4 MiB.
+func WithColumnarBytes(n int) Option {
+	return func(o *Options) error {
+		if n < 0 {
+			return fmt.Errorf("statsd: the limit of bytes must not be negative, it is %d", n)
+		}
+		o.columnarBytes = orDefault(n, DefaultColumnarBytes)
+		return nil
+	}
+}
+
+// WithDatagramAddress sets the address for what does not go as columns, for a client whose address is an endpoint for
+// columns.
+func WithDatagramAddress(addr string) Option { return set(func(o *Options) { o.datagramAddr = addr }) }
+
+// WithoutDatagrams sends no datagrams. Metrics that do not go as columns (sets, histograms, events, service checks,
+// timestamps, timings without [WithTimingsAsDistributions]) are dropped and counted, and so is everything while the
+// agent does not take columns.
+func WithoutDatagrams() Option { return set(func(o *Options) { o.withoutDatagrams = true }) }
+
+// WithTimingsAsDistributions sends timings as distributions, in milliseconds, so that they can go as columns: they are
+// summarised over all hosts then, and not by each agent.
+func WithTimingsAsDistributions() Option {
+	return set(func(o *Options) { o.timingsAsDistribution = true })
 }
 
 // LoggingErrorHandler is an [ErrorHandler] that writes to the standard logger.

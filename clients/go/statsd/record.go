@@ -129,6 +129,11 @@ func (x *series) observe(v float64) {
 // has let go.
 func (x *series) keepValue(v float64) *ErrorSenderChannelFull {
 	m := x.more.Load()
+	if x.kind == kindDistribution && x.scope.core.columnsActive() {
+		m.sketched++
+		m.sketchValue(v, x.rate())
+		return nil
+	}
 	if n := len(m.values); n < cap(m.values) {
 		m.values = m.values[:n+1]
 		m.values[n] = v

@@ -196,7 +196,7 @@ func TestOrderOfGaugesWithoutRoom(t *testing.T) {
 			t.Fatalf("%s: there was room for both", mode)
 		}
 		for c.Stats().Contexts > 0 {
-			c.clientEx.core.flushSeries(false)
+			c.clientEx.core.flushSeries(false, flushAll)
 		}
 		_ = c.Gauge("g", 2, nil, 1)
 		if c.Stats().Contexts != 1 {
@@ -216,7 +216,7 @@ func TestHandlerFlushesWhatAFlushLost(t *testing.T) {
 	var once sync.Once
 	handler := func(error) {
 		once.Do(func() {
-			c.clientEx.core.flushSeries(false)
+			c.clientEx.core.flushSeries(false, flushAll)
 			close(told)
 		})
 	}
@@ -230,13 +230,13 @@ func TestHandlerFlushesWhatAFlushLost(t *testing.T) {
 	core := c.clientEx.core
 	// One packet is being written, and one waits: the queue is full.
 	_ = c.Count("other", 1, nil, 1)
-	core.flushSeries(false)
+	core.flushSeries(false, flushAll)
 	<-r.entered
 	_ = c.Count("other", 2, nil, 1)
-	core.flushSeries(false)
+	core.flushSeries(false, flushAll)
 	_ = c.Gauge("g", 1, nil, 1)
 	_ = c.Count("other", 3, nil, 1)
-	go core.flushSeries(false)
+	go core.flushSeries(false, flushAll)
 	eventually(t, "the gauge is dropped", func() bool { return c.GetTelemetry().TotalPayloadsDroppedQueueFull == 1 })
 	close(r.block)
 	select {

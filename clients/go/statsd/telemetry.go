@@ -72,6 +72,8 @@ type Stats struct {
 	TooLong uint64
 	// SampledOut counts calls left out because of their sample rate.
 	SampledOut uint64
+	// Columns counts what went as columns, see [WithColumnar].
+	Columns ColumnsStats
 }
 
 // snapshot adds up the counts of the client's parts, each under its own lock. No count ever goes back.
@@ -95,7 +97,7 @@ func (c *core) snapshot() (t Telemetry) {
 		default:
 			x.mu.Lock()
 			m := x.more.Load()
-			calls[x.kind] += m.spilledCalls.Load() + m.seen + x.lanes.Load().waiting()
+			calls[x.kind] += m.spilledCalls.Load() + m.seen + m.sketched + x.lanes.Load().waiting()
 			x.mu.Unlock()
 		}
 	}
@@ -165,6 +167,7 @@ func (c *core) stats() Stats {
 	for k := range c.sampledOut {
 		s.SampledOut += c.sampledOut[k].Load()
 	}
+	s.Columns = c.columns.snapshot()
 	return s
 }
 
@@ -176,7 +179,9 @@ type telemetry struct {
 	// sender is set if the telemetry has an address of its own.
 	sender *sender
 	last   Telemetry
-	name   string
+	// lastColumns are the counts of columns at the last report.
+	lastColumns ColumnsStats
+	name        string
 	// container is sent with telemetry too; the external environment is not.
 	container string
 }
@@ -230,6 +235,9 @@ func (t *telemetry) report() {
 				was.AggregationNbContextTiming},
 		)
 	}
+	if t.core.columns != nil {
+		lines = append(lines, t.columnLines()...)
+	}
 	tags := appendTags(nil, t.scope.hasTags, t.scope.tagText, []string{
 		"client:" + t.name, "client_version:" + version, "client_transport:" +
 			t.core.sender.transport.GetTransportName(),
@@ -255,6 +263,25 @@ func (t *telemetry) report() {
 		w.send()
 	}
 	t.core.unlock(w)
+}
+
+func (t *telemetry) columnLines() []telemetryLine {
+	now, was := t.core.columns.snapshot(), t.lastColumns
+	t.lastColumns = now
+	return []telemetryLine{
+		{"columns_windows", "", now.Windows, was.Windows},
+		{"columns_payloads_sent", "", now.Payloads, was.Payloads},
+		{"columns_bytes_sent", "", now.Bytes, was.Bytes},
+		{"columns_points_sent", "", now.Points, was.Points},
+		{"columns_duplicates", "", now.Duplicates, was.Duplicates},
+		{"columns_retries", "", now.Retries, was.Retries},
+		{"columns_failures", "", now.Failures, was.Failures},
+		{"columns_merged", "", now.Merged, was.Merged},
+		{"columns_dropped", "", now.Dropped, was.Dropped},
+		{"columns_refused", "", now.Refused, was.Refused},
+		{"columns_points_dropped", "", now.DroppedPoints, was.DroppedPoints},
+		{"columns_absent", "", now.Absent, was.Absent},
+	}
 }
 
 func (t *telemetry) close() {

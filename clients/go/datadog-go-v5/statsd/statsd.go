@@ -21,11 +21,13 @@ type (
 	ClientEx               = weir.ClientEx
 	ClientInterface        = weir.ClientInterface
 	ClientInterfaceEx      = weir.ClientInterfaceEx
+	ColumnsStats           = weir.ColumnsStats
 	Counter                = weir.Counter
 	CounterInterface       = weir.CounterInterface
 	CounterVec             = weir.CounterVec
 	Distribution           = weir.Distribution
 	DistributionVec        = weir.DistributionVec
+	ErrorColumnsDropped    = weir.ErrorColumnsDropped
 	ErrorHandler           = weir.ErrorHandler
 	ErrorInputChannelFull  = weir.ErrorInputChannelFull
 	ErrorSenderChannelFull = weir.ErrorSenderChannelFull
@@ -71,6 +73,7 @@ const (
 	CardinalityOrchestrator    = weir.CardinalityOrchestrator
 	Critical                   = weir.Critical
 	DefaultMaxAgentPayloadSize = weir.DefaultMaxAgentPayloadSize
+	DefaultColumnarBytes       = weir.DefaultColumnarBytes
 	DefaultUDPBufferPoolSize   = weir.DefaultUDPBufferPoolSize
 	DefaultUDSBufferPoolSize   = weir.DefaultUDSBufferPoolSize
 	ErrEmptyName               = weir.ErrEmptyName
@@ -99,6 +102,8 @@ const (
 var (
 	AddressPrefixes = weir.AddressPrefixes
 	ErrNoAddress    = weir.ErrNoAddress
+	ErrNoColumns    = weir.ErrNoColumns
+	ErrNoDatagrams  = weir.ErrNoDatagrams
 )
 
 // BoolTag calls [weir.BoolTag].
@@ -226,6 +231,16 @@ func WithClientSideAggregation() Option {
 	return weir.WithClientSideAggregation()
 }
 
+// WithColumnar calls [weir.WithColumnar].
+func WithColumnar(address ...string) Option {
+	return weir.WithColumnar(address...)
+}
+
+// WithColumnarBytes calls [weir.WithColumnarBytes].
+func WithColumnarBytes(n int) Option {
+	return weir.WithColumnarBytes(n)
+}
+
 // WithConnectTimeout calls [weir.WithConnectTimeout].
 func WithConnectTimeout(connectTimeout time.Duration) Option {
 	return weir.WithConnectTimeout(connectTimeout)
@@ -239,6 +254,11 @@ func WithContainerID(id string) Option {
 // WithContextIdleTime calls [weir.WithContextIdleTime].
 func WithContextIdleTime(d time.Duration) Option {
 	return weir.WithContextIdleTime(d)
+}
+
+// WithDatagramAddress calls [weir.WithDatagramAddress].
+func WithDatagramAddress(addr string) Option {
+	return weir.WithDatagramAddress(addr)
 }
 
 // WithErrorHandler calls [weir.WithErrorHandler].
@@ -321,6 +341,11 @@ func WithTelemetryClientName(name string) Option {
 	return weir.WithTelemetryClientName(name)
 }
 
+// WithTimingsAsDistributions calls [weir.WithTimingsAsDistributions].
+func WithTimingsAsDistributions() Option {
+	return weir.WithTimingsAsDistributions()
+}
+
 // WithWorkersCount calls [weir.WithWorkersCount].
 func WithWorkersCount(workersCount int) Option {
 	return weir.WithWorkersCount(workersCount)
@@ -339,6 +364,11 @@ func WithoutChannelModeErrorsWhenFull() Option {
 // WithoutClientSideAggregation calls [weir.WithoutClientSideAggregation].
 func WithoutClientSideAggregation() Option {
 	return weir.WithoutClientSideAggregation()
+}
+
+// WithoutDatagrams calls [weir.WithoutDatagrams].
+func WithoutDatagrams() Option {
+	return weir.WithoutDatagrams()
 }
 
 // WithoutEnvTags calls [weir.WithoutEnvTags].
