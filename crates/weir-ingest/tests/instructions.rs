@@ -101,7 +101,10 @@ fn instructions(work: &str) -> (f64, f64, f64) {
     let file = directory.path().join("counted");
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--toggle-collect=*take_messages*"])
-        .args(["--toggle-collect=*write_rows*", "--dump-after=*instructions::feed*"])
+        .args([
+            "--toggle-collect=*write_rows*",
+            "--dump-after=*instructions::feed*",
+        ])
         .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(std::env::current_exe().unwrap())
         .args([

@@ -241,7 +241,7 @@ impl Agent {
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         self.view.shared.expect_last();
-        let pending_file = self.state_saver.begin();
+        let pending_file = self.state_saver.begin(self.view.shared.contexts());
         for worker in workers.iter() {
             match pending_file {
                 Some(_) => worker.stop_and_keep(),

@@ -7,7 +7,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use weir_aggregate::{AggregatorSettings, Merger};
-use weir_context::{ContextLimits, HashSecret, Partitioning, Rules};
+use weir_context::{ContextCounter, ContextLimits, HashSecret, Partitioning, Rules};
 use weir_ingest::{
     CheckpointLink, Core, IngestSettings, ListenerSettings, Readings, Received, Report, SavedBucket,
     WorkerSettings, WorkerTally,
@@ -246,7 +246,8 @@ impl Process {
     pub fn stop(mut self, now: Readings) -> Stopped {
         self.outputs().deliver();
         self.shared.expect_last();
-        let pending = self.saver.begin();
+        let contexts = |worker: &Worker| worker.core.ingest().contexts().counts()[ContextCounter::Live];
+        let pending = self.saver.begin(self.workers.iter().map(contexts).sum());
         let keeps = pending.is_some();
         for worker in &mut self.workers {
             worker.core.turn_ended(now);
