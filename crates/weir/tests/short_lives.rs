@@ -173,6 +173,12 @@ fn a_crash_loop_delivers_each_sample_once() {
                 place.send(&running, 3);
                 let before = place.filed();
                 until("a flush", || place.filed() > before);
+                // The output has entered it: a kill right after the write would report as lost what is in the file.
+                until("no output has something to lose", || {
+                    let status = running.status();
+                    let outputs = status["outputs"].as_array().unwrap();
+                    outputs.iter().all(|of| of["points"]["pending"] == 0)
+                });
             }
             // After a tick, with its checkpoint.
             3 => {

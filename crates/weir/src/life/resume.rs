@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weir_ingest::{CheckpointLink, SavedBucket};
 use weir_output::delivery::{OutputState, SavedStates};
-use weir_state::{AgentId, Table};
+use weir_state::{AgentId, SERIES_BYTES, Table};
 
 use super::fixes::{self, Rule};
 use crate::admin::status::{StateStatus, Status};
@@ -21,6 +21,9 @@ use crate::state::{
     Content, Encoded, KilledTally, Meta, PendingState, PreviousState, PutSums, StateDir, StateError,
     StateWriter, Tally, TransferWriter, newest, recover,
 };
+
+/// Room for the books, and for more contexts that arrive meanwhile.
+const BOOKS_BYTES: u64 = 64 << 10;
 
 /// The settings that decide what is continued.
 #[derive(Clone, Debug)]
@@ -488,9 +491,9 @@ impl StateSaver {
         }
     }
 
-    /// Opens the file for the next process. `None`: there is no state directory or it cannot be written, so the open bucket must be
-    /// flushed.
-    pub fn begin(&self) -> Option<PendingState> {
+    /// Opens the file for the next process, with room for so many contexts. `None`: there is no state directory, or it cannot be written or
+    /// has no room, so the open bucket must be flushed.
+    pub fn begin(&self, contexts: u64) -> Option<PendingState> {
         let directory = self.directory.as_ref()?;
         let is_failing =
             self.is_failing.load(Ordering::Acquire) || self.progress.is_failing.load(Ordering::Acquire);
@@ -499,7 +502,7 @@ impl StateSaver {
                 "files there could not be written in the last second",
             )),
             false if fixes::lacks(Rule::RoomIsTakenFirst) => directory.begin(0),
-            false => directory.begin(directory.kept_bytes()),
+            false => directory.begin(room(directory.kept_bytes(), contexts)),
         };
         begun
             .inspect_err(|error| {
@@ -615,6 +618,11 @@ impl StateSaver {
             }
         }
     }
+}
+
+/// Bytes that a state needs. In its first second a process has saved nothing, and has contexts all the same.
+fn room(kept_bytes: u64, contexts: u64) -> u64 {
+    kept_bytes.max(contexts * SERIES_BYTES as u64) + BOOKS_BYTES
 }
 
 fn cannot_save(error: &io::Error) {

@@ -83,8 +83,7 @@ impl Agent {
         let fixed = Fixed::new(config);
         let (rules, runtime) = (rules(&fixed, config)?, outputs_runtime()?);
         let summed_up = resumed.outputs();
-        let (life, now) = (continuity::settings(config, &fixed), continuity::now_ms());
-        let tally = resumed.tally(life.workers, now);
+        let (life, tally) = continuity::tally(&mut resumed, config, &fixed);
         let outputs = start_outputs(config, &budget, &fixed, &runtime, summed_up.clone(), &resumed)?;
         let (reports, inbox) = std::sync::mpsc::sync_channel(REPORTS_MAX);
         let gathered = Gathered::new(config);
@@ -92,10 +91,8 @@ impl Agent {
         let recent = recent(&budget, streams.clone());
         let (history_feed, history_batches) = history_feed(recent.as_ref(), &budget, config);
         let feed = Feed::new(outputs.clone(), history_feed, gathered.clients.clone());
-        let pipeline = gathered
-            .pipeline(inbox, feed, config, &access, &bound.listeners, tally)
-            .start();
-        let (pipeline, pipeline_runs) = pipeline.map_err(|error| Failure::thread(&error))?;
+        let pipeline = gathered.pipeline(inbox, feed, config, &access, &bound.listeners, tally);
+        let (pipeline, pipeline_runs) = pipeline.start().map_err(|error| Failure::thread(&error))?;
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
         let checkpoints = continuity::checkpoints(&mut resumed, &life, &budget);
@@ -244,7 +241,8 @@ impl Agent {
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         self.view.shared.expect_last();
-        let pending_state = self.state_saver.begin().map(|begun| Arc::new(Mutex::new(begun)));
+        let begun = self.state_saver.begin(self.view.shared.contexts());
+        let pending_state = begun.map(|begun| Arc::new(Mutex::new(begun)));
         for (worker, number) in workers.iter().zip(0..) {
             match &pending_state {
                 Some(pending_state) => worker.stop_and_keep(put_pieces(pending_state, number)),

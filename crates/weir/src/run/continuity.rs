@@ -14,9 +14,9 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::life::{LifeSettings, Resumed};
 use crate::state::checkpoints::CheckpointWriter;
-use crate::state::{StateDir, StateError};
+use crate::state::{StateDir, StateError, Tally};
 
-pub fn settings(config: &Config, fixed: &Fixed) -> LifeSettings {
+fn settings(config: &Config, fixed: &Fixed) -> LifeSettings {
     let aggregation = &config.aggregation;
     LifeSettings {
         workers: config.resources.workers,
@@ -49,6 +49,13 @@ pub fn passed(config: &Config, directory: StateDir, mut state: File) -> Result<R
         .map_err(|error| StateError::Unreadable(error.to_string()))?;
     let settings = settings(config, &Fixed::new(config));
     Resumed::passed(directory, Arc::new(state), &settings, now_ms())
+}
+
+/// The tally of this process.
+pub fn tally(resumed: &mut Resumed, config: &Config, fixed: &Fixed) -> (LifeSettings, Option<Arc<Tally>>) {
+    let life = settings(config, fixed);
+    let tally = resumed.tally(life.workers, now_ms());
+    (life, tally)
 }
 
 /// The way of each worker to the thread that writes checkpoints.

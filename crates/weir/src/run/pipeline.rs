@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use weir_aggregate::{Batch, Merger};
-use weir_context::UsageSummary;
+use weir_context::{ContextCounter, UsageSummary};
 use weir_counters::Counts;
 use weir_ingest::{BadInput, Report, SavedBucket, WorkerSnapshot};
 
@@ -53,6 +53,15 @@ impl Shared {
             .wait_timeout_while(self.lock(), patience, is_missing);
         let (_state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         !waited.timed_out()
+    }
+
+    /// The contexts of all workers, as of their last reports.
+    pub fn contexts(&self) -> u64 {
+        let state = self.lock();
+        let of_workers = state.workers.iter().flatten();
+        of_workers
+            .map(|worker| worker.contexts[ContextCounter::Live])
+            .sum()
     }
 
     fn lock_saved(&self) -> MutexGuard<'_, SavedBuckets> {

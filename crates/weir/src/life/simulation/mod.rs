@@ -2,8 +2,8 @@
 //! its own, while outputs accept, refuse or hang, and clocks step. After each schedule every output has had each bucket once, and what it
 //! lacks is what the starts reported, to the sample.
 //!
-//! A schedule that fails is replayed with a log of its steps: `WEIR_LIFE_SEED=N`. `WEIR_LIFE_SCHEDULES=N` runs more of them, and
-//! `WEIR_LIFE_FIRST=N` begins with another seed.
+//! A schedule that fails is replayed with a log of its steps: `WEIR_LIFE_SEED=N`. `WEIR_LIFE_FIRST=N` begins with another seed, and
+//! [`schedules_without_end`] runs for `WEIR_LIFE_SECONDS`.
 
 // The agent's life may do none of this. Its tests take a seed from outside and print one that fails.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use super::fixes::{Rule, take_out};
 use schedule::Schedule;
 
-/// Schedules of a test run.
-const SCHEDULES: u64 = 1000;
+/// Schedules of one of the tests below, which run side by side.
+const SCHEDULES: u64 = 250;
 
 fn number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
@@ -45,7 +45,7 @@ fn check(seed: u64) -> Schedule {
     run(seed, false).unwrap_or_else(|_| {
         eprintln!(
             "this schedule fails: WEIR_LIFE_SEED={seed} cargo nextest run --workspace --features weir/kafka --locked --lib \
-             -E 'test(simulation::every_schedule)' --no-capture"
+             -E 'test(=life::simulation::every_schedule_delivers_or_reports_each_sample_once)' --no-capture"
         );
         match run(seed, true) {
             Err(reason) => panic!("seed {seed}: {reason}"),
@@ -54,42 +54,76 @@ fn check(seed: u64) -> Schedule {
     })
 }
 
-#[test]
-fn every_schedule_delivers_or_reports_each_sample_once() {
+fn check_all(part: u64) {
     if let Some(seed) = number("WEIR_LIFE_SEED") {
         run(seed, true).unwrap_or_else(|reason| panic!("seed {seed}: {reason}"));
         return;
     }
-    let first = number("WEIR_LIFE_FIRST").unwrap_or(0);
-    let (mut kills, mut stops, mut exact) = (0, 0, 0);
-    for seed in first..first + number("WEIR_LIFE_SCHEDULES").unwrap_or(SCHEDULES) {
+    let first = number("WEIR_LIFE_FIRST").unwrap_or(0) + part * SCHEDULES;
+    let (mut kills, mut stops, mut exact, mut unsaid) = (0, 0, 0, 0);
+    for seed in first..first + SCHEDULES {
         let done = check(seed);
         kills += done.kills;
         stops += done.stops;
         exact += u64::from(done.is_exact());
+        unsaid += u64::from(done.accepted_unsaid() > 0);
     }
-    println!("{kills} kills, {stops} stops; {exact} schedules had exact numbers");
-    assert!(kills > 0 && stops > 0 && exact > 0);
+    println!(
+        "{kills} kills, {stops} stops; {exact} schedules had exact numbers; in {unsaid} a kill came right after a receiver's answer"
+    );
+    assert!(kills > 0 && stops > 0 && exact > 0 && unsaid > 0);
 }
 
-/// Each rule has an effect that the simulation sees.
 #[test]
-fn the_absence_of_each_rule_is_found() {
-    for rule in [
-        Rule::BegunBucketsEnd,
-        Rule::EndsAreStoredFirst,
-        Rule::OtherFilesCount,
-        Rule::RoomIsTakenFirst,
-    ] {
-        take_out(Some(rule));
-        let begun = Instant::now();
-        let found = (0..SCHEDULES).find_map(|seed| Some((seed, run(seed, false).err()?)));
-        take_out(None);
-        let Some((seed, reason)) = found else {
-            panic!("{SCHEDULES} schedules do not find the absence of {rule:?}");
-        };
-        println!("{rule:?}: seed {seed} after {:.1?}: {reason}", begun.elapsed());
-    }
+fn every_schedule_delivers_or_reports_each_sample_once() {
+    check_all(0);
+}
+
+#[test]
+fn every_schedule_of_the_second_part_does() {
+    check_all(1);
+}
+
+#[test]
+fn every_schedule_of_the_third_part_does() {
+    check_all(2);
+}
+
+#[test]
+fn every_schedule_of_the_fourth_part_does() {
+    check_all(3);
+}
+
+/// A rule has an effect that the simulation sees.
+fn find_absence(rule: Rule) {
+    take_out(Some(rule));
+    let begun = Instant::now();
+    let found = (0..4 * SCHEDULES).find_map(|seed| Some((seed, run(seed, false).err()?)));
+    take_out(None);
+    let Some((seed, reason)) = found else {
+        panic!("{} schedules do not find the absence of {rule:?}", 4 * SCHEDULES);
+    };
+    println!("{rule:?}: seed {seed} after {:.1?}: {reason}", begun.elapsed());
+}
+
+#[test]
+fn a_bucket_that_continues_though_it_has_begun_to_leave_is_found() {
+    find_absence(Rule::BegunBucketsEnd);
+}
+
+#[test]
+fn an_end_that_is_stored_late_is_found() {
+    find_absence(Rule::EndsAreStoredFirst);
+}
+
+#[test]
+fn a_small_file_that_costs_all_others_is_found() {
+    find_absence(Rule::OtherFilesCount);
+}
+
+#[test]
+fn a_stop_that_takes_no_room_is_found() {
+    find_absence(Rule::RoomIsTakenFirst);
 }
 
 #[test]

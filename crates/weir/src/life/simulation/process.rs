@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_aggregate::{AggregatorSettings, Merger};
-use weir_context::{ContextLimits, HashSecret, Partitioning, Rules};
+use weir_context::{ContextCounter, ContextLimits, HashSecret, Partitioning, Rules};
 use weir_ingest::{
     CheckpointLink, Core, IngestSettings, ListenerSettings, Readings, Received, Report, SavedBucket,
     WorkerSettings, WorkerTally,
@@ -247,7 +247,9 @@ impl Process {
     pub fn stop(mut self, now: Readings) -> Stopped {
         self.outputs().deliver();
         self.shared.expect_last();
-        let pending = self.saver.begin().map(Mutex::new);
+        let contexts = |worker: &Worker| worker.core.ingest().contexts().counts()[ContextCounter::Live];
+        let begun = self.saver.begin(self.workers.iter().map(contexts).sum());
+        let pending = begun.map(Mutex::new);
         let keeps = pending.is_some();
         for worker in &mut self.workers {
             worker.core.turn_ended(now);

@@ -600,6 +600,11 @@ impl Schedule {
         );
     }
 
+    /// Samples that a receiver has, and that were reported as lost: a kill came between its answer and the note of that.
+    pub fn accepted_unsaid(&self) -> u64 {
+        lock(&self.receivers).iter().map(|of| of.accepted_unsaid).sum()
+    }
+
     pub fn is_exact(&self) -> bool {
         self.inexact.is_none()
     }
