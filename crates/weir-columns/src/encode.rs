@@ -378,9 +378,8 @@ impl Encoder {
             first,
             points,
         };
-        self.waiting_bytes += varint_len(row.types())
-            + varint_len(u64::from(row.row.interval))
-            + varint_len(u64::from(points));
+        self.waiting_bytes +=
+            varint_len(row.types()) + varint_len(u64::from(row.row.interval)) + varint_len(u64::from(points));
         self.rows.push(row);
     }
 
@@ -461,10 +460,7 @@ impl Encoder {
             &mut columns[Column::Integers as usize],
             zigzag(sketch.count as i64),
         );
-        varint(
-            &mut columns[Column::BinCounts as usize],
-            u64::from(sketch.bins),
-        );
+        varint(&mut columns[Column::BinCounts as usize], u64::from(sketch.bins));
         columns[Column::BinKeys as usize].extend_from_slice(&self.bin_keys[keys..sketch.keys_end as usize]);
         columns[Column::BinSamples as usize]
             .extend_from_slice(&self.bin_samples[samples..sketch.samples_end as usize]);
