@@ -42,8 +42,7 @@ const HOST_NAME: &str = "the host's name is `hostname`, or the system's";
 const NO_CHECKS: &str = "is about checks, which weir does not run";
 const FAILOVER: &str = "there is no failover by switch; further intakes are `outputs.datadog.additional_endpoints`, which always get everything, or outputs of type datadog with names of their own";
 const SELF: &str = "weir's own series are always at /metrics of the admin address and need no switch";
-const V3: &str =
-    "outputs.datadog.series_format and outputs.datadog.sketches_format name the formats; nothing is sent twice to compare them";
+const V3: &str = "outputs.datadog.series_format and outputs.datadog.sketches_format name the formats; nothing is sent twice to compare them";
 const DATA_PLANE: &str = "weir is the whole agent for metrics; there is no second process to hand them to";
 const PRIORITIES: &str =
     "each output has one queue, newest first, which `memory` bounds; disk_bytes_max is its size on disk";

@@ -174,7 +174,10 @@ fn check(settings: &DatadogSettings) -> Result<(), SettingProblem> {
     let mut columns = [
         ("series_format", settings.series_format == SeriesFormat::V3),
         ("sketches_format", settings.sketches_format == SketchesFormat::V3),
-        ("series_format_of", series.clone().any(|format| *format == EndpointFormat::V3)),
+        (
+            "series_format_of",
+            series.clone().any(|format| *format == EndpointFormat::V3),
+        ),
     ]
     .into_iter();
     if settings.compression == Compression::Zlib
