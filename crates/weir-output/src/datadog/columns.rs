@@ -355,3 +355,198 @@ fn origin(encoder: &mut Encoder, origin: series::Origin) -> OriginRef {
         service: origin.service() as i32,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use weir_columns::payload;
+
+    use super::*;
+    use crate::compress::decompressed;
+
+    const TIME: i64 = 1_700_000_000;
+
+    /// A text that does not compress.
+    fn noise(n: usize, seed: u64) -> String {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut letter = || {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            char::from(
+                b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"[(state >> 58) as usize],
+            )
+        };
+        (0..n).map(|_| letter()).collect()
+    }
+
+    fn assembler(limits: PayloadLimits, compression: Compression) -> ColumnAssembler {
+        ColumnAssembler::new(9, limits, (compression, 0), 1)
+    }
+
+    fn add(assembler: &mut ColumnAssembler, name: &str, tags: &[String], value: f64, out: &mut Encoded) {
+        let tags = tags.iter().map(String::as_str);
+        let point = Point {
+            head: Head {
+                host: "host",
+                tags: &tags,
+                timestamp: TIME,
+                origin: series::Origin::Dogstatsd,
+            },
+            name,
+            suffix: "",
+            kind: PointKind::Gauge,
+            value,
+            interval: 10,
+        };
+        assembler.add(&point, None, true, out);
+    }
+
+    /// Adds a series for each tag, and checks that each payload is within the limits and that all have each series once. Returns the
+    /// numbers of points.
+    fn check(tags: &[String], limits: PayloadLimits, compression: Compression) -> Vec<u32> {
+        let mut assembler = assembler(limits, compression);
+        let mut out = Encoded::default();
+        for (at, tag) in tags.iter().enumerate() {
+            let name = format!("name{}", at % 7);
+            add(
+                &mut assembler,
+                &name,
+                &[tag.clone(), "env:x".into()],
+                at as f64,
+                &mut out,
+            );
+        }
+        assembler.finish(&mut out);
+        assembler.finish(&mut out);
+        assert!(assembler.is_empty() && out.dropped.is_empty());
+        let mut found = BTreeSet::new();
+        for draft in &out.payloads {
+            assert!(draft.body.len() <= limits.compressed && draft.count <= limits.count);
+            let plain = decompressed(compression, &draft.body).unwrap();
+            assert!(plain.len() <= limits.uncompressed, "{}", plain.len());
+            let read = payload::Payload::read(&plain).unwrap();
+            assert_eq!(read.series().len(), draft.count as usize);
+            for series in read.series() {
+                let value = series.points()[0].value as usize;
+                let expected: BTreeSet<&str> = [tags[value].as_str(), "env:x"].into();
+                assert_eq!(series.tags().into_iter().collect::<BTreeSet<_>>(), expected);
+                assert_eq!(series.name(), format!("name{}", value % 7));
+                assert_eq!(series.resources(), [("host", "host")]);
+                assert!(found.insert(value));
+            }
+        }
+        assert_eq!(found.len(), tags.len());
+        out.payloads.iter().map(|draft| draft.count).collect()
+    }
+
+    #[test]
+    fn payloads_end_before_each_limit() {
+        let limits = PayloadLimits {
+            compressed: 40_000,
+            uncompressed: 200_000,
+            count: 1000,
+        };
+        let short: Vec<String> = (0..2001).map(|i| format!("id:{i}")).collect();
+        let random: Vec<String> = (0..3000).map(|i| noise(60, i)).collect();
+        let long: Vec<String> = (0..300).map(|i| format!("{i}{}", "x".repeat(4000))).collect();
+        for compression in [Compression::Zstd, Compression::Gzip, Compression::None] {
+            assert_eq!(
+                check(&short[..1001], limits, compression).iter().sum::<u32>(),
+                1001
+            );
+            let counts = check(&random, limits, compression);
+            // Well filled: 60 letters of 6 bits each, in 40,000 bytes.
+            let (_, full) = counts.split_last().unwrap();
+            let least = if compression == Compression::None {
+                250
+            } else {
+                550
+            };
+            assert!(
+                full.iter().all(|count| *count > least),
+                "{compression:?}: {counts:?}"
+            );
+            let counts = check(&long, limits, compression);
+            assert!(counts.iter().all(|count| *count <= 50), "{counts:?}");
+            if compression != Compression::None {
+                assert!(counts[0] >= 45, "the uncompressed limit alone: {counts:?}");
+            }
+        }
+        assert_eq!(
+            check(&short, limits, Compression::Zstd),
+            [1000, 1000, 1],
+            "the count alone"
+        );
+    }
+
+    #[test]
+    fn a_point_beyond_a_limit_is_dropped_alone() {
+        let limits = PayloadLimits {
+            compressed: 4000,
+            uncompressed: 20_000,
+            count: 10,
+        };
+        let mut assembler = assembler(limits, Compression::Zstd);
+        let mut out = Encoded::default();
+        add(&mut assembler, "before", &[], 1.0, &mut out);
+        // Too large compressed, too large at all, and only at first sight.
+        add(&mut assembler, "noise", &[noise(8000, 1)], 1.0, &mut out);
+        add(&mut assembler, "long", &["x".repeat(20_000)], 1.0, &mut out);
+        add(&mut assembler, "after", &[], 1.0, &mut out);
+        add(&mut assembler, "fits", &["x".repeat(8000)], 1.0, &mut out);
+        add(&mut assembler, "last", &[], 1.0, &mut out);
+        assembler.finish(&mut out);
+        assert_eq!(out.dropped[&Reason::TooLarge], Items::of(Class::Points, 2));
+        assert_eq!(out.payloads.iter().map(|draft| draft.count).sum::<u32>(), 4);
+        assert!(
+            out.payloads
+                .iter()
+                .all(|draft| draft.body.len() <= limits.compressed)
+        );
+    }
+
+    #[test]
+    fn lists_of_a_batch_end_with_it_and_with_the_payload() {
+        let limits = PayloadLimits {
+            compressed: 100_000,
+            uncompressed: 100_000,
+            count: 2,
+        };
+        let mut assembler = assembler(limits, Compression::None);
+        let mut out = Encoded::default();
+        for (batch, tag) in ["a", "b"].into_iter().enumerate() {
+            assembler.begin_batch();
+            for at in 0..3 {
+                let tags = [tag.to_owned()];
+                let tags = tags.iter().map(String::as_str);
+                let point = Point {
+                    head: Head {
+                        host: "",
+                        tags: &tags,
+                        timestamp: TIME + at,
+                        origin: series::Origin::Agent,
+                    },
+                    name: "n",
+                    suffix: ".s",
+                    kind: PointKind::Rate,
+                    value: batch as f64,
+                    interval: 10,
+                };
+                assembler.add(&point, Some(5), true, &mut out);
+            }
+        }
+        assembler.finish(&mut out);
+        let mut found = Vec::new();
+        for draft in &out.payloads {
+            let read = payload::Payload::read(&draft.body).unwrap();
+            for series in read.series() {
+                assert_eq!((series.name(), series.resources()), ("n.s", &[][..]));
+                found.push((series.points()[0].value, series.tags()[0].to_owned()));
+            }
+        }
+        let (a, b) = ((0.0, "a".to_owned()), (1.0, "b".to_owned()));
+        assert_eq!(found, [a.clone(), a.clone(), a, b.clone(), b.clone(), b]);
+    }
+}

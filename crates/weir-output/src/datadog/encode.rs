@@ -167,7 +167,8 @@ impl DatadogEncoder {
             format: settings.series_format,
             device_resource: settings.device_resource,
             series,
-            columns: None,
+            columns: (settings.series_format == SeriesFormat::V3)
+                .then(|| (columns(RequestKind::SeriesV3, settings), Forms::of_one())),
             uses_columns: false,
             sketch_columns: (settings.sketches_format == SketchesFormat::V3)
                 .then(|| columns(RequestKind::SketchesV3, settings)),
@@ -185,9 +186,11 @@ impl DatadogEncoder {
         }
     }
 
-    /// Makes columns of series for as long as some endpoint takes them.
-    pub fn with_columns(mut self, forms: Forms, settings: &DatadogSettings) -> Self {
-        self.columns = Some((columns(RequestKind::SeriesV3, settings), forms));
+    /// Makes columns of series for as long as one of these endpoints takes them.
+    pub(super) fn with_forms(mut self, forms: Forms, settings: &DatadogSettings) -> Self {
+        self.columns = forms
+            .has_columns()
+            .then(|| (columns(RequestKind::SeriesV3, settings), forms));
         self
     }
 

@@ -75,10 +75,9 @@ pub fn start(
     }
     let host_tags = environment.host_tags.to_vec();
     let presence = Presence::new(settings, environment.clock.clone(), host_tags);
-    let mut encoder = DatadogEncoder::new(settings, expansion).with_presence(presence);
-    if forms.has_columns() {
-        encoder = encoder.with_columns(forms, settings);
-    }
+    let encoder = DatadogEncoder::new(settings, expansion)
+        .with_presence(presence)
+        .with_forms(forms, settings);
     // The intake takes points in any order, so the newest go first.
     let started = Delivery::start(
         name,

@@ -736,12 +736,11 @@ pub fn batches(messages: &str) -> Vec<Arc<Batch>> {
 
 /// Decodes payloads with agent-payload, the definitions that the intake's owner publishes.
 pub fn decode(requests: &[Request]) -> Vec<Json> {
-    let kind = |request: &Request| {
-        if request.path.ends_with("sketches") {
-            "sketches"
-        } else {
-            "series"
-        }
+    let kind = |request: &Request| match (request.path.ends_with("sketches"), request.path.contains("/v3/")) {
+        (true, true) => "sketches3",
+        (true, false) => "sketches",
+        (false, true) => "series3",
+        (false, false) => "series",
     };
     let lines: String = requests
         .iter()
