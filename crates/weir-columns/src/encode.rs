@@ -41,7 +41,7 @@ pub struct OriginRef(u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unit(u32);
 
-/// What made a series, in the intake's numbers.
+/// The maker of a series, in the intake's numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     pub product: i32,
@@ -447,7 +447,7 @@ impl Encoder {
         }
     }
 
-    /// What a sketch has more than another point.
+    /// Writes the part of a sketch that other points do not have.
     fn write_sketch(&mut self, values: ValueType, at: usize) {
         let columns = &mut self.columns;
         let (keys, samples) = match at.checked_sub(1).map(|before| &self.sketches[before]) {

@@ -233,7 +233,7 @@ fn read(bytes: &[u8]) -> Vec<Plain> {
     all
 }
 
-/// What a series takes at most, by the maxima of its parts.
+/// The most that a series takes, by the maxima of its parts.
 fn most(series: &Plain) -> usize {
     let texts = series.tags.iter().map(|tag| tag.len() + TAG_BYTES_MAX);
     let resources = series.resources.iter();

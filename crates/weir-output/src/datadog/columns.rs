@@ -37,18 +37,11 @@ pub struct ColumnAssembler {
     is_full: bool,
     /// Counts payloads: numbers of dictionaries end with theirs.
     epoch: u64,
-    lists: TagLists,
+    /// By the place of a tag list in its batch: the epoch, and the numbers that are valid in it.
+    lists: Vec<(u64, Lists)>,
 }
 
-/// The dictionary numbers of a batch's tag lists, by their place in it.
-#[derive(Default)]
-struct TagLists {
-    /// Epoch, and what is valid in it.
-    known: Vec<(u64, Lists)>,
-    epoch: u64,
-}
-
-/// What series with the same tags and host share.
+/// The numbers that series with the same tags and host share.
 #[derive(Clone, Copy, Default)]
 struct Lists {
     tags: TagSet,
@@ -71,17 +64,13 @@ impl ColumnAssembler {
             count: 0,
             is_full: false,
             epoch: 0,
-            lists: TagLists::default(),
+            lists: Vec::new(),
         }
     }
 
     /// The content of the open payload.
     pub fn open(&self) -> Items {
         Items::of(Class::Points, u64::from(self.count))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
     }
 
     /// Another batch: its tag lists are others.
@@ -179,7 +168,7 @@ impl ColumnAssembler {
         let Some(at) = list else {
             return make(&mut self.encoder);
         };
-        let known = &mut self.lists.known;
+        let known = &mut self.lists;
         if known.len() <= at {
             known.resize(at + 1, (0, Lists::default()));
         }
@@ -255,7 +244,7 @@ impl ColumnAssembler {
         self.packed_len + pending + pending / 64 + 256 + BLOCKS_MAX
     }
 
-    /// Compresses what waits, column by column.
+    /// Compresses everything that waits, column by column.
     fn pack(&mut self) {
         self.encoder.sort();
         let (kind, level) = self.compression;
@@ -420,7 +409,7 @@ mod tests {
         }
         assembler.finish(&mut out);
         assembler.finish(&mut out);
-        assert!(assembler.is_empty() && out.dropped.is_empty());
+        assert!(assembler.open().is_zero() && out.dropped.is_empty());
         let mut found = BTreeSet::new();
         for draft in &out.payloads {
             assert!(draft.body.len() <= limits.compressed && draft.count <= limits.count);

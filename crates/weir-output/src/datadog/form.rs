@@ -25,7 +25,7 @@ const SITES: &[&str] = &[
 /// Payloads that are remembered because a part of them was delivered.
 const PARTLY_MAX: usize = 1000;
 
-/// How many endpoints of an output take columns.
+/// The number of an output's endpoints that take columns.
 #[derive(Clone, Default)]
 pub struct Forms(Arc<AtomicUsize>);
 

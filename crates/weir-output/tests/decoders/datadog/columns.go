@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// columns is a payload of columns whose series are read one after the other. A structural error panics.
+// columns is a payload of columns whose series are read in sequence. A structural error panics.
 type columns struct {
 	data                                              *intake_v3.MetricData
 	names, tags, resources, sources, units            []string

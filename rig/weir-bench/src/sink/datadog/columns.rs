@@ -45,7 +45,7 @@ fn kind(series: &Series<'_, '_>) -> PointKind {
     }
 }
 
-/// What all points of a series have, as in the older form.
+/// The fields that all points of a series have, as in the older form.
 fn base(series: &Series<'_, '_>, kind: PointKind) -> Result<Point, Reject> {
     let interval = i64::try_from(series.interval()).unwrap_or(i64::MAX);
     let mut base = point_base(series.name(), kind, interval)?;
