@@ -1,5 +1,6 @@
 //! Every output against receivers that misbehave.
 
+mod columns;
 mod datadog;
 mod disk_full;
 mod faults;

@@ -12,7 +12,7 @@ use support::*;
 use weir_aggregate::Expansion;
 use weir_output::OutputCounter;
 use weir_output::delivery::{Clock, Delivery, OutputStatus, Reason};
-use weir_output::settings::{Compression, SeriesFormat, Start};
+use weir_output::settings::{Compression, SeriesFormat, SketchesFormat, Start};
 
 /// Everything that this process logs.
 #[derive(Clone, Default)]
@@ -185,11 +185,16 @@ async fn every_kind_of_datadog_payload() {
         (SeriesFormat::V2Json, Compression::Gzip),
         (SeriesFormat::V1, Compression::Zlib),
         (SeriesFormat::V2, Compression::None),
+        (SeriesFormat::V3, Compression::Zstd),
+        (SeriesFormat::V3, Compression::Gzip),
     ];
     for (format, compression) in forms {
         let intake = squeamish(400, &["poison"]).await;
         let mut settings = datadog(&intake.url());
         (settings.series_format, settings.compression) = (format, compression);
+        if format == SeriesFormat::V3 {
+            settings.sketches_format = SketchesFormat::V3;
+        }
         let around = environment(Clock::system());
         let output = settings
             .start("datadog", &Arc::new(Expansion::default()), &around)

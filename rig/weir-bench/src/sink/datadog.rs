@@ -1,5 +1,7 @@
 //! The Datadog intake: endpoints, bodies, and the limits of the real one.
 
+mod columns;
+
 use super::protobuf::datadog as pb;
 use super::record::{Data, Point, PointKind, Record};
 use super::{Reject, body_of};
@@ -25,12 +27,12 @@ pub fn limits(path: &str) -> Option<PayloadLimits> {
         points: usize::MAX,
     };
     Some(match path {
-        "/api/v2/series" => PayloadLimits {
+        "/api/v2/series" | "/api/intake/metrics/v3/series" => PayloadLimits {
             points: 10_000,
             ..limits(512_000, 5 * MIB)
         },
         "/api/v1/series" => limits(MIB * 5 / 2, 4 * MIB),
-        "/api/beta/sketches" => limits(3_200_000, 62_914_560),
+        "/api/beta/sketches" | "/api/intake/metrics/v3/sketches" => limits(3_200_000, 62_914_560),
         "/api/v2/logs" => PayloadLimits {
             points: 1000,
             ..limits(5_000_000, 5_000_000)
@@ -49,6 +51,8 @@ pub fn decode(path: &str, content_type: &str, body: &[u8]) -> Result<Vec<Record>
     let records = match path {
         "/api/v2/series" if protobuf => series_v2(body_of(body)?)?,
         "/api/v2/series" if json => series_v2(json_of(body)?)?,
+        "/api/intake/metrics/v3/series" if protobuf => columns::read(body, false)?,
+        "/api/intake/metrics/v3/sketches" if protobuf => columns::read(body, true)?,
         "/api/v1/series" if json => series_v1(body)?,
         "/api/beta/sketches" if protobuf => sketches(body)?,
         "/api/v1/check_run" if json => checks(body)?,
@@ -246,33 +250,37 @@ fn sketches(body: &[u8]) -> Result<Vec<Record>, Reject> {
         base.tags = sketch.tags;
         record_origin(&mut base.extra, sketch.metadata.as_ref());
         for point in sketch.dogsketches {
-            let wrong = |what: &str| Reject::new(400, format!("{}: a sketch {what}", base.metric));
-            if point.k.len() != point.n.len() {
-                return Err(wrong("with as many keys as counts was expected"));
-            }
-            if !point.k.is_sorted() {
-                return Err(wrong("whose keys do not ascend"));
-            }
-            let bins: i64 = point.n.iter().map(|&n| i64::from(n)).sum();
-            if bins != point.cnt {
-                return Err(wrong(&format!("of {} values whose bins hold {bins}", point.cnt)));
-            }
-            records.push(Record::Point(Point {
-                ts: Some(point.ts as f64),
-                data: Data::Sketch {
-                    cnt: point.cnt,
-                    min: point.min,
-                    max: point.max,
-                    avg: point.avg,
-                    sum: point.sum,
-                    k: point.k,
-                    n: point.n,
-                },
-                ..base.clone()
-            }));
+            records.push(sketch_point(&base, point)?);
         }
     }
     Ok(records)
+}
+
+fn sketch_point(base: &Point, point: pb::Dogsketch) -> Result<Record, Reject> {
+    let wrong = |what: &str| Reject::new(400, format!("{}: a sketch {what}", base.metric));
+    if point.k.len() != point.n.len() {
+        return Err(wrong("with as many keys as counts was expected"));
+    }
+    if !point.k.is_sorted() {
+        return Err(wrong("whose keys do not ascend"));
+    }
+    let bins: i64 = point.n.iter().map(|&n| i64::from(n)).sum();
+    if bins != point.cnt {
+        return Err(wrong(&format!("of {} values whose bins hold {bins}", point.cnt)));
+    }
+    Ok(Record::Point(Point {
+        ts: Some(point.ts as f64),
+        data: Data::Sketch {
+            cnt: point.cnt,
+            min: point.min,
+            max: point.max,
+            avg: point.avg,
+            sum: point.sum,
+            k: point.k,
+            n: point.n,
+        },
+        ..base.clone()
+    }))
 }
 
 fn checks(body: &[u8]) -> Result<Vec<Record>, Reject> {

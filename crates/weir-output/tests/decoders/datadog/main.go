@@ -1,6 +1,7 @@
 // Decodes Datadog payloads with the definitions their owner publishes, and prints what it understood as JSON.
 //
-// Input: one payload per line, its kind (series or sketches), a space, and its uncompressed body in hex.
+// Input: one payload per line, its kind (series, sketches, and both of the third version: series3, sketches3), a space, and its
+// uncompressed body in hex. Payloads of columns are printed as the same series would be in the older form.
 // Output: one JSON object per line. A payload that cannot be decoded ends the program with a message and status 1.
 package main
 
@@ -33,6 +34,10 @@ func main() {
 			payload := new(gogen.SketchPayload)
 			fail(payload.Unmarshal(body))
 			decoded = payload
+		case "series3":
+			decoded = read(body).seriesPayload()
+		case "sketches3":
+			decoded = read(body).sketchPayload()
 		default:
 			fail(fmt.Errorf("unknown kind %q", kind))
 		}

@@ -1,0 +1,3 @@
+//! One program for all tests of this crate.
+
+mod round_trip;
