@@ -3,4 +3,5 @@
 //! A payload has dictionaries (names, tags, tag sets, resources, origins), one entry per series in some columns, and one entry per point
 //! or bin in others. This crate never compresses, never does I/O and never reads a clock.
 
+pub mod decode;
 pub mod wire;

@@ -245,7 +245,17 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_they_were_written() {
-        let edges = [0, 1, 127, 128, 16_383, 16_384, u64::from(u32::MAX), 1 << 63, u64::MAX];
+        let edges = [
+            0,
+            1,
+            127,
+            128,
+            16_383,
+            16_384,
+            u64::from(u32::MAX),
+            1 << 63,
+            u64::MAX,
+        ];
         for value in edges {
             let mut bytes = Vec::new();
             varint(&mut bytes, value);

@@ -1,1 +1,4 @@
 //! One program for all tests of this crate.
+
+mod decode;
+mod raw;

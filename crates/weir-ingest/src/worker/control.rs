@@ -15,8 +15,9 @@ use super::freeze::Freeze;
 use super::gaps::Gaps;
 use super::maintenance::{DropWatch, MaintenanceTasks, MemoryRelease, Ticks};
 use super::outbox::Outbox;
-use super::{Continuity, Report, Worker};
+use super::{ColumnQueue, Continuity, Inbox, Report, Worker};
 use crate::admission::AdmissionList;
+use crate::columns::ColumnPayload;
 use crate::ingest::{Ingest, IngestSettings};
 use crate::origin::{OriginAnswer, OriginLink};
 use crate::progress::{Progress, ProgressGuard};
@@ -45,6 +46,8 @@ pub enum Command {
     Inspect(Box<dyn FnOnce(&EventLoop) + Send>),
     /// Stop reading, so that another process can continue.
     Freeze(Box<Freeze>),
+    /// Columns to add.
+    Columns(Box<ColumnPayload>),
 }
 
 /// The relays that a worker has from now on.
@@ -212,7 +215,10 @@ pub fn spawn(
             progress_guard,
             clock,
             outbox,
-            inbox,
+            inbox: Inbox {
+                commands: inbox,
+                columns: ColumnQueue::default(),
+            },
         };
         worker.run();
     })?;

@@ -17,6 +17,7 @@ use weir_state::AgentId;
 
 mod checkpoint;
 mod clock;
+mod columns;
 mod control;
 mod freeze;
 mod gaps;
@@ -27,6 +28,7 @@ mod report;
 use checkpoint::Checkpoints;
 pub use checkpoint::{CheckpointLink, CheckpointPart, WorkerTally};
 use clock::Clock;
+use columns::ColumnQueue;
 pub use control::{
     Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
 };
@@ -134,7 +136,7 @@ struct Worker {
     event_loop: EventLoop,
     ingest: Ingest,
     origins: Option<OriginLink>,
-    inbox: Receiver<Command>,
+    inbox: Inbox,
     outbox: Outbox,
     taps: Taps,
     clock: Clock,
@@ -145,6 +147,12 @@ struct Worker {
     release_memory: MemoryRelease,
     stop: Arc<AtomicBool>,
     continuity: Continuity,
+}
+
+/// What the control plane sends.
+struct Inbox {
+    commands: Receiver<Command>,
+    columns: ColumnQueue,
 }
 
 /// Connections to the previous and the next process.
@@ -202,6 +210,7 @@ impl Worker {
 
     #[cold]
     fn set_back(&mut self) {
+        self.finish_payload();
         while !self.ingest.set_back(self.clock.seconds()) {
             // Once in a process's life, if ever: nothing is received while the last bucket is handed over.
             self.hand_over_all();
@@ -212,6 +221,10 @@ impl Worker {
     /// Ends the bucket if it is time. What the turn received, and the end, are counted before anything of it is handed over: a kill from
     /// here on delivers nothing of this bucket again.
     fn advance(&mut self) {
+        if self.inbox.columns.is_running() {
+            // All of a payload is in one bucket.
+            return;
+        }
         while !self.ingest.advance(self.clock.seconds()) {
             // A whole bucket went by and the last one is not handed over: the control plane does not keep up. Waiting
             // here lets the kernel's buffers fill, whose losses are counted; anything else would mix up two buckets.
@@ -232,6 +245,7 @@ impl Worker {
         let checkpoint = self.continuity.checkpoints.as_ref().and_then(Checkpoints::pause);
         if self.maintenance.any()
             || self.continuity.freeze.is_some()
+            || self.can_add_columns()
             || checkpoint == Some(Duration::ZERO)
             || (self.ingest.is_draining() && !self.outbox.is_full())
         {
@@ -273,17 +287,23 @@ impl Worker {
             self.tap(monotonic);
         }
         self.commands(monotonic);
+        if self.can_add_columns() {
+            self.columns();
+        }
         if self.continuity.freeze.is_some() {
             self.freeze_if_requested();
         }
         if let Some(checkpoints) = &mut self.continuity.checkpoints {
+            if !self.inbox.columns.is_running() {
+                checkpoints.begin_if_due(&self.ingest, self.clock.seconds());
+            }
             let (stamp, now_ms) = (self.clock.stamp(self.continuity.agent), self.clock.milliseconds());
             checkpoints.proceed(&self.ingest, stamp, now_ms);
         }
     }
 
     fn commands(&mut self, monotonic: u64) {
-        while let Ok(command) = self.inbox.try_recv() {
+        while let Ok(command) = self.inbox.commands.try_recv() {
             self.command(command);
         }
         if let Some(origins) = &mut self.origins {
@@ -324,6 +344,7 @@ impl Worker {
             }
             Command::Inspect(inspect) => inspect(&self.event_loop),
             Command::Freeze(freeze) => self.continuity.freeze = Some(*freeze),
+            Command::Columns(payload) => self.inbox.columns.push(payload),
         }
     }
 
@@ -353,6 +374,7 @@ impl Worker {
         }
         self.maintenance.sweep();
         self.ingest.feed_parked(Monotonic::now().0, WaitLimit::Timeout);
+        self.inbox.columns.look_again();
     }
 
     /// The next slice of a flush, without waiting.
@@ -428,8 +450,9 @@ impl Worker {
         self.ingest.tick_sampler();
         self.drops.tick(&mut self.event_loop);
         if let Some(checkpoints) = &mut self.continuity.checkpoints {
-            checkpoints.begin(&self.ingest, self.clock.seconds());
+            checkpoints.request();
         }
+        self.inbox.columns.look_again();
         self.publish();
     }
 
@@ -454,6 +477,8 @@ impl Worker {
     fn finish(mut self) {
         self.drain_sockets();
         self.await_pending_senders();
+        self.finish_payload();
+        self.refuse_payloads();
         self.taps.finish(&self.ingest);
         for relay in self.ingest.relays_mut() {
             relay.finish();
@@ -499,7 +524,7 @@ impl Worker {
         while let Some(deadline) = self.ingest.parked_deadline() {
             let now = Monotonic::now().0;
             let left = deadline.min(patience).saturating_sub(now);
-            match self.inbox.recv_timeout(Duration::from_nanos(left)) {
+            match self.inbox.commands.recv_timeout(Duration::from_nanos(left)) {
                 Ok(command) if left > 0 => self.command(command),
                 _ => self.ingest.feed_parked(0, WaitLimit::NoWait),
             }
