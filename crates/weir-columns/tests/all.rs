@@ -2,3 +2,4 @@
 
 mod decode;
 mod raw;
+mod round_trip;

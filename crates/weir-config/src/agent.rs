@@ -42,8 +42,7 @@ const HOST_NAME: &str = "the host's name is `hostname`, or the system's";
 const NO_CHECKS: &str = "is about checks, which weir does not run";
 const FAILOVER: &str = "there is no failover by switch; further intakes are `outputs.datadog.additional_endpoints`, which always get everything, or outputs of type datadog with names of their own";
 const SELF: &str = "weir's own series are always at /metrics of the admin address and need no switch";
-const V3: &str =
-    "series go out in the format that outputs.datadog.series_format names; there is no third version";
+const V3: &str = "outputs.datadog.series_format and outputs.datadog.sketches_format name the formats; nothing is sent twice to compare them";
 const DATA_PLANE: &str = "weir is the whole agent for metrics; there is no second process to hand them to";
 const PRIORITIES: &str =
     "each output has one queue, newest first, which `memory` bounds; disk_bytes_max is its size on disk";
@@ -325,7 +324,8 @@ pub fn is_section(key: &str) -> bool {
         let whole = line.key.strip_suffix(".*");
         is_below(line.key, key) || whole.is_some_and(|whole| is_below(key, whole))
     };
-    key == "use_v2_api" || TABLE.iter().any(within)
+    let of_settings = ["use_v2_api", "use_v3_api", "use_v3_api.series"];
+    of_settings.contains(&key) || TABLE.iter().any(within)
 }
 
 impl UnsupportedKey {
@@ -395,6 +395,8 @@ mod tests {
         assert!(
             is_section("telemetry")
                 && is_section("use_v2_api")
+                && is_section("use_v3_api.series")
+                && !is_section("use_v3_api.series.endpoints")
                 && is_section("data_plane.dogstatsd")
                 && !is_section("tags")
         );

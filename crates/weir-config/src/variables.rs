@@ -52,13 +52,21 @@ pub fn in_our_words<'t>(variable: &str, text: &'t str) -> Result<Cow<'t, str>, V
         ("DD_FORWARDER_OUTDATED_FILE_IN_DAYS", other) => {
             return Err(VariableError::Days(other.to_owned()));
         }
-        ("DD_USE_V2_API_SERIES", "true" | "True" | "TRUE" | "t" | "1") => "v2".into(),
-        ("DD_USE_V2_API_SERIES", "false" | "False" | "FALSE" | "f" | "0") => "v1".into(),
-        ("DD_USE_V2_API_SERIES", other) => {
-            return Err(VariableError::Bool(other.to_owned()));
-        }
+        // Its other value of that agent is v1; whether series are v2 or v3 is up to another key.
+        ("DD_USE_V2_API_SERIES", text) => if yes_or_no(text)? { "auto" } else { "v1" }.into(),
+        ("DD_USE_V3_API_SERIES_ENABLED", "datadog_only") => "auto".into(),
+        ("DD_USE_V3_API_SERIES_ENABLED", text) => if yes_or_no(text)? { "v3" } else { "v2" }.into(),
         _ => text.into(),
     })
+}
+
+/// A truth value in the Datadog Agent's words.
+fn yes_or_no(text: &str) -> Result<bool, VariableError> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "t" | "1" | "yes" | "on" => Ok(true),
+        "false" | "f" | "0" | "no" | "off" => Ok(false),
+        _ => Err(VariableError::Bool(text.to_owned())),
+    }
 }
 
 /// The text without quotation marks around the whole of it: container engines pass those of an env file on.
@@ -164,7 +172,7 @@ fn is_foreign(rest: &str) -> bool {
 
 /// Variables of the Datadog Agent about metrics and their delivery; those of its other parts, and of clients, are ignored here.
 fn is_about_metrics(name: &str) -> bool {
-    const BEGIN: [&str; 9] = [
+    const BEGIN: [&str; 10] = [
         "DD_DOGSTATSD_",
         "DD_STATSD_",
         "DD_FORWARDER_",
@@ -174,6 +182,7 @@ fn is_about_metrics(name: &str) -> bool {
         "DD_AGGREGATOR_",
         "DD_ENABLE_PAYLOADS_",
         "DD_USE_V2_API_",
+        "DD_USE_V3_API_",
     ];
     BEGIN.iter().any(|begin| name.starts_with(begin)) || name == "DD_SKIP_SSL_VALIDATION"
 }

@@ -194,6 +194,8 @@ const KEYS: &[(&str, &str, Verdict)] = &[
     ("use_dogstatsd", "1", Instead),
     ("use_proxy_for_cloud_metadata", "1", Instead),
     ("use_v2_api.series", "false", Becomes("outputs.datadog.series_format")),
+    ("use_v3_api.series.enabled", "datadog_only", Becomes("outputs.datadog.series_format")),
+    ("use_v3_api.series.endpoints", "{https://a.example: true}", Becomes("outputs.datadog.series_format_of")),
 ];
 
 fn weir(arguments: &[&str], environment: &[(&str, &str)]) -> (String, String) {
@@ -418,6 +420,7 @@ fn is_about_metrics(key: &str) -> bool {
         "origin_detection",
         "enable_payloads.",
         "use_v2_api.",
+        "use_v3_api.",
         "hostname",
         "telemetry.dogstatsd",
     ];

@@ -51,10 +51,17 @@ settings! {
             .zero("0: 1 for zstd, 6 for the others.")
             .changed_by("Operators who pay for bandwidth rather than CPU.")
             .also(&["DD_SERIALIZER_ZSTD_COMPRESSOR_LEVEL"]);
-        series_format: SeriesFormat = "v2"
-            .effect("Series as protobuf (`v2`), as JSON to the same endpoint (`v2_json`), or as the older JSON (`v1`).")
-            .changed_by("Operators of an older intake.")
-            .also(&["DD_USE_V2_API_SERIES"]);
+        series_format: SeriesFormat = "auto"
+            .effect("Series as columns (`v3`), as protobuf (`v2`), as JSON to the same endpoint (`v2_json`), or as the older JSON (`v1`). `auto`: columns to Datadog's own sites, if `compression` is zstd or gzip, and `v2` everywhere else; a site that does not take columns gets `v2`.")
+            .changed_by("Operators of an older intake, or of one that is not Datadog's and takes columns.")
+            .also(&["DD_USE_V3_API_SERIES_ENABLED", "DD_USE_V2_API_SERIES"]);
+        series_format_of: BTreeMap<String, EndpointFormat> = "{}"
+            .effect("Another format for some base URLs: `auto`, `v2` or `v3`.")
+            .changed_by("Operators who deliver to several intakes, not all of which take columns.")
+            .also(&["DD_USE_V3_API_SERIES_ENDPOINTS"]);
+        sketches_format: SketchesFormat = "v2"
+            .effect("Sketches as protobuf (`v2`) or as columns (`v3`).")
+            .changed_by("Customers whose intake takes sketches as columns.");
         points_per_payload_max: usize = "10000"
             .takes(SettingType::Integer { min: 1, max: 1_000_000 })
             .effect("The maximum number of points in one series payload.")
@@ -101,12 +108,34 @@ choices! {
 
 choices! {
     pub enum SeriesFormat {
+        /// [`SeriesFormat::V3`] where it is known to be taken, else [`SeriesFormat::V2`].
+        Auto: "auto",
+        /// `/api/intake/metrics/v3/series`.
+        V3: "v3",
         /// `/api/v2/series` as protobuf.
         V2: "v2",
         /// `/api/v2/series` as JSON.
         V2Json: "v2_json",
         /// `/api/v1/series` as JSON.
         V1: "v1",
+    }
+}
+
+choices! {
+    /// In the Datadog Agent's words too.
+    pub enum EndpointFormat {
+        Auto: "auto" | "datadog_only",
+        V2: "v2" | "false",
+        V3: "v3" | "true",
+    }
+}
+
+choices! {
+    pub enum SketchesFormat {
+        /// `/api/beta/sketches`.
+        V2: "v2",
+        /// `/api/intake/metrics/v3/sketches`.
+        V3: "v3",
     }
 }
 
@@ -140,6 +169,27 @@ fn check(settings: &DatadogSettings) -> Result<(), SettingProblem> {
             "compression_level",
             "zlib and gzip take levels 0 to 9",
         ));
+    }
+    let series = settings.series_format_of.values();
+    let mut columns = [
+        ("series_format", settings.series_format == SeriesFormat::V3),
+        ("sketches_format", settings.sketches_format == SketchesFormat::V3),
+        (
+            "series_format_of",
+            series.clone().any(|format| *format == EndpointFormat::V3),
+        ),
+    ]
+    .into_iter();
+    if settings.compression == Compression::Zlib
+        && let Some((key, _)) = columns.find(|(_, is_used)| *is_used)
+    {
+        let message = "the intake takes v3 with the compression zstd, gzip or none";
+        return Err(SettingProblem::new(key, message));
+    }
+    let is_json = matches!(settings.series_format, SeriesFormat::V1 | SeriesFormat::V2Json);
+    if is_json && !settings.series_format_of.is_empty() {
+        let message = "needs a series_format of auto, v2 or v3";
+        return Err(SettingProblem::new("series_format_of", message));
     }
     for url in settings.additional_endpoints.keys() {
         if !is_url_or_empty(url) || url.is_empty() {
