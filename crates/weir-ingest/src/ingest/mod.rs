@@ -47,6 +47,8 @@ pub struct ListenerSettings {
     pub sample_lists: bool,
     /// Tags in names.
     pub names: NameReading,
+    /// Columns arrive here instead of messages.
+    pub takes_columns: bool,
     /// Columns: seconds that a point may be older than the open bucket and is added to it all the same. `None`: no point is added.
     pub merge_within: Option<u32>,
 }

@@ -26,9 +26,10 @@ use super::resume::{Resumed, StateSaver};
 use super::rules::Fixed;
 use super::usage::{self, Usage};
 use super::view::View;
-use super::{history, listeners, origins, outputs_runtime, taps, unix_now, workers};
+use super::{columns, history, listeners, origins, outputs_runtime, taps, unix_now, workers};
 use crate::admin::status::HandOverStatus;
 use crate::budget::{Budget, Share};
+use crate::columns::{ColumnListener, ColumnServer};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::hand_over::{self, Channel, HandedListener, StopSignal};
@@ -66,6 +67,8 @@ pub(super) struct Agent {
     runtime: Mutex<Option<Runtime>>,
     pub view: Arc<View>,
     pub state_saver: StateSaver,
+    /// Listeners of columns, until they are served.
+    column_sockets: Mutex<Vec<(BoundSocket, ColumnListener)>>,
 }
 
 impl Agent {
@@ -74,7 +77,7 @@ impl Agent {
         budget: Budget,
         access: Access,
         planned: Vec<(ListenerConfig, ListenerSettings)>,
-        bound: listeners::Bound,
+        mut bound: listeners::Bound,
         sandbox: SandboxStatus,
         mut resumed: Resumed,
         mut taken: Option<TakenOver>,
@@ -115,6 +118,7 @@ impl Agent {
             .map_err(|error| Failure::thread(&error))?;
         let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
         let origins = resolver.map(start_origins).transpose()?;
+        let (columns, column_sockets) = columns::prepare(&mut bound, &planned, &workers, &budget);
         let rules = Arc::new(Mutex::new(rules));
         let tap_listeners = listeners::tap_listeners(&planned, &bound.listeners);
         let taps = taps::taps(
@@ -132,6 +136,7 @@ impl Agent {
             origins,
             usage: gathered.usage,
             clients: gathered.clients,
+            columns,
             access,
             sandbox,
             tap_listeners,
@@ -167,7 +172,19 @@ impl Agent {
             runtime: Mutex::new(Some(runtime)),
             view,
             state_saver,
+            column_sockets: Mutex::new(column_sockets),
         })
+    }
+
+    /// The listeners of columns, once. For the runtime that serves them.
+    pub fn column_servers(&self) -> Result<Vec<ColumnServer>, Failure> {
+        let mut sockets = self.column_sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = sockets.drain(..).map(|(bound, listener)| {
+            let address = listener.address.clone();
+            ColumnServer::new(bound, listener)
+                .map_err(|error| Failure::runtime(format!("{address} cannot be served: {error}")))
+        });
+        made.collect()
     }
 
     /// The workers' progress, readable without their help.

@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use weir_ingest::ListenerSettings;
 use weir_listener::{Address, BoundSocket, ListenerConfig, PassedSocket};
 
 use crate::failure::Failure;
@@ -139,13 +140,18 @@ impl PassedSockets {
     }
 
     /// The sockets of a listener, at most `most`.
-    pub fn adopt(&mut self, listener: &ListenerConfig, most: usize) -> Result<Vec<Adopted>, Failure> {
-        self.check_names(listener)?;
+    pub fn adopt(
+        &mut self,
+        (listener, reading): (&ListenerConfig, &ListenerSettings),
+        most: usize,
+    ) -> Result<Vec<Adopted>, Failure> {
         let address = &listener.address;
+        let key = key(address, reading);
+        self.check_names(listener, key)?;
         let is_at = |named: &NamedSocket| named.is_stored_for(address) || named.socket.is_at(address);
         let mut adopted = self.adopt_those(listener, most, is_at)?;
         if adopted.is_empty() {
-            adopted = self.adopt_those(listener, most, |named| named.name == key(address))?;
+            adopted = self.adopt_those(listener, most, |named| named.name == key)?;
         }
         Ok(adopted)
     }
@@ -189,14 +195,13 @@ impl PassedSockets {
     }
 
     /// Checks sockets whose names select a listener.
-    fn check_names(&self, listener: &ListenerConfig) -> Result<(), Failure> {
-        let key = key(&listener.address);
+    fn check_names(&self, listener: &ListenerConfig, key: &str) -> Result<(), Failure> {
         let wrong = |named: &&NamedSocket| named.name == key && !named.socket.is_like(&listener.address);
         match self.sockets.iter().find(wrong) {
             None => Ok(()),
             Some(named) => Err(Failure::usage(format!(
                 "the service manager passed {} under the name {key}, which cannot receive {}; FileDescriptorName= names the \
-                 listener: udp, uds (Unix datagrams), uds_stream or tcp",
+                 listener: udp, uds (Unix datagrams), uds_stream, tcp, http or http_uds",
                 named.socket.address(),
                 listener.address
             ))),
@@ -234,8 +239,10 @@ impl NamedSocket {
 }
 
 /// The setting of a listener, which is used in the names of sockets.
-fn key(address: &Address) -> &'static str {
+fn key(address: &Address, reading: &ListenerSettings) -> &'static str {
     match address {
+        Address::Tcp { .. } if reading.takes_columns => "http",
+        Address::UnixStream(_) if reading.takes_columns => "http_uds",
         Address::Udp { .. } => "udp",
         Address::Tcp { .. } => "tcp",
         Address::UnixDatagram(_) => "uds",
