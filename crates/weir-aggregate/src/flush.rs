@@ -203,6 +203,15 @@ impl<'a> Series<'a> {
             .map(move |&span| batch.text(span))
     }
 
+    /// The place of its tags in the batch. Series of one batch with the same place have the same tags; so may others.
+    pub fn tag_list(&self) -> usize {
+        // An empty list begins where the next one does.
+        match self.row.tags.len {
+            0 => 0,
+            _ => self.row.tags.start as usize + 1,
+        }
+    }
+
     /// Name of the integration, for metrics that came through one.
     pub fn jmx_check(&self) -> Option<&'a str> {
         self.row.jmx_check.map(|span| self.batch.text(span))

@@ -93,9 +93,9 @@ pub struct SketchPoint {
 }
 
 /// The most that a row can take beside its texts, tags and points: its entries of dictionaries and columns.
-pub const ROW_BYTES_MAX: usize = 96;
-/// The most that a point can take.
-pub const POINT_BYTES_MAX: usize = 20;
+pub const ROW_BYTES_MAX: usize = 128;
+/// The most that a point can take: a value, its own difference of timestamps, and that of the next one.
+pub const POINT_BYTES_MAX: usize = 32;
 /// The most that a tag can take beside its text: its length, and its number in a set.
 pub const TAG_BYTES_MAX: usize = 10;
 /// The most that a bin of a sketch can take.
@@ -167,7 +167,8 @@ pub struct Encoder {
     last: Last,
     /// Bytes of waiting rows in columns that depend on no neighbour.
     waiting_bytes: usize,
-    timestamps: (i64, i64),
+    /// Timestamp of the first waiting point, and how many have another one.
+    timestamps: (i64, usize),
     order: Vec<(u64, u32)>,
     list: Vec<i32>,
     text: Vec<u8>,
@@ -361,12 +362,11 @@ impl Encoder {
     }
 
     fn point(&mut self, point: StoredPoint) {
-        let (first, last) = &mut self.timestamps;
         if self.points.is_empty() {
-            (*first, *last) = (point.timestamp, point.timestamp);
+            self.timestamps = (point.timestamp, 0);
         }
-        *first = point.timestamp.min(*first);
-        *last = point.timestamp.max(*last);
+        let (first, others) = &mut self.timestamps;
+        *others += usize::from(point.timestamp != *first);
         self.points.push(point);
     }
 
@@ -402,6 +402,7 @@ impl Encoder {
         self.bin_keys.clear();
         self.bin_samples.clear();
         self.waiting_bytes = 0;
+        self.timestamps = (0, 0);
     }
 
     fn write(&mut self, stored: &StoredRow) {
@@ -503,12 +504,14 @@ impl Encoder {
         }
     }
 
-    /// The most that waiting rows take in their columns.
+    /// The most that waiting rows take in their columns. A row, a point or an entry of a dictionary raises it by no more than its own
+    /// maximum.
     pub fn waiting_bound(&self) -> usize {
         if self.rows.is_empty() {
             return 0;
         }
-        let reference = |entries: usize| varint_len(zigzag(-(entries as i64)));
+        // Three bytes hold a difference of a million. The number of bytes must not rise with the next entry, for all waiting rows at once.
+        let reference = |entries: usize| varint_len(zigzag(-(entries as i64))).max(3);
         let of_row = [
             self.names.len(),
             self.tag_sets.len(),
@@ -518,10 +521,10 @@ impl Encoder {
             self.units.len(),
         ];
         let of_row: usize = of_row.into_iter().map(reference).sum();
-        let (first, last) = self.timestamps;
-        let of_point = varint_len(zigzag(first.wrapping_sub(last)).max(zigzag(last.wrapping_sub(first))));
-        // The first timestamp follows one that was written before.
-        self.waiting_bytes + self.rows.len() * of_row + self.points.len() * of_point + 10
+        // In whatever order: a difference is not zero only before or after a point with another timestamp, and at the first point.
+        let (_, others) = self.timestamps;
+        let of_timestamps = self.points.len() + 9 * (2 * others + 1);
+        self.waiting_bytes + self.rows.len() * of_row + of_timestamps
     }
 
     /// Bytes that are not taken, waiting rows at their most.
@@ -534,6 +537,11 @@ impl Encoder {
     pub fn payload_bound(&self) -> usize {
         let taken: usize = self.taken.iter().sum();
         taken + self.pending_bound() + HEADERS_MAX
+    }
+
+    /// The most that an empty payload is.
+    pub fn empty_bound(&self) -> usize {
+        HEADERS_MAX
     }
 
     /// The length of the payload without waiting rows, headers included.
@@ -601,6 +609,7 @@ impl Encoder {
         self.taken = [0; COLUMNS];
         self.last = Last::default();
         self.waiting_bytes = 0;
+        self.timestamps = (0, 0);
     }
 }
 

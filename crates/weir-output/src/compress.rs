@@ -15,7 +15,10 @@ pub fn decompressed(compression: Compression, body: &[u8]) -> Option<Vec<u8>> {
         Compression::Zlib => flate2::read::ZlibDecoder::new(body)
             .read_to_end(&mut plain)
             .ok()?,
-        Compression::Gzip => flate2::read::GzDecoder::new(body).read_to_end(&mut plain).ok()?,
+        // Its parts may have been compressed one by one.
+        Compression::Gzip => flate2::read::MultiGzDecoder::new(body)
+            .read_to_end(&mut plain)
+            .ok()?,
         Compression::None => return Some(body.to_vec()),
     };
     Some(plain)

@@ -1,14 +1,17 @@
 //! Batches into the intake's payloads.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use weir_aggregate::{Batch, CheckRecord, EventRecord, Expansion, PointType, Series, Value};
 
+use super::columns::ColumnAssembler;
+use super::form::Forms;
 use super::presence::Presence;
 use super::series::{self, Head, Origin, Point, PointKind};
 use crate::assemble::{Assembler, Frame, PayloadLimits};
 use crate::delivery::{Class, Counter, Encode, Encoded, Items, Reason};
-use crate::settings::{Compression, DatadogSettings, SeriesFormat};
+use crate::settings::{Compression, DatadogSettings, SeriesFormat, SketchesFormat};
 
 /// The kinds of request, numbered for good: the numbers are in disk queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +23,12 @@ pub enum RequestKind {
     Checks = 4,
     Events = 5,
     Metadata = 6,
+    SeriesV3 = 7,
+    SketchesV3 = 8,
 }
 
 impl RequestKind {
-    const ALL: [RequestKind; 7] = [
+    const ALL: [RequestKind; 9] = [
         RequestKind::SeriesV2,
         RequestKind::SeriesV2Json,
         RequestKind::SeriesV1,
@@ -31,12 +36,16 @@ impl RequestKind {
         RequestKind::Checks,
         RequestKind::Events,
         RequestKind::Metadata,
+        RequestKind::SeriesV3,
+        RequestKind::SketchesV3,
     ];
 
     pub fn path(self) -> &'static str {
         match self {
             RequestKind::SeriesV2 | RequestKind::SeriesV2Json => "/api/v2/series",
             RequestKind::SeriesV1 => "/api/v1/series",
+            RequestKind::SeriesV3 => "/api/intake/metrics/v3/series",
+            RequestKind::SketchesV3 => "/api/intake/metrics/v3/sketches",
             RequestKind::Sketches => "/api/beta/sketches",
             RequestKind::Checks => "/api/v1/check_run",
             RequestKind::Events | RequestKind::Metadata => "/intake/",
@@ -44,21 +53,27 @@ impl RequestKind {
     }
 
     pub fn is_protobuf(self) -> bool {
-        matches!(self, RequestKind::SeriesV2 | RequestKind::Sketches)
+        matches!(self, RequestKind::SeriesV2 | RequestKind::Sketches) || self.has_columns()
+    }
+
+    pub fn has_columns(self) -> bool {
+        matches!(self, RequestKind::SeriesV3 | RequestKind::SketchesV3)
     }
 
     /// The limits of the intake.
-    fn limits(self, points_max: usize) -> PayloadLimits {
+    pub(super) fn limits(self, points_max: usize) -> PayloadLimits {
         let (compressed, uncompressed) = match self {
-            RequestKind::SeriesV2 | RequestKind::SeriesV2Json => (512_000, 5_242_880),
+            RequestKind::SeriesV3 | RequestKind::SeriesV2 | RequestKind::SeriesV2Json => (512_000, 5_242_880),
             RequestKind::SeriesV1 => (2_000_000, 4_000_000),
-            RequestKind::Sketches | RequestKind::Checks | RequestKind::Events | RequestKind::Metadata => {
-                (2_621_440, 4_194_304)
-            }
+            RequestKind::Sketches
+            | RequestKind::SketchesV3
+            | RequestKind::Checks
+            | RequestKind::Events
+            | RequestKind::Metadata => (2_621_440, 4_194_304),
         };
         let count = match self {
             RequestKind::Checks | RequestKind::Events | RequestKind::Metadata => 100,
-            RequestKind::Sketches => u32::MAX,
+            RequestKind::Sketches | RequestKind::SketchesV3 => u32::MAX,
             _ => u32::try_from(points_max).unwrap_or(u32::MAX),
         };
         PayloadLimits {
@@ -99,7 +114,11 @@ pub struct DatadogEncoder {
     format: SeriesFormat,
     device_resource: bool,
     series: Assembler,
+    /// Series as columns, and whether some endpoint takes them.
+    columns: Option<(ColumnAssembler, Forms)>,
+    uses_columns: bool,
     sketches: Assembler,
+    sketch_columns: Option<ColumnAssembler>,
     checks: Assembler,
     events_route: (PayloadLimits, (Compression, i32)),
     presence: Option<Presence>,
@@ -124,7 +143,9 @@ impl DatadogEncoder {
             )
         };
         let series = match settings.series_format {
-            SeriesFormat::V2 => assembler(RequestKind::SeriesV2, Class::Points, b"", b"", b""),
+            SeriesFormat::Auto | SeriesFormat::V3 | SeriesFormat::V2 => {
+                assembler(RequestKind::SeriesV2, Class::Points, b"", b"", b"")
+            }
             SeriesFormat::V2Json => assembler(
                 RequestKind::SeriesV2Json,
                 Class::Points,
@@ -146,6 +167,10 @@ impl DatadogEncoder {
             format: settings.series_format,
             device_resource: settings.device_resource,
             series,
+            columns: None,
+            uses_columns: false,
+            sketch_columns: (settings.sketches_format == SketchesFormat::V3)
+                .then(|| columns(RequestKind::SketchesV3, settings)),
             sketches: assembler(
                 RequestKind::Sketches,
                 Class::Points,
@@ -160,10 +185,29 @@ impl DatadogEncoder {
         }
     }
 
+    /// Makes columns of series for as long as some endpoint takes them.
+    pub fn with_columns(mut self, forms: Forms, settings: &DatadogSettings) -> Self {
+        self.columns = Some((columns(RequestKind::SeriesV3, settings), forms));
+        self
+    }
+
     /// Says at the ends of flushes that the agent runs, and where.
     pub fn with_presence(mut self, presence: Presence) -> Self {
         self.presence = Some(presence);
         self
+    }
+
+    /// Whether series are columns now. A payload that is open is finished in its form.
+    fn choose_form(&mut self, out: &mut Encoded) {
+        if let Some((columns, forms)) = &mut self.columns {
+            let wanted = forms.has_columns();
+            self.uses_columns = wanted;
+            if wanted {
+                self.series.finish(out);
+            } else {
+                columns.finish(out);
+            }
+        }
     }
 
     fn encode_series(&mut self, series: &Series<'_>, out: &mut Encoded) {
@@ -179,6 +223,8 @@ impl DatadogEncoder {
             timestamp: series.timestamp(),
             origin,
         };
+        // Series of one batch that share a tag list, and the batch's host.
+        let list = series.explicit_host().is_none().then(|| series.tag_list());
         let interval = series.interval().max(1);
         let gauge = Point {
             head,
@@ -195,14 +241,16 @@ impl DatadogEncoder {
                     value: sum / f64::from(interval),
                     ..gauge
                 },
+                list,
                 out,
             ),
-            Value::Gauge(value) => self.add_point(&Point { value, ..gauge }, out),
+            Value::Gauge(value) => self.add_point(&Point { value, ..gauge }, list, out),
             Value::Set(set) => self.add_point(
                 &Point {
                     value: set.cardinality() as f64,
                     ..gauge
                 },
+                list,
                 out,
             ),
             Value::Histogram(histogram) => {
@@ -223,6 +271,7 @@ impl DatadogEncoder {
                                 value,
                                 ..gauge
                             },
+                            list,
                             out,
                         );
                     },
@@ -232,29 +281,43 @@ impl DatadogEncoder {
             Value::Distribution(sketch) if !sketch.sum().is_finite() => {
                 out.dropped(Reason::NotFinite, Class::Points, 1)
             }
-            Value::Distribution(sketch) => {
-                self.item.clear();
-                series::sketch(&mut self.item, &head, series.name(), sketch);
-                self.sketches.add(&self.item, 1, out);
-            }
+            Value::Distribution(sketch) => match &mut self.sketch_columns {
+                Some(columns) => columns.add_sketch(&head, series.name(), sketch, list, out),
+                None => {
+                    self.item.clear();
+                    series::sketch(&mut self.item, &head, series.name(), sketch);
+                    self.sketches.add(&self.item, 1, out);
+                }
+            },
         }
     }
 
     fn add_point<'t, T: Iterator<Item = &'t str> + Clone>(
         &mut self,
         point: &Point<'_, T>,
+        list: Option<usize>,
         out: &mut Encoded,
     ) {
         if !point.value.is_finite() {
             return out.dropped(Reason::NotFinite, Class::Points, 1);
         }
+        if let Some((columns, _)) = self.columns.as_mut().filter(|_| self.uses_columns) {
+            return columns.add(point, list, self.device_resource, out);
+        }
         self.item.clear();
         match self.format {
-            SeriesFormat::V2 => series::protobuf(&mut self.item, point, self.device_resource),
+            SeriesFormat::Auto | SeriesFormat::V3 | SeriesFormat::V2 => {
+                series::protobuf(&mut self.item, point, self.device_resource)
+            }
             SeriesFormat::V2Json => series::json_v2(&mut self.item, point, self.device_resource),
             SeriesFormat::V1 => series::json_v1(&mut self.item, point, self.device_resource),
         }
         self.series.add(&self.item, 1, out);
+    }
+
+    fn all_columns(&mut self) -> impl Iterator<Item = &mut ColumnAssembler> {
+        let columns = self.columns.as_mut().map(|(columns, _)| columns);
+        columns.into_iter().chain(&mut self.sketch_columns)
     }
 
     fn encode_check(&mut self, check: &CheckRecord, hostname: &str, out: &mut Encoded) {
@@ -321,7 +384,7 @@ impl DatadogEncoder {
             interval: 0,
         };
         out.made += Items::of(Class::Points, 1);
-        self.add_point(&point, out);
+        self.add_point(&point, None, out);
     }
 
     /// A separate payload, which counts as an event in the books.
@@ -370,6 +433,14 @@ impl DatadogEncoder {
     }
 }
 
+fn columns(kind: RequestKind, settings: &DatadogSettings) -> ColumnAssembler {
+    let compression = (settings.compression, settings.compression_level);
+    let limits = kind.limits(settings.points_per_payload_max);
+    // Unknown to senders of names and tags.
+    let seed = RandomState::new().hash_one(kind as u16);
+    ColumnAssembler::new(route(kind, compression.0), limits, compression, seed)
+}
+
 fn source_type(event: &EventRecord) -> &str {
     if event.source_type.is_empty() {
         "api"
@@ -415,6 +486,8 @@ impl Encode for DatadogEncoder {
     }
 
     fn encode(&mut self, batch: &Batch, out: &mut Encoded) {
+        self.choose_form(out);
+        self.all_columns().for_each(ColumnAssembler::begin_batch);
         for series in batch.yielding_series() {
             self.encode_series(&series, out);
         }
@@ -430,11 +503,15 @@ impl Encode for DatadogEncoder {
     fn finish(&mut self, out: &mut Encoded) {
         self.series.finish(out);
         self.sketches.finish(out);
+        self.all_columns().for_each(|columns| columns.finish(out));
         self.checks.finish(out);
         self.checks.rest();
     }
 
     fn open(&self) -> Items {
-        self.series.open() + self.sketches.open() + self.checks.open()
+        let columns = self.columns.as_ref().map(|(columns, _)| columns);
+        let columns = columns.into_iter().chain(&self.sketch_columns);
+        let of_columns = columns.fold(Items::default(), |all, columns| all + columns.open());
+        self.series.open() + self.sketches.open() + self.checks.open() + of_columns
     }
 }

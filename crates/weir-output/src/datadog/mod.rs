@@ -1,6 +1,8 @@
 //! The Datadog intake: series, sketches, events and service checks.
 
+mod columns;
 mod encode;
+mod form;
 mod parts;
 mod presence;
 mod series;
@@ -14,6 +16,7 @@ use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Hea
 use weir_aggregate::Expansion;
 
 pub use encode::{DatadogEncoder, RequestKind, parse_route, route};
+use form::{Form, Forms};
 use presence::Presence;
 
 use crate::StartError;
@@ -44,6 +47,7 @@ pub fn start(
     let client = http::client(&settings.delivery, &format!("weir/{VERSION}"))?;
     let mut endpoints: Vec<Endpoint> = Vec::new();
     let base = settings.base_url();
+    let forms = Forms::default();
     for (url, key, setting) in intakes(settings, &base) {
         let base = url.trim_end_matches('/');
         let directory = http::directory(base, key.expose().trim());
@@ -55,6 +59,7 @@ pub fn start(
             base: base.to_owned(),
             client: client.clone(),
             key: header,
+            form: Arc::new(Form::of(settings, base, &forms)),
             arbitrary_tag_values: settings.arbitrary_tag_values,
             timeout: settings.delivery.timeout,
             clock: environment.clock.clone(),
@@ -70,13 +75,16 @@ pub fn start(
     }
     let host_tags = environment.host_tags.to_vec();
     let presence = Presence::new(settings, environment.clock.clone(), host_tags);
-    let encoder = Box::new(DatadogEncoder::new(settings, expansion).with_presence(presence));
+    let mut encoder = DatadogEncoder::new(settings, expansion).with_presence(presence);
+    if forms.has_columns() {
+        encoder = encoder.with_columns(forms, settings);
+    }
     // The intake takes points in any order, so the newest go first.
     let started = Delivery::start(
         name,
         &settings.delivery,
         Order::NewestFirst,
-        encoder,
+        Box::new(encoder),
         endpoints,
         environment,
     );
@@ -128,6 +136,7 @@ struct Intake {
     base: String,
     client: Client,
     key: HeaderValue,
+    form: Arc<Form>,
     arbitrary_tag_values: bool,
     timeout: Duration,
     clock: Clock,
@@ -192,29 +201,74 @@ impl Intake {
     }
 }
 
+impl Intake {
+    /// Sends a payload in the form that it has.
+    async fn post(&self, payload: &Payload) -> Result<Response, Outcome> {
+        let Some((kind, compression)) = parse_route(payload.route) else {
+            return Err(Outcome::Rejected {
+                error: "the disk queue holds a payload of a newer version".into(),
+            });
+        };
+        let mut headers = self.headers(kind, compression);
+        headers.extend([http::idempotency_key(payload)]);
+        let answer = self
+            .request(Method::POST, kind.path(), headers, payload.body.clone())
+            .await
+            .map_err(|error| error.retry())?;
+        match answer.status {
+            200..300 => self.set_key_state(KeyState::Valid),
+            403 => self.set_key_state(KeyState::Invalid),
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    /// Sends a payload of columns as v2. If only a part of it is delivered, the next attempt sends the rest.
+    async fn post_as_v2(&self, payload: Payload) -> Outcome {
+        let form = self.form.clone();
+        let of_blocking = payload.clone();
+        let rewritten = tokio::task::spawn_blocking(move || form.rewritten(&of_blocking)).await;
+        let Ok(Some(parts)) = rewritten else {
+            return Outcome::Rejected {
+                error: "a payload of columns that cannot be read".into(),
+            };
+        };
+        let digest = payload.digest();
+        let first = self.form.delivered(digest);
+        for (at, part) in parts.iter().enumerate().skip(first) {
+            let outcome = match self.post(part).await {
+                Ok(answer) => outcome(RequestKind::SeriesV2, &answer),
+                Err(outcome) => outcome,
+            };
+            if outcome != Outcome::Delivered {
+                return outcome;
+            }
+            self.form.set_delivered(digest, at + 1);
+        }
+        self.form.set_delivered(digest, 0);
+        Outcome::Delivered
+    }
+}
+
 impl Transport for Intake {
     fn send(&self, payload: Payload) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
-            let Some((kind, compression)) = parse_route(payload.route) else {
-                return Outcome::Rejected {
-                    error: "the disk queue holds a payload of a newer version".into(),
-                };
-            };
-            let mut headers = self.headers(kind, compression);
-            headers.extend([http::idempotency_key(&payload)]);
-            match self
-                .request(Method::POST, kind.path(), headers, payload.body)
-                .await
-            {
-                Ok(answer) => {
-                    match answer.status {
-                        200..300 => self.set_key_state(KeyState::Valid),
-                        403 => self.set_key_state(KeyState::Invalid),
-                        _ => {}
-                    }
-                    outcome(kind, &answer)
+            let kind = parse_route(payload.route).map(|(kind, _)| kind);
+            let is_columns = kind == Some(RequestKind::SeriesV3);
+            if is_columns && !self.form.takes_columns() {
+                return self.post_as_v2(payload).await;
+            }
+            match (self.post(&payload).await, kind) {
+                (Ok(answer), _)
+                    if is_columns
+                        && matches!(answer.status, 404 | 415)
+                        && self.form.refuse_columns(&self.base, answer.status) =>
+                {
+                    self.post_as_v2(payload).await
                 }
-                Err(error) => error.retry(),
+                (Ok(answer), Some(kind)) => outcome(kind, &answer),
+                (Ok(answer), None) => answer.outcome(),
+                (Err(outcome), _) => outcome,
             }
         })
     }
@@ -254,7 +308,8 @@ impl Transport for Intake {
             KeyState::Valid => "valid",
             KeyState::Invalid => "not valid",
         };
-        BTreeMap::from([("key", text.to_owned())])
+        let series = self.form.shown().map(|form| ("series", form.to_owned()));
+        BTreeMap::from_iter([("key", text.to_owned())].into_iter().chain(series))
     }
 }
 

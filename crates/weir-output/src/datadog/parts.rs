@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use serde_json::Value;
+use weir_columns::{Encoder, payload};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::encode::{RequestKind, parse_route};
+use super::series;
 use crate::compress::{compressed, decompressed};
 use crate::delivery::{Keep, Parts, Payload};
 use crate::protobuf::{self, Content, for_each_field};
@@ -25,6 +27,33 @@ impl Elements {
             compression,
             plain: decompressed(compression, &payload.body)?,
         })
+    }
+
+    fn pick_columns(&self, keep: &mut Keep<'_>) -> Option<Vec<u8>> {
+        let read = payload::Payload::read(&self.plain).ok()?;
+        // The texts are a payload's, which an intake was to have: nobody chooses them for their hashes.
+        let mut encoder = Encoder::new(0);
+        let mut identity = Vec::new();
+        for series in read.series() {
+            identity.clear();
+            let (name, tag) = if self.kind == RequestKind::SketchesV3 {
+                protobuf::string(&mut identity, 1, series.name());
+                protobuf::string(&mut identity, 2, series.resource("host"));
+                let mut tags = series.tags();
+                tags.sort_unstable();
+                tags.iter()
+                    .for_each(|tag| protobuf::string(&mut identity, 4, tag));
+                (1, 4)
+            } else {
+                series::identity_of_columns(&mut identity, &series);
+                (2, 3)
+            };
+            if keep(xxh3_128(&identity), &|| shown(&identity, name, tag)) {
+                series.write(&mut encoder);
+            }
+        }
+        encoder.sort();
+        Some(encoder.to_payload())
     }
 
     fn pick_messages(&self, keep: &mut Keep<'_>) -> Option<Vec<u8>> {
@@ -99,7 +128,9 @@ impl Elements {
 
 impl Parts for Elements {
     fn pick(&self, keep: &mut Keep<'_>) -> Option<Vec<u8>> {
-        let plain = if self.kind.is_protobuf() {
+        let plain = if self.kind.has_columns() {
+            self.pick_columns(keep)
+        } else if self.kind.is_protobuf() {
             self.pick_messages(keep)
         } else {
             self.pick_json(keep)

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use weir_columns::payload;
 use weir_sketch::Sketch;
 
 use crate::protobuf;
@@ -76,7 +77,7 @@ impl Origin {
         Origin::Jmx(known.map_or(JMX_CUSTOM, |(_, service)| *service))
     }
 
-    fn category(self) -> i64 {
+    pub fn category(self) -> i64 {
         match self {
             Origin::Dogstatsd => 10,
             Origin::Jmx(_) => 11,
@@ -84,7 +85,7 @@ impl Origin {
         }
     }
 
-    fn service(self) -> i64 {
+    pub fn service(self) -> i64 {
         match self {
             Origin::Jmx(service) => i64::from(service),
             Origin::Dogstatsd | Origin::Timestamped | Origin::Agent => 0,
@@ -92,7 +93,7 @@ impl Origin {
     }
 }
 
-const PRODUCT_AGENT: i64 = 10;
+pub const PRODUCT_AGENT: i64 = 10;
 const DEVICE: &str = "device:";
 const RESOURCE: &str = "dd.internal.resource:";
 
@@ -132,23 +133,31 @@ impl<T> Clone for Point<'_, T> {
 impl<T> Copy for Point<'_, T> {}
 
 /// Type and name; a tag without both of them is none, and goes all the same ([`keeps`]).
-fn resource(tag: &str) -> Option<(&str, &str)> {
+pub fn resource(tag: &str) -> Option<(&str, &str)> {
     let (kind, name) = tag.strip_prefix(RESOURCE)?.split_once(':')?;
     (!kind.is_empty() && !name.is_empty()).then_some((kind, name))
 }
 
 /// The device that series are attached to: the last `device:` tag's value, unless it is empty.
-fn device<'a>(tags: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn device<'a>(tags: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let last = tags.filter_map(|tag| tag.strip_prefix(DEVICE)).last();
     last.filter(|name| !name.is_empty())
 }
 
 fn metadata(buffer: &mut Vec<u8>, field: u32, origin: Origin) {
+    origin_message(
+        buffer,
+        field,
+        [PRODUCT_AGENT, origin.category(), origin.service()],
+    );
+}
+
+fn origin_message(buffer: &mut Vec<u8>, field: u32, [product, category, service]: [i64; 3]) {
     protobuf::message(buffer, field, |b| {
         protobuf::message(b, 1, |b| {
-            protobuf::integer(b, 4, PRODUCT_AGENT);
-            protobuf::integer(b, 5, origin.category());
-            protobuf::integer(b, 6, origin.service());
+            protobuf::integer(b, 4, product);
+            protobuf::integer(b, 5, category);
+            protobuf::integer(b, 6, service);
         });
     });
 }
@@ -165,12 +174,6 @@ pub fn protobuf<'t, T: Iterator<Item = &'t str> + Clone>(
         timestamp,
         origin,
     } = point.head;
-    let named = |buffer: &mut Vec<u8>, kind: &str, name: &str| {
-        protobuf::message(buffer, 1, |b| {
-            protobuf::string(b, 1, kind);
-            protobuf::string(b, 2, name);
-        });
-    };
     protobuf::message(buffer, 1, |b| {
         named(b, "host", host);
         if let Some(device) = device(tags.clone()).filter(|_| device_resource) {
@@ -200,7 +203,48 @@ pub fn protobuf<'t, T: Iterator<Item = &'t str> + Clone>(
     });
 }
 
-fn keeps(tag: &str, device_resource: bool) -> bool {
+fn named(buffer: &mut Vec<u8>, kind: &str, name: &str) {
+    protobuf::message(buffer, 1, |b| {
+        protobuf::string(b, 1, kind);
+        protobuf::string(b, 2, name);
+    });
+}
+
+/// The fields that identify a series of columns, as [`protobuf`] writes them: resources, name and tags.
+pub fn identity_of_columns(buffer: &mut Vec<u8>, series: &payload::Series<'_, '_>) {
+    if series.resources().first().is_none_or(|(kind, _)| *kind != "host") {
+        named(buffer, "host", "");
+    }
+    for (kind, name) in series.resources() {
+        named(buffer, kind, name);
+    }
+    protobuf::string(buffer, 2, series.name());
+    let mut tags = series.tags();
+    tags.sort_unstable();
+    for tag in tags {
+        protobuf::string(buffer, 3, tag);
+    }
+}
+
+/// [`protobuf`] for a series of columns that is none of a sketch.
+pub fn protobuf_of_columns(buffer: &mut Vec<u8>, series: &payload::Series<'_, '_>) {
+    protobuf::message(buffer, 1, |b| {
+        identity_of_columns(b, series);
+        for point in series.points() {
+            protobuf::message(b, 4, |b| {
+                protobuf::double(b, 1, point.value);
+                protobuf::integer(b, 2, point.timestamp);
+            });
+        }
+        protobuf::integer(b, 5, series.metric() as i64);
+        protobuf::integer(b, 8, series.interval() as i64);
+        let origin = series.origin();
+        let numbers = [origin.product, origin.category, origin.service];
+        origin_message(b, 9, numbers.map(i64::from));
+    });
+}
+
+pub fn keeps(tag: &str, device_resource: bool) -> bool {
     !(tag.starts_with(RESOURCE) || device_resource && tag.starts_with(DEVICE))
 }
 

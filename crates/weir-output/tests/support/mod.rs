@@ -29,7 +29,7 @@ use weir_output::otlp::{OtlpCompression, OtlpHistograms, OtlpSettings, Protocol,
 use weir_output::remote_write::{RemoteWriteSettings, RemoteWriteVersion};
 use weir_output::settings::{
     Authorization, Compression, DatadogSettings, DeliverySettings, HistogramStyle, QueueSettings, Secret,
-    SeriesFormat, Start,
+    SeriesFormat, SketchesFormat, Start,
 };
 use weir_protocol::ParseOptions;
 use weir_state::AgentId;
@@ -65,7 +65,7 @@ impl Request {
                     .expect("a zlib body"),
             ),
             "gzip" => drop(
-                flate2::read::GzDecoder::new(&self.body[..])
+                flate2::read::MultiGzDecoder::new(&self.body[..])
                     .read_to_end(&mut out)
                     .expect("a gzip body"),
             ),
@@ -458,7 +458,9 @@ pub fn datadog(url: &str) -> DatadogSettings {
         additional_endpoints_file: BTreeMap::new(),
         compression: Compression::Zstd,
         compression_level: 0,
-        series_format: SeriesFormat::V2,
+        series_format: SeriesFormat::Auto,
+        series_format_of: BTreeMap::new(),
+        sketches_format: SketchesFormat::V2,
         points_per_payload_max: 10_000,
         arbitrary_tag_values: false,
         device_resource: true,

@@ -1,0 +1,357 @@
+//! Series and sketches as columns, for the third version of the intake.
+
+use weir_columns::wire::COLUMNS;
+use weir_columns::{Column, Encoder, MetricType, OriginRef, Resources, Row, SketchPoint, TagSet, encode};
+use weir_sketch::Sketch;
+
+use super::series::{self, Head, Point, PointKind};
+use crate::assemble::PayloadLimits;
+use crate::compress::Compressor;
+use crate::delivery::{Class, Draft, Encoded, Items, Reason};
+use crate::settings::Compression;
+
+/// A column of at least this many bytes is compressed as a block of its own, with statistics of its own.
+const BLOCK_MIN: usize = 512;
+/// Compressed bytes that ends of blocks and of frames take at most, over all columns.
+const BLOCKS_MAX: usize = 32 * COLUMNS;
+
+/// Collects the rows of one payload, and ends it when the next row might not fit. Rows of a full payload are not encoded again: whether
+/// one fits is decided before it is written.
+///
+/// Rows and texts wait uncompressed until there are so many that they might be too large. Each column's part is then compressed on its own,
+/// which shows its true length. A payload is the concatenation of such parts, which a reader takes for one stream.
+pub struct ColumnAssembler {
+    route: u16,
+    limits: PayloadLimits,
+    compression: (Compression, i32),
+    encoder: Encoder,
+    compressor: Option<Compressor>,
+    /// Compressed parts, by column.
+    packed: [Vec<u8>; COLUMNS],
+    packed_len: usize,
+    /// At most what the payload is without compression, and what of it is not packed.
+    bound: usize,
+    pending_bound: usize,
+    count: u32,
+    /// The payload has one row, of which only compression shows whether it fits.
+    is_full: bool,
+    /// Counts payloads: numbers of dictionaries end with theirs.
+    epoch: u64,
+    lists: TagLists,
+}
+
+/// The dictionary numbers of a batch's tag lists, by their place in it.
+#[derive(Default)]
+struct TagLists {
+    /// Epoch, and what is valid in it.
+    known: Vec<(u64, Lists)>,
+    epoch: u64,
+}
+
+/// What series with the same tags and host share.
+#[derive(Clone, Copy, Default)]
+struct Lists {
+    tags: TagSet,
+    resources: Resources,
+}
+
+impl ColumnAssembler {
+    /// `seed`: see [`Encoder::new`].
+    pub fn new(route: u16, limits: PayloadLimits, compression: (Compression, i32), seed: u64) -> Self {
+        ColumnAssembler {
+            route,
+            limits,
+            compression,
+            encoder: Encoder::new(seed),
+            compressor: None,
+            packed: Default::default(),
+            packed_len: 0,
+            bound: 0,
+            pending_bound: 0,
+            count: 0,
+            is_full: false,
+            epoch: 0,
+            lists: TagLists::default(),
+        }
+    }
+
+    /// The content of the open payload.
+    pub fn open(&self) -> Items {
+        Items::of(Class::Points, u64::from(self.count))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Another batch: its tag lists are others.
+    pub fn begin_batch(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// Adds a point. `list`: the place of its tags in the batch, if its host is the batch's.
+    pub fn add<'t, T: Iterator<Item = &'t str> + Clone>(
+        &mut self,
+        point: &Point<'_, T>,
+        list: Option<usize>,
+        device_resource: bool,
+        out: &mut Encoded,
+    ) {
+        let Head { timestamp, .. } = point.head;
+        let name = [point.name, point.suffix];
+        let bytes = name[0].len() + name[1].len() + encode::POINT_BYTES_MAX;
+        if !self.room(bytes + head_bytes(&point.head), out) {
+            return;
+        }
+        let Lists { tags, resources } = self.lists(list, |encoder| {
+            let head = point.head;
+            let tags = head.tags.clone();
+            let kept = tags.clone().filter(|tag| series::keeps(tag, device_resource));
+            let device = series::device(tags.clone()).filter(|_| device_resource);
+            let named = device.map(|name| ("device", name)).into_iter();
+            // As short-lived as the host.
+            let more = named
+                .chain(tags.filter_map(series::resource))
+                .map(|(kind, name)| (kind, name));
+            let host = host(head.host);
+            Lists {
+                tags: encoder.tag_set(TagSet::default(), kept),
+                resources: encoder.resources(host.chain(more)),
+            }
+        });
+        let row = Row {
+            name: self
+                .encoder
+                .name(if name[1].is_empty() { &name[..1] } else { &name }),
+            tags,
+            resources,
+            origin: origin(&mut self.encoder, point.head.origin),
+            interval: point.interval,
+            ..Row::new(match point.kind {
+                PointKind::Count => MetricType::Count,
+                PointKind::Rate => MetricType::Rate,
+                PointKind::Gauge => MetricType::Gauge,
+            })
+        };
+        self.encoder.row(&row, &[(timestamp, point.value)]);
+    }
+
+    /// Adds a sketch. Its tags stay as they are: sketches have no resource but the host.
+    pub fn add_sketch<'t, T: Iterator<Item = &'t str> + Clone>(
+        &mut self,
+        head: &Head<'_, T>,
+        name: &str,
+        sketch: &Sketch,
+        list: Option<usize>,
+        out: &mut Encoded,
+    ) {
+        let bins = sketch.bins();
+        // Its summary may be of three doubles, its count of ten bytes more.
+        let summary = 2 * encode::POINT_BYTES_MAX + 16;
+        let bytes = name.len() + summary + bins.len() * encode::BIN_BYTES_MAX;
+        if !self.room(bytes + head_bytes(head), out) {
+            return;
+        }
+        let Lists { tags, resources } = self.lists(list, |encoder| Lists {
+            tags: encoder.tag_set(TagSet::default(), head.tags.clone()),
+            resources: encoder.resources(host(head.host)),
+        });
+        let row = Row {
+            name: self.encoder.name(&[name]),
+            tags,
+            resources,
+            origin: origin(&mut self.encoder, head.origin),
+            ..Row::new(MetricType::Sketch)
+        };
+        let point = SketchPoint {
+            timestamp: head.timestamp,
+            sum: sketch.sum(),
+            min: sketch.min(),
+            max: sketch.max(),
+            count: sketch.cnt(),
+        };
+        let bins = bins.iter().map(|bin| (i32::from(bin.k), u64::from(bin.n)));
+        self.encoder.sketches(&row, std::iter::once((point, bins)));
+    }
+
+    /// The numbers of a series' lists, from `make` if it is the first of its list.
+    fn lists(&mut self, list: Option<usize>, make: impl FnOnce(&mut Encoder) -> Lists) -> Lists {
+        let Some(at) = list else {
+            return make(&mut self.encoder);
+        };
+        let known = &mut self.lists.known;
+        if known.len() <= at {
+            known.resize(at + 1, (0, Lists::default()));
+        }
+        match known[at] {
+            (epoch, lists) if epoch == self.epoch => lists,
+            _ => {
+                let lists = make(&mut self.encoder);
+                known[at] = (self.epoch, lists);
+                lists
+            }
+        }
+    }
+
+    /// Whether one more point of at most so many bytes can be added, after the open payload has ended if it was full. If not, the point is
+    /// dropped.
+    fn room(&mut self, bytes: usize, out: &mut Encoded) -> bool {
+        if self.encoder.empty_bound() + bytes > self.limits.uncompressed {
+            out.dropped(Reason::TooLarge, Class::Points, 1);
+            return false;
+        }
+        if self.count > 0 && !self.fits(bytes) {
+            self.finish(out);
+        }
+        if self.count == 0 {
+            self.epoch += 1;
+            self.bound = self.encoder.empty_bound();
+            self.pending_bound = self.bound;
+            self.is_full = self.compressed_bound(bytes) > self.limits.compressed;
+        }
+        self.bound += bytes;
+        self.pending_bound += bytes;
+        self.count += 1;
+        true
+    }
+
+    fn fits(&mut self, bytes: usize) -> bool {
+        if self.is_full || self.count >= self.limits.count {
+            return false;
+        }
+        if self.is_within(bytes) {
+            return true;
+        }
+        // What was added is known by now.
+        self.measure();
+        if self.is_within(bytes) {
+            return true;
+        }
+        // Packing ends blocks, so it is worth it only while a good part of the payload is at stake.
+        let is_packable = self.bound + bytes <= self.limits.uncompressed
+            && self.pending_bound >= self.limits.compressed / 16
+            && self.compression.0 != Compression::None;
+        if is_packable {
+            self.pack();
+            self.measure();
+        }
+        is_packable && self.is_within(bytes)
+    }
+
+    fn is_within(&self, bytes: usize) -> bool {
+        self.bound + bytes <= self.limits.uncompressed
+            && self.compressed_bound(bytes) <= self.limits.compressed
+    }
+
+    fn measure(&mut self) {
+        self.bound = self.encoder.payload_bound();
+        self.pending_bound = self.encoder.pending_bound() + self.encoder.empty_bound();
+    }
+
+    /// At most what the payload is once it is compressed, with so many more bytes.
+    fn compressed_bound(&self, more: usize) -> usize {
+        let pending = self.pending_bound + more;
+        // As `Compressor::bound`, of whichever kind.
+        self.packed_len + pending + pending / 64 + 256 + BLOCKS_MAX
+    }
+
+    /// Compresses what waits, column by column.
+    fn pack(&mut self) {
+        self.encoder.sort();
+        let (kind, level) = self.compression;
+        let compressor = self
+            .compressor
+            .get_or_insert_with(|| Compressor::new(kind, level));
+        for column in Column::ALL {
+            let pending = self.encoder.pending(column);
+            if pending.len() >= BLOCK_MIN {
+                compressor.write(pending);
+                let part = compressor.finish();
+                self.packed_len += part.len();
+                self.packed[column as usize].extend_from_slice(&part);
+                self.encoder.take(column);
+            }
+        }
+    }
+
+    /// Ends the open payload, if there is one.
+    pub fn finish(&mut self, out: &mut Encoded) {
+        if self.count == 0 {
+            return;
+        }
+        self.encoder.sort();
+        let body = self.body();
+        let count = std::mem::take(&mut self.count);
+        if body.len() > self.limits.compressed {
+            // Only a single point can get here.
+            out.dropped(Reason::TooLarge, Class::Points, u64::from(count));
+        } else {
+            out.payloads.push(Draft {
+                route: self.route,
+                class: Class::Points,
+                count,
+                body,
+            });
+        }
+        self.encoder.clear();
+        self.packed.iter_mut().for_each(Vec::clear);
+        self.packed_len = 0;
+        self.epoch += 1;
+    }
+
+    fn body(&mut self) -> Vec<u8> {
+        let (kind, level) = self.compression;
+        let compressor = self
+            .compressor
+            .get_or_insert_with(|| Compressor::new(kind, level));
+        let (mut body, mut header) = (Vec::new(), Vec::new());
+        self.encoder.payload_header(&mut header);
+        for column in Column::ALL {
+            self.encoder.column_header(&mut header, column);
+            compressor.write(&header);
+            header.clear();
+            let (packed, pending) = (&self.packed[column as usize], self.encoder.pending(column));
+            if !packed.is_empty() {
+                body.extend_from_slice(&compressor.finish());
+                body.extend_from_slice(packed);
+            }
+            if pending.len() >= BLOCK_MIN && compressor.unflushed() > 0 {
+                compressor.flush();
+            }
+            compressor.write(pending);
+            if pending.len() >= BLOCK_MIN {
+                compressor.flush();
+            }
+        }
+        let last = compressor.finish();
+        if body.is_empty() {
+            return last;
+        }
+        body.extend_from_slice(&last);
+        body.shrink_to_fit();
+        body
+    }
+}
+
+/// The most that a series takes beside its name and points.
+fn head_bytes<'t, T: Iterator<Item = &'t str> + Clone>(head: &Head<'_, T>) -> usize {
+    // A tag is a tag, or a device, or the name of a resource.
+    let of_tags = head
+        .tags
+        .clone()
+        .map(|tag| tag.len() + 2 * encode::TAG_BYTES_MAX)
+        .sum::<usize>();
+    head.host.len() + of_tags + encode::ROW_BYTES_MAX
+}
+
+fn host(name: &str) -> std::option::IntoIter<(&str, &str)> {
+    (!name.is_empty()).then_some(("host", name)).into_iter()
+}
+
+fn origin(encoder: &mut Encoder, origin: series::Origin) -> OriginRef {
+    encoder.origin(weir_columns::Origin {
+        product: series::PRODUCT_AGENT as i32,
+        category: origin.category() as i32,
+        service: origin.service() as i32,
+    })
+}
