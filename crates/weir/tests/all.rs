@@ -16,6 +16,7 @@ mod brokers;
 mod capture;
 mod carbon;
 mod client_telemetry;
+mod columns;
 mod command_line;
 mod datadog_page;
 mod delivery;

@@ -99,7 +99,12 @@ impl Agent {
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
         let checkpoints = resumed.checkpoints(&fixed, config.resources.workers, &budget);
-        let sources = sources(taken.as_mut(), &planned, bound.of_workers, checkpoints);
+        let sources = sources(
+            taken.as_mut(),
+            &planned,
+            std::mem::take(&mut bound.of_workers),
+            checkpoints,
+        );
         let workers = workers::Start {
             config,
             budget: &budget,
