@@ -126,7 +126,7 @@ impl SeriesFault {
     ];
 }
 
-/// What was dropped for one reason.
+/// Series, points and samples that were dropped for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     pub series: u64,
@@ -309,7 +309,7 @@ impl Decoded {
         point.bins.of(&self.bins)
     }
 
-    /// What was dropped for this reason.
+    /// The series that were dropped for this reason.
     pub fn dropped(&self, fault: SeriesFault) -> Dropped {
         self.dropped[fault as usize]
     }
@@ -384,7 +384,7 @@ struct Reading<'a> {
     tag_texts: String,
     sets: TagSets,
     resources: Resources,
-    /// What every series has.
+    /// Tags and host of every series.
     common: Common,
     lists: TagLists,
     rows: Vec<Row>,

@@ -328,7 +328,7 @@ fn write(kind: &[u8], name: &[u8], start: usize, texts: &mut String) {
     push_tag(texts, start, &tag);
 }
 
-/// What the metadata gives to every series.
+/// The tags and the host that the metadata gives to every series.
 pub(super) fn common(fields: &Fields<'_>, limits: &Limits) -> Result<Common, Refusal> {
     let mut common = Common::default();
     let mut message = Message::new(fields.metadata);

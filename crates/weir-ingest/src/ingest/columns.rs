@@ -18,7 +18,7 @@ const STEP_COST: usize = 256;
 const BINS_PER_COST: usize = 16;
 const TEXT_PER_COST: usize = 256;
 
-/// How a line begins whose end has the tags of a series; name and kind are put in its place.
+/// The beginning of a line whose end has the tags of a series; name and kind are put in its place.
 const HEAD: &str = "n:0|c";
 
 /// The start of a payload.

@@ -1,4 +1,4 @@
-//! Payloads of columns, which the control plane has decoded: one after the other, in slices between receive turns.
+//! Payloads of columns, which the control plane has decoded: in sequence, in slices between receive turns.
 //!
 //! A payload is added as a whole to one bucket, and no checkpoint sees a part of it.
 

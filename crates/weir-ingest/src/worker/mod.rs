@@ -149,7 +149,7 @@ struct Worker {
     continuity: Continuity,
 }
 
-/// What the control plane sends.
+/// Commands and columns of the control plane.
 struct Inbox {
     commands: Receiver<Command>,
     columns: ColumnQueue,

@@ -7,7 +7,7 @@ use weir_columns::decode::{Decoded, Endpoint, Refusal};
 
 use super::limits;
 
-/// How a body is compressed.
+/// The compression of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     Identity,

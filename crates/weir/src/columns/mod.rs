@@ -68,7 +68,7 @@ const REQUEST_BYTES_MAX: usize = 64 << 20;
 /// Unit of the memory of requests.
 const UNIT: usize = 1 << 10;
 
-/// What the listeners of columns share.
+/// Shared by the listeners of columns.
 pub struct Columns {
     workers: Vec<CommandSender>,
     /// For payloads without a number.

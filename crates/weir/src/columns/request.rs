@@ -356,7 +356,7 @@ async fn decode(
         })?;
         match read {
             Ok(decoded) => {
-                // What is held now is what it takes.
+                // The payload as it was sent takes no memory any more.
                 let spare = held
                     .num_permits()
                     .saturating_sub(decoded.heap_bytes().div_ceil(super::UNIT));

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use weir_aggregate::{Batch, Merger};
 use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
-use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
+use weir_listener::{BoundSocket, ListenerConfig};
 use weir_output::delivery::SavedStates;
 
 use super::access::Access;
@@ -93,18 +93,12 @@ impl Agent {
         let streams = Streams::default();
         let recent = recent(&budget, streams.clone());
         let (history_feed, history_batches) = history_feed(recent.as_ref(), &budget, config);
-        let feed = Feed::new(outputs.clone(), history_feed, gathered.clients.clone());
-        let pipeline = gathered.pipeline(inbox, feed, config, &access, &bound.listeners, tally);
-        let (pipeline, pipeline_runs) = pipeline.start().map_err(|error| Failure::thread(&error))?;
+        let outlets = (&outputs, history_feed);
+        let (pipeline, runs) = gathered.pipeline(inbox, outlets, config, &access, &bound.listeners, tally)?;
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
         let checkpoints = resumed.checkpoints(&fixed, config.resources.workers, &budget);
-        let sources = sources(
-            taken.as_mut(),
-            &planned,
-            std::mem::take(&mut bound.of_workers),
-            checkpoints,
-        );
+        let sources = sources(taken.as_mut(), &planned, &mut bound, checkpoints);
         let workers = workers::Start {
             config,
             budget: &budget,
@@ -119,7 +113,7 @@ impl Agent {
         .workers(sources)?;
         wait_for_workers(taken.as_ref(), &gathered.shared)?;
         let (summary, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
-        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len())
+        let watch = Watch::start(&workers, runs, files, bound.listeners.len())
             .map_err(|error| Failure::thread(&error))?;
         let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
         let origins = resolver.map(start_origins).transpose()?;
@@ -158,14 +152,12 @@ impl Agent {
             budget,
             bucket_seconds: config.aggregation.bucket_seconds(),
             started_at: unix_now(),
-            stopping: AtomicBool::new(false),
+            stopping: AtomicBool::default(),
             reloads: OnceLock::new(),
             reload: Mutex::default(),
             hand_over: Mutex::new(summary.map(HandOverStatus::from).unwrap_or_default()),
         });
-        if let Some(recent) = recent.zip(history_batches) {
-            start_history(recent, &fixed, &view, before.flatten())?;
-        }
+        start_history(recent.zip(history_batches), &fixed, &view, before.flatten())?;
         Ok(Agent {
             workers: Mutex::new(workers),
             sources: bound.sources.into(),
@@ -358,11 +350,14 @@ fn history_feed(
 
 /// `before`: where the history of the previous process comes from.
 fn start_history(
-    (recent, batches): (Arc<Recent>, Receiver<Arc<Batch>>),
+    recent: Option<(Arc<Recent>, Receiver<Arc<Batch>>)>,
     fixed: &Fixed,
     view: &Arc<View>,
     before: Option<Channel>,
 ) -> Result<(), Failure> {
+    let Some((recent, batches)) = recent else {
+        return Ok(());
+    };
     let expansion = Arc::new(fixed.expansion.clone());
     history::start(recent, batches, expansion, view.clone(), before).map_err(|error| Failure::thread(&error))
 }
@@ -392,19 +387,20 @@ impl Gathered {
     fn pipeline(
         &self,
         reports: Receiver<Report>,
-        feed: Feed,
+        (outputs, history): (&Arc<Outputs>, Option<HistoryFeed>),
         config: &Config,
         access: &Access,
         listeners: &[BoundListener],
         tally: Option<Arc<Tally>>,
-    ) -> Pipeline {
+    ) -> Result<(JoinHandle<()>, Weak<()>), Failure> {
+        let feed = Feed::new(outputs.clone(), history, self.clients.clone());
         let mut log = log::flushes(
             config,
             access.clone(),
             listeners.to_vec(),
             self.last_flush.clone(),
         );
-        Pipeline::new(
+        let pipeline = Pipeline::new(
             reports,
             Merger::new(config.resources.workers).with_batch_bytes(feed.batch_bytes()),
             feed,
@@ -417,7 +413,8 @@ impl Gathered {
                 log(flushed);
             }),
             log::usage(self.usage.clone()),
-        )
+        );
+        pipeline.start().map_err(|error| Failure::thread(&error))
     }
 }
 
@@ -425,9 +422,10 @@ impl Gathered {
 fn sources(
     taken: Option<&mut TakenOver>,
     planned: &[(ListenerConfig, ListenerSettings)],
-    sockets: Vec<Vec<(BoundSocket, ListenerId)>>,
+    bound: &mut listeners::Bound,
     checkpoints: Vec<CheckpointLink>,
 ) -> Vec<Sources> {
+    let sockets = std::mem::take(&mut bound.of_workers);
     let connections = taken.map(|taken| taken.connections(planned, &sockets));
     let mut connections = connections.unwrap_or_default().into_iter();
     let mut checkpoints = checkpoints.into_iter();

@@ -9,7 +9,7 @@ use super::listeners::Bound;
 use crate::budget::Budget;
 use crate::columns::{ColumnListener, Columns};
 
-/// What the listeners of columns share, and each of them with its socket. `None`: there are none.
+/// The shared part of the listeners of columns, and each of them with its socket. `None`: there are none.
 pub fn prepare(
     bound: &mut Bound,
     planned: &[(ListenerConfig, ListenerSettings)],

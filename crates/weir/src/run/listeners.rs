@@ -22,7 +22,7 @@ use crate::tap::TapListener;
 pub struct Bound {
     /// The sockets of each worker.
     pub of_workers: Vec<Vec<(BoundSocket, ListenerId)>>,
-    /// Those that columns arrive at, which the control plane serves.
+    /// Sockets of the listeners of columns, which the control plane serves.
     pub columns: Vec<(BoundSocket, ListenerId)>,
     /// In the order of listener numbers.
     pub listeners: Vec<BoundListener>,
