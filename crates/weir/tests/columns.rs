@@ -3,12 +3,19 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use weir_columns::{Encoder, MetricType, Row, SketchPoint, TagSet};
 use weir_sketch::Sketch;
 
+use crate::support::hand_over::{BEGIN, END, PROTOCOL, Peer, SOCKETS_END};
+use crate::support::place::{Place, replace_by_a_file};
+use crate::support::senders::total;
 use crate::support::{Agent, PATIENCE, until};
 
 fn now() -> i64 {
@@ -318,4 +325,191 @@ fn status_of_frames(stream: &mut TcpStream) -> u8 {
             return payload[0];
         }
     }
+}
+
+/// What one request with [`series`] adds to `count`.
+const ADDED: u64 = 10;
+
+fn with_both_sockets(place: &Place) -> String {
+    place.configuration(&format!(
+        "http: 127.0.0.1:0\nhttp_uds: {}\nbucket_width: 1h\noutputs:\n  stdout: {{enabled: true}}\n",
+        place.path("http").display()
+    ))
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn connect_to_file(path: &Path) -> UnixStream {
+    let stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// A request after which the connection stays open.
+fn kept_request() -> Vec<u8> {
+    let body = series();
+    let head = format!(
+        "POST /series HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), &body].concat()
+}
+
+/// Status and head of the next answer on a connection; `None` if it ends before.
+fn next_answer(stream: &mut impl Read) -> Option<(u16, String)> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).ok()?;
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head.split("content-length: ").nth(1)?.split("\r\n").next()?;
+    stream.read_exact(&mut vec![0; length.parse().unwrap()]).ok()?;
+    Some((head.split(' ').nth(1)?.parse().unwrap(), head))
+}
+
+fn sent(stream: &mut (impl Read + Write), request: &[u8]) -> Option<(u16, String)> {
+    stream.write_all(request).ok()?;
+    next_answer(stream)
+}
+
+/// A client that sends again what was not answered with 200.
+struct Client {
+    added: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+impl Client {
+    /// `keeps`: one connection for as long as it lasts.
+    fn start<S: Read + Write>(
+        connect: impl Fn() -> S + Send + 'static,
+        keeps: bool,
+        ended: &Arc<AtomicBool>,
+    ) -> Client {
+        let added = Arc::new(AtomicU64::new(0));
+        let (counted, ended) = (added.clone(), ended.clone());
+        let thread = std::thread::spawn(move || {
+            let mut open = None;
+            while !ended.load(Ordering::Acquire) {
+                let mut stream = open.take().unwrap_or_else(&connect);
+                let asked = match keeps {
+                    true => kept_request(),
+                    false => request("/series", &[], &series()),
+                };
+                match sent(&mut stream, &asked) {
+                    Some((200, _)) => drop(counted.fetch_add(1, Ordering::Relaxed)),
+                    Some((503, head)) => assert!(head.contains("retry-after: 1"), "{head}"),
+                    Some((_, head)) => panic!("{head}"),
+                    None => continue,
+                }
+                open = keeps.then_some(stream);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Client { added, thread }
+    }
+
+    fn added(&self) -> u64 {
+        self.added.load(Ordering::Relaxed)
+    }
+}
+
+/// The listening sockets did not pass, so the next process could not start.
+#[test]
+fn hand_overs_add_each_request_that_was_answered_with_200_and_no_other() {
+    let place = Place::new();
+    let config = with_both_sockets(&place);
+    let path = place.path("http");
+    let mut agent = place.start(&config);
+    let address = agent.wait_for("listening on http://");
+    let ended = Arc::new(AtomicBool::new(false));
+    let mut clients = Vec::new();
+    for keeps in [true, false] {
+        let (address, path) = (address.clone(), path.clone());
+        clients.push(Client::start(move || connect(&address), keeps, &ended));
+        clients.push(Client::start(move || connect_to_file(&path), keeps, &ended));
+    }
+    let wait_for_more = || {
+        let before: Vec<u64> = clients.iter().map(Client::added).collect();
+        until("each client adds more", || {
+            clients
+                .iter()
+                .zip(&before)
+                .all(|(client, before)| client.added() >= before + 10)
+        });
+    };
+    let mut stdout = String::new();
+    for _ in 0..3 {
+        wait_for_more();
+        let next = place.take_over(&config);
+        let (status, out, log) = agent.end();
+        assert!(status.success(), "{log}");
+        assert!(path.exists(), "the next process has the file");
+        stdout += &out;
+        agent = next;
+    }
+    wait_for_more();
+    ended.store(true, Ordering::Release);
+    let added = clients.into_iter().map(|client| {
+        client.thread.join().unwrap();
+        client.added.load(Ordering::Relaxed)
+    });
+    let added: u64 = added.sum();
+    // Nothing can be kept, so the bucket is flushed.
+    replace_by_a_file(&place.path("state"));
+    stdout += &agent.stop().0;
+    assert_eq!(
+        (total(&stdout, "count") * 3600.0).round() as u64,
+        ADDED * added,
+        "{stdout}"
+    );
+    assert!(!path.exists(), "the last one ends in the ordinary way");
+}
+
+#[test]
+fn requests_during_a_hand_over_are_refused_and_those_after_a_failed_one_are_added() {
+    let place = Place::new();
+    let config = with_both_sockets(&place);
+    let mut agent = place.start(&config);
+    let address = agent.wait_for("listening on http://");
+    let ask = kept_request();
+    let mut kept = connect(&address);
+    let code = |answer: Option<(u16, String)>| answer.map(|(code, _)| code);
+    assert_eq!(code(sent(&mut kept, &ask)), Some(200));
+    let mut new = Peer::connect(&place.state());
+    new.hello(PROTOCOL, 1);
+    new.until(SOCKETS_END);
+    new.say(BEGIN, "");
+    new.until(END);
+    let (refused, head) = sent(&mut kept, &ask).unwrap();
+    assert!(refused == 503 && head.contains("retry-after: 1"), "{head}");
+    let mut waiting = connect(&address);
+    waiting.write_all(&ask).unwrap();
+    drop(new);
+    agent.wait_for("hand-over failed; this process continues");
+    assert_eq!(code(next_answer(&mut waiting)), Some(200));
+    assert_eq!(code(sent(&mut kept, &ask)), Some(200));
+    let mut half = connect(&address);
+    half.write_all(&ask[..ask.len() - 1]).unwrap();
+    until("the request is under way", || {
+        listener(&agent, "http://")["http"]["under_way"] == 1
+    });
+    let next = place.take_over(&config);
+    let (refused, head) = next_answer(&mut half).unwrap();
+    assert!(refused == 503 && head.contains("retry-after: 1"), "{head}");
+    assert_eq!(next_answer(&mut kept), None, "an idle connection ends");
+    let (status, out, log) = agent.end();
+    assert!(status.success(), "{log}");
+    replace_by_a_file(&place.path("state"));
+    let stdout = out + &next.stop().0;
+    assert_eq!(
+        (total(&stdout, "count") * 3600.0).round() as u64,
+        3 * ADDED,
+        "{stdout}"
+    );
 }

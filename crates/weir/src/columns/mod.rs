@@ -3,20 +3,25 @@
 //! The control plane serves it. A worker gets rows in memory that was counted before, and adds them in slices between its packets.
 
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use weir_columns::decode::Limits;
 use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counts, SeriesSpec, counters};
 use weir_ingest::CommandSender;
-use weir_listener::{AllowList, SourceRates};
+use weir_listener::{AllowList, ListenerId, SourceRates};
 
 mod body;
+mod passing;
 mod request;
 mod server;
 
+use passing::Stage;
+
+pub use passing::ColumnSocket;
 pub use server::ColumnServer;
 
 const REQUESTS: SeriesSpec =
@@ -77,6 +82,11 @@ pub struct Columns {
     /// In units.
     memory: Arc<Semaphore>,
     memory_bytes: usize,
+    /// The listening sockets, for another process.
+    sockets: Vec<(ListenerId, OwnedFd)>,
+    stage: watch::Sender<Stage>,
+    /// Each open connection has a clone.
+    connections: Arc<()>,
     books: Mutex<Vec<Counts<HttpCounter>>>,
 }
 
@@ -95,18 +105,38 @@ pub struct ColumnListener {
     pub is_loopback: bool,
 }
 
+/// A request that has no answer yet.
+struct UnderWay<'a> {
+    columns: &'a Columns,
+    listener: usize,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.columns.books()[self.listener][HttpCounter::UnderWay] -= 1;
+    }
+}
+
 /// No memory is left for another request.
 struct Full;
 
 impl Columns {
     /// `listeners`: the number of all listeners. `bytes`: for all requests together.
-    pub fn new(workers: Vec<CommandSender>, listeners: usize, bytes: usize) -> Arc<Columns> {
+    pub fn new(
+        workers: Vec<CommandSender>,
+        sockets: Vec<(ListenerId, OwnedFd)>,
+        listeners: usize,
+        bytes: usize,
+    ) -> Arc<Columns> {
         Arc::new(Columns {
             workers,
             next_worker: AtomicUsize::new(0),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             memory: Arc::new(Semaphore::new(bytes / UNIT)),
             memory_bytes: bytes,
+            sockets,
+            stage: watch::Sender::new(Stage::Serving),
+            connections: Arc::default(),
             books: Mutex::new(vec![Counts::default(); listeners]),
         })
     }
@@ -124,6 +154,15 @@ impl Columns {
 
     fn count(&self, listener: usize, counter: HttpCounter, more: u64) {
         self.books()[listener][counter] += more;
+    }
+
+    /// Counts a request until the guard is dropped.
+    fn under_way(&self, listener: usize) -> UnderWay<'_> {
+        self.count(listener, HttpCounter::UnderWay, 1);
+        UnderWay {
+            columns: self,
+            listener,
+        }
     }
 
     fn books(&self) -> MutexGuard<'_, Vec<Counts<HttpCounter>>> {

@@ -14,7 +14,7 @@ use weir_ingest::{ColumnFate, ColumnPayload, Command};
 use weir_listener::Monotonic;
 
 use super::body::{self, BodyError, Coding};
-use super::{ColumnListener, Columns, HttpCounter};
+use super::{ColumnListener, Columns, HttpCounter, Stage};
 use crate::admin::caller::Hosts;
 use crate::logging::printable;
 
@@ -73,6 +73,11 @@ impl Refused {
         }
     }
 
+    /// Nothing of the request was added, and the next process takes it.
+    fn passing() -> Refused {
+        Refused::busy("another process takes over; try again")
+    }
+
     fn too_large(reason: impl Into<String>) -> Refused {
         Refused::new(StatusCode::PAYLOAD_TOO_LARGE, HttpCounter::TooLarge, reason)
     }
@@ -107,7 +112,14 @@ pub async fn answer(
     peer: Peer,
     request: Request<Incoming>,
 ) -> Answer {
-    let (counter, answer) = match add(columns, listener, hosts, peer, request).await {
+    let _under_way = columns.under_way(listener.number);
+    let added = tokio::select! {
+        // A payload that was added is answered as that.
+        biased;
+        added = add(columns, listener, hosts, peer, request) => added,
+        () = columns.passed() => Err(Refused::passing()),
+    };
+    let (counter, answer) = match added {
         Ok(()) => (HttpCounter::Added, text(StatusCode::OK, String::new())),
         Err(refused) => {
             tracing::debug!("{}: {} {}", listener.address, refused.status, refused.reason);
@@ -144,6 +156,9 @@ async fn add(
         .clone()
         .try_acquire_owned()
         .map_err(|_| Refused::busy("too many requests are under way; try again"))?;
+    if columns.stage() != Stage::Serving {
+        return Err(Refused::passing());
+    }
     let received = Monotonic::now();
     let (sent, held) = read_body(columns, request).await?;
     columns.count(listener.number, HttpCounter::Bytes, sent.len() as u64);

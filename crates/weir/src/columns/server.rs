@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd as _;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -13,10 +13,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
-use weir_listener::BoundSocket;
 
 use super::request::{self, Peer};
-use super::{ColumnListener, Columns};
+use super::{ColumnListener, ColumnSocket, Columns};
 use crate::admin::caller::Hosts;
 use crate::admin::{Connection, ConnectionLimits, Connections, TimeoutStream};
 
@@ -41,17 +40,44 @@ enum Socket {
     Unix(UnixListener),
 }
 
+impl Socket {
+    async fn accept(&self, has_credentials: bool) -> io::Result<(Stream, Peer)> {
+        Ok(match self {
+            Socket::Internet(socket) => {
+                let (stream, peer) = socket.accept().await?;
+                // An answer is one small packet.
+                drop(stream.set_nodelay(true));
+                let peer = Peer {
+                    address: Some(peer.ip()),
+                    pid: 0,
+                };
+                (Stream::Internet(stream), peer)
+            }
+            Socket::Unix(socket) => {
+                let (stream, _) = socket.accept().await?;
+                let credentials = stream.peer_cred().ok().filter(|_| has_credentials);
+                let peer = Peer {
+                    address: None,
+                    pid: credentials.and_then(|credentials| credentials.pid()).unwrap_or(0),
+                };
+                (Stream::Unix(stream), peer)
+            }
+        })
+    }
+}
+
 /// A bound listener of columns.
 pub struct ColumnServer {
     socket: Socket,
     listener: ColumnListener,
-    /// Removes the file at the end.
-    _bound: BoundSocket,
+    /// Until the end.
+    _listening: ColumnSocket,
 }
 
 impl ColumnServer {
     /// For the runtime that this is called in.
-    pub fn new(bound: BoundSocket, listener: ColumnListener) -> io::Result<ColumnServer> {
+    pub fn new(listening: ColumnSocket, listener: ColumnListener) -> io::Result<ColumnServer> {
+        let bound = listening.bound();
         let descriptor = bound.as_fd().try_clone_to_owned()?;
         let socket = match bound.address().path() {
             None => {
@@ -68,7 +94,7 @@ impl ColumnServer {
         Ok(ColumnServer {
             socket,
             listener,
-            _bound: bound,
+            _listening: listening,
         })
     }
 
@@ -77,24 +103,10 @@ impl ColumnServer {
         let connections = Connections::new(LIMITS);
         let listener = Arc::new(self.listener);
         loop {
-            let accepted = match &self.socket {
-                Socket::Internet(socket) => socket.accept().await.map(|(stream, peer)| {
-                    // An answer is one small packet.
-                    drop(stream.set_nodelay(true));
-                    let peer = Peer {
-                        address: Some(peer.ip()),
-                        pid: 0,
-                    };
-                    (Stream::Internet(stream), peer)
-                }),
-                Socket::Unix(socket) => socket.accept().await.map(|(stream, _)| {
-                    let credentials = stream.peer_cred().ok().filter(|_| listener.has_credentials);
-                    let peer = Peer {
-                        address: None,
-                        pid: credentials.and_then(|credentials| credentials.pid()).unwrap_or(0),
-                    };
-                    (Stream::Unix(stream), peer)
-                }),
+            columns.serving().await;
+            let accepted = tokio::select! {
+                accepted = self.socket.accept(listener.has_credentials) => accepted,
+                () = columns.held() => continue,
             };
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
@@ -114,21 +126,26 @@ impl ColumnServer {
             }
             let address = peer.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
             let connection = connections.admit(address);
-            tokio::spawn(talk(
+            let open = columns.connections.clone();
+            let talk = talk(
                 stream,
                 connection,
                 peer,
                 columns.clone(),
                 listener.clone(),
                 hosts.clone(),
-            ));
+            );
+            tokio::spawn(async move {
+                talk.await;
+                drop(open);
+            });
             // Many simultaneous connections must not evict each other before any of them was read.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// Serves one connection until it ends or is evicted.
+/// Serves one connection until it ends or is evicted. When another process has taken over, it ends after the answer in progress.
 async fn talk(
     stream: Stream,
     connection: Arc<Connection>,
@@ -138,7 +155,7 @@ async fn talk(
     hosts: Arc<Hosts>,
 ) {
     let address = listener.address.clone();
-    let evicted = connection.clone();
+    let (evicted, all) = (connection.clone(), columns.clone());
     let answer = service_fn(move |request| {
         let (columns, listener, hosts) = (columns.clone(), listener.clone(), hosts.clone());
         let connection = connection.clone();
@@ -148,26 +165,39 @@ async fn talk(
         }
     });
     let serve = async {
-        let begun = Begun::of(stream, LIMITS.head).await?;
+        let begun = tokio::select! {
+            begun = Begun::of(stream, LIMITS.head) => begun?,
+            () = all.passed() => return Ok(()),
+        };
         let is_second = begun.first == PREFACE;
         let io = TokioIo::new(TimeoutStream::new(begun, evicted.clone()));
         let served: Result<(), hyper::Error> = match is_second {
             true => {
-                hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                     .timer(TokioTimer::new())
                     .max_concurrent_streams(STREAMS_MAX)
                     .max_header_list_size(16 * 1024)
                     .keep_alive_interval(LIMITS.head)
-                    .serve_connection(io, answer)
-                    .await
+                    .serve_connection(io, answer);
+                let mut served = pin!(served);
+                tokio::select! {
+                    ended = &mut served => return ended.map_err(io::Error::other),
+                    () = all.passed() => served.as_mut().graceful_shutdown(),
+                }
+                served.await
             }
             false => {
-                hyper::server::conn::http1::Builder::new()
+                let served = hyper::server::conn::http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(LIMITS.head)
                     .max_buf_size(64 * 1024)
-                    .serve_connection(io, answer)
-                    .await
+                    .serve_connection(io, answer);
+                let mut served = pin!(served);
+                tokio::select! {
+                    ended = &mut served => return ended.map_err(io::Error::other),
+                    () = all.passed() => served.as_mut().graceful_shutdown(),
+                }
+                served.await
             }
         };
         served.map_err(io::Error::other)

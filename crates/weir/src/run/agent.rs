@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use weir_aggregate::{Batch, Merger};
 use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, Report, Sources, WorkerHandle};
-use weir_listener::{BoundSocket, ListenerConfig};
+use weir_listener::ListenerConfig;
 use weir_output::delivery::SavedStates;
 
 use super::access::Access;
@@ -29,7 +29,7 @@ use super::view::View;
 use super::{columns, history, listeners, origins, outputs_runtime, taps, unix_now, workers};
 use crate::admin::status::HandOverStatus;
 use crate::budget::{Budget, Share};
-use crate::columns::{ColumnListener, ColumnServer};
+use crate::columns::{ColumnListener, ColumnServer, ColumnSocket};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::hand_over::{self, Channel, HandedListener, StopSignal};
@@ -68,7 +68,7 @@ pub(super) struct Agent {
     pub view: Arc<View>,
     pub state_saver: StateSaver,
     /// Listeners of columns, until they are served.
-    column_sockets: Mutex<Vec<(BoundSocket, ColumnListener)>>,
+    column_sockets: Mutex<Vec<(ColumnSocket, ColumnListener)>>,
 }
 
 impl Agent {
@@ -117,7 +117,7 @@ impl Agent {
             .map_err(|error| Failure::thread(&error))?;
         let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
         let origins = resolver.map(start_origins).transpose()?;
-        let (columns, column_sockets) = columns::prepare(&mut bound, &planned, &workers, &budget);
+        let (columns, column_sockets) = columns::prepare(&mut bound, &planned, &workers, &budget)?;
         let rules = Arc::new(Mutex::new(rules));
         let tap_listeners = listeners::tap_listeners(&planned, &bound.listeners);
         let taps = taps::taps(
@@ -176,9 +176,9 @@ impl Agent {
     /// The listeners of columns, once. For the runtime that serves them.
     pub fn column_servers(&self) -> Result<Vec<ColumnServer>, Failure> {
         let mut sockets = self.column_sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = sockets.drain(..).map(|(bound, listener)| {
+        let made = sockets.drain(..).map(|(socket, listener)| {
             let address = listener.address.clone();
-            ColumnServer::new(bound, listener)
+            ColumnServer::new(socket, listener)
                 .map_err(|error| Failure::runtime(format!("{address} cannot be served: {error}")))
         });
         made.collect()

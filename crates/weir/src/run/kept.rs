@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use weir_ingest::ListenerSettings;
 use weir_listener::{Address, BoundSocket, ListenerConfig, PassedSocket};
 
+use super::listeners;
 use crate::failure::Failure;
 use crate::hand_over::HandedListener;
 use crate::notify::Notify;
@@ -148,7 +149,8 @@ impl PassedSockets {
         let address = &listener.address;
         let key = key(address, reading);
         self.check_names(listener, key)?;
-        let is_at = |named: &NamedSocket| named.is_stored_for(address) || named.socket.is_at(address);
+        let shown = listeners::shown(address, reading);
+        let is_at = |named: &NamedSocket| named.is_stored_for(&shown) || named.socket.is_at(address);
         let mut adopted = self.adopt_those(listener, most, is_at)?;
         if adopted.is_empty() {
             adopted = self.adopt_those(listener, most, |named| named.name == key)?;
@@ -233,8 +235,8 @@ impl PassedSockets {
 }
 
 impl NamedSocket {
-    fn is_stored_for(&self, address: &Address) -> bool {
-        self.from != SocketSource::Unit && self.name == stored_name(&address.to_string())
+    fn is_stored_for(&self, address: &str) -> bool {
+        self.from != SocketSource::Unit && self.name == stored_name(address)
     }
 }
 
@@ -256,12 +258,12 @@ fn stored_name(address: &str) -> String {
 }
 
 /// Stores the sockets of a listener with the manager, if it supports that and does not have them anyway.
-pub fn keep(notify: &Notify, configured: &Address, sockets: &mut [&mut BoundSocket]) {
+pub fn keep(notify: &Notify, configured: &str, sockets: &mut [&mut BoundSocket]) {
     if sockets.is_empty() {
         return;
     }
     let descriptors: Vec<_> = sockets.iter().map(|socket| socket.as_fd()).collect();
-    let kept = notify.store(&stored_name(&configured.to_string()), &descriptors);
+    let kept = notify.store(&stored_name(configured), &descriptors);
     if let Err(error) = kept {
         tracing::warn!("{configured}: the service manager cannot keep the socket over a restart: {error}");
         return;

@@ -108,8 +108,8 @@ pub fn bind(
     passed.close_the_rest(notify);
     keep_all(planned, &mut sockets, notify);
     let source =
-        |((listener, _), bound): (&(ListenerConfig, ListenerSettings), &Vec<Adopted>)| HandedListener {
-            address: listener.address.to_string(),
+        |((listener, reading), bound): (&(ListenerConfig, ListenerSettings), &Vec<Adopted>)| HandedListener {
+            address: shown(&listener.address, reading),
             of_unit: bound.iter().any(|bound| bound.of_unit),
         };
     let sources = planned.iter().zip(&sockets).map(source).collect();
@@ -148,7 +148,7 @@ pub fn bind(
 }
 
 /// The address of a listener, in the form of `per_listener`.
-fn shown(address: &Address, reading: &ListenerSettings) -> String {
+pub fn shown(address: &Address, reading: &ListenerSettings) -> String {
     match address {
         Address::Tcp { .. } if reading.takes_columns => address.to_string().replacen("tcp", "http", 1),
         Address::UnixStream(path) if reading.takes_columns => format!("http+unix://{}", path.display()),
@@ -170,10 +170,10 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
         );
         return;
     }
-    for ((listener, _), bound) in planned.iter().zip(sockets) {
+    for ((listener, reading), bound) in planned.iter().zip(sockets) {
         let own = bound.iter_mut().filter(|bound| !bound.of_unit);
         let mut own: Vec<_> = own.map(|bound| &mut bound.socket).collect();
-        kept::keep(notify, &listener.address, &mut own);
+        kept::keep(notify, &shown(&listener.address, reading), &mut own);
     }
 }
 
