@@ -20,7 +20,7 @@ PACKET_PATH = ["listener", "protocol", "ingest", "context", "aggregate"]
 # From the bottom to the top: each may import earlier ones, and those of its own line.
 LAYERS = [
     "failure logging process sys streams notify capture_file",
-    "version admin config history profile sandbox signals state tap budget",
+    "version admin columns config history profile sandbox signals state tap budget",
     "convert hand_over",
     "run",
     "cli doctor",

@@ -6,7 +6,7 @@ use weir_protocol::Kind;
 
 use crate::flush::{BATCH_BYTES, BATCH_ROWS, Batch, BatchSource, Room, RowWriter};
 use crate::member_set::MemberSet;
-use crate::state::{AddResult, ClosedBucket, SampleTime, State};
+use crate::state::{AddResult, ClosedBucket, SampleTime, SketchParts, State};
 use crate::timeline::{Seconds, Timeline};
 
 mod saved;
@@ -318,6 +318,18 @@ impl Aggregator {
         }
         self.state.distribution_values(id, values, self.timeline.now());
         self.counts[of_kind(Kind::Distribution)] += values.len() as u64;
+    }
+
+    /// Adds a sketch that its sender has made. Its samples count one by one.
+    pub fn sketch(&mut self, id: ContextId, parts: SketchParts<'_>) {
+        self.state.sketch(id, parts, self.timeline.now());
+        self.counts[of_kind(Kind::Distribution)] += parts.count;
+    }
+
+    /// [`Aggregator::gauge`] for a value that was measured at this monotonic time: a newer one of this bucket stays.
+    pub fn gauge_measured(&mut self, id: ContextId, value: f64, measured: u64) {
+        self.state.gauge_measured(id, value, measured, self.sample_time());
+        self.counts[of_kind(Kind::Gauge)] += 1;
     }
 
     /// Copies a histogram's sample to its distribution. Counted separately, because nobody sent this sample.

@@ -633,11 +633,30 @@ impl Batch {
         }
     }
 
+    /// Adds to the timestamped sketch in a row. Returns false, and changes nothing, if there is none.
+    pub fn merge_into_timestamped(&mut self, row: usize, sketch: &Sketch) -> bool {
+        match self.rows.get(row).map(|row| row.value) {
+            Some(RowValue::Distribution(at)) => {
+                let held = &mut self.distributions[at as usize];
+                let before = held.heap_bytes();
+                held.merge(sketch);
+                self.body_bytes = self.body_bytes + held.heap_bytes() - before;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Appends one timestamped sketch. The value of `sample` is not used.
+    pub fn push_timestamped_sketch(&mut self, sample: &TimestampedSample<'_>, sketch: Sketch) {
+        self.body_bytes += size_of::<Sketch>() + sketch.heap_bytes();
+        self.distributions.push(Box::new(sketch));
+        let at = self.distributions.len() as u32 - 1;
+        self.push_timestamped_row(sample, RowValue::Distribution(at));
+    }
+
     /// Appends one timestamped counter or gauge.
     pub fn push_timestamped(&mut self, sample: &TimestampedSample<'_>) {
-        let name = self.push_text(sample.name);
-        let host = sample.host.map(|host| self.push_text(host));
-        let tags = self.push_tags(sample.tags.iter().copied());
         let value = match sample.kind {
             Kind::Counter => RowValue::Counter(sample.value),
             _ => RowValue::Gauge {
@@ -645,6 +664,13 @@ impl Batch {
                 received: 0,
             },
         };
+        self.push_timestamped_row(sample, value);
+    }
+
+    fn push_timestamped_row(&mut self, sample: &TimestampedSample<'_>, value: RowValue) {
+        let name = self.push_text(sample.name);
+        let host = sample.host.map(|host| self.push_text(host));
+        let tags = self.push_tags(sample.tags.iter().copied());
         self.rows.push(Row {
             context: None,
             hash: 0,

@@ -24,4 +24,5 @@ pub use flush::{
 pub use histogram::{HISTOGRAM_SAMPLES_MAX, Histogram, Ordered, Totals, Weights};
 pub use member_set::{MemberSet, SET_MEMBERS_MAX};
 pub use merge::Merger;
+pub use state::SketchParts;
 pub use timeline::IDLE_BUCKETS_MAX;

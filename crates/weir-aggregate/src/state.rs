@@ -3,7 +3,7 @@
 
 use weir_context::{Chunked, ContextId, ContextRef, LiveContext, prefetch, prefetch_value};
 use weir_protocol::Kind;
-use weir_sketch::Sketch;
+use weir_sketch::{Bin, Sketch};
 
 use crate::addresses::StateAddresses;
 use crate::bodies::{BodyBytes, Boxed, Halves};
@@ -43,6 +43,25 @@ impl ClosedBucket {
     /// Whether the closed half has samples of this bucket, not of an earlier one.
     fn contains(&self, seen: Seconds) -> bool {
         !self.closed.zeros_only && seen >= self.closed.start && seen > 0
+    }
+}
+
+/// A sketch that its sender has made: ascending bins that add up to the count, none of them empty.
+#[derive(Clone, Copy, Debug)]
+pub struct SketchParts<'a> {
+    pub count: u64,
+    pub sum: f64,
+    pub min: f64,
+    pub max: f64,
+    pub bins: &'a [Bin],
+}
+
+impl SketchParts<'_> {
+    /// The same as a sketch of its own.
+    pub fn to_sketch(self) -> Sketch {
+        let mut sketch = Sketch::new();
+        sketch.merge_parts(self.count, (self.sum, self.min, self.max), self.bins);
+        sketch
     }
 }
 
@@ -259,6 +278,19 @@ impl State {
         };
     }
 
+    /// [`State::gauge`] for a value that was measured earlier: a newer one of this bucket stays.
+    pub fn gauge_measured(&mut self, id: ContextId, value: f64, measured: u64, sample_time: SampleTime) {
+        let at = id.0 as usize;
+        if at >= self.gauges.halves[0].len() {
+            self.gauges.grow_to(at + 1);
+        }
+        let gauge = &mut self.gauges.halves[self.open][at];
+        if gauge.seen < sample_time.open_start || gauge.received <= measured {
+            (gauge.value, gauge.received) = (value, measured);
+        }
+        gauge.seen = sample_time.now;
+    }
+
     /// The last value of a gauge, in the open bucket or the previous one.
     pub fn last_gauge(&self, id: ContextId) -> Option<f64> {
         let at = id.0 as usize;
@@ -339,6 +371,22 @@ impl State {
         self.distributions
             .add((self.open, id, now), &mut self.bytes, |sketch| {
                 sketch.insert_each(values);
+                false
+            });
+    }
+
+    /// Adds a sketch that its sender has made.
+    pub fn sketch(&mut self, id: ContextId, parts: SketchParts<'_>, now: Seconds) {
+        let SketchParts {
+            count,
+            sum,
+            min,
+            max,
+            bins,
+        } = parts;
+        self.distributions
+            .add((self.open, id, now), &mut self.bytes, |sketch| {
+                sketch.merge_parts(count, (sum, min, max), bins);
                 false
             });
     }

@@ -17,6 +17,7 @@ use crate::source::ValueSource;
 use crate::table::{Aggregation, ListenerReading, Listeners, Names, Origin, Resources, Running, Settings};
 use crate::text::show_text;
 use crate::types::{EolTransport, Listen, Ownership, SocketPath};
+use crate::variables;
 
 /// The whole configuration, typed and ready to use. The groups are as they were written, but for what is worked out where
 /// nothing was: host name, memory, cores, workers.
@@ -42,6 +43,7 @@ pub struct Config<S> {
 pub struct Addresses {
     pub udp: Vec<SocketAddr>,
     pub tcp: Vec<SocketAddr>,
+    pub http: Vec<SocketAddr>,
     /// `None`: no admin server.
     pub admin: Option<SocketAddr>,
     pub socket_ownership: Ownership,
@@ -75,7 +77,7 @@ impl Listeners {
     }
 
     pub fn has_unix_sockets(&self) -> bool {
-        !(self.uds.is_empty() && self.uds_stream.is_empty())
+        !(self.uds.is_empty() && self.uds_stream.is_empty() && self.http_uds.is_empty())
     }
 }
 
@@ -256,7 +258,8 @@ impl Resolver<'_, '_> {
         let machine = self.0.host;
         let udp = self.listen("udp", &listeners.udp, listeners);
         let tcp = self.listen("tcp", &listeners.tcp, listeners);
-        self.socket_paths(&listeners.uds, &listeners.uds_stream);
+        let http = self.http(listeners);
+        self.socket_paths(listeners);
         // A port alone means loopback regardless of `bind_host`, because this server hands out profiles.
         let admin = running.admin.0.as_ref();
         let admin = admin.map_or(Ok(None), |listen| listen.address("127.0.0.1", false, machine));
@@ -269,12 +272,40 @@ impl Resolver<'_, '_> {
         Addresses {
             udp,
             tcp,
+            http,
             rates: self.rates(listeners),
             admin: self.ok("admin", admin),
             socket_ownership: Ownership {
                 uid: self.ok("socket_owner", uid),
                 gid: self.ok("socket_group", gid),
             },
+        }
+    }
+
+    /// The addresses for columns, which a variable of the Datadog Agent switches on and off.
+    fn http(&mut self, listeners: &Listeners) -> Vec<SocketAddr> {
+        let switch = variables::http_switch(self.0.inputs);
+        let of_agent = self
+            .0
+            .find_shown("http")
+            .is_some_and(|shown| match &shown.source {
+                ValueSource::Environment(name) => name.starts_with("DD_"),
+                source => *source == ValueSource::Default,
+            });
+        match switch {
+            Some(Ok(false)) if of_agent => self.listen("http", &[], listeners),
+            Some(Ok(true)) if of_agent && listeners.http.is_empty() => {
+                let address = vec![variables::HTTP_ADDRESS];
+                let shown = address.iter().map(|address| show_text(&address.to_string()));
+                let shown = shown.collect::<Vec<_>>().join(", ");
+                self.computed("http", format!("[{shown}]"), variables::HTTP_ENABLED);
+                address
+            }
+            Some(Err(error)) => {
+                self.problem("http", format!("{}: {error}", variables::HTTP_ENABLED));
+                Vec::new()
+            }
+            _ => self.listen("http", &listeners.http, listeners),
         }
     }
 
@@ -298,11 +329,14 @@ impl Resolver<'_, '_> {
         found
     }
 
-    fn socket_paths(&mut self, uds: &[SocketPath], uds_stream: &[SocketPath]) {
-        let all: Vec<&SocketPath> = uds.iter().chain(uds_stream).collect();
-        for (index, path) in all.iter().enumerate() {
-            if all[..index].contains(path) {
-                let key = if index < uds.len() { "uds" } else { "uds_stream" };
+    fn socket_paths(&mut self, listeners: &Listeners) {
+        let of = |key: &'static str, paths| std::iter::repeat(key).zip(paths);
+        let all: Vec<(&'static str, &SocketPath)> = of("uds", &listeners.uds)
+            .chain(of("uds_stream", &listeners.uds_stream))
+            .chain(of("http_uds", &listeners.http_uds))
+            .collect();
+        for (index, (key, path)) in all.iter().enumerate() {
+            if all[..index].iter().any(|(_, known)| known == path) {
                 let path = path.display();
                 self.problem(
                     key,
@@ -328,8 +362,11 @@ impl Resolver<'_, '_> {
         add("uds", "unixgram", paths(&listeners.uds));
         add("uds_stream", "unix", paths(&listeners.uds_stream));
         add("tcp", "tcp", addresses(tcp));
+        add("http", "http", addresses(&found.http));
+        add("http_uds", "http+unix", paths(&listeners.http_uds));
         let mut as_written = self.as_written("udp", &listeners.udp, listeners);
         as_written.extend(self.as_written("tcp", &listeners.tcp, listeners));
+        as_written.extend(self.as_written("http", &listeners.http, listeners));
         let mut entries = Vec::new();
         for entry in &listeners.per_listener {
             if names.contains(&entry.listener) {

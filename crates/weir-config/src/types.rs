@@ -123,6 +123,7 @@ impl Listen {
         let text = text
             .strip_prefix("udp://")
             .or_else(|| text.strip_prefix("tcp://"))
+            .or_else(|| text.strip_prefix("http://"))
             .unwrap_or(text);
         let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
         let host = match host.strip_prefix('[') {

@@ -1,6 +1,7 @@
 //! Environment variables that no setting has, or that have a combined meaning.
 
 use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::agent::unsupported_variable_reason;
 use crate::outputs::{OutputConfig, OutputType};
@@ -13,6 +14,18 @@ use crate::text::nearest;
 /// Host and port of a StatsD server, the two halves of the relay's target in the Datadog Agent.
 pub(crate) const FORWARD_HOST: &str = "DD_STATSD_FORWARD_HOST";
 const FORWARD_PORT: &str = "DD_STATSD_FORWARD_PORT";
+
+/// Switches the Datadog Agent's listener for columns.
+pub(crate) const HTTP_ENABLED: &str = "DD_DOGSTATSD_EXPERIMENTAL_HTTP_ENABLED";
+/// Its address if no other is given.
+pub(crate) const HTTP_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8125);
+
+/// Whether the Datadog Agent's listener for columns is on. `None`: it is not said.
+pub(crate) fn http_switch(inputs: &Inputs<'_>) -> Option<Result<bool, VariableError>> {
+    let value = inputs.environment.get(HTTP_ENABLED)?.as_deref()?;
+    let value = unquoted(value).trim();
+    (!value.is_empty()).then(|| yes_or_no(value))
+}
 
 /// The error in the value of a variable of the Datadog Agent.
 #[derive(Debug, thiserror::Error)]
@@ -189,6 +202,7 @@ fn is_about_metrics(name: &str) -> bool {
 
 fn is_second_name<S>(name: &str, types: &'static [OutputType<S>]) -> bool {
     name == FORWARD_PORT
+        || name == HTTP_ENABLED
         || settings().any(|setting| setting.also.contains(&name))
         || types
             .iter()

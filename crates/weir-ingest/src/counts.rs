@@ -100,12 +100,56 @@ counters! {
         /// A timestamp on a kind other than counter and gauge.
         UnsupportedTimestampedType = SAMPLES_DROPPED.because("unsupported_timestamped_type"),
             Problem("A client sends timestamps with histograms, sets or distributions, which cannot be passed on.");
+        /// A timestamp of a column that is zero or negative.
+        BadTimestamp = SAMPLES_DROPPED.because("bad_timestamp"),
+            Problem("A client sends columns without timestamps, or has no clock.");
         /// A timestamp more than a day ahead.
         FutureTimestamp = SAMPLES_DROPPED.because("future_timestamp"),
             Problem("A client sends milliseconds instead of seconds, or its clock is wrong.");
         /// A timestamped sample while too many waited for the outputs.
         QueueFull = SAMPLES_DROPPED.because("queue_full"),
             Problem("More samples with a timestamp arrive than weir merges and encodes: give it more CPU, or let clients send less.");
+    }
+}
+
+counters! {
+    /// Counters of the columns of one listener.
+    pub enum ColumnCounter {
+        /// Payloads applied.
+        Payloads = SeriesSpec::counter("weir_columns_payloads_total", "listeners.columns.payloads", "payloads"),
+            Normal("It rises as long as clients send columns.");
+        /// Points in them.
+        Points = SeriesSpec::counter("weir_columns_points_total", "listeners.columns.points", "points"),
+            Normal("It rises as long as clients send columns.");
+        /// Points added to the open bucket.
+        PointsMerged = SeriesSpec::counter("weir_columns_points_merged_total", "listeners.columns.points_merged", "points"),
+            Normal("It rises with the points.");
+        /// Points that came too late for the open bucket, or that a listener does not merge: passed on with their own timestamp.
+        PointsPassedOn = SeriesSpec::counter("weir_columns_points_passed_on_total", "listeners.columns.points_passed_on", "points"),
+            Normal("Clients send what they could not send before, or `merge` is off.");
+        /// Payloads that had to wait for the look-up of their sender.
+        PayloadsWaited = SeriesSpec::counter("weir_columns_payloads_waited_total", "listeners.columns.payloads_waited", "payloads"),
+            Normal("New containers send.");
+    }
+}
+
+const SERIES_REJECTED: SeriesSpec = MESSAGES_REJECTED;
+
+counters! {
+    /// Why a series of columns was dropped, while the rest of its payload was kept.
+    pub enum SeriesRejection {
+        /// A name that is empty, too long, or has a colon, bar or line end.
+        BadName = SERIES_REJECTED.because("series_bad_name"),
+            Problem("A client sends columns with names that no message can have.");
+        /// More or longer tags than a series may have.
+        TooManyTags = SERIES_REJECTED.because("series_too_many_tags"),
+            Problem("A client sends columns with more than 1,024 tags, or more than 32 KiB of them, in one series.");
+        /// A rate without an interval.
+        BadInterval = SERIES_REJECTED.because("series_bad_interval"),
+            Problem("A client sends rates without the seconds that they cover.");
+        /// A sketch whose bins and count disagree.
+        BadSketch = SERIES_REJECTED.because("series_bad_sketch"),
+            Problem("A client makes sketches that are not those of the agent: its version is not compatible.");
     }
 }
 
@@ -237,6 +281,8 @@ pub struct IngestCounts {
     pub rejected: Counts<ErrorClass>,
     pub samples_dropped: Counts<SampleDrop>,
     pub lines_slow: Counts<SlowLine>,
+    pub series_rejected: Counts<SeriesRejection>,
+    pub columns: Counts<ColumnCounter>,
 }
 
 impl Index<IngestCounter> for IngestCounts {
@@ -261,7 +307,7 @@ impl IngestCounts {
     }
 
     pub fn rejected_total(&self) -> u64 {
-        self.rejected.sum() + self[IngestCounter::RejectedTruncated]
+        self.rejected.sum() + self.series_rejected.sum() + self[IngestCounter::RejectedTruncated]
     }
 
     pub fn dropped_total(&self) -> u64 {

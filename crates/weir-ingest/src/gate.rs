@@ -32,6 +32,18 @@ pub(crate) struct UnparkedPacket {
     pub may_wait: bool,
 }
 
+/// The decision about a payload of columns.
+pub(crate) enum PayloadAdmission {
+    Yes {
+        /// Of the process, if the kernel names one.
+        container: Option<OriginId>,
+        sender: OriginId,
+    },
+    /// A look-up is in progress.
+    Waits,
+    Refused(RefusalReason),
+}
+
 impl Gate {
     pub fn new() -> Self {
         Gate {
@@ -51,6 +63,62 @@ impl Gate {
         } else {
             origin
         }
+    }
+
+    /// Whether a payload of the process `pid` proceeds, and with which sender. `is_late`: it has waited long enough.
+    pub fn admit_payload(
+        &mut self,
+        contexts: &mut Contexts,
+        counts: &mut IngestCounts,
+        packet: &Received<'_>,
+        pid: i32,
+        is_late: bool,
+    ) -> PayloadAdmission {
+        let mut known = None;
+        if pid > 0 && self.may_wait {
+            known = self.identify(pid, is_late);
+            if known.is_none() {
+                return PayloadAdmission::Waits;
+            }
+        }
+        if self.admission.applies(packet.listener) {
+            let identity = known.unwrap_or(ProcessIdentity::Unknown);
+            let origin = identity.origin();
+            let decide = |admission: &AdmissionControl, contexts: &Contexts| {
+                admission.decide(identity, |origin| contexts.admission(origin))
+            };
+            let mut decision = decide(&self.admission, contexts);
+            if decision == AdmissionDecision::Undecided {
+                if !is_late {
+                    return PayloadAdmission::Waits;
+                }
+                contexts.settle_admission(origin);
+                decision = decide(&self.admission, contexts);
+            }
+            if let AdmissionDecision::No(reason) = decision {
+                self.refuse(counts, packet, identity, reason, pid);
+                return PayloadAdmission::Refused(reason);
+            }
+        }
+        PayloadAdmission::Yes {
+            container: known.map(ProcessIdentity::origin),
+            sender: self.sender_of(known.map_or(OriginId::NONE, ProcessIdentity::origin)),
+        }
+    }
+
+    /// Whether a payload of this length is within its sender's rate. Counts it if not.
+    pub fn admits_rate(
+        &mut self,
+        counts: &mut IngestCounts,
+        container: Option<OriginId>,
+        (bytes, received): (usize, u64),
+    ) -> bool {
+        let (Some(rates), Some(origin)) = (&mut self.rates, container) else {
+            return true;
+        };
+        let admits = rates.admits(origin, bytes, received);
+        counts[IngestCounter::PacketsRateLimited] += u64::from(!admits);
+        admits
     }
 
     /// Whether a new packet of the process `pid` proceeds, and with which sender. `None`: it waits, or it was counted as

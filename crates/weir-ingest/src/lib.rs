@@ -3,6 +3,7 @@
 //! While packets flow, this crate never waits for anything but its sockets. It never shares anything with another worker.
 
 mod admission;
+mod columns;
 mod counts;
 mod gate;
 mod hand_over;
@@ -20,9 +21,10 @@ mod timestamped;
 mod worker;
 
 pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
+pub use columns::{ColumnFate, ColumnPayload};
 pub use counts::{
-    IngestCounter, IngestCounts, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, SlowLine,
-    WorkerCounter,
+    ColumnCounter, IngestCounter, IngestCounts, ParkingCounter, RefusalReason, SampleDrop, SenderCounter,
+    SeriesRejection, SlowLine, WorkerCounter,
 };
 pub use ingest::{BadInput, Ingest, IngestSettings, ListenerSettings, Received, WaitLimit};
 pub use origin::{

@@ -1,5 +1,6 @@
 //! A worker from packets to flushes.
 
+mod columns;
 mod instructions;
 mod listeners;
 mod memory;

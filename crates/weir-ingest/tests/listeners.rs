@@ -31,6 +31,8 @@ fn listener(gauge_deltas: bool, styles: Option<TagStyles>) -> ListenerSettings {
         gauge_deltas,
         sample_lists: false,
         names: NameReading::from(styles),
+        takes_columns: false,
+        merge_within: None,
     }
 }
 

@@ -283,6 +283,18 @@ impl Sketch {
         add_sorted(&mut self.bins, other.bins().iter().copied());
     }
 
+    /// [`Sketch::merge`] with the parts of a sketch: ascending bins that add up to `cnt`, none of them empty.
+    pub fn merge_parts(&mut self, cnt: u64, (sum, min, max): (f64, f64, f64), bins: &[Bin]) {
+        if cnt == 0 {
+            return;
+        }
+        self.seal();
+        self.cnt = self.cnt.saturating_add(cnt);
+        self.sum += sum;
+        self.observe_extremes(min, max);
+        add_sorted(&mut self.bins, bins.iter().copied());
+    }
+
     /// Forgets the samples and keeps the memory for the next bucket.
     pub fn clear(&mut self) {
         self.cnt = 0;

@@ -62,8 +62,8 @@ const TABLE: [LedgerLine; 10] = [
         share: Share::Frames,
         name: "partial_frames",
         sixty_fourths: 4,
-        parts: &["partial_frames"],
-        when_full: "the connection with the longest unfinished frame is closed",
+        parts: &["partial_frames", "columns"],
+        when_full: "the connection with the longest unfinished frame is closed; requests with columns are refused, and clients send them again",
     },
     LedgerLine {
         share: Share::TlsSessions,
@@ -140,6 +140,8 @@ const _: () = {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     is_merge: bool,
+    /// Of the share of frames, the part for requests with columns.
+    columns: u64,
     bytes: u64,
     shares: [u64; TABLE.len()],
     workers: u64,
@@ -163,13 +165,14 @@ impl Budget {
             || listeners.rate_limit_per_address.is_some()
             || listeners.rate_limit_per_origin.is_some();
         let tells_senders = config.origin.is_on() || limits_rates || listeners.allowed_origins().is_some();
+        let takes_columns = !config.addresses.http.is_empty() || !listeners.http_uds.is_empty();
         let if_used = |is_used: bool| if is_used { u64::MAX } else { 0 };
         let is_merge = config.merge.is_some();
         let budget = Budget::of(
             config.resources.memory,
             config.resources.workers,
             |share| match share {
-                Share::Frames => if_used(has_streams),
+                Share::Frames => if_used(has_streams || takes_columns),
                 Share::TlsSessions => if_used(listeners.tls().is_some()),
                 Share::Senders => if_used(tells_senders),
                 // A reload may add an output at any time, and contexts are not evicted for it.
@@ -182,7 +185,17 @@ impl Budget {
                 }
             },
         );
-        Budget { is_merge, ..budget }
+        let frames = budget.share(Share::Frames);
+        let columns = match (takes_columns, has_streams) {
+            (true, true) => frames / 2,
+            (true, false) => frames,
+            (false, _) => 0,
+        };
+        Budget {
+            is_merge,
+            columns,
+            ..budget
+        }
     }
 
     /// `most`: the maximum of each share.
@@ -192,6 +205,7 @@ impl Budget {
         assert_eq!(shares.iter().sum::<u64>(), bytes, "the shares sum to the whole");
         Budget {
             is_merge: false,
+            columns: 0,
             bytes,
             shares,
             workers: workers.max(1) as u64,
@@ -209,7 +223,13 @@ impl Budget {
 
     /// Workers share nothing: each gets an equal part.
     pub fn of_worker(&self, share: Share) -> usize {
-        (self.share(share) / self.workers) as usize
+        let columns = if share == Share::Frames { self.columns } else { 0 };
+        ((self.share(share) - columns) / self.workers) as usize
+    }
+
+    /// Memory of requests with columns.
+    pub fn columns(&self) -> usize {
+        self.columns as usize
     }
 
     /// Size of a batch: several have room in each part of the share, so that handing over and encoding overlap.

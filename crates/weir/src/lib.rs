@@ -9,6 +9,7 @@ pub mod admin;
 pub mod budget;
 pub mod capture_file;
 pub mod cli;
+pub mod columns;
 pub mod config;
 pub mod convert;
 mod doctor;

@@ -18,6 +18,7 @@ mod brokers;
 mod capture;
 mod carbon;
 mod client_telemetry;
+mod columns;
 mod command_line;
 mod datadog_page;
 mod dead_outputs;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use weir_rules::{OriginPattern, TagStyles};
 use weir_units::Network;
@@ -20,6 +21,7 @@ settings! {
         gauge_deltas: OwnSwitch = "default";
         sample_lists: OwnSwitch = "default";
         tag_styles: Vec<OwnTagStyle> = "[default]";
+        merge: OwnSwitch = "default";
     }
 }
 
@@ -65,6 +67,11 @@ impl ListenerReading {
     /// `None`: as for all listeners.
     pub fn own_sample_lists(&self) -> Option<bool> {
         self.sample_lists.own()
+    }
+
+    /// Whether points of columns are added to the open bucket. `None`: as for all listeners.
+    pub fn own_merge(&self) -> Option<bool> {
+        self.merge.own()
     }
 
     /// `None`: as for all listeners.
@@ -118,8 +125,25 @@ settings! {
             .changed_by("Operators whose network drops UDP packets.")
             .also(&["DD_DOGSTATSD_TCP_PORT"])
             .common();
+        http: Vec<Listen> = "[]"
+            .effect("Addresses to receive columns on, over HTTP/1.1 and HTTP/2 without encryption, in the form of `udp` (docs/columns.md).")
+            .zero("An empty list, or the port `0` alone: none.")
+            .changed_by("Operators whose clients aggregate in the process and send columns.")
+            .also(&["DD_DOGSTATSD_EXPERIMENTAL_HTTP_LISTEN_ADDRESS"])
+            .common();
+        http_uds: Vec<SocketPath> = "[]"
+            .path(PathUse::WriteBeside)
+            .effect("Unix stream sockets to create for columns over HTTP (docs/columns.md).")
+            .zero("An empty list: none.")
+            .changed_by("Operators whose clients aggregate in the process and run on the same machine.")
+            .common();
+        http_merge_within: Duration = "20s"
+            .takes(SettingType::Duration { min: Duration::ZERO, max: Duration::from_secs(86_400) })
+            .effect("Points of columns whose timestamp is at most this long ago when they arrive are added to the open bucket, so that one series of several senders is one point. Older ones go out with their own timestamp (docs/columns.md).")
+            .zero("0: only points of the bucket that is open are added to it.")
+            .changed_by("Operators whose outputs cannot take old timestamps (longer), or who want each window at its own time (shorter).");
         allowed_networks: Vec<Network> = "[]"
-            .effect("Networks that may send over UDP and TCP, besides 127.0.0.1 and ::1. weir drops datagrams of other senders, counted as `source_not_allowed`, and closes and counts their connections. UDP senders can forge their address.")
+            .effect("Networks that may send over UDP, TCP and HTTP, besides 127.0.0.1 and ::1. weir drops datagrams of other senders, counted as `source_not_allowed`, and closes and counts their connections. UDP senders can forge their address.")
             .zero("An empty list: every sender that reaches the socket.")
             .changed_by("Operators who receive from other machines.");
         tcp_framing: Framing = "length"
@@ -189,7 +213,7 @@ settings! {
             .changed_by("Operators whose senders truncate packets.")
             .also(&["DD_DOGSTATSD_EOL_REQUIRED"]);
         per_listener: Vec<ListenerReading> = "[]"
-            .effect("Settings for the messages of selected listeners; the first entry that names a listener applies. `listener` is `udp`, `uds`, `uds_stream` or `tcp`, or an address as in its setting or as in the log, such as `udp://127.0.0.1:9125`. `gauge_deltas` and `sample_lists` (`true`, `false`) replace `statsd_gauge_deltas` and `statsd_sample_lists` there, and its `tag_styles` replaces the general one.")
+            .effect("Settings for the messages of selected listeners; the first entry that names a listener applies. `listener` is `udp`, `uds`, `uds_stream`, `tcp`, `http` or `http_uds`, or an address as in its setting or as in the log, such as `udp://127.0.0.1:9125`. `gauge_deltas` and `sample_lists` (`true`, `false`) replace `statsd_gauge_deltas` and `statsd_sample_lists` there, and its `tag_styles` replaces the general one. `merge: false` passes all points of columns on with their own timestamp.")
             .zero("An empty list: all listeners have the same settings.")
             .changed_by("Operators whose clients come from different programs, each on its own port.");
     }

@@ -10,6 +10,7 @@ use crate::gate::Gate;
 use crate::hand_over::HandOver;
 use crate::sampler::Sampler;
 
+mod columns;
 mod fast;
 mod origins;
 mod pass_through;
@@ -18,6 +19,7 @@ mod resumed;
 mod sampled;
 mod simple;
 
+pub(crate) use columns::{ColumnRun, ColumnStart};
 use fast::{GROUPED_FROM, Group, LateMember, STEPS};
 use pass_through::PassThrough;
 use relayed::Relays;
@@ -45,6 +47,10 @@ pub struct ListenerSettings {
     pub sample_lists: bool,
     /// Tags in names.
     pub names: NameReading,
+    /// Columns arrive here instead of messages.
+    pub takes_columns: bool,
+    /// Columns: seconds that a point may be older than the open bucket and is added to it all the same. `None`: no point is added.
+    pub merge_within: Option<u32>,
 }
 
 impl From<ParseOptions> for ListenerSettings {

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use weir_aggregate::{Aggregator, Batch, CheckRecord, EventRecord, TimestampedSample};
 use weir_context::{OriginKey, OriginTags, Resolved};
 use weir_protocol::{Event, Kind, Metric, ServiceCheck, Tags, Values, unescape_newlines};
+use weir_sketch::Sketch;
 
 use super::Ingest;
 use crate::counts::IngestCounter;
@@ -43,26 +44,47 @@ pub(super) struct PassThrough {
 struct OpenBatch {
     batch: Option<Batch>,
     sequence: u64,
-    /// Rows of timestamped counts by timestamp and identity: receivers keep one point per series and second.
-    counts: HashMap<i64, HashMap<Box<str>, usize>>,
+    /// Rows of timestamped counts and sketches by kind, timestamp and identity: receivers keep one point per series and second.
+    sums: HashMap<(Kind, i64), HashMap<Box<str>, usize>>,
+}
+
+/// A point with a timestamp of its own.
+pub(super) struct TimedPoint {
+    pub timestamp: i64,
+    pub value: TimedValue,
+}
+
+pub(super) enum TimedValue {
+    Number(f64),
+    Sketch(Sketch),
+}
+
+impl TimedValue {
+    fn samples(&self) -> u64 {
+        match self {
+            TimedValue::Number(_) => 1,
+            TimedValue::Sketch(sketch) => sketch.cnt(),
+        }
+    }
 }
 
 impl OpenBatch {
     fn batch(&mut self, aggregator: &Aggregator) -> &mut Batch {
         self.batch.get_or_insert_with(|| {
             self.sequence += 1;
-            self.counts.clear();
+            self.sums.clear();
             aggregator.pass_through_batch(self.sequence)
         })
     }
 
-    /// Adds a count to the row of the same series and second, if there is one.
-    fn add_count(&mut self, identity: &str, timestamp: i64, value: f64) -> bool {
-        let known = self.counts.get(&timestamp).and_then(|rows| rows.get(identity));
+    /// Adds a count or sketch to the row of the same series and second, if there is one.
+    fn add(&mut self, identity: &str, place: (Kind, i64), value: &TimedValue) -> bool {
+        let known = self.sums.get(&place).and_then(|rows| rows.get(identity));
         let batch = self.batch.as_mut();
-        batch
-            .zip(known)
-            .is_some_and(|(batch, &row)| batch.add_to_timestamped(row, value))
+        batch.zip(known).is_some_and(|(batch, &row)| match value {
+            TimedValue::Number(value) => batch.add_to_timestamped(row, *value),
+            TimedValue::Sketch(sketch) => batch.merge_into_timestamped(row, sketch),
+        })
     }
 }
 
@@ -109,6 +131,11 @@ impl Ingest {
         full.or_else(|| self.pass_through.open_batch.batch.take())
     }
 
+    /// Whether as many batches wait as may.
+    pub fn has_full_outbox(&self) -> bool {
+        !self.pass_through.has_room()
+    }
+
     /// Whether [`Ingest::take_full_pass_through`] has something.
     #[inline]
     pub fn has_full_pass_through(&self) -> bool {
@@ -127,7 +154,7 @@ impl Ingest {
             return;
         };
         let timestamp = metric.timestamp.expect("the caller looked");
-        if timestamp > self.now.saturating_add(AHEAD_MAX) {
+        if timestamp > self.latest_timestamp() {
             self.drop_samples(metric, listener, SampleDrop::FutureTimestamp);
             return;
         }
@@ -135,6 +162,25 @@ impl Ingest {
             self.drop_samples(metric, listener, SampleDrop::QueueFull);
             return;
         }
+        let points = numbers.iter().map(|value| TimedPoint {
+            timestamp,
+            value: TimedValue::Number(value),
+        });
+        self.pass_on(metric, points, listener);
+    }
+
+    /// The largest timestamp that a sample may have.
+    pub(super) fn latest_timestamp(&self) -> i64 {
+        self.now.saturating_add(AHEAD_MAX)
+    }
+
+    /// Passes points of one series on, each with its timestamp.
+    pub(super) fn pass_on(
+        &mut self,
+        metric: &Metric<'_>,
+        points: impl Iterator<Item = TimedPoint>,
+        listener: usize,
+    ) {
         let origin_tags = self.origin_tags(&OriginKey::of_message(metric.origin, metric.tags.iter()));
         let tags = with_origin(metric.tags, &origin_tags);
         let PassThrough {
@@ -145,33 +191,40 @@ impl Ingest {
         } = &mut self.pass_through;
         let Some(known) = timestamped.resolve(metric, tags, self.sender, &mut self.contexts, resolved) else {
             let rule = resolved.applied.dropped_by;
-            let samples = self.drop_samples(metric, listener, SampleDrop::Filtered);
+            let samples = points.map(|point| point.value.samples()).sum();
+            self.counts[listener][IngestCounter::Samples] += samples;
+            self.counts[listener].samples_dropped[SampleDrop::Filtered] += samples;
             self.contexts.count_dropped(rule, samples);
             return;
         };
         let tags: Vec<&str> = known.tags.iter().map(|tag| &**tag).collect();
         let mut samples = 0;
-        for value in numbers.iter() {
-            samples += 1;
-            let is_count = metric.kind == Kind::Counter;
-            if is_count && open_batch.add_count(&known.identity, timestamp, value) {
+        for TimedPoint { timestamp, value } in points {
+            samples += value.samples();
+            if open_batch.add(&known.identity, (metric.kind, timestamp), &value) {
                 continue;
             }
-            if is_count {
+            if metric.kind != Kind::Gauge {
                 let row = open_batch.batch(&self.aggregator).len();
-                let rows = open_batch.counts.entry(timestamp).or_default();
+                let rows = open_batch.sums.entry((metric.kind, timestamp)).or_default();
                 rows.insert(known.identity.clone(), row);
             }
-            open_batch
-                .batch(&self.aggregator)
-                .push_timestamped(&TimestampedSample {
-                    kind: metric.kind,
-                    name: &known.name,
-                    host: known.host.as_deref(),
-                    tags: &tags,
-                    timestamp,
-                    value,
-                });
+            let mut sample = TimestampedSample {
+                kind: metric.kind,
+                name: &known.name,
+                host: known.host.as_deref(),
+                tags: &tags,
+                timestamp,
+                value: 0.0,
+            };
+            let batch = open_batch.batch(&self.aggregator);
+            match value {
+                TimedValue::Number(value) => {
+                    sample.value = value;
+                    batch.push_timestamped(&sample);
+                }
+                TimedValue::Sketch(sketch) => batch.push_timestamped_sketch(&sample, sketch),
+            }
         }
         self.counts[listener][IngestCounter::Samples] += samples;
         self.counts[listener][IngestCounter::SamplesTimestamped] += samples;

@@ -65,6 +65,8 @@ pub(super) struct Checkpoints {
     round: Option<Round>,
     waits: u64,
     is_waiting: bool,
+    /// The next one begins once no payload of columns is half added.
+    is_due: bool,
 }
 
 /// One walk over all contexts.
@@ -86,6 +88,7 @@ impl Checkpoints {
             round: None,
             waits: 0,
             is_waiting: false,
+            is_due: false,
         }
     }
 
@@ -114,6 +117,23 @@ impl Checkpoints {
             ended: aggregator.ended_samples(),
             at_ms: now_ms,
         });
+    }
+
+    /// Asks for the next checkpoint.
+    pub(super) fn request(&mut self) {
+        self.is_due = true;
+    }
+
+    /// Begins the checkpoint that was asked for.
+    pub(super) fn begin_if_due(&mut self, ingest: &Ingest, now: i64) {
+        if std::mem::take(&mut self.is_due) {
+            self.begin(ingest, now);
+        }
+    }
+
+    /// Whether a payload of columns has to wait, because it would be in a checkpoint in part.
+    pub(super) fn holds_payloads(&self) -> bool {
+        self.is_due || self.round.is_some()
     }
 
     /// Starts to write the changes, unless it is still writing.

@@ -14,8 +14,9 @@ use super::clock::Readings;
 use super::freeze::{Freeze, PutState};
 use super::gaps::Gaps;
 use super::maintenance::{DropWatch, Ticks};
-use super::{Core, Report, Worker};
+use super::{ColumnQueue, Core, Inbox, Report, Worker};
 use crate::admission::AdmissionList;
+use crate::columns::ColumnPayload;
 use crate::ingest::{Ingest, IngestSettings};
 use crate::origin::{OriginAnswer, OriginLink};
 use crate::progress::{Progress, ProgressGuard};
@@ -44,6 +45,8 @@ pub enum Command {
     Inspect(Box<dyn FnOnce(&EventLoop) + Send>),
     /// Stop reading, so that another process can continue.
     Freeze(Box<Freeze>),
+    /// Columns to add.
+    Columns(Box<ColumnPayload>),
 }
 
 /// The relays that a worker has from now on.
@@ -198,7 +201,10 @@ pub fn spawn(
             origins,
             event_loop,
             progress_guard,
-            inbox,
+            inbox: Inbox {
+                commands: inbox,
+                columns: ColumnQueue::default(),
+            },
         };
         worker.run();
     })?;

@@ -37,9 +37,10 @@ pub struct Freeze {
 }
 
 impl Worker {
-    /// Stops reading, if it was asked to and no bucket is being handed over.
+    /// Stops reading, if it was asked to, no bucket is being handed over, and no payload of columns is half added.
     pub(super) fn freeze_if_requested(&mut self) {
-        let can = !self.core.ingest.is_draining() && !self.core.outbox.has_batch();
+        let is_handing_over = self.core.ingest.is_draining() || self.core.outbox.has_batch();
+        let can = !is_handing_over && !self.inbox.columns.is_running();
         if let Some(freeze) = self.freeze.take_if(|_| can) {
             self.freeze(freeze);
         }

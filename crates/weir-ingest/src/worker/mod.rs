@@ -17,6 +17,7 @@ use weir_aggregate::Batch;
 
 mod checkpoint;
 mod clock;
+mod columns;
 mod control;
 
 mod freeze;
@@ -29,6 +30,7 @@ mod steps;
 use checkpoint::Checkpoints;
 pub use checkpoint::{CheckpointLink, CheckpointPart, WorkerTally};
 pub use clock::Readings;
+use columns::ColumnQueue;
 pub use control::{
     Command, CommandSender, RelayChange, RelayLink, RelayLinks, Sources, WorkerHandle, WorkerSettings, spawn,
 };
@@ -152,7 +154,7 @@ struct Worker {
     event_loop: EventLoop,
     core: Core,
     origins: Option<OriginLink>,
-    inbox: Receiver<Command>,
+    inbox: Inbox,
     taps: Taps,
     ticks: Ticks,
     gaps: Gaps,
@@ -162,6 +164,12 @@ struct Worker {
     freeze: Option<Freeze>,
     /// Takes the open bucket for the next process, if one continues it.
     keep: Arc<OnceLock<PutState>>,
+}
+
+/// Commands and columns of the control plane.
+struct Inbox {
+    commands: Receiver<Command>,
+    columns: ColumnQueue,
 }
 
 impl Worker {
@@ -248,6 +256,7 @@ impl Worker {
         let checkpoint = self.core.checkpoints.as_ref().and_then(Checkpoints::pause);
         if self.core.maintenance.any()
             || self.freeze.is_some()
+            || self.can_add_columns()
             || checkpoint == Some(Duration::ZERO)
             || (self.core.ingest.is_draining() && !self.core.outbox.is_full())
         {
@@ -275,7 +284,10 @@ impl Worker {
     }
 
     fn periodic(&mut self) {
-        self.core.advance();
+        // All of a payload is in one bucket.
+        if !self.inbox.columns.is_running() {
+            self.core.advance();
+        }
         self.hand_over();
         self.core.pass_on();
         self.core.summarise();
@@ -290,14 +302,20 @@ impl Worker {
             self.tap(monotonic);
         }
         self.commands(monotonic);
+        if self.can_add_columns() {
+            self.columns();
+        }
         if self.freeze.is_some() {
             self.freeze_if_requested();
+        }
+        if !self.inbox.columns.is_running() {
+            self.core.begin_due_checkpoint();
         }
         self.core.proceed_with_checkpoint();
     }
 
     fn commands(&mut self, monotonic: u64) {
-        while let Ok(command) = self.inbox.try_recv() {
+        while let Ok(command) = self.inbox.commands.try_recv() {
             self.command(command);
         }
         if let Some(origins) = &mut self.origins {
@@ -347,6 +365,7 @@ impl Worker {
             }
             Command::Inspect(inspect) => inspect(&self.event_loop),
             Command::Freeze(freeze) => self.freeze = Some(*freeze),
+            Command::Columns(payload) => self.inbox.columns.push(payload),
         }
     }
 
@@ -378,6 +397,7 @@ impl Worker {
         self.core
             .ingest
             .feed_parked(Monotonic::now().0, WaitLimit::Timeout);
+        self.inbox.columns.look_again();
     }
 
     /// The next slice of a flush, without waiting.
@@ -478,7 +498,8 @@ impl Worker {
         self.core.ingest.tick_origins(monotonic);
         self.core.ingest.tick_sampler();
         self.drops.tick(&mut self.event_loop);
-        self.core.begin_checkpoint();
+        self.core.request_checkpoint();
+        self.inbox.columns.look_again();
         self.publish();
     }
 
@@ -506,6 +527,8 @@ impl Worker {
     fn finish(mut self) {
         self.drain_sockets();
         self.await_pending_senders();
+        self.finish_payload();
+        self.refuse_payloads();
         self.taps.finish(&self.core.ingest);
         for relay in self.core.ingest.relays_mut() {
             relay.finish();
@@ -548,7 +571,7 @@ impl Worker {
         while let Some(deadline) = self.core.ingest.parked_deadline() {
             let now = Monotonic::now().0;
             let left = deadline.min(patience).saturating_sub(now);
-            match self.inbox.recv_timeout(Duration::from_nanos(left)) {
+            match self.inbox.commands.recv_timeout(Duration::from_nanos(left)) {
                 Ok(command) if left > 0 => self.command(command),
                 _ => self.core.ingest.feed_parked(0, WaitLimit::NoWait),
             }

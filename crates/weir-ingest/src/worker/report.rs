@@ -126,6 +126,36 @@ impl Worker {
         }
     }
 
+    /// A listener of columns has no socket here: what was handed over is what was received.
+    fn column_listener_snapshot(&self, listener: usize) -> ListenerSnapshot {
+        let ingest = self.ingest.counts()[listener];
+        let mut socket = ListenerCounters::default();
+        socket[ListenerCounter::Packets] = ingest[IngestCounter::Packets]
+            + ingest[IngestCounter::PacketsRateLimited]
+            + ingest.packets_refused.sum();
+        ListenerSnapshot {
+            listener: listener as u16,
+            socket,
+            ingest,
+        }
+    }
+
+    fn listener_snapshots(&self) -> Vec<ListenerSnapshot> {
+        let sockets = self.event_loop.listeners();
+        let mut all: Vec<_> = sockets.map(|(id, _)| self.listener_snapshot(id)).collect();
+        let has_columns = |counts: &IngestCounts| {
+            counts.columns.sum() + counts[IngestCounter::PacketsRateLimited] + counts.packets_refused.sum()
+                > 0
+        };
+        for (listener, counts) in self.core.ingest.counts().iter().enumerate() {
+            let is_socket = all.iter().any(|known| usize::from(known.listener) == listener);
+            if !is_socket && has_columns(counts) {
+                all.push(self.column_listener_snapshot(listener));
+            }
+        }
+        all
+    }
+
     /// The counts of all parts of the worker.
     fn counts(&self) -> Counts<WorkerCounter> {
         let mut counts = Counts::default();
@@ -147,11 +177,10 @@ impl Worker {
 
     pub(super) fn snapshot(&self) -> WorkerSnapshot {
         let contexts = self.core.ingest.contexts();
-        let listeners = self.event_loop.listeners();
         WorkerSnapshot {
             worker: self.core.outbox.worker(),
             at: self.core.clock.seconds(),
-            listeners: listeners.map(|(id, _)| self.listener_snapshot(id)).collect(),
+            listeners: self.listener_snapshots(),
             event_loop: *self.event_loop.loop_counters(),
             counts: self.counts(),
             aggregate: self.core.ingest.aggregator().counts(),

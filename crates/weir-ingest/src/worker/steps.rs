@@ -78,6 +78,20 @@ impl Core {
         }
     }
 
+    /// Asks for the next checkpoint.
+    pub(super) fn request_checkpoint(&mut self) {
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.request();
+        }
+    }
+
+    /// Begins the checkpoint that was asked for.
+    pub(super) fn begin_due_checkpoint(&mut self) {
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.begin_if_due(&self.ingest, self.clock.seconds());
+        }
+    }
+
     /// Writes the next slice of a checkpoint.
     pub fn proceed_with_checkpoint(&mut self) {
         if let Some(checkpoints) = &mut self.checkpoints {

@@ -5,13 +5,16 @@ use weir_context::{AliasCounter, ContextCounter, LimitReason, OriginCounter};
 use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counter, CounterInfo, SeriesSpec, counters};
 use weir_ingest::{
-    IngestCounter, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, SlowLine, WorkerCounter,
+    ColumnCounter, IngestCounter, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, SeriesRejection,
+    SlowLine, WorkerCounter,
 };
 use weir_listener::{ListenerCounter, LoopCounter};
 use weir_output::delivery::Reason;
 use weir_output::relay::RelayLoss;
 use weir_output::{OutputCounter, ScrapeCounter};
 use weir_protocol::ErrorClass;
+
+use crate::columns::HttpCounter;
 
 use super::clients::ClientCounter;
 use super::fleet::FleetCounter;
@@ -139,6 +142,9 @@ tables![
     ErrorClass,
     SampleDrop,
     SlowLine,
+    SeriesRejection,
+    ColumnCounter,
+    HttpCounter,
     SocketCounter,
     LoopCounter,
     ContextCounter,

@@ -28,7 +28,7 @@ pub mod status;
 mod tables;
 mod taps;
 
-pub use connections::ConnectionLimits;
+pub use connections::{Connection, ConnectionLimits, Connections, TimeoutStream};
 #[doc(hidden)]
 pub use server::answer_on;
 pub use server::{AdminServer, Gate};

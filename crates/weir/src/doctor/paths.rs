@@ -35,6 +35,7 @@ pub fn named(input: &CheckInput<'_>, file: Option<PathBuf>) -> Vec<Finding> {
         .uds
         .iter()
         .chain(&listeners.uds_stream)
+        .chain(&listeners.http_uds)
         .map(|path| &**path)
         .collect();
     let mut seen = BTreeSet::new();

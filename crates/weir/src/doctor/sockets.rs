@@ -37,11 +37,19 @@ pub fn check(input: &CheckInput<'_>) -> Vec<Finding> {
             TcpListener::bind(address).map(drop)
         }));
     }
+    for address in &config.addresses.http {
+        findings.push(internet("http", address, |address| {
+            TcpListener::bind(address).map(drop)
+        }));
+    }
     for path in &config.listeners.uds {
         findings.push(unix(input, "unixgram", path));
     }
     for path in &config.listeners.uds_stream {
         findings.push(unix(input, "unix", path));
+    }
+    for path in &config.listeners.http_uds {
+        findings.push(unix(input, "http+unix", path));
     }
     findings
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use weir_aggregate::{Batch, Merger};
 use weir_context::Rules;
 use weir_ingest::{CheckpointLink, Command, ListenerSettings, PutState, Report, Sources, WorkerHandle};
-use weir_listener::{BoundSocket, ListenerConfig, ListenerId};
+use weir_listener::ListenerConfig;
 use weir_output::delivery::SavedStates;
 
 use super::access::Access;
@@ -26,9 +26,10 @@ use super::pipeline::{Pipeline, Shared};
 use super::rules::Fixed;
 use super::usage::{self, Usage};
 use super::view::View;
-use super::{history, listeners, origins, outputs_runtime, taps, unix_now, workers};
+use super::{columns, history, listeners, origins, outputs_runtime, taps, unix_now, workers};
 use crate::admin::status::HandOverStatus;
 use crate::budget::{Budget, Share};
+use crate::columns::{ColumnListener, ColumnServer, ColumnSocket};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::hand_over::{self, Channel, HandedListener, StopSignal};
@@ -67,6 +68,8 @@ pub(super) struct Agent {
     runtime: Mutex<Option<Runtime>>,
     pub view: Arc<View>,
     pub state_saver: StateSaver,
+    /// Listeners of columns, until they are served.
+    column_sockets: Mutex<Vec<(ColumnSocket, ColumnListener)>>,
 }
 
 impl Agent {
@@ -75,7 +78,7 @@ impl Agent {
         budget: Budget,
         access: Access,
         planned: Vec<(ListenerConfig, ListenerSettings)>,
-        bound: listeners::Bound,
+        mut bound: listeners::Bound,
         sandbox: SandboxStatus,
         mut resumed: Resumed,
         mut taken: Option<TakenOver>,
@@ -90,13 +93,12 @@ impl Agent {
         let streams = Streams::default();
         let recent = recent(&budget, streams.clone());
         let (history_feed, history_batches) = history_feed(recent.as_ref(), &budget, config);
-        let feed = Feed::new(outputs.clone(), history_feed, gathered.clients.clone());
-        let pipeline = gathered.pipeline(inbox, feed, config, &access, &bound.listeners, tally);
-        let (pipeline, pipeline_runs) = pipeline.start().map_err(|error| Failure::thread(&error))?;
+        let outlets = (&outputs, history_feed);
+        let (pipeline, runs) = gathered.pipeline(inbox, outlets, config, &access, &bound.listeners, tally)?;
         let files = health::socket_files(&bound.of_workers, planned.iter().map(|(listener, _)| listener));
         let resolver = origins::resolver(config);
         let checkpoints = continuity::checkpoints(&mut resumed, &life, &budget);
-        let sources = sources(taken.as_mut(), &planned, bound.of_workers, checkpoints);
+        let sources = sources(taken.as_mut(), &planned, &mut bound, checkpoints);
         let workers = workers::Start {
             config,
             budget: &budget,
@@ -111,10 +113,11 @@ impl Agent {
         .workers(sources)?;
         wait_for_workers(taken.as_ref(), &gathered.shared)?;
         let (summary, before) = taken.map(|taken| taken.running(recent.is_some())).unzip();
-        let watch = Watch::start(&workers, pipeline_runs, files, bound.listeners.len());
-        let watch = watch.map_err(|error| Failure::thread(&error))?;
-        let origins = resolver.map(|resolver| origins::start(resolver, &workers, runtime.handle()));
-        let origins = origins.transpose()?;
+        let watch = Watch::start(&workers, runs, files, bound.listeners.len())
+            .map_err(|error| Failure::thread(&error))?;
+        let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
+        let origins = resolver.map(start_origins).transpose()?;
+        let (columns, column_sockets) = columns::prepare(&mut bound, &planned, &workers, &budget)?;
         let rules = Arc::new(Mutex::new(rules));
         let tap_listeners = listeners::tap_listeners(&planned, &bound.listeners);
         let taps = taps::taps(
@@ -132,6 +135,7 @@ impl Agent {
             origins,
             usage: gathered.usage,
             clients: gathered.clients,
+            columns,
             access,
             sandbox,
             tap_listeners,
@@ -148,14 +152,12 @@ impl Agent {
             budget,
             bucket_seconds: config.aggregation.bucket_seconds(),
             started_at: unix_now(),
-            stopping: AtomicBool::new(false),
+            stopping: AtomicBool::default(),
             reloads: OnceLock::new(),
             reload: Mutex::default(),
             hand_over: Mutex::new(summary.map(HandOverStatus::from).unwrap_or_default()),
         });
-        if let Some(recent) = recent.zip(history_batches) {
-            start_history(recent, &fixed, &view, before.flatten())?;
-        }
+        start_history(recent.zip(history_batches), &fixed, &view, before.flatten())?;
         Ok(Agent {
             workers: Mutex::new(workers),
             sources: bound.sources.into(),
@@ -167,7 +169,19 @@ impl Agent {
             runtime: Mutex::new(Some(runtime)),
             view,
             state_saver,
+            column_sockets: Mutex::new(column_sockets),
         })
+    }
+
+    /// The listeners of columns, once. For the runtime that serves them.
+    pub fn column_servers(&self) -> Result<Vec<ColumnServer>, Failure> {
+        let mut sockets = self.column_sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = sockets.drain(..).map(|(socket, listener)| {
+            let address = listener.address.clone();
+            ColumnServer::new(socket, listener)
+                .map_err(|error| Failure::runtime(format!("{address} cannot be served: {error}")))
+        });
+        made.collect()
     }
 
     /// The workers' progress, readable without their help.
@@ -352,11 +366,14 @@ fn history_feed(
 
 /// `before`: where the history of the previous process comes from.
 fn start_history(
-    (recent, batches): (Arc<Recent>, Receiver<Arc<Batch>>),
+    recent: Option<(Arc<Recent>, Receiver<Arc<Batch>>)>,
     fixed: &Fixed,
     view: &Arc<View>,
     before: Option<Channel>,
 ) -> Result<(), Failure> {
+    let Some((recent, batches)) = recent else {
+        return Ok(());
+    };
     let expansion = Arc::new(fixed.expansion.clone());
     history::start(recent, batches, expansion, view.clone(), before).map_err(|error| Failure::thread(&error))
 }
@@ -386,27 +403,30 @@ impl Gathered {
     fn pipeline(
         &self,
         reports: Receiver<Report>,
-        feed: Feed,
+        (outputs, history): (&Arc<Outputs>, Option<HistoryFeed>),
         config: &Config,
         access: &Access,
         listeners: &[BoundListener],
         tally: Option<Arc<Tally>>,
-    ) -> Pipeline<Feed> {
-        Pipeline::new(
+    ) -> Result<(JoinHandle<()>, Weak<()>), Failure> {
+        let feed = Feed::new(outputs.clone(), history, self.clients.clone());
+        let log = log::flushes(
+            config,
+            access.clone(),
+            listeners.to_vec(),
+            self.last_flush.clone(),
+        );
+        let pipeline = Pipeline::new(
             reports,
             Merger::new(config.resources.workers).with_batch_bytes(feed.batch_bytes()),
             feed,
             tally,
             self.shared.clone(),
             log::bad_input(self.shared.clone(), listeners),
-            Box::new(log::flushes(
-                config,
-                access.clone(),
-                listeners.to_vec(),
-                self.last_flush.clone(),
-            )),
+            Box::new(log),
             log::usage(self.usage.clone()),
-        )
+        );
+        pipeline.start().map_err(|error| Failure::thread(&error))
     }
 }
 
@@ -414,9 +434,10 @@ impl Gathered {
 fn sources(
     taken: Option<&mut TakenOver>,
     planned: &[(ListenerConfig, ListenerSettings)],
-    sockets: Vec<Vec<(BoundSocket, ListenerId)>>,
+    bound: &mut listeners::Bound,
     checkpoints: Vec<CheckpointLink>,
 ) -> Vec<Sources> {
+    let sockets = std::mem::take(&mut bound.of_workers);
     let connections = taken.map(|taken| taken.connections(planned, &sockets));
     let mut connections = connections.unwrap_or_default().into_iter();
     let mut checkpoints = checkpoints.into_iter();

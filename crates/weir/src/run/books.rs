@@ -121,6 +121,8 @@ fn of_listener(status: &mut Status, snapshot: &ListenerSnapshot) {
     status.add(listener, &ingest.rejected);
     status.add(listener, &ingest.samples_dropped);
     status.add(listener, &ingest.lines_slow);
+    status.add(listener, &ingest.series_rejected);
+    status.add(listener, &ingest.columns);
 }
 
 /// Sums the workers' rule counts. During a reload it skips workers whose rules differ from the first one's, because their rule numbers

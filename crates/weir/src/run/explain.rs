@@ -66,6 +66,7 @@ fn is_named(listener: &TapListener, name: &str) -> bool {
     let transport = match listener.address.split("://").next() {
         Some("unixgram") => "uds",
         Some("unix") => "uds_stream",
+        Some("http+unix") => "http_uds",
         Some(scheme) => scheme,
         None => "",
     };

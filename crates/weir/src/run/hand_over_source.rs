@@ -30,6 +30,12 @@ const UNDER_WAY_MAX: Duration = Duration::from_secs(2);
 /// Time limit for relays to send their lines.
 const RELAYS_MAX: Duration = Duration::from_secs(1);
 
+/// Time to wait for open requests with columns. After it their payloads are refused, and clients send them to the new process.
+const COLUMNS_MAX: Duration = Duration::from_secs(1);
+
+/// Time limit for connections with columns to end after the new process has started.
+const CONNECTIONS_MAX: Duration = Duration::from_secs(5);
+
 /// Time limit for requests to the admin address after the new process has started.
 const REQUESTS_MAX: Duration = Duration::from_secs(2);
 
@@ -313,6 +319,9 @@ impl HandOverSource {
             .map_err(step("the new process could not prepare itself"))?;
         let outputs = &self.agent.view.outputs;
         outputs.pause(UNDER_WAY_MAX, &self.agent.stop);
+        if let Some(columns) = &self.agent.view.columns {
+            columns.hold(COLUMNS_MAX, &self.agent.stop);
+        }
         channel.set_limit(hand_over::STEP_MAX);
         let (account, state) = self.freeze(channel, stopped)?;
         channel.set_limit(hand_over::STEP_MAX);
@@ -376,7 +385,7 @@ impl HandOverSource {
         channel.send(hand_over::SOCKETS_END, &[], &[])
     }
 
-    /// The sockets that the workers read.
+    /// The sockets that the workers read, and those of columns.
     fn sockets(&self, limit: &Channel) -> io::Result<Vec<(ListenerId, OwnedFd)>> {
         let (results, received) = channel();
         let workers = lock(&self.agent.workers);
@@ -392,6 +401,15 @@ impl HandOverSource {
         for _ in workers.iter() {
             let of_worker = answer_of_worker(&received, limit);
             sockets.extend(of_worker.ok_or_else(|| io::Error::other("a worker does not answer"))??);
+        }
+        for (id, socket) in self
+            .agent
+            .view
+            .columns
+            .iter()
+            .flat_map(|columns| columns.sockets())
+        {
+            sockets.push((id, socket.try_clone_to_owned()?));
         }
         Ok(sockets)
     }
@@ -525,6 +543,9 @@ impl HandOverSource {
         if let Some((_, gate)) = &self.admin {
             gate.open();
         }
+        if let Some(columns) = &self.agent.view.columns {
+            columns.resume();
+        }
     }
 
     /// The new process runs: this one ends.
@@ -536,6 +557,9 @@ impl HandOverSource {
         }
         // Dropping it would let workers continue.
         std::mem::forget(stopped);
+        if let Some(columns) = &self.agent.view.columns {
+            columns.pass();
+        }
         self.notify.main_process(pid);
         let account = &given.account;
         let ended = match account.encrypted {
@@ -565,6 +589,9 @@ impl HandOverSource {
         self.answer(hand_over::DONE, &pid.to_string());
         if let Some((_, gate)) = &self.admin {
             gate.wait_until_answered(REQUESTS_MAX);
+        }
+        if let Some(columns) = &self.agent.view.columns {
+            columns.wait_for_end(CONNECTIONS_MAX);
         }
         let _ = self.taken_over.blocking_send(());
     }

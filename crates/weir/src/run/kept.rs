@@ -3,8 +3,10 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
+use weir_ingest::ListenerSettings;
 use weir_listener::{Address, BoundSocket, ListenerConfig, PassedSocket};
 
+use super::listeners;
 use crate::failure::Failure;
 use crate::hand_over::HandedListener;
 use crate::notify::Notify;
@@ -139,13 +141,19 @@ impl PassedSockets {
     }
 
     /// The sockets of a listener, at most `most`.
-    pub fn adopt(&mut self, listener: &ListenerConfig, most: usize) -> Result<Vec<Adopted>, Failure> {
-        self.check_names(listener)?;
+    pub fn adopt(
+        &mut self,
+        (listener, reading): (&ListenerConfig, &ListenerSettings),
+        most: usize,
+    ) -> Result<Vec<Adopted>, Failure> {
         let address = &listener.address;
-        let is_at = |named: &NamedSocket| named.is_stored_for(address) || named.socket.is_at(address);
+        let key = key(address, reading);
+        self.check_names(listener, key)?;
+        let shown = listeners::shown(address, reading);
+        let is_at = |named: &NamedSocket| named.is_stored_for(&shown) || named.socket.is_at(address);
         let mut adopted = self.adopt_those(listener, most, is_at)?;
         if adopted.is_empty() {
-            adopted = self.adopt_those(listener, most, |named| named.name == key(address))?;
+            adopted = self.adopt_those(listener, most, |named| named.name == key)?;
         }
         Ok(adopted)
     }
@@ -189,14 +197,13 @@ impl PassedSockets {
     }
 
     /// Checks sockets whose names select a listener.
-    fn check_names(&self, listener: &ListenerConfig) -> Result<(), Failure> {
-        let key = key(&listener.address);
+    fn check_names(&self, listener: &ListenerConfig, key: &str) -> Result<(), Failure> {
         let wrong = |named: &&NamedSocket| named.name == key && !named.socket.is_like(&listener.address);
         match self.sockets.iter().find(wrong) {
             None => Ok(()),
             Some(named) => Err(Failure::usage(format!(
                 "the service manager passed {} under the name {key}, which cannot receive {}; FileDescriptorName= names the \
-                 listener: udp, uds (Unix datagrams), uds_stream or tcp",
+                 listener: udp, uds (Unix datagrams), uds_stream, tcp, http or http_uds",
                 named.socket.address(),
                 listener.address
             ))),
@@ -228,14 +235,16 @@ impl PassedSockets {
 }
 
 impl NamedSocket {
-    fn is_stored_for(&self, address: &Address) -> bool {
-        self.from != SocketSource::Unit && self.name == stored_name(&address.to_string())
+    fn is_stored_for(&self, address: &str) -> bool {
+        self.from != SocketSource::Unit && self.name == stored_name(address)
     }
 }
 
 /// The setting of a listener, which is used in the names of sockets.
-fn key(address: &Address) -> &'static str {
+fn key(address: &Address, reading: &ListenerSettings) -> &'static str {
     match address {
+        Address::Tcp { .. } if reading.takes_columns => "http",
+        Address::UnixStream(_) if reading.takes_columns => "http_uds",
         Address::Udp { .. } => "udp",
         Address::Tcp { .. } => "tcp",
         Address::UnixDatagram(_) => "uds",
@@ -249,12 +258,12 @@ fn stored_name(address: &str) -> String {
 }
 
 /// Stores the sockets of a listener with the manager, if it supports that and does not have them anyway.
-pub fn keep(notify: &Notify, configured: &Address, sockets: &mut [&mut BoundSocket]) {
+pub fn keep(notify: &Notify, configured: &str, sockets: &mut [&mut BoundSocket]) {
     if sockets.is_empty() {
         return;
     }
     let descriptors: Vec<_> = sockets.iter().map(|socket| socket.as_fd()).collect();
-    let kept = notify.store(&stored_name(&configured.to_string()), &descriptors);
+    let kept = notify.store(&stored_name(configured), &descriptors);
     if let Err(error) = kept {
         tracing::warn!("{configured}: the service manager cannot keep the socket over a restart: {error}");
         return;

@@ -22,6 +22,8 @@ use crate::tap::TapListener;
 pub struct Bound {
     /// The sockets of each worker.
     pub of_workers: Vec<Vec<(BoundSocket, ListenerId)>>,
+    /// Sockets of the listeners of columns, which the control plane serves.
+    pub columns: Vec<(BoundSocket, ListenerId)>,
     /// In the order of listener numbers.
     pub listeners: Vec<BoundListener>,
     /// The same in the form for another process.
@@ -41,6 +43,7 @@ impl Bound {
         self.of_workers
             .iter_mut()
             .flatten()
+            .chain(&mut self.columns)
             .for_each(|(socket, _)| socket.own());
     }
 }
@@ -54,7 +57,7 @@ pub fn bind(
 ) -> Result<Bound, Failure> {
     if planned.is_empty() {
         return Err(Failure::usage(
-            "no listener is configured: set udp, uds, uds_stream or tcp",
+            "no listener is configured: set udp, uds, uds_stream, tcp, http or http_uds",
         ));
     }
     // The kernel would give datagrams to further sockets at once, and they would be lost if the previous process had to continue.
@@ -62,11 +65,11 @@ pub fn bind(
     let mut of_workers: Vec<Vec<(BoundSocket, ListenerId)>> = (0..workers).map(|_| Vec::new()).collect();
     let mut listeners: Vec<BoundListener> = Vec::new();
     let mut sockets: Vec<Vec<Adopted>> = Vec::new();
-    for (listener, _) in planned {
+    for (listener, reading) in planned {
         let is_udp = matches!(listener.address, Address::Udp { .. });
         let spread = is_udp && workers > 1;
         // A process with more workers had more sockets for the address, and each may hold datagrams.
-        let mut bound = passed.adopt(listener, if is_udp { usize::MAX } else { 1 })?;
+        let mut bound = passed.adopt((listener, reading), if is_udp { usize::MAX } else { 1 })?;
         let kept = bound.len();
         let missing = match bound.first() {
             None if spread => weir_listener::bind_group(listener, workers),
@@ -86,7 +89,7 @@ pub fn bind(
         }
         bound.extend(missing.into_iter().map(Adopted::own));
         let first = &bound[0].socket;
-        let address = first.address().to_string();
+        let address = shown(first.address(), reading);
         let buffer = first.receive_buffer();
         if let Some(remedy) = buffer.remedy() {
             tracing::warn!("{address}: {remedy}");
@@ -105,12 +108,21 @@ pub fn bind(
     passed.close_the_rest(notify);
     keep_all(planned, &mut sockets, notify);
     let source =
-        |((listener, _), bound): (&(ListenerConfig, ListenerSettings), &Vec<Adopted>)| HandedListener {
-            address: listener.address.to_string(),
+        |((listener, reading), bound): (&(ListenerConfig, ListenerSettings), &Vec<Adopted>)| HandedListener {
+            address: shown(&listener.address, reading),
             of_unit: bound.iter().any(|bound| bound.of_unit),
         };
     let sources = planned.iter().zip(&sockets).map(source).collect();
+    let mut columns = Vec::new();
     for (number, bound) in sockets.into_iter().enumerate() {
+        if planned[number].1.takes_columns {
+            columns.extend(
+                bound
+                    .into_iter()
+                    .map(|bound| (bound.socket, ListenerId(number as u16))),
+            );
+            continue;
+        }
         let spread = bound.len() > 1;
         for (worker, bound) in bound.into_iter().enumerate() {
             // Sockets that only one worker reads are assigned in turn.
@@ -129,9 +141,19 @@ pub fn bind(
     }
     Ok(Bound {
         of_workers,
+        columns,
         listeners,
         sources,
     })
+}
+
+/// The address of a listener, in the form of `per_listener`.
+pub fn shown(address: &Address, reading: &ListenerSettings) -> String {
+    match address {
+        Address::Tcp { .. } if reading.takes_columns => address.to_string().replacen("tcp", "http", 1),
+        Address::UnixStream(path) if reading.takes_columns => format!("http+unix://{}", path.display()),
+        _ => address.to_string(),
+    }
 }
 
 /// Stores sockets with the service manager, unless they belong to a socket unit.
@@ -148,10 +170,10 @@ fn keep_all(planned: &[(ListenerConfig, ListenerSettings)], sockets: &mut [Vec<A
         );
         return;
     }
-    for ((listener, _), bound) in planned.iter().zip(sockets) {
+    for ((listener, reading), bound) in planned.iter().zip(sockets) {
         let own = bound.iter_mut().filter(|bound| !bound.of_unit);
         let mut own: Vec<_> = own.map(|bound| &mut bound.socket).collect();
-        kept::keep(notify, &listener.address, &mut own);
+        kept::keep(notify, &shown(&listener.address, reading), &mut own);
     }
 }
 
@@ -173,7 +195,12 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ListenerSe
     let settings = &config.listeners;
     let mut planned = Vec::new();
     let mut plan = |transport: &str, address: Address, framing: Option<Framing>, eol_required: bool| {
-        let own = settings.reading(transport, &address.to_string());
+        let takes_columns = matches!(transport, "http" | "http_uds");
+        let as_columns = ListenerSettings {
+            takes_columns,
+            ..ListenerSettings::default()
+        };
+        let own = settings.reading(transport, &shown(&address, &as_columns));
         let mut listener = ListenerConfig::new(address);
         listener.framing = framing.unwrap_or(listener.framing);
         listener.receive_buffer_bytes = settings.receive_buffer.map(|bytes| bytes as usize);
@@ -204,6 +231,11 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ListenerSe
                 .and_then(ListenerReading::own_sample_lists)
                 .unwrap_or(config.aggregation.statsd_sample_lists),
             names: own.and_then(ListenerReading::own_tag_styles).into(),
+            takes_columns,
+            merge_within: own
+                .and_then(ListenerReading::own_merge)
+                .unwrap_or(true)
+                .then_some(settings.http_merge_within.as_secs() as u32),
         };
         planned.push((listener, reading));
     };
@@ -239,6 +271,13 @@ pub fn plan(config: &Config, access: &Access) -> Vec<(ListenerConfig, ListenerSe
     for address in &config.addresses.tcp {
         let (host, port) = port_of(address);
         plan("tcp", Address::Tcp { host, port }, Some(framing), false);
+    }
+    for address in &config.addresses.http {
+        let (host, port) = port_of(address);
+        plan("http", Address::Tcp { host, port }, None, false);
+    }
+    for path in &settings.http_uds {
+        plan("http_uds", Address::UnixStream(path.to_path_buf()), None, false);
     }
     share_descriptors(&mut planned);
     planned

@@ -22,6 +22,7 @@ mod access;
 mod agent;
 mod books;
 mod clients;
+mod columns;
 mod continuity;
 mod delivery;
 mod division;
@@ -272,6 +273,12 @@ async fn serve(
         }
         let hosts = Hosts::new(&reloader.current().config.running.admin_hosts);
         tokio::spawn(server.serve(view.clone(), hosts, ConnectionLimits::default()));
+    }
+    if let Some(columns) = &view.columns {
+        let hosts = Arc::new(Hosts::new(&reloader.current().config.running.admin_hosts));
+        for server in agent.column_servers()? {
+            tokio::spawn(server.serve(columns.clone(), hosts.clone()));
+        }
     }
     if let Err(error) = crate::sys::release_code() {
         tracing::debug!("the memory of the code that ran at the start is not given back: {error}");

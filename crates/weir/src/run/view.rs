@@ -22,6 +22,7 @@ use crate::admin::explain::{ExplainError, ExplainRequest, Explanation};
 use crate::admin::status::{HandOverStatus, OriginReport, ReloadStatus, StateStatus, Status};
 use crate::admin::{AdminSource, Exposition, NotReady, ResponseFuture, ScrapeRequest};
 use crate::budget::Budget;
+use crate::columns::Columns;
 use crate::history::Recent;
 use crate::sandbox::SandboxStatus;
 use crate::signals::{ReloadRequest, Reloaded};
@@ -41,6 +42,8 @@ pub struct View {
     pub origins: Option<Origins>,
     pub usage: Arc<Usage>,
     pub clients: Arc<Clients>,
+    /// `None`: there are no listeners of columns.
+    pub columns: Option<Arc<Columns>>,
     pub access: Access,
     pub sandbox: SandboxStatus,
     /// Each listener's reading of messages, for explanations.
@@ -107,7 +110,15 @@ impl View {
         for (part, bytes) in self.access.heap_bytes() {
             status.memory.parts.insert(part.into(), bytes);
         }
+        if let Some(columns) = &self.columns {
+            status.memory.parts.insert("columns".into(), columns.bytes_held());
+        }
         books::fill(&mut status, &self.listeners, &state);
+        if let Some(columns) = &self.columns {
+            for number in 0..self.listeners.len() {
+                status.add(Some(number), &columns.counts(number));
+            }
+        }
         self.health.fill(&mut status);
         health::fill_program(&mut status);
         self.usage.fill(&mut status.limits);

@@ -1,0 +1,388 @@
+//! One request: what is checked, in which order, and the answer.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use weir_columns::decode::{Decoded, Endpoint};
+use weir_ingest::{ColumnFate, ColumnPayload, Command};
+use weir_listener::Monotonic;
+
+use super::body::{self, BodyError, Coding};
+use super::{ColumnListener, Columns, HttpCounter, Stage};
+use crate::admin::caller::Hosts;
+use crate::logging::printable;
+
+pub type Answer = Response<Full<Bytes>>;
+
+/// Time for a client to send its payload.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for a worker to add a payload; after it the client sends it again, or not.
+const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Memory that is set aside for a payload, per byte that was sent. More is taken if that is not enough.
+const FACTOR_PLAIN: usize = 8;
+const FACTOR_COMPRESSED: usize = 48;
+const BYTES_LEAST: usize = 256 << 10;
+
+/// Bytes of a header that names the sender.
+const SENDER_BYTES_MAX: usize = 1024;
+
+/// Sender of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// `None`: a Unix socket.
+    pub address: Option<IpAddr>,
+    /// 0: not known.
+    pub pid: i32,
+}
+
+/// A request that is not answered with 200.
+struct Refused {
+    status: StatusCode,
+    reason: String,
+    counter: HttpCounter,
+    /// The value of `Allow` or `Accept-Encoding`.
+    header: Option<(header::HeaderName, &'static str)>,
+}
+
+impl Refused {
+    fn new(status: StatusCode, counter: HttpCounter, reason: impl Into<String>) -> Refused {
+        Refused {
+            status,
+            reason: reason.into(),
+            counter,
+            header: None,
+        }
+    }
+
+    fn invalid(reason: impl Into<String>) -> Refused {
+        Refused::new(StatusCode::BAD_REQUEST, HttpCounter::Invalid, reason)
+    }
+
+    fn busy(reason: impl Into<String>) -> Refused {
+        Refused {
+            header: Some((header::RETRY_AFTER, "1")),
+            ..Refused::new(StatusCode::SERVICE_UNAVAILABLE, HttpCounter::Busy, reason)
+        }
+    }
+
+    /// Nothing of the request was added, and the next process takes it.
+    fn passing() -> Refused {
+        Refused::busy("another process takes over; try again")
+    }
+
+    fn too_large(reason: impl Into<String>) -> Refused {
+        Refused::new(StatusCode::PAYLOAD_TOO_LARGE, HttpCounter::TooLarge, reason)
+    }
+
+    fn with(mut self, name: header::HeaderName, value: &'static str) -> Refused {
+        self.header = Some((name, value));
+        self
+    }
+
+    fn answer(self) -> Answer {
+        let mut answer = text(self.status, format!("{}\n", self.reason));
+        if let Some((name, value)) = self.header {
+            answer.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        answer
+    }
+}
+
+fn text(status: StatusCode, text: String) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(text)));
+    *answer.status_mut() = status;
+    let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+    answer.headers_mut().insert(header::CONTENT_TYPE, plain);
+    answer
+}
+
+/// Answers a request, and counts the answer.
+pub async fn answer(
+    columns: &Columns,
+    listener: &ColumnListener,
+    hosts: &Hosts,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Answer {
+    let _under_way = columns.under_way(listener.number);
+    let added = tokio::select! {
+        // A payload that was added is answered as that.
+        biased;
+        added = add(columns, listener, hosts, peer, request) => added,
+        () = columns.passed() => Err(Refused::passing()),
+    };
+    let (counter, answer) = match added {
+        Ok(()) => (HttpCounter::Added, text(StatusCode::OK, String::new())),
+        Err(refused) => {
+            tracing::debug!("{}: {} {}", listener.address, refused.status, refused.reason);
+            (refused.counter, refused.answer())
+        }
+    };
+    columns.count(listener.number, counter, 1);
+    answer
+}
+
+async fn add(
+    columns: &Columns,
+    listener: &ColumnListener,
+    hosts: &Hosts,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Result<(), Refused> {
+    check_caller(listener, hosts, &request)?;
+    let endpoint = endpoint(&request)?;
+    let headers = request.headers();
+    check_type(headers)?;
+    let coding = Coding::of(headers.get(header::CONTENT_ENCODING)).ok_or_else(|| {
+        Refused::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            HttpCounter::Unsupported,
+            "Content-Encoding: zstd, gzip, deflate and identity are understood",
+        )
+        .with(header::ACCEPT_ENCODING, "zstd, gzip, deflate")
+    })?;
+    let local_data = sender(headers, "x-dsd-ld")?;
+    let external_data = sender(headers, "x-dsd-ed")?;
+    let _slot = columns
+        .requests
+        .clone()
+        .try_acquire_owned()
+        .map_err(|_| Refused::busy("too many requests are under way; try again"))?;
+    if columns.stage() != Stage::Serving {
+        return Err(Refused::passing());
+    }
+    let received = Monotonic::now();
+    let (sent, held) = read_body(columns, request).await?;
+    columns.count(listener.number, HttpCounter::Bytes, sent.len() as u64);
+    if let (Some(rates), Some(address)) = (&listener.rates, peer.address)
+        && !rates.open(Monotonic::now()).admits(address, sent.len())
+    {
+        return Err(Refused::busy("the sender is above its rate; try again later"));
+    }
+    let bytes = sent.len();
+    let (decoded, held) = decode(columns, sent, coding, endpoint, held).await?;
+    let (told, fate) = oneshot::channel();
+    let payload = ColumnPayload {
+        columns: decoded,
+        listener: listener.number,
+        pid: peer.pid,
+        local_data,
+        external_data,
+        bytes,
+        received: received.0,
+        done: Box::new(move |fate| {
+            // Its memory is free again before the client may send more.
+            drop(held);
+            // The client may have left.
+            let _ = told.send(fate);
+        }),
+    };
+    columns.worker().send(Command::Columns(Box::new(payload)));
+    let fate = tokio::time::timeout(WORKER_TIMEOUT, fate).await;
+    match fate {
+        Ok(Ok(ColumnFate::Applied)) => Ok(()),
+        Ok(Ok(ColumnFate::Refused(reason))) => Err(Refused::new(
+            StatusCode::FORBIDDEN,
+            HttpCounter::Refused,
+            format!("allowed_origins refuses this sender: {}", reason.as_str()),
+        )),
+        Ok(Ok(ColumnFate::RateLimited)) => {
+            Err(Refused::busy("the container is above its rate; try again later"))
+        }
+        // A client falls back to messages.
+        Ok(Ok(ColumnFate::NotAggregated)) => Err(Refused::new(
+            StatusCode::NOT_FOUND,
+            HttpCounter::Refused,
+            "this agent only relays messages",
+        )),
+        Ok(Ok(ColumnFate::Ended)) | Ok(Err(_)) => Err(Refused::busy("the agent ends; try again")),
+        Err(_) => Err(Refused::busy("the agent is behind; try again")),
+    }
+}
+
+/// Refuses requests that a browser sends: each of its POST requests says where it comes from.
+fn check_caller(
+    listener: &ColumnListener,
+    hosts: &Hosts,
+    request: &Request<Incoming>,
+) -> Result<(), Refused> {
+    let refuse = |reason: String| Refused::new(StatusCode::FORBIDDEN, HttpCounter::Refused, reason);
+    for name in ["origin", "sec-fetch-site", "sec-fetch-mode"] {
+        if let Some(value) = request.headers().get(name) {
+            let value = printable(value.as_bytes());
+            return Err(refuse(format!("{name}: {value}: web pages may not send metrics")));
+        }
+    }
+    match listener.is_loopback {
+        // A name that leads to this machine may be that of a page.
+        true => hosts.check(request).map_err(|error| refuse(error.1)),
+        false => Ok(()),
+    }
+}
+
+fn endpoint(request: &Request<Incoming>) -> Result<Endpoint, Refused> {
+    let endpoint = match request.uri().path() {
+        "/series" => Endpoint::Series,
+        "/sketches" => Endpoint::Sketches,
+        _ => {
+            let reason = "not found; POST /series and POST /sketches take columns (docs/columns.md)";
+            return Err(Refused::new(StatusCode::NOT_FOUND, HttpCounter::Other, reason));
+        }
+    };
+    match *request.method() {
+        Method::POST => Ok(endpoint),
+        _ => Err(Refused::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            HttpCounter::Other,
+            "understood here: POST",
+        )
+        .with(header::ALLOW, "POST")),
+    }
+}
+
+/// The format, if it is named, is protobuf.
+fn check_type(headers: &HeaderMap) -> Result<(), Refused> {
+    const UNDERSTOOD: [&str; 4] = [
+        "application/x-protobuf",
+        "application/protobuf",
+        "application/vnd.google.protobuf",
+        "application/octet-stream",
+    ];
+    let Some(named) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let named = named.to_str().unwrap_or_default();
+    let named = named.split(';').next().unwrap_or_default().trim();
+    match UNDERSTOOD.iter().any(|known| known.eq_ignore_ascii_case(named)) {
+        true => Ok(()),
+        false => Err(Refused::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            HttpCounter::Unsupported,
+            "Content-Type: application/x-protobuf is understood",
+        )),
+    }
+}
+
+/// A header by which a sender names itself.
+fn sender(headers: &HeaderMap, name: &str) -> Result<Option<Box<str>>, Refused> {
+    let Some(value) = headers.get(name) else {
+        return Ok(None);
+    };
+    let value = value
+        .to_str()
+        .ok()
+        .filter(|value| value.len() <= SENDER_BYTES_MAX && !value.contains(['|', '\n']));
+    match value {
+        Some("") => Ok(None),
+        Some(value) => Ok(Some(value.into())),
+        None => Err(Refused::invalid(format!(
+            "{name}: it is longer than {SENDER_BYTES_MAX} bytes, or has characters that no message may have there"
+        ))),
+    }
+}
+
+/// Reads the payload, within its limit and its time. Also returns the memory that is set aside for it.
+async fn read_body(
+    columns: &Columns,
+    request: Request<Incoming>,
+) -> Result<(Vec<u8>, OwnedSemaphorePermit), Refused> {
+    let most = columns.request_bytes() / 2;
+    let too_large = || {
+        Refused::too_large(format!(
+            "the payload is longer than {most} bytes; send fewer series at once, or give weir more memory"
+        ))
+    };
+    let busy = || Refused::busy("the memory for requests is used up; try again");
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if announced.is_some_and(|length| length > most) {
+        return Err(too_large());
+    }
+    let mut held = columns
+        .take_memory(announced.unwrap_or(BYTES_LEAST).min(most))
+        .map_err(|_| busy())?;
+    let mut sent = Vec::with_capacity(announced.unwrap_or(0));
+    let mut body = request.into_body();
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                Refused::new(StatusCode::BAD_REQUEST, HttpCounter::Other, error.to_string())
+            })?;
+            let Some(data) = frame.data_ref() else { continue };
+            if sent.len() + data.len() > most {
+                return Err(too_large());
+            }
+            let has = held.num_permits() * super::UNIT;
+            if sent.len() + data.len() > has {
+                let more = (sent.len() + data.len() - has).max(has.min(most - has.min(most)));
+                held.merge(columns.take_memory(more).map_err(|_| busy())?);
+            }
+            sent.extend_from_slice(data);
+        }
+        Ok(())
+    };
+    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
+        Ok(read) => read?,
+        Err(_) => {
+            let reason = format!("the payload did not arrive within {} s", BODY_TIMEOUT.as_secs());
+            return Err(Refused::new(
+                StatusCode::REQUEST_TIMEOUT,
+                HttpCounter::Other,
+                reason,
+            ));
+        }
+    }
+    Ok((sent, held))
+}
+
+/// Decodes outside of this thread, which serves other requests and signals. Takes more memory if the payload needs it.
+async fn decode(
+    columns: &Columns,
+    sent: Vec<u8>,
+    coding: Coding,
+    endpoint: Endpoint,
+    mut held: OwnedSemaphorePermit,
+) -> Result<(Decoded, OwnedSemaphorePermit), Refused> {
+    let most = columns.request_bytes() - sent.len();
+    let factor = match coding {
+        Coding::Identity => FACTOR_PLAIN,
+        _ => FACTOR_COMPRESSED,
+    };
+    let sent = Bytes::from(sent);
+    let mut bytes = most.min((sent.len() * factor).max(BYTES_LEAST));
+    loop {
+        let wanted = sent.len() + bytes;
+        let more = wanted.saturating_sub(held.num_permits() * super::UNIT);
+        let more = columns.take_memory(more);
+        held.merge(more.map_err(|_| Refused::busy("the memory for requests is used up; try again"))?);
+        let body = sent.clone();
+        let read = tokio::task::spawn_blocking(move || body::read(&body, coding, endpoint, bytes));
+        let read = read.await.map_err(|panic| {
+            let reason = format!("the payload could not be decoded: {panic}");
+            Refused::new(StatusCode::INTERNAL_SERVER_ERROR, HttpCounter::Other, reason)
+        })?;
+        match read {
+            Ok(decoded) => {
+                // The payload as it was sent takes no memory any more.
+                let spare = held
+                    .num_permits()
+                    .saturating_sub(decoded.heap_bytes().div_ceil(super::UNIT));
+                drop(held.split(spare));
+                return Ok((decoded, held));
+            }
+            Err(error) if error.is_too_large() && bytes < most => bytes = most.min(bytes * 4),
+            Err(error @ BodyError::Columns(_)) if error.is_too_large() => {
+                return Err(Refused::too_large(error.to_string()));
+            }
+            Err(error) => return Err(Refused::invalid(error.to_string())),
+        }
+    }
+}
