@@ -525,7 +525,7 @@ impl Schedule {
             .iter_mut()
             .for_each(|of| of.mood = Mood::Accepts);
         self.disk.kill_after(u64::MAX);
-        let mut quiet = 0;
+        let (mut quiet, width) = (0, self.plan.width);
         for _ in 0..600 {
             self.monotonic += 250 * MILLISECOND;
             if self.process.is_none() {
@@ -546,8 +546,8 @@ impl Schedule {
                 process.outputs().deliver() && process.books().state.samples_open == 0
             });
             quiet = if is_empty == Some(true) { quiet + 1 } else { 0 };
-            // A bucket that has just ended is on its way.
-            if quiet == 8 {
+            // Buckets that have ended are on their way, and may wait until a worker that never had them ends its next one.
+            if quiet == 8 + 8 * width {
                 return;
             }
         }
