@@ -64,6 +64,7 @@ pub struct Schedule {
     damage: Option<Damage>,
     was_killed: bool,
     is_disk_full: bool,
+    is_disk_troubled: bool,
     steps_clock: bool,
     /// The reason why numbers are only bounds from here on.
     inexact: Option<&'static str>,
@@ -111,6 +112,7 @@ impl Schedule {
             damage: None,
             was_killed: false,
             is_disk_full: false,
+            is_disk_troubled: false,
             steps_clock: random.one_in(4),
             inexact: None,
             lost_power: false,
@@ -300,7 +302,7 @@ impl Schedule {
             }
             5 | 6 => {
                 self.disk.fill();
-                self.is_disk_full = true;
+                (self.is_disk_full, self.is_disk_troubled) = (true, true);
                 say!(self, "the disk is full");
                 if self.random.one_in(3) {
                     self.stop();
@@ -308,6 +310,7 @@ impl Schedule {
             }
             7 => {
                 self.disk.refuse(1 + self.random.clone().below(4));
+                self.is_disk_troubled = true;
                 say!(self, "the disk refuses");
             }
             8..11 => self.repair(),
@@ -325,7 +328,7 @@ impl Schedule {
 
     fn repair(&mut self) {
         self.disk.repair();
-        self.is_disk_full = false;
+        (self.is_disk_full, self.is_disk_troubled) = (false, false);
         say!(self, "the disk is repaired");
     }
 
@@ -371,7 +374,7 @@ impl Schedule {
             books.samples_lost,
             books.samples_undelivered
         );
-        if own.set_aside > 0 {
+        if books.set_aside > 0 {
             self.inexact = self.inexact.or(Some("state was set aside"));
         }
         if own.outputs_reset > 0 {
@@ -503,6 +506,9 @@ impl Schedule {
             }
             Err(panic) if panic.is::<Killed>() => {
                 self.end_by_kill();
+                if self.is_disk_troubled {
+                    self.inexact = self.inexact.or(Some("a stop found no room for sums and books"));
+                }
                 if has_no_tally {
                     self.inexact = self.inexact.or(Some("a process without a tally was killed"));
                 }
@@ -519,7 +525,7 @@ impl Schedule {
             .iter_mut()
             .for_each(|of| of.mood = Mood::Accepts);
         self.disk.kill_after(u64::MAX);
-        let mut quiet = 0;
+        let (mut quiet, width) = (0, self.plan.width);
         for _ in 0..600 {
             self.monotonic += 250 * MILLISECOND;
             if self.process.is_none() {
@@ -540,8 +546,8 @@ impl Schedule {
                 process.outputs().deliver() && process.books().state.samples_open == 0
             });
             quiet = if is_empty == Some(true) { quiet + 1 } else { 0 };
-            // A bucket that has just ended is on its way.
-            if quiet == 8 {
+            // Buckets that have ended are on their way, and may wait until a worker that never had them ends its next one.
+            if quiet == 8 + 8 * width {
                 return;
             }
         }
