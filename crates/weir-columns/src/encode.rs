@@ -143,8 +143,8 @@ struct Last {
 
 /// Builds one payload at a time.
 ///
-/// Rows wait until [`Encoder::sort`] or [`Encoder::take`]: they are then written by name and tag set, so that neighbours share them and
-/// most differences are 0 or 1.
+/// Rows wait until [`Encoder::sort`] or [`Encoder::take`]: they are then written by name and tag set, or by tag set and name, so
+/// that neighbours share them and most differences are 0 or 1.
 pub struct Encoder {
     seed: u64,
     names: Texts,
@@ -387,8 +387,16 @@ impl Encoder {
     pub fn sort(&mut self) {
         let mut order = std::mem::take(&mut self.order);
         let rows = self.rows.iter().enumerate();
+        // Rows of one name have similar values. Where most sets are of one row alone, their differences would be long.
+        let by_name = self.tag_sets.len() * 2 <= self.rows.len();
         order.extend(rows.map(|(at, StoredRow { row, .. })| {
-            (u64::from(row.name.0) << 32 | u64::from(row.tags.0), at as u32)
+            let (name, tags) = (u64::from(row.name.0), u64::from(row.tags.0));
+            let key = if by_name {
+                name << 32 | tags
+            } else {
+                tags << 32 | name
+            };
+            (key, at as u32)
         }));
         order.sort_unstable();
         for (_, at) in order.drain(..) {

@@ -22,8 +22,7 @@ const ROWS: [&str; 4] = ["pods", "services", "counters", "histograms"];
 
 /// Series in an order without a pattern, as contexts of many senders come.
 fn rows(kind: &str) -> Vec<Arc<Batch>> {
-    let line = |at: usize| {
-        let i = at * 7919 % CONTEXTS;
+    let line = |i: usize| {
         // Each pod has its own tag set, or hundreds of names have the same sets.
         let (name, set) = match kind {
             "pods" => (i % 200, i),
@@ -34,10 +33,10 @@ fn rows(kind: &str) -> Vec<Arc<Batch>> {
             set % 50,
             set % 3,
             set % 20,
-            set.wrapping_mul(0x9e37_79b9) as u32,
+            random(set) as u32,
             set % 400
         );
-        let value = i * 7 % 10_007;
+        let value = random(i) % 10_007;
         match kind {
             "counters" => format!("application.requests.{name}:{value}|c|#{tags}\n"),
             "histograms" => format!("application.latency.{name}:{value}.25:{i}|h|#{tags}\n"),
@@ -49,7 +48,17 @@ fn rows(kind: &str) -> Vec<Arc<Batch>> {
     } else {
         CONTEXTS
     };
-    support::batches(&(0..contexts).map(line).collect::<String>())
+    let mut order: Vec<usize> = (0..contexts).collect();
+    order.sort_by_key(|i| random(i ^ 1 << 40));
+    support::batches(&order.into_iter().map(line).collect::<String>())
+}
+
+/// A number without a visible pattern, the same in each run.
+fn random(of: usize) -> u64 {
+    let mut state = (of as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    state = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ state >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ state >> 31
 }
 
 fn encoder(form: &str, compression: Compression) -> DatadogEncoder {
