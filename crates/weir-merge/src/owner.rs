@@ -164,6 +164,7 @@ fn take(merge: &mut Merge, mut fetched: Fetched) -> u64 {
         merge.go_back(fetched.start);
         return 0;
     }
+    merge.hear(fetched.monotonic);
     merge.skip_to(fetched.start);
     fetched.messages.sort_by_key(|message| message.offset);
     let before = merge.next();

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use weir_merge::{Assignment, Commit, CommitError, Fetched, Log, Message, Plan};
+use weir_merge::{Assignment, BucketResult, Commit, CommitError, Fetched, Log, Message, Plan};
+use weir_state::Record;
 
 use super::random::Random;
 
@@ -28,10 +29,13 @@ pub struct Partition {
     /// The oldest message.
     pub start: u64,
     pub messages: Vec<Message>,
+    /// When each was appended, whatever the log's clock said.
+    pub stored: Vec<i64>,
     pub generation: u64,
     pub commits: Vec<Commit>,
-    /// The results of all commits.
+    /// The results of all commits, and when each was written.
     pub results: Vec<Vec<u8>>,
+    pub written: Vec<i64>,
     /// By output.
     pub sent: BTreeMap<usize, Sent>,
 }
@@ -45,8 +49,13 @@ pub struct Sent {
 
 #[derive(Debug)]
 pub struct World {
-    /// Unix milliseconds.
+    /// Unix milliseconds: the time that has passed.
     pub now: i64,
+    /// Difference of the log's clock from it, and whether that has changed.
+    pub clock: i64,
+    pub has_stepped: bool,
+    /// A file log's clock can be read at any time; brokers' only from messages.
+    pub reads_clock: bool,
     pub random: Random,
     pub faults: Faults,
     pub plan: Plan,
@@ -58,6 +67,8 @@ pub struct World {
     /// Owners that receive nothing.
     pub deaf: std::collections::BTreeSet<usize>,
     pub fenced: u64,
+    /// Prints what happens, to find the cause of a failure.
+    pub is_traced: bool,
 }
 
 pub type Shared = Rc<RefCell<World>>;
@@ -66,6 +77,9 @@ impl World {
     pub fn new(seed: u64, partitions: u32) -> Shared {
         Rc::new(RefCell::new(World {
             now: crate::support::START * 1000,
+            clock: 0,
+            has_stepped: false,
+            reads_clock: seed % 2 == 0,
             random: Random::new(seed),
             faults: Faults::default(),
             plan: Plan::new(partitions),
@@ -74,6 +88,7 @@ impl World {
             news_of_outputs: BTreeMap::new(),
             deaf: std::collections::BTreeSet::new(),
             fenced: 0,
+            is_traced: std::env::var_os("WEIR_SIMULATION_TRACE").is_some(),
         }))
     }
 
@@ -114,25 +129,37 @@ impl World {
     }
 
     pub fn append(&mut self, partition: u32, sent: i64, bytes: &[u8]) -> u64 {
-        let messages = &mut self.partitions[partition as usize].messages;
+        let at = &mut self.partitions[partition as usize];
+        at.stored.push(self.now);
+        let messages = &mut at.messages;
         let offset = messages.len() as u64;
+        if self.is_traced {
+            let bucket = Record::decode(bytes).map_or(0, |record| record.header.bucket_start);
+            let (now, clock) = (self.now / 1000, self.clock / 1000);
+            eprintln!("{now} (log {clock:+}): record {partition}/{offset} of bucket {bucket}");
+        }
         messages.push(Message {
             offset,
-            appended: self.now,
+            appended: self.now + self.clock,
             sent,
             bytes: bytes.to_vec(),
         });
         offset
     }
 
+    /// The log's clock differs by this many milliseconds from now on.
+    pub fn step_clock(&mut self, clock: i64) {
+        self.has_stepped |= self.clock != clock;
+        self.clock = clock;
+    }
+
     /// Deletes messages older than this many seconds.
     pub fn retain(&mut self, seconds: i64) {
-        let oldest = self.now - seconds * 1000;
+        let oldest = self.now + self.clock - seconds * 1000;
         for partition in &mut self.partitions {
-            let kept = partition
-                .messages
-                .partition_point(|message| message.appended < oldest);
-            partition.start = partition.start.max(kept as u64);
+            let messages = partition.messages.iter();
+            let old = messages.take_while(|message| message.appended < oldest).count();
+            partition.start = partition.start.max(old as u64);
         }
     }
 }
@@ -191,7 +218,8 @@ impl Log for SimulatedLog {
             messages,
             next,
             end,
-            now: world.now,
+            now: world.reads_clock.then_some(world.now + world.clock),
+            monotonic: world.now - crate::support::START * 1000,
         })
     }
 
@@ -217,7 +245,20 @@ impl Log for SimulatedLog {
         if world.random.one_in(world.faults.commit_fails) {
             return Err(Unreachable.into());
         }
+        if world.is_traced {
+            let now = world.now / 1000;
+            for result in &commit.results {
+                let result = BucketResult::read(result).expect("a result");
+                let (tenant, bucket, occasion) = (result.tenant, result.bucket_start, result.occasion);
+                eprintln!("{now}: partition {partition}, bucket {bucket} of {tenant:?}: {occasion:?}");
+            }
+            eprintln!(
+                "{now}: partition {partition} is committed up to {}",
+                commit.offset
+            );
+        }
         at.results.extend_from_slice(&commit.results);
+        at.written.resize(at.results.len(), world.now);
         at.commits.push(commit.clone());
         match world.random.one_in(world.faults.commit_unheard) {
             true => Err(Unreachable.into()),
