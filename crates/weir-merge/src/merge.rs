@@ -574,6 +574,12 @@ impl Merge {
         });
     }
 
+    /// Whether a commit has more than a few late or refused records.
+    pub fn is_commit_urgent(&self) -> bool {
+        let refused: usize = self.quarantined.iter().map(|one| one.bytes.len()).sum();
+        !self.ready.is_empty() || refused.saturating_add(self.bytes()) > self.settings.memory / 2
+    }
+
     /// The next commit, if there is one. If it fails, drop this merge and restore the next one from the last successful commit.
     pub fn commit(&mut self) -> Option<Commit> {
         self.correct();

@@ -92,7 +92,7 @@ impl KafkaLog {
 
     /// Checks the settings. Does not connect yet.
     pub fn open(brokers: &Brokers) -> Result<Self, Error> {
-        let last_failure = LastFailure::default();
+        let last_failure = LastFailure::of(brokers);
         // This reads the TLS files, so an error in them is reported now.
         let writer = Writer::open(brokers, &last_failure)?;
         Ok(KafkaLog {

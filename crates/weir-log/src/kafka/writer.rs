@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
+use rdkafka::client::OAuthToken;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
@@ -24,6 +25,12 @@ pub(crate) struct Reports {
 }
 
 impl ClientContext for Reports {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        self.last_failure.token()
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.last_failure.log(level, facility, line);
     }
@@ -96,9 +103,12 @@ impl Writer {
             last_failure: last_failure.clone(),
             reports: Mutex::new(Vec::new()),
         };
-        let client = config.create_with_context(reports);
+        let client = client::overridden(config.clone(), brokers).create_with_context(reports);
+        let client: BaseProducer<Reports> =
+            client.map_err(|error| last_failure.explain("connecting", error))?;
+        last_failure.give_token(|| drop(client.poll(client::TOKEN_STEP)));
         Ok(Writer {
-            client: client.map_err(|error| last_failure.explain("connecting", error))?,
+            client,
             last_failure: last_failure.clone(),
             timeout: brokers.timeout,
             next: 0,

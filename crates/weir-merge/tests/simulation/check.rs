@@ -6,7 +6,7 @@ use weir_merge::{BucketResult, Ledger, Merge, Occasion, QuarantinedRecord};
 use weir_state::Record;
 
 use super::agents::{Truth, Truths};
-use super::world::World;
+use super::world::{Partition, World};
 use crate::support::{WIDTH, decoded, names, sum};
 
 /// The results of a partition equal those of a naive merge: each record once, or a reason.
@@ -30,12 +30,10 @@ pub fn partition(world: &World, truths: &Truths, partition: u32, merge: &Merge) 
         .iter()
         .filter(|(key, _)| key.2 == partition)
         .map(|(_, truth)| truth);
-    if world.partitions[partition as usize].start == 0 {
-        equals_the_truth(own, &merged, ledger);
-    } else {
-        let start = world.partitions[partition as usize].start;
-        let refused: Vec<_> = merge.refused().collect();
-        lost_at_most(own, &merged, start, &refused);
+    let of = &world.partitions[partition as usize];
+    match of.start == 0 && of.damaged.is_empty() {
+        true => equals_the_truth(own, &merged, ledger),
+        false => lost_at_most(own, &merged, of, &merge.refused().collect::<Vec<_>>()),
     }
 }
 
@@ -55,7 +53,8 @@ pub fn on_time(world: &World, truths: &Truths, partition: u32, (from, to): (i64,
         .map(|(start, _)| start)
         .collect();
     let closed = names(closed.map(|((_, record), _)| record));
-    let is_new = |(offset, _): &(u64, bool)| of.stored[*offset as usize] > from * 1000;
+    let is_new =
+        |(offset, _): &(u64, bool)| of.stored[*offset as usize] > from * 1000 && !of.damaged.contains(offset);
     let due = |truth: &&Truth| {
         let is_in_time = truth.bucket >= from + 4 * width && truth.bucket + 2 * width <= to;
         is_in_time && truth.copies.iter().all(is_new)
@@ -141,11 +140,11 @@ fn equals_the_truth<'a>(truths: impl Iterator<Item = &'a Truth>, merged: &BTreeS
     assert_eq!(ledger.quarantined, quarantined, "{ledger:?}");
 }
 
-/// Every record still in the log was merged, unless a deleted copy decided otherwise.
+/// Every record still in the log was merged, unless a deleted or damaged copy decided otherwise.
 fn lost_at_most<'a>(
     truths: impl Iterator<Item = &'a Truth>,
     merged: &BTreeSet<String>,
-    start: u64,
+    log: &Partition,
     refused: &[&QuarantinedRecord],
 ) {
     for truth in truths.filter(|truth| !truth.name.is_empty()) {
@@ -153,7 +152,7 @@ fn lost_at_most<'a>(
         let is_sound = truth
             .copies
             .iter()
-            .all(|(offset, is_off)| *offset >= start && !is_off);
+            .all(|(offset, is_off)| *offset >= log.start && !log.damaged.contains(offset) && !is_off);
         if truth.copies.is_empty() || truth.copies.iter().all(|(_, is_off)| *is_off) {
             assert!(!is_merged, "{truth:?}");
         } else if is_sound {

@@ -24,6 +24,8 @@ pub struct Fleet {
     pub receivers: Vec<Receiver>,
     /// Seconds that the log keeps messages. Zero: unlimited.
     pub retention: i64,
+    /// Of owners, milliseconds.
+    pub commit_interval: i64,
     /// The first and last second of the time without faults at the end.
     pub healed: (i64, i64),
 }
@@ -74,6 +76,7 @@ impl Fleet {
             network: Network::default(),
             receivers: POLICIES.iter().map(|_| Receiver::default()).collect(),
             retention: 0,
+            commit_interval: 0,
             healed: (0, 0),
             world,
         };
@@ -156,6 +159,9 @@ impl Fleet {
             disturb(&mut self.receivers, output, &sending.under_way());
         }
         self.owners[number] = start_owner(&self.world, number);
+        self.owners[number]
+            .owner
+            .set_commit_interval(self.commit_interval);
         let mut world = self.world.borrow_mut();
         world.news.insert(number, Vec::new());
         for output in 0..POLICIES.len() {
@@ -248,6 +254,12 @@ pub fn run(seed: u64) {
     for agent in fleet.agents.iter_mut().filter(|agent| agent.number % 3 == 1) {
         agent.tenant = "bank";
     }
+    fleet.commit_interval = random.below(3) as i64 * 1000;
+    for number in 0..fleet.owners.len() {
+        fleet.owners[number]
+            .owner
+            .set_commit_interval(fleet.commit_interval);
+    }
     if random.one_in(4) {
         fleet.retention = 20 + random.below(60) as i64;
     }
@@ -265,7 +277,7 @@ fn happen(fleet: &mut Fleet, random: &mut Random) {
     let agent = random.below(agents) as usize;
     let owner = random.below(fleet.owners.len() as u64) as usize;
     let event = random.below(60);
-    if fleet.world.borrow().is_traced && event < 26 {
+    if fleet.world.borrow().is_traced && event < 27 {
         eprintln!("event {event}, agent {agent}, owner {owner}");
     }
     match event {
@@ -286,6 +298,7 @@ fn happen(fleet: &mut Fleet, random: &mut Random) {
         20 => fleet.receivers[random.below(POLICIES.len() as u64) as usize].is_dead = true,
         21 | 22 => fleet.receivers[random.below(POLICIES.len() as u64) as usize].is_dead = false,
         24 | 25 => fleet.step_clocks(random),
+        26 => fleet.world.borrow_mut().damage(),
         23 => {
             fleet.agents[agent].send_late(&mut fleet.truths, &fleet.world.borrow(), random.below(200) as i64)
         }

@@ -1,7 +1,7 @@
 //! The log of the simulation: partitions with a clock, owners with generations, and injected faults.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use weir_merge::{Assignment, BucketResult, Commit, CommitError, Fetched, Log, Message, Plan};
@@ -31,6 +31,8 @@ pub struct Partition {
     pub messages: Vec<Message>,
     /// When each was appended, whatever the log's clock said.
     pub stored: Vec<i64>,
+    /// Offsets of records that a reader skips, because a file was damaged.
+    pub damaged: BTreeSet<u64>,
     pub generation: u64,
     pub commits: Vec<Commit>,
     /// The results of all commits, and when each was written.
@@ -65,7 +67,7 @@ pub struct World {
     /// The same for each output of each owner.
     pub news_of_outputs: BTreeMap<(usize, usize), Vec<Assignment>>,
     /// Owners that receive nothing.
-    pub deaf: std::collections::BTreeSet<usize>,
+    pub deaf: BTreeSet<usize>,
     pub fenced: u64,
     /// Prints what happens, to find the cause of a failure.
     pub is_traced: bool,
@@ -86,7 +88,7 @@ impl World {
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             news: BTreeMap::new(),
             news_of_outputs: BTreeMap::new(),
-            deaf: std::collections::BTreeSet::new(),
+            deaf: BTreeSet::new(),
             fenced: 0,
             is_traced: std::env::var_os("WEIR_SIMULATION_TRACE").is_some(),
         }))
@@ -153,6 +155,17 @@ impl World {
         self.clock = clock;
     }
 
+    /// Damages one of the newest records of a partition.
+    pub fn damage(&mut self) {
+        let partition = self.random.below(self.partitions.len() as u64) as usize;
+        let at = &mut self.partitions[partition];
+        let end = at.messages.len() as u64;
+        if end > at.start {
+            let back = 1 + self.random.below(end.min(20));
+            at.damaged.insert(end.saturating_sub(back).max(at.start));
+        }
+    }
+
     /// Deletes messages older than this many seconds.
     pub fn retain(&mut self, seconds: i64) {
         let oldest = self.now + self.clock - seconds * 1000;
@@ -207,10 +220,13 @@ impl Log for SimulatedLog {
         let from = from.max(at.start).min(end);
         let next = end.min(from + 1 + world.random.below(20));
         let mut messages = at.messages[from as usize..next as usize].to_vec();
+        messages.retain(|message| !at.damaged.contains(&message.offset));
         if world.random.one_in(world.faults.fetch_disorder) {
             let before = from.saturating_sub(world.random.below(5)).max(at.start);
             let behind = end.min(next + world.random.below(3));
-            messages.extend_from_slice(&at.messages[before as usize..behind as usize]);
+            let more = at.messages[before as usize..behind as usize].iter();
+            let whole = more.filter(|message| !at.damaged.contains(&message.offset));
+            messages.extend(whole.cloned());
             world.random.shuffle(&mut messages);
         }
         Ok(Fetched {

@@ -59,6 +59,8 @@ pub struct OutputProgress {
     /// Results that the log deleted before this output had them.
     pub deleted: AtomicU64,
     pub waits: AtomicBool,
+    /// The end of the oldest bucket that is being given; zero for none.
+    giving: AtomicI64,
     partitions: AtomicU64,
     /// One more than the commits of this process of which the output has everything.
     read: AtomicU64,
@@ -265,7 +267,17 @@ impl OutputProgress {
         self.read.store(commits + 1, Ordering::Relaxed);
     }
 
+    /// The output is given this, and has none of it yet.
+    pub fn giving(&self, delivery: &Delivery) {
+        let ends = delivery.buckets.iter();
+        let oldest = ends
+            .map(|(start, width)| start.saturating_add(i64::from(*width)))
+            .min();
+        self.giving.store(oldest.unwrap_or_default(), Ordering::Relaxed);
+    }
+
     pub fn delivered(&self, delivery: &Delivery) {
+        self.giving.store(0, Ordering::Relaxed);
         self.corrected.fetch_add(delivery.corrected, Ordering::Relaxed);
         self.not_corrected
             .fetch_add(delivery.not_corrected, Ordering::Relaxed);
@@ -285,12 +297,15 @@ impl OutputProgress {
         let more = lock(&self.more);
         let last = more.given.back();
         let newest = last.map(|(start, width)| start.saturating_add(i64::from(*width)));
+        let giving = self.giving.load(Ordering::Relaxed);
+        let waits_since = (giving != 0).then_some(giving).or(newest);
+        let waits_since = waits_since.filter(|_| number(&self.partitions) > 0);
         SentRow {
             output: self.output.clone(),
             partitions: number(&self.partitions),
             buckets: number(&self.buckets),
             newest,
-            lag_seconds: newest.map_or(0.0, |end| (super::unix_ms() as f64 / 1e3 - end as f64).max(0.0)),
+            lag_seconds: waits_since.map_or(0.0, |end| (super::unix_ms() as f64 / 1e3 - end as f64).max(0.0)),
             is_behind: number(&self.read) <= commits,
             repeated: number(&self.repeated),
             repeats_are: more.repeats_are.to_owned(),
