@@ -2,6 +2,7 @@
 //! work on the machine cannot disturb; without it (`scripts/install-test-deps.sh`) the test says so and passes. The counts are
 //! those of the tests' profile, which optimises less than a release: `scripts/instructions.sh` has those of a release.
 
+use std::path::Path;
 use std::process::Command;
 
 use weir_aggregate::AggregatorSettings;
@@ -23,6 +24,8 @@ fn take_messages(ingest: &mut Ingest, packets: &[Vec<u8>]) {
     feed(ingest, packets);
 }
 
+/// Callgrind writes its counts after each.
+#[inline(never)]
 fn feed(ingest: &mut Ingest, packets: &[Vec<u8>]) {
     for bytes in packets {
         ingest.packet(Received {
@@ -92,11 +95,14 @@ fn child_works() {
     println!("rows: {rows}");
 }
 
-/// Instructions of the step in this workload, and how many rows the child wrote.
-fn instructions(work: &str, step: &str) -> (f64, f64) {
+/// Instructions of all messages and of all rows of this workload, and the number of rows.
+fn instructions(work: &str) -> (f64, f64, f64) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("counted");
     let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(format!("--toggle-collect=*{step}*"))
+        .args(["--tool=callgrind", "--toggle-collect=*take_messages*"])
+        .args(["--toggle-collect=*write_rows*", "--dump-after=*instructions::feed*"])
+        .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(std::env::current_exe().unwrap())
         .args([
             "instructions::child_works",
@@ -111,12 +117,17 @@ fn instructions(work: &str, step: &str) -> (f64, f64) {
     let text =
         String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
-    let number = |before: &str| {
+    let number = |text: &str, before: &str| {
         let found = text.lines().find_map(|line| line.split_once(before));
         let (_, number) = found.unwrap_or_else(|| panic!("no {before} in\n{text}"));
         number.trim().parse::<f64>().unwrap()
     };
-    (number("Collected : "), number("rows: "))
+    // What is fed to make contexts is not counted, and the last dump is of the rows.
+    let counted = |file: &Path| number(&std::fs::read_to_string(file).unwrap(), "summary: ");
+    let files = std::fs::read_dir(directory.path()).unwrap();
+    let all: f64 = files.map(|entry| counted(&entry.unwrap().path())).sum();
+    let rows = counted(&file);
+    (all - rows, rows, number(&text, "rows: "))
 }
 
 /// A workload, and what one of its messages and one row of the flush behind them may take: a few per cent more than with this code.
@@ -127,8 +138,7 @@ fn stays_within(work: &str, per_message: f64, per_row: f64) {
         println!("skipped: no valgrind here (scripts/install-test-deps.sh), nothing was counted");
         return;
     }
-    let (of_messages, _) = instructions(work, "take_messages");
-    let (of_rows, rows) = instructions(work, "write_rows");
+    let (of_messages, of_rows, rows) = instructions(work);
     for (what, found, most) in [
         ("message", of_messages / MESSAGES as f64, per_message),
         ("row", of_rows / rows, per_row),

@@ -42,6 +42,7 @@ impl Away {
     async fn queue(&self, disk: &Path, keys: &[&str]) {
         let output = self.output(disk, keys);
         batches("a:1|g\n").iter().for_each(|batch| output.submit(batch));
+        all_is_encoded(&output).await;
         output.shutdown(Duration::ZERO).await;
         for endpoint in output.status().endpoints {
             assert_eq!(endpoint.pending.disk.points, 1, "{endpoint:?}");
@@ -77,6 +78,18 @@ impl Away {
 const OLD: &str = "00000000000000000000000000000old";
 const NEW: &str = "11111111111111111111111111111new";
 const OTHER: &str = "222222222222222222222222222other";
+
+/// A stop without time drops what is not encoded yet.
+async fn all_is_encoded(output: &Delivery) {
+    wait(output, "all is encoded", |status| {
+        let encoded = status
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.pending.inbox.is_zero());
+        status.received.points > 0 && encoded
+    })
+    .await;
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_replaces_another_delivers_its_queue() {
@@ -150,6 +163,7 @@ async fn a_token_that_replaces_another_delivers_its_queue() {
         let disk = tempfile::tempdir().unwrap();
         let first = start(name, &intake.url(), "Bearer old", disk.path());
         batches("a:1|g\n").iter().for_each(|batch| first.submit(batch));
+        all_is_encoded(&first).await;
         first.shutdown(Duration::ZERO).await;
         drop(first);
         let before = intake.requests().len();

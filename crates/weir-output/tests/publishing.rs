@@ -404,7 +404,11 @@ async fn the_next_process_sends_what_the_disk_queue_holds() {
     for bucket in 1..4 {
         submit(&first, bucket, if bucket == 2 { "" } else { "a:1|c\n" });
     }
-    until(&first, "a failure", |status| !status.healthy).await;
+    // A stop without time drops what is not encoded yet.
+    until(&first, "a failure, and all encoded", |status| {
+        !status.healthy && status.endpoints[0].pending.inbox.is_zero()
+    })
+    .await;
     first.shutdown(Duration::ZERO).await;
     let left = first.status().endpoints[0].pending.disk;
     assert!(

@@ -102,7 +102,10 @@ fn a_disk_that_is_known_to_be_full_means_a_flush_at_the_stop() {
             .map(|number| format!("c:1|c|#with:a-long-tag-that-needs-room,number:{block}-{number}"))
             .collect();
         agent.send(&lines.join("\n"));
-        until("a block is read", || received() >= Some((block + 1) * 50));
+        // As many as the socket holds. What was received is known once a second.
+        if block % 10 == 9 {
+            until("the blocks are read", || received() >= Some((block + 1) * 50));
+        }
     }
     agent.wait_for("the open bucket cannot be saved");
     let (stdout, log) = agent.stop();

@@ -119,6 +119,7 @@ fn goes_on_by(fleet: &mut Fleet, records: usize) {
 
 /// Two of three brokers have every record, so one may be down. After a kill of all three no acknowledged record is missing.
 #[test]
+#[ignore = "nightly: real time on a real broker; in the gate: case_03_the_broker_is_killed_and_restarted"]
 fn case_03_one_and_all_of_three_brokers_are_killed() {
     let mut cluster = Broker::start_cluster(3);
     let addresses = cluster.iter().map(Broker::address).collect();
@@ -208,6 +209,7 @@ fn child_owns() {
 }
 
 #[test]
+#[ignore = "nightly: real time on a real broker; in the gate: weir-merge simulation::cases::case_05_an_owner_is_killed_in_the_middle_of_a_bucket"]
 fn case_05_an_owner_is_killed_in_the_middle_of_a_bucket() {
     let mut fleet = Fleet::new(brokers(address(), "owner-killed", 2), 3);
     for _ in 0..3 {
@@ -274,6 +276,7 @@ fn child_stops_before_a_commit() {
 /// The owner has read and merged and stops before its commit. The session times out, another owner takes the partition and commits the same
 /// records. Then the first one resumes.
 #[test]
+#[ignore = "nightly: real time on a real broker; in the gate: weir-merge simulation::cases::case_06_a_stale_owner_is_fenced, topics::commits_are_found_by_the_next_owner"]
 fn case_06_a_stale_owner_is_fenced() {
     let mut fleet = Fleet::new(brokers(address(), "stale", 1), 2);
     fleet.go_on();
@@ -311,6 +314,7 @@ fn case_06_a_stale_owner_is_fenced() {
 }
 
 #[test]
+#[ignore = "nightly: real time on a real broker; in the gate: weir-merge simulation::cases::case_07_a_storm_of_rebalances"]
 fn case_07_a_storm_of_rebalances() {
     let mut fleet = Fleet::new(brokers(address(), "storm", 4), 2);
     fleet.go_on();
@@ -357,6 +361,7 @@ impl Log for Disordered {
 }
 
 #[test]
+#[ignore = "nightly: real time on a real broker; in the gate: weir-merge simulation::cases::case_08_fetches_are_reordered_and_repeated"]
 fn case_08_fetches_are_reordered_and_repeated() {
     let mut fleet = Fleet::new(brokers(address(), "disorder", 2), 3);
     let log = Disordered {
@@ -372,6 +377,7 @@ fn case_08_fetches_are_reordered_and_repeated() {
 }
 
 #[test]
+#[ignore = "nightly: real time on a real broker; in the gate: weir-merge simulation::cases::case_20_an_owner_changes_after_a_close_and_a_record_is_resent"]
 fn case_20_an_owner_changes_after_a_close_then_a_record_is_resent() {
     let mut fleet = Fleet::new(brokers(address(), "resent", 1), 2);
     let mut owner = Owner::new(open(&fleet.brokers), settings());
