@@ -85,7 +85,8 @@ impl Broker {
         Broker::start_with(None, &[])
     }
 
-    /// The same with further settings and, with `guard`, a second address that requires TLS and a password (SCRAM-SHA-256, SCRAM-SHA-512) or an unsigned token.
+    /// The same with further settings and, with `guard`, a second address that requires TLS and a password (SCRAM-SHA-256, SCRAM-SHA-512) or an
+    /// unsigned token.
     pub fn start_with(guard: Option<&Guard>, settings: &[(&str, &str)]) -> Broker {
         let ports = free_ports(3);
         let place = BrokerNode {
@@ -317,7 +318,7 @@ fn properties(directory: &Path, place: &BrokerNode) -> String {
     let data = directory.join("data");
     let data = data.display();
     format!(
-                "process.roles=broker,controller
+        "process.roles=broker,controller
 node.id={node}
 controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
@@ -345,5 +346,5 @@ log.cleaner.dedupe.buffer.size=8388608
 num.network.threads=2
 num.io.threads=2
 "
-            )
+    )
 }
