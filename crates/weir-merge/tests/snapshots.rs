@@ -82,7 +82,11 @@ fn a_snapshot_of_version_1_is_continued() {
     };
     assert_eq!(merge.ledgers()[&agent(1)], saved);
     assert_eq!((merge.counts().merged, merge.counts().closed_buckets), (3, 3));
-    assert_eq!(merge.streams()[0].closed_before, None, "the log's time is not known");
+    assert_eq!(
+        merge.streams()[0].closed_before,
+        None,
+        "the log's time is not known"
+    );
 
     let (mut one, mut other) = (Writer::new(1, 1), Writer::new(2, 1));
     let known = one.one(START);
@@ -104,7 +108,13 @@ fn a_snapshot_of_version_1_is_continued() {
     let results = decoded(&commit.results);
     let found: Vec<_> = results
         .iter()
-        .map(|(result, record)| (result.bucket_start - START, result.occasion, sum("count", [record])))
+        .map(|(result, record)| {
+            (
+                result.bucket_start - START,
+                result.occasion,
+                sum("count", [record]),
+            )
+        })
         .collect();
     let closed = Occasion::Closed { expected: 2, seen: 2 };
     let late = Occasion::Late { through: 4 };

@@ -151,7 +151,7 @@ fn no_fault_of_a_broker_loses_or_doubles_anything_or_delays_another_output() {
     published.send(&agent);
     until_it_fails(&admin);
     agent.stop();
-    // It knows the number of partitions from the process before it.
+    // It knows the number of partitions from its file.
     let (agent, admin) = published.start();
     published.send(&agent);
     until_it_fails(&admin);
