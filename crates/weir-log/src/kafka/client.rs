@@ -10,6 +10,7 @@ use rdkafka::ClientContext;
 use rdkafka::client::OAuthToken;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::types::RDKafkaConfRes;
 
 use crate::{Brokers, Error, Mechanism, unix_milliseconds};
 
@@ -31,7 +32,7 @@ const TOKEN_LIFE_MS: i64 = 300_000;
 /// Text before the reason in an error.
 pub(crate) const REASON: &str = "; last failure of a connection: ";
 
-/// What all clients of a log share: the last failure in the client library's log, because errors of calls often say only "timed out", and
+/// Shared by all clients of a log: the last failure in the client library's log, because errors of calls often say only "timed out", and
 /// the file with the token.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LastFailure {
@@ -108,6 +109,20 @@ impl LastFailure {
         };
         let doing = doing.into();
         Error::Kafka { doing, what }
+    }
+
+    /// A client that could not be made. Values of settings may be secret, so the error has only the name of the wrong one.
+    pub fn not_made(&self, error: KafkaError) -> Error {
+        let doing = "connecting";
+        match error {
+            KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, name, _) => {
+                self.explain(doing, format!("the client library has no property {name}"))
+            }
+            KafkaError::ClientConfig(_, _, name, _) => {
+                self.explain(doing, format!("the client library refuses the value of {name}"))
+            }
+            error => self.explain(doing, error),
+        }
     }
 }
 

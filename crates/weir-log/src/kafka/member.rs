@@ -123,7 +123,7 @@ impl Member {
         }
         let client: BaseConsumer<GroupContext> = client::overridden(config, brokers)
             .create_with_context(context)
-            .map_err(|error| last_failure.explain("connecting", error))?;
+            .map_err(|error| last_failure.not_made(error))?;
         last_failure.give_token(|| drop(client.poll(client::TOKEN_STEP)));
         let joined = client.subscribe(&[topic]);
         joined.map_err(|error| last_failure.explain(format!("joining group {}", brokers.group), error))?;

@@ -220,7 +220,7 @@ impl<C: ConsumerContext> TopicCreator<'_, C> {
     pub fn admin(&self) -> Result<AdminClient<LastFailure>, Error> {
         let config = client::overridden(client::config(self.brokers), self.brokers);
         let admin = config.create_with_context(self.last_failure.clone());
-        admin.map_err(|error| self.last_failure.explain("connecting", error))
+        admin.map_err(|error| self.last_failure.not_made(error))
     }
 
     pub fn options(&self) -> AdminOptions {

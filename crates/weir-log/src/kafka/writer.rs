@@ -105,8 +105,8 @@ impl Writer {
         };
         let client = client::overridden(config.clone(), brokers).create_with_context(reports);
         let client: BaseProducer<Reports> =
-            client.map_err(|error| last_failure.explain("connecting", error))?;
-        last_failure.give_token(|| drop(client.poll(client::TOKEN_STEP)));
+            client.map_err(|error| last_failure.not_made(error))?;
+        last_failure.give_token(|| client.poll(client::TOKEN_STEP));
         Ok(Writer {
             client,
             last_failure: last_failure.clone(),
