@@ -99,8 +99,7 @@ impl Reader {
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.error.backoff.ms", "100");
         let client = client::overridden(config, brokers).create_with_context(last_failure.clone());
-        let client: BaseConsumer<LastFailure> =
-            client.map_err(|error| last_failure.not_made(error))?;
+        let client: BaseConsumer<LastFailure> = client.map_err(|error| last_failure.not_made(error))?;
         last_failure.give_token(|| drop(client.poll(client::TOKEN_STEP)));
         Ok(Reader {
             places: HashMap::new(),

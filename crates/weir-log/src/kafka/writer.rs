@@ -104,8 +104,7 @@ impl Writer {
             reports: Mutex::new(Vec::new()),
         };
         let client = client::overridden(config.clone(), brokers).create_with_context(reports);
-        let client: BaseProducer<Reports> =
-            client.map_err(|error| last_failure.not_made(error))?;
+        let client: BaseProducer<Reports> = client.map_err(|error| last_failure.not_made(error))?;
         last_failure.give_token(|| client.poll(client::TOKEN_STEP));
         Ok(Writer {
             client,
