@@ -438,9 +438,9 @@ fn case_14_partitions_are_added_by_a_command() {
     };
     publish(&mut fleet, 0..5);
     // The buckets are in the future, so the last one closes when the grace period is over.
-    let text = config(&fleet.directory, "grace: 8s\n");
+    let settings = config(&fleet.directory, "grace: 8s\n");
     let path = directory.path().join("merge.yaml");
-    std::fs::write(&path, &text).unwrap();
+    std::fs::write(&path, &settings).unwrap();
     let partitions = |arguments: &[&str]| {
         let all = ["merge", "partitions", "--config", path.to_str().unwrap()];
         crate::support::weir(&[&all[..], arguments].concat())
@@ -466,7 +466,7 @@ fn case_14_partitions_are_added_by_a_command() {
         .unwrap_or_else(|| panic!("{text}"));
     // Further than an output waits for a partition that is behind.
     publish(&mut fleet, 5..60);
-    let merge = Merge::start(directory.path(), &text);
+    let merge = Merge::start(directory.path(), &settings);
     merge.until_sent(fleet.bucket(60));
     let metrics = merge.metrics();
     for path in &paths {
