@@ -81,7 +81,7 @@ impl World {
             now: crate::support::START * 1000,
             clock: 0,
             has_stepped: false,
-            reads_clock: seed % 2 == 0,
+            reads_clock: seed.is_multiple_of(2),
             random: Random::new(seed),
             faults: Faults::default(),
             plan: Plan::new(partitions),
