@@ -1,5 +1,6 @@
 //! Connection to the log of a fleet: the same keys for publishing agents and for merges.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::outputs::{Files, SettingProblem};
@@ -35,6 +36,10 @@ settings! {
             .changed_by("Operators of a log that several customers or teams share.");
         sasl: Sasl = "{}";
         tls: Tls = "{}";
+        properties: BTreeMap<String, Secret> = "{}"
+            .effect("Settings of the client library (librdkafka), such as `client.rack` or `session.timeout.ms`. They apply to every connection to the brokers, over the values of weir. Values are never shown.")
+            .zero("An empty map: the values of weir and of the library.")
+            .changed_by("Operators whose brokers or network need other values.");
     }
 }
 
@@ -46,6 +51,9 @@ settings! {
             .takes(SettingType::Checked { allowed: "a text of 1 to 100 letters, digits and characters of `.-_`", check: is_group })
             .effect("The consumer group: processes of one group share the partitions. Its name is part of the names of the topics that they write, so two groups of one topic never meet.")
             .changed_by("Operators of several merges of the same topic.");
+        static_member: bool = "false"
+            .effect("This process is a static member of its groups, named after `hostname` and `state_path`: if it restarts within the session timeout (10 s, or `properties: {session.timeout.ms: ...}`), its partitions stay with it. When it stops, they wait for it for that long before other processes get them.")
+            .changed_by("Operators of merges with a stable name, such as the pods of a StatefulSet, that restart often.");
     }
 }
 
@@ -53,7 +61,7 @@ settings! {
     /// The identity of this process at the brokers.
     pub struct Sasl {
         mechanism: Mechanism = "none"
-            .effect("The authentication mechanism. `plain` sends the password itself, so use it only with TLS.")
+            .effect("The authentication mechanism. `plain` sends the password itself and `oauthbearer` a token, so use them only with TLS.")
             .changed_by("Operators whose brokers require authentication.");
         username: String = "''"
             .effect("The user name.")
@@ -66,6 +74,11 @@ settings! {
             .zero("Empty: the password is not in a file.")
             .changed_by("Operators who keep passwords in files.")
             .file_of("password");
+        token_file: Option<PathBuf> = "''"
+            .path(PathUse::Read)
+            .effect("A file with the token for `oauthbearer`, as a projected token of Kubernetes or a helper for Amazon MSK writes it. It is read at each connection, and again before the token expires.")
+            .zero("Empty: there is no token.")
+            .changed_by("Operators whose brokers take tokens.");
     }
 }
 
@@ -75,6 +88,7 @@ choices! {
         Plain: "plain",
         ScramSha256: "scram-sha-256",
         ScramSha512: "scram-sha-512",
+        OAuthBearer: "oauthbearer",
     }
 }
 
@@ -105,6 +119,34 @@ const BROKER: SettingType = SettingType::Checked {
     allowed: "a broker such as kafka1:9092, 192.0.2.7:9092 or [fd00::7]:9092",
     check: is_broker,
 };
+
+/// Properties of the client library that have a setting of weir, or that exactly-once delivery depends on.
+const REFUSED: [(&str, &str); 22] = [
+    ("bootstrap.servers", "set `brokers`"),
+    ("metadata.broker.list", "set `brokers`"),
+    ("security.protocol", "set `tls` and `sasl`"),
+    ("sasl.mechanism", "set `sasl.mechanism`"),
+    ("sasl.mechanisms", "set `sasl.mechanism`"),
+    ("sasl.username", "set `sasl.username`"),
+    ("sasl.password", "set `sasl.password`"),
+    ("ssl.ca.location", "set `tls.ca_file`"),
+    ("ssl.certificate.location", "set `tls.certificate_file`"),
+    ("ssl.key.location", "set `tls.key_file`"),
+    ("group.id", "set `group`"),
+    ("group.instance.id", "set `static_member`"),
+    ("acks", EXACT),
+    ("request.required.acks", EXACT),
+    ("enable.idempotence", EXACT),
+    ("transactional.id", EXACT),
+    ("isolation.level", EXACT),
+    ("enable.auto.commit", EXACT),
+    ("enable.auto.offset.store", EXACT),
+    ("auto.offset.reset", EXACT),
+    ("enable.partition.eof", EXACT),
+    ("partition.assignment.strategy", EXACT),
+];
+
+const EXACT: &str = "weir sets it, because no record may be lost or counted twice";
 
 /// Leaves room for the names of topic and purpose.
 const GROUP_BYTES_MAX: usize = 100;
@@ -145,8 +187,22 @@ impl LogConnection {
                 "needs a weir with the Kafka client, and this one was built without it: install the package or the image `weir-kafka` (docs/install.md), or use `directory`",
             )),
             (Some(_), []) => self.check_unused(),
-            (None, [_, ..]) => self.sasl.check().and_then(|()| self.tls.check()),
+            (None, [_, ..]) => self
+                .sasl
+                .check()
+                .and_then(|()| self.tls.check())
+                .and_then(|()| self.check_properties()),
         }
+    }
+
+    fn check_properties(&self) -> Result<(), SettingProblem> {
+        for (name, reason) in REFUSED {
+            if self.properties.contains_key(name) {
+                let key = format!("properties.{name}");
+                return Err(SettingProblem::new(key, format!("cannot be set here: {reason}")));
+            }
+        }
+        Ok(())
     }
 
     /// A log in a directory has no connection that could be guarded.
@@ -160,6 +216,9 @@ impl LogConnection {
         if self.sasl.mechanism != Mechanism::None {
             return Err(unused("sasl.mechanism"));
         }
+        if !self.properties.is_empty() {
+            return Err(unused("properties"));
+        }
         match self.tls.is_on() {
             true => Err(unused("tls.enabled")),
             false => Ok(()),
@@ -170,6 +229,14 @@ impl LogConnection {
 impl Sasl {
     fn check(&self) -> Result<(), SettingProblem> {
         let problem = |key: &str, message: &str| Err(SettingProblem::new(format!("sasl.{key}"), message));
+        match (self.mechanism, &self.token_file) {
+            (Mechanism::OAuthBearer, None) => {
+                return problem("token_file", "is missing; `mechanism: oauthbearer` needs it");
+            }
+            (Mechanism::OAuthBearer, Some(_)) => return Ok(()),
+            (_, Some(_)) => return problem("token_file", "needs `mechanism: oauthbearer`"),
+            (_, None) => {}
+        }
         let is_on = self.mechanism != Mechanism::None;
         match (is_on, self.username.is_empty(), self.password.is_empty()) {
             (true, true, _) => problem("username", "is missing; `mechanism` needs it"),

@@ -35,6 +35,10 @@ pub struct Brokers {
     pub timeout: Duration,
     /// Longest silence of an owner before its partitions go to others. Brokers accept 6 s to 5 min by default.
     pub session_timeout: Duration,
+    /// Names a static member of the groups: its partitions stay with it while it restarts within that time.
+    pub instance: Option<String>,
+    /// Further settings of the client library. They come last.
+    pub properties: Properties,
 }
 
 impl Default for Brokers {
@@ -49,6 +53,8 @@ impl Default for Brokers {
             sasl: None,
             timeout: Duration::from_secs(10),
             session_timeout: Duration::from_secs(10),
+            instance: None,
+            properties: Properties::default(),
         }
     }
 }
@@ -62,12 +68,27 @@ pub struct Tls {
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// User name and password.
-#[derive(Clone, PartialEq, Eq)]
+/// Names and values. Some are secret.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Properties(pub Vec<(String, String)>);
+
+impl fmt::Debug for Properties {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_list()
+            .entries(self.0.iter().map(|(name, _)| name))
+            .finish()
+    }
+}
+
+/// User name and password, or a file with a token.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Sasl {
     pub mechanism: Mechanism,
     pub user: String,
     pub password: String,
+    /// For [`Mechanism::OAuthBearer`].
+    pub token_file: Option<PathBuf>,
 }
 
 impl fmt::Debug for Sasl {
@@ -77,15 +98,22 @@ impl fmt::Debug for Sasl {
 }
 
 /// SASL mechanism.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mechanism {
     Plain,
+    #[default]
     ScramSha256,
     ScramSha512,
+    OAuthBearer,
 }
 
 impl Mechanism {
-    pub const ALL: [Mechanism; 3] = [Mechanism::Plain, Mechanism::ScramSha256, Mechanism::ScramSha512];
+    pub const ALL: [Mechanism; 4] = [
+        Mechanism::Plain,
+        Mechanism::ScramSha256,
+        Mechanism::ScramSha512,
+        Mechanism::OAuthBearer,
+    ];
 
     /// Kafka's name of the mechanism.
     pub fn name(self) -> &'static str {
@@ -93,6 +121,7 @@ impl Mechanism {
             Mechanism::Plain => "PLAIN",
             Mechanism::ScramSha256 => "SCRAM-SHA-256",
             Mechanism::ScramSha512 => "SCRAM-SHA-512",
+            Mechanism::OAuthBearer => "OAUTHBEARER",
         }
     }
 }

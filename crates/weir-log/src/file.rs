@@ -67,6 +67,7 @@ struct Partition {
 pub struct FileLog {
     directory: PathBuf,
     clock: Clock,
+    opened: Instant,
     file_bytes_max: u64,
     partitions: Vec<Partition>,
     /// `None`: the log as agents and owners see it.
@@ -103,6 +104,7 @@ impl FileLog {
         let mut log = FileLog {
             directory: directory.to_owned(),
             clock,
+            opened: Instant::now(),
             file_bytes_max,
             partitions: Vec::new(),
             output: None,
@@ -251,6 +253,7 @@ impl Log for FileLog {
 
     fn fetch(&mut self, partition: u32, from: u64, bytes_max: usize) -> Result<Fetched, Error> {
         let now = (self.clock)();
+        let monotonic = self.opened.elapsed().as_millis() as i64;
         let records = &mut self.partition(partition)?.records;
         let start = records.start()?;
         let (frames, next) = records.read(from, bytes_max)?;
@@ -271,7 +274,8 @@ impl Log for FileLog {
                 .map(|frame| message(partition, frame))
                 .collect::<Result<_, Error>>()?,
             next: next.min(end),
-            now,
+            now: Some(now),
+            monotonic,
         })
     }
 

@@ -13,10 +13,10 @@ mod file;
 mod frames;
 #[cfg(feature = "kafka")]
 mod kafka;
-mod plan;
+pub mod plan;
 
 pub use any::AnyLog;
-pub use connection::{Brokers, Connection, Mechanism, Sasl, Tls};
+pub use connection::{Brokers, Connection, Mechanism, Properties, Sasl, Tls};
 pub use error::Error;
 pub use examine::{LogFacts, Obstacle, examine};
 pub use file::{Clock, FileLog, unix_milliseconds};

@@ -1,10 +1,28 @@
-//! The announced numbers of partitions, in a readable text file.
+//! The announced numbers of partitions, in a readable text file: the plan of a log in a directory, or an agent's copy of a plan at brokers.
 
 use std::path::Path;
 
 use weir_merge::Plan;
 
 use crate::{Error, checked};
+
+/// The plan that [`save`] wrote to this file.
+pub fn load(path: &Path) -> Result<Option<Plan>, Error> {
+    let Some(text) = checked::read(path)? else {
+        return Ok(None);
+    };
+    let plan = parse(&text, &path.display().to_string())?;
+    Ok(plan.map(|(plan, _)| plan))
+}
+
+/// Replaces the file atomically.
+pub fn save(path: &Path, plan: &Plan) -> Result<(), Error> {
+    let mut text = first(plan.at(i64::MIN));
+    for (from, partitions) in plan.steps() {
+        text = announced(&text, from, partitions);
+    }
+    checked::write(path, &text)
+}
 
 pub(crate) const FILE: &str = "plan";
 

@@ -127,6 +127,8 @@ struct HeldResults {
     read: u64,
     taken: u64,
     waiting: VecDeque<Piece>,
+    /// By tenant and width, the start of the newest bucket taken.
+    newest: BTreeMap<(String, u32), i64>,
     /// Whether a bucket waits for it: not once it was waited for in vain.
     is_awaited: bool,
 }
@@ -157,6 +159,11 @@ impl Piece {
         (self.result.bucket_start, self.result.bucket_width)
     }
 
+    /// Its buckets come in order, unless the clock steps.
+    fn stream(&self) -> (String, u32) {
+        (self.result.tenant.clone(), self.result.bucket_width)
+    }
+
     fn is_correction(&self) -> bool {
         matches!(self.result.occasion, Occasion::Late { .. })
     }
@@ -184,7 +191,35 @@ impl HeldResults {
 
     fn restart(&mut self) {
         self.waiting.clear();
+        self.newest.clear();
         (self.read, self.taken) = (self.stored, self.stored);
+    }
+
+    fn take(&mut self, piece: &Piece) {
+        self.taken = piece.after;
+        if !piece.is_correction() {
+            self.newest.insert(piece.stream(), piece.result.bucket_start);
+        }
+    }
+
+    /// Whether the next bucket is earlier than the one before it in this partition: the clock was ahead, and is no longer.
+    fn goes_back(&self) -> bool {
+        let front = self.waiting.front().filter(|front| !front.is_correction());
+        front.is_some_and(|front| {
+            let before = self.newest.get(&front.stream());
+            before.is_some_and(|before| front.result.bucket_start < *before)
+        })
+    }
+
+    /// Whether an earlier bucket follows the next one: the clock was ahead when that one closed.
+    fn is_left_ahead(&self) -> bool {
+        let front = self.waiting.front().filter(|front| !front.is_correction());
+        front.is_some_and(|front| {
+            let mut later = self.waiting.iter().filter(|later| !later.is_correction());
+            later.any(|later| {
+                later.result.bucket_start < front.result.bucket_start && later.stream() == front.stream()
+            })
+        })
     }
 
     fn store(&mut self, before: u64) {
@@ -261,6 +296,7 @@ impl<L: Log> Follower<L> {
                 read: stored,
                 taken: stored,
                 waiting: VecDeque::new(),
+                newest: BTreeMap::new(),
                 is_awaited: true,
             };
             self.held.insert(partition, held);
@@ -406,7 +442,8 @@ impl<L: Log> Follower<L> {
                 let (start, width) = front.bucket();
                 let given = self.given.get(&width).copied();
                 let is_due = bucket.as_ref().is_some_and(|(due, _)| (start, width) == *due);
-                let is_old = front.is_correction() || given.is_some_and(|given| start <= given);
+                let is_behind = given.is_some_and(|given| start <= given) && !held.goes_back();
+                let is_old = front.is_correction() || is_behind || held.is_left_ahead();
                 // The parts of a result stay together.
                 let is_whole = held.waiting.iter().any(Piece::is_last_part);
                 if !is_whole || !(is_due || is_old) {
@@ -415,7 +452,7 @@ impl<L: Log> Follower<L> {
                 let Some(piece) = held.waiting.pop_front() else {
                     break;
                 };
-                held.taken = piece.after;
+                held.take(&piece);
                 let Some(record) = record(&piece, &mut self.counts) else {
                     continue;
                 };

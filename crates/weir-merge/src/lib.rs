@@ -8,6 +8,7 @@
 
 mod agent;
 mod bucket;
+mod closed;
 mod follower;
 mod ledger;
 mod log;
@@ -20,6 +21,7 @@ mod sequence;
 mod snapshot;
 mod stream;
 mod texts;
+mod time;
 
 pub use follower::{Correction, CorrectionPolicy, Delivery, Flush, Follower, FollowerCounts};
 pub use ledger::{Interval, Ledger, Missing};

@@ -45,8 +45,10 @@ pub struct Fetched {
     pub next: u64,
     /// The offset of the next message to be appended. Before the offset that was asked for: the log has lost messages.
     pub end: u64,
-    /// The log's clock.
-    pub now: i64,
+    /// The log's clock, if it can be read without a message.
+    pub now: Option<i64>,
+    /// Milliseconds of a clock that never steps, as of this read.
+    pub monotonic: i64,
 }
 
 /// A quarantined record and the reason, for an operator.

@@ -14,6 +14,7 @@ use crate::results::{BucketResult, Occasion};
 use crate::sequence::{RecordCheck, RecordFacts};
 use crate::snapshot::{COUNT_MAX, SavedStream, Snapshot, SnapshotError};
 use crate::stream::{PendingBucket, Stream, StreamKey, StreamStatus};
+use crate::time::LogTime;
 
 /// Maximum tenants and widths of one partition. Senders choose these names.
 const STREAMS_MAX: usize = 256;
@@ -178,8 +179,7 @@ pub struct Merge {
     next: u64,
     /// An earlier owner read and counted messages before this offset.
     read_before: u64,
-    /// Unix milliseconds, by the log's clock.
-    time: i64,
+    time: LogTime,
     /// Set while the agents are not known yet. Until then buckets close only at the end of their grace period.
     known_from: Option<i64>,
     agents: BTreeMap<AgentId, AgentEpochs>,
@@ -198,7 +198,7 @@ impl Merge {
             settings,
             next: offset,
             read_before: offset,
-            time: i64::MIN,
+            time: LogTime::default(),
             known_from: None,
             agents: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -214,10 +214,9 @@ impl Merge {
         let saved = Snapshot::decode(snapshot)?;
         Ok(Merge {
             read_before: saved.next,
-            time: saved.time,
             known_from: saved.known_from,
             agents: Snapshot::agents(saved.agents),
-            streams: saved.streams.into_iter().map(SavedStream::stream).collect(),
+            streams: Snapshot::streams(saved.streams, saved.closed)?,
             counts: saved.counts,
             ..Merge::new(settings, offset)
         })
@@ -225,7 +224,7 @@ impl Merge {
 
     /// The log's time as of the last message, in Unix milliseconds; `None` before the first one.
     pub fn time(&self) -> Option<i64> {
-        (self.time != i64::MIN).then_some(self.time)
+        self.time.now()
     }
 
     /// The offset of the next message.
@@ -253,7 +252,8 @@ impl Merge {
             return MergeOutcome::Seen;
         }
         self.next = message.offset + 1;
-        self.pass(message.appended);
+        let step = self.time.message(message.appended);
+        self.pass(step);
         let outcome = self.take(message);
         if message.offset >= self.read_before {
             self.count(message, outcome);
@@ -262,19 +262,37 @@ impl Merge {
         outcome
     }
 
-    /// Called when all messages in the log were added. `now`: the log's clock in Unix milliseconds.
-    pub fn tick(&mut self, now: i64) {
+    /// Called before messages of a read are added. `monotonic`: milliseconds of a clock that never steps, when they were read.
+    pub fn hear(&mut self, monotonic: i64) {
+        self.time.hear(monotonic);
+    }
+
+    /// Called when all messages in the log were added. `now`: the log's clock in Unix milliseconds, if it can be read.
+    pub fn tick(&mut self, now: impl Into<Option<i64>>) {
         self.read_before = self.read_before.min(self.next);
         if !self.agents.is_empty() {
-            self.pass(now);
+            let step = self.time.at_end(now.into());
+            self.pass(step);
         }
         self.close_due();
     }
 
-    fn pass(&mut self, now: i64) {
-        self.time = self.time.max(now);
-        self.known_from
-            .get_or_insert(now.saturating_add(self.settings.grace * 1000));
+    /// Follows the log's clock, and its steps.
+    fn pass(&mut self, step: i64) {
+        let Some(now) = self.time.now() else { return };
+        if step != 0 {
+            for (key, stream) in &mut self.streams {
+                stream.step(step, now, key.width);
+            }
+        }
+        // Not later: the clock may have been ahead.
+        let latest = now.saturating_add(self.settings.grace * 1000);
+        self.known_from = Some(self.known_from.map_or(latest, |from| from.min(latest)));
+    }
+
+    /// The second of the log's clock.
+    fn seconds(&self) -> i64 {
+        self.time.now().unwrap_or(i64::MIN).div_euclid(1000)
     }
 
     fn take(&mut self, message: &Message) -> MergeOutcome {
@@ -308,7 +326,7 @@ impl Merge {
                 agent.settle(header.epoch, &place, End::Quarantined);
                 MergeOutcome::Quarantined(reason)
             }
-            None => self.merge(key, message.offset, &record, place),
+            None => self.merge(key, message, &record, place),
         }
     }
 
@@ -319,8 +337,8 @@ impl Merge {
         if stream.is_none() && self.streams.len() >= STREAMS_MAX {
             return refuse(QuarantineReason::TooManyStreams);
         }
-        let frontier = stream.and_then(|stream| stream.frontier);
-        if frontier.is_some_and(|frontier| place.bucket < frontier.saturating_sub(self.settings.horizon)) {
+        let closed = stream.and_then(|stream| stream.closed_buckets.end(self.seconds()));
+        if closed.is_some_and(|end| place.bucket < end.saturating_sub(self.settings.horizon)) {
             return refuse(QuarantineReason::TooOld);
         }
         let Some(agent) = self.agents.get_mut(&header.agent) else {
@@ -360,16 +378,23 @@ impl Merge {
         })
     }
 
-    fn merge(&mut self, key: StreamKey, offset: u64, record: &Record, place: RecordFacts) -> MergeOutcome {
+    fn merge(
+        &mut self,
+        key: StreamKey,
+        message: &Message,
+        record: &Record,
+        place: RecordFacts,
+    ) -> MergeOutcome {
         let (room, bounds) = self.room();
-        let header = &record.header;
+        let (seed, now) = (self.settings.hash_seed, self.seconds());
+        let (header, offset) = (&record.header, message.offset);
+        let bucket = (header.bucket_start, header.bucket_width);
         let stream = self.streams.entry(key).or_default();
-        stream.record_agent(header);
-        let is_late = stream.is_closed(header.bucket_start);
-        let seed = self.settings.hash_seed;
+        stream.record_agent(header, now);
+        let is_late = stream.is_closed(bucket, now);
         let open = match is_late {
-            true => stream.correction(header.bucket_start, seed, offset),
-            false => stream.open(header.bucket_start, seed, offset),
+            true => stream.correction(bucket, seed, offset, message.appended),
+            false => stream.open(bucket, seed, offset, message.appended),
         };
         let added = open.bucket.add(record, room, &bounds);
         open.added.overflowed += added.overflowed;
@@ -457,39 +482,44 @@ impl Merge {
         }
         let keys: Vec<StreamKey> = self.streams.keys().cloned().collect();
         for key in keys {
-            while self.is_due(&key) {
-                self.close(&key);
+            while let Some(start) = self.due(&key) {
+                self.close(&key, start);
             }
         }
     }
 
-    fn is_due(&mut self, key: &StreamKey) -> bool {
-        let (time, agents) = (self.time, &self.agents);
-        let is_known = self.known_from.is_some_and(|from| time >= from);
-        let Some(stream) = self.streams.get_mut(key) else {
-            return false;
-        };
-        let Some((&start, _)) = stream.open.first_key_value() else {
-            return false;
-        };
-        let has_passed = |seconds: i64| start.saturating_add(seconds).saturating_mul(1000) <= time;
-        let width = i64::from(key.width);
-        if has_passed(width + self.settings.grace) {
-            return true;
+    /// The next bucket to close.
+    fn due(&mut self, key: &StreamKey) -> Option<i64> {
+        let now = self.time.now()?;
+        let grace = self.settings.grace.saturating_mul(1000);
+        let is_known = self.known_from.is_some_and(|from| now >= from);
+        let (bytes, memory) = (self.bytes(), self.settings.memory);
+        let (stream, agents) = (self.streams.get_mut(key)?, &self.agents);
+        if let Some(start) = stream.left_ahead(now, grace) {
+            return Some(start);
+        }
+        let (start, is_over) = stream.oldest(now, grace)?;
+        let end = start.saturating_add(i64::from(key.width)).saturating_mul(1000);
+        // Rather late than without its tags.
+        let is_short = bytes > memory / 4 * 3 && end.saturating_add(grace) <= now;
+        if is_over || is_short {
+            return Some(start);
         }
         // Agents spread their sending over the following bucket. Until its end a new agent may still send.
-        is_known
-            && has_passed(2 * width)
+        let ended = stream.open.get(&start)?.ended;
+        let is_passed = is_known
+            && ended.saturating_add(i64::from(key.width) * 1000) <= now
             && stream.is_passed(start, key.width, |agent, bucket| {
                 agents.get(&agent).is_some_and(|agent| agent.has_hole_at(bucket))
-            })
+            });
+        is_passed.then_some(start)
     }
 
-    fn close(&mut self, key: &StreamKey) {
+    fn close(&mut self, key: &StreamKey, start: i64) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
-        let Some((start, open)) = stream.close(key.width) else {
+        let Some(open) = stream.close(start, key.width) else {
             return;
         };
         let closed = stream.closing(start, key.width, &open.agents());
@@ -498,10 +528,13 @@ impl Merge {
             seen: closed.seen,
         };
         stream.closed = Some(closed);
+        let is_trusted = stream.closed_buckets.is_trusted(start);
         self.counts.closed_buckets += 1;
         self.counts.merged += open.records.len() as u64;
         self.finish(key, start, open, occasion);
-        self.forget(start.saturating_sub(self.settings.horizon));
+        if is_trusted {
+            self.forget(start.saturating_sub(self.settings.horizon));
+        }
     }
 
     /// Encodes a bucket or a correction into results and settles its records.
@@ -541,6 +574,12 @@ impl Merge {
         });
     }
 
+    /// Whether a commit has more than a few late or refused records.
+    pub fn is_commit_urgent(&self) -> bool {
+        let refused: usize = self.quarantined.iter().map(|one| one.bytes.len()).sum();
+        !self.ready.is_empty() || refused.saturating_add(self.bytes()) > self.settings.memory / 2
+    }
+
     /// The next commit, if there is one. If it fails, drop this merge and restore the next one from the last successful commit.
     pub fn commit(&mut self) -> Option<Commit> {
         self.correct();
@@ -577,7 +616,7 @@ impl Merge {
         let agents = self.agents.iter();
         let snapshot = Snapshot {
             next: self.next.max(self.read_before),
-            time: self.time,
+            time: self.time.now().unwrap_or(i64::MIN),
             known_from: self.known_from,
             counts: self.counts,
             agents: agents.map(|(id, agent)| (id.0, agent.clone())).collect(),
@@ -585,6 +624,11 @@ impl Merge {
                 .streams
                 .iter()
                 .map(|(key, stream)| SavedStream::of(key, stream))
+                .collect(),
+            closed: self
+                .streams
+                .values()
+                .map(|stream| stream.closed_buckets.ranges())
                 .collect(),
         };
         snapshot.encode()
@@ -635,7 +679,9 @@ impl Merge {
 
     pub fn streams(&self) -> Vec<StreamStatus> {
         let streams = self.streams.iter();
-        streams.map(|(key, stream)| stream.status(key)).collect()
+        streams
+            .map(|(key, stream)| stream.status(key, self.seconds()))
+            .collect()
     }
 }
 

@@ -14,11 +14,14 @@ pub struct Owner<L> {
     log: L,
     /// The memory is shared by all held partitions.
     settings: Settings,
+    commit_interval: i64,
     held: BTreeMap<u32, HeldPartition>,
 }
 
 #[derive(Debug)]
 struct HeldPartition {
+    /// When it was committed last, by the log's monotonic clock.
+    committed: i64,
     generation: u64,
     /// Number of unread messages.
     behind: u64,
@@ -44,8 +47,14 @@ impl<L: Log> Owner<L> {
         Owner {
             log,
             settings,
+            commit_interval: 0,
             held: BTreeMap::new(),
         }
+    }
+
+    /// Late and refused records without a closed bucket wait so many milliseconds for a commit: each writes a whole snapshot.
+    pub fn set_commit_interval(&mut self, milliseconds: i64) {
+        self.commit_interval = milliseconds;
     }
 
     pub fn log(&mut self) -> &mut L {
@@ -100,6 +109,7 @@ impl<L: Log> Owner<L> {
                     let merge = None;
                     let held = HeldPartition {
                         generation,
+                        committed: i64::MIN,
                         behind: 0,
                         merge,
                     };
@@ -135,8 +145,14 @@ impl<L: Log> Owner<L> {
         let fetched = self.log.fetch(partition, merge.next(), FETCH_BYTES)?;
         held.behind = fetched.end.saturating_sub(fetched.next);
         turn.behind += held.behind;
+        let since = fetched.monotonic.saturating_sub(held.committed);
+        let now = fetched.monotonic;
         turn.messages += take(merge, fetched);
+        if since < self.commit_interval && !merge.is_commit_urgent() {
+            return Ok(());
+        }
         if let Some(commit) = merge.commit() {
+            held.committed = now;
             let committed = self.log.commit(partition, held.generation, &commit);
             if committed.is_err() {
                 // The commit may or may not have succeeded; only the log knows.
@@ -164,6 +180,7 @@ fn take(merge: &mut Merge, mut fetched: Fetched) -> u64 {
         merge.go_back(fetched.start);
         return 0;
     }
+    merge.hear(fetched.monotonic);
     merge.skip_to(fetched.start);
     fetched.messages.sort_by_key(|message| message.offset);
     let before = merge.next();

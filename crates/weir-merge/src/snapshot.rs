@@ -6,11 +6,15 @@ use serde::{Deserialize, Serialize};
 use weir_state::AgentId;
 
 use crate::agent::AgentEpochs;
+use crate::closed::ClosedBuckets;
 use crate::merge::Counts;
 use crate::stream::{Member, Stream, StreamKey};
 
 /// The first byte of a snapshot.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+
+/// Of earlier programs: each stream had one range of closed buckets.
+const ONE_RANGE: u8 = 1;
 
 /// Counts stay far below this, so that their sums cannot overflow.
 pub(crate) const COUNT_MAX: u64 = 1 << 56;
@@ -33,17 +37,22 @@ pub enum SnapshotError {
 pub(crate) struct Snapshot {
     /// Everything before this offset has been read.
     pub next: u64,
+    /// The log's clock. The next owner reads it again, with the messages.
     pub time: i64,
     pub known_from: Option<i64>,
     pub counts: Counts,
     pub agents: Vec<([u8; 16], AgentEpochs)>,
     pub streams: Vec<SavedStream>,
+    /// For each stream, its closed buckets. They follow the rest.
+    #[serde(skip)]
+    pub closed: Vec<Vec<(i64, i64)>>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SavedStream {
     key: StreamKey,
-    frontier: Option<i64>,
+    /// The end of the newest closed bucket.
+    end: Option<i64>,
     members: Vec<([u8; 16], Member)>,
 }
 
@@ -51,7 +60,7 @@ impl SavedStream {
     pub fn of(key: &StreamKey, stream: &Stream) -> Self {
         SavedStream {
             key: key.clone(),
-            frontier: stream.frontier,
+            end: stream.closed_buckets.end(i64::MAX),
             members: stream
                 .members
                 .iter()
@@ -60,31 +69,54 @@ impl SavedStream {
         }
     }
 
-    pub fn stream(self) -> (StreamKey, Stream) {
+    fn stream(self, closed: Option<ClosedBuckets>) -> (StreamKey, Stream) {
         let members = self.members.into_iter();
         let members = members.map(|(agent, member)| (AgentId(agent), member)).collect();
-        let stream = Stream::restore(self.frontier, members);
+        let one = || self.end.map(ClosedBuckets::before_second);
+        let stream = Stream::restore(closed.or_else(one).unwrap_or_default(), members);
         (self.key, stream)
     }
 }
 
 impl Snapshot {
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_extend(self, vec![VERSION]).expect("all lengths are known")
+        let bytes = postcard::to_extend(self, vec![VERSION]);
+        let bytes = bytes.and_then(|bytes| postcard::to_extend(&self.closed, bytes));
+        bytes.expect("all lengths are known")
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        let Some((&VERSION, rest)) = bytes.split_first() else {
+        let Some((&version @ (VERSION | ONE_RANGE), rest)) = bytes.split_first() else {
             let found = bytes.first().copied();
             return Err(SnapshotError::Version { found });
         };
-        let snapshot: Snapshot = postcard::from_bytes(rest)?;
+        let (mut snapshot, rest): (Snapshot, _) = postcard::take_from_bytes(rest)?;
+        if version == VERSION {
+            snapshot.closed = postcard::from_bytes(rest)?;
+        }
         let agents_are_whole = snapshot.agents.iter().all(|(_, agent)| agent.is_possible());
         match agents_are_whole && snapshot.next <= OFFSET_MAX {
             true if snapshot.counts.is_possible() => Ok(snapshot),
             true => Err(SnapshotError::Impossible { what: "its counts" }),
             false => Err(SnapshotError::Impossible { what: "its agents" }),
         }
+    }
+
+    /// The streams.
+    pub fn streams(
+        streams: Vec<SavedStream>,
+        closed: Vec<Vec<(i64, i64)>>,
+    ) -> Result<BTreeMap<StreamKey, Stream>, SnapshotError> {
+        let what = "its closed buckets";
+        let mut closed = closed.into_iter();
+        let streams = streams.into_iter().map(|saved| {
+            let ranges = closed.next().map(ClosedBuckets::restore);
+            match ranges {
+                Some(None) => Err(SnapshotError::Impossible { what }),
+                ranges => Ok(saved.stream(ranges.flatten())),
+            }
+        });
+        streams.collect()
     }
 
     pub fn agents(agents: Vec<([u8; 16], AgentEpochs)>) -> BTreeMap<AgentId, AgentEpochs> {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use weir_state::{AgentId, Header};
 
 use crate::bucket::{Added, Bucket};
+use crate::closed::ClosedBuckets;
 use crate::sequence::RecordFacts;
 
 /// An agent is not waited for after this many buckets without a record.
@@ -20,8 +21,7 @@ pub(crate) struct StreamKey {
 
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
-    /// Buckets before this one are closed.
-    pub frontier: Option<i64>,
+    pub closed_buckets: ClosedBuckets,
     pub members: BTreeMap<AgentId, Member>,
     pub open: BTreeMap<i64, PendingBucket>,
     /// Records that arrived after their bucket was closed, and that are not committed.
@@ -48,6 +48,8 @@ pub(crate) struct Member {
 #[derive(Debug)]
 pub(crate) struct PendingBucket {
     pub bucket: Bucket,
+    /// When it counts as ended: Unix milliseconds of the log's clock, which move with its steps.
+    pub ended: i64,
     /// Offset of its first record.
     pub first_offset: u64,
     pub last_offset: u64,
@@ -81,9 +83,16 @@ pub struct StreamStatus {
 }
 
 impl PendingBucket {
-    pub fn new(seed: u64, offset: u64) -> Self {
+    /// `now`: Unix milliseconds of the log's clock. A bucket that begins later than the one after it has ended comes from the queue of an
+    /// agent that was away. Others may have been away too, so it waits as long as if it ended now.
+    pub fn new(seed: u64, offset: u64, (start, width): (i64, u32), now: i64) -> Self {
+        let after = |widths: i64| {
+            let end = start.saturating_add(widths * i64::from(width));
+            end.saturating_mul(1000)
+        };
         PendingBucket {
             bucket: Bucket::new(seed),
+            ended: if now <= after(2) { after(1) } else { now },
             first_offset: offset,
             last_offset: offset,
             added: Added::default(),
@@ -97,6 +106,16 @@ impl PendingBucket {
 }
 
 impl Member {
+    /// Forgets buckets after this one: a clock was ahead. The agent is waited for again.
+    fn go_back(&mut self, bucket: i64, width: u32) {
+        self.first = self.first.min(bucket);
+        if self.last > bucket {
+            self.last = bucket;
+            self.passed = self.passed.min(bucket.saturating_sub(2 * i64::from(width)));
+            self.left = None;
+        }
+    }
+
     fn new(start: i64) -> Self {
         Member {
             first: start,
@@ -115,20 +134,42 @@ impl Member {
 }
 
 impl Stream {
-    pub fn restore(frontier: Option<i64>, members: BTreeMap<AgentId, Member>) -> Self {
+    pub fn restore(closed_buckets: ClosedBuckets, members: BTreeMap<AgentId, Member>) -> Self {
         Stream {
-            frontier,
+            closed_buckets,
             members,
             ..Stream::default()
         }
     }
 
-    pub fn is_closed(&self, bucket: i64) -> bool {
-        self.frontier.is_some_and(|frontier| bucket < frontier)
+    /// `now`: the second of the log's clock.
+    pub fn is_closed(&self, (bucket, width): (i64, u32), now: i64) -> bool {
+        // No bucket closes before its end, unless the clock was ahead.
+        let ended = now.saturating_sub(i64::from(width));
+        !self.open.contains_key(&bucket) && self.closed_buckets.contain(bucket, ended)
     }
 
-    /// Updates the agent of a record.
-    pub fn record_agent(&mut self, header: &Header) {
+    /// The log's clock has stepped by this many milliseconds to `now`. What waits goes on waiting for the rest of its time.
+    pub fn step(&mut self, step: i64, now: i64, width: u32) {
+        let before = now.saturating_sub(step);
+        for open in self.open.values_mut() {
+            // The end of a bucket in the future may come closer.
+            open.ended = match step > 0 && open.ended > before {
+                true => open.ended.max(now),
+                false => open.ended.saturating_add(step),
+            };
+        }
+        if step < 0 {
+            let now = now.div_euclid(1000);
+            self.members
+                .values_mut()
+                .for_each(|member| member.go_back(now, width));
+        }
+        self.check_all_again();
+    }
+
+    /// Updates the agent of a record. `now`: the second of the log's clock.
+    pub fn record_agent(&mut self, header: &Header, now: i64) {
         let start = header.bucket_start;
         let is_last = header.publication.is_some_and(|publication| publication.is_last);
         let is_whole = header.part + 1 == header.parts && (!header.is_open || is_last);
@@ -140,6 +181,10 @@ impl Stream {
             .members
             .entry(header.agent)
             .or_insert_with(|| Member::new(start));
+        if member.last > now && start < member.last {
+            // The agent's clock was ahead.
+            member.go_back(start, header.bucket_width);
+        }
         member.first = member.first.min(start);
         member.passed = member.passed.max(passed);
         if start >= member.last {
@@ -156,7 +201,8 @@ impl Stream {
     }
 
     /// The open bucket of a record.
-    pub fn open(&mut self, start: i64, seed: u64, offset: u64) -> &mut PendingBucket {
+    pub fn open(&mut self, bucket: (i64, u32), seed: u64, offset: u64, now: i64) -> &mut PendingBucket {
+        let (start, _) = bucket;
         if self
             .open
             .first_key_value()
@@ -165,13 +211,13 @@ impl Stream {
             self.check_all_again();
         }
         let open = self.open.entry(start);
-        open.or_insert_with(|| PendingBucket::new(seed, offset))
+        open.or_insert_with(|| PendingBucket::new(seed, offset, bucket, now))
     }
 
     /// The correction of a closed bucket.
-    pub fn correction(&mut self, start: i64, seed: u64, offset: u64) -> &mut PendingBucket {
-        let correction = self.corrections.entry(start);
-        correction.or_insert_with(|| PendingBucket::new(seed, offset))
+    pub fn correction(&mut self, bucket: (i64, u32), seed: u64, offset: u64, now: i64) -> &mut PendingBucket {
+        let correction = self.corrections.entry(bucket.0);
+        correction.or_insert_with(|| PendingBucket::new(seed, offset, bucket, now))
     }
 
     fn check_all_again(&mut self) {
@@ -211,12 +257,29 @@ impl Stream {
         }
     }
 
-    /// Removes the oldest open bucket.
-    pub fn close(&mut self, width: u32) -> Option<(i64, PendingBucket)> {
-        let (start, open) = self.open.pop_first()?;
-        self.frontier = Some(start.saturating_add(i64::from(width)));
+    /// Removes an open bucket.
+    pub fn close(&mut self, start: i64, width: u32) -> Option<PendingBucket> {
+        let open = self.open.remove(&start)?;
+        let end = start.saturating_add(i64::from(width));
+        self.closed_buckets.add(start, end);
         self.check_all_again();
-        Some((start, open))
+        Some(open)
+    }
+
+    /// A bucket of a clock that was ahead, whose time is over although it is in the future. It does not wait for others, and they not for it.
+    pub fn left_ahead(&self, now: i64, grace: i64) -> Option<i64> {
+        let near = now.saturating_add(grace).div_euclid(1000);
+        let mut ahead = self.open.range(near.saturating_add(1)..);
+        let left = ahead.find(|(_, open)| open.ended.saturating_add(grace) <= now);
+        left.map(|(start, _)| *start)
+    }
+
+    /// The oldest open bucket, unless it is in the future, and whether its time or that of one after it is over.
+    pub fn oldest(&self, now: i64, grace: i64) -> Option<(i64, bool)> {
+        let mut open = self.open.range(..=now.div_euclid(1000));
+        let (start, _) = open.clone().next()?;
+        let is_over = open.any(|(_, open)| open.ended.saturating_add(grace) <= now);
+        Some((*start, is_over))
     }
 
     pub fn bytes(&self) -> usize {
@@ -228,7 +291,8 @@ impl Stream {
             + self.members.len() * (size_of::<(AgentId, Member)>() + 16)
     }
 
-    pub fn status(&self, key: &StreamKey) -> StreamStatus {
+    /// `now`: the second of the log's clock.
+    pub fn status(&self, key: &StreamKey, now: i64) -> StreamStatus {
         let oldest = self.open.first_key_value().map(|(start, _)| *start);
         let awaited = self.members.iter().filter(|(_, member)| {
             oldest.is_some_and(|oldest| member.is_expected(oldest, key.width) && member.passed < oldest)
@@ -236,7 +300,7 @@ impl Stream {
         StreamStatus {
             tenant: key.tenant.clone(),
             width: key.width,
-            closed_before: self.frontier,
+            closed_before: self.closed_buckets.end(now),
             open_buckets: self.open.len(),
             awaited: awaited.map(|(agent, _)| *agent).collect(),
             closed: self.closed.clone(),

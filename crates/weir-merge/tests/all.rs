@@ -2,4 +2,5 @@
 
 mod merge;
 mod simulation;
+mod snapshots;
 mod support;

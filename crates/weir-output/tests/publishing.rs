@@ -83,7 +83,13 @@ impl Fleet {
             repeats: 0,
             agents: 0,
         };
-        let mut owner = Owner::new(self.log(), Settings::default());
+        let mut owner = Owner::new(
+            self.log(),
+            Settings {
+                grace: 0,
+                ..Settings::default()
+            },
+        );
         while owner.turn().unwrap().messages > 0 {}
         for partition in 0..self.partitions {
             for (_, bytes) in owner.log().results(partition, 0, 1 << 30).unwrap() {

@@ -1,5 +1,7 @@
 //! The released alert rules, in a real Prometheus beside real agents: each alert is provoked by its cause, and a healthy agent sets none off.
 
+use crate::merge::fleet::{Agent as Publishing, Fleet, WIDTH, counter};
+use crate::merge::process::{Merge, config};
 use crate::support;
 use crate::support::preload;
 use crate::support::receivers;
@@ -13,6 +15,8 @@ use preload::{OTHER_CLOCK, preloaded};
 use receivers::{Prometheus, free_address};
 use support::{Agent, get, until};
 use weir::admin::series::declared;
+use weir_log::FileLog;
+use weir_merge::{Commit, Log as _};
 
 const RULES: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -59,6 +63,9 @@ fn promtool_takes_the_rules_and_every_series_in_them_exists() {
     );
 }
 
+/// The beginning of the names of those that concern merges.
+const OF_FLEETS: &str = "WeirFleet";
+
 /// A running agent that Prometheus asks under a job of its own.
 struct Asked {
     job: &'static str,
@@ -75,7 +82,7 @@ fn start(job: &'static str, config: &str, environment: &[(&str, &str)]) -> Asked
 }
 
 /// A Prometheus with the rules, which do not wait: how long a cause has to last is not tested here.
-fn prometheus(directory: &Path, asked: &[&Asked]) -> Prometheus {
+fn prometheus(directory: &Path, asked: &[(&str, &str)]) -> Prometheus {
     let at_once: Vec<String> = rules()
         .lines()
         .filter(|line| !line.trim_start().starts_with("for: "))
@@ -87,7 +94,7 @@ fn prometheus(directory: &Path, asked: &[&Asked]) -> Prometheus {
         "global: {{ scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s }}\nrule_files: ['{}']\nscrape_configs:\n",
         file.display()
     );
-    for Asked { job, admin, .. } in asked {
+    for (job, admin) in asked {
         config += &format!(
             "  - job_name: {job}\n    honor_labels: true\n    static_configs:\n      - targets: ['{admin}']\n"
         );
@@ -133,7 +140,8 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
     let all = [
         &healthy, &refusing, &limited, &full, &failing, &turned, &reloaded, &killed, &gone,
     ];
-    let mut prometheus = prometheus(directory.path(), &all);
+    let addresses = all.map(|asked| (asked.job, &*asked.admin));
+    let mut prometheus = prometheus(directory.path(), &addresses);
     // A growing value must be read before it grows.
     for asked in all {
         let query = format!(
@@ -216,7 +224,172 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
             provoked.insert((*name).to_owned());
         }
     }
-    assert_eq!(provoked, alerts(), "every alert is tried here");
+    let mut expected = alerts();
+    expected.retain(|name| !name.starts_with(OF_FLEETS));
+    assert_eq!(provoked, expected, "every alert is tried here");
     assert_eq!(firing(&mut prometheus, "healthy"), BTreeSet::new());
     assert_eq!(get(&again.admin, "/ready").0, 200);
+}
+
+/// Agents of which one ends, one shares its id with another, and one loses records; and a record that is none.
+fn faulty_fleet(directory: &Path) -> Fleet {
+    let mut fleet = Fleet::new(directory, 1, 200);
+    let (mut one, mut ends, mut copy) = (
+        Publishing::new(1, 1),
+        Publishing::new(2, 1),
+        Publishing::new(1, 1),
+    );
+    let mut loses = Publishing::new(3, 1);
+    for bucket in 0..150 {
+        fleet.publish(&mut one, bucket, vec![counter("requests", &[], 1.0)]);
+        if bucket == 0 {
+            fleet.publish(&mut copy, bucket, vec![counter("others", &[], 2.0)]);
+        }
+        let records = fleet.records(&mut loses, bucket, vec![counter("requests", &[], 1.0)]);
+        if bucket % 2 == 0 {
+            fleet.append(bucket, &records);
+        }
+        if bucket < 147 {
+            fleet.publish(&mut ends, bucket, vec![counter("requests", &[], 1.0)]);
+        }
+    }
+    fleet
+}
+
+/// Changes a byte in the middle of the only file of a partition's records.
+fn damage(log: &Path) {
+    let files = std::fs::read_dir(log.join("0/records")).unwrap();
+    let file = files.map(|file| file.unwrap().path()).max().unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 255;
+    std::fs::write(file, bytes).unwrap();
+}
+
+/// A log whose first results were deleted.
+fn without_first_results(log: &Path) {
+    let mut log_of = FileLog::with_files_of(log, 1, weir_log::unix_milliseconds, 200).unwrap();
+    log_of.assignments().unwrap();
+    let commit = Commit {
+        results: vec![vec![1; 300]],
+        snapshot: Vec::new(),
+        ..Commit::default()
+    };
+    for _ in 0..5 {
+        log_of.commit(0, 0, &commit).unwrap();
+    }
+    let files = std::fs::read_dir(log.join("0/commits")).unwrap();
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    std::fs::remove_file(&files[0]).unwrap();
+}
+
+fn unreadable_snapshot(log: &Path) {
+    let mut log = FileLog::open(log, 1, weir_log::unix_milliseconds).unwrap();
+    log.assignments().unwrap();
+    let commit = Commit {
+        snapshot: b"of another version".to_vec(),
+        ..Commit::default()
+    };
+    log.commit(0, 0, &commit).unwrap();
+}
+
+#[test]
+fn each_alert_of_a_fleet_is_set_off_by_its_fault_and_none_without_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| {
+        let place = directory.path().join(name);
+        std::fs::create_dir(&place).unwrap();
+        place
+    };
+    let merge = |place: &Path, rest: &str| Merge::start(place, &config(&place.join("log"), rest));
+    let to_file = |place: &Path| {
+        format!(
+            "outputs: {{prometheus: {{enabled: false}}, file: {{path: {}}}}}\n",
+            place.join("out").display()
+        )
+    };
+
+    let of_healthy = place("healthy");
+    let mut fleet = Fleet::new(&of_healthy.join("log"), 1, 8);
+    let mut agent = Publishing::new(1, 1);
+    (0..7).for_each(|bucket| fleet.publish(&mut agent, bucket, vec![counter("requests", &[], 1.0)]));
+    let healthy = merge(&of_healthy, &format!("grace: 1s\n{}", to_file(&of_healthy)));
+
+    let of_faulty = place("faulty");
+    faulty_fleet(&of_faulty.join("log"));
+    damage(&of_faulty.join("log"));
+    let mut poisoned = FileLog::open(&of_faulty.join("log"), 1, weir_log::unix_milliseconds).unwrap();
+    poisoned.append(0, 1, b"no record").unwrap();
+    let faulty = merge(&of_faulty, &to_file(&of_faulty));
+
+    let of_dead = place("dead");
+    faulty_fleet(&of_dead.join("log"));
+    let dead = merge(&of_dead, "outputs: {graphite: {address: 'tcp://127.0.0.1:1'}}\n");
+
+    let of_late = place("late");
+    without_first_results(&of_late.join("log"));
+    let late = merge(&of_late, &to_file(&of_late));
+
+    let of_old = place("old");
+    unreadable_snapshot(&of_old.join("log"));
+    let old = merge(&of_old, &to_file(&of_old));
+
+    let of_failing = place("failing");
+    let failing = merge(&of_failing, &to_file(&of_failing));
+
+    let addresses = [
+        ("healthy", &*healthy.admin),
+        ("faulty", &*faulty.admin),
+        ("dead", &*dead.admin),
+        ("late", &*late.admin),
+        ("old", &*old.admin),
+        ("failing", &*failing.admin),
+    ];
+    let mut prometheus = prometheus(directory.path(), &addresses);
+    for (job, _) in addresses {
+        let query = format!("count_over_time(weir_fleet_log_errors_total{{job=\"{job}\"}}[1m]) > 1");
+        until(&query, || {
+            prometheus.query(&query).is_ok_and(|found| !found.is_empty())
+        });
+    }
+    std::fs::write(of_failing.join("log/plan"), "nonsense").unwrap();
+
+    let mut provoked = BTreeSet::new();
+    for (job, names) in [
+        (
+            "faulty",
+            &[
+                "WeirFleetAgentsMissing",
+                "WeirFleetSharedIds",
+                "WeirFleetQuarantined",
+                "WeirFleetStatesLost",
+                "WeirFleetLogDamaged",
+            ][..],
+        ),
+        ("dead", &["WeirFleetOutputBehind"]),
+        ("late", &["WeirFleetResultsDeleted"]),
+        ("old", &["WeirFleetSnapshotUnreadable"]),
+        ("failing", &["WeirFleetLogFailing"]),
+    ] {
+        for name in names {
+            until(&format!("{name} fires for {job}"), || {
+                let found = firing(&mut prometheus, job);
+                found.contains(*name).then_some(()).ok_or(format!("{found:?}"))
+            });
+            provoked.insert((*name).to_owned());
+        }
+    }
+    let mut expected = alerts();
+    expected.retain(|name| name.starts_with(OF_FLEETS));
+    assert_eq!(provoked, expected, "every alert of fleets is tried here");
+    // On a slow machine no agent has published for minutes.
+    let now = weir_log::unix_milliseconds();
+    let bucket = (now / 1000 - fleet.start) / WIDTH - 1;
+    let records = fleet.records(&mut agent, bucket, vec![counter("requests", &[], 1.0)]);
+    fleet.append_at(now, &records);
+    until("no alert fires for the healthy one", || {
+        let found = firing(&mut prometheus, "healthy");
+        found.is_empty().then_some(()).ok_or(format!("{found:?}"))
+    });
 }

@@ -85,7 +85,8 @@ impl Broker {
         Broker::start_with(None, &[])
     }
 
-    /// The same with further settings and, with `guard`, a second address that requires TLS and a password (SCRAM-SHA-256, SCRAM-SHA-512).
+    /// The same with further settings and, with `guard`, a second address that requires TLS and a password (SCRAM-SHA-256, SCRAM-SHA-512) or an
+    /// unsigned token.
     pub fn start_with(guard: Option<&Guard>, settings: &[(&str, &str)]) -> Broker {
         let ports = free_ports(3);
         let place = BrokerNode {
@@ -325,9 +326,10 @@ listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{guard
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}{guarded}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,GUARDED:SASL_SSL
 inter.broker.listener.name=PLAINTEXT
-sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512
+sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER
 listener.name.guarded.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
 listener.name.guarded.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.guarded.oauthbearer.sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub=\"broker\";
 log.dirs={data}
 auto.create.topics.enable=false
 default.replication.factor={copies}

@@ -1,14 +1,18 @@
 //! Common to all clients of one log: connection settings, and the client library's explanations of errors.
 
 use std::fmt::Display;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
+use rdkafka::client::OAuthToken;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::types::RDKafkaConfRes;
 
-use crate::{Brokers, Error};
+use crate::{Brokers, Error, Mechanism, unix_milliseconds};
 
 /// Time for which a line of the client library can explain errors.
 const EXPLAINS: Duration = Duration::from_secs(60);
@@ -16,24 +20,83 @@ const EXPLAINS: Duration = Duration::from_secs(60);
 /// The client library's mark on lines about a connection that failed. A broker that hangs up is only information to it.
 const FAILED_CONNECTION: &str = "FAIL";
 
+/// Longest wait of a new client for its token.
+const TOKEN_WAIT: Duration = Duration::from_secs(2);
+
+/// One wait for an event of it.
+pub(crate) const TOKEN_STEP: Duration = Duration::from_millis(20);
+
+/// Life of a token that does not say when it expires.
+const TOKEN_LIFE_MS: i64 = 300_000;
+
 /// Text before the reason in an error.
 pub(crate) const REASON: &str = "; last failure of a connection: ";
 
-/// The last failure in the client library's log. Errors of calls often say only "timed out".
+/// Shared by all clients of a log: the last failure in the client library's log, because errors of calls often say only "timed out", and
+/// the file with the token.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LastFailure(Arc<Mutex<Option<(Instant, String)>>>);
+pub(crate) struct LastFailure {
+    last: Arc<Mutex<Option<(Instant, String)>>>,
+    token_file: Option<Arc<Path>>,
+    /// Number of tokens asked for.
+    tokens: Arc<AtomicU64>,
+}
 
 impl LastFailure {
+    pub fn of(brokers: &Brokers) -> Self {
+        let sasl = brokers.sasl.as_ref();
+        let sasl = sasl.filter(|sasl| sasl.mechanism == Mechanism::OAuthBearer);
+        LastFailure {
+            token_file: sasl.and_then(|sasl| sasl.token_file.as_deref().map(Arc::from)),
+            ..LastFailure::default()
+        }
+    }
+
+    /// Lets a new client take its token, without which it connects to no broker. `poll` handles one event of it, if there is one.
+    pub fn give_token(&self, mut poll: impl FnMut()) {
+        let before = self.tokens.load(Ordering::Relaxed);
+        let until = Instant::now() + TOKEN_WAIT;
+        while self.token_file.is_some()
+            && self.tokens.load(Ordering::Relaxed) == before
+            && Instant::now() < until
+        {
+            poll();
+        }
+    }
+
+    /// The token in the file.
+    pub fn token(&self) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        self.tokens.fetch_add(1, Ordering::Relaxed);
+        let path = self.token_file.as_deref().ok_or("no file has a token")?;
+        let token = std::fs::read_to_string(path).map_err(|error| {
+            let error = format!("sasl.token_file: {}: {error}", path.display());
+            self.note(&error);
+            error
+        })?;
+        let token = token.trim().to_owned();
+        let now = unix_milliseconds();
+        if expiry(&token).is_some_and(|seconds| seconds.saturating_mul(1000) <= now) {
+            let error = format!("sasl.token_file: {}: the token has expired", path.display());
+            self.note(&error);
+            return Err(error.into());
+        }
+        Ok(OAuthToken {
+            principal_name: "weir".to_owned(),
+            lifetime_ms: expiry(&token).map_or(now + TOKEN_LIFE_MS, |seconds| seconds.saturating_mul(1000)),
+            token,
+        })
+    }
+
     fn note(&self, line: &str) {
         // Lines begin with the name of a thread.
         let line = line.rsplit_once("]: ").map_or(line, |(_, line)| line);
-        if let Ok(mut last) = self.0.lock() {
+        if let Ok(mut last) = self.last.lock() {
             *last = Some((Instant::now(), line.trim().to_owned()));
         }
     }
 
     fn last(&self) -> Option<String> {
-        let last = self.0.lock().ok()?;
+        let last = self.last.lock().ok()?;
         let (at, line) = last.as_ref()?;
         (at.elapsed() < EXPLAINS).then(|| line.clone())
     }
@@ -47,9 +110,29 @@ impl LastFailure {
         let doing = doing.into();
         Error::Kafka { doing, what }
     }
+
+    /// A client that could not be made. Values of settings may be secret, so the error has only the name of the wrong one.
+    pub fn not_made(&self, error: KafkaError) -> Error {
+        let doing = "connecting";
+        match error {
+            KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, name, _) => {
+                self.explain(doing, format!("the client library has no property {name}"))
+            }
+            KafkaError::ClientConfig(_, _, name, _) => {
+                self.explain(doing, format!("the client library refuses the value of {name}"))
+            }
+            error => self.explain(doing, error),
+        }
+    }
 }
 
 impl ClientContext for LastFailure {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        self.token()
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         if (level as i32) <= RDKafkaLogLevel::Error as i32 || facility == FAILED_CONNECTION {
             self.note(line);
@@ -97,11 +180,55 @@ fn secure(config: &mut ClientConfig, brokers: &Brokers) {
         }
     }
     if let Some(sasl) = &brokers.sasl {
-        config
-            .set("sasl.mechanisms", sasl.mechanism.name())
-            .set("sasl.username", &sasl.user)
-            .set("sasl.password", &sasl.password);
+        config.set("sasl.mechanisms", sasl.mechanism.name());
+        if sasl.mechanism != Mechanism::OAuthBearer {
+            config
+                .set("sasl.username", &sasl.user)
+                .set("sasl.password", &sasl.password);
+        }
     }
+}
+
+/// The operator's properties, over those of the client's own.
+pub(crate) fn overridden(mut config: ClientConfig, brokers: &Brokers) -> ClientConfig {
+    for (name, value) in &brokers.properties.0 {
+        config.set(name, value);
+    }
+    config
+}
+
+/// The Unix second at which a token expires, if it is a JSON Web Token that says so.
+fn expiry(token: &str) -> Option<i64> {
+    let claims = token.split('.').nth(1)?;
+    let claims = base64_of_urls(claims)?;
+    let claims = std::str::from_utf8(&claims).ok()?;
+    let (_, rest) = claims.split_once("\"exp\"")?;
+    let rest = rest.trim_start().strip_prefix(':')?.trim_start();
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+/// Decodes base64 with the alphabet of URLs, without padding.
+fn base64_of_urls(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let (mut bits, mut held) = (0_u32, 0);
+    for digit in text.trim_end_matches('=').bytes() {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'-' => 62,
+            b'_' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push((bits >> held) as u8);
+        }
+    }
+    Some(bytes)
 }
 
 /// Settings of a reading client.
@@ -119,4 +246,19 @@ pub(crate) fn reading(brokers: &Brokers, group: &str) -> ClientConfig {
 /// Milliseconds as a setting.
 pub(crate) fn milliseconds(duration: Duration) -> String {
     duration.as_millis().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_says_when_it_expires() {
+        // {"alg":"none"} and {"sub":"weir", "exp": 1700000123}
+        let token = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ3ZWlyIiwgImV4cCI6IDE3MDAwMDAxMjN9.";
+        assert_eq!(expiry(token), Some(1_700_000_123));
+        for other in ["", "opaque", "a.b.c", "a.!.c", "a.eyJzdWIiOiJ3ZWlyIn0.c"] {
+            assert_eq!(expiry(other), None, "{other}");
+        }
+    }
 }

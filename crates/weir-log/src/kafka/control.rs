@@ -7,9 +7,8 @@ use weir_merge::Plan;
 use super::reader::Reader;
 use crate::{Error, plan};
 
-/// The key of the plan, and of messages that are written for their timestamps.
+/// The key of the plan.
 pub(crate) const PLAN: &[u8] = b"plan";
-pub(crate) const CLOCK: &[u8] = b"clock";
 
 /// Maximum age of the known plan.
 const FRESH: Duration = Duration::from_secs(1);

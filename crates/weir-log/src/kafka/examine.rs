@@ -35,7 +35,7 @@ impl<C: ConsumerContext> TopicCreator<'_, C> {
 
     /// Whether the brokers stamp the records. `None`: this user may not ask.
     fn is_stamped(&self) -> Option<bool> {
-        let admin = self.admin().ok()?;
+        let admin = self.admin().ok().filter(|_| !self.has_token())?;
         let topic = [ResourceSpecifier::Topic(&self.topics.records)];
         let options = self.options();
         let described = futures_executor::block_on(admin.describe_configs(&topic, &options)).ok()?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{
     BaseConsumer, CommitMode, Consumer, ConsumerContext, ConsumerGroupMetadata, Rebalance,
@@ -46,6 +47,12 @@ impl GroupContext {
 }
 
 impl ClientContext for GroupContext {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        self.last_failure.token()
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.last_failure.log(level, facility, line);
     }
@@ -111,9 +118,13 @@ impl Member {
             last_failure: last_failure.clone(),
             events: Mutex::default(),
         };
-        let client: BaseConsumer<GroupContext> = config
+        if let Some(instance) = &brokers.instance {
+            config.set("group.instance.id", instance);
+        }
+        let client: BaseConsumer<GroupContext> = client::overridden(config, brokers)
             .create_with_context(context)
-            .map_err(|error| last_failure.explain("connecting", error))?;
+            .map_err(|error| last_failure.not_made(error))?;
+        last_failure.give_token(|| drop(client.poll(client::TOKEN_STEP)));
         let joined = client.subscribe(&[topic]);
         joined.map_err(|error| last_failure.explain(format!("joining group {}", brokers.group), error))?;
         Ok(Member {

@@ -7,7 +7,6 @@
 //! Each part connects when it is first used: an agent never joins the group.
 
 mod client;
-mod clock;
 mod control;
 mod examine;
 mod member;
@@ -23,8 +22,7 @@ use rdkafka::Timestamp;
 use weir_merge::{Append, Assignment, Commit, CommitError, Fetched, Log, Message, Plan, Quarantined};
 
 use self::client::LastFailure;
-use self::clock::BrokerClock;
-use self::control::{CLOCK, Control, PLAN};
+use self::control::{Control, PLAN};
 use self::member::Member;
 use self::reader::{FetchResult, FetchedMessage, Reader, SENT, ends};
 use self::topics::{TopicCreator, Topics};
@@ -48,8 +46,6 @@ struct Ends {
     start: u64,
     end: u64,
     asked: Instant,
-    /// The brokers' clock at that moment. All older messages are before `end`.
-    now: i64,
 }
 
 /// The log. See [`weir_merge::Log`].
@@ -57,7 +53,7 @@ pub struct KafkaLog {
     brokers: Brokers,
     topics: Topics,
     last_failure: LastFailure,
-    clock: BrokerClock,
+    opened: Instant,
     control: Control,
     ends: BTreeMap<(bool, u32), Ends>,
     transactions: String,
@@ -96,12 +92,12 @@ impl KafkaLog {
 
     /// Checks the settings. Does not connect yet.
     pub fn open(brokers: &Brokers) -> Result<Self, Error> {
-        let last_failure = LastFailure::default();
+        let last_failure = LastFailure::of(brokers);
         // This reads the TLS files, so an error in them is reported now.
         let writer = Writer::open(brokers, &last_failure)?;
         Ok(KafkaLog {
             topics: Topics::of(&brokers.topic, &brokers.group),
-            clock: BrokerClock::new(),
+            opened: Instant::now(),
             control: Control::default(),
             ends: BTreeMap::new(),
             transactions: name_for_transactions(&brokers.group),
@@ -237,9 +233,7 @@ impl KafkaLog {
         };
         let writer = self.writer()?;
         let written = writer.write(message);
-        let written = written.map_err(|error| writer.explain(&topic, 0, error))?;
-        written.stamp.into_iter().for_each(|stamp| self.clock.saw(stamp));
-        Ok(written.offset)
+        written.map_err(|error| writer.explain(&topic, 0, error))
     }
 
     fn writer(&mut self) -> Result<&mut Writer, Error> {
@@ -268,20 +262,6 @@ impl KafkaLog {
         Ok(self.member.insert(member))
     }
 
-    /// The brokers' time. Writes a message to get a timestamp if none is recent enough.
-    fn now(&mut self) -> Result<i64, Error> {
-        if let Some(now) = self.clock.now() {
-            return Ok(now);
-        }
-        self.write_control(CLOCK, b"")?;
-        let now = self.clock.now();
-        now.ok_or_else(|| {
-            let topic = &self.topics.control;
-            let what = "the broker does not stamp messages: set message.timestamp.type=LogAppendTime";
-            self.last_failure.explain(format!("topic {topic}"), what)
-        })
-    }
-
     /// The offsets of a partition, at most `age` old.
     fn ends(&mut self, is_results: bool, partition: u32, age: Duration) -> Result<Ends, Error> {
         let key = (is_results, partition);
@@ -289,10 +269,6 @@ impl KafkaLog {
         if let Some(known) = known.filter(|known| known.asked.elapsed() < age) {
             return Ok(known);
         }
-        let now = match is_results {
-            true => 0,
-            false => self.now()?,
-        };
         let asked = Instant::now();
         let topic = match is_results {
             true => &self.topics.results,
@@ -300,12 +276,7 @@ impl KafkaLog {
         };
         let reader = reader(&mut self.reader, &self.brokers, &self.last_failure)?;
         let (start, end) = reader.ends(topic, partition)?;
-        let ends = Ends {
-            start,
-            end,
-            asked,
-            now,
-        };
+        let ends = Ends { start, end, asked };
         self.ends.insert(key, ends);
         Ok(ends)
     }
@@ -358,7 +329,7 @@ impl KafkaLog {
         Ok((read, ends))
     }
 
-    fn message(&mut self, got: FetchedMessage) -> Result<Message, Error> {
+    fn message(&self, got: FetchedMessage) -> Result<Message, Error> {
         let sent = got.header(SENT).and_then(|sent| sent.try_into().ok());
         let appended = match got.stamp {
             Timestamp::LogAppendTime(stamp) => stamp,
@@ -369,7 +340,6 @@ impl KafkaLog {
                 return Err(self.last_failure.explain(doing, what));
             }
         };
-        self.clock.saw(appended);
         Ok(Message {
             offset: got.offset,
             appended,
@@ -565,10 +535,7 @@ impl Log for KafkaLog {
         };
         let written = writer.write_all(&messages).into_iter().zip(records);
         written
-            .map(|(written, record)| match written {
-                Ok(written) => Ok(written.offset),
-                Err(error) => Err(writer.explain(&topic, record.partition, error)),
-            })
+            .map(|(written, record)| written.map_err(|error| writer.explain(&topic, record.partition, error)))
             .collect()
     }
 
@@ -604,7 +571,9 @@ impl Log for KafkaLog {
             end: ends.end.max(next),
             messages,
             next,
-            now: ends.now,
+            // Each broker has a clock of its own: only messages tell it.
+            now: None,
+            monotonic: ends.asked.duration_since(self.opened).as_millis() as i64,
         })
     }
 

@@ -98,8 +98,9 @@ impl Reader {
             .set("fetch.wait.max.ms", "100")
             .set("fetch.queue.backoff.ms", "10")
             .set("fetch.error.backoff.ms", "100");
-        let client = config.create_with_context(last_failure.clone());
-        let client = client.map_err(|error| last_failure.explain("connecting", error))?;
+        let client = client::overridden(config, brokers).create_with_context(last_failure.clone());
+        let client: BaseConsumer<LastFailure> = client.map_err(|error| last_failure.not_made(error))?;
+        last_failure.give_token(|| drop(client.poll(client::TOKEN_STEP)));
         Ok(Reader {
             places: HashMap::new(),
             client: Arc::new(client),

@@ -5,7 +5,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::client::{self, LastFailure};
-use crate::{Brokers, Error};
+use crate::{Brokers, Error, Mechanism};
 
 /// The names of the topics of one log.
 #[derive(Clone, Debug)]
@@ -164,6 +164,12 @@ impl<C: ConsumerContext> TopicCreator<'_, C> {
     }
 
     fn create(&self, absent: &[&TopicSettings<'_>]) -> Result<(), Error> {
+        if let (true, Some(topic)) = (self.has_token(), absent.first()) {
+            return Err(self.not_made(
+                topic,
+                "weir creates topics with a password or certificate, not with a token",
+            ));
+        }
         let admin = self.admin()?;
         let replicas = self.brokers.replicas.map_or(-1, |replicas| replicas as i32);
         let new = absent.iter().map(|topic| {
@@ -189,6 +195,12 @@ impl<C: ConsumerContext> TopicCreator<'_, C> {
 
     fn add_partitions(&self, topic: &str, partitions: u32) -> Result<(), Error> {
         let doing = format!("raising the partitions of topic {topic} to {partitions}");
+        if self.has_token() {
+            return Err(self.last_failure.explain(
+                &doing,
+                "weir does this with a password or certificate, not with a token",
+            ));
+        }
         let admin = self.admin()?;
         let new = [NewPartitions::new(topic, partitions as usize)];
         let made = futures_executor::block_on(admin.create_partitions(&new, &self.options()));
@@ -199,9 +211,16 @@ impl<C: ConsumerContext> TopicCreator<'_, C> {
         Ok(())
     }
 
+    /// The client library's administration does not take tokens from files.
+    pub fn has_token(&self) -> bool {
+        let sasl = self.brokers.sasl.as_ref();
+        sasl.is_some_and(|sasl| sasl.mechanism == Mechanism::OAuthBearer)
+    }
+
     pub fn admin(&self) -> Result<AdminClient<LastFailure>, Error> {
-        let admin = client::config(self.brokers).create_with_context(self.last_failure.clone());
-        admin.map_err(|error| self.last_failure.explain("connecting", error))
+        let config = client::overridden(client::config(self.brokers), self.brokers);
+        let admin = config.create_with_context(self.last_failure.clone());
+        admin.map_err(|error| self.last_failure.not_made(error))
     }
 
     pub fn options(&self) -> AdminOptions {
@@ -227,7 +246,7 @@ impl<C: ConsumerContext> TopicCreator<'_, C> {
             .explain(format!("topic {topic}"), "there is none")
     }
 
-    fn not_made(&self, topic: &TopicSettings<'_>, code: Code) -> Error {
+    fn not_made(&self, topic: &TopicSettings<'_>, code: impl std::fmt::Display) -> Error {
         let settings: Vec<String> = topic
             .settings
             .iter()

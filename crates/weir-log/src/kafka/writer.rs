@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
+use rdkafka::client::OAuthToken;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{DeliveryResult, Header, Message, OwnedHeaders};
@@ -16,21 +17,20 @@ use crate::{Brokers, Error};
 /// Maximum sleep of a thread while messages are in flight.
 const STEP: Duration = Duration::from_millis(2);
 
-/// Offset of a message, and the broker's timestamp if it sets one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WrittenMessage {
-    pub offset: u64,
-    pub stamp: Option<i64>,
-}
-
-/// Delivery reports that were not collected yet, by message number.
+/// Delivery reports that were not collected yet, by message number: the offset of each.
 #[derive(Debug)]
 pub(crate) struct Reports {
     last_failure: LastFailure,
-    reports: Mutex<Vec<(usize, Result<WrittenMessage, KafkaError>)>>,
+    reports: Mutex<Vec<(usize, Result<u64, KafkaError>)>>,
 }
 
 impl ClientContext for Reports {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn std::error::Error>> {
+        self.last_failure.token()
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.last_failure.log(level, facility, line);
     }
@@ -45,10 +45,7 @@ impl ProducerContext for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
         let report = match result {
-            Ok(message) => Ok(WrittenMessage {
-                offset: message.offset() as u64,
-                stamp: message.timestamp().to_millis(),
-            }),
+            Ok(message) => Ok(message.offset() as u64),
             Err((error, _)) => Err(error.clone()),
         };
         if let Ok(mut reports) = self.reports.lock() {
@@ -106,9 +103,11 @@ impl Writer {
             last_failure: last_failure.clone(),
             reports: Mutex::new(Vec::new()),
         };
-        let client = config.create_with_context(reports);
+        let client = client::overridden(config.clone(), brokers).create_with_context(reports);
+        let client: BaseProducer<Reports> = client.map_err(|error| last_failure.not_made(error))?;
+        last_failure.give_token(|| client.poll(client::TOKEN_STEP));
         Ok(Writer {
-            client: client.map_err(|error| last_failure.explain("connecting", error))?,
+            client,
             last_failure: last_failure.clone(),
             timeout: brokers.timeout,
             next: 0,
@@ -125,11 +124,11 @@ impl Writer {
     }
 
     /// Writes messages, in order per partition, and waits for their delivery reports.
-    pub fn write_all(&mut self, messages: &[Outgoing<'_>]) -> Vec<Result<WrittenMessage, KafkaError>> {
+    pub fn write_all(&mut self, messages: &[Outgoing<'_>]) -> Vec<Result<u64, KafkaError>> {
         let first = self.next;
         self.next += messages.len();
         let lost = || Err(KafkaError::MessageProduction(Code::MessageTimedOut));
-        let mut written: Vec<Result<WrittenMessage, KafkaError>> = messages.iter().map(|_| lost()).collect();
+        let mut written: Vec<Result<u64, KafkaError>> = messages.iter().map(|_| lost()).collect();
         let mut awaited = messages.len();
         for (at, message) in messages.iter().enumerate() {
             if let Err(error) = self.send(message, first + at) {
@@ -155,7 +154,7 @@ impl Writer {
         written
     }
 
-    pub fn write(&mut self, message: Outgoing<'_>) -> Result<WrittenMessage, KafkaError> {
+    pub fn write(&mut self, message: Outgoing<'_>) -> Result<u64, KafkaError> {
         let mut written = self.write_all(&[message]);
         written.remove(0)
     }
@@ -173,7 +172,7 @@ impl Writer {
         }
     }
 
-    fn reports(&self) -> Vec<(usize, Result<WrittenMessage, KafkaError>)> {
+    fn reports(&self) -> Vec<(usize, Result<u64, KafkaError>)> {
         let reports = self.client.context().reports.lock();
         reports
             .map(|mut reports| std::mem::take(&mut *reports))

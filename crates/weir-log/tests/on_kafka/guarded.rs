@@ -6,7 +6,7 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use weir_broker::{Broker, Guard};
-use weir_log::{Brokers, Connection, Mechanism, Obstacle, Sasl, Tls, examine};
+use weir_log::{Brokers, Connection, Mechanism, Obstacle, Properties, Sasl, Tls, examine};
 use weir_merge::Log;
 
 use super::fleet::{brokers, open};
@@ -43,6 +43,59 @@ fn guarded(directory: &Path) -> Broker {
     )
 }
 
+/// An unsigned JSON Web Token.
+fn token(user: &str, expires: i64) -> String {
+    let claims = format!(
+        "{{\"sub\": \"{user}\", \"iat\": {}, \"exp\": {expires}}}",
+        expires - 7200
+    );
+    format!("{}.{}.", base64("{\"alg\": \"none\"}"), base64(&claims))
+}
+
+/// With the alphabet of URLs, without padding.
+fn base64(text: &str) -> String {
+    let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let bits: Vec<bool> = text
+        .bytes()
+        .flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1 == 1))
+        .collect();
+    let digit = |bits: &[bool]| {
+        let value = (0..6).fold(0, |value, at| {
+            value << 1 | usize::from(bits.get(at) == Some(&true))
+        });
+        alphabet[value] as char
+    };
+    bits.chunks(6).map(digit).collect()
+}
+
+#[test]
+fn properties_reach_the_client_and_wrong_ones_are_named() {
+    let with = |name: &str, value: &str| Brokers {
+        properties: Properties(vec![(name.to_owned(), value.to_owned())]),
+        ..brokers(weir_broker::shared(), "properties", 1)
+    };
+    open(&with("client.rack", "a")).append(0, 1, b"x").unwrap();
+    let refused = |brokers: Brokers| {
+        let error = weir_log::KafkaLog::open(&brokers).err().expect("an error");
+        error.to_string()
+    };
+    let error = refused(with("no.such.property", "secret"));
+    assert!(
+        error.contains("no.such.property") && !error.contains("secret"),
+        "{error}"
+    );
+    let error = refused(with("socket.timeout.ms", "soon"));
+    assert!(
+        error.contains("socket.timeout.ms") && !error.contains("soon"),
+        "{error}"
+    );
+    let shown = format!("{:?}", with("ssl.key.password", "secret"));
+    assert!(
+        shown.contains("ssl.key.password") && !shown.contains("\"secret\""),
+        "{shown}"
+    );
+}
+
 #[test]
 fn tls_passwords_and_rights() {
     let directory = TempDir::new().unwrap();
@@ -56,6 +109,7 @@ fn tls_passwords_and_rights() {
             mechanism,
             user: user.to_owned(),
             password: format!("{user}'s password"),
+            token_file: None,
         }),
         timeout: Duration::from_secs(10),
         ..brokers(broker.guarded_address(), "guarded", 2)
@@ -65,6 +119,20 @@ fn tls_passwords_and_rights() {
         log.append(1, 1, b"a record").unwrap();
         assert!(!log.fetch(1, 0, 1).unwrap().messages.is_empty());
     }
+    let token_file = directory.path().join("token");
+    let with_token = || Brokers {
+        sasl: Some(Sasl {
+            mechanism: Mechanism::OAuthBearer,
+            token_file: Some(token_file.clone()),
+            ..Sasl::default()
+        }),
+        ..settings("", Mechanism::OAuthBearer)
+    };
+    let now = weir_log::unix_milliseconds() / 1000;
+    std::fs::write(&token_file, token("owner", now + 3600)).unwrap();
+    let mut log = open(&with_token());
+    log.append(1, 1, b"a record").unwrap();
+    assert!(!log.fetch(1, 0, 1).unwrap().messages.is_empty());
     let impatient = |brokers: Brokers| Brokers {
         timeout: Duration::from_secs(3),
         ..brokers
@@ -90,6 +158,12 @@ fn tls_passwords_and_rights() {
         settings("stranger", Mechanism::ScramSha256),
         "uthorization failed",
     );
+    std::fs::write(&token_file, token("owner", now - 5)).unwrap();
+    expect(with_token(), "the token has expired");
+    std::fs::write(&token_file, "no token").unwrap();
+    expect(with_token(), "uthentication");
+    std::fs::remove_file(&token_file).unwrap();
+    expect(with_token(), "sasl.token_file");
     // The system does not know the authority of the certificate.
     let mut unknown = settings("owner", Mechanism::ScramSha256);
     unknown.tls = Some(Tls::default());

@@ -1,5 +1,6 @@
 //! Topics, the plan, the quarantine, and the offsets of sent results.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -186,6 +187,41 @@ fn commits_are_found_by_the_next_owner() {
         (sent, 0)
     );
     assert!(next.record_results_sent(1, generation + 1, 0).is_err());
+}
+
+/// Its partitions do not go to the other member while it restarts, and it gets them again.
+#[test]
+fn a_static_member_keeps_its_partitions_over_a_restart() {
+    let named = |name: &str| Brokers {
+        instance: Some(name.to_owned()),
+        session_timeout: Duration::from_secs(60),
+        ..brokers(address(), "static", 2)
+    };
+    let (mut one, mut other) = (open(&named("one")), open(&named("other")));
+    let mut held = [BTreeSet::new(), BTreeSet::new()];
+    let follow = |log: &mut KafkaLog, held: &mut BTreeSet<u32>| {
+        let news = log.assignments().unwrap();
+        for change in &news {
+            match change {
+                Assignment::Assigned { partition, .. } => held.insert(*partition),
+                Assignment::Revoked { partition } => held.remove(partition),
+            };
+        }
+        news.len()
+    };
+    until("each has one", || {
+        follow(&mut one, &mut held[0]);
+        follow(&mut other, &mut held[1]);
+        held[0].len() == 1 && held[1].len() == 1
+    });
+    drop(one);
+    let mut again = open(&named("one"));
+    let mut of_again = BTreeSet::new();
+    until("it has its partition again", || {
+        follow(&mut again, &mut of_again);
+        assert_eq!(follow(&mut other, &mut held[1]), 0, "the other member has news");
+        of_again == held[0]
+    });
 }
 
 /// Each output is a group of its own: it gets the results, and its position is its own.

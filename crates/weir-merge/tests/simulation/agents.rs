@@ -139,8 +139,9 @@ impl Agent {
             }
             let truth = truths.get_mut(key).expect("it was written");
             let sent = world.now + self.clock;
-            let future = truth.bucket - world.now / 1000;
-            let is_off = (self.clock / 1000).abs() > MAX_SKEW || future > MAX_SKEW;
+            let appended = world.now + world.clock;
+            let future = truth.bucket - appended / 1000;
+            let is_off = ((sent - appended) / 1000).abs() > MAX_SKEW || future > MAX_SKEW;
             truth.copies.push((world.append(key.2, sent, bytes), is_off));
             if world.random.one_in(network.ack_lost) {
                 return;

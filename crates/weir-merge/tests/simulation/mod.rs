@@ -1,7 +1,8 @@
 //! Simulates agents, a log, owners, clocks and faults in one thread with one clock: thousands of schedules, each from a seed. In each, no
 //! record is merged twice, every missing record is counted, and the ledger closes.
 //!
-//! A failing schedule prints its seed. `WEIR_SIMULATION_SEED=N` runs only that one, `WEIR_SIMULATION_SCHEDULES=N` runs more.
+//! A failing schedule prints its seed. `WEIR_SIMULATION_SEED=N` runs only that one, `WEIR_SIMULATION_SCHEDULES=N` runs more;
+//! with `WEIR_SIMULATION_TRACE` they print what happens.
 
 // The crate may do none of this. Its tests take a seed from outside and print a failing one.
 #![allow(clippy::disallowed_methods, clippy::disallowed_macros)]

@@ -24,6 +24,10 @@ pub struct Fleet {
     pub receivers: Vec<Receiver>,
     /// Seconds that the log keeps messages. Zero: unlimited.
     pub retention: i64,
+    /// Of owners, milliseconds.
+    pub commit_interval: i64,
+    /// The first and last second of the time without faults at the end.
+    pub healed: (i64, i64),
 }
 
 /// A host of an owner.
@@ -72,6 +76,8 @@ impl Fleet {
             network: Network::default(),
             receivers: POLICIES.iter().map(|_| Receiver::default()).collect(),
             retention: 0,
+            commit_interval: 0,
+            healed: (0, 0),
             world,
         };
         fleet.rebalance();
@@ -153,6 +159,9 @@ impl Fleet {
             disturb(&mut self.receivers, output, &sending.under_way());
         }
         self.owners[number] = start_owner(&self.world, number);
+        self.owners[number]
+            .owner
+            .set_commit_interval(self.commit_interval);
         let mut world = self.world.borrow_mut();
         world.news.insert(number, Vec::new());
         for output in 0..POLICIES.len() {
@@ -166,6 +175,8 @@ impl Fleet {
             let mut world = self.world.borrow_mut();
             world.faults = Faults::default();
             world.deaf.clear();
+            world.step_clock(0);
+            self.healed.0 = world.now / 1000;
         }
         self.network = Network::default();
         for agent in &mut self.agents {
@@ -178,11 +189,18 @@ impl Fleet {
             .iter_mut()
             .for_each(|receiver| receiver.is_dead = false);
         self.rebalance();
-        self.seconds(30);
+        self.seconds(100);
+        self.healed.1 = self.world.borrow().now / 1000;
         // From here on no agent sends, and buckets end with their grace period.
         self.agents.iter_mut().for_each(|agent| agent.is_running = false);
         self.retention = 0;
         self.seconds(100);
+        // Buckets of agents whose clock was ahead end in the future.
+        for _ in 0..MAX_SKEW / 10 {
+            if self.has_open_buckets() {
+                self.seconds(10);
+            }
+        }
         for _ in 0..200 {
             self.turns();
         }
@@ -193,11 +211,17 @@ impl Fleet {
         }
     }
 
+    fn has_open_buckets(&self) -> bool {
+        let mut merges = self.owners.iter().flat_map(|place| place.owner.merges());
+        merges.any(|(_, merge)| merge.ledger().open > 0)
+    }
+
     pub fn check(&self) {
         let world = self.world.borrow();
         let mut checked = 0;
         for (partition, merge) in self.owners.iter().flat_map(|place| place.owner.merges()) {
             check::partition(&world, &self.truths, partition, merge);
+            check::on_time(&world, &self.truths, partition, self.healed);
             checked += 1;
         }
         assert!(checked >= world.partitions.len(), "a partition has no owner");
@@ -230,6 +254,12 @@ pub fn run(seed: u64) {
     for agent in fleet.agents.iter_mut().filter(|agent| agent.number % 3 == 1) {
         agent.tenant = "bank";
     }
+    fleet.commit_interval = random.below(3) as i64 * 1000;
+    for number in 0..fleet.owners.len() {
+        fleet.owners[number]
+            .owner
+            .set_commit_interval(fleet.commit_interval);
+    }
     if random.one_in(4) {
         fleet.retention = 20 + random.below(60) as i64;
     }
@@ -246,7 +276,11 @@ fn happen(fleet: &mut Fleet, random: &mut Random) {
     let agents = fleet.agents.len() as u64;
     let agent = random.below(agents) as usize;
     let owner = random.below(fleet.owners.len() as u64) as usize;
-    match random.below(60) {
+    let event = random.below(60);
+    if fleet.world.borrow().is_traced && event < 27 {
+        eprintln!("event {event}, agent {agent}, owner {owner}");
+    }
+    match event {
         0 => fleet.agents[agent].crash(random.one_in(2)),
         1 | 2 => fleet.agents[agent].start(),
         3 => fleet.agents[agent].is_connected = false,
@@ -263,6 +297,8 @@ fn happen(fleet: &mut Fleet, random: &mut Random) {
         19 if random.one_in(3) => fleet.raise_partitions(),
         20 => fleet.receivers[random.below(POLICIES.len() as u64) as usize].is_dead = true,
         21 | 22 => fleet.receivers[random.below(POLICIES.len() as u64) as usize].is_dead = false,
+        24 | 25 => fleet.step_clocks(random),
+        26 => fleet.world.borrow_mut().damage(),
         23 => {
             fleet.agents[agent].send_late(&mut fleet.truths, &fleet.world.borrow(), random.below(200) as i64)
         }
@@ -271,11 +307,27 @@ fn happen(fleet: &mut Fleet, random: &mut Random) {
 }
 
 impl Fleet {
+    /// The log's clock steps; on one machine the agents' clocks are the same one.
+    fn step_clocks(&mut self, random: &mut Random) {
+        let steps = [
+            0, 3_600_000, -3_600_000, 70_000_000, 300_000, -300_000, 45_000, -20_000,
+        ];
+        let clock = steps[random.below(steps.len() as u64) as usize];
+        if self.world.borrow().plan.steps().next().is_some() {
+            return;
+        }
+        self.world.borrow_mut().step_clock(clock);
+        if random.one_in(2) {
+            self.agents.iter_mut().for_each(|agent| agent.clock = clock);
+        }
+    }
+
     /// Adds a partition, from a bucket on that no agent has begun.
     pub fn raise_partitions(&mut self) {
         let mut world = self.world.borrow_mut();
         let count = world.partitions.len() as u32 + 1;
-        if count > 5 {
+        // Buckets in the future would have been divided by the earlier number.
+        if count > 5 || world.has_stepped {
             return;
         }
         world.partitions.push(Default::default());

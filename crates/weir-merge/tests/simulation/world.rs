@@ -1,10 +1,11 @@
 //! The log of the simulation: partitions with a clock, owners with generations, and injected faults.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use weir_merge::{Assignment, Commit, CommitError, Fetched, Log, Message, Plan};
+use weir_merge::{Assignment, BucketResult, Commit, CommitError, Fetched, Log, Message, Plan};
+use weir_state::Record;
 
 use super::random::Random;
 
@@ -28,10 +29,15 @@ pub struct Partition {
     /// The oldest message.
     pub start: u64,
     pub messages: Vec<Message>,
+    /// When each was appended, whatever the log's clock said.
+    pub stored: Vec<i64>,
+    /// Offsets of records that a reader skips, because a file was damaged.
+    pub damaged: BTreeSet<u64>,
     pub generation: u64,
     pub commits: Vec<Commit>,
-    /// The results of all commits.
+    /// The results of all commits, and when each was written.
     pub results: Vec<Vec<u8>>,
+    pub written: Vec<i64>,
     /// By output.
     pub sent: BTreeMap<usize, Sent>,
 }
@@ -45,8 +51,13 @@ pub struct Sent {
 
 #[derive(Debug)]
 pub struct World {
-    /// Unix milliseconds.
+    /// Unix milliseconds: the time that has passed.
     pub now: i64,
+    /// Difference of the log's clock from it, and whether that has changed.
+    pub clock: i64,
+    pub has_stepped: bool,
+    /// A file log's clock can be read at any time; brokers' only from messages.
+    pub reads_clock: bool,
     pub random: Random,
     pub faults: Faults,
     pub plan: Plan,
@@ -56,8 +67,10 @@ pub struct World {
     /// The same for each output of each owner.
     pub news_of_outputs: BTreeMap<(usize, usize), Vec<Assignment>>,
     /// Owners that receive nothing.
-    pub deaf: std::collections::BTreeSet<usize>,
+    pub deaf: BTreeSet<usize>,
     pub fenced: u64,
+    /// Prints what happens, to find the cause of a failure.
+    pub is_traced: bool,
 }
 
 pub type Shared = Rc<RefCell<World>>;
@@ -66,14 +79,18 @@ impl World {
     pub fn new(seed: u64, partitions: u32) -> Shared {
         Rc::new(RefCell::new(World {
             now: crate::support::START * 1000,
+            clock: 0,
+            has_stepped: false,
+            reads_clock: seed.is_multiple_of(2),
             random: Random::new(seed),
             faults: Faults::default(),
             plan: Plan::new(partitions),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             news: BTreeMap::new(),
             news_of_outputs: BTreeMap::new(),
-            deaf: std::collections::BTreeSet::new(),
+            deaf: BTreeSet::new(),
             fenced: 0,
+            is_traced: std::env::var_os("WEIR_SIMULATION_TRACE").is_some(),
         }))
     }
 
@@ -114,25 +131,48 @@ impl World {
     }
 
     pub fn append(&mut self, partition: u32, sent: i64, bytes: &[u8]) -> u64 {
-        let messages = &mut self.partitions[partition as usize].messages;
+        let at = &mut self.partitions[partition as usize];
+        at.stored.push(self.now);
+        let messages = &mut at.messages;
         let offset = messages.len() as u64;
+        if self.is_traced {
+            let bucket = Record::decode(bytes).map_or(0, |record| record.header.bucket_start);
+            let (now, clock) = (self.now / 1000, self.clock / 1000);
+            eprintln!("{now} (log {clock:+}): record {partition}/{offset} of bucket {bucket}");
+        }
         messages.push(Message {
             offset,
-            appended: self.now,
+            appended: self.now + self.clock,
             sent,
             bytes: bytes.to_vec(),
         });
         offset
     }
 
+    /// The log's clock differs by this many milliseconds from now on.
+    pub fn step_clock(&mut self, clock: i64) {
+        self.has_stepped |= self.clock != clock;
+        self.clock = clock;
+    }
+
+    /// Damages one of the newest records of a partition.
+    pub fn damage(&mut self) {
+        let partition = self.random.below(self.partitions.len() as u64) as usize;
+        let at = &mut self.partitions[partition];
+        let end = at.messages.len() as u64;
+        if end > at.start {
+            let back = 1 + self.random.below(end.min(20));
+            at.damaged.insert(end.saturating_sub(back).max(at.start));
+        }
+    }
+
     /// Deletes messages older than this many seconds.
     pub fn retain(&mut self, seconds: i64) {
-        let oldest = self.now - seconds * 1000;
+        let oldest = self.now + self.clock - seconds * 1000;
         for partition in &mut self.partitions {
-            let kept = partition
-                .messages
-                .partition_point(|message| message.appended < oldest);
-            partition.start = partition.start.max(kept as u64);
+            let messages = partition.messages.iter();
+            let old = messages.take_while(|message| message.appended < oldest).count();
+            partition.start = partition.start.max(old as u64);
         }
     }
 }
@@ -180,10 +220,13 @@ impl Log for SimulatedLog {
         let from = from.max(at.start).min(end);
         let next = end.min(from + 1 + world.random.below(20));
         let mut messages = at.messages[from as usize..next as usize].to_vec();
+        messages.retain(|message| !at.damaged.contains(&message.offset));
         if world.random.one_in(world.faults.fetch_disorder) {
             let before = from.saturating_sub(world.random.below(5)).max(at.start);
             let behind = end.min(next + world.random.below(3));
-            messages.extend_from_slice(&at.messages[before as usize..behind as usize]);
+            let more = at.messages[before as usize..behind as usize].iter();
+            let whole = more.filter(|message| !at.damaged.contains(&message.offset));
+            messages.extend(whole.cloned());
             world.random.shuffle(&mut messages);
         }
         Ok(Fetched {
@@ -191,7 +234,8 @@ impl Log for SimulatedLog {
             messages,
             next,
             end,
-            now: world.now,
+            now: world.reads_clock.then_some(world.now + world.clock),
+            monotonic: world.now - crate::support::START * 1000,
         })
     }
 
@@ -217,7 +261,20 @@ impl Log for SimulatedLog {
         if world.random.one_in(world.faults.commit_fails) {
             return Err(Unreachable.into());
         }
+        if world.is_traced {
+            let now = world.now / 1000;
+            for result in &commit.results {
+                let result = BucketResult::read(result).expect("a result");
+                let (tenant, bucket, occasion) = (result.tenant, result.bucket_start, result.occasion);
+                eprintln!("{now}: partition {partition}, bucket {bucket} of {tenant:?}: {occasion:?}");
+            }
+            eprintln!(
+                "{now}: partition {partition} is committed up to {}",
+                commit.offset
+            );
+        }
         at.results.extend_from_slice(&commit.results);
+        at.written.resize(at.results.len(), world.now);
         at.commits.push(commit.clone());
         match world.random.one_in(world.faults.commit_unheard) {
             true => Err(Unreachable.into()),

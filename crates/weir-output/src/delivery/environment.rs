@@ -1,5 +1,6 @@
 //! The environment of an output: facts about its process.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use weir_state::AgentId;
@@ -20,6 +21,8 @@ pub struct OutputEnvironment {
     pub saved: Arc<SavedStates>,
     /// Learns what a kill would not lose.
     pub safe: SafeSamples,
+    /// The state directory, if there is one.
+    pub state_path: Option<PathBuf>,
     /// The delivering agent, for outputs that report it.
     pub agent: AgentIdentity,
     /// The output that the new one replaces while the process runs. [`Delivery::take_over`] then begins the new one.

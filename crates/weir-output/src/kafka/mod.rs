@@ -54,7 +54,12 @@ impl Start for KafkaSettings {
         // The log's own error says more than that there was no answer in time.
         let patience = self.delivery.timeout.mul_f64(0.9);
         let mut log = AnyLog::open(&connection(&self.log, "", patience))?;
-        let planned = Arc::new(Planned::default());
+        let file = plan_file(&self.log).filter(|_| self.format == Format::Merge);
+        let kept = environment.state_path.as_ref().zip(file);
+        let planned = kept.map_or_else(Planned::default, |(state_path, file)| {
+            Planned::kept_in(state_path.join(file))
+        });
+        let planned = Arc::new(planned);
         if self.log.directory.is_some() {
             planned.set(log.plan()?);
         }
@@ -149,6 +154,12 @@ fn own(name: &str, agent: AgentIdentity) -> AgentIdentity {
         id: AgentId(id.to_be_bytes()),
         ..agent
     }
+}
+
+/// The name of the file with the plan of brokers.
+fn plan_file(log: &LogConnection) -> Option<String> {
+    let place = format!("{}@{}", log.topic, log.brokers.join(","));
+    (!log.brokers.is_empty()).then(|| format!("plan-{:016x}", xxh3_64(place.as_bytes())))
 }
 
 /// As people are shown it.

@@ -1,5 +1,7 @@
-//! Shared by encoder and producer: the number of partitions, as far as the log has reported it, and the width of buckets.
+//! Shared by encoder and producer: the number of partitions, as far as the log has reported it to this process or to an earlier one, and the
+//! width of buckets.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Planned {
     plan: Mutex<PlanState>,
     answered: Condvar,
+    /// Keeps the plan for a start without an answer of the log.
+    file: Option<PathBuf>,
     /// Seconds; zero: there was no bucket yet.
     width: AtomicU32,
 }
@@ -26,9 +30,30 @@ struct PlanState {
 }
 
 impl Planned {
+    /// The plan that an earlier process has kept in this file.
+    pub fn kept_in(file: PathBuf) -> Self {
+        let plan = weir_log::plan::load(&file).unwrap_or_else(|error| {
+            tracing::warn!("{error}: the number of partitions is unknown until the log answers");
+            None
+        });
+        Planned {
+            plan: Mutex::new(PlanState { plan, is_late: false }),
+            file: Some(file),
+            ..Planned::default()
+        }
+    }
+
+    /// May write a file.
     pub fn set(&self, plan: Plan) {
-        self.lock().plan = Some(plan);
+        let is_new = self.lock().plan.replace(plan.clone()).as_ref() != Some(&plan);
         self.answered.notify_all();
+        if let Some(file) = self.file.as_ref().filter(|_| is_new)
+            && let Err(error) = weir_log::plan::save(file, &plan)
+        {
+            tracing::warn!(
+                "state_path: {error}: a start without an answer of the log would not know the number of partitions"
+            );
+        }
     }
 
     pub fn width(&self) -> u32 {

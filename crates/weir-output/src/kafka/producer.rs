@@ -95,10 +95,10 @@ impl Transport for Producer {
     fn background(&self, clock: Clock) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             loop {
+                let planned = self.planned.clone();
+                let ask = move |log: &mut AnyLog| log.plan().map(|plan| planned.set(plan));
                 // Attempts to deliver report errors.
-                if let Ok(plan) = self.with_log(|log| log.plan()).await {
-                    self.planned.set(plan);
-                }
+                drop(self.with_log(ask).await);
                 clock.sleep_until(clock.now() + PLAN_INTERVAL).await;
             }
         })

@@ -103,7 +103,14 @@ pub fn connection(log: &LogConnection, group: &str, timeout: Duration) -> Connec
             mechanism,
             user: log.sasl.username.clone(),
             password: log.sasl.password.expose().to_owned(),
+            token_file: log.sasl.token_file.clone(),
         }),
+        properties: weir_log::Properties(
+            log.properties
+                .iter()
+                .map(|(name, value)| (name.clone(), value.expose().to_owned()))
+                .collect(),
+        ),
         timeout,
         ..Brokers::default()
     })
@@ -115,5 +122,6 @@ fn mechanism(chosen: Mechanism) -> Option<weir_log::Mechanism> {
         Mechanism::Plain => Some(weir_log::Mechanism::Plain),
         Mechanism::ScramSha256 => Some(weir_log::Mechanism::ScramSha256),
         Mechanism::ScramSha512 => Some(weir_log::Mechanism::ScramSha512),
+        Mechanism::OAuthBearer => Some(weir_log::Mechanism::OAuthBearer),
     }
 }

@@ -625,6 +625,7 @@ pub fn environment(clock: Clock) -> OutputEnvironment {
         host_tags: Arc::from(["env:test".to_owned(), "team:a".to_owned()]),
         saved: Arc::default(),
         safe: Default::default(),
+        state_path: None,
         agent: agent(1),
         replaces: None,
     }
@@ -644,7 +645,9 @@ pub fn kafka(directory: &std::path::Path) -> KafkaSettings {
                 username: String::new(),
                 password: Secret::default(),
                 password_file: String::new(),
+                token_file: None,
             },
+            properties: Default::default(),
             tls: LogTls {
                 enabled: false,
                 ca_file: None,

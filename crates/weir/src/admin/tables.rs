@@ -356,7 +356,7 @@ tables! {
         /// Buckets of the fleet that an output has received.
         counter("weir_fleet_sent_buckets_total", "fleet.sent[].buckets", "buckets"),
             Normal("It rises with each bucket that closes."), |row| Some(row.buckets as f64);
-        /// Time since the end of the newest bucket that an output has received.
+        /// Time since the end of the oldest bucket that an output waits to deliver, or else of the last one that it has delivered.
         gauge("weir_fleet_sent_lag_seconds", "fleet.sent[].lag_seconds", "seconds"),
             Normal("Two to eight buckets; more when the backend is slow: results wait in the log."), |row| Some(row.lag_seconds);
         /// Results that the log deleted before an output had them, at most.

@@ -123,6 +123,7 @@ impl Outputs {
                 host_tags: config.names.all_tags().into(),
                 saved,
                 safe: told.map_or_else(SafeSamples::default, |tally| SafeSamples::new(tally)),
+                state_path: config.running.state_path.clone(),
                 agent,
                 replaces: None,
             },

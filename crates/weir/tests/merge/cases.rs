@@ -149,13 +149,13 @@ fn sums_continue_after_a_kill_and_after_a_stop() {
     let mut fleet = Fleet::new(&directory.path().join("log"), 2, 0);
     let mut agents: Vec<Agent> = (1..=3).map(|number| Agent::new(number, 1)).collect();
     for (round, kills) in [(0, true), (1, true), (2, false), (3, true)] {
-        let merge = Merge::start(directory.path(), &config(&fleet.directory, ""));
         let end = round * 10 + 10;
         for bucket in end - 10..end {
             for agent in &mut agents {
                 fleet.publish(agent, bucket, vec![counter("requests", &[], 7.0)]);
             }
         }
+        let merge = Merge::start(directory.path(), &config(&fleet.directory, ""));
         // The last one is open.
         merge.until_sent(fleet.bucket(end - 1));
         let found = series(&merge.metrics(), "requests_total");
@@ -204,11 +204,10 @@ fn a_waiting_process_takes_over_from_a_killed_one() {
 #[test]
 fn case_12_an_agent_that_was_offline_sends_its_queue() {
     let directory = tempfile::tempdir().unwrap();
-    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 0);
+    let mut fleet = Fleet::new(&directory.path().join("log"), 1, 500);
     let (mut here, mut away) = (Agent::new(1, 1), Agent::new(2, 1));
     let lines = directory.path().join("points.json");
     let outputs = format!("outputs: {{file: {{path: {}}}}}\n", lines.display());
-    let merge = Merge::start(directory.path(), &config(&fleet.directory, &outputs));
     let mut queue = Vec::new();
     // An hour of buckets, of which the other one has what it could not send.
     for bucket in 0..360 {
@@ -235,15 +234,15 @@ fn case_12_an_agent_that_was_offline_sends_its_queue() {
             fleet.publish(agent, bucket, vec![counter("requests", &[], 1.0)]);
         }
     }
-    merge.until_sent(fleet.bucket(362));
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, &outputs));
+    merge.until_sent(fleet.bucket(363));
     let status = merge.fleet();
     let [published, merged, late, quarantined, open, missing, lost] = states(&status);
-    // The last bucket of both is open.
-    assert_eq!((quarantined, open, missing, lost), (0, 2, 0, 0), "{status}");
+    assert_eq!((quarantined, open, missing, lost), (0, 0, 0, 0), "{status}");
     assert_eq!(late, 3 * 357);
     assert_eq!(published, merged + late + open);
     let metrics = merge.metrics();
-    let truth = 360.0 + 3600.0 + 2.0;
+    let truth = 360.0 + 3600.0 + 4.0;
     assert_eq!(series(&metrics, "requests_total"), Some(truth), "{metrics}");
     // A late value of a gauge is not the newest.
     assert_eq!(series(&metrics, "load"), Some(1.0), "{metrics}");
@@ -437,9 +436,11 @@ fn case_14_partitions_are_added_by_a_command() {
             }
         }
     };
-    let merge = Merge::start(directory.path(), &config(&fleet.directory, ""));
     publish(&mut fleet, 0..5);
+    // The buckets are in the future, so the last one closes when the grace period is over.
+    let settings = config(&fleet.directory, "grace: 8s\n");
     let path = directory.path().join("merge.yaml");
+    std::fs::write(&path, &settings).unwrap();
     let partitions = |arguments: &[&str]| {
         let all = ["merge", "partitions", "--config", path.to_str().unwrap()];
         crate::support::weir(&[&all[..], arguments].concat())
@@ -464,15 +465,14 @@ fn case_14_partitions_are_added_by_a_command() {
         .and_then(|from| from.parse().ok())
         .unwrap_or_else(|| panic!("{text}"));
     // Further than an output waits for a partition that is behind.
-    publish(&mut fleet, 5..25);
-    merge.until_sent(fleet.bucket(24));
-    publish(&mut fleet, 25..60);
-    merge.until_sent(fleet.bucket(59));
+    publish(&mut fleet, 5..60);
+    let merge = Merge::start(directory.path(), &settings);
+    merge.until_sent(fleet.bucket(60));
     let metrics = merge.metrics();
     for path in &paths {
         let (key, value) = path.split_once(':').unwrap();
         let found = series(&metrics, &format!("requests_total{{{key}=\"{value}\"}}"));
-        assert_eq!(found, Some(2.0 * 59.0), "{path}");
+        assert_eq!(found, Some(2.0 * 60.0), "{path}");
     }
     let mut places = std::collections::BTreeMap::new();
     for partition in 0..3 {
@@ -497,7 +497,7 @@ fn case_14_partitions_are_added_by_a_command() {
 #[test]
 fn case_02_an_agent_that_ends_between_two_partitions_is_missing_in_one() {
     let directory = tempfile::tempdir().unwrap();
-    let mut fleet = Fleet::new(&directory.path().join("log"), 2, 0);
+    let mut fleet = Fleet::new(&directory.path().join("log"), 2, 100);
     let mut agents: Vec<Agent> = (1..=3).map(|number| Agent::new(number, 1)).collect();
     let paths: Vec<String> = (0..20).map(|number| format!("path:/{number}")).collect();
     let series = || -> Vec<_> {
@@ -536,13 +536,15 @@ fn case_02_an_agent_that_ends_between_two_partitions_is_missing_in_one() {
     };
     assert_eq!((seen(0), seen(1)), ((3, 3), (3, 2)));
     // The next process of the agent has it in its queue.
+    assert!(merge.stop().0.success());
     fleet.append(25, &unsent);
     for bucket in 26..29 {
         for agent in &mut agents[..2] {
             fleet.publish(agent, bucket, series());
         }
     }
-    merge.until_sent(fleet.bucket(28));
+    let merge = Merge::start(directory.path(), &config(&fleet.directory, ""));
+    merge.until_sent(fleet.bucket(29));
     let metrics = merge.metrics();
     let lines = metrics
         .lines()
@@ -550,8 +552,8 @@ fn case_02_an_agent_that_ends_between_two_partitions_is_missing_in_one() {
     let sum: f64 = lines
         .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
         .sum();
-    // Two agents in all buckets that closed, 25 and then 2, and the third in eleven.
-    assert_eq!(sum, 20.0 * (2.0 * 27.0 + 11.0), "{metrics}");
+    // Two agents in all buckets, 25 and then 3, and the third in eleven.
+    assert_eq!(sum, 20.0 * (2.0 * 28.0 + 11.0), "{metrics}");
     let status = merge.fleet();
     assert_eq!(states(&status)[2], unsent_states(&unsent), "{status}");
 }

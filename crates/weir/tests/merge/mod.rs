@@ -2,6 +2,6 @@
 
 mod backends;
 mod cases;
-mod fleet;
+pub mod fleet;
 pub mod process;
 mod settings;

@@ -47,6 +47,14 @@ fn errors_are_reported_with_their_line() {
         ("log: {directory: /a}\ngrase: 10s\n", "did you mean \"grace\""),
         ("log: {directory: /a, brocers: [a]}\n", "did you mean \"brokers\""),
         (
+            "log: {brokers: ['a:9092'], properties: {isolation.level: read_uncommitted}}\nstate_path: /a\n",
+            "properties.isolation.level: cannot be set here",
+        ),
+        (
+            "log: {brokers: ['a:9092'], sasl: {mechanism: oauthbearer}}\nstate_path: /a\n",
+            "sasl.token_file: is missing",
+        ),
+        (
             "log: {directory: /a}\noutputs:\n  relay: {targets: ['udp://127.0.0.1:9']}\n",
             "a relay forwards messages",
         ),

@@ -105,6 +105,7 @@ impl Sending {
             self.end(running);
         }
         if positions.is_empty() {
+            self.progress.held(0);
             return Ok(false);
         }
         let running = match running {
@@ -129,6 +130,7 @@ impl Sending {
         if let Err(error) = self.place.begin() {
             self.shared.failed(&format!("state_path: {error}"));
         }
+        self.progress.giving(&delivery);
         if self.give(running, &delivery.flushes) {
             self.save_sums(running, &delivery);
             self.progress.delivered(&delivery);

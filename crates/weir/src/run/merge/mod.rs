@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use weir_config::LogReader;
+use weir_log::Connection;
 use weir_merge::{Plan, Settings};
 
 use super::{outputs_runtime, reporting, second_stop};
@@ -46,16 +47,40 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 /// Opens the log as this output sees it.
-fn open_for_output(reader: &LogReader, output: &str) -> Result<FleetLog, Failure> {
-    let connection = weir_output::kafka::connection(&reader.log, &reader.group, LOG_TIMEOUT);
-    let log = FleetLog::open_for_output(&connection, output);
+fn open_for_output(config: &Config, reader: &LogReader, output: &str) -> Result<FleetLog, Failure> {
+    let log = FleetLog::open_for_output(&member(config, reader), output);
     log.map_err(|error| Failure::runtime(format!("log: {error}")))
 }
 
 /// Opens the log that a merge reads.
 pub fn open(reader: &LogReader) -> Result<FleetLog, Failure> {
-    let connection = weir_output::kafka::connection(&reader.log, &reader.group, LOG_TIMEOUT);
-    FleetLog::open(&connection).map_err(|error| Failure::runtime(format!("log: {error}")))
+    of_connection(&connection(reader))
+}
+
+fn of_connection(connection: &Connection) -> Result<FleetLog, Failure> {
+    FleetLog::open(connection).map_err(|error| Failure::runtime(format!("log: {error}")))
+}
+
+fn connection(reader: &LogReader) -> Connection {
+    weir_output::kafka::connection(&reader.log, &reader.group, LOG_TIMEOUT)
+}
+
+/// The connection of this process as a member of the groups.
+fn member(config: &Config, reader: &LogReader) -> Connection {
+    let mut connection = connection(reader);
+    if let Connection::Kafka(brokers) = &mut connection {
+        brokers.instance = reader.static_member.then(|| instance(config));
+    }
+    connection
+}
+
+/// The name of a static member: the same after a restart, and another one for each process of a machine.
+fn instance(config: &Config) -> String {
+    let state_path = config.running.state_path.iter();
+    let state_path: Vec<u8> = state_path
+        .flat_map(|path| path.as_os_str().as_encoded_bytes().to_vec())
+        .collect();
+    format!("{}-{:08x}", config.names.hostname, crc32fast::hash(&state_path))
 }
 
 fn unix_ms() -> i64 {
@@ -105,7 +130,7 @@ fn control(
         .merge
         .as_ref()
         .ok_or_else(|| Failure::usage("no merge is configured"))?;
-    let log = open(&merge.log)?;
+    let log = of_connection(&member(config, &merge.log))?;
     // Runs while this is the only thread, after the last step that needs the dropped rights.
     let sandbox = sandbox::enter(loaded, crate::config::file(inputs).as_deref());
     logging

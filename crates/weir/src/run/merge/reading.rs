@@ -16,6 +16,9 @@ use crate::failure::Failure;
 /// Wait after a read without records.
 const IDLE: Duration = Duration::from_millis(100);
 
+/// Interval of commits without a closed bucket.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Wait after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -45,8 +48,10 @@ impl Reading {
         outputs: Vec<String>,
         shared: Arc<Shared>,
     ) -> Self {
+        let mut owner = Owner::new(log, settings);
+        owner.set_commit_interval(COMMIT_INTERVAL.as_millis() as i64);
         Reading {
-            owner: Owner::new(log, settings),
+            owner,
             threads,
             outputs,
             shared,
@@ -65,6 +70,7 @@ impl Reading {
                 std::thread::park_timeout(pause);
             }
         }
+        self.owner.set_commit_interval(0);
         self.turn()?;
         sending::join(std::mem::take(&mut self.threads));
         self.report();

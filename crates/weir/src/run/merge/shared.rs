@@ -1,6 +1,6 @@
 //! The state that the threads of a merge share, and the status.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,9 @@ use crate::run::outputs::Outputs;
 
 /// Interval of log lines about the same error.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Buckets of an output that are remembered, so that each counts once.
+const GIVEN_MAX: usize = 256;
 
 #[derive(Default)]
 pub struct Shared {
@@ -56,6 +59,8 @@ pub struct OutputProgress {
     /// Results that the log deleted before this output had them.
     pub deleted: AtomicU64,
     pub waits: AtomicBool,
+    /// The end of the oldest bucket that is being given; zero for none.
+    giving: AtomicI64,
     partitions: AtomicU64,
     /// One more than the commits of this process of which the output has everything.
     read: AtomicU64,
@@ -65,8 +70,8 @@ pub struct OutputProgress {
 #[derive(Default)]
 struct OutputState {
     repeats_are: &'static str,
-    /// For each width, the end of the newest bucket.
-    newest: BTreeMap<u32, i64>,
+    /// Start and width of the last buckets: other partitions have the same ones.
+    given: VecDeque<(i64, u32)>,
     /// While this process has partitions of it.
     outputs: Option<Arc<Outputs>>,
 }
@@ -262,32 +267,45 @@ impl OutputProgress {
         self.read.store(commits + 1, Ordering::Relaxed);
     }
 
+    /// The output is given this, and has none of it yet.
+    pub fn giving(&self, delivery: &Delivery) {
+        let ends = delivery.buckets.iter();
+        let oldest = ends
+            .map(|(start, width)| start.saturating_add(i64::from(*width)))
+            .min();
+        self.giving.store(oldest.unwrap_or_default(), Ordering::Relaxed);
+    }
+
     pub fn delivered(&self, delivery: &Delivery) {
+        self.giving.store(0, Ordering::Relaxed);
         self.corrected.fetch_add(delivery.corrected, Ordering::Relaxed);
         self.not_corrected
             .fetch_add(delivery.not_corrected, Ordering::Relaxed);
         let mut more = lock(&self.more);
         for (start, width) in &delivery.buckets {
-            let end = start.saturating_add(i64::from(*width));
-            let newest = more.newest.entry(*width).or_insert(i64::MIN);
-            // Other partitions have the same bucket.
-            if end > *newest {
-                *newest = end;
+            if !more.given.contains(&(*start, *width)) {
+                more.given.push_back((*start, *width));
                 self.buckets.fetch_add(1, Ordering::Relaxed);
             }
         }
+        let excess = more.given.len().saturating_sub(GIVEN_MAX);
+        more.given.drain(..excess);
     }
 
     fn row(&self, commits: u64) -> SentRow {
         let number = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let more = lock(&self.more);
-        let newest = more.newest.values().max().copied();
+        let last = more.given.back();
+        let newest = last.map(|(start, width)| start.saturating_add(i64::from(*width)));
+        let giving = self.giving.load(Ordering::Relaxed);
+        let waits_since = (giving != 0).then_some(giving).or(newest);
+        let waits_since = waits_since.filter(|_| number(&self.partitions) > 0);
         SentRow {
             output: self.output.clone(),
             partitions: number(&self.partitions),
             buckets: number(&self.buckets),
             newest,
-            lag_seconds: newest.map_or(0.0, |end| (super::unix_ms() as f64 / 1e3 - end as f64).max(0.0)),
+            lag_seconds: waits_since.map_or(0.0, |end| (super::unix_ms() as f64 / 1e3 - end as f64).max(0.0)),
             is_behind: number(&self.read) <= commits,
             repeated: number(&self.repeated),
             repeats_are: more.repeats_are.to_owned(),

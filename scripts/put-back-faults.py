@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Puts faults of the past back into the code, one at a time, and expects the simulation of fleets to find each within a minute.
+
+Works on a copy of the repository in a temporary directory. `put-back-faults.py NAME...` tries only these; without a name all are tried.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 60
+MERGE = "crates/weir-merge/src/merge.rs"
+TIME = "crates/weir-merge/src/time.rs"
+CLOSED = "crates/weir-merge/src/closed.rs"
+FOLLOWER = "crates/weir-merge/src/follower.rs"
+OWNER = "crates/weir-merge/src/owner.rs"
+WORLD = "crates/weir-merge/tests/simulation/world.rs"
+
+# Name, what it does, and the replaced texts: file, before, after. Each text occurs once.
+FAULTS = [
+    (
+        "corrections-block",
+        "a correction waits for a bucket that never comes, and all results behind it with it",
+        [(FOLLOWER, "let is_old = front.is_correction() || is_behind", "let is_old = is_behind")],
+    ),
+    (
+        "tenants-are-late",
+        "the first tenant's result makes the other tenant's result for the same bucket late",
+        [
+            (
+                FOLLOWER,
+                "                if piece.is_correction() {\n                    let table = late",
+                "                let passed = held.newest.insert((String::new(), piece.bucket().1), piece.bucket().0);\n"
+                "                if piece.is_correction() || passed.is_some_and(|passed| passed == piece.bucket().0) {\n"
+                "                    let table = late",
+            )
+        ],
+    ),
+    (
+        "position-goes-back",
+        "an owner that has not read all positions stores the smallest one it knows, or zero",
+        [
+            (
+                FOLLOWER,
+                "            match self.log.record_results_sent(partition, generation, before) {",
+                "            let known = positions.values().copied().min().unwrap_or(0);\n"
+                "            match self.log.record_results_sent(partition, generation, known) {",
+            ),
+            (
+                FOLLOWER,
+                "        let mut failed = None;\n        for (partition, generation, before) in delivery.positions",
+                "        let (mut failed, positions) = (None, self.positions());\n"
+                "        for (partition, generation, before) in delivery.positions",
+            ),
+        ],
+    ),
+    (
+        "one-position-for-all-outputs",
+        "all outputs continue where the slowest one is",
+        [
+            (
+                WORLD,
+                "        Ok(world.partitions[partition as usize].sent[&output].position)",
+                "        let sent = &world.partitions[partition as usize].sent;\n"
+                "        Ok(sent.values().map(|sent| sent.position).min().unwrap_or(sent[&output].position))",
+            )
+        ],
+    ),
+    (
+        "late-by-process",
+        "a bucket is late if this process has given a later one of any partition",
+        [
+            (
+                FOLLOWER,
+                "                if piece.is_correction() {\n                    let table = late",
+                "                let given = self.given.entry(piece.bucket().1).or_insert(i64::MIN);\n"
+                "                let is_past = piece.bucket().0 < *given;\n"
+                "                *given = piece.bucket().0.max(*given);\n"
+                "                if piece.is_correction() || is_past {\n"
+                "                    let table = late",
+            )
+        ],
+    ),
+    (
+        "damage-hides-later-records",
+        "records behind a damaged one are not read",
+        [
+            (
+                WORLD,
+                "        messages.retain(|message| !at.damaged.contains(&message.offset));",
+                "        let first = at.damaged.range(from..).next().copied().unwrap_or(u64::MAX);\n"
+                "        messages.retain(|message| message.offset < first);",
+            )
+        ],
+    ),
+    (
+        "clock-never-goes-back",
+        "the merge keeps the largest time that it has seen",
+        [
+            (
+                TIME,
+                "            _ if clock < now.saturating_sub(STEP) => clock.saturating_sub(now),\n",
+                "",
+            )
+        ],
+    ),
+    (
+        "closed-up-to-the-newest",
+        "a bucket is closed if any later one is, whatever clock closed that",
+        [(CLOSED, "is_some_and(|(from, _)| *from <= now)", "is_some()")],
+    ),
+    (
+        "positions-before-delivery",
+        "what was given and not delivered is not read again",
+        [(FOLLOWER, "        (self.read, self.taken) = (self.stored, self.stored);", "        (self.read, self.taken) = (self.taken, self.taken);")],
+    ),
+    (
+        "failed-commit-is-forgotten",
+        "after a commit of unknown end the owner continues as if it had failed",
+        [(OWNER, "            if committed.is_err() {", "            if false {")],
+    ),
+]
+
+
+def copy(to):
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
+    for name in listed.stdout.decode().split("\0"):
+        source = ROOT / name
+        if name and source.is_file() and not source.is_symlink():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, to / name)
+    subprocess.run(["git", "init", "-q"], cwd=to, check=True)
+
+
+def apply(to, changes):
+    kept = {}
+    for name, before, after in changes:
+        text = (to / name).read_text()
+        kept.setdefault(name, text)
+        if text.count(before) != 1:
+            sys.exit(f"{name}: {text.count(before)} times: {before}")
+        (to / name).write_text(text.replace(before, after))
+    return kept
+
+
+def build(to):
+    command = ["cargo", "test", "--workspace", "--features", "weir/kafka", "--locked"]
+    command += ["--test", "weir-merge-tests", "--no-run", "--message-format", "short"]
+    built = subprocess.run(command, cwd=to, capture_output=True, text=True)
+    if built.returncode != 0:
+        sys.exit(built.stderr)
+    program = built.stderr.rsplit("(", 1)[1].split(")")[0]
+    target = os.environ.get("CARGO_TARGET_DIR")
+    return Path(program) if os.path.isabs(program) or not target else to / program
+
+
+def simulate(program, to):
+    """The seconds until the simulation fails, or `None`, and the condition that failed."""
+    environment = dict(os.environ, WEIR_SIMULATION_SCHEDULES="1000000000")
+    environment.pop("WEIR_SIMULATION_SEED", None)
+    started = time.monotonic()
+    command = [program, "case_21_the_ledger", "--nocapture"]
+    where = to / "crates/weir-merge"
+    try:
+        ended = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return None, ""
+    lines = ended.stderr.splitlines()
+    at = next((at for at, line in enumerate(lines) if "panicked" in line), None)
+    reason = " ".join(line.strip() for line in lines[at + 1 : at + 3]) if at is not None else ended.stderr[-300:]
+    return time.monotonic() - started, reason[:160]
+
+
+def main():
+    wanted = sys.argv[1:]
+    faults = [fault for fault in FAULTS if not wanted or fault[0] in wanted]
+    missed = []
+    with tempfile.TemporaryDirectory() as directory:
+        to = Path(directory)
+        copy(to)
+        for name, what, changes in faults:
+            kept = apply(to, changes)
+            took, reason = simulate(build(to), to)
+            for changed, text in kept.items():
+                (to / changed).write_text(text)
+            if took is None:
+                missed.append(name)
+                print(f"{name}: NOT FOUND in {SECONDS} s: {what}", flush=True)
+            else:
+                print(f"{name}: found after {took:.1f} s: {reason}", flush=True)
+    if missed:
+        sys.exit(f"the simulation does not find {', '.join(missed)}")
+
+
+main()
