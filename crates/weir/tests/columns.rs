@@ -327,7 +327,7 @@ fn status_of_frames(stream: &mut TcpStream) -> u8 {
     }
 }
 
-/// What one request with [`series`] adds to `count`.
+/// The sum that one request with [`series`] adds to `count`.
 const ADDED: u64 = 10;
 
 fn with_both_sockets(place: &Place) -> String {

@@ -12,13 +12,15 @@ use crate::budget::Budget;
 use crate::columns::{ColumnListener, ColumnSocket, Columns};
 use crate::failure::Failure;
 
+type Prepared = (Option<Arc<Columns>>, Vec<(ColumnSocket, ColumnListener)>);
+
 /// The shared part of the listeners of columns, and each of them with its socket. `None`: there are none.
 pub fn prepare(
     bound: &mut Bound,
     planned: &[(ListenerConfig, ListenerSettings)],
     workers: &[WorkerHandle],
     budget: &Budget,
-) -> Result<(Option<Arc<Columns>>, Vec<(ColumnSocket, ColumnListener)>), Failure> {
+) -> Result<Prepared, Failure> {
     if bound.columns.is_empty() {
         return Ok((None, Vec::new()));
     }
