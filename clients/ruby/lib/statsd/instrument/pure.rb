@@ -30,6 +30,13 @@ module StatsD
           millionths(values) || values.map(&:to_s).join(":")
         end
 
+        # Adds samples to a sketch.
+        # @param sketch [Columns::Sketch]
+        # @param values [Array<Float>] finite
+        def sketch(sketch, values)
+          sketch.add_each(values)
+        end
+
         private
 
         # The time of a block is a whole number of nanoseconds, in milliseconds. Float#to_s searches for the shortest
