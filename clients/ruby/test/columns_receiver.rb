@@ -217,7 +217,7 @@ class ColumnsReceiver
     request = read(peer) or return
     answer = @answer.call(request)
     # An answer without which the client repeats counts as well: the agent may have applied the payload.
-    request.headers["counted"] = answer.nil? || answer.to_s[/\A(?:HTTP\S+ )?(\d+)/, 1].to_i == 200
+    request.headers["counted"] = answer.nil? || answer.to_s.match?(/(?:\A|\AHTTP\S+ |\nHTTP\S+ )200/)
     @lock.synchronize { @requests << request }
     answer = "HTTP/1.1 #{answer} X\r\nContent-Length: 0\r\n\r\n" if answer.is_a?(Integer)
     peer.write(answer) if answer

@@ -139,10 +139,16 @@ class ColumnsVectorsTest < TestCase
     payloads.each do |payload|
       vector = JSON.parse(File.read(File.join(VECTORS, "columns/#{prefix}#{payload.path.delete("/")}.json")))
       rows = ColumnsReceiver.decode(payload.body)
-      assert_equal vector["rows"].map { |row| row.compact }, rows.map { |row| as_vector(row) }
+      assert_equal vector["rows"].size, rows.size
+      vector["rows"].zip(rows) { |expected, row| assert_equal as_floats(expected), as_vector(row) }
       assert_equal vector["hex"], payload.body.unpack1("H*")
       assert_equal vector["rows"].size, payload.points
     end
+  end
+
+  # JSON may write a float without a fraction, rounded to as many digits as it takes to read it back.
+  def as_floats(row)
+    row.to_h { |key, value| [key, %w[value sum min max].include?(key) ? value.to_f : value] }
   end
 
   def as_vector(row)
