@@ -4,7 +4,7 @@ require "socket"
 
 # An HTTP listener that reads what a client sends as columns, and answers as it is told.
 class ColumnsReceiver
-  # What a client sent: its headers in lower case, and the body.
+  # A request of a client: its headers in lower case, and the body.
   Request = Struct.new(:path, :headers, :body) do
     def number
       headers["x-weir-sequence"]&.to_i
@@ -20,7 +20,7 @@ class ColumnsReceiver
   end
 
   # A point of a payload. Bins are pairs of key and count, as they are written.
-  Row = Struct.new(:name, :tags, :type, :interval, :at, :value, :count, :sum, :min, :max, :bins)
+  Row = Struct.new(:name, :tags, :type, :interval, :at, :value, :samples, :total, :lowest, :highest, :bins)
 
   # Reads a payload field by field, without the code of the client.
   class Decoder
@@ -64,10 +64,10 @@ class ColumnsReceiver
     end
 
     def read_sketch(row, type)
-      row.sum = value(type)
-      row.min = value(type)
-      row.max = value(type)
-      row.count = signed(17)
+      row.total = value(type)
+      row.lowest = value(type)
+      row.highest = value(type)
+      row.samples = signed(17)
       key = 0
       row.bins = Array.new(unsigned(20)) { [key += signed(21), unsigned(22)] }
     end
@@ -97,15 +97,15 @@ class ColumnsReceiver
       found
     end
 
-    def varint(bytes, at)
+    def varint(bytes, start)
       value = shift = 0
-      loop do
-        byte = bytes.getbyte(at) or raise "a number has no end"
-        at += 1
+      start.upto(bytes.bytesize - 1) do |index|
+        byte = bytes.getbyte(index)
         value |= (byte & 0x7F) << shift
         shift += 7
-        return [value, at] if byte < 0x80
+        return [value, index + 1] if byte < 0x80
       end
+      raise "a number has no end"
     end
 
     def ended?(field)
@@ -183,7 +183,7 @@ class ColumnsReceiver
     requests.select(&:number)
   end
 
-  # What an agent would have counted: each number of a client once.
+  # Rows that an agent would have counted: each number of a client once.
   def rows
     payloads.select { |request| request.headers["counted"] }.uniq { |one| [one.client, one.number] }.flat_map(&:rows)
   end
@@ -193,7 +193,7 @@ class ColumnsReceiver
   end
 
   def samples(name)
-    rows.select { |row| row.name == name && row.type == "sketch" }.sum(&:count)
+    rows.select { |row| row.name == name && row.type == "sketch" }.sum(&:samples)
   end
 
   def close

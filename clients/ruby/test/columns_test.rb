@@ -66,7 +66,7 @@ class ColumnsTest < TestCase
   end
 
   def values(rows)
-    rows.map { |row| [row.type, row.name, row.tags.sort, row.type == "sketch" ? row.count : row.value] }.sort
+    rows.map { |row| [row.type, row.name, row.tags.sort, row.type == "sketch" ? row.samples : row.value] }.sort
   end
 
   def record(client)
@@ -75,7 +75,7 @@ class ColumnsTest < TestCase
     client.increment("sampled", 2, sample_rate: 0.5, pre_sampled: true)
     client.gauge("gauge", 1)
     client.gauge("gauge", 2.5)
-    600.times { |value| client.distribution("dist", value, tags: ["b", "a"]) }
+    600.times { |value| client.distribution("dist", value, tags: %w[b a]) }
     5.times { client.distribution("tenfold", 7, sample_rate: 0.4, pre_sampled: true) }
   end
 
@@ -103,10 +103,10 @@ class ColumnsTest < TestCase
     assert_equal %w[/series /series /sketches], receiver.requests.map(&:path)
     headers = receiver.payloads.last.headers
     assert_match(/\A\h{32}\z/, headers["x-weir-client"])
-    assert_equal ["ci-1", "it-false", "2"], headers.values_at("x-dsd-ld", "x-dsd-ed", "x-weir-oldest")
+    assert_equal %w[ci-1 it-false 2], headers.values_at("x-dsd-ld", "x-dsd-ed", "x-weir-oldest")
     assert_equal [nil, "0"], receiver.requests.first.headers.values_at("x-weir-sequence", "content-length")
-    assert_equal({ windows: 1, payloads_sent: 2, points_sent: 6, bytes_sent: receiver.payloads.sum { |one| one.body.bytesize } },
-                 counts(client))
+    bytes = receiver.payloads.sum { |one| one.body.bytesize }
+    assert_equal({ windows: 1, payloads_sent: 2, points_sent: 6, bytes_sent: bytes }, counts(client))
     assert_equal 616, client.telemetry[:metrics]
     assert_equal 0, client.columns.held_bytes
   end
@@ -192,7 +192,7 @@ class ColumnsTest < TestCase
     client.increment("count", 5)
     client.flush
     assert_equal 5, receiver.total("count")
-    # What waits when the endpoint goes away is sent when it is back.
+    # A window that waits when the endpoint goes away is sent when it is back.
     status = 501
     client.increment("count", 6)
     client.flush
@@ -235,7 +235,8 @@ class ColumnsTest < TestCase
   end
 
   def test_a_wrong_payload_is_dropped_and_counted
-    receiver = receiver { |request| request.path == "/sketches" ? "HTTP/1.1 400 X\r\nContent-Length: 9\r\n\r\nbad bytes" : 200 }
+    wrong = "HTTP/1.1 400 X\r\nContent-Length: 9\r\n\r\nbad bytes"
+    receiver = receiver { |request| request.path == "/sketches" ? wrong : 200 }
     client = columns_client(receiver.address)
     logged do |log|
       client.increment("count")
@@ -258,7 +259,8 @@ class ColumnsTest < TestCase
     endpoint = Columns::Endpoint.new("http://a")
     later = (Time.now + 100).utc.strftime("%a, %d %b %Y %H:%M:%S GMT")
     assert_in_delta 100, endpoint.send(:seconds, later), 30
-    assert_equal [nil, nil, 0.0], ["x", "Thu, 99 Nov 2026 12:00:00 GMT", "0"].map { |text| endpoint.send(:seconds, text) }
+    others = ["x", "Thu, 99 Nov 2026 12:00:00 GMT", "0"].map { |text| endpoint.send(:seconds, text) }
+    assert_equal [nil, nil, 0.0], others
   end
 
   def test_windows_beyond_the_limit_are_merged_and_then_dropped
@@ -302,7 +304,7 @@ class ColumnsTest < TestCase
     assert_operator counts(client)[:merged], :>, 0
     assert_equal [435.0, 30], [receiver.total("count"), receiver.samples("dist")]
     assert_equal 29.0, receiver.rows.select { |row| row.name == "level" }.last.value
-    assert_equal 435.0, receiver.rows.select { |row| row.type == "sketch" }.sum(&:sum)
+    assert_equal 435.0, receiver.rows.select { |row| row.type == "sketch" }.sum(&:total)
   end
 
   # The receiver keeps the client waiting for an answer. Calls go on, and their cells are emptied into the window.
@@ -426,7 +428,7 @@ class ColumnsTest < TestCase
   end
 
   def test_addresses
-    ["http://", "http://h:0", "http://h:99999", "http://u@h", "http://h?x", "https://h", "http+unix://", "h:1"].each do |text|
+    %w[http:// http://h:0 http://h:99999 http://u@h http://h?x https://h http+unix:// h:1].each do |text|
       assert_raises(ArgumentError, text) { Columns::Endpoint.new(text) }
     end
     assert_equal "::1", Columns::Endpoint.new("http://[::1]:9/x/").host
@@ -498,7 +500,7 @@ class ColumnsTest < TestCase
     Process.wait
   RUBY
 
-  # What is recorded after the end of columns goes as a datagram.
+  # A sample that is recorded after the end of columns goes as a datagram.
   def test_a_normal_exit_sends_everything
     receiver = receiver()
     server = udp_server

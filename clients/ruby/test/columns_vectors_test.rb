@@ -156,6 +156,6 @@ class ColumnsVectorsTest < TestCase
              "timestamp" => row.at }
     return head.merge("value" => row.value) unless row.type == "sketch"
 
-    head.merge("cnt" => row.count, "sum" => row.sum, "min" => row.min, "max" => row.max, "bins" => row.bins)
+    head.merge("cnt" => row.samples, "sum" => row.total, "min" => row.lowest, "max" => row.highest, "bins" => row.bins)
   end
 end

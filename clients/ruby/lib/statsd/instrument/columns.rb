@@ -61,12 +61,6 @@ module StatsD
         @state == :unknown
       end
 
-      # @return [Boolean] whether nothing is sent any more
-      # @api private
-      def closed?
-        @closing && !@thread&.alive?
-      end
-
       # @return [Window] the one that is being filled
       # @api private
       def window
@@ -383,8 +377,8 @@ module StatsD
         @reported = false
       end
 
-      # Sets the time of the next request: after a pause that doubles, with jitter, or after the one that the agent asked
-      # for.
+      # Sets the time of the next request: after a pause that doubles, with jitter, or after the one that the agent
+      # asked for.
       def later(answer, limit)
         pause = [RETRY_FIRST * (2**[@failures, 10].min), limit].min
         @failures += 1

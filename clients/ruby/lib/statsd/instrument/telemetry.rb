@@ -27,7 +27,7 @@ module StatsD
         columns_payloads_sent: "payloads of columns that the agent accepted",
         columns_bytes_sent: "bytes in them",
         columns_points_sent: "counts, gauges and distributions in them, each of one window",
-        columns_duplicates: "those of these payloads that the agent had accepted before, without the client learning of it",
+        columns_duplicates: "those of the payloads that the agent had accepted before, unknown to the client",
         columns_retries: "requests that repeated a payload",
         columns_failures: "requests without an answer, or with a refusal for now",
         columns_merged: "windows that became part of a wider one for lack of room",

@@ -140,7 +140,11 @@ module StatsD
         def finalize
           @stopping = true
           # Columns need a thread that may lock and wait.
-          return Background.start("statsd-flush-now") { at_exit } unless @columns.nil? || @columns.closed?
+          if @columns && !@columns_ended
+            Background.start("statsd-flush-now") { at_exit }
+            wake(@thread) if @thread
+            return
+          end
 
           if @flush_lock.try_lock
             begin

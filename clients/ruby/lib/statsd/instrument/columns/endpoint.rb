@@ -24,7 +24,8 @@ module StatsD
       class Endpoint
         HTTP = "http://"
         UNIX = "http+unix://"
-        # Seconds for a connection, and for a request. An agent with a state directory answers after its next checkpoint.
+        # Seconds for a connection, and for a request. An agent with a state directory answers after its next
+        # checkpoint.
         CONNECT_TIMEOUT = 1.0
         TIMEOUT = 10.0
         # Bytes of an answer that are read.

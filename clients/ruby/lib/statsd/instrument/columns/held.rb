@@ -3,7 +3,7 @@
 module StatsD
   module Instrument
     class Columns
-      # What was collected and not accepted yet. The lock of {Columns} guards it.
+      # Windows and payloads that are not accepted yet. The lock of {Columns} guards it.
       # @api private
       class Held
         # @return [Integer] bytes

@@ -63,20 +63,20 @@ module StatsD
 
         # @param identity [Identity]
         # @param value [Float] finite
-        def count(identity, value, at, width)
-          point(identity, COUNT, value, at, width)
+        def count(identity, value, time, width)
+          point(identity, COUNT, value, time, width)
         end
 
         # (see #count)
-        def gauge(identity, value, at, width)
-          point(identity, GAUGE, value, at, width)
+        def gauge(identity, value, time, width)
+          point(identity, GAUGE, value, time, width)
         end
 
         # @param sketch [Sketch]
-        def sketch(identity, sketch, at, width)
+        def sketch(identity, sketch, time, width)
           values = [sketch.sum, sketch.min, sketch.max]
           type = value_type(values)
-          start(identity, SKETCH | type, at, width)
+          start(identity, SKETCH | type, time, width)
           values.each { |value| value(type, value) }
           signed(INTEGERS, sketch.count)
           bins = before = 0
@@ -98,13 +98,13 @@ module StatsD
 
         private
 
-        def point(identity, metric_type, value, at, width)
+        def point(identity, metric_type, value, time, width)
           type = value_type([value])
-          start(identity, metric_type | type, at, width)
+          start(identity, metric_type | type, time, width)
           value(type, value)
         end
 
-        def start(identity, type, at, width)
+        def start(identity, type, time, width)
           @series += 1
           unsigned(TYPES, type)
           delta(NAME_REFS, entry(NAMES, @names, identity.name))
@@ -114,7 +114,7 @@ module StatsD
           signed(ORIGIN_REFS, 0)
           unsigned(INTERVALS, width)
           unsigned(POINT_COUNTS, 1)
-          delta(TIMES, at)
+          delta(TIMES, time)
         end
 
         # The smallest type that holds all values exactly.

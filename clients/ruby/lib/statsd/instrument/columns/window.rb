@@ -19,7 +19,8 @@ module StatsD
           @left = 0.0
         end
 
-        # What one sample stands for, in whole numbers, as the agent counts it: the fraction is left over for the next.
+        # Returns how many values one sample stands for, in whole numbers, as the agent does: the fraction is left over
+        # for the next.
         # @return [Integer]
         def weight
           due = (1.0 / @rate) + @left
@@ -36,11 +37,11 @@ module StatsD
           when 0x23 then @tags = field.byteslice(1..) # number sign
           else @cardinality = field.delete_prefix("card:") if field.start_with?("card:")
           end
-          @rate = nil unless @rate&.positive? && @rate < 1
+          @rate = nil unless @rate && @rate.positive? && @rate < 1
         end
       end
 
-      # What was collected between two moments. It has a number only when it is a payload.
+      # Counts, gauges and distributions between two moments. It has a number only when it is a payload.
       # @api private
       class Window
         # A count or a gauge. The time is that of a gauge: of windows that are merged, the last value stays.
@@ -107,8 +108,8 @@ module StatsD
 
         # Nothing is added any more.
         # @return [self]
-        def close(at, ending)
-          @at = at
+        def close(start, ending)
+          @at = start
           @end = ending
           @sketches.delete_if { |_, (_, sketch)| sketch.count.zero? }
           @sketches.each_value { |_, sketch| sketch.rest }
@@ -139,8 +140,8 @@ module StatsD
           width = @end - @at
           series = @counts.each_value.map { |point| [:count, point.identity, point.value.to_f, @at, width] }
           @gauges.each_value { |point| series << [:gauge, point.identity, point.value, point.at, WINDOW] }
-          payloads("/series", series) +
-            payloads("/sketches", @sketches.each_value.map { |identity, sketch| [:sketch, identity, sketch, @at, width] })
+          sketches = @sketches.each_value.map { |identity, sketch| [:sketch, identity, sketch, @at, width] }
+          payloads("/series", series) + payloads("/sketches", sketches)
         end
 
         protected
