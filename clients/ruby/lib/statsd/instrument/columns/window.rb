@@ -33,11 +33,15 @@ module StatsD
 
         def read(field)
           case field.getbyte(0)
-          when 0x40 then @rate = Float(field.byteslice(1..), exception: false) # at sign
+          when 0x40 then @rate = rate_in(field) # at sign
           when 0x23 then @tags = field.byteslice(1..) # number sign
           else @cardinality = field.delete_prefix("card:") if field.start_with?("card:")
           end
-          @rate = nil unless @rate && @rate.positive? && @rate < 1
+        end
+
+        def rate_in(field)
+          rate = Float(field.byteslice(1..), exception: false) || 1.0
+          rate if rate.positive? && rate < 1
         end
       end
 
