@@ -12,8 +12,9 @@ class ColumnsVectorsTest < TestCase
   Keys = Columns::Keys
 
   def sketch(values = [])
-    sketch = Columns::Sketch.new(Keys.bounds)
-    Backend.sketch(sketch, values.map(&:to_f))
+    sketch = Columns::Sketch.new(Keys.table)
+    values = values.map(&:to_f)
+    sketch.add_each(Backend.sketch(sketch, values) || [])
     sketch
   end
 
@@ -40,7 +41,7 @@ class ColumnsVectorsTest < TestCase
   end
 
   def check_boundaries(vector)
-    bounds = Keys.bounds.drop(1)
+    bounds = Keys.table.bounds.drop(1)
     digest = bounds.pack("E*").each_byte.inject(0xcbf29ce484222325) do |hash, byte|
       ((hash ^ byte) * 0x100000001b3) & 0xFFFF_FFFF_FFFF_FFFF
     end
@@ -50,7 +51,7 @@ class ColumnsVectorsTest < TestCase
   def check_keys(pairs)
     assert_operator pairs.size, :>=, 40
     pairs.each do |value, key|
-      assert_equal key, Keys.key(value.to_f), value
+      assert_equal key, Keys.table.key(value.to_f), value
       assert_equal [[key, 1]], parts(sketch([value])), value
     end
   end
@@ -76,7 +77,7 @@ class ColumnsVectorsTest < TestCase
     random = Random.new(Support.seed)
     values = Array.new(5_000) { (random.rand - 0.3) * (10.0**random.rand(-12..30)) }
     merged = values.each_slice(700).map { |part| sketch(part).rest }.inject(:merge)
-    one_by_one = Columns::Sketch.new(Keys.bounds)
+    one_by_one = Columns::Sketch.new(Keys.table)
     values.each { |value| one_by_one.add(value) }
     assert_equal parts(one_by_one), parts(merged)
     assert_equal [one_by_one.count, one_by_one.min, one_by_one.max], [merged.count, merged.min, merged.max]
@@ -91,7 +92,7 @@ class ColumnsVectorsTest < TestCase
 
   # The window of the vectors: each type of value, shared and repeated tags, and bins beyond 32 bits.
   def vector_window(later: 0)
-    window = Columns::Window.new(Keys.bounds)
+    window = Columns::Window.new(Keys.table)
     add_counts(window, later)
     { "shop.level" => [-2.25, "env:prod"], "shop.huge" => [1e300], "shop.million" => [1e6, "long:" * 40] }
       .each { |name, (value, tags)| window.gauge(template(:g, name, tags), value + later) }

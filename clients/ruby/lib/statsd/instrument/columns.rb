@@ -41,7 +41,7 @@ module StatsD
 
         @endpoint = endpoint
         @max_bytes = max_bytes
-        @bounds = Keys.bounds
+        @keys = Keys.table
         reset(telemetry)
       end
 
@@ -64,7 +64,7 @@ module StatsD
       # @return [Window] the one that is being filled
       # @api private
       def window
-        @building ||= Window.new(@bounds)
+        @building ||= Window.new(@keys)
       end
 
       # @return [Boolean] whether the window should be closed

@@ -11,11 +11,6 @@ module StatsD
       # Members of sets are kept in Ruby, each thread its own.
       SetCell = Pure::SetCell
 
-      # (see Pure.sketch)
-      def self.sketch(sketch, values)
-        sketch.add_each(values)
-      end
-
       # The common part of these cells and {Pure::Cell}.
       class Cell
         # @return [Boolean] whether all threads may record into one cell

@@ -30,11 +30,11 @@ module StatsD
           millionths(values) || values.map(&:to_s).join(":")
         end
 
-        # Adds samples to a sketch.
-        # @param sketch [Columns::Sketch]
-        # @param values [Array<Float>] finite
-        def sketch(sketch, values)
-          sketch.add_each(values)
+        # Adds samples to a sketch in a quicker way than {Columns::Sketch#add_each}. Here is none.
+        # @param values [Array] as for {pack}
+        # @return [Array, nil] the values that it has not added
+        def sketch(_sketch, values)
+          values
         end
 
         private

@@ -85,35 +85,50 @@ module StatsD
           "3QL1G9sC9h3cBPgg3QT3JdoJ+SnsBv0X7Qf9GusH/xzsCv8f6wvXIusO1ibsD9Mq7RPRLesT0TLsGM817RrOO/U="
         private_constant :SQUARES, :STEPS
 
-        @bounds = nil
+        # Finds the key of a value: the logarithm is right but for the neighbour, and the boundaries decide.
+        # @api private
+        class Table
+          # @return [Array<Float>] for each key the smallest value above it
+          attr_reader :bounds
+          # @return [String] the same, as an array of doubles of the machine
+          attr_reader :packed
 
-        class << self
-          # For each key the smallest value above it.
-          # @return [Array<Float>]
-          def bounds
-            # Other Ractors may not write here.
-            return new_bounds unless Ractors.main?
-
-            @bounds ||= new_bounds
+          # @param bounds [Array<Float>]
+          def initialize(bounds)
+            @bounds = bounds.freeze
+            @packed = bounds.pack("d*").freeze
+            @size = bounds.size
+            freeze
           end
 
           # @param value [Float] finite
-          # @param bounds [Array<Float>] as {bounds} returns them
           # @return [Integer]
-          def key(value, bounds = self.bounds)
-            return -key(-value, bounds) if value.negative?
+          def key(value)
+            return -key(-value) if value < 0.0
             return 0 unless value >= NORM_MIN
 
-            key = ((Math.log(value) / LN_GAMMA) + BIAS).round(half: :even)
-            return key.clamp(1, KEY_MAX) if key >= bounds.size
+            key = ((Math.log(value) / LN_GAMMA) + BIAS).round
+            return key > KEY_MAX ? KEY_MAX : key if key >= @size
 
-            # The logarithm is right but for the neighbour.
-            if value >= bounds[key]
-              key += 1
-            elsif value < bounds[key - 1]
-              key -= 1
+            if value >= @bounds[key]
+              key + 1
+            elsif value < @bounds[key - 1]
+              key - 1
+            else
+              key
             end
-            key
+          end
+        end
+
+        @table = nil
+
+        class << self
+          # @return [Table]
+          def table
+            # Other Ractors may not write here.
+            return Table.new(bounds) unless Ractors.main?
+
+            @table ||= Table.new(bounds)
           end
 
           # Returns {GAMMA} to an integer power, by products in a fixed order.
@@ -139,7 +154,7 @@ module StatsD
 
           private
 
-          def new_bounds
+          def bounds
             steps = STEPS.unpack1("m").unpack("c*")
             bits = (1..steps.size).map { |key| estimate(key) }.pack("G*").unpack("Q>*")
             bits = bits.zip(steps).map(&:sum)

@@ -27,9 +27,11 @@ module StatsD
 
         attr_reader :count, :sum, :min, :max
 
-        # @param bounds [Array<Float>] see {Keys.bounds}
-        def initialize(bounds)
-          @bounds = bounds
+        # @param keys [Keys::Table]
+        def initialize(keys)
+          @keys = keys
+          # The extension reads these variables by their names, and writes them.
+          @table = keys.packed
           @count = 0
           @sum = 0.0
           @min = Float::INFINITY
@@ -48,7 +50,7 @@ module StatsD
           @sum += value * times
           @min = value if value < @min
           @max = value if value > @max
-          @counts[Keys.key(value, @bounds)] += times
+          @counts[@keys.key(value)] += times
           collapse if @counts.size > 2 * Keys::BINS_MAX
         end
 
@@ -57,10 +59,10 @@ module StatsD
         def add_each(values)
           sum = @sum
           counts = @counts
-          bounds = @bounds
+          keys = @keys
           values.each do |value|
             sum += value
-            counts[Keys.key(value, bounds)] += 1
+            counts[keys.key(value)] += 1
           end
           @sum = sum
           low, high = values.minmax
@@ -112,7 +114,7 @@ module StatsD
         # @param other [Sketch] recorded later; both are at rest
         # @return [Sketch] at rest, with the values of both
         def merge(other)
-          merged = Sketch.new(@bounds)
+          merged = Sketch.new(@keys)
           merged.take_over(self)
           merged.take_over(other)
           merged.rest

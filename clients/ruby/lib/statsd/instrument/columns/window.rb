@@ -66,9 +66,9 @@ module StatsD
         # @return [Hash{String => Array(Identity, Sketch)}]
         attr_reader :sketches
 
-        # @param bounds [Array<Float>] see {Keys.bounds}
-        def initialize(bounds)
-          @bounds = bounds
+        # @param keys [Keys::Table]
+        def initialize(keys)
+          @keys = keys
           @counts = {}
           @gauges = {}
           @sketches = {}
@@ -95,13 +95,12 @@ module StatsD
         # @param values [Array] as cells of samples have them
         def samples(template, values)
           identity = template.identity
-          sketch = (@sketches[identity.key] ||= [identity, Sketch.new(@bounds)])[1]
-          values = values.map { |value| float(value) } unless values.all?(Float)
-          values = values.select(&:finite?)
+          sketch = (@sketches[identity.key] ||= [identity, Sketch.new(@keys)])[1]
           if identity.rate
-            values.each { |value| sketch.add(value, identity.weight) }
+            floats(values).each { |value| sketch.add(value, identity.weight) }
           else
-            Backend.sketch(sketch, values)
+            left = Backend.sketch(sketch, values)
+            sketch.add_each(floats(left)) if left
           end
         end
 
@@ -132,7 +131,7 @@ module StatsD
         # @param later [Window]
         # @return [Window] what is in both
         def merge(later)
-          merged = Window.new(@bounds)
+          merged = Window.new(@keys)
           merged.take_over(self)
           merged.take_over(later)
           merged.serial = @serial
@@ -169,6 +168,13 @@ module StatsD
             payloads << Payload.new(path, writer.encode, writer.series)
           end
           payloads
+        end
+
+        # Integers may be larger than any float.
+        def floats(values)
+          return values if values.all?(Float)
+
+          values.map { |value| float(value) }.select(&:finite?)
         end
 
         # @param value [Integer, Float, String] a number that {Wire.number} has let in
