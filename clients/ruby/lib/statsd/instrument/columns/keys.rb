@@ -108,7 +108,7 @@ module StatsD
             return 0 unless value >= NORM_MIN
 
             key = ((Math.log(value) / LN_GAMMA) + BIAS).round
-            return key > KEY_MAX ? KEY_MAX : key if key >= @size
+            return beyond(key, value) if key >= @size
 
             if value >= @bounds[key]
               key + 1
@@ -117,6 +117,14 @@ module StatsD
             else
               key
             end
+          end
+
+          private
+
+          def beyond(key, value)
+            return @size - 1 if value < @bounds.last
+
+            key > KEY_MAX ? KEY_MAX : key
           end
         end
 
