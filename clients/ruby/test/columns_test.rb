@@ -336,6 +336,33 @@ class ColumnsTest < TestCase
     assert_equal [2_001.0, 4_000], [receiver.total("count"), receiver.samples("dist")]
   end
 
+  # An exception that another thread raises, as Timeout does, arrives while the window is closed.
+  def test_an_interrupted_flush_loses_nothing
+    receiver = receiver()
+    client = columns_client(receiver.address)
+    client.increment("count", 3)
+    closing = Queue.new
+    go = Queue.new
+    window = client.columns.window
+    window.define_singleton_method(:close) do |*times|
+      closing << true
+      go.pop
+      super(*times)
+    end
+    flusher = Thread.new do
+      client.flush
+    rescue Interrupt
+      :interrupted
+    end
+    flusher.report_on_exception = false
+    closing.pop
+    flusher.raise(Interrupt)
+    go << true
+    assert_equal :interrupted, flusher.value
+    client.flush
+    assert_equal 3, receiver.total("count")
+  end
+
   def test_many_threads
     random = Random.new(Support.seed)
     receiver = receiver { random.rand < 0.3 ? 503 : 200 }

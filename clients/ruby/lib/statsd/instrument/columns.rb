@@ -84,16 +84,10 @@ module StatsD
       # clock was set back, is moved to now.
       # @api private
       def seal(now = now_of_day)
-        current = window_of(now)
-        at = [@opened, current].min
-        @opened = current
-        window = @building
-        @building = nil
-        return unless window
-
-        window.close(at, [current, at + WINDOW].max)
-        keep(window) if window.size.positive?
-        ensure_running
+        # Between the two, the window exists only here.
+        Background.uninterrupted { close_window(window_of(now)) }
+        # A thread that is started there could not be interrupted either.
+        ensure_running if @thread
       end
 
       # Returns when it is known whether the agent takes columns.
@@ -206,6 +200,17 @@ module StatsD
         Process.clock_gettime(Process::CLOCK_MONOTONIC)
       end
 
+      def close_window(current)
+        at = [@opened, current].min
+        @opened = current
+        window = @building
+        @building = nil
+        return unless window
+
+        window.close(at, [current, at + WINDOW].max)
+        keep(window) if window.size.positive?
+      end
+
       def keep(window)
         lost = @lock.synchronize do
           @held.add(window)
@@ -226,7 +231,8 @@ module StatsD
       def run
         @sending = nil
         loop do
-          payload, path, pause = next_step
+          # A window that becomes payloads exists only there.
+          payload, path, pause = Background.uninterrupted { next_step }
           if path
             try(payload, path)
           elsif pause
