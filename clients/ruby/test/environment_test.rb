@@ -234,4 +234,34 @@ class EnvironmentTest < TestCase
       c c g h s _e _sc ms ms d c
     TEXT
   end
+
+  def columns_of(env)
+    environment = StatsD::Instrument::Environment.new(env)
+    [environment.columns_address, environment.statsd_socket_path, environment.statsd_addr]
+  end
+
+  def test_addresses_of_columns
+    http = "http://agent:9000"
+    unix = "http+unix:///run/dsd-http.sock"
+    assert_equal [nil, "", "localhost:8125"], columns_of({})
+    assert_equal [http, "", "agent:8125"], columns_of("STATSD_ADDR" => http)
+    assert_equal [http, "", "other:99"],
+                 columns_of("STATSD_ADDR" => http, "DD_AGENT_HOST" => "other", "DD_DOGSTATSD_PORT" => "99")
+    assert_equal [unix, "", "127.0.0.1:8125"], columns_of("DD_DOGSTATSD_URL" => unix)
+    assert_equal [unix, "/dsd.sock", "127.0.0.1:8125"],
+                 columns_of("DD_DOGSTATSD_URL" => unix, "DD_DOGSTATSD_SOCKET" => "/dsd.sock")
+    assert_equal [http, "", "h:1"], columns_of("STATSD_ADDR" => "h:1", "STATSD_COLUMNS" => http)
+    assert_equal [nil, "", "h:1"], columns_of("STATSD_ADDR" => "h:1", "STATSD_COLUMNS" => "")
+  end
+
+  def test_columns_only_where_the_environment_sends
+    env = { "STATSD_COLUMNS" => "http://127.0.0.1:1", "STATSD_COLUMNS_MAX_BYTES" => "1000" }
+    assert_nil StatsD::Instrument::Environment.new(env.merge("STATSD_ENV" => "test")).client.columns
+    client = StatsD::Instrument::Environment.new(env.merge("STATSD_ENV" => "production")).client
+    refute_nil client.columns
+    refute_predicate client.columns, :active?
+    client.shutdown(0.1)
+    env["STATSD_COLUMNS"] = "https://127.0.0.1:1"
+    assert_raises(ArgumentError) { StatsD::Instrument::Environment.new(env.merge("STATSD_ENV" => "production")).client }
+  end
 end

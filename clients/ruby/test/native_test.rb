@@ -300,4 +300,30 @@ class NativeTest < TestCase
     assert_equal [0, 0, 0], Native.send_packets(0, ["a"], 1, 1)
     assert_equal [0, Errno::EBADF::Errno, 0], Native.send_packets(-1, ["a"], 0, 1)
   end
+
+  def sketch_state(sketch)
+    [sketch.count, sketch.sum, sketch.min, sketch.max, sketch.bins]
+  end
+
+  def test_sketches_are_those_of_ruby
+    columns = StatsD::Instrument::Columns
+    random = Random.new(Support.seed)
+    bounds = columns::Keys.table.bounds
+    values = Array.new(3_000) { (random.rand - 0.4) * (10.0**random.rand(-12..18)) }
+    values.concat(bounds, bounds.map(&:prev_float), bounds.map(&:-@), [0, 5, -7, 0.0, -0.0])
+    values.shuffle!(random: random)
+    mine, of_ruby = Array.new(2) { columns::Sketch.new(columns::Keys.table) }
+    values.each_slice(250) do |part|
+      left = Native.sketch(mine, part)
+      mine.add_each(left) if left
+      (part - (left || [])).each { |value| of_ruby.add(value.to_f) }
+      left&.each { |value| of_ruby.add(value.to_f) }
+    end
+    assert_equal values.size, mine.count
+    assert_equal sketch_state(of_ruby).values_at(0, 2, 3, 4), sketch_state(mine).values_at(0, 2, 3, 4)
+    assert_in_delta 1, mine.sum / of_ruby.sum, 1e-6
+    odd = ["3", 10**30, 1e300, Float::NAN]
+    assert_equal odd, Native.sketch(mine, odd.dup.insert(1, 2.0))
+    assert_equal values.size + 1, mine.count
+  end
 end

@@ -20,6 +20,7 @@
 
 static VALUE wire;
 static ID id_exact, id_number, id_sum, id_flush_cell, id_deliver, id_abandoned, id_max_values, id_put;
+static ID id_counts, id_table, id_count, id_ivar_sum, id_ivar_min, id_ivar_max;
 static ID id_head_bytes, id_tail_bytes, id_queue, id_append;
 static VALUE void_value;
 static uint64_t last_stamp;
@@ -1073,6 +1074,92 @@ static VALUE native_pack(VALUE self, VALUE values) {
   return first ? Qnil : text;
 }
 
+/* ---- sketches ------------------------------------------------------------------------------------ */
+
+/* The keys of bins whose boundaries are known, and of their negative twins. */
+enum { KEYS_MAX = 4199 };
+
+struct bins {
+  uint32_t counts[2 * KEYS_MAX + 1];
+  uint16_t used[2 * KEYS_MAX + 1];
+  long used_count;
+};
+
+/* The key of a value that is not negative: the logarithm is right but for the neighbour, and the boundaries decide.
+ * Larger than KEYS_MAX for values beyond the last boundary. */
+static long sketch_key(double value, const double *bounds) {
+  static const double ln_gamma = 0.015504186535965254;
+  if (!(value >= bounds[0])) return 0;
+  if (value >= bounds[KEYS_MAX]) return KEYS_MAX + 1;
+  long key = lround(log(value) / ln_gamma + 1338);
+  if (key < 1) key = 1;
+  if (key > KEYS_MAX) key = KEYS_MAX;
+  if (value >= bounds[key]) return key + 1;
+  return value < bounds[key - 1] ? key - 1 : key;
+}
+
+static void sketch_store(VALUE counts, const struct bins *bins) {
+  for (long i = 0; i < bins->used_count; i++) {
+    VALUE key = LONG2FIX((long)bins->used[i] - KEYS_MAX);
+    VALUE before = rb_hash_lookup2(counts, key, INT2FIX(0));
+    VALUE count = LONG2NUM((long)bins->counts[bins->used[i]]);
+    if (FIXNUM_P(before)) {
+      count = LONG2NUM(FIX2LONG(before) + (long)bins->counts[bins->used[i]]);
+    } else {
+      count = rb_funcall(before, '+', 1, count);
+    }
+    rb_hash_aset(counts, key, count);
+  }
+}
+
+/* sketch(sketch, values) -> the values that Ruby must add: no plain numbers, or very large; nil if there are none */
+static VALUE native_sketch(VALUE self, VALUE sketch, VALUE values) {
+  Check_Type(values, T_ARRAY);
+  VALUE counts = rb_ivar_get(sketch, id_counts);
+  VALUE table = rb_ivar_get(sketch, id_table);
+  Check_Type(counts, T_HASH);
+  Check_Type(table, T_STRING);
+  if (RSTRING_LEN(table) != (long)((KEYS_MAX + 1) * sizeof(double))) rb_raise(rb_eArgError, "the table has another size");
+  const double *bounds = (const double *)(const void *)RSTRING_PTR(table);
+  double sum = NUM2DBL(rb_ivar_get(sketch, id_ivar_sum));
+  double low = NUM2DBL(rb_ivar_get(sketch, id_ivar_min));
+  double high = NUM2DBL(rb_ivar_get(sketch, id_ivar_max));
+  VALUE memory;
+  struct bins *bins = rb_alloc_tmp_buffer(&memory, sizeof(*bins));
+  memset(bins->counts, 0, sizeof(bins->counts));
+  bins->used_count = 0;
+  VALUE rest = Qnil;
+  long count = 0;
+  for (long i = 0; i < RARRAY_LEN(values); i++) {
+    VALUE object = RARRAY_AREF(values, i);
+    long key = KEYS_MAX + 1;
+    double value = 0;
+    if (plain_number(object)) {
+      value = FIXNUM_P(object) ? (double)FIX2LONG(object) : RFLOAT_VALUE(object);
+      key = sketch_key(fabs(value), bounds);
+    }
+    if (key > KEYS_MAX) {
+      if (NIL_P(rest)) rest = rb_ary_new();
+      rb_ary_push(rest, object);
+      continue;
+    }
+    count++;
+    sum += value;
+    if (value < low) low = value;
+    if (value > high) high = value;
+    long at = KEYS_MAX + (value < 0 ? -key : key);
+    if (bins->counts[at]++ == 0) bins->used[bins->used_count++] = (uint16_t)at;
+  }
+  sketch_store(counts, bins);
+  rb_free_tmp_buffer(&memory);
+  rb_ivar_set(sketch, id_ivar_sum, DBL2NUM(sum));
+  rb_ivar_set(sketch, id_ivar_min, DBL2NUM(low));
+  rb_ivar_set(sketch, id_ivar_max, DBL2NUM(high));
+  rb_ivar_set(sketch, id_count, rb_funcall(rb_ivar_get(sketch, id_count), '+', 1, LONG2NUM(count)));
+  RB_GC_GUARD(table);
+  return rest;
+}
+
 /* ---- setup -------------------------------------------------------------------------------------- */
 
 void Init_weir_statsd_native(void) {
@@ -1099,9 +1186,16 @@ void Init_weir_statsd_native(void) {
   id_tail_bytes = rb_intern("tail_bytes");
   id_queue = rb_intern("queue");
   id_append = rb_intern("<<");
+  id_counts = rb_intern("@counts");
+  id_table = rb_intern("@table");
+  id_count = rb_intern("@count");
+  id_ivar_sum = rb_intern("@sum");
+  id_ivar_min = rb_intern("@min");
+  id_ivar_max = rb_intern("@max");
 
   VALUE native = rb_define_module_under(instrument, "Native");
   rb_define_module_function(native, "pack", native_pack, 1);
+  rb_define_module_function(native, "sketch", native_sketch, 2);
   rb_define_module_function(native, "send_packets", native_send_packets, 4);
 
   VALUE queue = rb_define_class_under(native, "MessageQueue", rb_cObject);

@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "../test_helper"
+require_relative "../columns_receiver"
 
 return unless defined?(Ractor)
 
@@ -65,6 +66,31 @@ class RactorTest < TestCase
     end
     assert_equal [8, 4, 4], [server.total("r.module"), server.samples("r.block"),
                              server.lines.grep(/\A_e\{7,4\}:r\.title\|text/).size]
+  end
+
+  def test_columns_of_ractors
+    receiver = nil
+    in_ruby(<<~RUBY) { (receiver = ColumnsReceiver.new).address }
+      require "statsd-instrument"
+      ractors = Array.new(3) do
+        Ractor.new(ENV["STATSD_ADDR"]) do |address|
+          sink = StatsD::Instrument::BatchedSink.for_addr(address)
+          StatsD::Instrument::Client.open(sink: sink) do |client|
+            500.times do |round|
+              client.increment("a")
+              client.distribution("d", round)
+            end
+            client.flush
+          end
+          :done
+        end
+      end
+      exit(1) unless ractors.map(&:take) == [:done] * 3
+    RUBY
+    assert_equal [1_500, 1_500], [receiver.total("a"), receiver.samples("d")]
+    assert_equal 3, receiver.payloads.map(&:client).uniq.size
+  ensure
+    receiver&.close
   end
 
   def test_without_a_client_the_error_says_what_to_do

@@ -20,10 +20,15 @@ module StatsD
       OVERFLOW_POLICIES = %i[sync drop].freeze
 
       class << self
-        # @param addr [String] see {Sink.for_addr}
+        # @param addr [String] see {Sink.for_addr}; or `http://host:port` or `http+unix:///path` of an agent that takes
+        #   columns. What is no column goes to its default port for datagrams, unless `DD_AGENT_HOST` or
+        #   `DD_DOGSTATSD_PORT` says otherwise.
         # @return [BatchedSink]
         def for_addr(addr, **options)
-          new(Sink.for_addr(addr), **options)
+          return new(Sink.for_addr(addr), **options) unless Columns::Endpoint.address?(addr)
+
+          datagrams = Columns::Endpoint.datagram_address(addr, Ractors.main? ? ENV : {})
+          new(Sink.for_addr(datagrams), columns_address: addr, **options)
         end
 
         # @api private
@@ -34,6 +39,8 @@ module StatsD
 
       # @return [Integer] bytes in the longest packet
       attr_reader :max_packet_size
+      # @return [String, nil] where clients with this sink send columns
+      attr_reader :columns_address
 
       # @param sink [Sink] sends the packets
       # @param thread_priority [Integer] of the background thread
@@ -41,15 +48,18 @@ module StatsD
       # @param max_packet_size [Integer, nil] bytes; nil asks the sink
       # @param statistics_interval [Numeric] seconds between reports about batching; 0 for none
       # @param overflow [Symbol] `:sync` or `:drop`, see above
+      # @param columns_address [String, nil] where clients with this sink send columns
       # @raise [ArgumentError] if the capacity is not positive or the policy unknown
       def initialize(sink, thread_priority: DEFAULT_THREAD_PRIORITY, buffer_capacity: DEFAULT_BUFFER_CAPACITY,
-                     max_packet_size: nil, statistics_interval: DEFAULT_STATISTICS_INTERVAL, overflow: :sync)
+                     max_packet_size: nil, statistics_interval: DEFAULT_STATISTICS_INTERVAL, overflow: :sync,
+                     columns_address: nil)
         unless OVERFLOW_POLICIES.include?(overflow)
           raise ArgumentError, "overflow must be one of #{OVERFLOW_POLICIES.inspect}, not #{overflow.inspect}"
         end
         raise ArgumentError, "buffer_capacity must be positive, not #{buffer_capacity}" unless buffer_capacity.positive?
 
         @sink = sink
+        @columns_address = columns_address
         @max_packet_size = max_packet_size || (sink.max_packet_size if sink.respond_to?(:max_packet_size)) ||
                            DEFAULT_MAX_PACKET_SIZE
         @dispatcher = Dispatcher.new(

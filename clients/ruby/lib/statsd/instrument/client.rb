@@ -118,8 +118,11 @@ module StatsD
       # @param cardinality [String, Symbol, nil] one of {CARDINALITIES}
       # @param telemetry [Boolean, nil] whether the client reports about itself every ten seconds; nil means where
       #   messages are batched and the server knows tags
+      # @param columns [String, nil] `http://host:port` or `http+unix:///path` of an agent that takes columns; nil: the
+      #   address of the sink, if it has one
+      # @param columns_max_bytes [Integer] memory for columns that the agent has not accepted yet
       # @raise [NotImplementedError] if there is no such implementation
-      # @raise [ArgumentError] if the cardinality is unknown
+      # @raise [ArgumentError] if the cardinality is unknown, or the address of columns is none or cannot be used
       def initialize(
         prefix: nil,
         default_sample_rate: nil,
@@ -135,6 +138,8 @@ module StatsD
         external_data: nil,
         cardinality: nil,
         telemetry: nil,
+        columns: nil,
+        columns_max_bytes: Columns::DEFAULT_MAX_BYTES,
         aggregator: nil
       )
         @own_sink = sink
@@ -148,6 +153,8 @@ module StatsD
         @external_data = OriginDetection.clean_external_data(external_data)
         @cardinality = check_cardinality(cardinality)
         @enable_aggregation = enable_aggregation
+        @columns_address = columns || (sink.columns_address if sink.respond_to?(:columns_address))
+        @columns_max_bytes = columns_max_bytes
         @aggregation_options = {
           flush_interval: aggregation_flush_interval,
           max_values: aggregation_max_context_size,
@@ -211,6 +218,11 @@ module StatsD
       # @return [Telemetry] counts of accepted, sent and dropped messages
       def telemetry
         @own_telemetry || (@own_sink.respond_to?(:telemetry) ? @own_sink : @aggregator.core).telemetry
+      end
+
+      # @return [Columns, nil] what sends counts, gauges and distributions to an agent that takes columns
+      def columns
+        @aggregator&.core&.columns
       end
 
       # @return [Boolean] whether calls are aggregated at the moment
@@ -329,15 +341,25 @@ module StatsD
       end
 
       def new_aggregator
-        return unless wants_aggregation? || @telemetry_enabled
+        return unless wants_aggregation? || @telemetry_enabled || @columns_address
 
         shared = @own_sink.telemetry if @own_sink.respond_to?(:telemetry)
         report = telemetry_report(shared) if @telemetry_enabled && shared
+        counts = shared || Telemetry.new
         aggregator = Aggregator.new(@own_sink, @datagram_builder_class, @prefix, @default_tags, **@aggregation_options,
-                                    telemetry: shared, report: report)
+                                    telemetry: counts, report: report, columns: new_columns(counts))
         # With aggregation, the first sample starts the thread: an unused client has no thread.
         aggregator.core.ensure_running if report && !wants_aggregation?
         aggregator
+      end
+
+      def new_columns(telemetry)
+        return unless @columns_address
+        raise ArgumentError, "columns need aggregation" unless wants_aggregation?
+        raise ArgumentError, "plain StatsD has no columns" if @datagram_builder_class <= StatsDDatagramBuilder
+
+        endpoint = Columns::Endpoint.new(@columns_address, local: @container_id, external: @external_data)
+        Columns.new(endpoint, max_bytes: @columns_max_bytes, telemetry: telemetry)
       end
 
       def transport
@@ -356,7 +378,8 @@ module StatsD
           "client_version:#{VERSION}",
           "client_transport:#{transport}"
         ]
-        TelemetryReport.new(telemetry, tags: tags.compact.join(","), fields: fields(@cardinality))
+        TelemetryReport.new(telemetry, tags: tags.compact.join(","), fields: fields(@cardinality),
+                                       columns: !@columns_address.nil?)
       end
 
       def aggregates_into?(sink)
@@ -397,7 +420,7 @@ module StatsD
       end
 
       def wants_aggregation?
-        @enable_aggregation.nil? ? @own_sink.is_a?(BatchedSink) : @enable_aggregation
+        @enable_aggregation.nil? ? @own_sink.is_a?(BatchedSink) || !@columns_address.nil? : @enable_aggregation
       end
 
       # @return [Backend::Contexts, nil] nil when every call is a message that nobody remembers

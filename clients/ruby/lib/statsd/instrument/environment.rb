@@ -68,7 +68,21 @@ module StatsD
 
       # @return [String] `host:port`
       def statsd_addr
-        env.fetch("STATSD_ADDR") { datadog_addr || "localhost:8125" }
+        address = env.fetch("STATSD_ADDR") { datadog_addr || "localhost:8125" }
+        Columns::Endpoint.address?(address) ? Columns::Endpoint.datagram_address(address, env) : address
+      end
+
+      # @return [String, nil] `http://...` or `http+unix://...` address of an agent that takes columns
+      def columns_address
+        return env["STATSD_COLUMNS"] unless env.fetch("STATSD_COLUMNS", "").empty?
+
+        address = env.fetch("STATSD_ADDR") { env["DD_DOGSTATSD_URL"] }
+        address if Columns::Endpoint.address?(address)
+      end
+
+      # @return [Integer] bytes
+      def columns_max_bytes
+        whole_number("STATSD_COLUMNS_MAX_BYTES", Columns::DEFAULT_MAX_BYTES)
       end
 
       # @return [String] file name or `unix...://` address of a socket; empty for UDP
@@ -198,6 +212,10 @@ module StatsD
           cardinality: cardinality,
           telemetry: telemetry_enabled?
         }
+        if network? && columns_address
+          options[:columns] = columns_address
+          options[:columns_max_bytes] = columns_max_bytes
+        end
         if origin_detection?
           # An entity id names the pod already.
           options[:container_id] = OriginDetection.new.container_id unless env.key?("DD_ENTITY_ID")
@@ -208,14 +226,19 @@ module StatsD
 
       # @return [#sample?, #<<, #flush]
       def default_sink_for_environment
+        return network_sink if network?
+
         case environment
-        when "production", "staging" then network_sink
         when "test" then NullSink.new
         else LogSink.new(StatsD.logger)
         end
       end
 
       private
+
+      def network?
+        %w[production staging].include?(environment)
+      end
 
       def network_sink
         sink = Sink.new(connection)
@@ -254,6 +277,7 @@ module StatsD
       def datadog_addr
         url = env["DD_DOGSTATSD_URL"]
         return url.delete_prefix("udp://") if url&.start_with?("udp://")
+        return url if Columns::Endpoint.address?(url)
         return unless env.key?("DD_AGENT_HOST") || env.key?("DD_DOGSTATSD_PORT")
 
         host = env.fetch("DD_AGENT_HOST", "localhost")
@@ -265,7 +289,7 @@ module StatsD
       # read them.
       def datadog_socket
         case (url = env["DD_DOGSTATSD_URL"])
-        when nil, /\Audp:/ then url ? nil : env["DD_DOGSTATSD_SOCKET"]
+        when nil, %r{\Ahttp(?:\+unix)?://} then env["DD_DOGSTATSD_SOCKET"]
         when %r{\Aunix(?:gram)?://(?<path>.+)} then Regexp.last_match[:path]
         when %r{\Aunixstream://} then url
         end

@@ -23,10 +23,10 @@ module StatsD
         # Sends everything while the threads are there. Where finalizers run last of all, on CRuby, they send what
         # handlers emit that were registered earlier; elsewhere such messages are sent at once.
         def at_exit
-          last = RUBY_ENGINE == "ruby" ? :flush : :shutdown
+          finalizers = RUBY_ENGINE == "ruby"
           tracked = @tracked.to_a
-          tracked.grep(Aggregator::Core).each(&last)
-          tracked.grep(BatchedSink::Dispatcher).each(&last)
+          tracked.grep(Aggregator::Core).each(&(finalizers ? :at_exit : :shutdown))
+          tracked.grep(BatchedSink::Dispatcher).each(&(finalizers ? :flush : :shutdown))
         end
 
         # In a process that became a daemon: the parent has ended without sending anything, so the

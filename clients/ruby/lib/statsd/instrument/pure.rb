@@ -30,6 +30,13 @@ module StatsD
           millionths(values) || values.map(&:to_s).join(":")
         end
 
+        # Adds samples to a sketch in a quicker way than {Columns::Sketch#add_each}. Here is none.
+        # @param values [Array] as for {pack}
+        # @return [Array, nil] the values that it has not added
+        def sketch(_sketch, values)
+          values
+        end
+
         private
 
         # The time of a block is a whole number of nanoseconds, in milliseconds. Float#to_s searches for the shortest

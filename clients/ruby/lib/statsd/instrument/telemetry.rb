@@ -22,7 +22,19 @@ module StatsD
         packets_refused: "those of them that the kernel took and the server's host refused",
         dropped_oversize: "messages longer than a packet may be",
         dropped_invalid: "samples without a name or with a value that is not a finite number",
-        overflowed: "samples sent one by one because the limit of live contexts was reached"
+        overflowed: "samples sent one by one because the limit of live contexts was reached",
+        columns_windows: "windows of columns that were closed, empty ones not included",
+        columns_payloads_sent: "payloads of columns that the agent accepted",
+        columns_bytes_sent: "bytes in them",
+        columns_points_sent: "counts, gauges and distributions in them, each of one window",
+        columns_duplicates: "those of the payloads that the agent had accepted before, unknown to the client",
+        columns_retries: "requests that repeated a payload",
+        columns_failures: "requests without an answer, or with a refusal for now",
+        columns_merged: "windows that became part of a wider one for lack of room",
+        columns_dropped: "windows and payloads dropped for lack of room, or at the end of the client",
+        columns_refused: "payloads dropped because the agent found them wrong",
+        columns_points_dropped: "counts, gauges and distributions in what was dropped or refused",
+        columns_absent: "requests that found no endpoint for columns"
       }.freeze
 
       def initialize
@@ -155,15 +167,19 @@ module StatsD
     # @api private
     class TelemetryReport
       PREFIX = "datadog.dogstatsd.client."
-      REPORTED = (Telemetry::COUNTERS.keys - %i[packets_refused dropped_oversize dropped_invalid overflowed]).freeze
-      private_constant :PREFIX, :REPORTED
+      COLUMNS = Telemetry::COUNTERS.keys.grep(/\Acolumns_/).freeze
+      REPORTED =
+        (Telemetry::COUNTERS.keys - %i[packets_refused dropped_oversize dropped_invalid overflowed] - COLUMNS).freeze
+      private_constant :PREFIX, :COLUMNS, :REPORTED
 
       # @param telemetry [Telemetry]
       # @param tags [String] text of the tags of every message, without the leading `#`
       # @param fields [String, nil] text after the tags
+      # @param columns [Boolean] whether the client sends columns
       # @param interval [Float] seconds between reports
-      def initialize(telemetry, tags:, fields: nil, interval: 10.0)
+      def initialize(telemetry, tags:, fields: nil, columns: false, interval: 10.0)
         @telemetry = telemetry
+        @names = columns ? REPORTED + COLUMNS : REPORTED
         @suffix = "|c|##{tags}#{fields}"
         @interval = interval
         @due = now + interval
@@ -176,7 +192,7 @@ module StatsD
 
         @due = now + @interval
         counts = @telemetry.unreported
-        REPORTED.each { |name| yield "#{PREFIX}#{name}:#{counts[name]}#{@suffix}" }
+        @names.each { |name| yield "#{PREFIX}#{name}:#{counts[name]}#{@suffix}" }
         true
       end
 

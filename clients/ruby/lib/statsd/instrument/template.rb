@@ -33,6 +33,11 @@ module StatsD
         @tail_bytes = tail.b.freeze
       end
 
+      # @return [Columns::Identity]
+      def identity
+        @identity ||= Columns::Identity.new(self)
+      end
+
       # @return [Boolean] whether the name is empty, which no server accepts
       def nameless?
         @head == ":"

@@ -17,14 +17,15 @@ module StatsD
         # Whatever goes wrong concerns this context alone: the samples of others have been taken, too, and are nowhere
         # else.
         # @param writer [#line]
+        # @param window [Columns::Window, nil] takes the values if they go as columns
         # @return [Integer] samples sent
-        def flush(writer)
+        def flush(writer, window = nil)
           @taken = 0
           case @template.type
-          when :c then flush_counter(writer)
-          when :g then flush_gauge(writer)
+          when :c then flush_counter(writer, window)
+          when :g then flush_gauge(writer, window)
           when :s then flush_set(writer)
-          else flush_samples(writer)
+          else flush_samples(writer, window)
           end
         rescue StandardError => e
           StatsD.logger.error { "[#{self.class.name}] flushing #{@template.head} failed: #{e.class}: #{e.message}" }
@@ -33,7 +34,7 @@ module StatsD
 
         private
 
-        def flush_counter(writer)
+        def flush_counter(writer, window)
           hits = 0
           sum = 0
           @cells.each do |cell|
@@ -45,12 +46,14 @@ module StatsD
           return 0 if hits.zero? && sum.zero?
 
           @taken = hits
+          return window.count(@template, sum) ? hits : writer.refuse(hits) if window
+
           text = Wire.sum(sum) or return writer.refuse(hits)
           writer.line(@template, text)
           hits
         end
 
-        def flush_gauge(writer)
+        def flush_gauge(writer, window)
           hits = 0
           latest = nil
           @cells.each do |cell|
@@ -62,7 +65,7 @@ module StatsD
           return 0 if hits.zero?
 
           @taken = hits
-          writer.line(@template, latest.value.to_s)
+          window ? window.gauge(@template, latest.value) : writer.line(@template, latest.value.to_s)
           hits
         end
 
@@ -72,8 +75,13 @@ module StatsD
           members.size
         end
 
-        def flush_samples(writer)
+        def flush_samples(writer, window)
           values = gather
+          if window
+            window.samples(@template, values) unless values.empty?
+            return values.size
+          end
+
           packed = Backend.pack(values)
           writer.line(@template, packed) if packed
           values.size

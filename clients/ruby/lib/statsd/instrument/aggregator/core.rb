@@ -12,6 +12,11 @@ module StatsD
       class Core
         # Seconds without a sample after which a context is forgotten.
         IDLE_EXPIRY = 300.0
+        # Types that go as columns to an agent that takes them.
+        COLUMN_TYPES = %i[c g d].freeze
+        # Says that values stay where they are, because it is not known yet whether the agent takes columns.
+        LATER = Object.new.freeze
+        private_constant :COLUMN_TYPES, :LATER
 
         # @return [Telemetry]
         attr_reader :telemetry
@@ -21,18 +26,22 @@ module StatsD
         attr_reader :max_values
         # @return [Float] seconds between flushes
         attr_reader :flush_interval
+        # @return [Columns, nil]
+        attr_reader :columns
 
         # @param flush_interval [Float] seconds between flushes
         # @param max_values [Integer] samples of one context sent without waiting
         # @param max_contexts [Integer] cells that may live at once
+        # @param columns [Columns, nil] takes counters, gauges and distributions
         def initialize(sink, flush_interval: DEFAULT_FLUSH_INTERVAL, max_values: DEFAULT_MAX_CONTEXT_SIZE,
-                       max_contexts: DEFAULT_MAX_CONTEXTS, telemetry: nil, report: nil)
+                       max_contexts: DEFAULT_MAX_CONTEXTS, telemetry: nil, report: nil, columns: nil)
           raise ArgumentError, "flush_interval must be positive, not #{flush_interval}" unless flush_interval.positive?
           raise ArgumentError, "max_values must be positive, not #{max_values}" unless max_values.positive?
 
           @sink = sink
           @flush_interval = flush_interval
-          @idle_limit = IDLE_EXPIRY / flush_interval
+          @columns = columns
+          @idle_limit = IDLE_EXPIRY / (columns ? [flush_interval, Columns::WINDOW].min : flush_interval)
           @max_values = max_values
           @max_contexts = max_contexts
           @telemetry = telemetry || Telemetry.new
@@ -75,10 +84,11 @@ module StatsD
           !@stopping
         end
 
-        # Sends everything recorded so far to the sink.
+        # Sends everything recorded so far to the sink. Columns are sent when the call returns, or their request failed.
         # @return [void]
         def flush
-          @flush_lock.synchronize { flush_locked }
+          flush_now
+          @columns&.flush
         rescue ThreadError
           # A signal handler may not lock, but a thread started by it may.
           Background.start("statsd-flush-now") { flush }&.join(1)
@@ -90,10 +100,13 @@ module StatsD
 
           begin
             Background.uninterrupted do
+              window = window_for(cell.template)
+              next if LATER.equal?(window)
+
               writer = new_writer
               context = Context.new(cell.template)
               context.cells << cell
-              @telemetry.count(:metrics, context.flush(writer))
+              @telemetry.count(:metrics, context.flush(writer, window))
               writer.finish
             end
           ensure
@@ -112,6 +125,13 @@ module StatsD
           @clients.to_a.each(&:refresh_mode)
           thread = @thread
           wake_until_ended(thread, wait) if thread&.alive? && thread != Thread.current
+          end_columns(wait)
+          flush
+        end
+
+        # Sends everything before the process ends. What is recorded later goes as datagrams.
+        def at_exit
+          end_columns(Columns::PATIENCE)
           flush
         end
 
@@ -119,6 +139,13 @@ module StatsD
         # @see Aggregator.finalize
         def finalize
           @stopping = true
+          # Columns need a thread that may lock and wait.
+          if @columns && !@columns_ended
+            Background.start("statsd-flush-now") { at_exit }
+            wake(@thread) if @thread
+            return
+          end
+
           if @flush_lock.try_lock
             begin
               flush_locked
@@ -141,10 +168,12 @@ module StatsD
 
         def after_fork
           @telemetry = Telemetry.new unless @sink.respond_to?(:telemetry)
+          @columns&.after_fork(@telemetry)
           reset
         end
 
         def after_daemon
+          @columns&.after_daemon
           start if @thread
         end
 
@@ -156,7 +185,8 @@ module StatsD
             @contexts.each_value do |context|
               next unless context.cells.include?(cell)
 
-              context.flush(writer)
+              window = window_for(context.template)
+              context.flush(writer, LATER.equal?(window) ? nil : window)
               @live -= 1 if context.cells.delete(cell)
             end
             @contexts.delete_if { |_, context| context.cells.empty? }
@@ -173,22 +203,69 @@ module StatsD
           @live = 0
           @flush_lock = Mutex.new
           @thread = nil
+          @columns_ended = false
         end
 
         def start
-          @thread = Background.start("statsd-aggregator") { run } unless @stopping
+          return if @stopping
+
+          @columns&.ensure_running
+          @thread = Background.start("statsd-aggregator") { run }
         end
 
         def run
           until @stopping
-            sleep(@flush_interval)
+            sleep(@columns ? [@flush_interval, @columns.until_end].min : @flush_interval)
             begin
-              flush
+              tick
             rescue StandardError => e
               StatsD.logger.error { "[#{self.class.name}] flushing failed: #{e.class}: #{e.message}" }
             end
           end
-          flush
+          tick
+        end
+
+        # Nobody waits for columns here, which have a thread of their own.
+        def tick
+          @flush_lock.synchronize do
+            flush_locked
+            @columns.seal if @columns&.ended?
+          end
+        end
+
+        def flush_now
+          @columns&.settle
+          @flush_lock.synchronize do
+            flush_locked
+            @columns&.seal
+          end
+        end
+
+        # Everything recorded so far is part of the last window, and nothing later.
+        def end_columns(patience)
+          return if @columns.nil? || @columns_ended
+
+          @columns.settle
+          @flush_lock.synchronize do
+            flush_locked
+            @columns.seal
+            @columns_ended = true
+          end
+          @columns.close(patience)
+        rescue ThreadError
+          # As for a flush.
+          Background.start("statsd-flush-now") { end_columns(patience) }&.join(patience)
+        end
+
+        # @return [Columns::Window, Object, nil] what takes the values of a context; nil if they go as datagrams
+        def window_for(template)
+          return if @columns.nil? || @columns_ended || !COLUMN_TYPES.include?(template.type)
+
+          if @columns.active?
+            @columns.window
+          elsif @columns.unknown?
+            LATER
+          end
         end
 
         def wake_until_ended(thread, wait)
@@ -222,12 +299,15 @@ module StatsD
 
         # @return [Integer] samples sent
         def flush_context(context, writer)
+          window = window_for(context.template)
+          return 0 if LATER.equal?(window)
+
           # Ask whether a cell gets no more samples before taking the last of them.
           abandoned = nil
           context.cells.each do |cell|
             (abandoned ||= []) << cell if (cell.removed || cell.idle.positive?) && cell.abandoned?
           end
-          samples = context.flush(writer)
+          samples = context.flush(writer, window)
           abandoned&.each { |cell| @live -= 1 if context.cells.delete(cell) }
           expire_idle(context)
           samples
