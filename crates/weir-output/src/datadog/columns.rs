@@ -211,7 +211,7 @@ impl ColumnAssembler {
         if self.is_within(bytes) {
             return true;
         }
-        // What was added is known by now.
+        // All that was added is known by now.
         self.measure();
         if self.is_within(bytes) {
             return true;
