@@ -128,7 +128,7 @@ impl Worker {
 
     /// A listener of columns has no socket here: what was handed over is what was received.
     fn column_listener_snapshot(&self, listener: usize) -> ListenerSnapshot {
-        let ingest = self.ingest.counts()[listener];
+        let ingest = self.core.ingest.counts()[listener];
         let mut socket = ListenerCounters::default();
         socket[ListenerCounter::Packets] = ingest[IngestCounter::Packets]
             + ingest[IngestCounter::PacketsRateLimited]

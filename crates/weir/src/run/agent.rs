@@ -255,8 +255,8 @@ impl Agent {
         self.watch.end();
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         self.view.shared.expect_last();
-        let begun = self.state_saver.begin(self.view.shared.contexts());
-        let pending_state = begun.map(|begun| Arc::new(Mutex::new(begun)));
+        let pending_state = self.state_saver.begin(self.view.shared.contexts());
+        let pending_state = pending_state.map(|pending_state| Arc::new(Mutex::new(pending_state)));
         for (worker, number) in workers.iter().zip(0..) {
             match &pending_state {
                 Some(pending_state) => worker.stop_and_keep(put_pieces(pending_state, number)),

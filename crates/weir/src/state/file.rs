@@ -336,7 +336,7 @@ fn invalid(what: &str) -> StateError {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufWriter, Seek as _};
+    use std::io::BufWriter;
     use std::path::Path;
 
     use weir_protocol::Kind;
@@ -407,9 +407,8 @@ mod tests {
         writer.meta(&meta).unwrap();
         writer.books(&Status::default()).unwrap();
         writer.finish().unwrap();
-        let mut file = writer.to().get_ref().try_clone().unwrap();
-        file.rewind().unwrap();
-        let mut content = read_from(file, 1 << 20).unwrap();
+        let file = writer.to().get_ref().try_clone().unwrap();
+        let mut content = read_from(Arc::new(file), 1 << 20).unwrap();
         let buckets = content.buckets(2);
         assert!(buckets.iter().all(|bucket| bucket.encoded.bytes == 0));
         let mut series: Vec<_> = buckets
