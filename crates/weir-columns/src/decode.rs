@@ -254,7 +254,6 @@ impl Decoded {
             ..
         } = reading;
         let names = names.spans;
-        drop(fields);
         Ok(Decoded {
             body,
             names,

@@ -222,7 +222,8 @@ fn an_error_of_one_series_drops_that_series_alone() {
 #[test]
 fn contradicting_sketches_are_dropped_and_their_samples_counted() {
     let good: &[(i64, u64)] = &[(1, 2), (5, 1)];
-    let cases: &[(&str, f64, f64, f64, i64, &[(i64, u64)])] = &[
+    type Case<'a> = (&'a str, f64, f64, f64, i64, &'a [(i64, u64)]);
+    let cases: &[Case<'_>] = &[
         ("count", 1.0, 0.0, 1.0, 4, good),
         ("order", 1.0, 0.0, 1.0, 3, &[(5, 1), (1, 2)]),
         ("key", 1.0, 0.0, 1.0, 3, &[(40_000, 3)]),

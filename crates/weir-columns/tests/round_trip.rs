@@ -8,6 +8,9 @@ use weir_columns::payload::Payload;
 use weir_columns::wire::{Column, METRIC_DATA, MetricType, ValueType, varint, zigzag};
 use weir_columns::{Encoder, Origin, Row, SketchPoint, TagSet};
 
+/// Time, the bits of sum, minimum and maximum, count, and bins.
+type Sketch = (i64, [u64; 3], u64, Vec<(i32, u64)>);
+
 /// A series in plain words. Numbers are bits, so that NaN is equal to itself and a negative zero is not zero.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Plain {
@@ -21,7 +24,7 @@ struct Plain {
     not_indexed: bool,
     interval: u32,
     points: Vec<(i64, u64)>,
-    sketches: Vec<(i64, [u64; 3], u64, Vec<(i32, u64)>)>,
+    sketches: Vec<Sketch>,
 }
 
 /// Values at the edges of the types.

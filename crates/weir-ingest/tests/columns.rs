@@ -1,7 +1,7 @@
 //! Columns and messages with the same samples give the same rows.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::channel;
 
 use proptest::prelude::*;
 use weir_aggregate::{AggregatorSettings, Batch, Value};
@@ -101,8 +101,7 @@ fn row(encoder: &mut Encoder, metric: MetricType, name: &str, tags: &[&str], int
 }
 
 fn apply(ingest: &mut Ingest, columns: Decoded, received: u64) -> Option<ColumnFate> {
-    let fate = Arc::new(Mutex::new(None));
-    let told = fate.clone();
+    let (tell, told) = channel();
     ingest.columns(ColumnPayload {
         columns,
         listener: 0,
@@ -111,10 +110,9 @@ fn apply(ingest: &mut Ingest, columns: Decoded, received: u64) -> Option<ColumnF
         external_data: None,
         bytes: 100,
         received,
-        done: Box::new(move |fate| *told.lock().unwrap() = Some(fate)),
+        done: Box::new(move |fate| tell.send(fate).unwrap()),
     });
-    let told = fate.lock().unwrap();
-    *told
+    told.try_recv().ok()
 }
 
 fn send(ingest: &mut Ingest, line: &str, received: u64) {

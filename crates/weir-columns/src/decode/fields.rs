@@ -15,6 +15,9 @@ const FIXED_64: u32 = 1;
 const BYTES: u32 = 2;
 const FIXED_32: u32 = 5;
 
+/// Number, wire type and bytes of a field.
+type Field<'a> = (u32, u32, &'a [u8]);
+
 /// Fields of one message: each with its number, its wire type and, of texts and messages, its bytes.
 pub(super) struct Message<'a> {
     rest: &'a [u8],
@@ -29,7 +32,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    pub fn next(&mut self) -> Result<Option<(u32, u32, &'a [u8])>, Refusal> {
+    pub fn next(&mut self) -> Result<Option<Field<'a>>, Refusal> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -38,7 +41,7 @@ impl<'a> Message<'a> {
         Ok(Some(field))
     }
 
-    fn read(&mut self) -> Option<(u32, u32, &'a [u8])> {
+    fn read(&mut self) -> Option<Field<'a>> {
         let key = u32::try_from(read_varint(&mut self.rest)?).ok()?;
         let (field, wire_type) = (key >> 3, key & 7);
         let length = match wire_type {

@@ -324,7 +324,7 @@ impl Reading<'_> {
     /// A count beyond a bin's own takes several: the rest first, then full ones.
     fn add_bin(&mut self, k: i16, samples: u64) -> Result<(), Refusal> {
         let full = u64::from(u32::MAX);
-        if samples % full != 0 {
+        if !samples.is_multiple_of(full) {
             let n = (samples % full) as u32;
             self.memory.push(&mut self.bins, Bin { k, n })?;
         }

@@ -371,7 +371,7 @@ impl Ingest {
         let key = AliasKey {
             head: AliasKey::head(step.kind, self.sender),
             name: step.name.as_bytes(),
-            tail: line[HEAD.len()..].as_bytes(),
+            tail: &line.as_bytes()[HEAD.len()..],
         };
         let now = self.aggregator.now();
         let hash = self.contexts.alias_hash(&key);

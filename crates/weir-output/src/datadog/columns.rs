@@ -98,7 +98,10 @@ impl ColumnAssembler {
             let kept = tags.clone().filter(|tag| series::keeps(tag, device_resource));
             let device = series::device(tags.clone()).filter(|_| device_resource);
             let named = device.map(|name| ("device", name)).into_iter();
-            // As short-lived as the host.
+            #[expect(
+                clippy::map_identity,
+                reason = "makes pairs that are as short-lived as the host"
+            )]
             let more = named
                 .chain(tags.filter_map(series::resource))
                 .map(|(kind, name)| (kind, name));
