@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use weir_listener::{BoundSocket, ListenerId};
 
 use super::{Columns, REQUESTS_MAX};
-use crate::hand_over::StopSignal;
 
 /// Interval of looking for the end of requests.
 const LOOK: Duration = Duration::from_millis(1);
@@ -53,11 +52,11 @@ impl Columns {
         sockets.iter().map(|(id, socket)| (*id, socket.as_fd()))
     }
 
-    /// Accepts nothing more, and waits until open requests are answered, at most `patience` or until the stop. Not for async tasks.
-    pub fn hold(&self, patience: Duration, stop: &StopSignal) {
+    /// Accepts nothing more, and waits until open requests are answered, at most `patience` or until the agent stops. Not for async tasks.
+    pub fn hold(&self, patience: Duration, stops: impl Fn() -> bool) {
         self.stage.send_replace(Stage::Held);
         let answered = || self.requests.available_permits() == REQUESTS_MAX;
-        wait(patience, || answered() || stop.is_set());
+        wait(patience, || answered() || stops());
     }
 
     /// Undoes [`Columns::hold`].

@@ -320,7 +320,7 @@ impl HandOverSource {
         let outputs = &self.agent.view.outputs;
         outputs.pause(UNDER_WAY_MAX, &self.agent.stop);
         if let Some(columns) = &self.agent.view.columns {
-            columns.hold(COLUMNS_MAX, &self.agent.stop);
+            columns.hold(COLUMNS_MAX, || self.agent.stop.is_set());
         }
         channel.set_limit(hand_over::STEP_MAX);
         let (account, state) = self.freeze(channel, stopped)?;
