@@ -194,6 +194,7 @@ func newClient(t Transport, unix bool, o *Options) (*ClientEx, error) {
 	c.sender = newSender(t, &c.out, c.handle)
 	if c.columns != nil {
 		go c.columns.run()
+		c.columns.settleWithin(firstAnswer)
 	}
 	if o.channelMode {
 		c.startInboxes(max(o.channelModeBufferSize, 1))

@@ -191,6 +191,27 @@ func (c *columns) settle() {
 	c.mu.Unlock()
 }
 
+// firstAnswer is the longest wait for the agent when a client is made. Without one, a burst of values right behind it
+// would go as datagrams.
+const firstAnswer = 100 * time.Millisecond
+
+// settleWithin is settle with a limit.
+func (c *columns) settleWithin(limit time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	isOver := false
+	timer := time.AfterFunc(limit, func() {
+		c.mu.Lock()
+		isOver = true
+		c.change.Broadcast()
+		c.mu.Unlock()
+	})
+	defer timer.Stop()
+	for c.presence() == unknown && !isOver {
+		c.change.Wait()
+	}
+}
+
 // flush returns when all windows closed before are accepted or dropped, or a request that began after the call has
 // failed. It does not shorten a pause that the agent asked for.
 func (c *columns) flush() {

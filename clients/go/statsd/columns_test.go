@@ -567,6 +567,37 @@ func TestAWindowLargerThanTheLimitIsSent(t *testing.T) {
 	}
 }
 
+// TestValuesBeforeTheFirstAnswerAreKept adds more values than a datagram has room for before the agent says whether it
+// takes columns.
+func TestValuesBeforeTheFirstAnswerAreKept(t *testing.T) {
+	noLeaks(t)
+	const values = 5*packedMax + 3
+	for _, status := range []int{200, 404} {
+		a := serveColumns(t, "")
+		a.pause("probe")
+		release := make(chan struct{})
+		a.respond(func(int, *columnRequest) (int, bool) {
+			<-release
+			return status, status == 200
+		})
+		c, datagrams, _ := columnar(t, a.address)
+		for i := range values {
+			_ = c.Distribution("dist", float64(i), nil, 1)
+		}
+		close(release)
+		mustFlush(t, c)
+		datagrams.readAll(c)
+		sent := 0
+		for _, line := range datagrams.lines() {
+			sent += strings.Count(line, ":")
+		}
+		if columns := a.totals()["dist|"]; status == 200 && (columns != values || sent != 0) || status == 404 && sent != values {
+			t.Errorf("%d: %v values in columns, %d in datagrams", status, columns, sent)
+		}
+		c.Close()
+	}
+}
+
 // TestAnAgentWithoutColumnsGetsDatagrams answers 404 and later takes columns.
 func TestAnAgentWithoutColumnsGetsDatagrams(t *testing.T) {
 	noLeaks(t)

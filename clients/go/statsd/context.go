@@ -201,6 +201,8 @@ type member struct {
 const (
 	// packedMax is the number of values that a context collects before they are sent early.
 	packedMax = 512
+	// unsettledMax is that number as long as it is not known whether the agent takes columns.
+	unsettledMax = 32 * packedMax
 	// packedFirst is its room for values at first.
 	packedFirst = 16
 	// membersMax is the number of members of a set that are collected before they are sent early.

@@ -147,6 +147,9 @@ func (x *series) keepValue(v float64) *ErrorSenderChannelFull {
 func (x *series) observeFull(v float64) (lost *ErrorSenderChannelFull) {
 	c, m := x.scope.core, x.more.Load()
 	limit := packedMax
+	if x.kind == kindDistribution && c.columns != nil && c.columns.presence() == unknown {
+		limit = unsettledMax
+	}
 	if c.maxSamples > 0 {
 		limit = c.maxSamples
 	}
