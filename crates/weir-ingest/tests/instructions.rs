@@ -101,7 +101,10 @@ fn instructions(work: &str) -> (f64, f64, f64) {
     let file = directory.path().join("counted");
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--toggle-collect=*take_messages*"])
-        .args(["--toggle-collect=*write_rows*", "--dump-after=*instructions::feed*"])
+        .args([
+            "--toggle-collect=*write_rows*",
+            "--dump-after=*instructions::feed*",
+        ])
         .arg(format!("--callgrind-out-file={}", file.display()))
         .arg(std::env::current_exe().unwrap())
         .args([
@@ -122,7 +125,7 @@ fn instructions(work: &str) -> (f64, f64, f64) {
         let (_, number) = found.unwrap_or_else(|| panic!("no {before} in\n{text}"));
         number.trim().parse::<f64>().unwrap()
     };
-    // What is fed to make contexts is not counted, and the last dump is of the rows.
+    // Messages that only make contexts are not counted, and the last dump is of the rows.
     let counted = |file: &Path| number(&std::fs::read_to_string(file).unwrap(), "summary: ");
     let files = std::fs::read_dir(directory.path()).unwrap();
     let all: f64 = files.map(|entry| counted(&entry.unwrap().path())).sum();
