@@ -172,6 +172,7 @@ func (c *core) startColumns(o *Options, local, external string) error {
 		return err
 	}
 	c.columns = newColumns(e, o.columnarBytes, c.handle)
+	c.untilWindowEnds = o.untilWindowEnds
 	return nil
 }
 

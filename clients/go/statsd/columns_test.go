@@ -195,13 +195,20 @@ func (h *handled) all() []error {
 	return slices.Clone(h.errs)
 }
 
+// windowsEndWithFlush is an option.
+func windowsEndWithFlush(o *Options) error {
+	o.untilWindowEnds = func(time.Time) time.Duration { return time.Hour }
+	return nil
+}
+
 // columnar returns a client of an agent, without telemetry and origin, whose datagrams go to a socket of the test.
+// Its windows end when the test flushes: with the clock, a window that a test fills could end halfway.
 func columnar(t testing.TB, address string, options ...Option) (*Client, *server, *handled) {
 	t.Helper()
 	datagrams := serveUnixgram(t, "")
 	h := &handled{}
 	c, err := New(address, append([]Option{WithDatagramAddress("unixgram://" + datagrams.address), WithoutTelemetry(),
-		WithoutOriginDetection(), WithErrorHandler(h.add), WithAggregationInterval(time.Hour)}, options...)...)
+		WithoutOriginDetection(), WithErrorHandler(h.add), WithAggregationInterval(time.Hour), windowsEndWithFlush}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -812,7 +819,8 @@ func TestCallsDoNotWaitForTheAgent(t *testing.T) {
 // TestColumnsAreSentAtTheEndOfTheWindow waits for the clock to do it.
 func TestColumnsAreSentAtTheEndOfTheWindow(t *testing.T) {
 	a := serveColumns(t, "")
-	c, _, _ := columnar(t, a.address)
+	withClock := func(o *Options) error { o.untilWindowEnds = untilNextWindow; return nil }
+	c, _, _ := columnar(t, a.address, withClock)
 	c.clientEx.core.columns.settle()
 	for now := time.Now().UTC(); ; now = now.Add(time.Second) {
 		if d := untilNextWindow(now); d <= 0 || d > 10*time.Second || windowOf(now.Add(d)) != windowOf(now)+10 {
@@ -901,7 +909,7 @@ func TestColumnsOptions(t *testing.T) {
 func TestWithoutDatagrams(t *testing.T) {
 	a := serveColumns(t, "")
 	h := &handled{}
-	c, err := New(a.address, WithoutDatagrams(), WithTimingsAsDistributions(), WithErrorHandler(h.add))
+	c, err := New(a.address, WithoutDatagrams(), WithTimingsAsDistributions(), WithErrorHandler(h.add), windowsEndWithFlush)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,6 +67,7 @@ type core struct {
 	// columns is nil without an endpoint for them.
 	columns               *columns
 	columnIdle            uint32
+	untilWindowEnds       func(now time.Time) time.Duration
 	timingsAsDistribution bool
 
 	// armed says that the clock will flush the workers soon.
@@ -411,7 +412,7 @@ func (c *core) clock() {
 	var flush, report, sealed <-chan time.Time
 	var seal *time.Timer
 	if c.columns != nil {
-		seal = time.NewTimer(untilNextWindow(time.Now()))
+		seal = time.NewTimer(c.untilWindowEnds(time.Now()))
 		defer seal.Stop()
 		sealed = seal.C
 	}
@@ -438,7 +439,7 @@ func (c *core) clock() {
 			c.flushSeries(false, c.ticked())
 		case <-sealed:
 			c.flushSeries(false, c.windowEnded())
-			seal.Reset(untilNextWindow(time.Now()))
+			seal.Reset(c.untilWindowEnds(time.Now()))
 		case <-report:
 			c.telemetry.report()
 		}

@@ -45,6 +45,7 @@ type Options struct {
 	columnar              bool
 	columnarAddr          string
 	columnarBytes         int
+	untilWindowEnds       func(now time.Time) time.Duration
 	datagramAddr          string
 	withoutDatagrams      bool
 	timingsAsDistribution bool
@@ -72,6 +73,7 @@ func defaultOptions() *Options {
 		envTags:               true,
 		resolveInterval:       30 * time.Second,
 		columnarBytes:         DefaultColumnarBytes,
+		untilWindowEnds:       untilNextWindow,
 	}
 }
 
