@@ -1,6 +1,6 @@
 // The agent's responses under /api/v1. The reference is docs/api.md.
 
-export type Kind = "counter" | "rate" | "gauge" | "set" | "distribution";
+export type Kind = "counter" | "rate" | "gauge" | "set" | "distribution" | "histogram";
 
 export interface Metric {
   name: string;
@@ -69,13 +69,18 @@ export interface Books {
   series: BookSeries[];
 }
 
-export interface Meaning {
-  name: string;
-  label: [string, string] | null;
-  unit: string;
+/** A loss, refusal or degradation. */
+export interface Loss {
+  series: string;
+  labels: [string, string][];
+  /** A listener, an output or another place; empty for the whole agent. */
+  place: string;
   meaning: string;
-  sign: boolean;
-  advice: string;
+  /** Since the start; of what is no counter, now. */
+  count: number;
+  unit: string;
+  is_counter: boolean;
+  remedy: string;
 }
 
 export interface Counts {

@@ -1,41 +1,32 @@
-// Losses, refusals and degradations, with the agent's description of each and its advice.
+// The agent's list of losses, divided by the books into those of the last minutes and earlier ones.
 
-import type { BookSeries, Meaning } from "./api";
+import type { Books, Loss } from "./api";
 
-export interface Loss {
-  name: string;
-  unit: string;
-  where: string;
-  meaning: string;
-  advice: string;
-  /** In the whole window. */
-  count: number;
+export interface RecentLoss extends Loss {
+  /** In the window of the books. */
+  recent: number;
 }
 
-/** The losses in these books, largest first. Values are per second, so each counts `step` times. */
-export function losses(series: BookSeries[], step: number, meanings: Meaning[]): Loss[] {
-  const known = new Map<string, Meaning>();
-  for (const meaning of meanings) known.set(key(meaning.name, meaning.label), meaning);
-  const found: Loss[] = [];
-  for (const { name, tags, values } of series) {
-    const meaning = tags.map((tag) => known.get(key(name, tag))).find(Boolean) ?? known.get(key(name, null));
-    if (!meaning?.sign) continue;
-    const count = Math.round(values.reduce<number>((sum, value) => sum + (value ?? 0) * step, 0));
-    if (count < 1) continue;
-    const byKey = Object.fromEntries(tags);
-    const where = byKey.listener ?? byKey.output ?? "";
-    found.push({
-      name,
-      unit: meaning.unit,
-      where,
-      meaning: meaning.meaning,
-      advice: meaning.advice,
-      count,
-    });
-  }
-  return found.sort((a, b) => b.count - a.count);
+export interface Losses {
+  recent: RecentLoss[];
+  /** Since the start, and not in the window. */
+  earlier: Loss[];
 }
 
-function key(name: string, label: [string, string] | null): string {
-  return label ? `${name} ${label[0]}=${label[1]}` : name;
+/** Values of books are per second, so each counts `step` times. What is no counter is a state of now. */
+export function divide(losses: Loss[], books: Books): Losses {
+  const byKey = new Map(books.series.map((series) => [key(series.name, series.tags), series.values]));
+  const all = losses.map((loss) => {
+    const values = byKey.get(key(loss.series, loss.labels)) ?? [];
+    const sum = values.reduce<number>((sum, value) => sum + (value ?? 0) * books.step, 0);
+    return { ...loss, recent: loss.is_counter ? Math.round(sum) : loss.count };
+  });
+  return {
+    recent: all.filter((loss) => loss.recent > 0).sort((a, b) => b.recent - a.recent),
+    earlier: all.filter((loss) => loss.recent === 0).sort((a, b) => b.count - a.count),
+  };
+}
+
+function key(name: string, labels: [string, string][]): string {
+  return JSON.stringify([name, [...labels].sort()]);
 }

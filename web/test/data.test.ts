@@ -1,8 +1,8 @@
 import { describe, expect, test } from "vitest";
-import type { BookSeries, Books, Meaning } from "../src/api";
+import type { BookSeries, Books, Loss } from "../src/api";
 import { path } from "../src/chart";
 import { append, column, withUnchanged } from "../src/data";
-import { losses } from "../src/losses";
+import { divide } from "../src/losses";
 import { parse, write } from "../src/route";
 import { describeShare, prepend } from "../src/views/tail";
 
@@ -63,49 +63,44 @@ describe("books", () => {
   });
 });
 
-test("a loss is what the agent calls a sign, with its advice; work is none", () => {
-  const meaning = (name: string, label: [string, string] | null, sign: boolean): Meaning => ({
-    name,
-    label,
+test("a loss of the last minutes is told from earlier ones by the books", () => {
+  const loss = (place: string, count: number, isCounter = true): Loss => ({
+    series: "dropped",
+    labels: [
+      ["reason", "full"],
+      ["listener", place],
+    ],
+    place,
     unit: "packets",
-    meaning: `${name} ${label?.[1]}.`,
-    sign,
-    advice: "Do something.",
+    meaning: "Dropped.",
+    count,
+    is_counter: isCounter,
+    remedy: "Raise `memory`.",
   });
-  const meanings = [meaning("dropped", ["reason", "full"], true), meaning("received", null, false)];
-  const found = losses(
-    [
-      series(
-        "dropped",
-        [
-          ["listener", "udp"],
-          ["reason", "full"],
-        ],
-        [0, 2, null, 3],
-      ),
-      series(
-        "dropped",
-        [
-          ["listener", "uds"],
-          ["reason", "full"],
-        ],
-        [0, 0, 0, 0],
-      ),
+  const of = (place: string, values: (number | null)[]) =>
+    series(
+      "dropped",
+      [
+        ["listener", place],
+        ["reason", "full"],
+      ],
+      values,
+    );
+  const books: Books = {
+    step: 1,
+    times: [1, 2, 3, 4],
+    series: [
+      of("udp", [0, 2, null, 3]),
+      of("uds", [0, 0, 0, 0]),
       series("received", [["listener", "udp"]], [9, 9, 9, 9]),
     ],
-    1,
-    meanings,
-  );
-  expect(found).toEqual([
-    {
-      name: "dropped",
-      unit: "packets",
-      where: "udp",
-      meaning: "dropped full.",
-      advice: "Do something.",
-      count: 5,
-    },
+  };
+  const { recent, earlier } = divide([loss("uds", 7), loss("udp", 12), loss("tcp", 2, false)], books);
+  expect(recent.map((one) => [one.place, one.recent, one.count])).toEqual([
+    ["udp", 5, 12],
+    ["tcp", 2, 2],
   ]);
+  expect(earlier.map((one) => [one.place, one.count])).toEqual([["uds", 7]]);
 });
 
 test("the address holds what is shown", () => {

@@ -69,13 +69,13 @@ counters! {
             Significance::Normal("Rules copy histograms to distributions.");
         /// Histograms that became a sketch, because they had too many samples in a bucket, or memory was short.
         HistogramsFolded = SeriesSpec::counter("weir_histograms_folded_total", "rows.histograms_folded", "histograms"),
-            Significance::Problem("Percentiles of these are within 1 %; minimum, maximum, sum and count stay exact. Under memory pressure weir folds early: give it more `memory`.");
+            Significance::Normal("Percentiles of these are within 1 %; minimum, maximum, sum and count stay exact. If `weir_bodies_squeezed_total` rises too, raise `memory`.");
         /// Sets that became an estimate, because they had too many members in a bucket, or memory was short.
         SetsEstimated = SeriesSpec::counter("weir_sets_estimated_total", "rows.sets_estimated", "sets"),
-            Significance::Problem("Their counts are estimates. Under memory pressure weir estimates early: give it more `memory`.");
+            Significance::Normal("Their counts are estimates. If `weir_bodies_squeezed_total` rises too, raise `memory`.");
         /// Times a histogram, set or sketch lost resolution, because memory was very short.
         BodiesSqueezed = SeriesSpec::counter("weir_bodies_squeezed_total", "rows.bodies_squeezed", "times"),
-            Significance::Problem("Percentiles of these are coarser than 1 %, and counts of members are estimates: give weir more `memory`.");
+            Significance::Problem("Percentiles of these are coarser than 1 %, and counts of members are estimates: raise `memory`.");
         /// Rows that workers handed over, before the merge.
         Rows = SeriesSpec::counter("weir_rows_handed_over_total", "rows.handed_over", "rows"),
             Significance::Normal("It rises with each flush by the live contexts of the workers.");

@@ -21,7 +21,7 @@ counters! {
             Normal("Contexts come and go.");
         /// Overflow series: one per metric, with the samples of refused contexts.
         OverflowSeries = SeriesSpec::gauge("weir_overflow_series", "contexts.overflow_series", "series"),
-            Problem("`weir_context_limit_samples_total` names the limit.");
+            Problem("Raise `memory` or `contexts_max`, or drop the tag with the most values by a rule.");
         /// Distinct strings in contexts.
         Strings = SeriesSpec::gauge("weir_context_strings", "contexts.strings", "strings"),
             Normal("It follows the contexts.");

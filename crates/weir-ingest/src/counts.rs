@@ -39,7 +39,7 @@ counters! {
             Normal("Processes are being looked up; none waits for more than a second.");
         /// Packets of origins above their rate limit.
         PacketsRateLimited = PACKETS_DROPPED.because("origin_rate_limited"),
-            Problem("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
+            Problem("Raise `rate_limit_per_origin`, or slow down the sender.");
         /// Messages received: lines that are not empty.
         Messages = SeriesSpec::counter("weir_messages_received_total", "listeners.books.messages.received", "messages"),
             Normal("It rises as long as clients send.");
@@ -54,7 +54,7 @@ counters! {
             Problem("Raise `packet_bytes_max`, or let the client send smaller packets.");
         /// Accepted messages whose sample rate was unusable and counted as 1.
         RateErrors = SeriesSpec::counter("weir_sample_rate_faults_total", "listeners.sample_rate_faults", "messages"),
-            Problem("A client sends rates of 0, below 0 or above 1.");
+            Problem("A client sends rates of 0, below 0 or above 1: `weir tail` shows its lines; correct the rate behind `@`.");
         /// Metrics with sections that stand for nothing, each when it is new: a line like an earlier one is not looked at again.
         UnknownSections = SeriesSpec::counter("weir_unknown_sections_total", "listeners.unknown_sections", "messages"),
             Problem("A client sends a bar in a tag, which ends the tag, or a newer protocol: `weir explain` shows the text that is ignored.");
@@ -69,16 +69,16 @@ counters! {
             Normal("It rises with the samples received.");
         /// Samples of refused contexts, kept in one series per name.
         SamplesOverflowed = samples("weir_samples_overflowed_total", "listeners.books.samples.overflowed"),
-            Problem("Sums stay correct, tags are lost: `weir_context_limit_samples_total` names the limit.");
+            Problem("Sums stay correct, tags are lost. Raise `memory` or `contexts_max`, or drop the tag with the most values by a rule: `weir top` shows the tags.");
         /// Samples passed on without aggregation, with the timestamp of their sender.
         SamplesTimestamped = samples("weir_samples_timestamped_total", "listeners.books.samples.timestamped"),
             Normal("Clients send timestamps.");
         /// Events that were dropped because the queue was full.
         EventsDropped = NOT_HANDED_OVER.by("kind", "event"),
-            Problem("More events arrive per second than weir passes on: find the client that sends them.");
+            Problem("More events arrive per second than weir passes on: `weir tail` shows who sends them.");
         /// Service checks that were dropped because the queue was full.
         ChecksDropped = NOT_HANDED_OVER.by("kind", "check"),
-            Problem("More service checks arrive per second than weir passes on: find the client that sends them.");
+            Problem("More service checks arrive per second than weir passes on: `weir tail` shows who sends them.");
     }
 }
 
@@ -87,16 +87,16 @@ counters! {
     pub enum SampleDrop {
         /// NaN or infinite.
         NonFinite = SAMPLES_DROPPED.because("non_finite"),
-            Problem("A client divides by zero: the log has an example if nothing else was in the message.");
+            Problem("A client divides by zero: `weir tail --rejected` shows the lines with their senders.");
         /// A rule drops its metric.
         Filtered = SAMPLES_DROPPED.because("filtered"),
             Normal("Rules work as configured; `weir_rule_samples_dropped_total` names them.");
         /// A gauge or set in a new context for which there is no memory.
         NoMemory = SAMPLES_DROPPED.because("no_memory"),
-            Problem("Give weir more `memory`, or fewer contexts: `weir top` names the metrics with the most contexts.");
+            Problem("Raise `memory`, or drop the tag with the most values by a rule.");
         /// A gauge or set in a new context beyond a limit on contexts, or beyond its metric's or origin's share.
         ContextLimit = SAMPLES_DROPPED.because("context_limit"),
-            Problem("`weir_context_limit_samples_total` names the limit.");
+            Problem("Raise `contexts_max`, or drop the tag with the most values by a rule.");
         /// A timestamp on a kind other than counter and gauge.
         UnsupportedTimestampedType = SAMPLES_DROPPED.because("unsupported_timestamped_type"),
             Problem("A client sends timestamps with histograms, sets or distributions, which cannot be passed on.");
@@ -209,10 +209,10 @@ counters! {
     pub enum RefusalReason {
         /// Its origin is not in `allowed_origins`.
         NotAllowed = PACKETS_DROPPED.because("origin_not_allowed"),
-            Problem("Add the origin to `allowed_origins`, or find the sender: `weir status` names it.");
+            Problem("Add the origin to `allowed_origins`, or stop the sender.");
         /// Its origin is unknown, and `unknown` is not in `allowed_origins`.
         Unknown = PACKETS_DROPPED.because("origin_unknown"),
-            Problem("Add `unknown` to `allowed_origins`, or find out why the origin is unknown: `weir status` names the senders.");
+            Problem("Add `unknown` to `allowed_origins`, or let `weir explain --pid` say why the origin of this process is unknown.");
     }
 }
 
@@ -221,7 +221,7 @@ counters! {
     pub enum WorkerCounter {
         /// Batches that waited because the pipeline had not accepted the previous ones.
         HandOverWaits = SeriesSpec::counter("weir_hand_over_waits_total", "flush.hand_over_waits", "batches"),
-            Problem("Merging and encoding are too slow: give weir more CPU, or disable outputs.");
+            Normal("Nothing is lost: they wait while merging and encoding catch up. If `weir_buckets_joined_total` rises too, give weir more CPU.");
         /// Times a checkpoint waited because the disk had not accepted the previous part.
         CheckpointWaits = SeriesSpec::counter("weir_checkpoint_waits_total", "checkpoints.waits", "times"),
             Normal("A kill loses more than the last second: give `state_path` a faster disk.");
@@ -266,7 +266,7 @@ counters! {
             Normal("New containers send.");
         /// Packets and messages that waited a second, or to the end of their bucket, without an answer about their origin.
         GaveUp = SeriesSpec::counter("weir_origin_waited_in_vain_total", "origin.waited_in_vain", "packets and messages"),
-            Problem("A tag source is slow: `weir status` shows the state of each.");
+            Problem("A tag source is slow: `weir doctor` tests each; meanwhile the messages have no tags of their origin.");
         /// Packets and messages that proceeded without their origin because too many waited.
         NoRoom = SeriesSpec::counter("weir_origin_no_room_to_wait_total", "origin.no_room_to_wait", "packets and messages"),
             Problem("New containers send more than weir can queue; their later messages get the tags.");

@@ -53,7 +53,7 @@ counters! {
             Problem("Add the sender's network to `allowed_networks`, or find the sender.");
         /// Packets from addresses or networks above their rate limit.
         RateLimited = lost("rate_limited"),
-            Problem("`limits.rates` in the status names the sender; raise the limit or slow down the sender.");
+            Problem("Raise `rate_limit_per_network` or `rate_limit_per_address`, or slow down the sender.");
         /// Datagrams the kernel dropped after the stop began, because weir asked it to (UDP only).
         RefusedDraining = lost("refused_at_shutdown"),
             Normal("Clients kept sending while weir stopped.");
@@ -75,7 +75,7 @@ counters! {
 
         /// Frames of length zero, which are ignored.
         FramesEmpty = SeriesSpec::counter("weir_frames_empty_total", "listeners.frames_empty", "frames"),
-            Problem("A client sends empty frames; nothing is lost.");
+            Normal("A client sends empty frames; nothing is lost.");
         /// Last lines without a newline, accepted because the peer closed the connection cleanly (newline framing only).
         LinesUnterminated = SeriesSpec::counter("weir_lines_unterminated_total", "listeners.lines_unterminated", "lines"),
             Normal("Clients do not end their last line; nothing is lost.");
@@ -103,7 +103,7 @@ counters! {
             Problem("All connections are in use, and one peer holds most of them: find it.");
         /// Connections closed after an hour of silence, or a minute if all connections were in use.
         ConnectionsClosedIdle = connections("weir_connections_closed_idle_total", "listeners.connections_closed_idle"),
-            Problem("Clients keep connections that they do not use.");
+            Normal("Clients keep connections that they do not use; nothing is lost.");
         /// Connections of senders that are not allowed, closed at once.
         ConnectionsRefusedSource = connections("weir_connections_refused_total", "listeners.connections_refused"),
             Problem("Add the sender's network to `allowed_networks`, or find the client.");

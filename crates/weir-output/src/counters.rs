@@ -19,7 +19,7 @@ counters! {
             Normal("It rises with each flush.");
         /// Attempts that failed.
         AttemptsFailed = SeriesSpec::counter("weir_output_attempts_failed_total", "outputs.attempts_failed", "attempts"),
-            Problem("`weir status` shows the last error of the output.");
+            Problem("Nothing is lost while the queue has room. `weir doctor` tests the connection to the receiver.");
         /// Failed attempts whose payload is retried.
         Retries = SeriesSpec::counter("weir_output_retries_total", "outputs.retries", "attempts"),
             Normal("Nothing is lost while the queue has room: see `weir_output_lag_seconds`.");
@@ -28,7 +28,7 @@ counters! {
             Problem("The log names them with the receiver's reason.");
         /// Bytes of the disk queue that were damaged at the start and are lost.
         DiskDamagedBytes = SeriesSpec::counter("weir_output_disk_damaged_bytes_total", "outputs.disk_damaged_bytes", "bytes"),
-            Problem("The disk or its file system lost data.");
+            Problem("The disk or its file system lost data: test it, or set `disk_path` to another.");
         /// Messages that a relay's `prefixes` leave out.
         Unmatched = SeriesSpec::counter("weir_output_unmatched_total", "outputs.unmatched", "messages"),
             Normal("The relay applies its `prefixes`.");
@@ -46,10 +46,10 @@ counters! {
             Normal("It follows the contexts.");
         /// Metrics whose name belongs to another metric, to Prometheus or to weir.
         Renamed = SeriesSpec::gauge("weir_scrape_renamed_metrics", "scrape.renamed_metrics", "metrics"),
-            Problem("`weir status` shows their names; rename one of each pair.");
+            Problem("Rename one of each pair, for example by a rule; the output's notes name them.");
         /// Points merged into the series of another context with the same labels.
         Merged = SeriesSpec::counter("weir_scrape_merged_points_total", "scrape.merged_points", "points"),
-            Problem("Names or tags differ only in characters that Prometheus does not allow.");
+            Problem("Names or tags differ only in characters that Prometheus does not allow: rename one by a rule.");
         /// Series that left the exposition for lack of samples.
         Expired = SeriesSpec::counter("weir_scrape_expired_series_total", "scrape.expired_series", "series"),
             Normal("Contexts come and go.");

@@ -1,8 +1,9 @@
 use weir_counters::books::MESSAGES_REJECTED;
 use weir_counters::{Significance, counters};
 
-const FIND_THE_CLIENT: Significance =
-    Significance::Problem("The log has an example every ten seconds: find the client that sends such lines.");
+const FIND_THE_CLIENT: Significance = Significance::Problem(
+    "`weir tail --rejected` shows the lines, with their senders: correct the client that sends them.",
+);
 
 counters! {
     /// Why a line was rejected. The names are part of the operator's interface.

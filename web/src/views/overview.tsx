@@ -1,10 +1,11 @@
 // Whether anything is lost and why, and the figures of the agent.
 
-import type { Meaning, Status } from "../api";
+import type { Books, Loss, Status } from "../api";
 import { Chart, Sparkline } from "../chart";
 import { column, type LiveBooks, last, usePolled } from "../data";
 import { bytes, clock, duration, exact, number, utc } from "../format";
-import { losses } from "../losses";
+import { divide } from "../losses";
+import { Words } from "../words";
 import { ClientTable } from "./clients";
 
 function Figure(props: { title: string; value: string; note?: string; values?: (number | null)[] }) {
@@ -25,15 +26,18 @@ export function Overview({ live }: { live: LiveBooks }) {
   const received = column(books, "weir_received_bytes_total");
   const cpu = column(books, "process_cpu_seconds_total");
   const resident = column(books, "process_resident_memory_bytes");
-  const { data: meanings } = usePolled<Meaning[]>("meanings", {}, 0);
+  const { data: lost } = usePolled<Loss[]>("losses", {}, 2);
   const first = books.times.findIndex((_, at) => books.series.some((series) => series.values[at] != null));
   const seconds = first < 0 ? 0 : books.times.length - first;
-  const lost = losses(books.series, books.step, meanings ?? []);
   const listeners = status?.listeners ?? [];
   return (
     <>
       <section aria-label="losses">
-        <Losses lost={lost} known={seconds > 0 && meanings !== undefined} seconds={seconds} />
+        {lost && seconds > 0 ? (
+          <LossList lost={lost} books={books} seconds={seconds} />
+        ) : (
+          <p class="quiet">Waiting for the first second of data.</p>
+        )}
         {status?.not_ready && <p class="alarm">Not ready: {status.not_ready}</p>}
         {error && <p class="quiet">{error}</p>}
       </section>
@@ -85,25 +89,50 @@ export function Overview({ live }: { live: LiveBooks }) {
   );
 }
 
-function Losses(props: { lost: ReturnType<typeof losses>; known: boolean; seconds: number }) {
-  if (!props.known) return <p class="quiet">Waiting for the first second of data.</p>;
-  if (props.lost.length === 0) {
-    return <p class="fine">✓ Nothing was lost in the last {duration(props.seconds)}.</p>;
-  }
+function LossList(props: { lost: Loss[]; books: Books; seconds: number }) {
+  const { recent, earlier } = divide(props.lost, props.books);
+  const window = duration(props.seconds);
   return (
-    <div class="alarm">
-      <h2>✗ Lost in the last {duration(props.seconds)}</h2>
-      <ul>
-        {props.lost.map((loss) => (
-          <li key={`${loss.name} ${loss.where} ${loss.meaning}`}>
-            <b>
-              {exact(loss.count)} {loss.unit}
-            </b>
-            {loss.where && ` at ${loss.where}`}: {loss.meaning} {loss.advice}
-          </li>
-        ))}
-      </ul>
-    </div>
+    <>
+      {recent.length === 0 && <p class="fine">✓ Nothing was lost in the last {window}.</p>}
+      {recent.length > 0 && (
+        <div class="alarm">
+          <h2>✗ Lost, refused or degraded in the last {window}</h2>
+          <ul>
+            {recent.map((loss) => (
+              <LossItem key={lossKey(loss)} loss={loss} count={loss.recent} />
+            ))}
+          </ul>
+        </div>
+      )}
+      {earlier.length > 0 && (
+        <details class="earlier">
+          <summary>
+            {earlier.length === 1 ? "One earlier loss" : `${earlier.length} earlier losses`} since the start
+          </summary>
+          <ul>
+            {earlier.map((loss) => (
+              <LossItem key={lossKey(loss)} loss={loss} count={loss.count} />
+            ))}
+          </ul>
+        </details>
+      )}
+    </>
+  );
+}
+
+function lossKey(loss: Loss): string {
+  return `${loss.series} ${loss.labels.join(" ")}`;
+}
+
+function LossItem({ loss, count }: { loss: Loss; count: number }) {
+  return (
+    <li>
+      <b>
+        {exact(count)} {loss.unit}
+      </b>
+      {loss.place && ` at ${loss.place}`}: <Words text={loss.meaning} /> <Words text={loss.remedy} />
+    </li>
   );
 }
 

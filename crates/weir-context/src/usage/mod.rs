@@ -47,19 +47,19 @@ counters! {
     pub enum LimitReason {
         /// The memory budget is used up.
         Memory = LIMIT_SAMPLES.because("memory"),
-            Significance::Problem("Give weir more `memory`, or fewer contexts: `weir top` names the metrics with the most contexts.");
+            Significance::Problem("Raise `memory`, or drop the tag with the most values by a rule.");
         /// The limit `contexts_max` is reached.
         Contexts = LIMIT_SAMPLES.because("contexts_max"),
-            Significance::Problem("Raise `contexts_max`, or drop tags with a rule: `weir top` names the metrics with the most contexts.");
+            Significance::Problem("Raise `contexts_max`, or drop the tag with the most values by a rule.");
         /// The metric has used up its share.
         Metric = LIMIT_SAMPLES.because("metric_share"),
-            Significance::Problem("`weir status` names the metric and its tag with the most values: drop that tag by a rule.");
+            Significance::Problem("Raise `contexts_per_metric_max` or `memory`, or drop the tag with the most values by a rule.");
         /// The origin has used up its share.
         Origin = LIMIT_SAMPLES.because("origin_share"),
-            Significance::Problem("`weir status` names the origin: find out why it sends so many contexts.");
+            Significance::Problem("Raise `contexts_per_origin_max` or `memory`, or drop the tag with the most values by a rule.");
         /// The context would add a value to a tag key that has used up its share.
         TagKey = LIMIT_SAMPLES.because("tag_key_share"),
-            Significance::Problem("`weir status` names the tag key: drop it by a rule.");
+            Significance::Problem("Drop the tag by a rule, or raise `memory`.");
     }
 }
 

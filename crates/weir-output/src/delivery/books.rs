@@ -106,10 +106,10 @@ counters! {
     pub enum Reason {
         /// Flushes came faster than the output could encode.
         InboxFull = DROPPED.because("inbox_full"),
-            Problem("The CPU is too slow for the outputs: give weir more, or disable outputs.");
+            Problem("The outputs need more CPU than there is: give weir more, or remove an output.");
         /// The value is NaN or infinite, which no backend accepts.
         NotFinite = DROPPED.because("not_finite"),
-            Problem("A client sends values that add up to infinity.");
+            Problem("A client sends values that add up to infinity: `weir tail` shows its lines.");
         /// A counter's bucket adds up to less than zero, and the output's counters only rise.
         NegativeCounter = DROPPED.because("negative_counter"),
             Problem("A client sends negative counts; `monotonic_counters: false` lets OTLP accept them.");
@@ -118,16 +118,16 @@ counters! {
             Problem("The backend does not accept an item of that size: shorten names, tags or texts.");
         /// The backend refused it permanently.
         Rejected = DROPPED.because("rejected"),
-            Problem("`weir status` shows the backend's last answer.");
+            Problem("The receiver refuses the data for good: correct what its answer names.");
         /// The queue was full and this item was the oldest.
         QueueFull = DROPPED.because("queue_full"),
-            Problem("The outage was longer than the queue can hold: give it a disk queue, or a larger one.");
+            Problem("The outage is longer than the queue can hold: let `weir doctor` test the receiver, set `disk_path` for a queue on disk, or raise `memory` or `disk_bytes_max`.");
         /// It waited longer than allowed.
         TooOld = DROPPED.because("too_old"),
-            Problem("The outage was longer than `disk_age_max` or `age_max` allows.");
+            Problem("The outage is longer than `disk_age_max` or `age_max` allows: let `weir doctor` test the receiver, or raise them.");
         /// Its record in the disk queue is damaged.
         Corrupt = DROPPED.because("corrupt"),
-            Problem("The disk or its file system lost data.");
+            Problem("The disk or its file system lost data: test it, or set `disk_path` to another.");
         /// The output has no form for it.
         Unsupported = DROPPED.because("unsupported"),
             Normal("Most outputs cannot express events and checks.");
@@ -136,13 +136,13 @@ counters! {
             Normal("The output has `rules` that drop metrics.");
         /// The log has not reported its number of partitions yet.
         NotReady = DROPPED.because("not_ready"),
-            Problem("The log has not answered since the start: see the output's last error.");
+            Problem("The log has not answered since the start: `weir doctor` tests its brokers.");
         /// It was still in memory when the process ended.
         Shutdown = DROPPED.because("shutdown"),
-            Problem("The backend did not accept the rest in time: a disk queue keeps it.");
+            Problem("The receiver did not accept the rest in time: set `disk_path`, and a queue on disk keeps it.");
         /// It starts a series, and the output's state is full.
         Memory = DROPPED.because("memory"),
-            Problem("Give weir more `memory`, or fewer contexts.");
+            Problem("Raise `memory`, or drop the tag with the most values by a rule.");
         /// Its timestamp is older than that of a previous value of its series.
         OutOfOrder = DROPPED.because("out_of_order"),
             Normal("Clients send timestamps out of order.");

@@ -17,6 +17,7 @@ pub mod dashboard;
 mod earlier;
 pub mod explain;
 pub mod fleet;
+pub mod losses;
 pub mod metrics_page;
 pub mod numbers;
 pub mod page;

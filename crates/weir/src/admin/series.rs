@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counter as _, CounterInfo, NumberKind};
 use weir_origin::OriginStatus;
 use weir_output::delivery::Reason;
 use weir_output::prometheus::OwnSeries;
+use weir_output::relay::RelayLoss;
 
 use super::clients::ClientRow;
 use super::counters::TABLES;
@@ -105,6 +105,11 @@ fn owners<'a>(status: &'a Status, path: &str) -> Vec<(Labels, &'a Numbers)> {
 
 /// The `weir_` series, grouped by name.
 pub fn own_series(status: &Status) -> Vec<OwnSeries> {
+    collect(status).into_iter().map(|(_, series)| series).collect()
+}
+
+/// The same, each with its declaration.
+pub fn collect(status: &Status) -> Vec<(&'static CounterInfo, OwnSeries)> {
     let mut all = Collected(Vec::new());
     all.each(&PROGRAM, [(vec![status.version.clone()], status)]);
     all.each(&START, [(vec![], status)]);
@@ -209,18 +214,19 @@ pub fn busiest(rules: &RulesStatus) -> Vec<&RuleStatus> {
     busiest
 }
 
-struct Collected(Vec<OwnSeries>);
+struct Collected(Vec<(&'static CounterInfo, OwnSeries)>);
 
 impl Collected {
     fn push(&mut self, info: &'static CounterInfo, mut labels: Labels, value: f64) {
         labels.sort_unstable();
-        self.0.push(OwnSeries {
+        let series = OwnSeries {
             name: info.series.name,
             help: info.help(),
             is_counter: info.series.kind == NumberKind::Counter,
             labels,
             value,
-        });
+        };
+        self.0.push((info, series));
     }
 
     /// The numbers of a declaration, for each entry and each value of its label.
@@ -230,7 +236,7 @@ impl Collected {
                 (Some(Number::Group(group)), Some((name, _))) => {
                     for (value, number) in group.iter() {
                         let labels = [labels.clone(), vec![(name, value.to_owned())]].concat();
-                        self.push(info, labels, number.as_f64());
+                        self.push(of_label(info, value), labels, number.as_f64());
                     }
                 }
                 (Some(number), None) => self.push(info, labels, number.as_f64()),
@@ -265,7 +271,6 @@ impl Collected {
             books.map(|(unit, books)| (vec![kind_of(unit).to_owned(), output.name.clone()], books))
         });
         self.each(&BOOKS, books.clone());
-        let dropped = Reason::InboxFull.info();
         for (of, books) in books {
             for (reason, count) in &books.dropped {
                 let labels = vec![
@@ -273,7 +278,12 @@ impl Collected {
                     ("output", of[1].clone()),
                     ("reason", reason.clone()),
                 ];
-                self.push(dropped, labels, *count as f64);
+                let info = match of[0].as_str() {
+                    "message" => RelayLoss::INFO.iter().find(|info| info.as_str() == reason),
+                    _ => None,
+                };
+                let info = info.unwrap_or_else(|| of_label(Reason::InboxFull.info(), reason));
+                self.push(info, labels, *count as f64);
             }
         }
     }
@@ -307,68 +317,27 @@ impl Collected {
     }
 }
 
+/// The declaration of one value of a series' label.
+fn of_label(info: &'static CounterInfo, value: &str) -> &'static CounterInfo {
+    let mut all = TABLES.iter().copied().flatten();
+    let is_it = |of: &&CounterInfo| of.series.name == info.series.name && of.as_str() == value;
+    all.find(is_it).unwrap_or(info)
+}
+
 /// Turns `points` into `point`.
 fn kind_of(unit: &'static str) -> &'static str {
     unit.trim_end_matches('s')
 }
 
-/// A counter that reports a loss, refusal or degradation, and has moved.
-pub struct Moved {
-    /// A listener or an output; empty for the whole agent.
-    pub owner: String,
-    pub info: &'static CounterInfo,
-    pub value: f64,
-}
-
-impl Moved {
-    /// The owner and the meaning of the number.
-    pub fn what(&self) -> String {
-        let meaning = self.info.meaning();
-        let meaning = meaning.trim_end_matches('.');
-        match self.owner.as_str() {
-            "" => meaning.to_owned(),
-            owner => format!("{owner}: {meaning}"),
-        }
-    }
-
-    /// The remedy.
-    pub fn advice(&self) -> &'static str {
-        match self.info.significance {
-            Problem(advice) | Normal(advice) => advice,
-        }
-    }
-}
-
-/// Counters that need attention.
-pub fn signs(status: &Status) -> Vec<Moved> {
-    let mut seen = BTreeSet::new();
-    let mut signs = Vec::new();
-    for info in TABLES.iter().copied().flatten() {
-        let is_new = seen.insert((info.series.path, info.series.label));
-        if !is_new || !matches!(info.significance, Problem(_)) {
-            continue;
-        }
-        for (labels, numbers) in owners(status, info.series.path) {
-            let value = numbers.value(info);
-            if value > 0.0 {
-                let owner = labels.into_iter().next().map(|(_, owner)| owner);
-                let owner = owner.unwrap_or_default();
-                signs.push(Moved { owner, info, value });
-            }
-        }
-    }
-    signs
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::admin::status::OriginReport;
     use crate::admin::status::tests::balanced;
     use weir_counters::{Counter, Counts};
 
     /// Every counter at one, as one worker and one listener would count it.
-    fn everything() -> Status {
+    pub fn everything() -> Status {
         let mut status = balanced();
         status.origin = Some(OriginReport::default());
         status.fleet = Some(FleetStatus::default());
@@ -408,12 +377,11 @@ mod tests {
     }
 
     #[test]
-    fn every_counter_is_a_series_a_field_and_if_it_is_a_sign_a_line() {
+    fn every_counter_is_a_series_and_a_field() {
         let status = everything();
         let series = own_series(&status);
         let text = serde_json::to_string(&status).unwrap();
         let read: Status = serde_json::from_str(&text).unwrap();
-        let lines = signs(&read);
         let numbers = TABLES.iter().copied().flatten();
         for info in numbers.filter(|info| !info.series.path.contains('{')) {
             let named = |series: &&OwnSeries| {
@@ -425,13 +393,6 @@ mod tests {
             assert!(shown.is_some_and(|series| series.value > 0.0), "{info:?}");
             let (_, numbers) = owners(&read, info.series.path)[0].clone();
             assert!(numbers.value(info) > 0.0, "{info:?} is not in {text}");
-            if matches!(info.significance, Problem(_)) {
-                let path = info.series.path;
-                assert!(
-                    lines.iter().any(|moved| moved.info.series.path == path),
-                    "{info:?}"
-                );
-            }
         }
     }
 

@@ -24,6 +24,7 @@ use super::api;
 use super::caller::{self, Hosts};
 use super::connections::{Connection, ConnectionLimits, Connections, Slot, TimeoutStream, TooManyRequests};
 use super::explain::{ExplainError, ExplainRequest};
+use super::losses::losses;
 use super::page;
 use super::query::Query;
 use super::taps;
@@ -55,6 +56,7 @@ const INDEX: &str = "weir\n\n\
 /api/v1/tags?metric=              keys and values of a metric's tags\n\
 /api/v1/books?match=&from=-5m     the agent's own books per second\n\
 /api/v1/try?rules=                the effect of rules on the series of the last minutes\n\
+/api/v1/losses                    every loss, refusal and degradation since the start, with its remedy\n\
 /api/v1/meanings                  the meaning of each weir_ series, and the remedy when it moves\n\
 /api/v1/live?metric=              server-sent events: new points of a query with each flush, and the books each second\n\
 /api/v1/tail?match=&where=&rate=  server-sent events: messages as they arrive, with their verdict\n\
@@ -330,6 +332,7 @@ async fn costly_answer(source: &dyn AdminSource, request: Request<Incoming>) -> 
             },
             Err(refused) => Err(refused),
         },
+        "/api/v1/losses" => json_of(&losses(&source.status().await)),
         "/api/v1/meanings" => api::meanings().map(json_bytes),
         "/api/v1/explain" => match explain_request(&query) {
             Ok(request) => match source.explain(request).await {

@@ -86,9 +86,9 @@ tables! {
     }
 
     SHARE_EVENTS: u64, by ["event", "share"], {
-        /// Actions taken because a share of the memory budget was full.
+        /// Actions by which a share of the memory budget stays within its limit. What an action loses is counted at its place too.
         counter("weir_memory_share_events_total", "memory.shares[].events", "times"),
-            Problem("`weir status` shows the loss: give weir more `memory`."), |number| Some(*number as f64);
+            Normal("`aliases_evicted`, `histograms_folded` and `sets_estimated` lose nothing. The others mean that the share was full: raise `memory`."), |number| Some(*number as f64);
     }
 
     LIMITED: LimitedRow, by ["metric", "reason"], {
@@ -151,7 +151,7 @@ tables! {
     UNDELIVERED: u64, by ["output"], {
         /// Samples, besides those that no output has, that this one had not delivered, or had not in its saved sums, when a process was killed.
         counter("weir_saved_state_undelivered_samples_total", "state.samples_undelivered.{output}", "samples"),
-            Problem("A process was killed: `docs/restart.md`."), |samples| Some(*samples as f64);
+            Problem("A process was killed: give it time to stop (`TimeoutStopSec=`, `terminationGracePeriodSeconds`), or set `disk_path`."), |samples| Some(*samples as f64);
     }
 
     STATE: StateStatus, by [], {
@@ -166,7 +166,7 @@ tables! {
             Problem("`memory` or `contexts_max` is smaller than before."), |state| Some(state.contexts_refused as f64);
         /// Number of times the state of the previous process could not be used.
         counter("weir_saved_state_set_aside_total", "state.set_aside", "times"),
-            Problem("`state.set_aside_because` in the status has the reason: `docs/restart.md`."), |state| Some(state.set_aside as f64);
+            Problem("The open bucket of the previous process is lost: `docs/restart.md` says when a state is used."), |state| Some(state.set_aside as f64);
         /// Known samples in open buckets of earlier processes that could not be continued.
         counter("weir_saved_state_lost_samples_total", "state.samples_lost", "samples"),
             Problem("A process was killed, or the state was too old, of another agent, or of another `bucket_width`: see the log."), |state| Some(state.samples_lost as f64);
@@ -187,7 +187,7 @@ tables! {
             Normal("weir was upgraded."), |state| Some(state.hand_over.completed as f64);
         /// Hand-overs that failed: the old process continued.
         counter("weir_hand_overs_failed_total", "state.hand_over.failed", "times"),
-            Problem("`state.hand_over.failed_because` in the status has the reason; nothing is lost."), |state| Some(state.hand_over.failed as f64);
+            Problem("Nothing is lost: the old process continues. Correct the cause and run `weir upgrade` again."), |state| Some(state.hand_over.failed as f64);
         /// The pause in receiving of the last hand-over.
         gauge("weir_hand_over_pause_seconds", "state.hand_over.pause_seconds", "seconds"),
             Normal("It grows with the contexts: `docs/restart.md`."), |state| Some(state.hand_over.pause_seconds);
@@ -301,7 +301,7 @@ tables! {
             Normal("The source answers."), |source| Some(source.updates as f64);
         /// Failed attempts of a source.
         counter("weir_origin_source_failures_total", "origin.resolver.sources[].failures", "attempts"),
-            Problem("`weir status` shows its last error."), |source| Some(source.failures as f64);
+            Problem("Its containers have no tags: let `weir doctor` test the source, or correct its address (`origin_docker`, `origin_containerd`, `origin_kubelet`)."), |source| Some(source.failures as f64);
     }
 
     FLEET_PARTITIONS: PartitionRow, by ["partition"], {

@@ -18,7 +18,8 @@ use super::switch;
 use super::table::{Table, bytes, duration, grouped, rate, shown};
 use crate::admin::contexts::LimitedRow;
 use crate::admin::counters::{PipelineCounter, SocketCounter};
-use crate::admin::series::{busiest, signs};
+use crate::admin::losses::losses;
+use crate::admin::series::busiest;
 use crate::admin::status::{
     LimitStatus, MemoryShare, MemoryStatus, Number, Numbers, OriginReport, OutputStatus, PointBooks, Reasons,
     ReloadStatus, RulesStatus, Status, UNITS, sum_of,
@@ -242,8 +243,8 @@ fn receive_buffer(numbers: &Numbers) -> String {
 
 /// Losses, refusals and degradations, with remedies.
 fn to_look_at(page: &mut String, status: &Status, style: Style) {
-    let signs = signs(status);
-    if signs.is_empty() {
+    let losses = losses(status);
+    if losses.is_empty() {
         let _ = writeln!(
             page,
             "{}",
@@ -253,13 +254,13 @@ fn to_look_at(page: &mut String, status: &Status, style: Style) {
     }
     let title = "LOST, REFUSED OR DEGRADED, since the start";
     let _ = writeln!(page, "\n{}", style.bad(title));
-    for sign in signs {
-        let lost = format!("{}: {}", sign.what(), grouped(sign.value as u64));
+    for loss in losses {
+        let lost = format!("{}: {} {}", loss.what(), grouped(loss.count as u64), loss.unit);
         let _ = writeln!(
             page,
             "  {}\n      {}",
             style.bad(&lost),
-            style.remedy(sign.advice())
+            style.remedy(&loss.remedy)
         );
     }
 }
@@ -589,6 +590,7 @@ fn reasons(reasons: &Reasons) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::losses::tests::all_lost;
     use crate::admin::status::tests::balanced;
 
     #[test]
@@ -623,6 +625,22 @@ mod tests {
             page.contains("messages in total: 21 received, 20 accounted for"),
             "{page}"
         );
+    }
+
+    #[test]
+    fn every_loss_is_listed_with_its_remedy() {
+        let status = all_lost();
+        let page = render(&status, 100, Style::default());
+        for loss in losses(&status) {
+            let line = format!(
+                "  {}: {} {}\n      {}\n",
+                loss.what(),
+                loss.count,
+                loss.unit,
+                loss.remedy
+            );
+            assert!(page.contains(&line), "{line} is not in\n{page}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The running agent.
 
-use super::{CheckInput, Finding};
-use crate::admin::series::signs as moved;
+use super::Finding;
+use crate::admin::losses::{self, Loss};
 use crate::admin::status::Status;
 use crate::cli::agent::fetch;
 use crate::config::Loaded;
@@ -66,22 +66,15 @@ fn reload(status: &Status) -> Vec<Finding> {
 }
 
 /// Losses, refusals and degradations since the start.
-pub fn signs(input: &CheckInput<'_>) -> Vec<Finding> {
-    let of = |status| {
-        moved(status).into_iter().map(|sign| {
-            let owner = if sign.owner.is_empty() {
-                "agent"
-            } else {
-                &sign.owner
-            };
-            let found = format!(
-                "{} {} since the start: {}",
-                sign.value,
-                sign.info.series.unit,
-                sign.info.meaning()
-            );
-            Finding::warning("losses", owner, found).remedy(sign.info.advice())
-        })
+pub fn losses(status: &Status) -> Vec<Finding> {
+    let finding = |loss: Loss| {
+        let place = match loss.place.as_str() {
+            "" => "agent",
+            place => place,
+        };
+        let since = if loss.is_counter { " since the start" } else { "" };
+        let found = format!("{} {}{since}: {}", loss.count, loss.unit, loss.meaning);
+        Finding::warning("losses", place, found).remedy(loss.remedy)
     };
-    input.status.iter().flat_map(of).collect()
+    losses::losses(status).into_iter().map(finding).collect()
 }

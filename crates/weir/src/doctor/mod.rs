@@ -95,7 +95,7 @@ pub fn examine(loaded: &Loaded, inputs: &Inputs, sends: bool) -> Vec<Finding> {
         status,
         sends,
     };
-    findings.extend(agent::signs(&input));
+    findings.extend(input.status.iter().flat_map(agent::losses));
     findings.extend(sockets::check(&input));
     findings.extend(kernel::datagram_queue(&input));
     findings.extend(kernel::receive_buffers(&input));
@@ -105,4 +105,27 @@ pub fn examine(loaded: &Loaded, inputs: &Inputs, sends: bool) -> Vec<Finding> {
     findings.extend(clock::check(date));
     findings.extend(of_outputs);
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::agent;
+    use crate::admin::losses::losses;
+    use crate::admin::losses::tests::all_lost;
+
+    #[test]
+    fn every_loss_is_a_finding_with_its_remedy() {
+        let status = all_lost();
+        let findings = agent::losses(&status);
+        for loss in losses(&status) {
+            let is_it = |finding: &&super::Finding| {
+                finding.found.ends_with(loss.meaning) && finding.remedy == loss.remedy
+            };
+            let finding = findings.iter().find(is_it).unwrap_or_else(|| panic!("{loss:?}"));
+            assert!(
+                loss.place.is_empty() || finding.subject == loss.place,
+                "{finding:?}"
+            );
+        }
+    }
 }

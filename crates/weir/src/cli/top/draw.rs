@@ -102,7 +102,12 @@ fn loss_text(loss: &Loss) -> String {
         0.0 => String::new(),
         risen => format!(", rising: +{}", grouped(risen as u64)),
     };
-    format!("{}: {}{rising}", loss.what, grouped(loss.count as u64))
+    format!(
+        "{}: {} {}{rising}",
+        loss.what,
+        grouped(loss.count as u64),
+        loss.unit
+    )
 }
 
 fn tab_line(state: &TopState) -> Line<'static> {

@@ -6,7 +6,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::data::{ScreenRequest, Snapshot, WantedChart, WantedMetrics};
 use crate::admin::contexts::MetricRow;
-use crate::admin::series::signs;
+use crate::admin::losses;
 use crate::admin::status::{OutputStatus, sum_of};
 use crate::cli::recent::{Points, last};
 use crate::failure::Failure;
@@ -90,7 +90,7 @@ const WINDOWS: [(Option<&str>, &str); 4] = [
 fn functions(kind: &str) -> &'static [&'static str] {
     match kind {
         "counter" => &["rate", "sum", "avg", "min", "max", "count"],
-        "distribution" => &["p95", "p50", "p99", "avg", "min", "max", "rate", "count"],
+        "distribution" | "histogram" => &["p95", "p50", "p99", "avg", "min", "max", "rate", "count"],
         _ => &["avg", "sum", "min", "max", "last"],
     }
 }
@@ -122,8 +122,9 @@ pub struct MetricLine {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
     pub what: String,
-    pub advice: &'static str,
+    pub advice: String,
     pub count: f64,
+    pub unit: &'static str,
     /// Increase since the previous answer.
     pub risen: f64,
 }
@@ -482,16 +483,21 @@ pub fn dropped(output: &OutputStatus) -> u64 {
 
 /// Rising ones first, then the largest. Before the second answer none counts as rising.
 fn losses(snapshot: &Snapshot, before: Option<&[Loss]>) -> Vec<Loss> {
-    let mut losses: Vec<Loss> = signs(&snapshot.status)
+    let mut losses: Vec<Loss> = losses::losses(&snapshot.status)
         .into_iter()
-        .map(|sign| {
-            let what = sign.what();
-            let old = before.map(|losses| losses.iter().find(|loss| loss.what == what));
-            let then = old.map_or(sign.value, |old| old.map_or(0.0, |old| old.count));
+        .map(|loss| {
+            let what = loss.what();
+            let old = before.map(|losses| {
+                losses
+                    .iter()
+                    .find(|old| old.what == what && old.unit == loss.unit)
+            });
+            let then = old.map_or(loss.count, |old| old.map_or(0.0, |old| old.count));
             Loss {
-                advice: sign.advice(),
-                count: sign.value,
-                risen: (sign.value - then).max(0.0),
+                advice: loss.remedy,
+                count: loss.count,
+                unit: loss.unit,
+                risen: (loss.count - then).max(0.0),
                 what,
             }
         })

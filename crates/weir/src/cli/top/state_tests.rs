@@ -229,3 +229,18 @@ fn rising_losses_come_first() {
         state.losses
     );
 }
+
+#[test]
+fn every_loss_is_in_the_list() {
+    use crate::admin::losses::{losses, tests::all_lost};
+    let status = all_lost();
+    let mut state = TopState::default();
+    state.take(Ok(Snapshot {
+        status: status.clone(),
+        ..snapshot()
+    }));
+    for loss in losses(&status) {
+        let is_it = |of: &&Loss| of.what == loss.what() && of.advice == loss.remedy && of.count == loss.count;
+        assert!(state.losses.iter().any(|of| is_it(&of)), "{loss:?}");
+    }
+}
