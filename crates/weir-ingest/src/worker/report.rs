@@ -7,7 +7,7 @@ use weir_context::{
     AliasCounter, ContextCounter, LimitReason, RuleCounts, RuleSet, TrialReport, UsageSummary,
 };
 use weir_counters::Counts;
-use weir_listener::{ListenerCounter, ListenerCounters, ListenerId, LoopCounters};
+use weir_listener::{ListenerCounter, ListenerCounters, ListenerId, LoopCounters, Monotonic};
 
 use super::Worker;
 use super::checkpoint::Checkpoints;
@@ -49,6 +49,8 @@ pub struct WorkerSnapshot {
     pub worker: u16,
     /// Unix seconds.
     pub at: i64,
+    /// On the monotonic clock.
+    pub at_ns: u64,
     pub listeners: Vec<ListenerSnapshot>,
     pub event_loop: LoopCounters,
     pub counts: Counts<WorkerCounter>,
@@ -180,6 +182,7 @@ impl Worker {
         WorkerSnapshot {
             worker: self.core.outbox.worker(),
             at: self.core.clock.seconds(),
+            at_ns: Monotonic::now().0,
             listeners: self.listener_snapshots(),
             event_loop: *self.event_loop.loop_counters(),
             counts: self.counts(),

@@ -56,6 +56,7 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
     let WorkerSnapshot {
         worker: _,
         at,
+        at_ns: _,
         listeners,
         event_loop,
         counts,

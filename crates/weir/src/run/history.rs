@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_aggregate::{Batch, Expansion};
-use weir_output::prometheus::OwnSeries;
+use weir_aggregate::Batch;
+use weir_listener::Monotonic;
 
+use super::book_times::{BookTimes, Sample};
 use super::view::View;
 use crate::admin::series::own_series;
 use crate::hand_over::{self, Channel};
@@ -16,6 +17,9 @@ use crate::process;
 
 /// Maximum batches that wait for the thread, which needs a few milliseconds for each. Their bytes are limited too.
 const INBOX_BATCHES: usize = 16;
+
+/// How often the thread looks whether workers have reported.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// The pipeline's sender. Never waits.
 #[derive(Clone)]
@@ -52,16 +56,13 @@ pub fn feed(recent: &Arc<Recent>, bytes_max: u64) -> (HistoryFeed, Receiver<Arc<
 pub fn start(
     recent: Arc<Recent>,
     batches: Receiver<Arc<Batch>>,
-    expansion: Arc<Expansion>,
     view: Arc<View>,
     before: Option<Channel>,
 ) -> io::Result<()> {
     let thread_state = HistoryThread {
         recent,
         batches,
-        expansion,
         view,
-        before: Vec::new(),
     };
     std::thread::Builder::new()
         .name("history".into())
@@ -122,26 +123,19 @@ fn take_parts(recent: &Recent, channel: &Channel) -> io::Result<()> {
 struct HistoryThread {
     recent: Arc<Recent>,
     batches: Receiver<Arc<Batch>>,
-    expansion: Arc<Expansion>,
     view: Arc<View>,
-    /// The books of the previous second.
-    before: Vec<OwnSeries>,
 }
 
 impl HistoryThread {
-    fn run(mut self) {
-        self.before = self.books();
-        let mut done = unix_time().as_secs();
+    fn run(self) {
+        let mut books = BookTimes::new(self.sample());
         loop {
-            let now = unix_time();
-            if now.as_secs() != done {
-                done = now.as_secs();
-                self.keep_books(done);
-            }
-            let next_second = Duration::from_secs(1) - Duration::from_nanos(u64::from(now.subsec_nanos()));
-            match self.batches.recv_timeout(next_second) {
+            self.keep_books(&mut books);
+            let now = Duration::from_nanos(unix_ns());
+            let next_look = LOOK - Duration::from_nanos((now.as_nanos() % LOOK.as_nanos()) as u64);
+            match self.batches.recv_timeout(next_look) {
                 Ok(batch) => {
-                    self.recent.take(&batch, &self.expansion);
+                    self.recent.take(&batch);
                     let bytes = batch.bytes();
                     drop(batch);
                     self.recent.remove_pending(bytes);
@@ -152,19 +146,38 @@ impl HistoryThread {
         }
     }
 
-    fn keep_books(&mut self, second: u64) {
-        let series = self.books();
-        self.recent.take_books(second as i64, &series, &self.before);
-        self.before = series;
+    fn keep_books(&self, books: &mut BookTimes) {
+        if books.is_due(self.view.shared.reported_ns(), unix_ns()) {
+            books.add(self.sample(), |second, series, before| {
+                self.recent.take_books(second as i64, series, before);
+            });
+        }
     }
 
-    fn books(&self) -> Vec<OwnSeries> {
-        let mut series = own_series(&self.view.snapshot());
-        series.extend(process::series());
-        series
+    /// All series, with the times of their numbers.
+    fn sample(&self) -> Sample {
+        loop {
+            let report = self.view.shared.reported_ns();
+            let mut series = own_series(&self.view.snapshot());
+            series.extend(process::series());
+            // A report in between has changed a part of the numbers.
+            if self.view.shared.reported_ns() == report {
+                let read_ns = unix_ns();
+                let ago = Monotonic::now().0.saturating_sub(report);
+                return Sample {
+                    series,
+                    report,
+                    reported_ns: read_ns.saturating_sub(ago),
+                    read_ns,
+                };
+            }
+        }
     }
 }
 
-fn unix_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+fn unix_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos() as u64
 }

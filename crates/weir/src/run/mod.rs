@@ -20,6 +20,7 @@ use crate::state::{PutSums, StateDir};
 
 mod access;
 mod agent;
+mod book_times;
 mod books;
 mod clients;
 mod columns;

@@ -55,6 +55,18 @@ impl Shared {
         !waited.timed_out()
     }
 
+    /// When workers last reported, on the monotonic clock; the mean over them.
+    pub fn reported_ns(&self) -> u64 {
+        let state = self.lock();
+        let times = state
+            .workers
+            .iter()
+            .flatten()
+            .map(|worker| u128::from(worker.at_ns));
+        let number = times.clone().count().max(1) as u128;
+        (times.sum::<u128>() / number) as u64
+    }
+
     /// The contexts of all workers, as of their last reports.
     pub fn contexts(&self) -> u64 {
         let state = self.lock();
