@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use weir_sketch::Sketch;
 use weir_state::{Extremes, Folded as SavedFolded, Samples};
 
@@ -113,6 +115,20 @@ impl Histogram {
             .map(|(at, &value)| (value, self.weights.get(at).copied().unwrap_or(1.0)))
     }
 
+    /// A sketch of all samples, which can be merged with others.
+    pub fn as_sketch(&self) -> Cow<'_, Sketch> {
+        match &self.folded {
+            Some(folded) => Cow::Borrowed(&folded.sketch),
+            None => {
+                let mut folded = Folded::empty();
+                for (value, weight) in self.samples() {
+                    folded.insert(value, weight);
+                }
+                Cow::Owned(folded.sketch)
+            }
+        }
+    }
+
     /// The sketch, once there are too many samples.
     pub fn sketch(&self) -> Option<&Sketch> {
         self.folded.as_ref().map(|folded| &folded.sketch)
@@ -213,11 +229,7 @@ impl Histogram {
 
     fn fold(&mut self) -> &mut Folded {
         if self.folded.is_none() {
-            let mut folded = Folded {
-                sketch: Sketch::default(),
-                totals: Totals::EMPTY,
-                rest: 0.0,
-            };
+            let mut folded = Folded::empty();
             for (value, weight) in self.samples() {
                 folded.insert(value, weight);
             }
@@ -246,6 +258,14 @@ impl Histogram {
 }
 
 impl Folded {
+    fn empty() -> Self {
+        Folded {
+            sketch: Sketch::default(),
+            totals: Totals::EMPTY,
+            rest: 0.0,
+        }
+    }
+
     fn restored(saved: &SavedFolded) -> Self {
         let sketch = saved.sketch();
         let weight = saved.weight.to_f64();

@@ -56,7 +56,7 @@ pub struct Metric {
     pub last_seen: i64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tag_keys: Vec<String>,
-    /// The newest buckets, oldest first: counts per second, samples per second of distributions, means of gauges.
+    /// The newest buckets, oldest first: counts per second, samples per second of distributions and histograms, means of gauges.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sparkline: Vec<Option<f64>>,
 }
@@ -196,6 +196,10 @@ impl History {
         for name in self.dictionary.named(metric) {
             is_known = true;
             keys.append(&mut self.tag_keys(name));
+        }
+        if let Some((histogram, _)) = self.histogram_of(metric).filter(|_| !is_known) {
+            is_known = true;
+            keys = self.tag_keys(histogram);
         }
         if is_known {
             Ok(keys)

@@ -26,7 +26,7 @@ const STEPS_WANTED: i64 = 360;
 pub enum Function {
     /// Counters: the total. Levels: the sum over series of each one's mean.
     Sum,
-    /// Counters: per second. Distributions: samples per second.
+    /// Counters: per second. Distributions and histograms: samples per second.
     Rate,
     Avg,
     Min,
@@ -87,15 +87,15 @@ impl Function {
             SeriesKind::Counter => Function::Rate,
             SeriesKind::Rate => Function::Sum,
             SeriesKind::Gauge | SeriesKind::Set => Function::Avg,
-            SeriesKind::Distribution => Function::Quantile(0.95),
+            SeriesKind::Distribution | SeriesKind::Histogram => Function::Quantile(0.95),
         }
     }
 
     fn fits(self, kind: SeriesKind) -> bool {
         match self {
-            Function::Rate => matches!(kind, SeriesKind::Counter | SeriesKind::Distribution),
-            Function::Quantile(_) | Function::Heatmap => kind == SeriesKind::Distribution,
-            Function::Last => kind != SeriesKind::Distribution,
+            Function::Rate => kind == SeriesKind::Counter || kind.has_sketches(),
+            Function::Quantile(_) | Function::Heatmap => kind.has_sketches(),
+            Function::Last => !kind.has_sketches(),
             _ => true,
         }
     }
@@ -128,6 +128,12 @@ pub enum QueryError {
     Function(String),
     /// The function is undefined for this kind.
     Unfit { function: String, kind: SeriesKind },
+    /// The name stands for another function of a histogram.
+    Derived {
+        name: String,
+        histogram: String,
+        function: String,
+    },
     /// Too many steps, or none.
     Steps { steps: i64 },
 }
@@ -145,6 +151,16 @@ impl fmt::Display for QueryError {
                     f,
                     "{function} is not available for a {}",
                     format!("{kind:?}").to_lowercase()
+                )
+            }
+            QueryError::Derived {
+                name,
+                histogram,
+                function,
+            } => {
+                write!(
+                    f,
+                    "{name:?} is {function} of {histogram:?}: for other functions ask for {histogram:?}"
                 )
             }
             QueryError::Steps { steps } => {
@@ -181,9 +197,17 @@ impl Steps {
 impl History {
     /// Answers a query. Reads every point of the selected series once.
     pub fn query(&self, query: &Query) -> Result<QueryResult, QueryError> {
-        let metric = self.metric(query)?;
+        let (metric, derived) = self.metric(query)?;
         let kind = metric.kind;
-        let function = query.function.unwrap_or_else(|| Function::default_of(kind));
+        let function = query.function.or(derived);
+        let function = function.unwrap_or_else(|| Function::default_of(kind));
+        if let Some(derived) = derived.filter(|derived| *derived != function) {
+            return Err(QueryError::Derived {
+                name: query.metric.clone(),
+                histogram: metric.text.to_string(),
+                function: derived.to_string(),
+            });
+        }
         if !function.fits(kind) {
             let function = function.to_string();
             return Err(QueryError::Unfit { function, kind });
@@ -195,7 +219,7 @@ impl History {
         let (columns, folded) = fold(self.columns(&selected, &query.by, kind, steps, &held));
         let seconds = self.seconds(steps);
         Ok(QueryResult {
-            metric: metric.text.to_string(),
+            metric: query.metric.clone(),
             kind,
             function: function.to_string(),
             step: steps.step as u32,
@@ -217,11 +241,37 @@ impl History {
         })
     }
 
-    fn metric<'s>(&'s self, query: &'s Query) -> Result<&'s Name, QueryError> {
+    /// The metric, and its function if the name is that of one of a histogram's aggregates.
+    fn metric<'s>(&'s self, query: &'s Query) -> Result<(&'s Name, Option<Function>), QueryError> {
         let named = self.dictionary.named(&query.metric);
         let wanted = named.filter(|name| query.kind.is_none_or(|kind| name.kind == kind));
         let most = wanted.max_by_key(|name| name.series.len());
-        most.ok_or_else(|| QueryError::Unknown(query.metric.clone()))
+        let derived = || {
+            let (name, function) = self.histogram_of(&query.metric)?;
+            Some((name, Some(function)))
+        };
+        most.map(|name| (name, None))
+            .or_else(derived)
+            .ok_or_else(|| QueryError::Unknown(query.metric.clone()))
+    }
+
+    /// The histogram of which this is the name of an aggregate, as outputs have it.
+    pub(crate) fn histogram_of<'s>(&'s self, aggregate: &'s str) -> Option<(&'s Name, Function)> {
+        let (histogram, suffix) = aggregate.rsplit_once('.')?;
+        let function = match suffix {
+            "max" => Function::Max,
+            "min" => Function::Min,
+            "median" => Function::Quantile(0.5),
+            "avg" => Function::Avg,
+            "sum" => Function::Sum,
+            "count" => Function::Rate,
+            _ => {
+                let percent: u8 = suffix.strip_suffix("percentile")?.parse().ok()?;
+                Function::Quantile(f64::from(percent.min(100)) / 100.0)
+            }
+        };
+        let mut named = self.dictionary.named(histogram);
+        Some((named.find(|name| name.kind == SeriesKind::Histogram)?, function))
     }
 
     fn steps(&self, query: &Query, width: i64) -> Result<Steps, QueryError> {
@@ -282,7 +332,7 @@ impl History {
                 .collect();
             let column = columns.entry(group).or_insert_with(|| Column::new(steps.count));
             column.series += 1;
-            if kind == SeriesKind::Distribution {
+            if kind.has_sketches() {
                 held.each_sketch(id, |time, sketch| {
                     if let Some(at) = steps.at(time) {
                         column.add_sketch(at, &sketch);
@@ -418,7 +468,7 @@ pub(crate) fn ids_of(names: &[&Name]) -> Vec<SeriesId> {
 
 fn sparkline_function(kind: SeriesKind) -> Function {
     match kind {
-        SeriesKind::Distribution => Function::Rate,
+        SeriesKind::Distribution | SeriesKind::Histogram => Function::Rate,
         kind => Function::default_of(kind),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use weir_aggregate::{Batch, Expansion, PointType, Series, Value};
+use weir_aggregate::{Batch, Series, Value};
 use weir_context::HashSecret;
 use weir_sketch::Sketch;
 
@@ -73,8 +73,8 @@ impl History {
         }
     }
 
-    /// Adds a part of a flush, with each histogram as the aggregates that outputs deliver.
-    pub fn take(&mut self, batch: &Batch, expansion: &Expansion) {
+    /// Adds a part of a flush.
+    pub fn take(&mut self, batch: &Batch) {
         if batch.series().len() > 0 && !batch.partitions.is_empty() {
             self.begin(batch.bucket.timestamp, batch.bucket.width);
         }
@@ -85,7 +85,7 @@ impl History {
                 if series.is_timestamped() {
                     self.take_timestamped(&series);
                 } else {
-                    self.take_row(&series, expansion);
+                    self.take_row(&series);
                 }
             }
         }
@@ -97,7 +97,7 @@ impl History {
         }
     }
 
-    fn take_row(&mut self, series: &Series<'_>, expansion: &Expansion) {
+    fn take_row(&mut self, series: &Series<'_>) {
         let key = |kind| SeriesKey {
             context: series.context(),
             hash: series.hash(),
@@ -112,29 +112,9 @@ impl History {
             Value::Gauge(value) => self.push(&key(SeriesKind::Gauge), value),
             Value::Set(members) => self.push(&key(SeriesKind::Set), members.cardinality() as f64),
             Value::Distribution(sketch) => self.push_sketch(&key(SeriesKind::Distribution), sketch),
+            // Its aggregates could not be merged over contexts or time.
             Value::Histogram(histogram) => {
-                let mut number = 0u64;
-                expansion.points(
-                    histogram,
-                    series.interval(),
-                    series.suffix_mask(),
-                    |suffix, point_type, value| {
-                        number += 1;
-                        let kind = match point_type {
-                            PointType::Rate => SeriesKind::Rate,
-                            PointType::Gauge => SeriesKind::Gauge,
-                        };
-                        let key = SeriesKey {
-                            context: None,
-                            hash: key(kind)
-                                .hash
-                                .wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
-                            suffix,
-                            ..key(kind)
-                        };
-                        self.push(&key, value);
-                    },
-                );
+                self.push_sketch(&key(SeriesKind::Histogram), &histogram.as_sketch());
             }
         }
     }

@@ -21,11 +21,12 @@ struct Sent {
     value: f64,
 }
 
-const NAMES: [(&str, SeriesKind); 4] = [
+const NAMES: [(&str, SeriesKind); 5] = [
     ("requests", SeriesKind::Counter),
     ("temperature", SeriesKind::Gauge),
     ("latency.count", SeriesKind::Rate),
     ("latency", SeriesKind::Distribution),
+    ("login.time", SeriesKind::Histogram),
 ];
 
 fn hash(name: usize, tags: &[String]) -> u64 {
@@ -83,7 +84,7 @@ fn feed(history: &mut History, sent: &[Sent], buckets: Range<i64>, salt: u64) {
                 host: None,
                 tags: point.tags.iter().map(String::as_str),
             };
-            if kind == SeriesKind::Distribution {
+            if kind.has_sketches() {
                 history.push_sketch(&key, &sketch(point.value));
             } else {
                 history.push(&key, point.value);
@@ -152,7 +153,7 @@ fn twin(
 }
 
 fn reduce(points: &[&Sent], kind: SeriesKind, function: Function) -> f64 {
-    if kind == SeriesKind::Distribution {
+    if kind.has_sketches() {
         let mut whole = Sketch::new();
         points.iter().for_each(|point| whole.merge(&sketch(point.value)));
         return match function {
@@ -224,7 +225,7 @@ fn points(buckets: i64) -> impl Strategy<Value = Vec<Sent>> {
 
 fn functions(kind: SeriesKind) -> Vec<Function> {
     match kind {
-        SeriesKind::Distribution => vec![
+        SeriesKind::Distribution | SeriesKind::Histogram => vec![
             Function::Sum,
             Function::Count,
             Function::Max,
@@ -373,6 +374,79 @@ fn groups_beyond_fifty_fold_into_one_without_losing_anything() {
             .windows(2)
             .all(|rows| rows[0].1 <= rows[1].0 * (1.0 + 1e-12))
     );
+}
+
+/// A histogram is one metric. The names that outputs give to its aggregates answer from its sketches, never from each other.
+#[test]
+fn aggregates_of_a_histogram_are_functions_of_all_its_samples() {
+    let mut history = History::new(1 << 20);
+    history.begin(START, 10);
+    let mut whole = Sketch::new();
+    for (user, times) in [("ann", 1..=90), ("ben", 1000..=1009)] {
+        let tags = [format!("user:{user}")];
+        let mut sketch = Sketch::new();
+        times.for_each(|time| sketch.insert(f64::from(time), 1));
+        whole.merge(&sketch);
+        let key = SeriesKey {
+            context: None,
+            hash: user.len() as u64,
+            kind: SeriesKind::Histogram,
+            name: "login.time",
+            suffix: "",
+            host: None,
+            tags: tags.iter().map(String::as_str),
+        };
+        history.push_sketch(&key, &sketch);
+    }
+    history.end();
+    let ask = |metric: &str, function: Option<Function>| {
+        history.query(&Query {
+            metric: metric.to_owned(),
+            // A link from before may name the kind that the aggregate had.
+            kind: metric.contains("percentile").then_some(SeriesKind::Gauge),
+            function,
+            ..Query::default()
+        })
+    };
+    let expected = [
+        ("login.time.95percentile", whole.quantile(0.95)),
+        ("login.time.median", whole.quantile(0.5)),
+        ("login.time.max", 1009.0),
+        ("login.time.min", 1.0),
+        ("login.time.avg", whole.avg()),
+        ("login.time.sum", whole.sum()),
+        ("login.time.count", 10.0),
+    ];
+    for (metric, value) in expected {
+        let answer = ask(metric, None).expect("an answer");
+        assert_eq!(
+            (answer.metric.as_str(), answer.kind),
+            (metric, SeriesKind::Histogram)
+        );
+        assert_eq!(answer.groups[0].values, [Some(value)], "{metric}");
+        assert_eq!(history.tags(metric).expect("tags")[0].key, "user");
+    }
+    assert!(
+        whole.quantile(0.95) > 900.0,
+        "a mean of percentiles would be half of it"
+    );
+    let mean = ask("login.time.95percentile", Some(Function::Avg)).expect_err("an error");
+    assert_eq!(
+        mean.to_string(),
+        "\"login.time.95percentile\" is p95 of \"login.time\": for other functions ask for \"login.time\""
+    );
+    for unknown in ["login.time.p95", "login.max", "login.time.max.max"] {
+        assert!(ask(unknown, None).is_err(), "{unknown}");
+    }
+    let request = weir_history::MetricsRequest {
+        pattern: String::new(),
+        names: Vec::new(),
+        sort: weir_history::MetricSort::Name,
+        offset: 0,
+        limit: 10,
+        details: false,
+    };
+    assert_eq!(history.metrics(&request).1, 1, "it is one row of the list");
 }
 
 #[test]

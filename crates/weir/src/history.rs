@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use weir_aggregate::{Batch, Expansion};
+use weir_aggregate::Batch;
 use weir_counters::Counts;
 use weir_history::{History, Part, SeriesColumn, SeriesKey, SeriesKind};
 use weir_output::prometheus::OwnSeries;
@@ -103,11 +103,11 @@ impl Recent {
     }
 
     /// Adds a part of a flush.
-    pub fn take(&self, batch: &Batch, expansion: &Expansion) {
+    pub fn take(&self, batch: &Batch) {
         self.points
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .take(batch, expansion);
+            .take(batch);
         if batch.last {
             self.updates
                 .send_modify(|updates| updates.bucket = batch.bucket.timestamp);

@@ -10,12 +10,14 @@ import { change, write } from "../route";
 const ROW = 34;
 /** Rows to scroll before the page fetches again, and rows it keeps above and below the visible ones. */
 const STEP = 20;
+const OF_SAMPLES = ["p50", "p95", "p99", "avg", "min", "max", "sum", "count", "rate", "heatmap"];
 const FUNCTIONS: Record<Kind, string[]> = {
   counter: ["rate", "sum", "avg", "min", "max", "count", "last"],
   rate: ["sum", "avg", "min", "max", "last"],
   gauge: ["avg", "sum", "min", "max", "last", "count"],
   set: ["avg", "sum", "min", "max", "last"],
-  distribution: ["p50", "p95", "p99", "avg", "min", "max", "sum", "count", "rate", "heatmap"],
+  distribution: OF_SAMPLES,
+  histogram: OF_SAMPLES,
 };
 const WINDOWS = [
   ["", "all"],

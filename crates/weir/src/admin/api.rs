@@ -187,13 +187,14 @@ fn kind_of(query: query::Query<'_>) -> Result<Option<SeriesKind>, HttpError> {
         SeriesKind::Gauge,
         SeriesKind::Set,
         SeriesKind::Distribution,
+        SeriesKind::Histogram,
     ];
     let kind = kinds
         .into_iter()
         .find(|kind| format!("{kind:?}").eq_ignore_ascii_case(&text));
     let wrong = || {
         bad(format!(
-            "kind: {text:?} is none of counter, rate, gauge, set, distribution"
+            "kind: {text:?} is none of counter, rate, gauge, set, distribution, histogram"
         ))
     };
     kind.map(Some).ok_or_else(wrong)

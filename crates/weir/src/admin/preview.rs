@@ -26,8 +26,6 @@ const TIME_MAX: Duration = Duration::from_millis(200);
 /// Series between two checks of the clock.
 const SLICE: usize = 256;
 const EXAMPLES_MAX: usize = 5;
-/// Suffixes of a histogram's series, besides percentiles.
-const AGGREGATES: [&str; 6] = ["max", "min", "median", "avg", "sum", "count"];
 
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Preview {
@@ -115,9 +113,8 @@ impl<'t> PreviewRun<'t> {
     fn series(&mut self, kind: SeriesKind, name: &'t str, labels: Labels<'t>) {
         self.preview.series_now += 1;
         let mut tags: Vec<&str> = labels.tags().collect();
-        let (outcome, suffix) = self.outcome(kind, name, &mut tags);
         let host = labels.host();
-        match outcome {
+        match self.outcome(kind, name, &mut tags) {
             Outcome::Same => self.add_remaining(kind, name, host, &tags),
             Outcome::Dropped => {
                 self.preview.changed += 1;
@@ -126,39 +123,26 @@ impl<'t> PreviewRun<'t> {
             }
             Outcome::Other(subject) => {
                 self.preview.changed += 1;
-                let renamed = format!("{}{suffix}", subject.name);
                 let left: Vec<&str> = subject.tags.iter().map(AsRef::as_ref).collect();
-                self.add_remaining(kind, &renamed, subject.host.as_deref().or(host), &left);
-                self.example(name, &tags, Some((&renamed, &left)));
+                self.add_remaining(kind, &subject.name, subject.host.as_deref().or(host), &left);
+                self.example(name, &tags, Some((&subject.name, &left)));
             }
         }
     }
 
-    /// With the suffix, which the rule does not see. Sorts the tags.
-    fn outcome(
-        &mut self,
-        kind: SeriesKind,
-        name: &'t str,
-        tags: &mut Vec<&'t str>,
-    ) -> (Outcome<'t>, &'t str) {
+    /// Sorts the tags.
+    fn outcome(&mut self, kind: SeriesKind, name: &'t str, tags: &mut Vec<&'t str>) -> Outcome<'t> {
         tags.sort_unstable();
         tags.dedup();
-        let own = match kind {
-            SeriesKind::Counter => Some(MetricKind::Counter),
-            SeriesKind::Gauge => Some(MetricKind::Gauge),
-            SeriesKind::Set => Some(MetricKind::Set),
-            SeriesKind::Distribution => Some(MetricKind::Distribution),
-            SeriesKind::Rate => None,
+        let kind = match kind {
+            SeriesKind::Counter => MetricKind::Counter,
+            SeriesKind::Gauge => MetricKind::Gauge,
+            SeriesKind::Set => MetricKind::Set,
+            SeriesKind::Distribution => MetricKind::Distribution,
+            SeriesKind::Histogram => MetricKind::Histogram,
+            SeriesKind::Rate => return Outcome::Same,
         };
-        if let Some(own) = own
-            && let outcome @ (Outcome::Dropped | Outcome::Other(_)) = self.apply(own, name, tags)
-        {
-            return (outcome, "");
-        }
-        match base(kind, name) {
-            Some((base, suffix)) => (self.apply(MetricKind::Histogram, base, tags), suffix),
-            None => (Outcome::Same, ""),
-        }
+        self.apply(kind, name, tags)
     }
 
     /// `tags` are sorted.
@@ -196,16 +180,6 @@ fn is_same(subject: &Subject<'_>, name: &str, tags: &[&str]) -> bool {
     subject.name == name
         && subject.host.is_none()
         && subject.tags.iter().map(Cow::as_ref).eq(tags.iter().copied())
-}
-
-/// The name and suffix, if the series may be part of a histogram.
-fn base(kind: SeriesKind, name: &str) -> Option<(&str, &str)> {
-    let (base, suffix) = name.split_at(name.rfind('.')?);
-    let last = &suffix[1..];
-    let percent = last.strip_suffix("percentile");
-    let is_percentile = percent.is_some_and(|percent| percent.parse::<u8>().is_ok());
-    let is_aggregate = is_percentile || AGGREGATES.contains(&last);
-    (matches!(kind, SeriesKind::Gauge | SeriesKind::Rate) && is_aggregate).then_some((base, suffix))
 }
 
 fn shown(name: &str, tags: &[&str]) -> String {

@@ -157,7 +157,7 @@ impl Agent {
             reload: Mutex::default(),
             hand_over: Mutex::new(summary.map(HandOverStatus::from).unwrap_or_default()),
         });
-        start_history(recent.zip(history_batches), &fixed, &view, before.flatten())?;
+        start_history(recent.zip(history_batches), &view, before.flatten())?;
         Ok(Agent {
             workers: Mutex::new(workers),
             sources: bound.sources.into(),
@@ -367,15 +367,13 @@ fn history_feed(
 /// `before`: where the history of the previous process comes from.
 fn start_history(
     recent: Option<(Arc<Recent>, Receiver<Arc<Batch>>)>,
-    fixed: &Fixed,
     view: &Arc<View>,
     before: Option<Channel>,
 ) -> Result<(), Failure> {
     let Some((recent, batches)) = recent else {
         return Ok(());
     };
-    let expansion = Arc::new(fixed.expansion.clone());
-    history::start(recent, batches, expansion, view.clone(), before).map_err(|error| Failure::thread(&error))
+    history::start(recent, batches, view.clone(), before).map_err(|error| Failure::thread(&error))
 }
 
 /// The pipeline's results for the status.
