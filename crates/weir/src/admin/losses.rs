@@ -92,7 +92,11 @@ pub fn losses(status: &Status) -> Vec<Loss> {
             series: info.series.name,
             place: place(&series.labels),
             labels: series.labels,
-            meaning: info.meaning(),
+            // Several counters of one series without a label are one number.
+            meaning: match info.series.label {
+                None => info.help().trim(),
+                Some(_) => info.meaning(),
+            },
             count: series.value,
             unit: info.series.unit,
             is_counter: info.series.kind == NumberKind::Counter,
