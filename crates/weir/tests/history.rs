@@ -86,7 +86,7 @@ fn queries_return_the_points_of_outputs() {
         let seen = json(&admin, "/api/v1/metrics?match=page.views&details=0")["held_to"].as_i64();
         for user in ["ann", "ben"] {
             agent.send(&format!(
-                "page.views:{}|c|#env:prod,user:{user}\nlatency:{}.25|d|#user:{user}\ntime:{round}|ms\ntime:3|ms\ntemperature:{round}.5|g\nwho:{user}|s",
+                "page.views:{}|c|#env:prod,user:{user}\nlatency:{}.25|d|#user:{user}\ntime:{round}:{round}:3|ms\ntemperature:{round}.5|g\nwho:{user}|s",
                 round + 1,
                 round * 7,
             ));

@@ -88,7 +88,9 @@ fn every_loss_is_listed_once_with_number_place_and_remedy() {
         let series = info.series;
         let of: Vec<&Loss> = list
             .iter()
-            .filter(|loss| loss.series == series.name && [info.meaning(), info.help()].contains(&loss.meaning))
+            .filter(|loss| {
+                loss.series == series.name && [info.meaning(), info.help()].contains(&loss.meaning)
+            })
             .collect();
         assert!(!of.is_empty(), "{info:?} is not in the list");
         for loss in of {

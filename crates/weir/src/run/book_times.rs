@@ -175,7 +175,7 @@ mod tests {
             .map(|number: u64| {
                 let late = number * 7919 % 900 * 1_000_000;
                 let reported = START + number * (SECOND + 3_000_000) + late;
-                (reported, reported + number * 104_729 % 200 * 1_000_000)
+                (reported, reported + number * 104_729 % 90 * 1_000_000)
             })
             .collect();
         let found = increases(&times, 3391.0);
