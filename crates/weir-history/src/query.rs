@@ -107,8 +107,10 @@ pub struct Query {
     pub metric: String,
     /// Only metrics of this kind. `None`: the kind with the most series.
     pub kind: Option<SeriesKind>,
-    /// Required tags. Several values under one key mean any of them.
+    /// Required tags. Several values under one key mean any of them. A value may be a pattern with `*` and `?`.
     pub tags: Vec<(String, String)>,
+    /// Tags that a series must not have, in the same form.
+    pub without: Vec<(String, String)>,
     pub by: Vec<String>,
     /// `None`: the default of the kind.
     pub function: Option<Function>,
@@ -214,7 +216,7 @@ impl History {
         }
         let width = self.buckets().map(|(_, width)| width).max().unwrap_or(1).max(1);
         let steps = self.steps(query, i64::from(width))?;
-        let selected = self.select(metric, &query.tags);
+        let selected = self.select(metric, &query.tags, &query.without);
         let held = self.in_window(&selected, steps);
         let (columns, folded) = fold(self.columns(&selected, &query.by, kind, steps, &held));
         let seconds = self.seconds(steps);
@@ -297,7 +299,12 @@ impl History {
         })
     }
 
-    fn select(&self, metric: &Name, tags: &[(String, String)]) -> Vec<SeriesId> {
+    fn select(
+        &self,
+        metric: &Name,
+        tags: &[(String, String)],
+        without: &[(String, String)],
+    ) -> Vec<SeriesId> {
         let mut wanted: HashMap<&str, Vec<&str>> = HashMap::new();
         for (key, value) in tags {
             wanted.entry(key).or_default().push(value);
@@ -305,7 +312,8 @@ impl History {
         let fits = |labels: Labels<'_>| {
             wanted
                 .iter()
-                .all(|(key, values)| values.iter().any(|value| labels.has(key, value)))
+                .all(|(key, values)| values.iter().any(|value| has(labels, key, value)))
+                && !without.iter().any(|(key, value)| has(labels, key, value))
         };
         let all = metric.series.iter().copied();
         let mut selected: Vec<_> = all.filter(|&id| fits(self.dictionary.labels(id))).collect();
@@ -456,6 +464,15 @@ impl History {
             .next()
             .map_or_else(Vec::new, |column| column.values(function, &seconds))
     }
+}
+
+/// Whether a series has this tag, or one whose value fits the pattern.
+fn has(labels: Labels<'_>, key: &str, value: &str) -> bool {
+    if !value.contains(['*', '?']) {
+        return labels.has(key, value);
+    }
+    let mut pairs = labels.pairs();
+    pairs.any(|(own, text)| own == key && matches(value, text))
 }
 
 /// The ids of all series of these metrics.

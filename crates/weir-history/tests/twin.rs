@@ -450,6 +450,57 @@ fn aggregates_of_a_histogram_are_functions_of_all_its_samples() {
 }
 
 #[test]
+fn filters_take_patterns_and_exclusions() {
+    let mut history = History::new(1 << 20);
+    history.begin(START, 10);
+    let all = [
+        "env:prod,status:200",
+        "env:prod,status:500",
+        "env:dev,status:503",
+        "status:200",
+    ];
+    for (at, tags) in all.iter().enumerate() {
+        let key = SeriesKey {
+            context: None,
+            hash: at as u64,
+            kind: SeriesKind::Counter,
+            name: "requests",
+            suffix: "",
+            host: None,
+            tags: tags.split(','),
+        };
+        history.push(&key, f64::from(1 << at));
+    }
+    history.end();
+    let ask = |tags: &[&str], without: &[&str]| {
+        let pairs = |tags: &[&str]| {
+            let pair = |tag: &&str| {
+                let (key, value) = tag.split_once(':').expect("key and value");
+                (key.to_owned(), value.to_owned())
+            };
+            tags.iter().map(pair).collect::<Vec<_>>()
+        };
+        let answer = history.query(&Query {
+            metric: "requests".to_owned(),
+            function: Some(Function::Sum),
+            tags: pairs(tags),
+            without: pairs(without),
+            ..Query::default()
+        });
+        answer
+            .expect("an answer")
+            .groups
+            .first()
+            .and_then(|group| group.values[0])
+    };
+    assert_eq!(ask(&["status:5*"], &[]), Some(6.0));
+    assert_eq!(ask(&["status:5*", "status:200"], &[]), Some(15.0));
+    assert_eq!(ask(&[], &["env:dev"]), Some(11.0));
+    assert_eq!(ask(&["status:?00"], &["env:p*"]), Some(8.0));
+    assert_eq!(ask(&["env:*"], &["status:*"]), None);
+}
+
+#[test]
 fn errors_name_the_allowed_values() {
     let mut history = History::new(1 << 20);
     history.begin(START, 10);

@@ -155,20 +155,20 @@ fn metric_of(query: query::Query<'_>) -> Result<String, HttpError> {
 
 fn points_request(query: query::Query<'_>, recent: &Recent) -> Result<Query, HttpError> {
     let now = end_of(&recent.points());
-    let tag = |text: &String| match text.split_once(':') {
-        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
-        None => Ok((text.clone(), String::new())),
+    let tag = |text: &str| match text.split_once(':') {
+        Some((key, value)) => (key.to_owned(), value.to_owned()),
+        None => (text.to_owned(), String::new()),
     };
+    let filters = query.all("where");
+    let (without, tags): (Vec<&String>, Vec<&String>) =
+        filters.iter().partition(|filter| filter.starts_with('!'));
     let function = query.text("fn")?;
     let function = function.map(|function| function.parse::<Function>()).transpose();
     Ok(Query {
         metric: metric_of(query)?,
         kind: kind_of(query)?,
-        tags: query
-            .all("where")
-            .iter()
-            .map(tag)
-            .collect::<Result<_, HttpError>>()?,
+        tags: tags.into_iter().map(|filter| tag(filter)).collect(),
+        without: without.into_iter().map(|filter| tag(&filter[1..])).collect(),
         by: query.list("by"),
         function: function.map_err(|error| bad(error.to_string()))?,
         from: query.time("from", now)?,
