@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use weir_origin::OriginExplanation;
 
+use crate::tap::message::BadBytes;
+
 /// The request of an explanation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExplainRequest {
@@ -37,6 +39,11 @@ pub struct Explanation {
     pub others: Vec<String>,
     /// Why the line is invalid; all fields below are then empty.
     pub rejected: Option<String>,
+    /// The invalid bytes, and what is allowed in their place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bad: Option<BadBytes>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub meaning: String,
     /// A remark about a probable mistake.
     pub note: Option<String>,
     pub origin: OriginExplanation,
@@ -78,7 +85,14 @@ impl Explanation {
             );
         }
         if let Some(class) = &self.rejected {
-            let _ = writeln!(page, "\nrejected: {class}");
+            let at = self.bad.as_ref().map_or(String::new(), |bad| {
+                let under = "^".repeat(bad.bytes.chars().count().max(1));
+                let before = bad.before.chars().count() + 2;
+                let _ = writeln!(page, "\n  {}{}{}", bad.before, bad.bytes, bad.after);
+                let _ = writeln!(page, "{:before$}{under}", "");
+                format!(", {} of {}", bad.place(), self.line.len())
+            });
+            let _ = writeln!(page, "\nrejected: {class}{at}\n  {}", self.meaning);
             return page;
         }
         if let Some(note) = &self.note {

@@ -6,7 +6,7 @@ use super::agent::{self, admin_address, fetch, read};
 use super::recent::path;
 use super::switch;
 use crate::admin::explain::Explanation;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 
 pub fn command() -> Command {
     Command::new("explain")
@@ -44,9 +44,17 @@ pub fn explain(arguments: &ArgMatches) -> Result<(), Failure> {
     let listener = arguments.get_one::<String>("listener");
     parameters.extend(listener.map(|name| ("listener", name.as_str())));
     let body = fetch(address, &path("/api/v1/explain", &parameters))?;
-    if arguments.get_flag("json") {
-        return super::print(&body);
-    }
     let explanation: Explanation = read(address, &body)?;
-    super::print(&explanation.render())
+    match arguments.get_flag("json") {
+        true => super::print(&body)?,
+        false => super::print(&explanation.render())?,
+    }
+    match explanation.rejected {
+        None => Ok(()),
+        // The text says it.
+        Some(_) => Err(Failure {
+            kind: FailureKind::Runtime,
+            message: String::new(),
+        }),
+    }
 }

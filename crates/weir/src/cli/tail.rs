@@ -138,10 +138,10 @@ impl MessagePrinter {
         if share.share < 1.0 && late {
             self.share_printed = Some(Instant::now());
             eprintln!(
-                "# {:.1} % are shown: {} messages per second arrived, {} are shown",
-                share.share * 100.0,
-                grouped(share.messages),
-                grouped(share.shown)
+                "# {} of {} matching messages shown ({} arrived in this second)",
+                grouped(share.shown),
+                grouped(share.matched),
+                grouped(share.messages)
             );
         }
     }
@@ -205,11 +205,7 @@ fn message(seen: &TailMessage, colour: bool) -> String {
 
 fn why(seen: &TailMessage, bad: &BadBytes) -> String {
     let reason = seen.reason.as_deref().unwrap_or_default();
-    let bytes = match bad.length {
-        1 => format!("byte {}", bad.offset),
-        length => format!("bytes {} to {}", bad.offset, bad.offset + length - 1),
-    };
-    format!("rejected: {reason}, {bytes} of {}", seen.bytes)
+    format!("rejected: {reason}, {} of {}", bad.place(), seen.bytes)
 }
 
 fn sender(seen: &TailMessage) -> String {

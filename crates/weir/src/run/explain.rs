@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 
 use weir_context::{NameReading, OriginKey, Recorder, Resolved, Rules, Step};
+use weir_counters::Counter as _;
 use weir_origin::{OriginExplanation, Origins};
-use weir_protocol::{Kind, Message, SampleList, Tags, Values, parse_line, unknown_sections};
+use weir_protocol::{Kind, Message, SampleList, Tags, Values, locate, parse_line, unknown_sections};
 
 use crate::admin::explain::{ExplainError, ExplainRequest, ExplainedContext, ExplainedStep, Explanation};
 use crate::tap::TapListener;
+use crate::tap::message::BadBytes;
 
 /// The listener that an explanation is about.
 pub struct ExplainedListener {
@@ -105,6 +107,11 @@ pub fn explain(
         Ok(message) => message,
         Err(class) => {
             explanation.rejected = Some(class.as_str().to_owned());
+            explanation.meaning = class.info().meaning().to_owned();
+            explanation.bad = Some(BadBytes::of(
+                line.as_bytes(),
+                locate(line.as_bytes(), class, &reading.parse),
+            ));
             return explanation;
         }
     };

@@ -75,7 +75,7 @@ pub struct BadBytes {
 }
 
 impl BadBytes {
-    fn of(line: &[u8], range: std::ops::Range<usize>) -> BadBytes {
+    pub fn of(line: &[u8], range: std::ops::Range<usize>) -> BadBytes {
         let from = range.start.saturating_sub(AROUND_BYTES);
         let to = (range.end + AROUND_BYTES).min(line.len());
         let cut = |part: &[u8]| text(&part[..part.len().min(SHOWN_BYTES)]);
@@ -85,6 +85,14 @@ impl BadBytes {
             before: text(&line[from..range.start]),
             bytes: cut(&line[range.clone()]),
             after: text(&line[range.end..to]),
+        }
+    }
+
+    /// The position in words.
+    pub fn place(&self) -> String {
+        match self.length {
+            1 => format!("byte {}", self.offset),
+            length => format!("bytes {} to {}", self.offset, self.offset + length - 1),
         }
     }
 }
