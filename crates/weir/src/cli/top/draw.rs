@@ -9,6 +9,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Wi
 
 use super::data::AgentError;
 use super::state::{ChartView, Loss, Tab, TopState, dropped};
+use crate::admin::counters::PipelineCounter;
 use crate::admin::status::{MemoryShare, OutputStatus, Status};
 use crate::cli::chart;
 use crate::cli::recent::{Books, last};
@@ -25,11 +26,11 @@ const HELP: &str = "\
 1 to 5, Tab, ← →   another list
 ↑ ↓, PgUp, PgDn    another row
 /                  filter: part of a name, or a pattern with * and ?
-s                  sort by something else
+s                  next sort order
 Enter              the metric as a chart; then
                    f function  g group by a tag  w window  Esc back
-Esc                no filter
-q                  end";
+Esc                clear the filter
+q                  quit";
 
 /// Draws the screen. Records the number of rows that a list has room for.
 pub fn draw(state: &mut TopState, now: u64, frame: &mut Frame<'_>) {
@@ -135,11 +136,11 @@ fn tab_line(state: &TopState) -> Line<'static> {
 fn keys(state: &TopState) -> Line<'static> {
     let text = match (state.is_typing, &state.chart, state.tab) {
         (true, ..) => " type a part of a name   Enter keep   Esc forget".to_owned(),
-        (_, Some(_), _) => " f function   g group   w window   Esc back   ? help   q end".to_owned(),
-        (_, _, Tab::Overview) => " Tab next list   ↑ ↓ losses   ? help   q end".to_owned(),
+        (_, Some(_), _) => " f function   g group   w window   Esc back   ? help   q quit".to_owned(),
+        (_, _, Tab::Overview) => " Tab next list   ↑ ↓ losses   ? help   q quit".to_owned(),
         (.., tab) => {
             let open = if tab == Tab::Metrics { "   Enter chart" } else { "" };
-            format!(" / filter   s sorted by {}{open}   ? help   q end", state.sort())
+            format!(" / filter   s sorted by {}{open}   ? help   q quit", state.sort())
         }
     };
     Line::styled(text, QUIET)
@@ -286,7 +287,7 @@ fn draw_list(
 ) {
     if rows.is_empty() {
         let text = match state.filter.is_empty() {
-            true => "nothing yet".to_owned(),
+            true => state.snapshot.as_ref().map_or_else(String::new, |of| nothing(&of.status)),
             false => format!("nothing matches {}", shown(&state.filter)),
         };
         frame.render_widget(Line::styled(text, QUIET), area);
@@ -305,6 +306,18 @@ fn draw_list(
     frame.render_stateful_widget(table, list, &mut chosen);
     let position = format!("{} of {total}", state.chosen() + 1);
     frame.render_widget(Line::styled(position, QUIET).right_aligned(), foot);
+}
+
+/// Before the first bucket ends, lists are empty although messages arrive.
+fn nothing(status: &Status) -> String {
+    let arrived = status.total("messages").good;
+    let width = status.of(PipelineCounter::BucketSeconds);
+    if arrived == 0 || width == 0 || status.of(PipelineCounter::FlushedAt) > 0 {
+        return "nothing yet".to_owned();
+    }
+    let left = duration(width - status.as_of % width);
+    let messages = if arrived == 1 { "message" } else { "messages" };
+    format!("{} {messages} arrived; the first bucket ends in {left}", grouped(arrived))
 }
 
 fn right(text: String) -> Cell<'static> {

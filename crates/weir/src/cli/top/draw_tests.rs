@@ -72,6 +72,24 @@ fn a_healthy_agent_is_described_in_words() {
 }
 
 #[test]
+fn before_the_first_bucket_ends_the_lists_say_when_it_does() {
+    let mut state = TopState::default();
+    let mut fresh = super::super::data::Snapshot::default();
+    let mut counts = weir_counters::Counts::default();
+    counts[PipelineCounter::BucketSeconds] = 10;
+    fresh.status.add(None, &counts);
+    fresh.status.numbers.add_at("total.messages.received", 2);
+    fresh.status.numbers.add_at("total.messages.accepted", 2);
+    fresh.status.as_of = 1003;
+    state.take(Ok(fresh));
+    write(&mut state, "2");
+    shows(
+        &drawn(&mut state, 100, 30),
+        &["2 messages arrived; the first bucket ends in 7s"],
+    );
+}
+
+#[test]
 fn each_list_has_its_rows_and_its_sort_order() {
     let mut state = state();
     write(&mut state, "2");
