@@ -225,9 +225,19 @@ export interface Explanation {
   listener: string;
   others: string[];
   rejected: string | null;
+  /** Of a rejected line: the invalid bytes, and what is allowed there. */
+  bad?: { offset: number; length: number; before: string; bytes: string; after: string };
+  meaning?: string;
   note: string | null;
   origin: { process: string | null; container: string | null; tags: string[] } | null;
-  steps: unknown[];
+  steps: {
+    stage: string;
+    why: string;
+    renamed_to: string | null;
+    added: string[];
+    removed: string[];
+    dropped: boolean;
+  }[];
   context: { name: string; type: string; host: string; tags: string[] } | null;
 }
 

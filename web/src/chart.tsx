@@ -1,21 +1,23 @@
 // Charts by uPlot, sparklines as one SVG path, heat maps on a canvas.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Heatmap } from "./api";
-import { clock, number } from "./format";
+import { clock, exact, number } from "./format";
 
-/** Distinct in both themes and with colour blindness; the order never changes. */
+/** Distinct with colour blindness; each has a contrast of at least 3 to the ground of both themes. The order never changes. */
 export const COLOURS = [
-  "#0b84a5",
+  "#1f8fb5",
   "#d1495b",
-  "#66a182",
-  "#edae49",
-  "#7d5ba6",
-  "#2e4057",
-  "#c97b63",
-  "#8d96a3",
+  "#3f9160",
+  "#b87a14",
+  "#8f6bc4",
+  "#5f7a99",
+  "#c0693f",
+  "#7a8450",
+  "#cc5aa0",
+  "#4f7fe0",
 ];
 
 /** Seconds between two labels: at least the one second that labels show. */
@@ -24,28 +26,64 @@ const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14
 export interface Line {
   label: string;
   values: (number | null)[];
+  /** Position in `COLOURS`; its own position by default. */
+  colour?: number;
+  isEarlier?: boolean;
 }
 
 function themed(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+/** Changes with the theme, whose colours charts read when they are made. */
+export function useTheme(): boolean {
+  const [isDark, setDark] = useState(false);
+  useEffect(() => {
+    const query = matchMedia("(prefers-color-scheme: dark)");
+    const changed = () => setDark(query.matches);
+    changed();
+    query.addEventListener("change", changed);
+    return () => query.removeEventListener("change", changed);
+  }, []);
+  return isDark;
+}
+
+type Format = (value: number | null | undefined) => string;
+
+/** From zero: otherwise a small change looks like a fall to nothing. `fit`: from the data. */
+export function range(min: number | null, max: number | null, fit: boolean): [number, number] {
+  if (min === null || max === null) return [0, 1];
+  if (!fit) return [Math.min(0, min), max > 0 ? max * 1.05 : min < 0 ? 0 : 1];
+  const room = (max - min || Math.abs(max) || 1) * 0.05;
+  return [min - room, max + room];
+}
+
 export function Chart(props: {
   times: number[];
   lines: Line[];
   height?: number;
-  unit?: string;
+  format?: Format;
+  log?: boolean;
+  fit?: boolean;
+  /** Whether uPlot draws a legend; otherwise the caller does. */
+  legend?: boolean;
   onZoom?: (from: number, to: number) => void;
+  onUndo?: () => void;
+  /** The position among the times under the cursor, of this chart or of another. */
+  onCursor?: (at: number | null) => void;
 }) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | undefined>(undefined);
-  const zoom = useRef(props.onZoom);
-  zoom.current = props.onZoom;
-  const shape = props.lines.map((line) => line.label).join("\n");
+  const now = useRef(props);
+  now.current = props;
+  const isDark = useTheme();
+  const { log = false, fit = false, legend = true } = props;
+  const shape = props.lines.map((line) => `${line.label} ${line.colour} ${line.isEarlier}`).join("\n");
   const height = props.height ?? 240;
   useEffect(() => {
     const element = box.current;
     if (!element) return;
+    const format: Format = (value) => (now.current.format ?? number)(value);
     const axis = {
       stroke: themed("--quiet"),
       grid: { stroke: themed("--line"), width: 1 },
@@ -57,31 +95,44 @@ export function Chart(props: {
         height,
         // Half of the last label is outside the chart.
         padding: [null, 32, null, null],
-        cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
-        legend: { live: true },
+        cursor: {
+          drag: { x: true, y: false, setScale: false },
+          points: { size: 6 },
+          // All charts of the page have one cursor.
+          sync: { key: "weir" },
+          bind: {
+            dblclick: () => () => {
+              now.current.onUndo?.();
+              return null;
+            },
+          },
+        },
+        legend: { show: legend, live: true },
         scales: {
           x: { time: true },
-          // From zero: otherwise a small change looks like a fall to nothing.
-          y: { range: (_, min, max) => [Math.min(0, min), max > 0 ? max * 1.05 : 1] },
+          y: log ? { distr: 3 } : { range: (_, min, max) => range(min, max, fit) },
         },
         axes: [
           { ...axis, space: 90, incrs: STEPS, values: (_, ticks) => ticks.map(clock) },
           {
             ...axis,
-            size: 60,
-            values: (_, ticks) => ticks.map((tick) => `${number(tick)}${props.unit ?? ""}`),
+            size: 76,
+            values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : format(tick))),
           },
         ],
         series: [
           { label: "time", value: (_, time) => (time === null ? "–" : clock(time)) },
-          ...props.lines.map((line, at) => ({
-            label: line.label,
-            stroke: COLOURS[at % COLOURS.length],
-            width: 1.5,
-            dash: at >= COLOURS.length ? [6, 3] : undefined,
-            points: { show: (plot: uPlot) => (plot.data[0]?.length ?? 0) < 40 },
-            value: (_: uPlot, value: number | null) => number(value),
-          })),
+          ...props.lines.map((line, index) => {
+            const at = line.colour ?? index;
+            return {
+              label: line.label,
+              stroke: COLOURS[at % COLOURS.length],
+              width: line.isEarlier ? 1 : 1.5,
+              dash: line.isEarlier ? [2, 4] : at >= COLOURS.length ? [8, 3] : undefined,
+              points: { show: (plot: uPlot) => (plot.data[0]?.length ?? 0) < 40 },
+              value: (_: uPlot, value: number | null) => format(value),
+            };
+          }),
         ],
         hooks: {
           setSelect: [
@@ -90,9 +141,10 @@ export function Chart(props: {
               const from = u.posToVal(u.select.left, "x");
               const to = u.posToVal(u.select.left + u.select.width, "x");
               u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-              zoom.current?.(Math.floor(from), Math.ceil(to));
+              now.current.onZoom?.(Math.floor(from), Math.ceil(to));
             },
           ],
+          setCursor: [(u) => now.current.onCursor?.(u.cursor.idx ?? null)],
         },
       },
       [[], ...props.lines.map(() => [])],
@@ -105,9 +157,12 @@ export function Chart(props: {
       resize.disconnect();
       created.destroy();
     };
-  }, [shape, height]);
+  }, [shape, height, isDark, log, fit, legend]);
   useEffect(() => {
-    plot.current?.setData([props.times, ...props.lines.map((line) => line.values)] as uPlot.AlignedData);
+    // A logarithm needs values above zero.
+    const drawn = (value: number | null) => (log && value !== null && value <= 0 ? null : value);
+    const values = props.lines.map((line) => (log ? line.values.map(drawn) : line.values));
+    plot.current?.setData([props.times, ...values] as uPlot.AlignedData);
   });
   const label = props.lines.map((line) => line.label).join(", ");
   return <div class="chart" ref={box} role="img" aria-label={`chart of ${label}`} />;
@@ -152,33 +207,67 @@ export function path(values: (number | null)[], width: number, height: number): 
   return text;
 }
 
-/** The number of samples by time (to the right) and value (upwards); darker is more. */
-export function HeatmapChart(props: { times: number[]; heatmap: Heatmap; height?: number }) {
+const LEFT = 76;
+const BOTTOM = 22;
+
+/** The number of samples by time (to the right) and value (upwards). The stronger the colour, the more samples. */
+export function HeatmapChart(props: { times: number[]; heatmap: Heatmap; height?: number; format?: Format }) {
   const canvas = useRef<HTMLCanvasElement>(null);
+  const isDark = useTheme();
+  const [under, setUnder] = useState<string | undefined>();
+  const { times } = props;
   const { rows, counts } = props.heatmap;
+  const format = props.format ?? number;
   const height = props.height ?? 240;
+  const max = Math.max(1, ...counts.map((column) => Math.max(0, ...column)));
   useEffect(() => {
     const element = canvas.current;
     const context = element?.getContext("2d");
-    if (!element || !context) return;
+    if (!element || !context || rows.length === 0) return;
+    const scale = devicePixelRatio;
     const width = element.clientWidth;
-    element.width = width * devicePixelRatio;
-    element.height = height * devicePixelRatio;
-    context.scale(devicePixelRatio, devicePixelRatio);
-    context.clearRect(0, 0, width, height);
-    const max = Math.max(1, ...counts.flat());
-    const cell = { width: width / Math.max(counts.length, 1), height: height / Math.max(rows.length, 1) };
+    element.width = width * scale;
+    element.height = height * scale;
+    context.scale(scale, scale);
+    context.font = "12px system-ui, sans-serif";
+    const [across, up] = [width - LEFT, height - BOTTOM];
+    // Whole pixels, so that neither gaps nor overlaps show between cells.
+    const x = (at: number) => Math.round((at / counts.length) * across) + LEFT;
+    const y = (row: number) => up - Math.round((row / rows.length) * up);
     context.fillStyle = themed("--accent");
     counts.forEach((column, at) => {
       column.forEach((count, row) => {
         if (count === 0) return;
         context.globalAlpha = 0.15 + 0.85 * Math.sqrt(count / max);
-        const top = height - (row + 1) * cell.height;
-        context.fillRect(at * cell.width, top, Math.ceil(cell.width), Math.ceil(cell.height));
+        context.fillRect(x(at), y(row + 1), x(at + 1) - x(at), y(row) - y(row + 1));
       });
     });
-  });
+    context.globalAlpha = 1;
+    context.fillStyle = themed("--quiet");
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    const each = Math.max(1, Math.ceil(rows.length / Math.max(2, Math.floor(up / 36))));
+    for (let row = 0; row < rows.length; row += each) {
+      context.fillText(format(rows[row]?.[0]), LEFT - 6, Math.min(up - 6, y(row)));
+    }
+    context.textAlign = "center";
+    const labels = Math.max(1, Math.floor(across / 110));
+    for (let label = 0; label < labels; label += 1) {
+      const at = Math.floor(((label + 0.5) / labels) * times.length);
+      if (times[at] !== undefined) context.fillText(clock(times[at]), x(at + 0.5), height - 8);
+    }
+  }, [rows, counts, times, height, isDark, max]);
   if (rows.length === 0) return <p class="quiet">No samples in this window.</p>;
+  const onMove = (event: MouseEvent) => {
+    const element = canvas.current;
+    if (!element) return;
+    const at = Math.floor(((event.offsetX - LEFT) / (element.clientWidth - LEFT)) * counts.length);
+    const row = Math.floor((1 - event.offsetY / (height - BOTTOM)) * rows.length);
+    const [time, bounds] = [times[at], rows[row]];
+    if (time === undefined || !bounds || at < 0) return setUnder(undefined);
+    const count = counts[at]?.[row] ?? 0;
+    setUnder(`${clock(time)}, ${format(bounds[0])} to ${format(bounds[1])}: ${exact(count)} samples`);
+  };
   const low = rows[0]?.[0] ?? 0;
   const high = rows[rows.length - 1]?.[1] ?? 0;
   return (
@@ -187,10 +276,13 @@ export function HeatmapChart(props: { times: number[]; heatmap: Heatmap; height?
         ref={canvas}
         role="img"
         style={{ height: `${height}px` }}
-        aria-label={`heat map of values from ${number(low)} to ${number(high)}`}
+        aria-label={`heat map of values from ${format(low)} to ${format(high)}`}
+        onMouseMove={onMove}
+        onMouseLeave={() => setUnder(undefined)}
       />
       <figcaption>
-        values from {number(low)} (below) to {number(high)} (above), logarithmic; darker is more samples
+        {under ??
+          `Values from ${format(low)} to ${format(high)}, logarithmic; the stronger the colour, the more samples.`}
       </figcaption>
     </figure>
   );

@@ -153,21 +153,46 @@ export function column(books: Books, name: string, tags: Record<string, string> 
   });
 }
 
-/** The points of a query, fetched again after each flush. */
-export function usePoints(params: Params, flushes: number, paused: boolean): Loaded<Points> {
-  const [state, setState] = useState<Loaded<Points>>({ data: undefined, error: undefined });
-  const key = address("query", params);
+export interface Answers {
+  /** One per query; of queries that failed, the last answer. */
+  data: (Points | undefined)[];
+  errors: string[];
+}
+
+const NO_ANSWERS: Answers = { data: [], errors: [] };
+
+/** The points of several queries, fetched again after each flush. Old points stay until the new ones arrive. */
+export function useQueries(queries: Params[], flushes: number, paused: boolean): Answers {
+  const [state, setState] = useState<Answers>(NO_ANSWERS);
+  const keys = queries.map((params) => address("query", params));
+  const key = keys.join("\n");
   const stopped = useRef<string | undefined>(undefined);
   useEffect(() => {
+    if (queries.length === 0) return setState(NO_ANSWERS);
     if (paused && stopped.current === key) return;
     stopped.current = key;
     const abort = new AbortController();
-    get<Points>("query", params, abort.signal)
-      .then((data) => setState({ data, error: undefined }))
-      .catch((error) => {
-        if (!abort.signal.aborted) setState((old) => ({ ...old, error: String(error.message ?? error) }));
-      });
+    Promise.allSettled(queries.map((params) => get<Points>("query", params, abort.signal))).then(
+      (answers) => {
+        if (abort.signal.aborted) return;
+        const errors = answers.flatMap((answer) =>
+          answer.status === "rejected" ? [String(answer.reason.message ?? answer.reason)] : [],
+        );
+        const data = answers.map((answer, at) =>
+          answer.status === "fulfilled"
+            ? answer.value
+            : keepIfSame(old.current.data[at], queries[at]?.metric as string),
+        );
+        setState({ data, errors: [...new Set(errors)] });
+      },
+    );
     return () => abort.abort();
   }, [key, flushes, paused]);
+  const old = useRef(state);
+  old.current = state;
   return state;
+}
+
+function keepIfSame(points: Points | undefined, metric: string): Points | undefined {
+  return points?.metric === metric ? points : undefined;
 }

@@ -25,7 +25,7 @@ export function number(value: number | null | undefined): string {
 
 function digits(size: number): string {
   if (size >= 100) return size.toFixed(0);
-  const text = size >= 10 ? size.toFixed(1) : size.toFixed(2);
+  const text = size >= 10 ? size.toFixed(1) : size.toFixed(size >= 1 ? 2 : size >= 0.1 ? 3 : 4);
   return text.replace(/\.?0+$/, "");
 }
 
@@ -69,4 +69,8 @@ export function precise(seconds: number): string {
 /** The same in UTC, for the title that shows on hover. */
 export function utc(seconds: number): string {
   return `${new Date(seconds * 1000).toISOString().slice(0, 19)}Z`;
+}
+
+export function byteRange(offset: number, length: number): string {
+  return length === 1 ? `byte ${offset}` : `bytes ${offset} to ${offset + length - 1}`;
 }

@@ -1,11 +1,13 @@
 import { render } from "preact";
 import type { Status } from "./api";
 import { useLiveBooks, usePolled } from "./data";
+import { useKeys } from "./keys";
 import { useRoute, write } from "./route";
 import "./style.css";
 import { Cardinality } from "./views/cardinality";
 import { Explain } from "./views/explain";
 import { Fleet } from "./views/fleet";
+import { Help } from "./views/help";
 import { Metrics } from "./views/metrics";
 import { Outputs } from "./views/outputs";
 import { Overview } from "./views/overview";
@@ -23,6 +25,13 @@ const VIEWS = [
 function Page() {
   const route = useRoute();
   const live = useLiveBooks();
+  const open = (view: string) => {
+    location.hash = write(view, {});
+  };
+  useKeys({
+    "?": () => open("help"),
+    ...Object.fromEntries(VIEWS.map(([view], at) => [String(at + 1), () => open(view)])),
+  });
   // A merge has no books per second, only its status.
   const merge = usePolled<Status>(live.connected ? undefined : "status", {}, 2);
   const fleet = live.connected ? undefined : merge.data?.fleet;
@@ -53,6 +62,14 @@ function Page() {
               {title}
             </a>
           ))}
+          <a
+            href={write("help", {})}
+            aria-label="help and keys"
+            title="help and keys"
+            aria-current={route.view === "help" ? "page" : undefined}
+          >
+            ?
+          </a>
         </nav>
         <span class={live.connected ? "state good" : "state bad"} role="status">
           {live.connected ? "live" : "the agent does not respond; the page resumes when it does"}
@@ -67,6 +84,8 @@ function Page() {
           <Tail params={route.params} />
         ) : route.view === "explain" ? (
           <Explain params={route.params} />
+        ) : route.view === "help" ? (
+          <Help />
         ) : route.view === "outputs" ? (
           <Outputs live={live} />
         ) : (

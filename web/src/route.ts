@@ -1,4 +1,5 @@
-// The URL has the whole state of the view, so that a link shows the same to a colleague.
+// The URL has the whole state of the view, so that a link shows the same to a colleague. What a user chooses is in the history of the
+// browser, so that Back undoes it.
 
 import { useEffect, useState } from "preact/hooks";
 
@@ -7,6 +8,8 @@ export interface Route {
   params: URLSearchParams;
 }
 
+export type Change = Record<string, string | string[] | undefined>;
+
 export function parse(hash: string): Route {
   const text = hash.replace(/^#\/?/, "");
   const split = text.indexOf("?");
@@ -14,7 +17,7 @@ export function parse(hash: string): Route {
   return { view: view || "overview", params: new URLSearchParams(split < 0 ? "" : text.slice(split + 1)) };
 }
 
-export function write(view: string, params: Record<string, string | string[] | undefined>): string {
+export function write(view: string, params: Change): string {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
     if (Array.isArray(value)) for (const one of value) query.append(name, one);
@@ -34,12 +37,24 @@ export function useRoute(): Route {
   return route;
 }
 
-/** Replaces parameters of the current view, without an entry in the history of the browser. */
-export function change(params: Record<string, string | string[] | undefined>) {
+/** The address of the current view with other parameters. */
+export function changed(params: Change): string {
   const { view, params: old } = parse(location.hash);
-  const all: Record<string, string | string[] | undefined> = {};
+  const all: Change = {};
   for (const name of new Set(old.keys())) all[name] = old.getAll(name);
-  const next = write(view, { ...all, ...params });
-  history.replaceState(null, "", next);
+  return write(view, { ...all, ...params });
+}
+
+/** Replaces parameters of the current view, without an entry in the history of the browser: for text that is being typed. */
+export function change(params: Change) {
+  history.replaceState(null, "", changed(params));
+  dispatchEvent(new HashChangeEvent("hashchange"));
+}
+
+/** The same with an entry. */
+export function go(params: Change) {
+  const next = changed(params);
+  if (next === location.hash) return;
+  history.pushState(null, "", next);
   dispatchEvent(new HashChangeEvent("hashchange"));
 }

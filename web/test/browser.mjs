@@ -188,8 +188,15 @@ try {
     await open("overview");
     await until("the page is live", async () => (await text(".state")) === "live");
     await sendSome(60);
-    await until("books are there", async () => (await text(".fine")).includes("Nothing was lost"));
+    // A machine that is short of time does lose something: the failure says what.
+    await until("nothing is lost", async () => (await text(".fine")).includes("Nothing was lost")).catch(
+      async (error) => {
+        throw new Error(`${error.message}: ${await text("main")}`);
+      },
+    );
     await until("messages are shown", async () => !/^(–|0)$/.test(await text(".figure .value >> nth=0")));
+    assert.equal(await page.locator(".alarm").count(), 0);
+    assert.deepEqual(await json("losses"), []);
   });
 
   await test("search finds metrics, one of which opens as a chart", async () => {
@@ -215,10 +222,77 @@ try {
       assert.equal(total({ groups: [group] }), sent.byUser.get(user), user);
     }
     await page.locator("label:has-text('Group by') select").selectOption("user");
+    const legend = async () => text(".legend");
     await until("each user has a line", async () => {
-      const legend = await page.locator(".u-legend").innerText();
-      return ["user:ann", "user:ben", "user:cyd"].every((user) => legend.includes(user));
+      const lines = await legend();
+      return ["user:ann", "user:ben", "user:cyd"].every((user) => lines.includes(user));
     });
+    await page.locator(".legend button:has-text('user:ben')").click();
+    assert.match(page.url(), /hide=user%3Aben/);
+    await page.locator(".legend tr:has-text('user:cyd') button:has-text('only')").click();
+    assert.match(page.url(), /only=user%3Acyd/);
+    assert.doesNotMatch(page.url(), /hide=/);
+    await page.goBack();
+    assert.match(page.url(), /hide=user%3Aben/, "Back undoes a choice");
+    await page.goBack();
+    await until("it is shown again", async () => !page.url().includes("hide="));
+    await page.keyboard.press("v");
+    await until("values are a table", async () =>
+      (await text("section[aria-label=values]")).includes("user:ann"),
+    );
+    // The mean of the legend is that of the agent's points.
+    const points = (await json("query?metric=page.views&by=user")).groups.map((group) =>
+      group.values.filter(Number.isFinite),
+    );
+    assert.equal(await page.locator(".legend tbody tr").count(), points.length);
+  });
+
+  await test("a timer is one metric, and the names of its aggregates open charts", async () => {
+    await send(["login.time:31|ms|#user:ann", "login.time:900|ms|#user:ben"]);
+    await until("it is there", async () => (await json("metrics?match=login")).total === 1);
+    await open("metrics?match=login");
+    await until("it has one row", async () => /login\.time\s+histogram/.test(await text(".rows")));
+    await page.locator(".rows .row").click();
+    await until("there is a chart", async () => (await page.locator(".chart canvas").count()) === 1);
+    for (const [name, shown] of [
+      ["95percentile", "p95"],
+      ["median", "p50"],
+      ["count", "rate"],
+      ["max", "max"],
+    ]) {
+      await open(`metrics?metric=login.time.${name}`);
+      const choice = page.locator("label:has-text('Show') select");
+      await until(`${name} is ${shown}`, async () => (await choice.inputValue()) === shown);
+    }
+  });
+
+  await test("two metrics have a ratio by group, which zoom, pan and undo move", async () => {
+    await open("metrics?metric=page.views&where=user:ann");
+    await until("there is a chart", async () => (await page.locator(".chart canvas").count()) === 1);
+    await page.locator("input[list=metrics]").pressSequentially("page.views", { delay: 50 });
+    await until("there is another", async () => page.url().includes("metric.b=page.views"));
+    await page.locator("label:has-text('Formula') select").selectOption("a/b");
+    await until("the share of one user is below 1", async () => {
+      const max = Number((await page.locator(".legend tbody tr td").nth(2).innerText()).trim());
+      return max > 0 && max < 1;
+    });
+    const whole = page.url();
+    const chart = await page.locator(".chart .u-over").boundingBox();
+    await page.mouse.move(chart.x + chart.width * 0.3, chart.y + 50);
+    await page.mouse.down();
+    await page.mouse.move(chart.x + chart.width * 0.6, chart.y + 60, { steps: 5 });
+    await page.mouse.up();
+    await until("it has zoomed", async () => /from=\d+&to=\d+/.test(page.url()));
+    const near = page.url();
+    await page.keyboard.press("[");
+    await until("it has moved", async () => page.url() !== near);
+    await page.keyboard.press("u");
+    await until("that is undone", async () => page.url() === near);
+    await page.keyboard.press("u");
+    await until("all of it is undone", async () => page.url() === whole);
+    await shot("ratio");
+    await page.keyboard.press("?");
+    await until("the keys are listed", async () => (await text("main")).includes("undoes the last choice"));
   });
 
   await test("a distribution has a heat map", async () => {
@@ -230,7 +304,7 @@ try {
   await test("a provoked loss appears at once, with what to do", async () => {
     await open("overview");
     await until("the page is live", async () => (await text(".state")) === "live");
-    await until("the meaning of the books is known", async () => (await page.locator(".fine").count()) === 1);
+    await until("the list of losses is known", async () => (await page.locator(".fine").count()) === 1);
     await send(["this is no metric"]);
     const start = Date.now();
     await page.locator(".alarm").waitFor({ timeout: PATIENCE });
@@ -260,6 +334,11 @@ try {
     await page.locator("form button").click();
     await until("it is accepted", async () => (await text(".fine")).includes("Accepted"));
     assert.match(await text("main table"), /user:me/);
+    await page.fill("form input", "http.requests:1|q");
+    await page.locator("form button").click();
+    await until("it is rejected", async () => (await text(".alarm")).includes("Rejected: bad_type"));
+    assert.equal(await text(".alarm mark"), "q");
+    assert.match(await text(".alarm"), /byte 16 of 17[\s\S]*none of c, g, h, d, s, ms/);
   });
 
   await test("messages are shown as they arrive, rejected ones with their reason and its place", async () => {
@@ -301,10 +380,37 @@ try {
     await until("metrics are listed", async () => (await page.locator("tbody tr").count()) > 2);
     await page.locator("tr:has-text('page.views') button").click();
     assert.match(await text("pre"), /^rules:/);
+    // A click far above shows what it did.
+    await until("the rule is in view", async () =>
+      page.evaluate(() => {
+        const top = document.activeElement?.getBoundingClientRect().top ?? -1;
+        return document.activeElement?.tagName === "H2" && top >= 0 && top < innerHeight;
+      }),
+    );
     await page.locator("label:has-text('Leave out the tag') select").selectOption("user");
     await until("the agent has tried it", async () => (await text("main")).includes("would remove 2 of"));
     assert.match(await text(".examples"), /page\.views\{env:prod,user:ann\} → page\.views\{env:prod\}/);
     await shot("rule");
+  });
+
+  await test("every loss that the agent lists is on the page, with number, place and remedy", async () => {
+    await open("overview");
+    const list = await json("losses");
+    assert.ok(list.length >= 3, JSON.stringify(list));
+    await until(
+      "all are shown",
+      async () => (await page.locator(".alarm li, .earlier li").count()) >= list.length,
+    );
+    await page.evaluate(() => document.querySelector(".earlier")?.setAttribute("open", ""));
+    const items = await page.locator(".alarm li, .earlier li").allInnerTexts();
+    const plain = (text) => text.replaceAll("`", "");
+    for (const loss of list) {
+      const item = items.find((item) => item.includes(plain(loss.meaning)) && item.includes(loss.place));
+      assert.ok(
+        item?.includes(loss.unit) && item.includes(plain(loss.remedy)),
+        `${JSON.stringify(loss)} is not in ${items}`,
+      );
+    }
   });
 
   await test("outputs are shown", async () => {
@@ -320,6 +426,8 @@ try {
         "overview",
         "metrics",
         "metrics?metric=page.views&by=user",
+        "metrics?metric=latency&fn=heatmap",
+        "help",
         "cardinality",
         "tail",
         "explain",
@@ -343,7 +451,7 @@ try {
       await open("metrics?metric=request.duration&by=endpoint&fn=p95");
       await page.reload();
       await until("the chart is there", async () => (await page.locator(".chart canvas").count()) === 1);
-      await until("each endpoint has a line", async () => (await text(".u-legend")).includes("/search"));
+      await until("each endpoint has a line", async () => (await text(".legend")).includes("/search"));
       await shot(`metric-${colorScheme}`);
     }
     await open("overview");

@@ -1,6 +1,6 @@
 // The metrics, tag keys and origins with the most contexts, and a rule that limits a metric.
 
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { ContextReport, Trial } from "../api";
 import { usePolled } from "../data";
 import { duration, exact, number } from "../format";
@@ -47,7 +47,9 @@ export function Cardinality() {
                 <th scope="col" class="number">
                   samples/s
                 </th>
-                <th scope="col">share</th>
+                <th scope="col" class="wide">
+                  share
+                </th>
                 <th scope="col">try a rule</th>
               </tr>
             </thead>
@@ -136,9 +138,17 @@ function Rule({ metric, keys }: { metric: string; keys: string[] }) {
   const [without, setWithout] = useState("");
   const text = rule(metric, without);
   const { data: trial, error } = usePolled<Trial>("try", { rules: text }, 0);
+  const heading = useRef<HTMLHeadingElement>(null);
+  // It is below a long list: a click there must show what it did.
+  useEffect(() => {
+    heading.current?.focus({ preventScroll: true });
+    heading.current?.scrollIntoView({ block: "start" });
+  }, [metric]);
   return (
     <section>
-      <h2>A rule for {metric}</h2>
+      <h2 ref={heading} tabIndex={-1}>
+        A rule for {metric}
+      </h2>
       <div class="bar">
         <label>
           Leave out the tag{" "}

@@ -3,7 +3,9 @@
 import { useState } from "preact/hooks";
 import type { Explanation } from "../api";
 import { usePolled } from "../data";
-import { change, write } from "../route";
+import { byteRange } from "../format";
+import { go, write } from "../route";
+import { Words } from "../words";
 
 export function Explain({ params }: { params: URLSearchParams }) {
   const [line, setLine] = useState(params.get("line") ?? "");
@@ -15,7 +17,7 @@ export function Explain({ params }: { params: URLSearchParams }) {
         class="bar"
         onSubmit={(event) => {
           event.preventDefault();
-          change({ line });
+          go({ line });
         }}
       >
         <label class="grow">
@@ -34,11 +36,35 @@ export function Explain({ params }: { params: URLSearchParams }) {
   );
 }
 
+function Rejection({ explanation }: { explanation: Explanation }) {
+  const { rejected, bad, meaning, line } = explanation;
+  return (
+    <div class="alarm">
+      <p>
+        ✗ Rejected: {rejected}
+        {bad && `, ${byteRange(bad.offset, bad.length)} of ${new TextEncoder().encode(line).length}`}
+      </p>
+      {bad && (
+        <code class="tail">
+          {bad.before}
+          <mark>{bad.bytes || "▁"}</mark>
+          {bad.after}
+        </code>
+      )}
+      {meaning && (
+        <p>
+          <Words text={meaning} />
+        </p>
+      )}
+    </div>
+  );
+}
+
 function Result({ explanation }: { explanation: Explanation }) {
   const { rejected, note, context, origin, steps, listener, others } = explanation;
   return (
     <section>
-      {rejected ? <p class="alarm">✗ Rejected: {rejected}</p> : <p class="fine">✓ Accepted</p>}
+      {rejected ? <Rejection explanation={explanation} /> : <p class="fine">✓ Accepted</p>}
       {note && <p class="quiet">{note}</p>}
       {others.length > 0 && (
         <p class="quiet">
@@ -80,7 +106,13 @@ function Result({ explanation }: { explanation: Explanation }) {
           <h2>Steps</h2>
           <ol>
             {steps.map((step, at) => (
-              <li key={String(at)}>{typeof step === "string" ? step : JSON.stringify(step)}</li>
+              <li key={String(at)}>
+                <b>{step.stage}</b>
+                {step.dropped && " drops it"}: {step.why}
+                {step.renamed_to && `; the name is now ${step.renamed_to}`}
+                {step.added.length > 0 && `; adds ${step.added.join(", ")}`}
+                {step.removed.length > 0 && `; removes ${step.removed.join(", ")}`}
+              </li>
             ))}
           </ol>
         </>

@@ -71,7 +71,7 @@ export function Overview({ live }: { live: LiveBooks }) {
               Math.max(0, first),
             ),
           }))}
-          unit="/s"
+          format={(value) => `${number(value)}/s`}
         />
       </section>
       {status && <ClientTable clients={status.clients.seen} />}

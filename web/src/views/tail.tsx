@@ -2,7 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { address, type Share, type TailMessage, whyRefused } from "../api";
-import { number, precise, utc } from "../format";
+import { byteRange, number, precise, utc } from "../format";
 import { change } from "../route";
 
 /** Time between a refusal and the next attempt. */
@@ -178,8 +178,4 @@ function Line({ message }: { message: TailMessage }) {
       )}
     </li>
   );
-}
-
-function byteRange(offset: number, length: number): string {
-  return length === 1 ? `byte ${offset}` : `bytes ${offset} to ${offset + length - 1}`;
 }
