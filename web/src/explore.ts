@@ -1,4 +1,4 @@
-// What the explorer shows, as the URL has it: up to six metrics, a formula between two of them, groups, a window, and how they are drawn.
+// The content of a chart, as the URL has it: up to six metrics, a formula between two of them, groups, a window, and how they are drawn.
 
 import type { Group, Points } from "./api";
 import { UNITS, type Unit } from "./units";

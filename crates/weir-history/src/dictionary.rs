@@ -19,15 +19,8 @@ pub enum SeriesKind {
     /// A value is the number of distinct members.
     Set,
     Distribution,
-    /// Samples of a histogram or timing, as a sketch.
+    /// Histograms and timings.
     Histogram,
-}
-
-impl SeriesKind {
-    /// Whether its points are sketches, not numbers.
-    pub fn has_sketches(self) -> bool {
-        matches!(self, SeriesKind::Distribution | SeriesKind::Histogram)
-    }
 }
 
 /// The identity of a series.

@@ -8,6 +8,13 @@ use weir_sketch::Sketch;
 use crate::dictionary::SeriesKind;
 use crate::query::Function;
 
+impl SeriesKind {
+    /// Whether its points are sketches, not numbers.
+    pub fn has_sketches(self) -> bool {
+        matches!(self, SeriesKind::Distribution | SeriesKind::Histogram)
+    }
+}
+
 /// The scalars of one series in one step, combined.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {

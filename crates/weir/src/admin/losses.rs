@@ -27,7 +27,7 @@ pub struct Loss {
     pub unit: &'static str,
     /// A count since the start; otherwise the current value.
     pub is_counter: bool,
-    /// What to do, with the names and errors that the agent knows.
+    /// The remedy, with the names and errors that the agent knows.
     pub remedy: String,
 }
 

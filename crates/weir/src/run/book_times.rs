@@ -104,7 +104,7 @@ impl BookTimes {
                 false => 1.0,
             };
             let value = old + (series.value - old) * part.min(1.0);
-            // What is counted in whole numbers stays so; and a counter never falls, except at a new start.
+            // Whole numbers stay whole, and a counter never falls, except at a new start.
             let value = if series.value.fract() == 0.0 {
                 value.round()
             } else {

@@ -18,7 +18,7 @@ use crate::process;
 /// Maximum batches that wait for the thread, which needs a few milliseconds for each. Their bytes are limited too.
 const INBOX_BATCHES: usize = 16;
 
-/// How often the thread looks whether workers have reported.
+/// Time between two looks whether workers have reported.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The pipeline's sender. Never waits.

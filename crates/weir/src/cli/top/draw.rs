@@ -287,7 +287,10 @@ fn draw_list(
 ) {
     if rows.is_empty() {
         let text = match state.filter.is_empty() {
-            true => state.snapshot.as_ref().map_or_else(String::new, |of| nothing(&of.status)),
+            true => state
+                .snapshot
+                .as_ref()
+                .map_or_else(String::new, |of| nothing(&of.status)),
             false => format!("nothing matches {}", shown(&state.filter)),
         };
         frame.render_widget(Line::styled(text, QUIET), area);
@@ -317,7 +320,10 @@ fn nothing(status: &Status) -> String {
     }
     let left = duration(width - status.as_of % width);
     let messages = if arrived == 1 { "message" } else { "messages" };
-    format!("{} {messages} arrived; the first bucket ends in {left}", grouped(arrived))
+    format!(
+        "{} {messages} arrived; the first bucket ends in {left}",
+        grouped(arrived)
+    )
 }
 
 fn right(text: String) -> Cell<'static> {
