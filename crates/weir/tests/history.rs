@@ -112,9 +112,9 @@ fn queries_return_the_points_of_outputs() {
     assert!(held.len() > 30, "{held:?}");
     for (key, value) in &held {
         let of_output = delivered.get(key).copied().unwrap_or(f64::NAN);
-        // A quantile of a sketch has its relative error.
+        // A quantile lies somewhere in its bin of the sketch, which is 1.6 % wide.
         let error = match key.0.ends_with("percentile") || key.0.ends_with("median") {
-            true => 0.01 * of_output.abs(),
+            true => 0.016 * of_output.abs(),
             false => 0.0,
         };
         assert!(

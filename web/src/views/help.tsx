@@ -37,7 +37,7 @@ export function Help() {
           In the legend, a name hides or shows its line, “only” shows nothing else, and a column head sorts.
         </li>
         <li>
-          Percentiles are those of all samples of a group, also over contexts and time. They are within 1 %.
+          Percentiles are those of all samples of a group, also over contexts and time. They are within 1.6 %.
         </li>
         <li>The address of the page has all of it: a link shows the same to a colleague.</li>
       </ul>

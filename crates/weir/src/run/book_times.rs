@@ -38,10 +38,12 @@ impl Sample {
     }
 }
 
-/// The last sample, and the last whole second that was made.
+/// The last samples, and the last whole second that was made.
 #[derive(Debug)]
 pub struct BookTimes {
     last: Sample,
+    /// The one before: a second after the last report may lie before the last reading.
+    before: Sample,
     second: u64,
     /// The series at that second.
     at_second: Vec<OwnSeries>,
@@ -52,6 +54,7 @@ impl BookTimes {
         BookTimes {
             second: first.read_ns / 1_000_000_000,
             at_second: first.series.clone(),
+            before: first.clone(),
             last: first,
         }
     }
@@ -67,6 +70,7 @@ impl BookTimes {
             let second_ago = |ns: u64| ns.saturating_sub(1_000_000_000);
             self.last.read_ns = second_ago(sample.read_ns);
             self.last.reported_ns = second_ago(sample.reported_ns);
+            self.before = self.last.clone();
         }
         if sample.report == self.last.report {
             sample.reported_ns = sample.read_ns.saturating_sub(SILENCE_NS / 2);
@@ -83,7 +87,7 @@ impl BookTimes {
             take(self.second, &at, &self.at_second);
             self.at_second = at;
         }
-        self.last = sample;
+        self.before = std::mem::replace(&mut self.last, sample);
     }
 
     fn series_at(&self, sample: &Sample, at_ns: u64) -> Vec<OwnSeries> {
@@ -95,15 +99,20 @@ impl BookTimes {
             }
             // Lists usually have the same series in the same order.
             let same = |old: &&OwnSeries| old.name == series.name && old.labels == series.labels;
-            let old = known.next_if(same).or_else(|| self.last.series.iter().find(same));
+            let last = known.next_if(same).or_else(|| self.last.series.iter().find(same));
             let at_second = made.next_if(same).or_else(|| self.at_second.iter().find(same));
-            let old = old.map_or(0.0, |old| old.value);
-            let (from, to) = (self.last.time_of(series), sample.time_of(series));
+            let value_of = |old: Option<&OwnSeries>| old.map_or(0.0, |old| old.value);
+            let (mut old, mut new) = (value_of(last), series.value);
+            let (mut from, mut to) = (self.last.time_of(series), sample.time_of(series));
+            if at_ns < from {
+                (old, new) = (value_of(self.before.series.iter().find(same)), old);
+                (from, to) = (self.before.time_of(series), from);
+            }
             let part = match to > from {
                 true => at_ns.saturating_sub(from) as f64 / (to - from) as f64,
                 false => 1.0,
             };
-            let value = old + (series.value - old) * part.min(1.0);
+            let value = old + (new - old) * part.min(1.0);
             // Whole numbers stay whole, and a counter never falls, except at a new start.
             let value = if series.value.fract() == 0.0 {
                 value.round()
