@@ -6,6 +6,7 @@ return if RUBY_ENGINE == "jruby" # which has no RBS
 
 require "rbs"
 require "weir/dogstatsd"
+%w[rack sidekiq notifications].each { |name| require "statsd/instrument/#{name}" }
 
 # Every declared method exists.
 class SignaturesTest < TestCase
