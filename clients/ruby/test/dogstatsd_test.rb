@@ -314,6 +314,11 @@ class DogstatsdTest < TestCase
       assert_equal 1, client.telemetry.to_h[:packets_dropped_queue]
     end
     assert_empty server.lines
+    clients.each do |client|
+      client.increment("after")
+      client.flush
+    end
+    wait_until("two lines") { server.lines.grep_v(/\Adatadog/) == ["after:1|c"] * 2 }
   end
 
   def test_forks
@@ -347,6 +352,7 @@ class DogstatsdTest < TestCase
   end
 
   def test_a_call_makes_no_object_of_its_own
+    skip "JRuby does not count objects" if RUBY_ENGINE == "jruby"
     client = statsd(aggregation: true)
     options = { tags: { a: 1 }.freeze }.freeze
     work = lambda do
@@ -359,7 +365,7 @@ class DogstatsdTest < TestCase
     client.flush(sync: true)
     before = GC.stat(:total_allocated_objects)
     100.times { work.call }
-    assert_operator GC.stat(:total_allocated_objects) - before, :<, 100 unless RUBY_ENGINE == "jruby"
+    assert_operator GC.stat(:total_allocated_objects) - before, :<, 100
   end
 
   def test_libraries_that_load_the_gem_get_this_client

@@ -30,10 +30,11 @@ module Weir
 
       # @return [void]
       def close
+        @discards = false
         @sink.close
       end
 
-      # From now on messages are dropped, and counted.
+      # Until the end of {#close} messages are dropped, and counted.
       # @return [void]
       def discard_the_rest
         @discards = true
