@@ -119,7 +119,10 @@ impl Shared {
         let Some(told) = &self.safe.0 else { return };
         let untried = books.endpoints[endpoint].sizes.untried.points;
         let stays = books.inbox.points + books.open.points + untried;
-        told.leaves(&self.name, books.ends.until(books.received.points.saturating_sub(stays)));
+        told.leaves(
+            &self.name,
+            books.ends.until(books.received.points.saturating_sub(stays)),
+        );
     }
 
     /// Tells how far nothing is at risk, after a change of the books. `landed`: points of an endpoint that are delivered, and not entered

@@ -163,7 +163,10 @@ pub fn own_series(status: &Status) -> Vec<OwnSeries> {
         (&UNCERTAIN, &status.state.samples_uncertain),
     ] {
         let rows = by_output.iter();
-        all.each(series, rows.map(|(output, samples)| (vec![output.clone()], samples)));
+        all.each(
+            series,
+            rows.map(|(output, samples)| (vec![output.clone()], samples)),
+        );
     }
     all.each(&RULES, [(vec![], &status.rules)]);
     let busiest = busiest(&status.rules);

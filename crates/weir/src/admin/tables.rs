@@ -155,8 +155,7 @@ tables! {
     }
 
     UNCERTAIN: u64, by ["output"], {
-        /// Of the samples that this output lacks by `weir_saved_state_undelivered_samples_total` and `weir_saved_state_lost_samples_total`, those
-        /// that it may have delivered: a request was under way when a process was killed.
+        /// Of the samples that this output lacks by the other counters of lost state, those that it may have delivered: a request was under way at a kill.
         counter("weir_saved_state_uncertain_samples_total", "state.samples_uncertain.{output}", "samples"),
             Normal("A process was killed: `docs/restart.md`."), |samples| Some(*samples as f64);
     }

@@ -464,7 +464,10 @@ mod tests {
         case.turn(1, 1020, 1, 2);
         assert_eq!(case.after(), (0, 5, 0));
         let lost = case.killed().lost;
-        assert_eq!(lost.undelivered, BTreeMap::from([("two".into(), 7), ("sums".into(), 7)]));
+        assert_eq!(
+            lost.undelivered,
+            BTreeMap::from([("two".into(), 7), ("sums".into(), 7)])
+        );
         assert_eq!(lost.uncertain, BTreeMap::new());
         // A bucket that has not been handed over as a whole, one that has, and one that was delivered.
         case.tally.leaves("two", u64::MAX);

@@ -615,12 +615,25 @@ mod tests {
         tally.submits(1010);
         let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();
         assert_eq!(found.begun, Some(1000));
-        assert_eq!(found.outputs[2], ("two".into(), OutputKind::AddsUp, 28));
+        let of = |name: &str, kind, safe, left| KilledOutput {
+            name: name.to_owned(),
+            kind,
+            safe,
+            left,
+        };
+        assert_eq!(found.outputs[2], of("two", OutputKind::AddsUp, 28, 0));
 
+        // Of a bucket that has not ended, and then has; what has left does not come back.
+        for left in [22, u64::MAX, 28, 24] {
+            tally.leaves("one", left);
+        }
         tally.register(&[("one", OutputKind::Delivers), ("three", OutputKind::Delivers)]);
         let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();
-        let of = |name: &str, samples| (name.to_owned(), OutputKind::Delivers, samples);
-        assert_eq!(found.outputs, [of("one", 20), of("three", 30)]);
+        let delivers = OutputKind::Delivers;
+        assert_eq!(
+            found.outputs,
+            [of("one", delivers, 20, 28), of("three", delivers, 30, 0)]
+        );
 
         // A kill within a store: some words are new.
         let file = directory.path().join(name(3));

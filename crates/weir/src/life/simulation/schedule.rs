@@ -398,8 +398,16 @@ impl Schedule {
             let now = Reported::of(&books);
             self.forgotten.lost += damage.reported.lost - now.lost;
             for (all, before, now) in [
-                (&mut self.forgotten.undelivered, damage.reported.undelivered, now.undelivered),
-                (&mut self.forgotten.uncertain, damage.reported.uncertain, now.uncertain),
+                (
+                    &mut self.forgotten.undelivered,
+                    damage.reported.undelivered,
+                    now.undelivered,
+                ),
+                (
+                    &mut self.forgotten.uncertain,
+                    damage.reported.uncertain,
+                    now.uncertain,
+                ),
             ] {
                 for (name, samples) in before {
                     *all.entry(name.clone()).or_default() += samples - now.get(&name).unwrap_or(&0);
