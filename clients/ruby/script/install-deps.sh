@@ -16,6 +16,9 @@ need 'ruby -e "require %q(minitest)"' ruby-minitest
 need 'command -v rspec' ruby-rspec
 need 'command -v rubocop' rubocop
 need 'command -v yard' yard
+need 'ruby -rrack -e ""' ruby-rack
+need 'ruby -rsidekiq -e ""' ruby-sidekiq
+need 'ruby -ractive_support -e ""' ruby-activesupport
 need 'ruby -rmkmf -e "exit File.exist?(RbConfig::CONFIG[%q(rubyhdrdir)] + %q(/ruby.h))"' ruby-dev
 need 'command -v cc' gcc libc6-dev
 need 'command -v make' make

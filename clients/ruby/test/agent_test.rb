@@ -2,6 +2,7 @@
 
 require_relative "test_helper"
 require_relative "agent"
+require "weir/dogstatsd"
 
 # The client against the real agent: the agent reports exactly the recorded samples.
 class AgentTest < TestCase
@@ -135,6 +136,25 @@ class AgentTest < TestCase
       record(client)
       assert_equal 0, client.telemetry[:packets_dropped]
       check_totals(agent)
+    end
+  end
+
+  def test_the_api_of_dogstatsd_ruby
+    skip "JRuby has no Unix datagram sockets" if RUBY_ENGINE == "jruby"
+    path = unix_path
+    with_agent("--uds", path) do |agent|
+      Datadog::Statsd.open(socket_path: path, tags: ["t:1"], origin_detection: false) do |client|
+        Array.new(4) { Thread.new { 250.times { client.increment("facade.counter", by: 2) } } }.each(&:join)
+        100.times { |value| client.distribution("facade.dist", value) }
+      end
+      Datadog::Statsd.open(socket_path: path, single_thread: true, origin_detection: false) do |client|
+        300.times { client.count("facade.counter", 3, tags: { t: 1 }) }
+      end
+      assert_predicate agent.stop, :success?, agent.log
+      assert_equal 2_900, agent.total("facade.counter")
+      assert_equal 100, agent.samples("facade.dist")
+      counts = agent.points.select { |point| point["metric"] == "facade.counter" }
+      assert_equal [["t:1"]], counts.map { |point| point["tags"] }.uniq
     end
   end
 end

@@ -5,6 +5,8 @@ require_relative "test_helper"
 return if RUBY_ENGINE == "jruby" # which has no RBS
 
 require "rbs"
+require "weir/dogstatsd"
+%w[rack sidekiq notifications].each { |name| require "statsd/instrument/#{name}" }
 
 # Every declared method exists.
 class SignaturesTest < TestCase
@@ -14,7 +16,7 @@ class SignaturesTest < TestCase
     loader.add(library: "monitor", version: nil)
     loader.add(path: Pathname(File.expand_path("../sig", __dir__)))
     environment = RBS::Environment.from_loader(loader).resolve_type_names
-    own = environment.class_decls.keys.select { |name| name.to_s.start_with?("::StatsD") }
+    own = environment.class_decls.keys.select { |name| name.to_s.start_with?("::StatsD", "::Datadog") }
     assert_operator own.size, :>, 30
     own.each { |name| check(environment.class_decls[name].decls.map(&:decl), name.to_s.delete_prefix("::")) }
   end

@@ -422,7 +422,8 @@ async fn attempts_of_one_payload_have_one_key() {
             batches.iter().for_each(|batch| first.submit(batch));
         }
         wait(&first, name, |status| {
-            status.endpoints[0].counts[OutputCounter::AttemptsFailed] >= 2
+            // All are on disk: a stop without time drops what is not encoded yet.
+            status.endpoints[0].counts[OutputCounter::AttemptsFailed] >= 2 && status.is_safe()
         })
         .await;
         first.shutdown(Duration::ZERO).await;

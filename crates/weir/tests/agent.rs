@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Agent, Starter, until};
+use crate::support::{Agent, Starter, long_bucket, until, with_long_buckets};
 
 /// Starts with these arguments: the agent, and the addresses that it listens on.
 fn start(arguments: &[&str], listeners: usize) -> (Agent, Vec<String>) {
@@ -194,7 +194,11 @@ fn sigterm_delivers_what_waits_in_the_sockets() {
     let stream = directory.path().join("stream.sock").display().to_string();
     let arguments = ["--udp", "127.0.0.1:0", "--uds", &gram, "--uds-stream", &stream];
     let (agent, addresses) = start(
-        &[&arguments[..], &["--tcp", "127.0.0.1:0", "--bucket-width", "1h"]].concat(),
+        &[
+            &arguments[..],
+            &["--tcp", "127.0.0.1:0", "--bucket-width", "LONG"],
+        ]
+        .concat(),
         4,
     );
     let mut senders: Vec<Send> = addresses.iter().map(|address| sender(address)).collect();
@@ -324,7 +328,7 @@ fn a_restart_inside_a_bucket_overwrites_nothing() {
     // A day-wide bucket is open before and after the restart for certain, but for one moment a day.
     let mut points = Vec::new();
     for value in [1, 2] {
-        let (agent, addresses) = start(&["--udp", "127.0.0.1:0", "--bucket-width", "3600s"], 1);
+        let (agent, addresses) = start(&["--udp", "127.0.0.1:0", "--bucket-width", "LONG"], 1);
         sender(&addresses[0])(&format!("restarts:{value}|c")).unwrap();
         let lines = finish(agent);
         let point = lines
@@ -333,7 +337,7 @@ fn a_restart_inside_a_bucket_overwrites_nothing() {
             .expect("flushed at shutdown");
         points.push((
             point["ts"].as_i64().unwrap(),
-            point["value"].as_f64().unwrap() * 3600.0,
+            point["value"].as_f64().unwrap() * long_bucket(),
         ));
         if value == 1 {
             // The next start is in another second, which is what stamps its first bucket.
@@ -360,7 +364,11 @@ fn wait_for_another_second(second: i64) {
 fn a_reload_renames_and_keeps_what_is_open() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("weir.yaml");
-    std::fs::write(&file, "namespace: before\nbucket_width: 3600s\n").unwrap();
+    std::fs::write(
+        &file,
+        with_long_buckets("namespace: before\nbucket_width: LONG\n"),
+    )
+    .unwrap();
     let config = file.display().to_string();
     let (mut agent, addresses) = start(&["--config", &config], 1);
     let mut send = sender(&addresses[0]);
@@ -371,7 +379,7 @@ fn a_reload_renames_and_keeps_what_is_open() {
     std::fs::write(&file, "namespace: [\n").unwrap();
     agent.signal("-HUP");
     agent.wait_for("stays active");
-    std::fs::write(&file, "namespace: after\nbucket_width: 3600s\n").unwrap();
+    std::fs::write(&file, with_long_buckets("namespace: after\nbucket_width: LONG\n")).unwrap();
     agent.signal("-HUP");
     agent.wait_for("namespace is now");
     // The worker takes the new rules with its next turn, at the latest a tick later; both names are then there.

@@ -173,14 +173,15 @@ fn each_alert_is_set_off_by_its_fault_and_none_without_one() {
     socket.connect(&socket_of_full).unwrap();
     let mut fill = || {
         for _ in 0..50 {
-            let lines: Vec<String> = (sent..sent + 40)
-                .map(|number| format!("full.of.contexts.with.a.long.name.{number}:1|c|#some:tag{number}"))
-                .collect();
-            sent += 40;
-            // Of a name that comes again an alias is made: they have a part of the share that new names leave free.
-            for _ in 0..3 {
+            // Of a name that comes again an alias is made: they have the part of the share that new names leave free. Where new names found
+            // no room any more, older ones do that.
+            for from in [sent, sent, sent, sent / 3, sent / 2] {
+                let lines: Vec<String> = (from..from + 40)
+                    .map(|number| format!("full.of.contexts.with.a.long.name.{number}:1|c|#some:tag{number}"))
+                    .collect();
                 socket.send(lines.join("\n").as_bytes()).unwrap();
             }
+            sent += 40;
         }
     };
     set_clock(-100_000);

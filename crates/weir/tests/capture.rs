@@ -12,7 +12,7 @@ use serde_json::Value;
 use support::{Agent, get, signal, status, until, weir};
 
 /// One bucket that does not end before the agent does.
-const CONFIG: &str = "bucket_width: 1h\nworkers: 1\noutputs: {stdout: {enabled: true}}\n";
+const CONFIG: &str = "bucket_width: LONG\nworkers: 1\noutputs: {stdout: {enabled: true}}\n";
 
 /// `weir capture` under way.
 struct Capturing(Child);

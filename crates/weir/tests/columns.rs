@@ -16,7 +16,7 @@ use weir_sketch::Sketch;
 use crate::support::hand_over::{BEGIN, END, PROTOCOL, Peer, SOCKETS_END};
 use crate::support::place::{Place, replace_by_a_file};
 use crate::support::senders::total;
-use crate::support::{Agent, PATIENCE, until};
+use crate::support::{Agent, PATIENCE, long_bucket, until};
 
 fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
@@ -28,7 +28,7 @@ fn agent(more: &[&str]) -> Agent {
         "--http",
         "127.0.0.1:0",
         "--bucket-width",
-        "1h",
+        "LONG",
         "--output",
         "stdout",
     ];
@@ -156,7 +156,11 @@ fn columns_and_messages_of_one_series_are_one_point() {
     let [count] = &all("count")[..] else {
         panic!("{stdout}")
     };
-    assert_eq!(count["value"], f64::from(2 + 2 * (5 + 5)) / 3600.0, "{count}");
+    assert_eq!(
+        count["value"],
+        f64::from(2 + 2 * (5 + 5)) / long_bucket(),
+        "{count}"
+    );
     let [gauge] = &all("gauge")[..] else {
         panic!("{stdout}")
     };
@@ -285,7 +289,7 @@ fn unix_sockets_and_second_versions_of_http_are_served() {
     );
     assert_eq!(listener(&agent, "http://")["http"]["requests"]["added"], 1);
     let (stdout, _) = agent.stop();
-    assert_eq!(points(&stdout, "count")[0]["value"], 20.0 / 3600.0);
+    assert_eq!(points(&stdout, "count")[0]["value"], 20.0 / long_bucket());
     assert!(!path.exists(), "the socket file goes with the agent");
 }
 
@@ -332,7 +336,7 @@ const ADDED: u64 = 10;
 
 fn with_both_sockets(place: &Place) -> String {
     place.configuration(&format!(
-        "http: 127.0.0.1:0\nhttp_uds: {}\nbucket_width: 1h\noutputs:\n  stdout: {{enabled: true}}\n",
+        "http: 127.0.0.1:0\nhttp_uds: {}\nbucket_width: LONG\noutputs:\n  stdout: {{enabled: true}}\n",
         place.path("http").display()
     ))
 }
@@ -464,7 +468,7 @@ fn hand_overs_add_each_request_that_was_answered_with_200_and_no_other() {
     replace_by_a_file(&place.path("state"));
     stdout += &agent.stop().0;
     assert_eq!(
-        (total(&stdout, "count") * 3600.0).round() as u64,
+        (total(&stdout, "count") * long_bucket()).round() as u64,
         ADDED * added,
         "{stdout}"
     );
@@ -508,7 +512,7 @@ fn requests_during_a_hand_over_are_refused_and_those_after_a_failed_one_are_adde
     replace_by_a_file(&place.path("state"));
     let stdout = out + &next.stop().0;
     assert_eq!(
-        (total(&stdout, "count") * 3600.0).round() as u64,
+        (total(&stdout, "count") * long_bucket()).round() as u64,
         3 * ADDED,
         "{stdout}"
     );

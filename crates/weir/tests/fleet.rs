@@ -119,7 +119,7 @@ fn the_page_is_true() {
         let own = directory.path().display().to_string();
         // One bucket, which ends with the agent.
         let starter = Starter::from(&text.replace("/var/lib/weir", &own));
-        let agent = starter.arguments(["--bucket-width", "1h"]).start();
+        let agent = starter.arguments(["--bucket-width", "LONG"]).start();
         agent.send("c:2|c\ng:1|g\ns:a|s\nh:1|h\nd:1|d|#pod_name:x\n");
         // Where the open bucket cannot be kept it is published.
         replace_by_a_file(&directory.path().join("state"));

@@ -30,7 +30,7 @@ fn a_flush_adds_less_than_a_quarter() {
     let config = directory.path().join("weir.yaml");
     // One bucket for all of it: the end of the process closes it. What the history keeps of a flush stays, within its own share.
     let text = format!(
-        "bucket_width: 1h\nmemory: 2GiB\nhistory: 0\ngrace_period: 60s\noutputs:\n  prometheus: {{enabled: false}}\n  datadog:\n    \
+        "bucket_width: LONG\nmemory: 2GiB\nhistory: 0\ngrace_period: 60s\noutputs:\n  prometheus: {{enabled: false}}\n  datadog:\n    \
          api_key: 0123456789abcdef0123456789abcdef\n    url: http://{}\n",
         intake.address,
     );

@@ -16,7 +16,7 @@ use support::ports::Refusing;
 use support::senders::{
     Senders, assert_one_point_per_bucket, framed, in_halves, number, over_udp, over_unixgram, total,
 };
-use support::{get, signal, status, until};
+use support::{get, long_bucket, signal, status, until};
 
 /// Hand-overs in a row; `WEIR_TEST_HAND_OVERS` in a long run.
 fn hand_overs() -> usize {
@@ -42,7 +42,7 @@ fn in_history(admin: &str) -> f64 {
 #[test]
 fn a_hand_over_loses_nothing_and_splits_no_bucket() {
     let place = Place::new();
-    let config = place.configuration("bucket_width: 1h\noutputs:\n  stdout: {enabled: true}\n");
+    let config = place.configuration("bucket_width: LONG\noutputs:\n  stdout: {enabled: true}\n");
     let mut agent = place.start(&config);
     let tcp = agent.wait_for("listening on tcp://");
     let mut senders = [
@@ -69,7 +69,7 @@ fn a_hand_over_loses_nothing_and_splits_no_bucket() {
     // Nothing can be kept, so the bucket is flushed.
     replace_by_a_file(&place.path("state"));
     let (stdout, _) = agent.stop();
-    assert_eq!((total(&stdout, "c") * 3600.0).round(), 160.0, "{stdout}");
+    assert_eq!((total(&stdout, "c") * long_bucket()).round(), 160.0, "{stdout}");
     assert_one_point_per_bucket(&stdout, "c");
 }
 
@@ -226,7 +226,7 @@ fn stop(pid: &str) {
 #[test]
 fn upgrade_starts_the_program_on_disk_or_reports_why_not() {
     let place = Place::new();
-    let config = place.configuration("bucket_width: 1h\n");
+    let config = place.configuration("bucket_width: LONG\n");
     let mut agent = place.start(&config);
     let admin = agent.wait_for("admin on http://");
     // The address stays, the port that the kernel chose included.
@@ -291,7 +291,7 @@ fn an_upgrade_without_a_running_process_is_an_error() {
 #[test]
 fn taking_over_without_a_running_process_is_an_ordinary_start() {
     let place = Place::new();
-    let mut agent = place.begin_to_take_over("bucket_width: 1h\n");
+    let mut agent = place.begin_to_take_over("bucket_width: LONG\n");
     agent.wait_for("no weir runs in ");
     agent.stop();
 }
@@ -393,7 +393,7 @@ fn a_real_prometheus_sees_neither_reset_nor_jump() {
 #[test]
 fn a_frame_that_has_begun_ends_in_the_next_process() {
     let place = Place::new();
-    let config = place.configuration("bucket_width: 1h\n");
+    let config = place.configuration("bucket_width: LONG\n");
     let mut agent = place.start(&config);
     let admin = agent.wait_for("admin on http://");
     let mut stream = UnixStream::connect(place.path("stream")).unwrap();

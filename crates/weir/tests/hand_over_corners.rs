@@ -289,7 +289,7 @@ fn a_relay_passes_every_line_on() {
 #[test]
 fn a_capture_ends_whole() {
     let place = Place::new();
-    let config = place.configuration("bucket_width: 1h\noutputs: {stdout: {enabled: true}}\n");
+    let config = place.configuration("bucket_width: LONG\noutputs: {stdout: {enabled: true}}\n");
     let mut agent = place.start(&config);
     let admin = agent.wait_for("admin on http://");
     let file = place.path("captured");

@@ -15,7 +15,7 @@ use support::hand_over::{
 use support::place::{Place, received};
 use support::{Agent, status, until};
 
-const CONFIG: &str = "bucket_width: 1h\noutputs:\n  stdout: {enabled: true}\n";
+const CONFIG: &str = "bucket_width: LONG\noutputs:\n  stdout: {enabled: true}\n";
 
 /// Samples that are in the open bucket before a hand-over.
 const SAMPLES: u64 = 10;

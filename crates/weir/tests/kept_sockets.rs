@@ -14,7 +14,7 @@ use support::ports::free_address;
 use support::senders::{
     Senders, assert_one_point_per_bucket, framed, number, over_tcp, over_udp, over_unix, over_unixgram, total,
 };
-use support::{Agent, Starter, get, status, until};
+use support::{Agent, Starter, get, long_bucket, status, until};
 
 /// Between two packets of one sender: the kernel's buffers hold what comes while no process reads.
 const PAUSE: Duration = Duration::from_millis(15);
@@ -95,7 +95,7 @@ fn what_is_sent_between_two_processes_is_received() {
     for state in [false, true] {
         let mut manager = Manager::new();
         let directory = manager.path().to_owned();
-        let config = configuration(&directory).replace("bucket_width: 1s", "bucket_width: 1h");
+        let config = configuration(&directory).replace("bucket_width: 1s", "bucket_width: LONG");
         let state_path = directory.join("state");
         let all = [("WEIR_STATE_PATH", state_path.to_str().unwrap())];
         let environment = &all[..usize::from(state)];
@@ -124,7 +124,7 @@ fn what_is_sent_between_two_processes_is_received() {
         received(&agent, if state { 120 } else { 80 });
         replace_by_a_file(&state_path);
         stdout += &agent.stop().0;
-        assert_eq!((total(&stdout, "c") * 3600.0).round(), 120.0, "{stdout}");
+        assert_eq!((total(&stdout, "c") * long_bucket()).round(), 120.0, "{stdout}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use support::manager::Manager;
 use support::place::{replace_by_a_file, wait_for_all};
 use support::senders::{Senders, number, over_udp, over_unixgram, total};
-use support::status;
+use support::{long_bucket, status};
 
 /// Sockets outlive the process, so that all that was sent is received by one process or another.
 /// In the gate: restart::a_kill_loses_the_samples_since_the_last_checkpoint_and_reports_it, sums_continue_after_a_kill.
@@ -29,7 +29,7 @@ fn a_kill_loses_the_reported_samples() {
     let directory = manager.path().to_owned();
     let (datagrams, kept) = (directory.join("datagrams"), directory.join("state"));
     let config = format!(
-        "bucket_width: 1h\nworkers: 1\nreceive_buffer: 8MiB\nuds: {}\noutputs:\n  stdout: {{enabled: true}}\n",
+        "bucket_width: LONG\nworkers: 1\nreceive_buffer: 8MiB\nuds: {}\noutputs:\n  stdout: {{enabled: true}}\n",
         datagrams.display()
     );
     let environment = [("WEIR_STATE_PATH", kept.to_str().unwrap())];
@@ -66,5 +66,5 @@ fn a_kill_loses_the_reported_samples() {
     // Nothing can be kept, so the bucket is flushed: it has what the status says.
     replace_by_a_file(&kept);
     let (stdout, _) = agent.stop();
-    assert_eq!((total(&stdout, "c") * 3600.0).round(), open as f64);
+    assert_eq!((total(&stdout, "c") * long_bucket()).round(), open as f64);
 }

@@ -574,7 +574,7 @@ fn cumulative_series() {
 fn the_open_bucket_in_transit_to_another_process() {
     for budget in BUDGETS {
         let state = tempfile::tempdir().unwrap();
-        let config = format!("bucket_width: 1h\nstate_path: {}\n", state.path().display());
+        let config = format!("bucket_width: LONG\nstate_path: {}\n", state.path().display());
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("dsd.socket");
         let config = configured(budget, &socket, &config);

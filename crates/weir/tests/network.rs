@@ -491,7 +491,9 @@ fn a_clock_that_was_wrong_for_a_moment_does_not_move_later_timestamps() {
     let environment = [("LD_PRELOAD", &*library), ("CLOCK_OFFSET", &*at("offset"))];
     // The clock reads a file that the sandbox would keep it from.
     let config = "bucket_width: 1s\nworkers: 2\nsandbox: off\noutputs:\n  stdout: {}\n";
-    let mut agent = Agent::start(config, &environment);
+    let printed = std::fs::File::create(at("printed")).unwrap();
+    let starter = Starter::from(config).environment(&environment);
+    let mut agent = starter.stdout(printed.into()).start();
     let admin = agent.wait_for("admin on http://");
     let real_now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let begun = real_now();
@@ -510,6 +512,10 @@ fn a_clock_that_was_wrong_for_a_moment_does_not_move_later_timestamps() {
     took(2);
     set_clock(0);
     agent.wait_for("timestamps go back with it");
+    // A worker reads the clock after its packets: both have seen it once the bucket of that time has left.
+    until("the other worker believes it", || {
+        std::fs::read_to_string(at("printed")).unwrap().contains("wrong")
+    });
     agent.send("late:1|c");
     took(3);
     assert_eq!(status(&admin)["clock"]["set_back"], 1);
@@ -527,7 +533,8 @@ fn a_clock_that_was_wrong_for_a_moment_does_not_move_later_timestamps() {
     );
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(page.contains("the wall clock was set back"), "{page}");
-    let (stdout, log) = agent.stop();
+    let (_, log) = agent.stop();
+    let stdout = std::fs::read_to_string(at("printed")).unwrap();
     for metric in ["early", "wrong", "late"] {
         assert_eq!(sum_of(&stdout, metric), 1.0, "{metric}: {stdout}\n{log}");
     }

@@ -43,7 +43,7 @@ const SHAPES: [&str; 11] = [
 ];
 
 /// That ends with the agent.
-const ONE_BUCKET: [&str; 2] = ["--bucket-width", "1h"];
+const ONE_BUCKET: [&str; 2] = ["--bucket-width", "LONG"];
 
 #[test]
 fn stdout() {

@@ -54,7 +54,7 @@ fn start(own: &str) -> (Agent, UnixDatagram, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("dsd.socket");
     let config = format!(
-        "bucket_width: 1h\nuds: [{}]\nper_listener:\n- listener: uds\n  {own}\noutputs: {{stdout: {{enabled: true}}}}\n",
+        "bucket_width: LONG\nuds: [{}]\nper_listener:\n- listener: uds\n  {own}\noutputs: {{stdout: {{enabled: true}}}}\n",
         path.display()
     );
     let agent = Agent::start(&config, &[]);

@@ -8,7 +8,7 @@ use support::place::{self, received};
 use support::{Agent, get, until};
 
 /// Long enough that no bucket ends by itself while a test looks at it.
-const LONG: &str = "bucket_width: 1h\n";
+const LONG: &str = "bucket_width: LONG\n";
 
 struct Place(place::Place);
 
@@ -212,7 +212,7 @@ fn state_that_is_too_old_is_set_aside_and_its_loss_reported() {
             .elapsed()
             .is_ok_and(|age| age > std::time::Duration::from_millis(1100))
     });
-    let next = place.start("bucket_width: 1h\ncounter_expiry: 0\ncontext_expiry: 1s\n");
+    let next = place.start("bucket_width: LONG\ncounter_expiry: 0\ncontext_expiry: 1s\n");
     let found = next.status();
     assert!(
         found["state"]["set_aside_because"]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Agent, Starter, get, post, run, said, until, weir};
 
-const LISTENERS: &str = "udp: ['127.0.0.1:0']\nadmin: 127.0.0.1:0\nbucket_width: 3600s\nhostname: here\n";
+const LISTENERS: &str = "udp: ['127.0.0.1:0']\nadmin: 127.0.0.1:0\nbucket_width: LONG\nhostname: here\n";
 
 /// A running agent, a socket to it, and where it answers.
 fn start(config: &str) -> (Agent, UdpSocket, String) {

@@ -148,6 +148,16 @@ fn reported(state: &Value, output: &str) -> u64 {
     state["samples_lost"].as_u64().unwrap() + undelivered
 }
 
+/// Whatever was sent was delivered or reported. A kill while a payload leaves may have done both, and says so.
+fn check_sum(state: &Value, output: &str, delivered: u64, sent: u64) {
+    let twice = (delivered + reported(state, output)).checked_sub(sent);
+    let uncertain = state["samples_uncertain"][output].as_u64().unwrap_or(0);
+    assert!(
+        twice.is_some_and(|twice| twice <= uncertain),
+        "{output}: {delivered} of {sent} delivered: {state}"
+    );
+}
+
 fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
@@ -201,7 +211,7 @@ fn a_crash_loop_delivers_each_sample_once() {
         ("file", place.filed()),
         ("prometheus", end["scraped"].as_u64().unwrap_or(0)),
     ] {
-        assert_eq!(delivered + reported(state, output), place.sent, "{output}: {end}");
+        check_sum(state, output, delivered, place.sent);
         assert!(delivered > 0, "{output}: {end}");
     }
 }
@@ -230,10 +240,9 @@ fn kill_after_ends(width: u64, kills: usize, delays: impl Fn(usize) -> u64, is_b
     let (sent, printed, filed) = (place.sent, place.printed(), place.filed());
     println!("width {width}, busy {is_busy}: {kills} kills, sent {sent}, printed {printed}, {state}");
     assert_eq!(state["kills"], place.kills);
-    assert_eq!(printed + reported(state, "stdout"), sent, "{state}");
-    assert_eq!(filed + reported(state, "file"), sent, "{state}");
-    let scraped = end["scraped"].as_u64().unwrap_or(0);
-    assert_eq!(scraped + reported(state, "prometheus"), sent, "{state}");
+    check_sum(state, "stdout", printed, sent);
+    check_sum(state, "file", filed, sent);
+    check_sum(state, "prometheus", end["scraped"].as_u64().unwrap_or(0), sent);
 }
 
 /// The bucket came twice, and was reported as lost, until something was received in the next one.
@@ -346,10 +355,6 @@ fn a_fleet_merges_each_sample_of_a_crash_loop_once() {
         "sent {}, merged {merged}, {ledger:?}, {}",
         place.sent, end["state"]
     );
-    assert_eq!(
-        merged as u64 + reported(&end["state"], "kafka"),
-        place.sent,
-        "{end}"
-    );
+    check_sum(&end["state"], "kafka", merged as u64, place.sent);
     assert!(merged > 0.0, "{end}");
 }

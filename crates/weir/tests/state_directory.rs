@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use support::senders::total;
-use support::{Agent, status, until, weir};
+use support::{Agent, long_bucket, status, until, weir};
 
 /// A start that is not to succeed, with this directory.
 fn refused(directory: &Path) -> String {
@@ -90,7 +90,7 @@ fn the_socket_for_hand_overs_is_private() {
 fn a_disk_that_is_known_to_be_full_means_a_flush_at_the_stop() {
     let directory = tempfile::tempdir().unwrap();
     let config = format!(
-        "workers: 1\nbucket_width: 1h\nstate_path: {}\noutputs:\n  stdout: {{enabled: true}}\n",
+        "workers: 1\nbucket_width: LONG\nstate_path: {}\noutputs:\n  stdout: {{enabled: true}}\n",
         directory.path().join("state").display()
     );
     // Files of at most 64 KiB, which is more than the books need, and less than the bucket.
@@ -110,7 +110,7 @@ fn a_disk_that_is_known_to_be_full_means_a_flush_at_the_stop() {
     agent.wait_for("the open bucket cannot be saved");
     let (stdout, log) = agent.stop();
     assert!(log.contains("so the open bucket is flushed"), "{log}");
-    assert_eq!((total(&stdout, "c") * 3600.0).round(), 3000.0);
+    assert_eq!((total(&stdout, "c") * long_bucket()).round(), 3000.0);
     // There is nothing left to report or to deliver again.
     let next = Agent::start(&config, &[]);
     let (_, log) = next.stop();
@@ -125,7 +125,7 @@ fn a_disk_that_is_known_to_be_full_means_a_flush_at_the_stop() {
 fn an_upgrade_says_why_the_new_process_cannot_write_in_the_directory() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("state");
-    let config = format!("workers: 1\nbucket_width: 1h\nstate_path: {}\n", path.display());
+    let config = format!("workers: 1\nbucket_width: LONG\nstate_path: {}\n", path.display());
     let agent = Agent::start(&config, &[]);
     std::fs::create_dir(path.join("agent.new")).unwrap();
     let (ok, said) = weir(&["upgrade", "--state-path", path.to_str().unwrap()]);

@@ -33,6 +33,8 @@ pub struct QueueSizes {
     pub disk: Items,
     /// Payloads in memory and in flight that are nowhere else: the end of the process would lose them.
     pub unsaved: Items,
+    /// Of these, those that nobody has tried to deliver. They are the newest.
+    pub untried: Items,
     /// Bytes of the bodies in memory, including those in flight.
     pub memory_bytes: u64,
     pub disk_bytes: u64,
@@ -418,6 +420,12 @@ impl Queue {
             memory: self.memory,
             in_flight: self.in_flight.values().map(|entry| entry.payload.items()).sum(),
             unsaved: self.unsaved,
+            untried: self
+                .fresh
+                .iter()
+                .filter(|entry| entry.record.is_none())
+                .map(|entry| entry.payload.items())
+                .sum(),
             disk: disk.map(DiskQueue::cold).unwrap_or_default(),
             memory_bytes: self.memory_bytes,
             disk_bytes: disk.map_or(0, DiskQueue::bytes),

@@ -15,6 +15,10 @@ pub trait AtRisk: Send + Sync {
     /// Something of the newest bucket may leave the process now: from here on nobody else may deliver that bucket.
     fn begins(&self);
 
+    /// Something of the samples up to this number may leave by this output now; `u64::MAX`: of a bucket that has not ended there yet. Called
+    /// with a lock held, before each payload: it must not wait.
+    fn leaves(&self, output: &str, samples: u64);
+
     /// This output has delivered, dropped for a reason or written to disk whatever came of the samples up to this number, as
     /// [`weir_aggregate::Batch::samples_until`] counts them. Called with a lock held, after each payload: it must not wait.
     fn is_safe(&self, output: &str, samples: u64);
@@ -55,6 +59,12 @@ impl BucketEnds {
         }
     }
 
+    /// The samples up to the end of the bucket with this point, counted from 1; `u64::MAX`: it has not ended.
+    fn until(&self, point: u64) -> u64 {
+        let first = self.0.partition_point(|(until, _)| *until < point);
+        self.0.get(first).map_or(u64::MAX, |(_, samples)| *samples)
+    }
+
     /// This many points of those received are at no risk. Returns the samples of the last bucket that is among them, if it is another
     /// one than before.
     fn reached(&mut self, points: u64) -> Option<u64> {
@@ -72,22 +82,25 @@ impl BucketEnds {
 pub struct Landed(Option<(Arc<Shared>, usize, u64)>);
 
 impl Landed {
-    /// Of an endpoint. Payloads in a disk queue are safe already.
+    /// Of an endpoint.
     pub(super) fn of(shared: &Arc<Shared>, endpoint: usize, payload: &Payload) -> Landed {
-        let is_marked = payload.class == Class::Points && !shared.has_disk();
+        let is_marked = payload.class == Class::Points;
         Landed(is_marked.then(|| (shared.clone(), endpoint, u64::from(payload.count))))
     }
 
     /// Its delivery begins.
     pub fn begin(&self) {
-        if let Some((shared, ..)) = &self.0 {
+        if let Some((shared, endpoint, _)) = &self.0 {
+            shared.tell_leaves(&lock(&shared.books), *endpoint);
             shared.begins();
         }
     }
 
-    /// It has been delivered.
+    /// It has been delivered. Payloads in a disk queue are safe already.
     pub fn mark(&self) {
-        if let Some((shared, endpoint, points)) = &self.0 {
+        if let Some((shared, endpoint, points)) = &self.0
+            && !shared.has_disk()
+        {
             shared.tell_safe(&mut lock(&shared.books), Some((*endpoint, *points)));
         }
     }
@@ -99,6 +112,17 @@ impl Shared {
         if let Some(told) = &self.safe.0 {
             told.begins();
         }
+    }
+
+    /// Tells how much may have left when this endpoint has tried what it has taken from its queue.
+    fn tell_leaves(&self, books: &Books, endpoint: usize) {
+        let Some(told) = &self.safe.0 else { return };
+        let untried = books.endpoints[endpoint].sizes.untried.points;
+        let stays = books.inbox.points + books.open.points + untried;
+        told.leaves(
+            &self.name,
+            books.ends.until(books.received.points.saturating_sub(stays)),
+        );
     }
 
     /// Tells how far nothing is at risk, after a change of the books. `landed`: points of an endpoint that are delivered, and not entered
@@ -130,6 +154,8 @@ mod tests {
         ends.push(10, 100);
         ends.push(10, 100);
         ends.push(15, 170);
+        let until = [1, 10, 11, 15, 16].map(|point| ends.until(point));
+        assert_eq!(until, [100, 100, 170, 170, u64::MAX]);
         assert_eq!(ends.reached(9), None);
         assert_eq!(ends.reached(10), Some(100));
         assert_eq!(ends.reached(14), None);

@@ -22,8 +22,13 @@ impl Status {
         state.samples_lost += before.samples_lost;
         state.kills += before.kills;
         state.files_damaged += before.files_damaged;
-        for (output, samples) in &before.samples_undelivered {
-            *state.samples_undelivered.entry(output.clone()).or_default() += samples;
+        for (all, before) in [
+            (&mut state.samples_undelivered, &before.samples_undelivered),
+            (&mut state.samples_uncertain, &before.samples_uncertain),
+        ] {
+            for (output, samples) in before {
+                *all.entry(output.clone()).or_default() += samples;
+            }
         }
         state.contexts_refused += before.contexts_refused;
         state.outputs_reset += before.outputs_reset;

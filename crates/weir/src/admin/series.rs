@@ -163,13 +163,16 @@ pub fn collect(status: &Status) -> Vec<(&'static CounterInfo, OwnSeries)> {
     );
     all.each(&RELOAD, [(vec![], reload)]);
     all.each(&STATE, [(vec![], &status.state)]);
-    let undelivered = &status.state.samples_undelivered;
-    all.each(
-        &UNDELIVERED,
-        undelivered
-            .iter()
-            .map(|(output, samples)| (vec![output.clone()], samples)),
-    );
+    for (series, by_output) in [
+        (&UNDELIVERED, &status.state.samples_undelivered),
+        (&UNCERTAIN, &status.state.samples_uncertain),
+    ] {
+        let rows = by_output.iter();
+        all.each(
+            series,
+            rows.map(|(output, samples)| (vec![output.clone()], samples)),
+        );
+    }
     all.each(&RULES, [(vec![], &status.rules)]);
     let busiest = busiest(&status.rules);
     all.each(

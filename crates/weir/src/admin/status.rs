@@ -83,6 +83,8 @@ pub struct StateStatus {
     pub samples_lost: u64,
     /// More samples that an output of a killed process has not delivered, or has not in its saved sums, by output.
     pub samples_undelivered: BTreeMap<String, u64>,
+    /// Of the samples that an output of a killed process lacks by these numbers, those that it may have delivered after all, by output.
+    pub samples_uncertain: BTreeMap<String, u64>,
     /// Files of a killed process that were damaged; what they had is lost.
     pub files_damaged: u64,
     /// Samples in the open bucket.

@@ -154,6 +154,12 @@ tables! {
             Problem("A process was killed: give it time to stop (`TimeoutStopSec=`, `terminationGracePeriodSeconds`), or set `disk_path`."), |samples| Some(*samples as f64);
     }
 
+    UNCERTAIN: u64, by ["output"], {
+        /// Of the samples that this output lacks by the other counters of lost state, those that it may have delivered: a request was under way at a kill.
+        counter("weir_saved_state_uncertain_samples_total", "state.samples_uncertain.{output}", "samples"),
+            Normal("A process was killed: `docs/restart.md`."), |samples| Some(*samples as f64);
+    }
+
     STATE: StateStatus, by [], {
         /// Contexts that this process took over from the previous one.
         gauge("weir_saved_state_restored_contexts", "state.contexts_restored", "contexts"),

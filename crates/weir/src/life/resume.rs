@@ -185,7 +185,14 @@ impl Resumed {
         self.status.samples_lost += lost;
         self.status.kill_seconds = killed.lost.seconds;
         self.status.files_damaged += killed.damaged.len() as u64;
+        for (output, samples) in &killed.lost.uncertain {
+            tracing::warn!(
+                "after the kill of the previous process: output {output} may have delivered up to {samples} of them, because a request \
+                 was under way"
+            );
+        }
         self.status.samples_undelivered = killed.lost.undelivered;
+        self.status.samples_uncertain = killed.lost.uncertain;
         let content = killed.content;
         match crate::state::refusal(&content.meta, directory.agent(), oldest, now) {
             None => self.content = Some(Box::new(content)),

@@ -8,7 +8,7 @@ use weir_state::{Bounds, Table};
 
 use super::checkpoints::{Unusable, WorkerCheckpoint};
 use super::content::{Content, Encoded, Meta, OpenBucket};
-use super::tally::{KilledTally, OutputKind};
+use super::tally::{KilledOutput, KilledTally};
 use super::{BOOKS, OldBooks, SUMS, StateDir, StateError, disk, file};
 use crate::admin::status::Status;
 use crate::life::fixes::{self, Rule};
@@ -34,6 +34,8 @@ pub struct Losses {
     pub of_ended: u64,
     /// By output: more samples that this one has not delivered, or has not in its saved sums.
     pub undelivered: BTreeMap<String, u64>,
+    /// By output: of the samples that it lacks by these numbers, those that it may have delivered. Their requests were under way.
+    pub uncertain: BTreeMap<String, u64>,
 }
 
 /// Reads it. `base`: the `state` in the directory. Changes nothing there.
@@ -129,9 +131,9 @@ impl Losses {
         dropped: u64,
     ) -> Losses {
         let turns = || tally.workers.iter().flatten();
-        let safe_at = |(name, _, samples): &(String, OutputKind, u64)| {
-            let summed = summed.and_then(|summed| summed.get(name));
-            summed.map_or(*samples, |summed| *samples.max(summed))
+        let safe_at = |output: &KilledOutput| {
+            let summed = summed.and_then(|summed| summed.get(&output.name));
+            summed.map_or(output.safe, |summed| output.safe.max(*summed))
         };
         // At an output at least; or given to all outputs, if there is none that says so.
         let safe = tally.outputs.iter().map(safe_at).max().unwrap_or(tally.handed);
@@ -153,15 +155,21 @@ impl Losses {
             }
         };
         let at_ms = turns().map(|turn| turn.at_ms).max().unwrap_or(since_ms);
-        let lacking = |output: &(String, OutputKind, u64)| {
+        let lacking = |output: &KilledOutput| {
             let missing = safe.min(ended).saturating_sub(safe_at(output));
-            (missing > 0).then(|| (output.0.clone(), missing))
+            (missing > 0).then(|| (output.name.clone(), missing))
+        };
+        let uncertain = |output: &KilledOutput| {
+            let (delivered, lacks) = (safe_at(output), samples + safe.min(ended));
+            let may_be_there = output.left.min(ended).min(lacks).saturating_sub(delivered);
+            (may_be_there > 0).then(|| (output.name.clone(), may_be_there))
         };
         Losses {
             samples,
             of_ended: ended.saturating_sub(safe + kept_of_ended).min(samples),
             seconds: (at_ms - since_ms).max(0) as f64 / 1e3,
             undelivered: tally.outputs.iter().filter_map(lacking).collect(),
+            uncertain: tally.outputs.iter().filter_map(uncertain).collect(),
         }
     }
 }
@@ -337,7 +345,7 @@ mod tests {
     use weir_protocol::Kind;
     use weir_state::{ExactSum, Facts, Identity, State};
 
-    use super::super::tally::{Head, Tally};
+    use super::super::tally::{Head, OutputKind, Tally};
     use super::*;
 
     const WIDTH: u32 = 10;
@@ -455,8 +463,19 @@ mod tests {
         case.tally.safe("one", OutputKind::Delivers, 52);
         case.turn(1, 1020, 1, 2);
         assert_eq!(case.after(), (0, 5, 0));
-        let lacking = case.killed().lost.undelivered;
-        assert_eq!(lacking, BTreeMap::from([("two".into(), 7), ("sums".into(), 7)]));
+        let lost = case.killed().lost;
+        assert_eq!(
+            lost.undelivered,
+            BTreeMap::from([("two".into(), 7), ("sums".into(), 7)])
+        );
+        assert_eq!(lost.uncertain, BTreeMap::new());
+        // A bucket that has not been handed over as a whole, one that has, and one that was delivered.
+        case.tally.leaves("two", u64::MAX);
+        assert_eq!(case.killed().lost.uncertain, BTreeMap::from([("two".into(), 7)]));
+        case.tally.leaves("two", 50);
+        case.tally.leaves("two", 45);
+        case.tally.leaves("one", 52);
+        assert_eq!(case.killed().lost.uncertain, BTreeMap::from([("two".into(), 5)]));
     }
 
     #[test]

@@ -9,9 +9,9 @@
 //! 2. `state` counts beside the tally as its *base*: for the books until `books` has the epoch of the tally, for the sums until `sums`
 //!    has it, for the bucket until the first checkpoint of every worker is complete (one word of the tally).
 //!    A bucket that has ended counts until something of it may leave the process (a word of the tally): then an output may have it.
-//! 3. A worker stores what it has received, and the end of a bucket, before it hands over any of it, and an output stores that something
+//! 3. A worker stores what it has received, and the end of a bucket, before it hands over any of it, and an output stores how much
 //!    may leave before it does, and that it has left right afterwards. So nothing that has left is continued, and what is neither
-//!    continued nor delivered is a difference of numbers that are here.
+//!    continued nor delivered is a difference of numbers that are here; a kill between the two leaves a range.
 //!
 //! What an earlier process left stops counting at one instant: at the rename that makes the tally of the next one visible, before its
 //! workers start; and where it was killed, at the rename that makes `state` visible, before that. Both are atomic, and a kill between any
@@ -116,6 +116,8 @@ struct OutputPlace {
     /// Times it was stored.
     number: u64,
     samples: u64,
+    /// Of the newest bucket of which something may have left.
+    left: u64,
 }
 
 impl OutputPlace {
@@ -225,6 +227,7 @@ impl Tally {
                     is_gone: false,
                     number: 0,
                     samples: handed,
+                    left: 0,
                 };
                 let words: Vec<u64> = output.name.chunks_exact(8).map(word).collect();
                 self.store_all(at, &words);
@@ -248,11 +251,26 @@ impl Tally {
         }
     }
 
+    /// A registered output may deliver something of these samples from now on. `u64::MAX`: of all.
+    pub fn leaves(&self, name: &str, samples: u64) {
+        let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = outputs
+            .iter_mut()
+            .enumerate()
+            .find(|(_, known)| known.is(name, OutputKind::Delivers));
+        // That a bucket has not ended is true only until it has.
+        let is_more = |known: &OutputPlace| known.left == u64::MAX || known.left < samples;
+        if let Some((index, output)) = known.filter(|(_, known)| is_more(known) && known.left != samples) {
+            output.left = samples;
+            self.put_output(index, output);
+        }
+    }
+
     fn put_output(&self, index: usize, output: &mut OutputPlace) {
         output.number += 1;
         let kind = if output.is_gone { 0 } else { output.kind as u64 };
         let at = OUTPUTS + index * OUTPUT + NAME_BYTES / 8;
-        self.put(at, output.number, [output.samples, kind, 0, 0]);
+        self.put(at, output.number, [output.samples, kind, output.left, 0]);
     }
 
     fn store_all(&self, at: usize, words: &[u64]) {
@@ -274,9 +292,24 @@ impl AtRisk for Tally {
         Tally::begins(self);
     }
 
+    fn leaves(&self, output: &str, samples: u64) {
+        Tally::leaves(self, output, samples);
+    }
+
     fn is_safe(&self, output: &str, samples: u64) {
         self.safe(output, OutputKind::Delivers, samples);
     }
+}
+
+/// An output of a killed process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KilledOutput {
+    pub name: String,
+    pub kind: OutputKind,
+    /// [`Tally::safe`].
+    pub safe: u64,
+    /// [`Tally::leaves`].
+    pub left: u64,
 }
 
 /// The tally of a killed process, as far as it can be read.
@@ -292,7 +325,7 @@ pub struct KilledTally {
     pub handed: u64,
     /// Start of the newest bucket of which something may have left the process.
     pub begun: Option<i64>,
-    pub outputs: Vec<(String, OutputKind, u64)>,
+    pub outputs: Vec<KilledOutput>,
     /// A part of it is damaged.
     pub is_damaged: bool,
     /// Of a version whose checkpoints have no epochs.
@@ -352,10 +385,15 @@ impl KilledTally {
             let name = String::from_utf8_lossy(&name);
             match record(&words, at + NAME_BYTES / 8) {
                 Ok(None) => {}
-                Ok(Some([samples, kind, ..])) => {
+                Ok(Some([safe, kind, left, _])) => {
                     let kinds = [OutputKind::Delivers, OutputKind::AddsUp];
                     let kind = kinds.into_iter().find(|of| *of as u64 == kind);
-                    outputs.extend(kind.map(|kind| (name.into_owned(), kind, samples)));
+                    outputs.extend(kind.map(|kind| KilledOutput {
+                        name: name.into_owned(),
+                        kind,
+                        safe,
+                        left,
+                    }));
                 }
                 Err(Damaged) => is_damaged = true,
             }
@@ -577,12 +615,25 @@ mod tests {
         tally.submits(1010);
         let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();
         assert_eq!(found.begun, Some(1000));
-        assert_eq!(found.outputs[2], ("two".into(), OutputKind::AddsUp, 28));
+        let of = |name: &str, kind, safe, left| KilledOutput {
+            name: name.to_owned(),
+            kind,
+            safe,
+            left,
+        };
+        assert_eq!(found.outputs[2], of("two", OutputKind::AddsUp, 28, 0));
 
+        // Of a bucket that has not ended, and then has; what has left does not come back.
+        for left in [22, u64::MAX, 28, 24] {
+            tally.leaves("one", left);
+        }
         tally.register(&[("one", OutputKind::Delivers), ("three", OutputKind::Delivers)]);
         let found = KilledTally::of(&*disk, AgentId([7; 16]), 2).unwrap();
-        let of = |name: &str, samples| (name.to_owned(), OutputKind::Delivers, samples);
-        assert_eq!(found.outputs, [of("one", 20), of("three", 30)]);
+        let delivers = OutputKind::Delivers;
+        assert_eq!(
+            found.outputs,
+            [of("one", delivers, 20, 28), of("three", delivers, 30, 0)]
+        );
 
         // A kill within a store: some words are new.
         let file = directory.path().join(name(3));

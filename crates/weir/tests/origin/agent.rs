@@ -32,7 +32,7 @@ impl Agent {
 
     pub fn start_with(arguments: &[&str], environment: &[(&str, &str)]) -> Agent {
         let starter = Starter::new().socket();
-        let always = ["--udp", "0", "--output", "stdout", "--bucket-width", "1h"];
+        let always = ["--udp", "0", "--output", "stdout", "--bucket-width", "LONG"];
         let starter = starter.arguments(always).arguments(arguments);
         Agent(starter.environment(environment).start())
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::origin::agent::{Agent, tags_file, texts};
+use crate::support::long_bucket;
 
 /// A control group whose name is a container's; removed when dropped.
 pub struct Group(Vec<PathBuf>);
@@ -155,7 +156,7 @@ fn two_containers_that_send_the_same_bytes_are_distinguished() {
     let points = agent.points();
     let values: Vec<String> = points
         .iter()
-        .map(|(name, tags, value)| format!("{name} {} {:.0}", tags.join(","), value * 3600.0))
+        .map(|(name, tags, value)| format!("{name} {} {:.0}", tags.join(","), value * long_bucket()))
         .collect();
     assert_eq!(values, ["a c:one,k:v 4", "a c:two,k:v 2", "a k:v 1"]);
 }
@@ -249,7 +250,7 @@ fn a_process_keeps_its_container_after_its_group_was_removed() {
     once_more(&mut sender);
     end(sender);
     let points = agent.points();
-    let sum: f64 = points.iter().map(|(_, _, value)| value * 3600.0).sum();
+    let sum: f64 = points.iter().map(|(_, _, value)| value * long_bucket()).sum();
     assert!((sum - 2.0).abs() < 1e-6, "{points:?}");
     assert!(
         texts(&points).contains(&format!("a container_id:{container}")),
@@ -290,7 +291,7 @@ fn on_a_stream_the_connecting_process_counts() {
     let points = agent.points();
     let values: Vec<String> = points
         .iter()
-        .map(|(name, tags, value)| format!("{name} {} {:.0}", tags.join(","), value * 3600.0))
+        .map(|(name, tags, value)| format!("{name} {} {:.0}", tags.join(","), value * long_bucket()))
         .collect();
     assert_eq!(values, ["a c:one,k:v 2", "a c:two,k:v 2", "a k:v 1"]);
 }

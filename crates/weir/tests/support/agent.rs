@@ -8,7 +8,9 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::thread::JoinHandle;
+use std::time::UNIX_EPOCH;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -36,6 +38,26 @@ pub fn copied_into(directory: &Path) -> PathBuf {
     copy.arg(WEIR).arg(&program);
     assert!(copy.status().unwrap().success());
     program
+}
+
+/// Seconds of a bucket that does not end in the test. One of an hour would, at the full hour.
+pub fn long_bucket() -> f64 {
+    static WIDTH: LazyLock<u64> = LazyLock::new(|| {
+        let now = UNIX_EPOCH.elapsed().unwrap().as_secs();
+        (3000..=3600).find(|width| width - now % width > 1800).unwrap()
+    });
+    *WIDTH as f64
+}
+
+/// Stands for that, as an argument and in a configuration.
+const LONG: &str = "LONG";
+
+/// The configuration with that for `bucket_width: LONG`.
+pub fn with_long_buckets(config: &str) -> String {
+    config.replace(
+        &format!("bucket_width: {LONG}"),
+        &format!("bucket_width: {}", long_bucket()),
+    )
 }
 
 /// An agent that is to be started. The text of a configuration file becomes one, and so do arguments: an agent with arguments is
@@ -98,7 +120,7 @@ impl Starter {
     /// Its configuration file.
     pub fn config(mut self, text: &str) -> Starter {
         let path = self.directory.path().join("weir.yaml");
-        std::fs::write(&path, text).unwrap();
+        std::fs::write(&path, with_long_buckets(text)).unwrap();
         self.command.arg("--config").arg(path);
         self
     }
@@ -110,7 +132,10 @@ impl Starter {
                 .to_str()
                 .and_then(|argument| argument.strip_prefix("--"));
             self.defaults.retain(|(name, _)| Some(*name) != flag);
-            self.command.arg(argument);
+            match argument.as_ref() == LONG {
+                true => self.command.arg(long_bucket().to_string()),
+                false => self.command.arg(argument),
+            };
         }
         self
     }
@@ -278,7 +303,7 @@ impl Agent {
 
     /// Another configuration, for a reload.
     pub fn rewrite(&self, config: &str) {
-        std::fs::write(self.directory.path().join("weir.yaml"), config).unwrap();
+        std::fs::write(self.directory.path().join("weir.yaml"), with_long_buckets(config)).unwrap();
     }
 
     /// Where its configuration is.

@@ -66,10 +66,7 @@ module StatsD
       # @return [String] a service check message
       # @raise [KeyError] if the status is none of those listed
       def _sc(name, status, timestamp: nil, hostname: nil, tags: nil, message: nil)
-        number = SERVICE_CHECK_STATUSES[status] ||
-                 (Integer === status ? status : SERVICE_CHECK_STATUSES.fetch(status.to_sym))
-
-        datagram = "#{check_head(name)}#{number}"
+        datagram = "#{check_head(name)}#{SERVICE_CHECK_STATUSES[status] || check_status(status)}"
         datagram << "|h:" << Wire.field(hostname) if hostname
         datagram << "|d:" << timestamp.to_i.to_s if timestamp
         append_tags(datagram, tags)
@@ -80,6 +77,11 @@ module StatsD
       end
 
       private
+
+      # A status that is none of the usual texts and symbols.
+      def check_status(status)
+        Integer === status ? status : SERVICE_CHECK_STATUSES.fetch(status.to_sym)
+      end
 
       # The same few checks are reported again and again.
       def check_head(name)

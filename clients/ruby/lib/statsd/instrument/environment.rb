@@ -98,6 +98,12 @@ module StatsD
         env["STATSD_DEFAULT_TAGS"]&.split(",")
       end
 
+      # @return [Array<String>] the tags of `DD_TAGS`, `DD_ENTITY_ID`, `DD_ENV`, `DD_SERVICE` and `DD_VERSION`
+      # @api private
+      def datadog_tags
+        entity_tag + dd_tags
+      end
+
       # @return [Array<String>, nil] the tags of `STATSD_DEFAULT_TAGS`, and those of the `DD_*` variables that
       #   `STATSD_DD_TAGS` asks for
       def client_default_tags

@@ -26,6 +26,7 @@ module StatsD
           finalizers = RUBY_ENGINE == "ruby"
           tracked = @tracked.to_a
           tracked.grep(Aggregator::Core).each(&(finalizers ? :at_exit : :shutdown))
+          tracked.each { |object| object.before_exit if object.respond_to?(:before_exit) }
           tracked.grep(BatchedSink::Dispatcher).each(&(finalizers ? :flush : :shutdown))
         end
 

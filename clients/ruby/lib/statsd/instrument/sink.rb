@@ -116,6 +116,12 @@ module StatsD
         connection.port
       end
 
+      # Closes the sockets of all threads. A message that comes later opens another.
+      # @return [void]
+      def close
+        @connections.values.each { |connection| connection.close if connection.respond_to?(:close) }
+      end
+
       # Sends one packet, whatever its length.
       # @param packet [String]
       # @return [Boolean] whether it was sent

@@ -49,6 +49,13 @@ module StatsD
         COUNTERS.keys.to_h { |name| [name, counts[name]] }
       end
 
+      # @param name [Symbol] one of {COUNTERS}
+      # @return [Integer] the count since the last report
+      # @api private
+      def pending(name)
+        synchronize { @counts[name] - @reported.fetch(name, 0) }
+      end
+
       # The counts since the last call of any client: clients that share a sink share its counters.
       # @return [Hash{Symbol => Integer}]
       # @api private
@@ -177,9 +184,11 @@ module StatsD
       # @param fields [String, nil] text after the tags
       # @param columns [Boolean] whether the client sends columns
       # @param interval [Float] seconds between reports
-      def initialize(telemetry, tags:, fields: nil, columns: false, interval: 10.0)
+      # @param names [Array<Symbol>] the counters that are reported, in this order
+      def initialize(telemetry, tags:, fields: nil, columns: false, interval: 10.0,
+                     names: columns ? REPORTED + COLUMNS : REPORTED)
         @telemetry = telemetry
-        @names = columns ? REPORTED + COLUMNS : REPORTED
+        @names = names
         @suffix = "|c|##{tags}#{fields}"
         @interval = interval
         @due = now + interval
@@ -188,12 +197,23 @@ module StatsD
       # @yieldparam message [String]
       # @return [Boolean] whether a report was due
       def each_message(force: false)
-        return false unless force || now >= @due
+        return false unless force || due?
 
         @due = now + @interval
         counts = @telemetry.unreported
         @names.each { |name| yield "#{PREFIX}#{name}:#{counts[name]}#{@suffix}" }
         true
+      end
+
+      # @return [Boolean]
+      def due?
+        now >= @due
+      end
+
+      # Asks for a report with the next flush.
+      # @return [void]
+      def request
+        @due = -Float::INFINITY
       end
 
       private

@@ -36,6 +36,17 @@ module StatsD
         append(head, text, tail)
       end
 
+      # Adds a finished message, which counts as no sample.
+      # @param text [String] with a newline nowhere
+      # @return [void]
+      def message(text)
+        return @telemetry.count(:dropped_oversize) if text.bytesize > @max
+
+        finish unless @packet.empty? || @packet.bytesize + 1 + text.bytesize <= @max
+        @packet << "\n" unless @packet.empty?
+        @packet << text.b
+      end
+
       # Counts samples whose sum no server can read.
       # @return [Integer] samples sent
       def refuse(samples)
@@ -123,6 +134,12 @@ module StatsD
 
       def line(template, text)
         @writer.line(template, text)
+        @writer.finish
+      end
+
+      # (see PacketWriter#message)
+      def message(text)
+        @writer.message(text)
         @writer.finish
       end
 

@@ -149,6 +149,8 @@ impl Outputs {
         }
         // Something leaves now.
         if let Some(tally) = &self.tally {
+            let ends = sending.waiting.iter().find_map(|payload| payload.ends);
+            tally.leaves(&sending.name, ends.unwrap_or(u64::MAX));
             tally.begins();
         }
         if mood == Mood::Away {

@@ -24,6 +24,8 @@ const MILLISECOND: u64 = 1_000_000;
 struct Reported {
     lost: u64,
     undelivered: BTreeMap<String, u64>,
+    /// Of these, those that may have been delivered.
+    uncertain: BTreeMap<String, u64>,
 }
 
 impl Reported {
@@ -31,7 +33,13 @@ impl Reported {
         Reported {
             lost: state.samples_lost,
             undelivered: state.samples_undelivered.clone(),
+            uncertain: state.samples_uncertain.clone(),
         }
+    }
+
+    /// Those of one output.
+    fn uncertain(&self, name: &str) -> u64 {
+        self.uncertain.get(name).copied().unwrap_or(0)
     }
 
     fn for_output(&self, name: &str) -> u64 {
@@ -377,8 +385,8 @@ impl Schedule {
         if books.set_aside > 0 {
             self.inexact = self.inexact.or(Some("state was set aside"));
         }
-        if own.outputs_reset > 0 {
-            self.inexact = self.inexact.or(Some("sums were reset"));
+        if self.inexact.is_none() {
+            assert_eq!(own.outputs_reset, 0, "sums were reset without a reason");
         }
         if let Some(damage) = self.damage.take()
             && self.inexact.is_none()
@@ -389,9 +397,21 @@ impl Schedule {
             // The books of earlier processes are gone with their reports.
             let now = Reported::of(&books);
             self.forgotten.lost += damage.reported.lost - now.lost;
-            for (name, samples) in damage.reported.undelivered {
-                let still = now.undelivered.get(&name).copied().unwrap_or(0);
-                *self.forgotten.undelivered.entry(name).or_default() += samples - still;
+            for (all, before, now) in [
+                (
+                    &mut self.forgotten.undelivered,
+                    damage.reported.undelivered,
+                    now.undelivered,
+                ),
+                (
+                    &mut self.forgotten.uncertain,
+                    damage.reported.uncertain,
+                    now.uncertain,
+                ),
+            ] {
+                for (name, samples) in before {
+                    *all.entry(name.clone()).or_default() += samples - now.get(&name).unwrap_or(&0);
+                }
             }
         }
         self.was_killed = false;
@@ -417,6 +437,7 @@ impl Schedule {
                 receiver.dropped,
                 receiver.accepted_unsaid
             );
+            self.check_uncertain(receiver, reported);
         }
         let scraped: u64 = process.scraped().values().sum();
         let told = reported.for_output(SCRAPE) + self.forgotten.for_output(SCRAPE);
@@ -424,6 +445,17 @@ impl Schedule {
             scraped + told + restored,
             sent,
             "scrape: at a start, shows {scraped} + reported {told} + continued {restored} = sent {sent}"
+        );
+    }
+
+    /// What was accepted and reported as lost all the same was reported as uncertain.
+    fn check_uncertain(&self, receiver: &Receiver, reported: &Reported) {
+        let name = &receiver.name;
+        let uncertain = reported.uncertain(name) + self.forgotten.uncertain(name);
+        assert!(
+            receiver.accepted_unsaid <= uncertain,
+            "{name}: {} accepted and reported, only {uncertain} of them as uncertain",
+            receiver.accepted_unsaid
         );
     }
 
@@ -583,6 +615,7 @@ impl Schedule {
                 receiver.dropped,
                 receiver.accepted_unsaid
             );
+            self.check_uncertain(receiver, &reported);
             if !self.steps_clock {
                 let twice = receiver.parts.iter().find(|(_, times)| **times > 1);
                 assert_eq!(twice, None, "{name} has a bucket twice");

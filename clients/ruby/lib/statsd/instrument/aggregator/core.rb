@@ -291,9 +291,10 @@ module StatsD
             samples = @contexts.each_value.sum { |context| flush_context(context, writer) }
             @contexts.delete_if { |_, context| context.cells.empty? }
             @telemetry.count(:metrics, samples) if samples.positive?
-            @report&.each_message { |message| @sink << message }
-            writer.finish
             @telemetry.count(:aggregated_context, writer.lines) if writer.lines.positive?
+            # In the packet of the last samples, if there is room.
+            @report&.each_message { |message| writer.message(message) }
+            writer.finish
           end
         end
 
