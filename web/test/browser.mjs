@@ -202,11 +202,11 @@ try {
   await test("search finds metrics, one of which opens as a chart", async () => {
     await open("metrics");
     await page.fill("input[type=search]", "PAGE*");
-    await until("one metric is left", async () => (await page.locator(".row").count()) === 1);
+    await until("one metric is left", async () => (await page.locator(".rows .row").count()) === 1);
     await until("a sparkline is drawn", async () =>
-      (await page.locator(".row .spark path").getAttribute("d"))?.includes("L"),
+      (await page.locator(".rows .row .spark path").getAttribute("d"))?.includes("L"),
     );
-    await page.locator(".row").click();
+    await page.locator(".rows .row").click();
     await until("the chart is there", async () => (await page.locator(".chart canvas").count()) === 1);
     assert.match(page.url(), /metric=page\.views/);
   });
@@ -487,7 +487,7 @@ try {
     await open("metrics");
     const shown = (pattern) => async () => pattern.test(await text(".bar [role=status]"));
     await until("all are counted", shown(/^100.0\d\d metrics/));
-    await until("rows are there", async () => (await page.locator(".row").count()) > 20);
+    await until("rows are there", async () => (await page.locator(".rows .row").count()) > 20);
     const now = await threadTime();
     const costs = [];
     // However many there are, the page has the rows of a screen, and some around it. What a step costs is printed: the CPU time
@@ -497,7 +497,7 @@ try {
       await act();
       await new Promise((done) => setTimeout(done, 250));
       costs.push({ what, cpu: now() - before });
-      const rows = await page.locator(".row").count();
+      const rows = await page.locator(".rows .row").count();
       assert.ok(rows <= 100, `${what}: ${rows} rows`);
     };
     for (let at = 0; at < 12; at += 1) await step("nothing", async () => {});
