@@ -64,6 +64,8 @@ pub fn start(
         batches,
         view,
     };
+    // Before clients know that the agent is ready: the thread can be late, and the books would miss what the first sample has.
+    let first = thread_state.sample();
     std::thread::Builder::new()
         .name("history".into())
         .spawn(move || {
@@ -71,7 +73,7 @@ pub fn start(
             if let Some(before) = before {
                 adopt(&thread_state.recent, &before);
             }
-            thread_state.run();
+            thread_state.run(first);
         })
         .map(drop)
 }
@@ -127,8 +129,8 @@ struct HistoryThread {
 }
 
 impl HistoryThread {
-    fn run(self) {
-        let mut books = BookTimes::new(self.sample());
+    fn run(self, first: Sample) {
+        let mut books = BookTimes::new(first);
         loop {
             self.keep_books(&mut books);
             let now = Duration::from_nanos(unix_ns());
