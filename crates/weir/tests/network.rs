@@ -126,7 +126,10 @@ fn connections_leave_descriptors_for_everything_else() {
     assert_eq!(listener()["connections"], 80);
     agent.wait_for("connections refused (all in use)");
     let (_, page) = weir(&["status", "--admin", &admin]);
-    assert!(page.contains("the maximum number was open: 220\n"), "{page}");
+    assert!(
+        page.contains("for lack of memory or descriptors: 220 connections\n"),
+        "{page}"
+    );
     let (_, metrics) = get(&admin, "/metrics");
     assert!(
         metrics.contains("weir_connections_refused_limit_total{"),
@@ -212,8 +215,9 @@ fn a_removed_socket_file_is_created_again_or_the_agent_is_not_ready() {
     assert_eq!((remade(), get(&admin, "/ready").0), (3, 200));
     let (_, page) = weir(&["status", "--admin", &admin]);
     assert!(
-        page.contains("Number of times the socket file was missing or replaced, and was created again: 3\n")
-            && page.contains("The books balance"),
+        page.contains(
+            "Number of times the socket file was missing or replaced, and was created again: 3 times\n"
+        ) && page.contains("The books balance"),
         "{page}"
     );
     agent.stop();

@@ -84,8 +84,9 @@ fn one_record_is_lost_and_named() {
     assert_eq!(intake.series.lock().unwrap().len() as u64, SERIES - 1);
     assert_eq!(second.output("datadog")["disk_damaged_bytes"], damaged);
     let page = said(&["status", "--admin", &second.admin]);
-    let line =
-        format!("datadog: Bytes of the disk queue that were damaged at the start and are lost: {damaged}\n");
+    let line = format!(
+        "datadog: Bytes of the disk queue that were damaged at the start and are lost: {damaged} bytes\n"
+    );
     assert!(page.contains(&line), "{page}");
     second.finish();
 }
