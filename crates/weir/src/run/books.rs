@@ -59,6 +59,7 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
         listeners,
         event_loop,
         counts,
+        numbers,
         aggregate,
         contexts,
         aliases,
@@ -83,6 +84,7 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
     status.state.samples_open += open_samples;
     status.add(None, event_loop);
     status.add(None, counts);
+    status.add(None, numbers);
     status.add(None, aggregate);
     status.add(None, contexts);
     status.add(None, aliases);

@@ -52,6 +52,7 @@ impl Plan {
             memory: 1 << 30,
             histogram_points: "max".into(),
             suffixes: 1,
+            takes_columns: true,
         }
     }
 }
@@ -339,6 +340,7 @@ fn worker(
         flush_open_bucket: true,
         agent,
         batch_bytes_max: plan.batch_bytes,
+        clients_max: 100,
     };
     let uncounted: Arc<AtomicU64> = Arc::default();
     let link = link.map(|link| counting(link, uncounted.clone()));
