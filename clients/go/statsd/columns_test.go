@@ -208,7 +208,8 @@ func columnar(t testing.TB, address string, options ...Option) (*Client, *server
 	datagrams := serveUnixgram(t, "")
 	h := &handled{}
 	c, err := New(address, append([]Option{WithDatagramAddress("unixgram://" + datagrams.address), WithoutTelemetry(),
-		WithoutOriginDetection(), WithErrorHandler(h.add), WithAggregationInterval(time.Hour), windowsEndWithFlush}, options...)...)
+		WithoutOriginDetection(), WithErrorHandler(h.add), WithAggregationInterval(time.Hour),
+		windowsEndWithFlush}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -598,8 +599,9 @@ func TestValuesBeforeTheFirstAnswerAreKept(t *testing.T) {
 		for _, line := range datagrams.lines() {
 			sent += strings.Count(line, ":")
 		}
-		if columns := a.totals()["dist|"]; status == 200 && (columns != values || sent != 0) || status == 404 && sent != values {
-			t.Errorf("%d: %v values in columns, %d in datagrams", status, columns, sent)
+		expected := map[int][2]float64{200: {values, 0}, 404: {0, values}}[status]
+		if got := [2]float64{a.totals()["dist|"], float64(sent)}; got != expected {
+			t.Errorf("%d: %v values in columns and in datagrams, not %v", status, got, expected)
 		}
 		c.Close()
 	}
@@ -909,7 +911,8 @@ func TestColumnsOptions(t *testing.T) {
 func TestWithoutDatagrams(t *testing.T) {
 	a := serveColumns(t, "")
 	h := &handled{}
-	c, err := New(a.address, WithoutDatagrams(), WithTimingsAsDistributions(), WithErrorHandler(h.add), windowsEndWithFlush)
+	c, err := New(a.address, WithoutDatagrams(), WithTimingsAsDistributions(), WithErrorHandler(h.add),
+		windowsEndWithFlush)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -155,6 +155,8 @@ fn every_second_name_is_understood() {
         let value = match name {
             // In the other agent's words.
             "DD_USE_V2_API_SERIES" => "false".to_owned(),
+            "DD_USE_V3_API_SERIES_ENABLED" => "true".to_owned(),
+            "DD_USE_V3_API_SERIES_ENDPOINTS" => r#"{"https://intake.example": "datadog_only"}"#.to_owned(),
             "DD_FORWARDER_OUTDATED_FILE_IN_DAYS" => "3".to_owned(),
             _ if of_file => secret.path().display().to_string(),
             _ => example(setting),

@@ -176,7 +176,7 @@ fn the_full_configuration() {
         .find(|((_, path), _)| path == "/api/v2/series")
         .unwrap()
         .1;
-    assert_eq!(series["content-type"], "application/json");
+    assert_eq!(series["content-type"], "application/x-protobuf");
     // "All settings" has all of them.
     let datadog = weir_output::settings::OUTPUT_TYPES
         .iter()

@@ -144,8 +144,8 @@ fn allocated_bytes_stay_within_the_budget_beside_dead_outputs() {
         let status = status(&rig.admin);
         for share in status["memory"]["shares"].as_array().unwrap() {
             let (used, bytes) = (share["used"].as_u64().unwrap(), share["bytes"].as_u64().unwrap());
-            // Contexts are counted once a packet, and may have grown by one.
-            assert!(used <= bytes + bytes / 64, "{share}");
+            // Contexts are counted once a packet, and may have grown by one. A part that is not used has no share, but empty tables.
+            assert!(used <= bytes + (bytes / 64).max(256), "{share}");
         }
         share(&status, "contexts")["events"]["samples_dropped"].as_u64() > Some(0)
             || share(&status, "contexts")["events"]["samples_overflowed"].as_u64() > Some(0)

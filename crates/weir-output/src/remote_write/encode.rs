@@ -316,7 +316,7 @@ impl Encode for RemoteWriteEncoder {
         self.flush_pending(out);
         let newest = self.timeline.newest();
         self.state.save_behind(self.now(), |bytes| {
-            postcard::to_extend(&(newest, bytes as u64), Vec::new()).unwrap_or_default()
+            postcard::to_extend(&(newest, bytes as u64), Vec::new()).expect("two numbers are writable")
         })
     }
 

@@ -2,12 +2,16 @@
 
 use postcard::ser_flavors::Size;
 use serde::de::DeserializeOwned;
+use serde::ser::SerializeSeq as _;
 use serde::{Deserialize, Serialize, Serializer};
 use weir_protocol::Kind;
 
 use super::{Blocks, CumulativeState, Family, Place, Row, Seconds, SeriesState, Summary, Value};
 use crate::prometheus::forms::{FormKey, Forms};
 use crate::prometheus::native::SavedNative;
+
+/// Why writing into memory does not fail.
+const WRITABLE: &str = "all lengths are known";
 
 /// A family as [`FamilyRef`] writes it.
 #[derive(Deserialize)]
@@ -54,17 +58,22 @@ struct SeriesRef<'a, S> {
 
 impl<M: Serialize, S: Serialize> Serialize for FamiliesRef<'_, M, S> {
     fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
-        serializer.collect_seq(self.families.iter().map(|family| FamilyRef {
-            name: &family.name,
-            kind: family.kind as u8,
-            renamed: family.renamed.as_deref(),
-            kept: &family.kept,
-            series: ManySeriesRef {
-                series: &family.series,
-                forms: self.forms,
-                now: self.now,
-            },
-        }))
+        // The format begins with the length, which an iterator over blocks does not know.
+        let mut families = serializer.serialize_seq(Some(self.families.len()))?;
+        for family in self.families.iter() {
+            families.serialize_element(&FamilyRef {
+                name: &family.name,
+                kind: family.kind as u8,
+                renamed: family.renamed.as_deref(),
+                kept: &family.kept,
+                series: ManySeriesRef {
+                    series: &family.series,
+                    forms: self.forms,
+                    now: self.now,
+                },
+            })?;
+        }
+        families.end()
     }
 }
 
@@ -181,11 +190,10 @@ where
             forms: &self.forms,
             now: now.saturating_add(self.past),
         };
-        // Writing into memory does not fail.
-        let size = postcard::serialize_with_flavor(&families, Size::default()).unwrap_or_default();
+        let size = postcard::serialize_with_flavor(&families, Size::default()).expect(WRITABLE);
         let mut bytes = head(size);
         bytes.reserve_exact(size);
-        postcard::to_extend(&families, bytes).unwrap_or_default()
+        postcard::to_extend(&families, bytes).expect(WRITABLE)
     }
 
     /// Continues the series of another process. `away`: seconds since it saved them. Returns how many found no room. The state must be

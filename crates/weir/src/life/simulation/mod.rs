@@ -71,7 +71,8 @@ fn check_all(part: u64) {
     println!(
         "{kills} kills, {stops} stops; {exact} schedules had exact numbers; in {unsaid} a kill came right after a receiver's answer"
     );
-    assert!(kills > 0 && stops > 0 && exact > 0 && unsaid > 0);
+    // Of the others, not every number can be checked.
+    assert!(kills > 0 && stops > 0 && exact > SCHEDULES / 2 && unsaid > 0);
 }
 
 #[test]

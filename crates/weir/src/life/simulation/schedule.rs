@@ -377,8 +377,8 @@ impl Schedule {
         if books.set_aside > 0 {
             self.inexact = self.inexact.or(Some("state was set aside"));
         }
-        if own.outputs_reset > 0 {
-            self.inexact = self.inexact.or(Some("sums were reset"));
+        if self.inexact.is_none() {
+            assert_eq!(own.outputs_reset, 0, "sums were reset without a reason");
         }
         if let Some(damage) = self.damage.take()
             && self.inexact.is_none()
