@@ -24,13 +24,14 @@ mod worker;
 pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
 pub use columns::{ColumnFate, ColumnPayload};
 pub use counts::{
-    ColumnCounter, IngestCounter, IngestCounts, NumberCounter, ParkingCounter, RefusalReason, SampleDrop, SenderCounter,
-    SeriesRejection, SlowLine, WorkerCounter,
-};
-pub use numbers::{
-    AddedNumber, CLIENT_BYTES, CLIENT_EXPIRY, KnownClient, NUMBERS_UNDER_WAY, NumberLink, RequestNumber, worker_of,
+    ColumnCounter, IngestCounter, IngestCounts, NumberCounter, ParkingCounter, RefusalReason, SampleDrop,
+    SenderCounter, SeriesRejection, SlowLine, WorkerCounter,
 };
 pub use ingest::{BadInput, Ingest, IngestSettings, ListenerSettings, Received, WaitLimit};
+pub use numbers::{
+    AddedNumber, CLIENT_BYTES, CLIENT_EXPIRY, KnownClient, NUMBERS_UNDER_WAY, NumberLink, RequestNumber,
+    worker_of,
+};
 pub use origin::{
     LookupRequest, OriginAnswer, OriginLink, OriginStats, ProcessContainer, Question, SendRequest,
 };

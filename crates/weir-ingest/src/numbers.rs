@@ -261,7 +261,11 @@ impl ClientNumbers {
 
     /// The points of a request are in the bucket that starts there. Returns which payload it is.
     pub fn add(&mut self, request: &RequestNumber, bucket: i64, has_passed_on: bool, now: u64) -> u64 {
-        let RequestNumber { client, number, oldest } = *request;
+        let RequestNumber {
+            client,
+            number,
+            oldest,
+        } = *request;
         if !self.clients.contains_key(&client) {
             self.unknown += u64::from(number > 1);
             self.make_room();
@@ -330,8 +334,7 @@ impl ClientNumbers {
     /// Forgets clients that have not been seen for long.
     pub fn expire(&mut self, now: u64) {
         let before = self.clients.len();
-        self.clients
-            .retain(|_, client| client.seen + CLIENT_EXPIRY > now);
+        self.clients.retain(|_, client| client.seen + CLIENT_EXPIRY > now);
         self.expired += (before - self.clients.len()) as u64;
     }
 
@@ -397,11 +400,14 @@ mod tests {
                 assert!(matches!(verdict, Verdict::Added(_)), "{again}: {verdict:?}");
             }
         }
-        assert_eq!(numbers.all(), [KnownClient {
-            client: 7,
-            settled: 6,
-            added: 1 << 57 | 1 << 58
-        }]);
+        assert_eq!(
+            numbers.all(),
+            [KnownClient {
+                client: 7,
+                settled: 6,
+                added: 1 << 57 | 1 << 58
+            }]
+        );
         assert_eq!(send(&mut numbers, 7, 70, 1, 0), Verdict::TooFar);
         // What the client gave up is not added when it comes late.
         assert_eq!(send(&mut numbers, 7, 70, 65, 0), Verdict::Yes);
@@ -468,7 +474,11 @@ mod tests {
                 merged.merge(&other);
                 for number in 1..300 {
                     let is_known = before.has(number) || other.has(number);
-                    assert_eq!(merged.has(number), is_known, "{number} in {before:?} and {other:?}");
+                    assert_eq!(
+                        merged.has(number),
+                        is_known,
+                        "{number} in {before:?} and {other:?}"
+                    );
                 }
             }
         }
@@ -476,7 +486,14 @@ mod tests {
 
     #[test]
     fn saved_clients_are_read_again() {
-        let clients = [KnownClient::new(3, 9), KnownClient { client: u128::MAX, settled: 1, added: 6 }];
+        let clients = [
+            KnownClient::new(3, 9),
+            KnownClient {
+                client: u128::MAX,
+                settled: 1,
+                added: 6,
+            },
+        ];
         let bytes = KnownClient::encode(&clients);
         assert_eq!(KnownClient::decode(&bytes).as_deref(), Some(&clients[..]));
         assert_eq!(KnownClient::decode(&bytes[1..]), None);

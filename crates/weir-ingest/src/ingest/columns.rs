@@ -278,12 +278,7 @@ impl Ingest {
     }
 
     /// All points of a request are where they belong.
-    pub(super) fn add_number(
-        &mut self,
-        request: &RequestNumber,
-        received: u64,
-        has_passed_on: bool,
-    ) -> u64 {
+    pub(super) fn add_number(&mut self, request: &RequestNumber, received: u64, has_passed_on: bool) -> u64 {
         let bucket = self.aggregator.open_bucket().start;
         self.numbers
             .add(request, bucket, has_passed_on, seconds(received))

@@ -8,7 +8,7 @@ use crate::counts::IngestCounter;
 use crate::counts::IngestCounts;
 use crate::gate::Gate;
 use crate::hand_over::HandOver;
-use crate::numbers::{ClientNumbers, NumberLink, RequestNumber};
+use crate::numbers::{ClientNumbers, NumberLink, RequestNumber, Verdict};
 use crate::sampler::Sampler;
 
 mod columns;
@@ -223,6 +223,11 @@ impl Ingest {
     pub fn keep_numbers(&mut self, clients_max: usize, link: Option<NumberLink>) {
         self.numbers.limit(clients_max);
         self.numbers.set_link(link);
+    }
+
+    /// Whether a request with this number was added, or cannot be.
+    pub fn has_number(&self, number: &RequestNumber) -> bool {
+        self.numbers.verdict(number) != Verdict::Yes
     }
 
     pub(crate) fn numbers(&self) -> &ClientNumbers {

@@ -484,10 +484,7 @@ impl Core {
 impl Worker {
     fn tick(&mut self, monotonic: u64) {
         self.core.pass_all_on();
-        self.core
-            .ingest
-            .numbers_mut()
-            .expire(monotonic / 1_000_000_000);
+        self.core.ingest.numbers_mut().expire(monotonic / 1_000_000_000);
         self.core.ingest.keep_within_memory();
         self.report_examples(monotonic);
         for relay in self.core.ingest.relays_mut() {

@@ -47,7 +47,9 @@ impl Core {
         let numbers = checkpoints.as_mut().and_then(|link| link.numbers.take());
         ingest.keep_numbers(around.clients_max, numbers);
         let clients = std::mem::take(&mut saved.clients);
-        ingest.numbers_mut().restore(clients, now.monotonic / 1_000_000_000);
+        ingest
+            .numbers_mut()
+            .restore(clients, now.monotonic / 1_000_000_000);
         let restored = ingest.resume(saved, clock.seconds(), clock.stamp(around.agent));
         Core {
             ingest,
@@ -98,6 +100,12 @@ impl Core {
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.begin_if_due(&self.ingest, self.clock.seconds());
         }
+    }
+
+    /// Whether a checkpoint is being made, which would have a payload of columns in part.
+    pub fn holds_payloads(&self) -> bool {
+        let checkpoints = self.checkpoints.as_ref();
+        checkpoints.is_some_and(Checkpoints::holds_payloads)
     }
 
     /// Hands over what passes without aggregation, as far as there is room.

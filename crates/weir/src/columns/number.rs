@@ -32,7 +32,11 @@ pub enum NumberError {
 
 /// The number of a request, if it has one. A client may name itself without a number.
 pub fn of(headers: &HeaderMap) -> Result<Option<RequestNumber>, NumberError> {
-    let (client, sequence, oldest) = (one(headers, CLIENT)?, one(headers, SEQUENCE)?, one(headers, OLDEST)?);
+    let (client, sequence, oldest) = (
+        one(headers, CLIENT)?,
+        one(headers, SEQUENCE)?,
+        one(headers, OLDEST)?,
+    );
     let client = client.map(|client| parse_client(client).ok_or(NumberError::Client));
     let client = client.transpose()?;
     let Some(sequence) = sequence else {
@@ -119,7 +123,10 @@ mod tests {
     fn anything_else_is_refused_with_its_reason() {
         for (headers, reason) in [
             (&[(CLIENT, "abc")][..], NumberError::Client),
-            (&[(CLIENT, "+00102030405060708090a0b0c0d0e0f")], NumberError::Client),
+            (
+                &[(CLIENT, "+00102030405060708090a0b0c0d0e0f")],
+                NumberError::Client,
+            ),
             (&[(SEQUENCE, "1"), (OLDEST, "1")], NumberError::Missing(CLIENT)),
             (&[(CLIENT, NAME), (SEQUENCE, "1")], NumberError::Missing(OLDEST)),
             (&[(CLIENT, NAME), (OLDEST, "1")], NumberError::OldestAlone),
@@ -131,7 +138,16 @@ mod tests {
         ] {
             assert_eq!(read(headers), Err(reason), "{headers:?}");
         }
-        for sequence in ["", "0", "-1", "+1", " 1", "1.0", "9223372036854775808", "99999999999999999999"] {
+        for sequence in [
+            "",
+            "0",
+            "-1",
+            "+1",
+            " 1",
+            "1.0",
+            "9223372036854775808",
+            "99999999999999999999",
+        ] {
             for (one, other, name) in [(sequence, "1", SEQUENCE), ("9", sequence, OLDEST)] {
                 let found = read(&[(CLIENT, NAME), (SEQUENCE, one), (OLDEST, other)]);
                 assert_eq!(found, Err(NumberError::Number(name)), "{one:?} {other:?}");

@@ -27,7 +27,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time for a checkpoint that has a payload; after it the client asks again.
-const SAVED_TIMEOUT: Duration = Duration::from_secs(10);
+const SAVED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Memory that is set aside for a payload, per byte that was sent. More is taken if that is not enough.
 const FACTOR_PLAIN: usize = 8;
@@ -216,7 +216,9 @@ async fn add(
             let _ = told.send(fate);
         }),
     };
-    columns.worker(number.as_ref()).send(Command::Columns(Box::new(payload)));
+    columns
+        .worker(number.as_ref())
+        .send(Command::Columns(Box::new(payload)));
     let fate = tokio::time::timeout(WORKER_TIMEOUT, fate).await;
     // The rest is waiting, which delays no hand-over: the next process has the points.
     drop(slot);
@@ -270,7 +272,9 @@ async fn saved(
             columns.count(listener.number, HttpCounter::Unsaved, 1);
             Ok(())
         }
-        Err(_) => Err(Refused::busy("the points are added, and not saved yet; send them again")),
+        Err(_) => Err(Refused::busy(
+            "the points are added, and not saved yet; send them again",
+        )),
     }
 }
 

@@ -19,8 +19,7 @@ use crate::state::disk::Source;
 use crate::state::tally::Head;
 use crate::state::{
     Content, Encoded, KilledTally, Meta, NumberNotes, PendingState, PreviousState, PutSums, SavedPayloads,
-    StateDir, StateError,
-    StateWriter, Tally, TransferWriter, newest, recover,
+    StateDir, StateError, StateWriter, Tally, TransferWriter, newest, recover,
 };
 
 /// Room for the books, and for more contexts that arrive meanwhile.
@@ -347,8 +346,15 @@ impl Resumed {
             tally.publish()?;
             let points = settings.histogram_points.clone();
             let (disk, agent) = (directory.shared_disk(), directory.agent());
-            let (writer, links) =
-                checkpoints::prepare(disk, agent, tally, notes.as_ref(), points, settings.workers, bytes_max);
+            let (writer, links) = checkpoints::prepare(
+                disk,
+                agent,
+                tally,
+                notes.as_ref(),
+                points,
+                settings.workers,
+                bytes_max,
+            );
             let progress = writer.progress();
             start(writer)?;
             Ok((links, progress))
@@ -636,6 +642,9 @@ impl StateSaver {
 }
 
 fn clients(workers: &[SavedBucket]) -> Vec<KnownClient> {
+    if fixes::lacks(Rule::StopsKeepNumbers) {
+        return Vec::new();
+    }
     workers
         .iter()
         .flat_map(|worker| worker.clients.iter().copied())

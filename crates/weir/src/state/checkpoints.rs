@@ -21,6 +21,7 @@ use super::content::OpenBucket;
 use super::disk::{self, Disk, Sink};
 use super::numbers::{NumberNotes, SavedPayloads};
 use super::tally::{Tally, WORKERS_MAX};
+use crate::life::fixes::{self, Rule};
 
 /// Parts of one worker that may wait for the disk: a complete checkpoint.
 const PIECES_MAX: usize = 72;
@@ -369,6 +370,9 @@ impl WorkerCheckpoint {
     }
 
     fn know(&mut self, body: &[u8]) {
+        if fixes::lacks(Rule::CheckpointsHaveNumbers) {
+            return;
+        }
         let clients = KnownClient::decode(body).unwrap_or_default();
         self.clients
             .extend(clients.into_iter().map(|known| (known.client, known)));

@@ -131,9 +131,7 @@ fn note(words: &[u64]) -> Option<AddedNumber> {
 /// Removes those of processes that `is_over` says it of.
 pub fn forget(disk: &dyn Disk, is_over: impl Fn(u64) -> bool) {
     for name in disk.names().unwrap_or_default() {
-        let epoch = name
-            .strip_prefix(BEGINNING)
-            .and_then(|epoch| epoch.parse().ok());
+        let epoch = name.strip_prefix(BEGINNING).and_then(|epoch| epoch.parse().ok());
         if epoch.is_some_and(&is_over) {
             let _ = disk.remove(&name);
         }
@@ -231,10 +229,13 @@ mod tests {
         let found = read(&disk, 3);
         assert_eq!(found[0].notes, (6..=all).map(added).collect::<Vec<_>>());
         assert_eq!(found[0].passed_on, 0);
-        assert_eq!(found[1], KilledNotes {
-            passed_on: 9,
-            notes: vec![added(1)]
-        });
+        assert_eq!(
+            found[1],
+            KilledNotes {
+                passed_on: 9,
+                notes: vec![added(1)]
+            }
+        );
         forget(&disk, |epoch| epoch == 3);
         assert_eq!(read(&disk, 3), []);
     }

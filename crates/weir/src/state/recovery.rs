@@ -287,9 +287,14 @@ impl Found<'_> {
             let saved = file.map_or(0, |file| file.mark.payloads);
             let turn = self.tally.workers.get(worker).copied().flatten();
             let has_left = |note: &AddedNumber| {
+                if fixes::lacks(Rule::NotedNumbersCount) {
+                    return false;
+                }
+                if fixes::lacks(Rule::NumbersCountWithTheirPoints) {
+                    return true;
+                }
                 let is_open = turn.is_some_and(|turn| turn.bucket == note.bucket);
-                (self.has_begun(note.bucket) && !is_open)
-                    || (note.has_passed_on && note.payload <= passed_on)
+                (self.has_begun(note.bucket) && !is_open) || (note.has_passed_on && note.payload <= passed_on)
             };
             let left = notes.iter().filter(|note| note.payload > saved && has_left(note));
             for note in left {
