@@ -33,6 +33,7 @@ AGENT = """
 hostname: soak
 bucket_width: 1h
 workers: 2
+udp: ['127.0.0.1:0']
 http_uds: ['{directory}/http']
 admin: 127.0.0.1:0
 state_path: '{directory}/state'
@@ -94,9 +95,12 @@ RUBY = """
 require "statsd-instrument"
 require "json"
 
+StatsD.logger.level = :fatal
 client = StatsD::Instrument::Client.new(columns: "http+unix://#{ARGV[0]}", telemetry: false)
 ends = false
 Thread.new { $stdin.read; ends = true }
+# Its first value lets it look for the agent.
+client.increment("first")
 sleep(0.01) until client.columns.active?
 count = samples = sum = last = 0
 until ends
@@ -114,11 +118,12 @@ end
 deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 90
 client.flush
 sleep(0.05) until client.columns.held_bytes.zero? || Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
-told = client.telemetry
-lost = told.columns_dropped + told.columns_refused + told.columns_points_dropped
+told = client.telemetry.to_h
+told.default = 0
+lost = told[:columns_dropped] + told[:columns_refused] + told[:columns_points_dropped]
 client.shutdown if client.respond_to?(:shutdown)
-puts({count: count, samples: samples, sum: sum, last: last, lost: lost, duplicates: told.columns_duplicates,
-      retries: told.columns_retries}.to_json)
+puts({count: count, samples: samples, sum: sum, last: last, lost: lost, duplicates: told[:columns_duplicates],
+      retries: told[:columns_retries]}.to_json)
 """
 
 
@@ -143,7 +148,7 @@ class Agent:
 
     def start(self):
         with open(self.log, "w") as file:
-            self.process = subprocess.Popen([self.weir, "run", "--config", self.config], env=ENVIRONMENT, stderr=file, start_new_session=True)
+            self.process = subprocess.Popen([self.weir, "run", "--config", self.config], env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
         wait("the agent serves", lambda: self.process.poll() is None and re.search(r"admin on (http://\S+)", open(self.log).read()))
         self.admin = re.search(r"admin on (http://\S+)", open(self.log).read())[1]
         self.pid = self.process.pid
@@ -265,6 +270,7 @@ def run(options, weir, directory):
         for number, program in enumerate(programs(directory)):
             command = [*program, f"{directory}/network", str(number)]
             clients.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT))
+        wait("every client sends columns", lambda: agent.status()["columns"]["clients"] == len(clients))
         chance = random.Random(options.seed + 1)
         steps = ["kill"] * options.kills + ["hand over"] * options.hand_overs
         chance.shuffle(steps)

@@ -68,8 +68,8 @@ const TABLE: [LedgerLine; 10] = [
         share: Share::Frames,
         name: "partial_frames",
         sixty_fourths: 4,
-        parts: &["partial_frames", "columns"],
-        when_full: "the connection with the longest unfinished frame is closed; requests with columns are refused, and clients send them again",
+        parts: &["partial_frames", "columns", "columns_clients"],
+        when_full: "the connection with the longest unfinished frame is closed; requests with columns are refused, and clients send them again; the clients that were silent longest are forgotten",
     },
     LedgerLine {
         share: Share::TlsSessions,

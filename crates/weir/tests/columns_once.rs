@@ -199,7 +199,9 @@ fn a_kill_right_after_the_answer_loses_nothing_and_doubles_nothing() {
         assert_eq!(ask(&http, &request), Answer::Added);
         kill(agent);
         let agent = place.start(&config);
-        assert_eq!(agent.status()["state"]["samples_open"], number);
+        until("the bucket continues", || {
+            agent.status()["state"]["samples_open"] == number
+        });
         assert_eq!(ask(&http, &request), Answer::Duplicate);
         match number {
             3 => assert_eq!(sum(&place, agent), 3),
@@ -315,7 +317,8 @@ fn points_with_their_own_timestamp_leave_once() {
     let place = Place::new();
     let config = configuration(&place, "");
     let http = place.path("http");
-    let old = now() - 600;
+    // Before the open bucket.
+    let old = now() - 7200;
     let late = |number| numbered(1, number, number, "/series", &count("late", old, 1.0));
     let mut stdout = String::new();
     let agent = place.start(&config);

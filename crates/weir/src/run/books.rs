@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_context::RuleCounts;
 use weir_counters::Counts;
-use weir_ingest::{IngestCounts, ListenerSnapshot, WorkerSnapshot};
+use weir_ingest::{CLIENT_BYTES, IngestCounts, ListenerSnapshot, NumberCounter, WorkerSnapshot};
 
 use super::pipeline::PipelineState;
 use crate::admin::counters::SocketCounter;
@@ -103,6 +103,10 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
         ("origins", *origin_bytes),
         ("batches", *batch_bytes),
         ("open_bucket", *checkpoint_bytes),
+        (
+            "columns_clients",
+            numbers[NumberCounter::Clients] as usize * CLIENT_BYTES,
+        ),
         ("awaiting_origin", origin.parked_bytes as usize),
         ("rate_limits", origin.rate_bytes as usize),
     ] {
