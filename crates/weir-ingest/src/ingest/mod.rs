@@ -8,6 +8,7 @@ use crate::counts::IngestCounter;
 use crate::counts::IngestCounts;
 use crate::gate::Gate;
 use crate::hand_over::HandOver;
+use crate::numbers::{ClientNumbers, NumberLink, RequestNumber, Verdict};
 use crate::sampler::Sampler;
 
 mod columns;
@@ -118,6 +119,9 @@ pub struct Ingest {
     counts: Vec<IngestCounts>,
     examples: Examples,
     sampler: Sampler,
+    numbers: ClientNumbers,
+    /// Number and arrival of a payload that is being added, and of which points wait to leave with their own timestamp.
+    half_passed_on: Option<(RequestNumber, u64)>,
     /// Size of bodies at which aliases must shrink.
     recount_at: usize,
     /// Unix seconds.
@@ -172,6 +176,8 @@ impl Ingest {
                 wanted: true,
             },
             sampler: Sampler::new(),
+            numbers: ClientNumbers::default(),
+            half_passed_on: None,
             recount_at: 0,
             now,
             settings,
@@ -211,6 +217,25 @@ impl Ingest {
         self.contexts.count_bytes();
         let step = self.settings.limits.bytes_max / RECOUNT_PARTS;
         self.recount_at = self.aggregator.body_bytes().saturating_add(step);
+    }
+
+    /// The numbers of clients' requests: how many clients are known at most, and where numbers are kept in case of a kill.
+    pub fn keep_numbers(&mut self, clients_max: usize, link: Option<NumberLink>) {
+        self.numbers.limit(clients_max);
+        self.numbers.set_link(link);
+    }
+
+    /// Whether a request with this number was added, or cannot be.
+    pub fn has_number(&self, number: &RequestNumber) -> bool {
+        self.numbers.verdict(number) != Verdict::Yes
+    }
+
+    pub(crate) fn numbers(&self) -> &ClientNumbers {
+        &self.numbers
+    }
+
+    pub(crate) fn numbers_mut(&mut self) -> &mut ClientNumbers {
+        &mut self.numbers
     }
 
     /// Counts by listener.
