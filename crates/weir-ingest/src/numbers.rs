@@ -193,6 +193,8 @@ pub(crate) struct ClientNumbers {
     payloads: u64,
     /// The last payload of which points wait to leave with their own timestamp; 0: none do.
     passing_on: u64,
+    /// Number and arrival of a payload that is being added, and of which points wait to leave with their own timestamp.
+    pub half_passed_on: Option<(RequestNumber, u64)>,
     link: Option<NumberLink>,
     expired: u64,
     evicted: u64,
@@ -207,6 +209,7 @@ impl Default for ClientNumbers {
             clients_max: CLIENTS_MAX,
             payloads: 0,
             passing_on: 0,
+            half_passed_on: None,
             link: None,
             expired: 0,
             evicted: 0,
@@ -225,7 +228,7 @@ impl ClientNumbers {
         self.link = link;
     }
 
-    /// What an earlier process has added. `now`: seconds of the monotonic clock.
+    /// Takes the numbers that earlier processes have added. `now`: seconds of the monotonic clock.
     pub fn restore(&mut self, clients: Vec<KnownClient>, now: u64) {
         for known in clients {
             self.make_room();
@@ -409,7 +412,7 @@ mod tests {
             }]
         );
         assert_eq!(send(&mut numbers, 7, 70, 1, 0), Verdict::TooFar);
-        // What the client gave up is not added when it comes late.
+        // A number that the client gave up is not added when it comes late.
         assert_eq!(send(&mut numbers, 7, 70, 65, 0), Verdict::Yes);
         assert_eq!(numbers.counts()[NumberCounter::GivenUp], 57, "6 to 62");
         assert!(matches!(send(&mut numbers, 7, 8, 8, 0), Verdict::Added(_)));

@@ -94,8 +94,8 @@ impl Ingest {
         }
         let worker = self.settings.worker;
         if let Some(number) = &payload.number {
-            self.numbers.seen(number.client, seconds(payload.received));
-            let fate = match self.numbers.verdict(number) {
+            self.gate.numbers.seen(number.client, seconds(payload.received));
+            let fate = match self.gate.numbers.verdict(number) {
                 Verdict::Yes => None,
                 Verdict::NoRoom => return ColumnStart::Waits(payload),
                 Verdict::TooFar => Some(ColumnFate::TooFar),
@@ -242,7 +242,7 @@ impl Ingest {
         self.sender = self.gate.unknown_sender;
         if self.has_passed_on(run) {
             let received = run.payload.received;
-            self.half_passed_on = run.payload.number.map(|number| (number, received));
+            self.gate.numbers.half_passed_on = run.payload.number.map(|number| (number, received));
         }
         run.point += points;
         if run.point >= run.payload.columns.series(run.series).points.len() {
@@ -262,8 +262,8 @@ impl Ingest {
         let fate = match &run.payload.number {
             None => ColumnFate::Applied,
             Some(number) => {
-                let has_passed_on = self.half_passed_on.take().is_some();
-                let payload = match self.numbers.verdict(number) {
+                let has_passed_on = self.gate.numbers.half_passed_on.take().is_some();
+                let payload = match self.gate.numbers.verdict(number) {
                     // A part of it has left before, and the number with it.
                     Verdict::Added(payload) => payload,
                     _ => self.add_number(number, run.payload.received, has_passed_on),
@@ -280,7 +280,8 @@ impl Ingest {
     /// All points of a request are where they belong.
     pub(super) fn add_number(&mut self, request: &RequestNumber, received: u64, has_passed_on: bool) -> u64 {
         let bucket = self.aggregator.open_bucket().start;
-        self.numbers
+        self.gate
+            .numbers
             .add(request, bucket, has_passed_on, seconds(received))
     }
 

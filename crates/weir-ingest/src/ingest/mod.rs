@@ -119,9 +119,6 @@ pub struct Ingest {
     counts: Vec<IngestCounts>,
     examples: Examples,
     sampler: Sampler,
-    numbers: ClientNumbers,
-    /// Number and arrival of a payload that is being added, and of which points wait to leave with their own timestamp.
-    half_passed_on: Option<(RequestNumber, u64)>,
     /// Size of bodies at which aliases must shrink.
     recount_at: usize,
     /// Unix seconds.
@@ -176,8 +173,6 @@ impl Ingest {
                 wanted: true,
             },
             sampler: Sampler::new(),
-            numbers: ClientNumbers::default(),
-            half_passed_on: None,
             recount_at: 0,
             now,
             settings,
@@ -221,21 +216,21 @@ impl Ingest {
 
     /// The numbers of clients' requests: how many clients are known at most, and where numbers are kept in case of a kill.
     pub fn keep_numbers(&mut self, clients_max: usize, link: Option<NumberLink>) {
-        self.numbers.limit(clients_max);
-        self.numbers.set_link(link);
+        self.gate.numbers.limit(clients_max);
+        self.gate.numbers.set_link(link);
     }
 
     /// Whether a request with this number was added, or cannot be.
     pub fn has_number(&self, number: &RequestNumber) -> bool {
-        self.numbers.verdict(number) != Verdict::Yes
+        self.gate.numbers.verdict(number) != Verdict::Yes
     }
 
     pub(crate) fn numbers(&self) -> &ClientNumbers {
-        &self.numbers
+        &self.gate.numbers
     }
 
     pub(crate) fn numbers_mut(&mut self) -> &mut ClientNumbers {
-        &mut self.numbers
+        &mut self.gate.numbers
     }
 
     /// Counts by listener.

@@ -152,14 +152,14 @@ impl Ingest {
         self.pass_through.take_full()
     }
 
-    /// What passes leaves now. After a kill, points of a payload that have left are not added again.
+    /// All that passes leaves now. After a kill, points of a payload that have left are not added again.
     fn leave(&mut self) {
-        if let Some((request, received)) = self.half_passed_on.take()
-            && self.numbers.verdict(&request) == Verdict::Yes
+        if let Some((request, received)) = self.gate.numbers.half_passed_on.take()
+            && self.gate.numbers.verdict(&request) == Verdict::Yes
         {
             self.add_number(&request, received, true);
         }
-        self.numbers.pass_on();
+        self.gate.numbers.pass_on();
     }
 
     /// Passes a timestamped sample on: no bucket, no rate, no zeros, and no place in the tables either.

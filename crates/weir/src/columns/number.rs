@@ -10,7 +10,7 @@ const OLDEST: &str = "x-weir-oldest";
 /// Digits of a client's name.
 const CLIENT_DIGITS: usize = 32;
 
-/// The largest number: one bit is left for those who count with a sign.
+/// The largest number: clients may count with a sign.
 const NUMBER_MAX: u64 = u64::MAX >> 1;
 
 /// Why the headers of a request are invalid.
