@@ -299,6 +299,7 @@ impl Process {
         self.pipeline.finish();
         while self.write() {}
         let is_delivered = self.outputs().deliver();
+        self.outputs().drop_waiting();
         let error = match pending {
             Some(mut pending) => {
                 let pending = pending.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -313,9 +314,6 @@ impl Process {
                 None
             }
         };
-        if error.is_none() {
-            self.outputs().drop_waiting();
-        }
         Stopped {
             keeps,
             error,
