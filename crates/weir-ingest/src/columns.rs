@@ -3,6 +3,7 @@
 use weir_columns::decode::Decoded;
 
 use crate::counts::RefusalReason;
+use crate::numbers::RequestNumber;
 
 /// A payload for a worker.
 pub struct ColumnPayload {
@@ -15,6 +16,8 @@ pub struct ColumnPayload {
     pub local_data: Option<Box<str>>,
     /// The same, in the form of the section `e:`.
     pub external_data: Option<Box<str>>,
+    /// By which it is added once. `None`: the client gave it none.
+    pub number: Option<RequestNumber>,
     /// Bytes as they were sent, for limits on rates.
     pub bytes: usize,
     /// Monotonic nanoseconds of its arrival.
@@ -28,6 +31,12 @@ pub struct ColumnPayload {
 pub enum ColumnFate {
     /// All of it is in the books.
     Applied,
+    /// The same, for one with a number: it is safe when a saved checkpoint has this payload of the worker.
+    Added { worker: u16, payload: u64 },
+    /// Nothing of it was read: its number was added before, or given up. The same about that.
+    Duplicate { worker: u16, payload: u64 },
+    /// Nothing of it was read: too many numbers before it are missing.
+    TooFar,
     /// Nothing of it was read: the sender may not send.
     Refused(RefusalReason),
     /// Nothing of it was read: the sender is above its rate.

@@ -133,6 +133,27 @@ counters! {
     }
 }
 
+counters! {
+    /// Counters of clients that number their requests.
+    pub enum NumberCounter {
+        /// Clients whose numbers are known.
+        Clients = SeriesSpec::gauge("weir_columns_clients", "columns.clients", "clients"),
+            Normal("It follows the processes that send columns: each is remembered for an hour after its last request.");
+        /// Clients forgotten because they sent nothing for an hour.
+        ClientsExpired = SeriesSpec::counter("weir_columns_clients_expired_total", "columns.clients_expired", "clients"),
+            Normal("Processes that sent columns have ended.");
+        /// Clients forgotten within an hour because too many were known.
+        ClientsEvicted = SeriesSpec::counter("weir_columns_clients_evicted_total", "columns.clients_evicted", "clients"),
+            Normal("Many short processes send columns. If one that was forgotten repeats a request, it is added twice: give weir more `memory`.");
+        /// Clients that came with a number above 1 and were not known.
+        ClientsUnknown = SeriesSpec::counter("weir_columns_clients_unknown_total", "columns.clients_unknown", "clients"),
+            Normal("Clients have outlived an agent without saved state, or were silent for an hour. What they repeat may be added twice.");
+        /// Numbers that a client left out: it gave up their requests, or they were refused.
+        GivenUp = SeriesSpec::counter("weir_columns_requests_given_up_total", "columns.requests_given_up", "requests"),
+            Problem("Clients lose windows: their own telemetry says why.");
+    }
+}
+
 const SERIES_REJECTED: SeriesSpec = MESSAGES_REJECTED;
 
 counters! {

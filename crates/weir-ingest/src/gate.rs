@@ -6,6 +6,7 @@ use weir_protocol::Message;
 use crate::admission::{AdmissionControl, AdmissionDecision};
 use crate::counts::{IngestCounter, IngestCounts, ParkingCounter, RefusalReason};
 use crate::ingest::{Received, WaitLimit};
+use crate::numbers::ClientNumbers;
 use crate::origin::{OriginStats, ProcessContainer};
 use crate::origin_rates::OriginRates;
 use crate::parking::{Awaited, Parked, Parking, WAIT_NS};
@@ -21,6 +22,8 @@ pub(crate) struct Gate {
     pub unknown_sender: OriginId,
     /// Whether a packet may wait for its origin: there is a resolver, and the packet has not waited yet.
     pub may_wait: bool,
+    /// By which a payload of columns is added once.
+    pub numbers: ClientNumbers,
 }
 
 /// Packets that have waited and proceed.
@@ -53,6 +56,7 @@ impl Gate {
             parking: Parking::default(),
             unknown_sender: OriginId::NONE,
             may_wait: false,
+            numbers: ClientNumbers::default(),
         }
     }
 

@@ -8,6 +8,7 @@ mod counts;
 mod gate;
 mod hand_over;
 mod ingest;
+mod numbers;
 mod origin;
 mod origin_rates;
 mod parking;
@@ -23,10 +24,14 @@ mod worker;
 pub use admission::{AdmissionList, AdmissionSettings, RefusedSender};
 pub use columns::{ColumnFate, ColumnPayload};
 pub use counts::{
-    ColumnCounter, IngestCounter, IngestCounts, ParkingCounter, RefusalReason, SampleDrop, SenderCounter,
-    SeriesRejection, SlowLine, WorkerCounter,
+    ColumnCounter, IngestCounter, IngestCounts, NumberCounter, ParkingCounter, RefusalReason, SampleDrop,
+    SenderCounter, SeriesRejection, SlowLine, WorkerCounter,
 };
 pub use ingest::{BadInput, Ingest, IngestSettings, ListenerSettings, Received, WaitLimit};
+pub use numbers::{
+    AddedNumber, CLIENT_BYTES, CLIENT_EXPIRY, KnownClient, NUMBERS_UNDER_WAY, NumberLink, RequestNumber,
+    worker_of,
+};
 pub use origin::{
     LookupRequest, OriginAnswer, OriginLink, OriginStats, ProcessContainer, Question, SendRequest,
 };

@@ -6,6 +6,8 @@ use std::io;
 use weir_aggregate::Bucket;
 use weir_state::{Facts, Identity, State};
 
+use crate::numbers::KnownClient;
+
 /// One worker's open bucket.
 #[derive(Debug, Default)]
 pub struct SavedBucket {
@@ -21,6 +23,8 @@ pub struct SavedBucket {
     pub encoded: Pieces,
     /// For its UDP sockets: the number in the kernel's tables, and the last drop counter.
     pub drops: Vec<(u64, u32)>,
+    /// The numbers of requests whose points are in this bucket or were in one before.
+    pub clients: Vec<KnownClient>,
 }
 
 /// Series as [`weir_state::StreamWriter`] writes them, in pieces: only one of them is in memory at a time.

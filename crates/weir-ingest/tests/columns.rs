@@ -108,6 +108,7 @@ fn apply(ingest: &mut Ingest, columns: Decoded, received: u64) -> Option<ColumnF
         pid: 0,
         local_data: None,
         external_data: None,
+        number: None,
         bytes: 100,
         received,
         done: Box::new(move |fate| tell.send(fate).unwrap()),

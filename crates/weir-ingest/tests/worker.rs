@@ -54,6 +54,7 @@ fn start() -> Running {
         flush_open_bucket: true,
         agent: AgentId::default(),
         batch_bytes_max: 1 << 20,
+        clients_max: 100,
     };
     let sources = Sources {
         sockets: vec![(bound, ListenerId(0))],

@@ -3,6 +3,7 @@
 //! Everything that grows has its own share, so a flood of contexts takes no memory from queued payloads. Unconfigured parts have none.
 //! Contexts and their state get all the rest.
 
+use weir_ingest::CLIENT_BYTES;
 use weir_output::settings::{OutputConfig, OutputSettings};
 
 use crate::config::Config;
@@ -35,6 +36,11 @@ struct LedgerLine {
 
 const WHOLE: u64 = 64;
 
+/// Of the memory for requests with columns, the part for what is known about their clients; and the maximum of clients of a worker, which
+/// each checkpoint that begins writes.
+const CLIENTS_PART: u64 = 8;
+const CLIENTS_MAX: usize = 8192;
+
 /// Batches that have room in their share.
 const BATCHES: u64 = 32;
 const BATCH_BYTES_LEAST: usize = 64 << 10;
@@ -62,8 +68,8 @@ const TABLE: [LedgerLine; 10] = [
         share: Share::Frames,
         name: "partial_frames",
         sixty_fourths: 4,
-        parts: &["partial_frames", "columns"],
-        when_full: "the connection with the longest unfinished frame is closed; requests with columns are refused, and clients send them again",
+        parts: &["partial_frames", "columns", "columns_clients"],
+        when_full: "the connection with the longest unfinished frame is closed; requests with columns are refused, and clients send them again; the clients that were silent longest are forgotten",
     },
     LedgerLine {
         share: Share::TlsSessions,
@@ -165,7 +171,7 @@ impl Budget {
             || listeners.rate_limit_per_address.is_some()
             || listeners.rate_limit_per_origin.is_some();
         let tells_senders = config.origin.is_on() || limits_rates || listeners.allowed_origins().is_some();
-        let takes_columns = !config.addresses.http.is_empty() || !listeners.http_uds.is_empty();
+        let takes_columns = Budget::takes_columns(config);
         let if_used = |is_used: bool| if is_used { u64::MAX } else { 0 };
         let is_merge = config.merge.is_some();
         let budget = Budget::of(
@@ -227,9 +233,20 @@ impl Budget {
         ((self.share(share) - columns) / self.workers) as usize
     }
 
+    /// Whether there is a listener of columns.
+    pub fn takes_columns(config: &Config) -> bool {
+        !config.addresses.http.is_empty() || !config.listeners.http_uds.is_empty()
+    }
+
     /// Memory of requests with columns.
     pub fn columns(&self) -> usize {
-        self.columns as usize
+        (self.columns - self.columns / CLIENTS_PART) as usize
+    }
+
+    /// Clients that a worker can know by their numbers.
+    pub fn clients(&self) -> usize {
+        let bytes = self.columns / CLIENTS_PART / self.workers;
+        (bytes as usize / CLIENT_BYTES).min(CLIENTS_MAX)
     }
 
     /// Size of a batch: several have room in each part of the share, so that handing over and encoding overlap.

@@ -19,6 +19,7 @@ mod capture;
 mod carbon;
 mod client_telemetry;
 mod columns;
+mod columns_once;
 mod command_line;
 mod datadog_page;
 mod dead_outputs;

@@ -18,7 +18,7 @@ use crate::support::place::{Place, replace_by_a_file};
 use crate::support::senders::total;
 use crate::support::{Agent, PATIENCE, long_bucket, until};
 
-fn now() -> i64 {
+pub fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64
 }
 
@@ -47,7 +47,7 @@ fn listener(agent: &Agent, scheme: &str) -> Value {
     found.unwrap_or_else(|| panic!("{scheme}: {status}")).clone()
 }
 
-fn row(encoder: &mut Encoder, metric: MetricType, name: &str) -> Row {
+pub fn row(encoder: &mut Encoder, metric: MetricType, name: &str) -> Row {
     Row {
         name: encoder.name(&[name]),
         tags: encoder.tag_set(TagSet::default(), ["a:1"].into_iter()),
@@ -119,7 +119,7 @@ fn post(address: &str, path: &str, headers: &[&str], body: &[u8]) -> (u16, Strin
 }
 
 /// The points of an agent that has ended.
-fn points(stdout: &str, metric: &str) -> Vec<Value> {
+pub fn points(stdout: &str, metric: &str) -> Vec<Value> {
     let lines = stdout
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -364,7 +364,7 @@ fn kept_request() -> Vec<u8> {
 }
 
 /// Status and head of the next answer on a connection; `None` if it ends before.
-fn next_answer(stream: &mut impl Read) -> Option<(u16, String)> {
+pub fn next_answer(stream: &mut impl Read) -> Option<(u16, String)> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];

@@ -12,6 +12,7 @@ use super::{Ingest, Received};
 use crate::columns::{ColumnFate, ColumnPayload};
 use crate::counts::{ColumnCounter, IngestCounter, SampleDrop, SeriesRejection};
 use crate::gate::PayloadAdmission;
+use crate::numbers::{RequestNumber, Verdict};
 
 /// Work of one step, in points. A point of a sketch counts more with each bin, and one that is passed on with its texts.
 const STEP_COST: usize = 256;
@@ -43,6 +44,8 @@ pub struct ColumnRun {
     line_of: Option<u32>,
     /// Sections behind the tags.
     sections: String,
+    /// Points of the listener that had been passed on before it.
+    passed_on: u64,
 }
 
 /// Where the samples of a series go.
@@ -89,6 +92,20 @@ impl Ingest {
             (payload.done)(ColumnFate::NotAggregated);
             return ColumnStart::Refused;
         }
+        let worker = self.settings.worker;
+        if let Some(number) = &payload.number {
+            self.gate.numbers.seen(number.client, seconds(payload.received));
+            let fate = match self.gate.numbers.verdict(number) {
+                Verdict::Yes => None,
+                Verdict::NoRoom => return ColumnStart::Waits(payload),
+                Verdict::TooFar => Some(ColumnFate::TooFar),
+                Verdict::Added(payload) => Some(ColumnFate::Duplicate { worker, payload }),
+            };
+            if let Some(fate) = fate {
+                (payload.done)(fate);
+                return ColumnStart::Refused;
+            }
+        }
         // Its length alone counts.
         let packet = Received {
             bytes: &[],
@@ -131,6 +148,7 @@ impl Ingest {
             (payload.done)(ColumnFate::RateLimited);
             return ColumnStart::Refused;
         }
+        let passed_on = counts.columns[ColumnCounter::PointsPassedOn];
         self.count_payload(&payload);
         ColumnStart::Runs(Box::new(ColumnRun {
             payload,
@@ -141,6 +159,7 @@ impl Ingest {
             line: String::new(),
             line_of: None,
             sections,
+            passed_on,
         }))
     }
 
@@ -221,6 +240,10 @@ impl Ingest {
         self.sender = run.sender;
         let points = self.step(run);
         self.sender = self.gate.unknown_sender;
+        if self.has_passed_on(run) {
+            let received = run.payload.received;
+            self.gate.numbers.half_passed_on = run.payload.number.map(|number| (number, received));
+        }
         run.point += points;
         if run.point >= run.payload.columns.series(run.series).points.len() {
             (run.series, run.point) = (run.series + 1, 0);
@@ -236,7 +259,35 @@ impl Ingest {
         for origin in run.held {
             self.contexts.release_origin(origin);
         }
-        (run.payload.done)(ColumnFate::Applied);
+        let fate = match &run.payload.number {
+            None => ColumnFate::Applied,
+            Some(number) => {
+                let has_passed_on = self.gate.numbers.half_passed_on.take().is_some();
+                let payload = match self.gate.numbers.verdict(number) {
+                    // A part of it has left before, and the number with it.
+                    Verdict::Added(payload) => payload,
+                    _ => self.add_number(number, run.payload.received, has_passed_on),
+                };
+                ColumnFate::Added {
+                    worker: self.settings.worker,
+                    payload,
+                }
+            }
+        };
+        (run.payload.done)(fate);
+    }
+
+    /// All points of a request are where they belong.
+    pub(super) fn add_number(&mut self, request: &RequestNumber, received: u64, has_passed_on: bool) -> u64 {
+        let bucket = self.aggregator.open_bucket().start;
+        self.gate
+            .numbers
+            .add(request, bucket, has_passed_on, seconds(received))
+    }
+
+    fn has_passed_on(&self, run: &ColumnRun) -> bool {
+        let counts = &self.counts[run.payload.listener].columns;
+        counts[ColumnCounter::PointsPassedOn] > run.passed_on
     }
 
     /// Adds some points of the current series. Returns how many.
@@ -441,6 +492,11 @@ impl Ingest {
         counts[IngestCounter::Samples] += samples;
         counts.samples_dropped[reason] += samples;
     }
+}
+
+/// Of the monotonic clock.
+fn seconds(received: u64) -> u64 {
+    received / 1_000_000_000
 }
 
 /// The metric that these points are samples of.

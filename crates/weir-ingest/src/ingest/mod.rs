@@ -8,6 +8,7 @@ use crate::counts::IngestCounter;
 use crate::counts::IngestCounts;
 use crate::gate::Gate;
 use crate::hand_over::HandOver;
+use crate::numbers::{ClientNumbers, NumberLink, RequestNumber, Verdict};
 use crate::sampler::Sampler;
 
 mod columns;
@@ -211,6 +212,25 @@ impl Ingest {
         self.contexts.count_bytes();
         let step = self.settings.limits.bytes_max / RECOUNT_PARTS;
         self.recount_at = self.aggregator.body_bytes().saturating_add(step);
+    }
+
+    /// The numbers of clients' requests: how many clients are known at most, and where numbers are kept in case of a kill.
+    pub fn keep_numbers(&mut self, clients_max: usize, link: Option<NumberLink>) {
+        self.gate.numbers.limit(clients_max);
+        self.gate.numbers.set_link(link);
+    }
+
+    /// Whether a request with this number was added, or cannot be.
+    pub fn has_number(&self, number: &RequestNumber) -> bool {
+        self.gate.numbers.verdict(number) != Verdict::Yes
+    }
+
+    pub(crate) fn numbers(&self) -> &ClientNumbers {
+        &self.gate.numbers
+    }
+
+    pub(crate) fn numbers_mut(&mut self) -> &mut ClientNumbers {
+        &mut self.gate.numbers
     }
 
     /// Counts by listener.

@@ -11,6 +11,7 @@ use weir_sketch::Sketch;
 use super::Ingest;
 use crate::counts::IngestCounter;
 use crate::counts::SampleDrop;
+use crate::numbers::Verdict;
 use crate::timestamped::Timestamped;
 
 /// Events, checks and timestamped samples are handed over when this many wait, or with the next tick.
@@ -127,6 +128,7 @@ impl PassThrough {
 impl Ingest {
     /// Hands over what passes without aggregation. Called at least once a second.
     pub fn take_pass_through(&mut self) -> Option<Batch> {
+        self.leave();
         let full = self.pass_through.take_full();
         full.or_else(|| self.pass_through.open_batch.batch.take())
     }
@@ -144,7 +146,20 @@ impl Ingest {
 
     /// A full batch, before the second is over, so that a high rate does not accumulate.
     pub fn take_full_pass_through(&mut self) -> Option<Batch> {
+        if self.has_full_pass_through() {
+            self.leave();
+        }
         self.pass_through.take_full()
+    }
+
+    /// All that passes leaves now. After a kill, points of a payload that have left are not added again.
+    fn leave(&mut self) {
+        if let Some((request, received)) = self.gate.numbers.half_passed_on.take()
+            && self.gate.numbers.verdict(&request) == Verdict::Yes
+        {
+            self.add_number(&request, received, true);
+        }
+        self.gate.numbers.pass_on();
     }
 
     /// Passes a timestamped sample on: no bucket, no rate, no zeros, and no place in the tables either.

@@ -31,6 +31,7 @@ impl Ingest {
                 .sum(),
             bucket: Some(self.aggregator.open_bucket()),
             samples: self.aggregator.open_samples(),
+            clients: self.gate.numbers.all(),
             ..SavedBucket::default()
         }
     }

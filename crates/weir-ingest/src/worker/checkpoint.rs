@@ -10,6 +10,7 @@ use weir_context::PARTITIONS;
 use weir_protocol::Kind;
 
 use crate::ingest::Ingest;
+use crate::numbers::NumberLink;
 
 /// Contexts looked at between two receive turns, and a partition more: less than a millisecond's worth.
 const SLICE_CONTEXTS: usize = 256;
@@ -24,8 +25,15 @@ pub enum CheckpointPart {
     Begin { worker: u16, bucket: Bucket },
     /// As [`weir_state::StreamWriter`] writes it.
     Series { worker: u16, bytes: Vec<u8> },
-    /// All changes are written: this many samples, at this Unix millisecond.
-    Mark { worker: u16, samples: u64, at_ms: i64 },
+    /// Clients whose numbers have changed, as [`KnownClient::encode`](crate::KnownClient::encode) writes them.
+    Clients { worker: u16, bytes: Vec<u8> },
+    /// All changes are written: this many samples, and this many payloads with a number since the start, at this Unix millisecond.
+    Mark {
+        worker: u16,
+        samples: u64,
+        payloads: u64,
+        at_ms: i64,
+    },
 }
 
 /// Destination of a worker's checkpoints.
@@ -38,6 +46,8 @@ pub struct CheckpointLink {
     pub tally: Box<dyn Fn(WorkerTally) + Send>,
     /// Set when the receiver has lost what came so far: the next checkpoint begins from the start.
     pub starts_over: Arc<AtomicBool>,
+    /// Place of the numbers of clients' requests; `None`: requests have none.
+    pub numbers: Option<NumberLink>,
 }
 
 /// The samples that a worker has received, as of its last turn.
@@ -62,6 +72,8 @@ pub(super) struct Checkpoints {
     named: [Vec<u64>; Kind::ALL.len()],
     /// The file contains all changes before this second.
     since: i64,
+    /// The file has the numbers of all payloads up to this one.
+    payloads: u64,
     round: Option<Round>,
     waits: u64,
     is_waiting: bool,
@@ -75,6 +87,8 @@ struct Round {
     began: i64,
     /// In the bucket when it began.
     samples: u64,
+    /// All that there are: none is added meanwhile.
+    payloads: u64,
 }
 
 impl Checkpoints {
@@ -85,6 +99,7 @@ impl Checkpoints {
             bucket: None,
             named: Default::default(),
             since: i64::MIN,
+            payloads: 0,
             round: None,
             waits: 0,
             is_waiting: false,
@@ -126,7 +141,9 @@ impl Checkpoints {
 
     /// Begins the checkpoint that was asked for.
     pub(super) fn begin_if_due(&mut self, ingest: &Ingest, now: i64) {
-        if std::mem::take(&mut self.is_due) {
+        // Points that wait to leave are in no bucket: the checkpoint would have their number, and not them.
+        if self.is_due && !ingest.numbers().is_passing_on() {
+            self.is_due = false;
             self.begin(ingest, now);
         }
     }
@@ -141,7 +158,7 @@ impl Checkpoints {
         if self.link.starts_over.swap(false, Ordering::AcqRel) {
             self.abandon();
         }
-        if self.round.is_some() || ingest.is_draining() {
+        if self.round.is_some() || ingest.is_draining() || ingest.numbers().is_passing_on() {
             return;
         }
         let bucket = ingest.aggregator().open_bucket();
@@ -163,6 +180,7 @@ impl Checkpoints {
             partition: 0,
             began: now,
             samples: 0,
+            payloads: 0,
         });
     }
 
@@ -183,10 +201,15 @@ impl Checkpoints {
             && let Some(round) = &mut self.round
         {
             let partition = round.partition;
+            round.partition += 1;
             if partition == 0 {
                 round.samples = aggregator.open_samples();
+                round.payloads = ingest.numbers().payloads();
+                if !self.send_clients(ingest) {
+                    self.abandon();
+                    return;
+                }
             }
-            round.partition += 1;
             looked += ingest.contexts_in(partition);
             let bytes = ingest.changes(partition, self.since, stamp, &mut self.named);
             if !bytes.is_empty() && !self.send(bytes) {
@@ -197,13 +220,21 @@ impl Checkpoints {
         }
     }
 
+    /// The clients whose numbers have changed; all, in a file that begins.
+    fn send_clients(&self, ingest: &Ingest) -> bool {
+        let since = (self.since != i64::MIN).then_some(self.payloads);
+        let (worker, bytes) = (self.worker, ingest.numbers().changes(since));
+        bytes.is_empty() || self.send_part(bytes.len(), CheckpointPart::Clients { worker, bytes })
+    }
+
     fn send(&self, bytes: Vec<u8>) -> bool {
-        let (worker, length) = (self.worker, bytes.len());
+        let worker = self.worker;
+        self.send_part(bytes.len(), CheckpointPart::Series { worker, bytes })
+    }
+
+    fn send_part(&self, length: usize, part: CheckpointPart) -> bool {
         self.link.bytes_in_transit.fetch_add(length, Ordering::Relaxed);
-        let sent = self
-            .link
-            .pieces
-            .try_send(CheckpointPart::Series { worker, bytes });
+        let sent = self.link.pieces.try_send(part);
         if sent.is_err() {
             self.link.bytes_in_transit.fetch_sub(length, Ordering::Relaxed);
         }
@@ -217,10 +248,11 @@ impl Checkpoints {
             worker: self.worker,
             // The walk took a moment, in which some proceeded.
             samples: round.samples.midpoint(samples_now),
+            payloads: round.payloads,
             at_ms,
         };
         match self.link.pieces.try_send(mark) {
-            Ok(()) => self.since = round.began,
+            Ok(()) => (self.since, self.payloads) = (round.began, round.payloads),
             Err(_) => self.abandon(),
         }
     }

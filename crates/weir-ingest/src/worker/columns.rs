@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use weir_listener::Monotonic;
 
-use super::{Checkpoints, Worker};
+use super::Worker;
 use crate::columns::{ColumnFate, ColumnPayload};
 use crate::counts::ColumnCounter;
 use crate::ingest::{ColumnRun, ColumnStart};
@@ -108,8 +108,7 @@ impl Worker {
 
     /// Whether no payload may begin now: a checkpoint or another process would have a part of it.
     fn holds_payloads(&self) -> bool {
-        let checkpoints = self.core.checkpoints.as_ref();
-        self.freeze.is_some() || checkpoints.is_some_and(Checkpoints::holds_payloads)
+        self.freeze.is_some() || self.core.holds_payloads()
     }
 
     /// Whether a slice of a payload can be added now.

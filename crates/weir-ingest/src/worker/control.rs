@@ -130,6 +130,8 @@ pub struct WorkerSettings {
     pub agent: AgentId,
     /// Bytes of batches that may be on their way to the outputs before the next part of a flush is held back.
     pub batch_bytes_max: usize,
+    /// Clients whose numbers are known at the same time.
+    pub clients_max: usize,
 }
 
 /// A worker's relay targets.

@@ -483,11 +483,8 @@ impl Core {
 
 impl Worker {
     fn tick(&mut self, monotonic: u64) {
-        while !self.core.outbox.is_full()
-            && let Some(batch) = self.core.ingest.take_pass_through()
-        {
-            self.core.outbox.offer(Box::new(batch));
-        }
+        self.core.pass_all_on();
+        self.core.ingest.numbers_mut().expire(monotonic / 1_000_000_000);
         self.core.ingest.keep_within_memory();
         self.report_examples(monotonic);
         for relay in self.core.ingest.relays_mut() {

@@ -12,7 +12,7 @@ use weir_listener::{ListenerCounter, ListenerCounters, ListenerId, LoopCounters,
 use super::Worker;
 use super::checkpoint::Checkpoints;
 use crate::admission::RefusedSender;
-use crate::counts::{IngestCounter, IngestCounts, WorkerCounter};
+use crate::counts::{IngestCounter, IngestCounts, NumberCounter, WorkerCounter};
 use crate::ingest::BadInput;
 use crate::origin::OriginStats;
 use crate::origin_rates::LimitedOrigin;
@@ -54,6 +54,7 @@ pub struct WorkerSnapshot {
     pub listeners: Vec<ListenerSnapshot>,
     pub event_loop: LoopCounters,
     pub counts: Counts<WorkerCounter>,
+    pub numbers: Counts<NumberCounter>,
     pub aggregate: Counts<AggregateCounter>,
     pub contexts: Counts<ContextCounter>,
     pub aliases: Counts<AliasCounter>,
@@ -186,6 +187,7 @@ impl Worker {
             listeners: self.listener_snapshots(),
             event_loop: *self.event_loop.loop_counters(),
             counts: self.counts(),
+            numbers: self.core.ingest.numbers().counts(),
             aggregate: self.core.ingest.aggregator().counts(),
             contexts: self.context_counts(),
             aliases: contexts.alias_counts(),

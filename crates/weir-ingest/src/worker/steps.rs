@@ -35,7 +35,7 @@ impl Core {
         around: WorkerSettings,
         reports: SyncSender<Report>,
         checkpoints: Option<CheckpointLink>,
-        saved: SavedBucket,
+        mut saved: SavedBucket,
         now: Readings,
         prepare: impl FnOnce(&mut Ingest),
     ) -> Core {
@@ -43,6 +43,13 @@ impl Core {
         let clock = Clock::new(settings.aggregator.bucket_width, now);
         let mut ingest = Ingest::new(settings, clock.seconds());
         prepare(&mut ingest);
+        let mut checkpoints = checkpoints;
+        let numbers = checkpoints.as_mut().and_then(|link| link.numbers.take());
+        ingest.keep_numbers(around.clients_max, numbers);
+        let clients = std::mem::take(&mut saved.clients);
+        ingest
+            .numbers_mut()
+            .restore(clients, now.monotonic / 1_000_000_000);
         let restored = ingest.resume(saved, clock.seconds(), clock.stamp(around.agent));
         Core {
             ingest,
@@ -85,10 +92,28 @@ impl Core {
         }
     }
 
-    /// Begins the checkpoint that was asked for.
+    /// Begins the checkpoint that was asked for, behind all points that leave with their own timestamp.
     pub(super) fn begin_due_checkpoint(&mut self) {
+        if self.ingest.numbers().is_passing_on() {
+            self.pass_all_on();
+        }
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.begin_if_due(&self.ingest, self.clock.seconds());
+        }
+    }
+
+    /// Whether a checkpoint is being made, which would have a payload of columns in part.
+    pub fn holds_payloads(&self) -> bool {
+        let checkpoints = self.checkpoints.as_ref();
+        checkpoints.is_some_and(Checkpoints::holds_payloads)
+    }
+
+    /// Hands over what passes without aggregation, as far as there is room.
+    pub(super) fn pass_all_on(&mut self) {
+        while !self.outbox.is_full()
+            && let Some(batch) = self.ingest.take_pass_through()
+        {
+            self.outbox.offer(Box::new(batch));
         }
     }
 

@@ -5,8 +5,8 @@ use weir_context::{AliasCounter, ContextCounter, LimitReason, OriginCounter};
 use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counter, CounterInfo, SeriesSpec, counters};
 use weir_ingest::{
-    ColumnCounter, IngestCounter, ParkingCounter, RefusalReason, SampleDrop, SenderCounter, SeriesRejection,
-    SlowLine, WorkerCounter,
+    ColumnCounter, IngestCounter, NumberCounter, ParkingCounter, RefusalReason, SampleDrop, SenderCounter,
+    SeriesRejection, SlowLine, WorkerCounter,
 };
 use weir_listener::{ListenerCounter, LoopCounter};
 use weir_output::delivery::Reason;
@@ -144,6 +144,7 @@ tables![
     SlowLine,
     SeriesRejection,
     ColumnCounter,
+    NumberCounter,
     HttpCounter,
     SocketCounter,
     LoopCounter,

@@ -24,7 +24,7 @@ const GROUPS: [(&str, &[&str]); 14] = [
         "The process",
         &["version", "started", "panics", "reload", "state", "checkpoints"],
     ),
-    ("Listeners", &["listeners"]),
+    ("Listeners", &["listeners", "columns"]),
     ("Clients", &["clients"]),
     ("Event loops", &["event_loop"]),
     ("Contexts", &["contexts", "limits"]),

@@ -11,15 +11,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use weir_columns::decode::Limits;
 use weir_counters::Significance::{Normal, Problem};
 use weir_counters::{Counts, SeriesSpec, counters};
-use weir_ingest::CommandSender;
+use weir_ingest::{CommandSender, RequestNumber, worker_of};
 use weir_listener::{AllowList, ListenerId, SourceRates};
 
 mod body;
+mod number;
 mod passing;
 mod request;
 mod server;
 
 use passing::Stage;
+
+use crate::state::SavedPayloads;
 
 pub use passing::ColumnSocket;
 pub use server::ColumnServer;
@@ -37,6 +40,9 @@ counters! {
         /// Requests with a number that had been added before: they were not added again.
         Duplicate = REQUESTS.by("result", "duplicate"),
             Normal("Clients send again what was not answered in time.");
+        /// Requests answered before their points were saved, because checkpoints cannot be written.
+        Unsaved = SeriesSpec::counter("weir_http_requests_unsaved_total", "listeners.http.unsaved", "requests"),
+            Problem("`state_path` cannot be written: a kill loses requests that were answered. The log has the error.");
         /// Requests that were no valid payload, with status 400.
         Invalid = REQUESTS.by("result", "invalid"),
             Problem("A client sends payloads that cannot be read; the answer says why, and so does the log at the level `debug`.");
@@ -82,6 +88,8 @@ pub struct Columns {
     /// In units.
     memory: Arc<Semaphore>,
     memory_bytes: usize,
+    /// The payloads that a kill does not lose.
+    saved: SavedPayloads,
     /// The listening sockets, for another process.
     sockets: Vec<(ListenerId, OwnedFd)>,
     stage: watch::Sender<Stage>,
@@ -127,6 +135,7 @@ impl Columns {
         sockets: Vec<(ListenerId, OwnedFd)>,
         listeners: usize,
         bytes: usize,
+        saved: SavedPayloads,
     ) -> Arc<Columns> {
         Arc::new(Columns {
             workers,
@@ -134,6 +143,7 @@ impl Columns {
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             memory: Arc::new(Semaphore::new(bytes / UNIT)),
             memory_bytes: bytes,
+            saved,
             sockets,
             stage: watch::Sender::new(Stage::Serving),
             connections: Arc::default(),
@@ -183,9 +193,14 @@ impl Columns {
             .map_err(|_| Full)
     }
 
-    fn worker(&self) -> &CommandSender {
-        let next = self.next_worker.fetch_add(1, Ordering::Relaxed);
-        &self.workers[next % self.workers.len()]
+    /// The worker that adds a request: all of a client have the same one, which knows what it has added.
+    fn worker(&self, number: Option<&RequestNumber>) -> &CommandSender {
+        let workers = self.workers.len();
+        let worker = match number {
+            Some(number) => worker_of(number.client, workers),
+            None => self.next_worker.fetch_add(1, Ordering::Relaxed) % workers,
+        };
+        &self.workers[worker]
     }
 }
 

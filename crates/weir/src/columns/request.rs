@@ -14,7 +14,7 @@ use weir_ingest::{ColumnFate, ColumnPayload, Command};
 use weir_listener::Monotonic;
 
 use super::body::{self, BodyError, Coding};
-use super::{ColumnListener, Columns, HttpCounter, Stage};
+use super::{ColumnListener, Columns, HttpCounter, Stage, number};
 use crate::admin::caller::Hosts;
 use crate::logging::printable;
 
@@ -25,6 +25,9 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time for a worker to add a payload; after it the client sends it again, or not.
 const WORKER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time for a checkpoint that has a payload; after it the client asks again.
+const SAVED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Memory that is set aside for a payload, per byte that was sent. More is taken if that is not enough.
 const FACTOR_PLAIN: usize = 8;
@@ -41,6 +44,32 @@ pub struct Peer {
     pub address: Option<IpAddr>,
     /// 0: not known.
     pub pid: i32,
+}
+
+/// A request that is answered with 200.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Added {
+    Now,
+    /// Its number was added before.
+    Before,
+}
+
+impl Added {
+    fn counter(self) -> HttpCounter {
+        match self {
+            Added::Now => HttpCounter::Added,
+            Added::Before => HttpCounter::Duplicate,
+        }
+    }
+
+    fn answer(self) -> Answer {
+        let mut answer = text(StatusCode::OK, String::new());
+        if self == Added::Before {
+            let yes = HeaderValue::from_static("1");
+            answer.headers_mut().insert("x-weir-duplicate", yes);
+        }
+        answer
+    }
 }
 
 /// A request that is not answered with 200.
@@ -120,7 +149,7 @@ pub async fn answer(
         () = columns.passed() => Err(Refused::passing()),
     };
     let (counter, answer) = match added {
-        Ok(()) => (HttpCounter::Added, text(StatusCode::OK, String::new())),
+        Ok(added) => (added.counter(), added.answer()),
         Err(refused) => {
             tracing::debug!("{}: {} {}", listener.address, refused.status, refused.reason);
             (refused.counter, refused.answer())
@@ -136,7 +165,7 @@ async fn add(
     hosts: &Hosts,
     peer: Peer,
     request: Request<Incoming>,
-) -> Result<(), Refused> {
+) -> Result<Added, Refused> {
     check_caller(listener, hosts, &request)?;
     let endpoint = endpoint(&request)?;
     let headers = request.headers();
@@ -151,7 +180,8 @@ async fn add(
     })?;
     let local_data = sender(headers, "x-dsd-ld")?;
     let external_data = sender(headers, "x-dsd-ed")?;
-    let _slot = columns
+    let number = number::of(headers).map_err(|error| Refused::invalid(error.to_string()))?;
+    let slot = columns
         .requests
         .clone()
         .try_acquire_owned()
@@ -176,6 +206,7 @@ async fn add(
         pid: peer.pid,
         local_data,
         external_data,
+        number,
         bytes,
         received: received.0,
         done: Box::new(move |fate| {
@@ -185,10 +216,23 @@ async fn add(
             let _ = told.send(fate);
         }),
     };
-    columns.worker().send(Command::Columns(Box::new(payload)));
+    columns
+        .worker(number.as_ref())
+        .send(Command::Columns(Box::new(payload)));
     let fate = tokio::time::timeout(WORKER_TIMEOUT, fate).await;
+    // The rest is waiting, which delays no hand-over: the next process has the points.
+    drop(slot);
     match fate {
-        Ok(Ok(ColumnFate::Applied)) => Ok(()),
+        Ok(Ok(ColumnFate::Applied)) => Ok(Added::Now),
+        Ok(Ok(ColumnFate::Added { worker, payload })) => {
+            saved(columns, listener, worker, payload).await?;
+            Ok(Added::Now)
+        }
+        Ok(Ok(ColumnFate::Duplicate { worker, payload })) => {
+            saved(columns, listener, worker, payload).await?;
+            Ok(Added::Before)
+        }
+        Ok(Ok(ColumnFate::TooFar)) => Err(Refused::invalid(number::too_far())),
         Ok(Ok(ColumnFate::Refused(reason))) => Err(Refused::new(
             StatusCode::FORBIDDEN,
             HttpCounter::Refused,
@@ -205,6 +249,32 @@ async fn add(
         )),
         Ok(Ok(ColumnFate::Ended)) | Ok(Err(_)) => Err(Refused::busy("the agent ends; try again")),
         Err(_) => Err(Refused::busy("the agent is behind; try again")),
+    }
+}
+
+/// Waits until a kill does not lose a payload any more, or another process has it.
+async fn saved(
+    columns: &Columns,
+    listener: &ColumnListener,
+    worker: u16,
+    payload: u64,
+) -> Result<(), Refused> {
+    let saved = async {
+        tokio::select! {
+            biased;
+            is_saved = columns.saved.wait(usize::from(worker), payload) => is_saved,
+            () = columns.passed() => true,
+        }
+    };
+    match tokio::time::timeout(SAVED_TIMEOUT, saved).await {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            columns.count(listener.number, HttpCounter::Unsaved, 1);
+            Ok(())
+        }
+        Err(_) => Err(Refused::busy(
+            "the points are added, and not saved yet; send them again",
+        )),
     }
 }
 

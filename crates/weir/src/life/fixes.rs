@@ -12,6 +12,14 @@ pub enum Rule {
     OtherFilesCount,
     /// A stop looks whether there is room for the state, as long as it can do something else.
     RoomIsTakenFirst,
+    /// A number whose points have left with an ended bucket is known, though no checkpoint has it.
+    NotedNumbersCount,
+    /// A number whose points died with the process is not known.
+    NumbersCountWithTheirPoints,
+    /// A checkpoint has the numbers of the points in it.
+    CheckpointsHaveNumbers,
+    /// So does the state at a stop.
+    StopsKeepNumbers,
 }
 
 /// Whether a test has taken the rule out.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use weir_ingest::{CheckpointLink, SavedBucket};
+use weir_ingest::{CheckpointLink, KnownClient, SavedBucket};
 use weir_output::delivery::{OutputState, SavedStates};
 use weir_state::{AgentId, SERIES_BYTES, Table};
 
@@ -18,8 +18,8 @@ use crate::state::checkpoints::{self, CheckpointProgress, CheckpointWriter};
 use crate::state::disk::Source;
 use crate::state::tally::Head;
 use crate::state::{
-    Content, Encoded, KilledTally, Meta, PendingState, PreviousState, PutSums, StateDir, StateError,
-    StateWriter, Tally, TransferWriter, newest, recover,
+    Content, Encoded, KilledTally, Meta, NumberNotes, PendingState, PreviousState, PutSums, SavedPayloads,
+    StateDir, StateError, StateWriter, Tally, TransferWriter, newest, recover,
 };
 
 /// Room for the books, and for more contexts that arrive meanwhile.
@@ -38,6 +38,8 @@ pub struct LifeSettings {
     /// The meaning of the bits of a context's suffixes, and the bits that are set by default.
     pub histogram_points: String,
     pub suffixes: u32,
+    /// Clients may number their requests.
+    pub takes_columns: bool,
 }
 
 /// The state directory, if there is one, and the state found in it.
@@ -343,11 +345,23 @@ impl Resumed {
             if self.is_passed {
                 directory.accept()?;
             }
+            let notes = settings.takes_columns.then(|| {
+                let notes = NumberNotes::new(directory.disk(), directory.epoch(), settings.workers);
+                notes.map(Arc::new)
+            });
+            let notes = notes.transpose()?;
             tally.publish()?;
             let points = settings.histogram_points.clone();
             let (disk, agent) = (directory.shared_disk(), directory.agent());
-            let (writer, links) =
-                checkpoints::prepare(disk, agent, tally, points, settings.workers, bytes_max);
+            let (writer, links) = checkpoints::prepare(
+                disk,
+                agent,
+                tally,
+                notes.as_ref(),
+                points,
+                settings.workers,
+                bytes_max,
+            );
             let progress = writer.progress();
             start(writer)?;
             Ok((links, progress))
@@ -371,6 +385,11 @@ impl Resumed {
                 Vec::new()
             }
         }
+    }
+
+    /// Says which requests a kill does not lose any more. After [`Resumed::checkpoints`].
+    pub fn saved_payloads(&self) -> SavedPayloads {
+        self.progress.saved.clone()
     }
 
     pub fn agent(&self) -> AgentId {
@@ -556,6 +575,7 @@ impl StateSaver {
         if let Some(directory) = &self.directory {
             transfer.meta(&self.meta(directory, workers, now))?;
         }
+        transfer.clients(&clients(workers))?;
         transfer.books(books)?;
         transfer.finish().map(drop)
     }
@@ -597,6 +617,7 @@ impl StateSaver {
         };
         let content = Content {
             outputs,
+            clients: clients(workers),
             books: Box::new(books),
             ..Content::empty(self.meta(directory, workers, now))
         };
@@ -625,6 +646,16 @@ impl StateSaver {
             }
         }
     }
+}
+
+fn clients(workers: &[SavedBucket]) -> Vec<KnownClient> {
+    if fixes::lacks(Rule::StopsKeepNumbers) {
+        return Vec::new();
+    }
+    workers
+        .iter()
+        .flat_map(|worker| worker.clients.iter().copied())
+        .collect()
 }
 
 /// Bytes that a state needs. In its first second a process has saved nothing, and has contexts all the same.

@@ -117,7 +117,8 @@ impl Agent {
             .map_err(|error| Failure::thread(&error))?;
         let start_origins = |resolver| origins::start(resolver, &workers, runtime.handle());
         let origins = resolver.map(start_origins).transpose()?;
-        let (columns, column_sockets) = columns::prepare(&mut bound, &planned, &workers, &budget)?;
+        let (columns, column_sockets) =
+            columns::prepare(&mut bound, &planned, &workers, &budget, resumed.saved_payloads())?;
         let rules = Arc::new(Mutex::new(rules));
         let tap_listeners = listeners::tap_listeners(&planned, &bound.listeners);
         let taps = taps::taps(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_context::RuleCounts;
 use weir_counters::Counts;
-use weir_ingest::{IngestCounts, ListenerSnapshot, WorkerSnapshot};
+use weir_ingest::{CLIENT_BYTES, IngestCounts, ListenerSnapshot, NumberCounter, WorkerSnapshot};
 
 use super::pipeline::PipelineState;
 use crate::admin::counters::SocketCounter;
@@ -60,6 +60,7 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
         listeners,
         event_loop,
         counts,
+        numbers,
         aggregate,
         contexts,
         aliases,
@@ -84,6 +85,7 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
     status.state.samples_open += open_samples;
     status.add(None, event_loop);
     status.add(None, counts);
+    status.add(None, numbers);
     status.add(None, aggregate);
     status.add(None, contexts);
     status.add(None, aliases);
@@ -102,6 +104,10 @@ fn of_worker(status: &mut Status, worker: &WorkerSnapshot) {
         ("origins", *origin_bytes),
         ("batches", *batch_bytes),
         ("open_bucket", *checkpoint_bytes),
+        (
+            "columns_clients",
+            numbers[NumberCounter::Clients] as usize * CLIENT_BYTES,
+        ),
         ("awaiting_origin", origin.parked_bytes as usize),
         ("rate_limits", origin.rate_bytes as usize),
     ] {

@@ -11,6 +11,7 @@ use super::listeners::Bound;
 use crate::budget::Budget;
 use crate::columns::{ColumnListener, ColumnSocket, Columns};
 use crate::failure::Failure;
+use crate::state::SavedPayloads;
 
 type Prepared = (Option<Arc<Columns>>, Vec<(ColumnSocket, ColumnListener)>);
 
@@ -20,6 +21,7 @@ pub fn prepare(
     planned: &[(ListenerConfig, ListenerSettings)],
     workers: &[WorkerHandle],
     budget: &Budget,
+    saved: SavedPayloads,
 ) -> Result<Prepared, Failure> {
     if bound.columns.is_empty() {
         return Ok((None, Vec::new()));
@@ -32,7 +34,7 @@ pub fn prepare(
     let descriptors = descriptors
         .collect::<io::Result<_>>()
         .map_err(|error| Failure::runtime(format!("a listener of columns cannot be shared: {error}")))?;
-    let columns = Columns::new(senders, descriptors, planned.len(), budget.columns());
+    let columns = Columns::new(senders, descriptors, planned.len(), budget.columns(), saved);
     let listener = |(socket, id): (BoundSocket, ListenerId)| {
         let number = usize::from(id.0);
         let (config, _) = &planned[number];

@@ -25,6 +25,7 @@ fn settings(config: &Config, fixed: &Fixed) -> LifeSettings {
         memory: config.resources.memory,
         histogram_points: fixed.histogram_points(),
         suffixes: fixed.default_mask(config),
+        takes_columns: Budget::takes_columns(config),
     }
 }
 

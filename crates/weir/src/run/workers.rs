@@ -44,6 +44,7 @@ impl Start<'_> {
                 flush_open_bucket: self.config.aggregation.flush_open_buckets,
                 agent: self.agent,
                 batch_bytes_max: self.budget.batches_in_transit(),
+                clients_max: self.budget.clients(),
             };
             let link = self.resolver.map(|resolver| {
                 resolver

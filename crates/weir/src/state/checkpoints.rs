@@ -13,19 +13,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use serde::{Deserialize, Serialize};
-use weir_ingest::{CheckpointLink, CheckpointPart};
+use weir_ingest::{CheckpointLink, CheckpointPart, KnownClient};
 use weir_protocol::Kind;
 use weir_state::{AgentId, Facts, Identity, State, StreamReader};
 
 use super::content::OpenBucket;
 use super::disk::{self, Disk, Sink};
+use super::numbers::{NumberNotes, SavedPayloads};
 use super::tally::{Tally, WORKERS_MAX};
+use crate::life::fixes::{self, Rule};
 
 /// Parts of one worker that may wait for the disk: a complete checkpoint.
 const PIECES_MAX: usize = 72;
 
 const BEGIN: u8 = b'B';
 const SERIES: u8 = b'S';
+/// Versions that do not know it skip it.
+const CLIENTS: u8 = b'C';
 const MARK: u8 = b'M';
 
 /// Tag, length and checksum.
@@ -44,6 +48,9 @@ pub struct Begin {
 #[derive(Serialize, Deserialize)]
 pub struct Mark {
     pub samples: u64,
+    /// Requests with a number that the worker had added since its start.
+    #[serde(default)]
+    pub payloads: u64,
     pub at_ms: i64,
 }
 
@@ -75,6 +82,8 @@ pub struct CheckpointProgress {
     /// Every worker has a complete checkpoint, so the bucket that the process continued counts no more.
     pub is_complete: Arc<AtomicBool>,
     starts_over: Vec<Arc<AtomicBool>>,
+    /// The payloads in complete checkpoints.
+    pub saved: SavedPayloads,
 }
 
 impl CheckpointProgress {
@@ -91,13 +100,17 @@ pub fn prepare(
     disk: &Arc<dyn Disk>,
     agent: AgentId,
     tally: &Arc<Tally>,
+    notes: Option<&Arc<NumberNotes>>,
     histogram_points: String,
     workers: usize,
     bytes_max: usize,
 ) -> (CheckpointWriter, Vec<CheckpointLink>) {
     let (pieces, inbox) = sync_channel(PIECES_MAX * workers);
+    let is_failing = Arc::<AtomicBool>::default();
     let progress = CheckpointProgress {
         starts_over: (0..workers).map(|_| Arc::default()).collect(),
+        saved: SavedPayloads::new(workers.min(WORKERS_MAX), is_failing.clone()),
+        is_failing,
         ..CheckpointProgress::default()
     };
     let writer = CheckpointWriter {
@@ -110,6 +123,7 @@ pub fn prepare(
         begun: BTreeSet::new(),
         awaited: (0..workers as u16).collect(),
         finished: BTreeSet::new(),
+        marked: vec![0; workers],
         progress: progress.clone(),
         is_warned: false,
         bytes_in_transit: (0..workers).map(|_| Arc::default()).collect(),
@@ -121,6 +135,7 @@ pub fn prepare(
         bytes_max,
         tally: tally.of_worker(worker),
         starts_over: progress.starts_over[worker].clone(),
+        numbers: notes.map(|notes| notes.link(worker, &progress.saved)),
     };
     let links = (0..workers.min(WORKERS_MAX)).map(link).collect();
     (writer, links)
@@ -140,6 +155,8 @@ pub struct CheckpointWriter {
     awaited: BTreeSet<u16>,
     /// Workers with a complete checkpoint that waits for those.
     finished: BTreeSet<u16>,
+    /// The payloads in the last complete checkpoint of each worker.
+    marked: Vec<u64>,
     progress: CheckpointProgress,
     is_warned: bool,
     /// Bytes of each worker that are not written yet.
@@ -174,7 +191,7 @@ impl CheckpointWriter {
             Ok(false) => {}
             Err(error) => self.failed(part, &error),
         }
-        if let CheckpointPart::Series { worker, bytes } = part {
+        if let CheckpointPart::Series { worker, bytes } | CheckpointPart::Clients { worker, bytes } = part {
             self.bytes_in_transit[usize::from(*worker)].fetch_sub(bytes.len(), Ordering::Relaxed);
         }
     }
@@ -183,11 +200,13 @@ impl CheckpointWriter {
     fn failed(&mut self, piece: &CheckpointPart, error: &io::Error) {
         let (CheckpointPart::Begin { worker, .. }
         | CheckpointPart::Series { worker, .. }
+        | CheckpointPart::Clients { worker, .. }
         | CheckpointPart::Mark { worker, .. }) = piece;
         self.files.remove(worker);
         self.begun.remove(worker);
         self.progress.starts_over[usize::from(*worker)].store(true, Ordering::Release);
         self.progress.is_failing.store(true, Ordering::Release);
+        self.progress.saved.changed();
         if !std::mem::replace(&mut self.is_warned, true) {
             tracing::warn!("state_path: the open bucket cannot be saved, and a kill would lose it: {error}");
         }
@@ -210,17 +229,19 @@ impl CheckpointWriter {
                 (worker, BEGIN, Cow::Owned(serde_json::to_vec(&begin)?))
             }
             CheckpointPart::Series { worker, bytes } => (worker, SERIES, Cow::Borrowed(bytes)),
+            CheckpointPart::Clients { worker, bytes } => (worker, CLIENTS, Cow::Borrowed(bytes)),
             CheckpointPart::Mark {
                 worker,
                 samples,
+                payloads,
                 at_ms,
             } => {
-                let (samples, at_ms) = (*samples, *at_ms);
-                (
-                    worker,
-                    MARK,
-                    Cow::Owned(serde_json::to_vec(&Mark { samples, at_ms })?),
-                )
+                let mark = Mark {
+                    samples: *samples,
+                    payloads: *payloads,
+                    at_ms: *at_ms,
+                };
+                (worker, MARK, Cow::Owned(serde_json::to_vec(&mark)?))
             }
         };
         let Some(file) = self.files.get_mut(worker) else {
@@ -232,10 +253,23 @@ impl CheckpointWriter {
         // A kill between the two leaves a frame that is not whole, which is not read.
         file.write_all(&head)?;
         file.write_all(&body)?;
-        if tag == MARK && self.begun.remove(worker) {
-            self.finish(*worker)?;
+        if let CheckpointPart::Mark { payloads, .. } = piece {
+            if self.begun.remove(worker) {
+                self.finish(*worker)?;
+            }
+            self.marked(*worker, *payloads);
         }
         Ok(true)
+    }
+
+    /// Says which payloads are safe: not before checkpoints count instead of what the process began with.
+    fn marked(&mut self, worker: u16, payloads: u64) {
+        self.marked[usize::from(worker)] = payloads;
+        if self.awaited.is_empty() {
+            for (worker, payloads) in self.marked.iter().enumerate() {
+                self.progress.saved.set(worker, *payloads);
+            }
+        }
     }
 
     /// Renames a file after its first complete checkpoint, but not before every worker has one: until then the bucket that the process
@@ -269,6 +303,7 @@ pub struct WorkerCheckpoint {
     pub begin: Begin,
     pub mark: Mark,
     pub series: BTreeMap<(Kind, u32), (Identity, Facts, State)>,
+    pub clients: BTreeMap<u128, KnownClient>,
 }
 
 impl WorkerCheckpoint {
@@ -302,26 +337,45 @@ impl WorkerCheckpoint {
         let begin: Begin = serde_json::from_slice(body).ok()?;
         let mut open = WorkerCheckpoint {
             begin,
-            mark: Mark { samples: 0, at_ms: 0 },
+            mark: Mark {
+                samples: 0,
+                payloads: 0,
+                at_ms: 0,
+            },
             series: BTreeMap::new(),
+            clients: BTreeMap::new(),
         };
         open.mark.at_ms = open.begin.bucket.start * 1000;
         let mut waiting = Vec::new();
         // Ignores everything after the last mark, and an incomplete end.
         for (tag, body) in frames {
             match tag {
-                SERIES => waiting.push(body),
+                SERIES | CLIENTS => waiting.push((tag, body)),
                 MARK => {
                     let Ok(mark) = serde_json::from_slice(body) else {
                         break;
                     };
                     open.mark = mark;
-                    waiting.drain(..).for_each(|body| open.apply(agent, body));
+                    for (tag, body) in waiting.drain(..) {
+                        match tag {
+                            CLIENTS => open.know(body),
+                            _ => open.apply(agent, body),
+                        }
+                    }
                 }
                 _ => {}
             }
         }
         Some(open)
+    }
+
+    fn know(&mut self, body: &[u8]) {
+        if fixes::lacks(Rule::CheckpointsHaveNumbers) {
+            return;
+        }
+        let clients = KnownClient::decode(body).unwrap_or_default();
+        self.clients
+            .extend(clients.into_iter().map(|known| (known.client, known)));
     }
 
     fn apply(&mut self, agent: AgentId, body: &[u8]) {

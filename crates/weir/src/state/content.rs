@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use weir_aggregate::Bucket;
-use weir_ingest::{Pieces, SavedBucket};
+use weir_ingest::{KnownClient, Pieces, SavedBucket, worker_of};
 use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::{AgentId, Bounds, Facts, Header, Record, StreamReader, Table};
 
@@ -32,6 +32,8 @@ pub struct Content {
     pub outputs: BTreeMap<String, OutputState>,
     /// Payloads of outputs that are only in memory, by name.
     pub queues: BTreeMap<String, Vec<SavedQueue>>,
+    /// The numbers of requests whose points are in the bucket or were in one before.
+    pub clients: Vec<KnownClient>,
     /// Books, including those of earlier processes.
     pub books: Box<Status>,
 }
@@ -163,6 +165,7 @@ impl Content {
             encoded: Encoded::default(),
             outputs: BTreeMap::new(),
             queues: BTreeMap::new(),
+            clients: Vec::new(),
             books: Box::default(),
         }
     }
@@ -186,6 +189,9 @@ impl Content {
         let table = std::mem::take(&mut self.table);
         for (number, series) in table.into_series().enumerate() {
             buckets[number % workers].series.push(series);
+        }
+        for client in std::mem::take(&mut self.clients) {
+            buckets[worker_of(client.client, workers)].clients.push(client);
         }
         buckets
     }

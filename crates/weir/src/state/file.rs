@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crc32fast::Hasher;
 use postcard::ser_flavors::Size;
 use serde::de::DeserializeOwned;
+use weir_ingest::KnownClient;
 use weir_output::delivery::{OutputState, SavedQueue};
 use weir_state::Record;
 
@@ -30,6 +31,8 @@ const BOOKS: u8 = 4;
 const QUEUES: u8 = 5;
 /// 6 was one of a version that hand-overs do not speak any more.
 const PIECE: u8 = 7;
+/// Numbers of clients' requests. Versions that do not know it skip it.
+const CLIENTS: u8 = 8;
 
 /// The header of a piece.
 const WORKER_BYTES: usize = 2;
@@ -138,6 +141,13 @@ impl<W: Write> StateWriter<W> {
         self.section(QUEUES, &postcard_of(&(name, queues))?)
     }
 
+    pub fn clients(&mut self, clients: &[KnownClient]) -> io::Result<()> {
+        match clients {
+            [] => Ok(()),
+            clients => self.section(CLIENTS, &KnownClient::encode(clients)),
+        }
+    }
+
     pub fn books(&mut self, books: &Status) -> io::Result<()> {
         self.section(BOOKS, &serde_json::to_vec(books)?)
     }
@@ -221,6 +231,10 @@ pub fn parse(from: impl Read) -> Result<Content, StateError> {
                 let queues = postcard::from_bytes::<SavedQueues>(&sections.body(bytes)?);
                 let (name, queues) = queues.map_err(|_| invalid("the payloads of an output"))?;
                 content.queues.insert(name, queues);
+            }
+            CLIENTS => {
+                let clients = KnownClient::decode(&sections.body(bytes)?);
+                content.clients = clients.ok_or_else(|| invalid("the numbers of clients' requests"))?;
             }
             BOOKS => content.books = Box::new(json(&sections.body(bytes)?, "the books")?),
             _ => sections.skip(bytes)?,

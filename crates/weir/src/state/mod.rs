@@ -1,7 +1,7 @@
 //! The state directory: one process saves its state for the next, so that a restart goes unnoticed.
 //!
 //! The process that uses the directory holds `lock`. `agent` has the agent's identity, and `state` what all processes before this one have
-//! left. `books`, `sums`, the files of [`checkpoints`] and the [`tally`] exist while a process runs, and afterwards only if it was killed;
+//! left. `books`, `sums`, the files of [`checkpoints`], the [`tally`] and the [`numbers`] exist while a process runs, and afterwards only if it was killed;
 //! the tally says what of all this counts. Unusable state is renamed to `state.set-aside`, the log has the reason, and the agent starts
 //! without it.
 
@@ -26,6 +26,7 @@ pub mod checkpoints;
 mod content;
 pub mod disk;
 mod file;
+pub mod numbers;
 mod recovery;
 pub mod tally;
 
@@ -34,6 +35,7 @@ pub use file::{StateError, StateWriter, VERSION, read_from};
 
 pub use agent::{StoredAgent, random};
 use disk::{Disk, Sink, SystemDisk};
+pub use numbers::{NumberNotes, SavedPayloads};
 pub use recovery::recover;
 pub use tally::{KilledTally, Tally};
 
@@ -264,17 +266,23 @@ impl StateDir {
     /// Before anything is read: removes tallies that no process of this agent can have written, since every start has a greater epoch than
     /// those before it. They would count permanently.
     pub fn forget_foreign_tallies(&self) {
-        tally::forget(self.disk(), |other| other >= self.agent.epoch);
+        self.forget_epochs(|other| other >= self.agent.epoch);
+    }
+
+    /// First the tallies: without its numbers a tally would count, and the points of a request that had left would be added again.
+    fn forget_epochs(&self, is_over: impl Fn(u64) -> bool) {
+        tally::forget(self.disk(), &is_over);
+        numbers::forget(self.disk(), &is_over);
     }
 
     /// This process has started: those before it cannot continue.
     pub fn forget_tallies_before(&self) {
-        tally::forget(self.disk(), |other| other < self.agent.epoch);
+        self.forget_epochs(|other| other < self.agent.epoch);
     }
 
     /// Removes what the processes up to this epoch left for the case of a kill: `state` has it, or nothing counts any more.
     pub fn forget_until(&self, epoch: u64) {
-        tally::forget(self.disk(), |other| other <= epoch);
+        self.forget_epochs(|other| other <= epoch);
         for name in [BOOKS, SUMS, PASSING] {
             let _ = self.disk.remove(name);
         }
@@ -283,7 +291,7 @@ impl StateDir {
 
     /// This process continues, because the one that was to take over has failed: what that one wrote counts no more.
     pub fn reclaim(&self) {
-        tally::forget(self.disk(), |other| other > self.agent.epoch);
+        self.forget_epochs(|other| other > self.agent.epoch);
         // Not what this process itself began with.
         if let Ok(Some(state)) = file::read(self.disk(), STATE, u64::MAX)
             && state.meta.epoch == self.agent.epoch
@@ -459,6 +467,7 @@ fn write(content: &Content, writer: &mut StateWriter<impl Write>) -> io::Result<
     for (name, saved) in &content.outputs {
         writer.output(name, saved)?;
     }
+    writer.clients(&content.clients)?;
     writer.books(&content.books)?;
     writer.finish()
 }

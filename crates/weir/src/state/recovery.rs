@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use weir_ingest::{AddedNumber, KnownClient, RequestNumber};
 use weir_state::{Bounds, Table};
 
 use super::checkpoints::{Unusable, WorkerCheckpoint};
 use super::content::{Content, Encoded, Meta, OpenBucket};
+use super::numbers::{self, KilledNotes};
 use super::tally::{KilledOutput, KilledTally};
 use super::{BOOKS, OldBooks, SUMS, StateDir, StateError, disk, file};
 use crate::admin::status::Status;
@@ -115,6 +117,7 @@ pub fn recover(
             encoded: open.encoded,
             outputs: outputs.unwrap_or_default(),
             queues: BTreeMap::new(),
+            clients: open.clients.into_values().collect(),
             books,
         },
         lost,
@@ -211,6 +214,8 @@ struct Open {
     table: Table,
     encoded: Encoded,
     samples: u64,
+    /// The numbers of requests whose points are in it, or are in one that has ended.
+    clients: BTreeMap<u128, KnownClient>,
     /// Unix milliseconds of the last checkpoint in it, of the worker with the oldest.
     since_ms: i64,
 }
@@ -233,8 +238,12 @@ impl Found<'_> {
             true => self.files(),
             false => Vec::new(),
         };
+        let clients = self.clients(base, &files);
         if !tally.is_complete && files.iter().all(Option::is_none) {
-            return self.open_base(base);
+            return Open {
+                clients,
+                ..self.open_base(base)
+            };
         }
         let begins = || files.iter().flatten().map(|file| file.begin.bucket);
         let newest = turns().map(|turn| turn.bucket).max();
@@ -247,10 +256,14 @@ impl Found<'_> {
         let open = begins().filter(|bucket| is_open(*bucket)).max();
         let ended = begins().filter(|bucket| !self.has_begun(bucket.start)).max();
         let Some(kept) = open.or(ended) else {
-            return Open::default();
+            return Open {
+                clients,
+                ..Open::default()
+            };
         };
         let mut result = Open {
             table: Table::new(Bounds::NONE),
+            clients,
             ..Open::default()
         };
         for (turn, file) in tally.workers.iter().zip(files) {
@@ -260,6 +273,52 @@ impl Found<'_> {
             }
         }
         result
+    }
+
+    /// The numbers that were added: those in checkpoints, and those noted later whose points may have left the process. The points of all
+    /// others died with it, and their clients have no answer.
+    fn clients(
+        &self,
+        base: Option<&Content>,
+        files: &[Option<WorkerCheckpoint>],
+    ) -> BTreeMap<u128, KnownClient> {
+        let mut clients = BTreeMap::new();
+        let known = base.iter().flat_map(|base| &base.clients);
+        let known = known.chain(files.iter().flatten().flat_map(|file| file.clients.values()));
+        for known in known {
+            let client = clients.entry(known.client).or_insert(*known);
+            client.merge(known);
+        }
+        let notes = numbers::read(self.directory.disk(), self.tally.epoch);
+        for (worker, KilledNotes { passed_on, notes }) in notes.into_iter().enumerate() {
+            let file = files.get(worker).and_then(Option::as_ref);
+            let saved = file.map_or(0, |file| file.mark.payloads);
+            let turn = self.tally.workers.get(worker).copied().flatten();
+            let has_left = |note: &AddedNumber| {
+                if fixes::lacks(Rule::NotedNumbersCount) {
+                    return false;
+                }
+                if fixes::lacks(Rule::NumbersCountWithTheirPoints) {
+                    return true;
+                }
+                let is_open = turn.is_some_and(|turn| turn.bucket == note.bucket);
+                (self.has_begun(note.bucket) && !is_open) || (note.has_passed_on && note.payload <= passed_on)
+            };
+            let left = notes.iter().filter(|note| note.payload > saved && has_left(note));
+            for note in left {
+                let RequestNumber {
+                    client,
+                    number,
+                    oldest,
+                } = note.number;
+                let new = KnownClient::new(client, oldest);
+                let client = clients.entry(client).or_insert(new);
+                if !client.has(number) {
+                    client.add(number, oldest);
+                }
+            }
+        }
+        clients
     }
 
     /// The bucket that the process began with.

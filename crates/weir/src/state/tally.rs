@@ -531,7 +531,7 @@ fn head_of(words: &[u64]) -> Option<Head> {
 }
 
 /// Different for words of which one bit differs: against damage, not against forgers.
-fn check(words: &[u64]) -> u64 {
+pub(super) fn check(words: &[u64]) -> u64 {
     let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     words.iter().fold(MAGIC, mix)
 }

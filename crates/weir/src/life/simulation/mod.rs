@@ -8,6 +8,7 @@
 // The agent's life may do none of this. Its tests take a seed from outside and print one that fails.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+mod clients;
 mod disk;
 mod process;
 mod random;
@@ -61,16 +62,21 @@ fn check_all(part: u64) {
     }
     let first = number("WEIR_LIFE_FIRST").unwrap_or(0) + part * SCHEDULES;
     let (mut kills, mut stops, mut exact, mut unsaid) = (0, 0, 0, 0);
+    let (mut duplicates, mut again) = (0, 0);
     for seed in first..first + SCHEDULES {
         let done = check(seed);
         kills += done.kills;
         stops += done.stops;
         exact += u64::from(done.is_exact());
         unsaid += u64::from(done.accepted_unsaid() > 0);
+        let repeated = done.repeated();
+        (duplicates, again) = (duplicates + repeated.0, again + repeated.1);
     }
     println!(
-        "{kills} kills, {stops} stops; {exact} schedules had exact numbers; in {unsaid} a kill came right after a receiver's answer"
+        "{kills} kills, {stops} stops; {exact} schedules had exact numbers; in {unsaid} a kill came right after a receiver's answer; \
+         {duplicates} requests had been added before, {again} were lost by a kill and added again"
     );
+    assert!(duplicates > 0 && again > 0);
     // Of the others, not every number can be checked.
     assert!(kills > 0 && stops > 0 && exact > SCHEDULES / 2 && unsaid > 0);
 }
@@ -125,6 +131,26 @@ fn a_small_file_that_costs_all_others_is_found() {
 #[test]
 fn a_stop_that_takes_no_room_is_found() {
     find_absence(Rule::RoomIsTakenFirst);
+}
+
+#[test]
+fn numbers_that_only_checkpoints_have_are_found() {
+    find_absence(Rule::NotedNumbersCount);
+}
+
+#[test]
+fn numbers_that_count_before_their_points_have_left_are_found() {
+    find_absence(Rule::NumbersCountWithTheirPoints);
+}
+
+#[test]
+fn checkpoints_without_numbers_are_found() {
+    find_absence(Rule::CheckpointsHaveNumbers);
+}
+
+#[test]
+fn a_stop_that_forgets_numbers_is_found() {
+    find_absence(Rule::StopsKeepNumbers);
 }
 
 #[test]

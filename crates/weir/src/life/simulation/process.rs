@@ -2,19 +2,20 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weir_aggregate::{AggregatorSettings, Merger};
 use weir_context::{ContextCounter, ContextLimits, HashSecret, Partitioning, Rules};
 use weir_ingest::{
-    CheckpointLink, Core, IngestSettings, ListenerSettings, Readings, Received, Report, SavedBucket,
-    WorkerSettings, WorkerTally,
+    CheckpointLink, ColumnFate, ColumnPayload, Core, IngestSettings, ListenerSettings, Readings, Received,
+    Report, SavedBucket, WorkerSettings, WorkerTally,
 };
 use weir_protocol::ParseOptions;
 use weir_state::AgentId;
 
+use super::clients::{Request, payload};
 use super::disk::ProcessDisk;
 use super::random::Random;
 use super::receivers::{Outputs, Receivers, SCRAPE};
@@ -24,7 +25,7 @@ use crate::life::{LifeSettings, Resumed, StateSaver};
 use crate::run::pipeline::{Pipeline, Shared};
 use crate::state::checkpoints::CheckpointWriter;
 use crate::state::disk::Disk;
-use crate::state::{PutSums, StateDir, StoredAgent};
+use crate::state::{PutSums, SavedPayloads, StateDir, StoredAgent};
 
 /// Reports that may wait for the pipeline. More than ever do: nothing waits for room in a simulation.
 const REPORTS_MAX: usize = 1024;
@@ -52,6 +53,7 @@ impl Plan {
             memory: 1 << 30,
             histogram_points: "max".into(),
             suffixes: 1,
+            takes_columns: true,
         }
     }
 }
@@ -72,6 +74,7 @@ pub struct Process {
     writer: Option<CheckpointWriter>,
     saver: StateSaver,
     status: StateStatus,
+    saved_payloads: SavedPayloads,
     /// With those of earlier processes.
     books: Status,
     started: u64,
@@ -136,6 +139,7 @@ impl Process {
         let mut workers: Vec<Worker> = buckets
             .map(|(number, saved)| worker(number, plan, agent, links.next(), saved, &reports, now))
             .collect();
+        let saved_payloads = resumed.saved_payloads();
         for worker in &mut workers {
             worker.core.begin();
             // Threads begin when they get a processor: one may be ahead.
@@ -163,6 +167,7 @@ impl Process {
             writer,
             saver,
             status,
+            saved_payloads,
             books,
             started: now.monotonic,
             next_books: now.monotonic,
@@ -201,6 +206,22 @@ impl Process {
 
     pub fn turn(&mut self, worker: usize, lines: &[String], now: Readings) {
         self.workers[worker].turn(lines, now);
+    }
+
+    /// Whether a request would be added now. `None`: it has to wait.
+    pub fn would_add(&self, request: &Request) -> Option<bool> {
+        let core = &self.workers[request.worker].core;
+        (!core.holds_payloads()).then(|| !core.ingest().has_number(&request.number))
+    }
+
+    /// A request arrives. `adds`: as [`Process::would_add`] says.
+    pub fn columns(&mut self, request: &Request, adds: bool, now: Readings) -> Option<ColumnFate> {
+        self.workers[request.worker].columns(request, adds, now)
+    }
+
+    /// A checkpoint has the payloads of a worker up to this one.
+    pub fn is_saved(&self, worker: usize, payload: u64) -> bool {
+        self.saved_payloads.has(worker, payload)
     }
 
     /// The pipeline takes a report.
@@ -278,6 +299,7 @@ impl Process {
         self.pipeline.finish();
         while self.write() {}
         let is_delivered = self.outputs().deliver();
+        self.outputs().drop_waiting();
         let error = match pending {
             Some(mut pending) => {
                 let pending = pending.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -292,9 +314,6 @@ impl Process {
                 None
             }
         };
-        if error.is_none() {
-            self.outputs().drop_waiting();
-        }
         Stopped {
             keeps,
             error,
@@ -332,13 +351,17 @@ fn worker(
         rules: Rules::default(),
         limits: ContextLimits::default(),
         secret: HashSecret::from_random(1, 2),
-        listeners: vec![ListenerSettings::from(options)],
+        listeners: vec![ListenerSettings {
+            merge_within: Some(20),
+            ..ListenerSettings::from(options)
+        }],
     };
     let around = WorkerSettings {
         release_memory: || {},
         flush_open_bucket: true,
         agent,
         batch_bytes_max: plan.batch_bytes,
+        clients_max: 100,
     };
     let uncounted: Arc<AtomicU64> = Arc::default();
     let link = link.map(|link| counting(link, uncounted.clone()));
@@ -368,6 +391,28 @@ fn counting(link: CheckpointLink, uncounted: Arc<AtomicU64>) -> CheckpointLink {
 }
 
 impl Worker {
+    fn columns(&mut self, request: &Request, adds: bool, now: Readings) -> Option<ColumnFate> {
+        let core = &mut self.core;
+        let (tell, told) = channel();
+        self.uncounted.store(u64::from(adds), Ordering::Relaxed);
+        let bucket = core.ingest().aggregator().open_bucket();
+        core.ingest_mut().columns(ColumnPayload {
+            columns: payload(&request.series, bucket.start),
+            listener: 0,
+            pid: 0,
+            local_data: None,
+            external_data: None,
+            number: Some(request.number),
+            bytes: 1,
+            received: now.monotonic,
+            done: Box::new(move |fate| tell.send(fate).expect("the simulation waits")),
+        });
+        core.turn_ended(now);
+        core.advance();
+        self.uncounted.store(0, Ordering::Relaxed);
+        told.try_recv().ok()
+    }
+
     fn turn(&mut self, lines: &[String], now: Readings) {
         self.uncounted.store(lines.len() as u64, Ordering::Relaxed);
         let packets: Vec<Received<'_>> = lines

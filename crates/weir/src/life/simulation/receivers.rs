@@ -197,10 +197,18 @@ impl Outputs {
         self.sending.iter().all(|sending| sending.waiting.is_empty())
     }
 
-    /// Without a next process that continues: what waits at the end is dropped and counted.
+    /// At a stop, what waits is dropped and counted.
     pub fn drop_waiting(&mut self) {
         let mut receivers = lock(&self.receivers);
         for (sending, receiver) in self.sending.iter_mut().zip(&mut *receivers) {
+            let ends = sending
+                .waiting
+                .iter()
+                .filter_map(|payload| payload.ends)
+                .next_back();
+            if let (Some(tally), Some(samples)) = (&self.tally, ends) {
+                tally.safe(&sending.name, OutputKind::Delivers, samples);
+            }
             let rows = sending.waiting.drain(..).flat_map(|payload| payload.rows);
             receiver.dropped += rows.map(|(_, samples)| samples).sum::<u64>();
             receiver.accepted_unsaid -= std::mem::take(&mut sending.unsaid);

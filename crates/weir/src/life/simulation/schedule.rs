@@ -8,6 +8,7 @@ use weir_ingest::Readings;
 use weir_output::delivery::SavedStates;
 use weir_state::AgentId;
 
+use super::clients::{CLIENT, Clients, Request};
 use super::disk::{Killed, World};
 use super::process::{Plan, Process, directory};
 use super::random::Random;
@@ -67,6 +68,9 @@ pub struct Schedule {
     sent: BTreeMap<String, u64>,
     /// With those.
     offered: BTreeMap<String, u64>,
+    clients: Clients,
+    /// A request that is being added.
+    adding: Option<Request>,
     /// Reports that were in books which were damaged.
     forgotten: Reported,
     damage: Option<Damage>,
@@ -116,6 +120,8 @@ impl Schedule {
             wall_offset: 1_700_000_000_000 + random.below(20_000) as i64,
             sent: BTreeMap::new(),
             offered: BTreeMap::new(),
+            clients: Clients::new(&mut random),
+            adding: None,
             forgotten: Reported::default(),
             damage: None,
             was_killed: false,
@@ -203,6 +209,8 @@ impl Schedule {
 
     fn end_by_kill(&mut self) {
         self.disk.end_process();
+        self.clients.process_ended();
+        let adding = self.adding.take();
         self.kills += 1;
         self.was_killed = true;
         let Some(process) = self.process.take() else {
@@ -217,7 +225,13 @@ impl Schedule {
         );
         if uncounted > 0 {
             // All samples of a turn have one name.
-            let name = name(uncounted);
+            let name = match &adding {
+                Some(request) => request.series.clone(),
+                None => name(uncounted),
+            };
+            if let Some(request) = &adding {
+                self.clients.added_nothing(request);
+            }
             *self.sent.entry(name).or_default() -= uncounted;
         }
         if process.has_no_tally() {
@@ -231,7 +245,8 @@ impl Schedule {
                 return;
             }
             let now = self.now();
-            match self.random.below(12) {
+            match self.random.below(15) {
+                12.. => self.request(false),
                 0..5 => self.send(),
                 5 | 6 => {
                     let most = self.random.below(4);
@@ -267,6 +282,38 @@ impl Schedule {
         say!(self, "worker {worker} receives {samples}");
         let lines = vec![format!("{}:1|c", name(samples)); samples as usize];
         self.act(|process, _| process.turn(worker, &lines, now));
+    }
+
+    /// A client sends a request, and others have answers.
+    fn request(&mut self, ends: bool) {
+        let (now, workers) = (self.now(), self.plan.workers);
+        let Some(process) = &self.process else { return };
+        self.clients
+            .answers(workers, &mut self.random, |worker, payload| {
+                process.is_saved(worker, payload)
+            });
+        let Some(request) = self.clients.request(workers, &mut self.random, ends) else {
+            return;
+        };
+        let Some(adds) = process.would_add(&request) else {
+            return;
+        };
+        *self.offered.entry(request.series.clone()).or_default() = 1;
+        if adds {
+            *self.sent.entry(request.series.clone()).or_default() += 1;
+            self.clients.adds(&request);
+        }
+        say!(self, "{} arrives, is added: {adds}", request.series);
+        self.adding = adds.then(|| request.clone());
+        let fate = self.act(|process, _| process.columns(&request, adds, now));
+        self.adding = None;
+        if let Some(Some(fate)) = fate
+            && self.clients.fate(&request, fate)
+        {
+            say!(self, "{} was never added", request.series);
+            // Its client believes that it was.
+            *self.sent.entry(request.series).or_default() += 1;
+        }
     }
 
     fn scrape(&mut self) {
@@ -326,6 +373,7 @@ impl Schedule {
                 say!(self, "a power failure");
                 self.process = None;
                 self.disk.end_process();
+                self.clients.process_ended();
                 self.disk.power_failure();
                 self.inexact = Some("a power failure");
                 self.lost_power = true;
@@ -524,6 +572,7 @@ impl Schedule {
                 say!(self, "stops, keeps {}, error {:?}", stopped.keeps, stopped.error);
                 self.stops += 1;
                 self.disk.end_process();
+                self.clients.process_ended();
                 if was_full && accept {
                     assert_eq!(
                         stopped.error, None,
@@ -538,6 +587,10 @@ impl Schedule {
             }
             Err(panic) if panic.is::<Killed>() => {
                 self.end_by_kill();
+                if !accept {
+                    // Behind the state, the payloads that wait are dropped.
+                    self.inexact = self.inexact.or(Some("a stop with payloads that wait was killed"));
+                }
                 if self.is_disk_troubled {
                     self.inexact = self.inexact.or(Some("a stop found no room for sums and books"));
                 }
@@ -577,6 +630,10 @@ impl Schedule {
                 process.keep(now);
                 process.outputs().deliver() && process.books().state.samples_open == 0
             });
+            for _ in 0..8 {
+                self.request(true);
+            }
+            let is_empty = is_empty.map(|is_empty| is_empty && self.clients.are_answered());
             quiet = if is_empty == Some(true) { quiet + 1 } else { 0 };
             // Buckets that have ended are on their way, and may wait until a worker that never had them ends its next one.
             if quiet == 8 + 8 * width {
@@ -596,6 +653,10 @@ impl Schedule {
             let name = &receiver.name;
             if !self.lost_power {
                 for (series, samples) in &receiver.accepted {
+                    // A start without the state has no numbers.
+                    if self.inexact.is_some() && series.starts_with(CLIENT) {
+                        continue;
+                    }
                     let offered = self.offered.get(series).copied().unwrap_or(0);
                     assert!(
                         *samples <= offered,
@@ -642,6 +703,11 @@ impl Schedule {
     /// Samples that a receiver has, and that were reported as lost: a kill came between its answer and the note of that.
     pub fn accepted_unsaid(&self) -> u64 {
         lock(&self.receivers).iter().map(|of| of.accepted_unsaid).sum()
+    }
+
+    /// Requests that were added before, and that were added again because a kill had lost their points.
+    pub fn repeated(&self) -> (u64, u64) {
+        (self.clients.duplicates, self.clients.again)
     }
 
     pub fn is_exact(&self) -> bool {

@@ -1,0 +1,283 @@
+//! `numbers-EPOCH`: the numbers of clients' requests that a process has added lately, in case it is killed.
+//!
+//! A checkpoint has the numbers of the payloads in it, so what is continued and what is known as added is one thing. This file has those
+//! that no checkpoint has yet. One of them counts if its points may have left the process all the same:
+//!
+//! * its bucket has ended, and an output may have begun to send it (a word of the tally says that before a byte leaves), or
+//! * its points have a timestamp of their own, and have left (a word here says that before they do).
+//!
+//! Otherwise its points died with the process, and the client, which got no answer, sends them again.
+//!
+//! As the tally, the file is mapped into memory and not synced. A worker stores a number when all points of the payload are in the
+//! bucket, and a bucket does not end before that.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::sync::watch;
+use weir_ingest::{AddedNumber, NumberLink, RequestNumber};
+
+use super::disk::{self, Disk, Words};
+use super::tally::check;
+
+/// Numbers of a worker that may wait for a checkpoint: as many as it may add in a second or two.
+const NOTES: usize = 1024;
+
+/// Payload, client (two words), number, oldest, bucket with a bit for points that are passed on, check.
+const NOTE: usize = 7;
+
+/// The payload up to which points were passed on, and the notes.
+const WORKER: usize = 1 + NOTES * NOTE;
+
+/// The beginning of the names of all these files.
+pub const BEGINNING: &str = "numbers-";
+
+fn name(epoch: u64) -> String {
+    format!("{BEGINNING}{epoch}")
+}
+
+/// The file of this process.
+pub struct NumberNotes {
+    words: Words,
+}
+
+impl NumberNotes {
+    pub fn new(disk: &dyn Disk, epoch: u64, workers: usize) -> io::Result<NumberNotes> {
+        let words = disk.map(&name(epoch), workers * WORKER)?;
+        Ok(NumberNotes { words })
+    }
+
+    fn store(&self, worker: usize, added: &AddedNumber) {
+        let RequestNumber {
+            client,
+            number,
+            oldest,
+        } = added.number;
+        let at = worker * WORKER + 1 + (added.payload % NOTES as u64) as usize * NOTE;
+        let mut words = [
+            added.payload,
+            (client >> 64) as u64,
+            client as u64,
+            number,
+            oldest,
+            (added.bucket as u64) << 1 | u64::from(added.has_passed_on),
+            0,
+        ];
+        words[NOTE - 1] = check(&words[..NOTE - 1]);
+        // A kill between two of them leaves a note whose check is wrong: that of a payload that has left nowhere.
+        for (offset, word) in words.into_iter().enumerate() {
+            self.words.store(at + offset, word);
+        }
+    }
+
+    /// The way of a worker to it.
+    pub fn link(self: &Arc<Self>, worker: usize, saved: &SavedPayloads) -> NumberLink {
+        let (notes, passed) = (self.clone(), self.clone());
+        NumberLink {
+            note: Box::new(move |added| notes.store(worker, added)),
+            passed_on: Box::new(move |payload| passed.words.store(worker * WORKER, payload)),
+            notes_max: NOTES as u64,
+            saved: saved.workers[worker].clone(),
+            is_failing: saved.is_failing.clone(),
+        }
+    }
+}
+
+/// The notes of one worker of a killed process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KilledNotes {
+    /// Points with their own timestamp have left, of payloads up to this one.
+    pub passed_on: u64,
+    pub notes: Vec<AddedNumber>,
+}
+
+/// Of each worker; empty if the process had none.
+pub fn read(disk: &dyn Disk, epoch: u64) -> Vec<KilledNotes> {
+    let bytes = disk::read(disk, &name(epoch)).unwrap_or_default();
+    let words: Vec<u64> = bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|bytes| u64::from_le_bytes(*bytes))
+        .collect();
+    let worker = |words: &[u64]| {
+        let mut notes: Vec<AddedNumber> = words[1..].chunks_exact(NOTE).filter_map(note).collect();
+        notes.sort_unstable_by_key(|note| note.payload);
+        KilledNotes {
+            passed_on: words[0],
+            notes,
+        }
+    };
+    words.chunks_exact(WORKER).map(worker).collect()
+}
+
+fn note(words: &[u64]) -> Option<AddedNumber> {
+    let is_whole = words[0] > 0 && words[NOTE - 1] == check(&words[..NOTE - 1]);
+    is_whole.then(|| AddedNumber {
+        payload: words[0],
+        number: RequestNumber {
+            client: u128::from(words[1]) << 64 | u128::from(words[2]),
+            number: words[3],
+            oldest: words[4],
+        },
+        bucket: words[5] as i64 >> 1,
+        has_passed_on: words[5] & 1 == 1,
+    })
+}
+
+/// Removes those of processes that `is_over` says it of.
+pub fn forget(disk: &dyn Disk, is_over: impl Fn(u64) -> bool) {
+    for name in disk.names().unwrap_or_default() {
+        let epoch = name.strip_prefix(BEGINNING).and_then(|epoch| epoch.parse().ok());
+        if epoch.is_some_and(&is_over) {
+            let _ = disk.remove(&name);
+        }
+    }
+}
+
+/// The payloads that a kill does not lose any more: by worker, those up to this one are in a checkpoint that counts.
+#[derive(Clone)]
+pub struct SavedPayloads {
+    workers: Arc<[Arc<AtomicU64>]>,
+    is_failing: Arc<AtomicBool>,
+    changed: watch::Sender<()>,
+}
+
+impl Default for SavedPayloads {
+    fn default() -> Self {
+        SavedPayloads::new(0, Arc::default())
+    }
+}
+
+impl SavedPayloads {
+    /// `is_failing`: the last checkpoint could not be written.
+    pub fn new(workers: usize, is_failing: Arc<AtomicBool>) -> SavedPayloads {
+        SavedPayloads {
+            workers: (0..workers).map(|_| Arc::default()).collect(),
+            is_failing,
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    /// A checkpoint that counts has the payloads of a worker up to this one.
+    pub fn set(&self, worker: usize, payload: u64) {
+        if let Some(saved) = self.workers.get(worker) {
+            saved.fetch_max(payload, Ordering::AcqRel);
+        }
+        self.changed.send_replace(());
+    }
+
+    /// `is_failing` has changed.
+    pub fn changed(&self) {
+        self.changed.send_replace(());
+    }
+
+    pub fn has(&self, worker: usize, payload: u64) -> bool {
+        let saved = self.workers.get(worker);
+        saved.is_none_or(|saved| saved.load(Ordering::Acquire) >= payload)
+    }
+
+    /// Waits until it is saved. False: checkpoints cannot be written.
+    pub async fn wait(&self, worker: usize, payload: u64) -> bool {
+        let mut changed = self.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            if self.has(worker, payload) {
+                return true;
+            }
+            if self.is_failing.load(Ordering::Acquire) || changed.changed().await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::disk::SystemDisk;
+    use super::*;
+
+    fn added(payload: u64) -> AddedNumber {
+        AddedNumber {
+            payload,
+            number: RequestNumber {
+                client: 5 << 64 | u128::from(payload),
+                number: payload + 1,
+                oldest: payload,
+            },
+            bucket: -1000 + payload as i64,
+            has_passed_on: payload % 2 == 0,
+        }
+    }
+
+    #[test]
+    fn the_last_notes_of_each_worker_are_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = SystemDisk::of(directory.path());
+        assert_eq!(read(&disk, 3), []);
+        let notes = Arc::new(NumberNotes::new(&disk, 3, 2).unwrap());
+        let saved = SavedPayloads::new(2, Arc::default());
+        let (first, second) = (notes.link(0, &saved), notes.link(1, &saved));
+        assert_eq!(read(&disk, 3), vec![KilledNotes::default(); 2]);
+        let all = NOTES as u64 + 5;
+        (1..=all).for_each(|payload| (first.note)(&added(payload)));
+        (second.note)(&added(1));
+        (second.passed_on)(9);
+        let found = read(&disk, 3);
+        assert_eq!(found[0].notes, (6..=all).map(added).collect::<Vec<_>>());
+        assert_eq!(found[0].passed_on, 0);
+        assert_eq!(
+            found[1],
+            KilledNotes {
+                passed_on: 9,
+                notes: vec![added(1)]
+            }
+        );
+        forget(&disk, |epoch| epoch == 3);
+        assert_eq!(read(&disk, 3), []);
+    }
+
+    /// A kill may come between any two words of a note.
+    #[test]
+    fn a_note_that_is_half_stored_is_not_read() {
+        for whole in 1..NOTE {
+            let directory = tempfile::tempdir().unwrap();
+            let disk = SystemDisk::of(directory.path());
+            let notes = Arc::new(NumberNotes::new(&disk, 1, 1).unwrap());
+            notes.store(0, &added(1));
+            let bytes = disk::read(&disk, &name(1)).unwrap();
+            let of_later = NumberNotes::new(&disk, 2, 1).unwrap();
+            of_later.store(0, &added(1 + NOTES as u64));
+            for word in 1 + whole + NOTE..1 + 2 * NOTE {
+                let at = word * 8;
+                let old = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+                of_later.words.store(word, old);
+            }
+            assert_eq!(read(&disk, 2)[0].notes, [], "{whole}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_payload_waits_for_its_checkpoint_or_for_its_failure() {
+        let failing = Arc::new(AtomicBool::new(false));
+        let saved = SavedPayloads::new(1, failing.clone());
+        saved.set(0, 4);
+        assert!(saved.wait(0, 4).await);
+        let other = saved.clone();
+        let waits = tokio::spawn(async move { (other.wait(0, 6).await, other.wait(0, 7).await) });
+        tokio::task::yield_now().await;
+        saved.set(0, 5);
+        tokio::task::yield_now().await;
+        assert!(!waits.is_finished());
+        saved.set(0, 6);
+        tokio::task::yield_now().await;
+        failing.store(true, Ordering::Release);
+        saved.changed();
+        assert_eq!(waits.await.unwrap(), (true, false));
+        // Without a state directory nothing is waited for.
+        assert!(SavedPayloads::default().wait(3, 9).await);
+    }
+}
