@@ -13,7 +13,7 @@ use std::time::Instant;
 
 // The agent's allocator.
 use weir as _;
-use weir_aggregate::{AggregatorSettings, Batch, Expansion, Weights};
+use weir_aggregate::{AggregatorSettings, Batch, Weights};
 use weir_context::{ContextLimits, HashSecret, Partitioning, Rules};
 use weir_history::History;
 use weir_ingest::{Ingest, IngestSettings, Received};
@@ -55,7 +55,6 @@ fn main() {
     let mut ingest = Ingest::new(settings, now);
     let scrape = Scrape::new(PrometheusSettings::default(), Weights::Exact, usize::MAX);
     let mut history = History::new(HISTORY_BYTES);
-    let expansion = Expansion::default();
     let mut spent: [Vec<f64>; 3] = Default::default();
     for flush in 0..=flushes {
         for packet in &packets {
@@ -80,7 +79,7 @@ fn main() {
             let Some(batch) = made else { continue };
             rows += batch.len();
             timed(1, &mut || scrape.take(&batch, flush as u32 * 10));
-            timed(2, &mut || history.take(&batch, &expansion));
+            timed(2, &mut || history.take(&batch));
         }
         // The first one makes the series.
         if flush > 0 {
