@@ -38,7 +38,7 @@ pub use resolve::{Addresses, Config};
 pub use rules::{
     MatchType, MetricType, Rule, RuleConfig, SUFFIXES_MAX, all_percentiles, kinds, pattern, rules_of_output,
 };
-pub use secrets::{SecretAnswers, SecretBackend, handle_in};
+pub use secrets::{HandleError, SecretAnswers, SecretBackend, handle_in};
 pub use setting::{
     DURATION_MAX, Leaf, PathUse, Reload, RemovedSetting, Setting, SettingType, chosen, count, flattened,
     leaves,

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use thiserror::Error;
+
 use crate::node::{Content, Node};
 use crate::setting::SettingType;
 use crate::settings;
@@ -37,8 +39,24 @@ settings! {
 /// Shown in place of a secret. It is plain text in YAML, in a list too.
 const HIDDEN: &str = "<secret>";
 
-/// The answers to handles. An error is a text without the secret.
-pub type SecretAnswers = BTreeMap<String, Result<Secret, String>>;
+/// Why a handle has no secret. The message never contains one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum HandleError {
+    #[error("secret_backend_command did not answer to it")]
+    NotAnswered,
+    #[error("secret_backend_command answered with an empty value")]
+    Empty,
+    /// The program's own words.
+    #[error("secret_backend_command says {0}")]
+    Said(String),
+    #[error(
+        "was not there at the start, and the sandbox forbids to run secret_backend_command: restart weir, or set sandbox: off"
+    )]
+    Forbidden,
+}
+
+/// The answers to handles.
+pub type SecretAnswers = BTreeMap<String, Result<Secret, HandleError>>;
 
 /// The handle that stands for a value.
 pub fn handle_in(text: &str) -> Option<&str> {

@@ -10,7 +10,7 @@ use std::sync::mpsc;
 
 use rustix::process::{Pid, Signal, getegid, geteuid, getgroups, kill_process_group};
 use serde::{Deserialize, Serialize};
-use weir_config::{Secret, SecretAnswers, SecretBackend};
+use weir_config::{HandleError, Secret, SecretAnswers, SecretBackend};
 
 /// Maximum size of an answer.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
@@ -33,7 +33,11 @@ pub enum BackendError {
     #[error("is not set, and the configuration has handles of secrets: {0}")]
     NotSet(String),
     #[error("{} {wrong}", path.display())]
-    Rights { path: PathBuf, wrong: String },
+    Rights {
+        path: PathBuf,
+        #[source]
+        wrong: RightsError,
+    },
     #[error("{} cannot be run: {error}", path.display())]
     NotRun {
         path: PathBuf,
@@ -46,6 +50,27 @@ pub enum BackendError {
     Failed { path: PathBuf, status: ExitStatus },
     #[error("{}: the answer {wrong}", path.display())]
     Wrong { path: PathBuf, wrong: &'static str },
+}
+
+/// What is wrong with the program's file.
+#[derive(Debug, thiserror::Error)]
+pub enum RightsError {
+    #[error("is not an absolute path")]
+    Relative,
+    #[error("cannot be found: {0}")]
+    NotFound(#[source] io::Error),
+    #[error("is not a file")]
+    NotFile,
+    #[error("has mode {mode:o}, so others than its owner have rights on it; chmod {remedy}")]
+    Others { mode: u32, remedy: &'static str },
+    #[error("cannot be executed by its owner; chmod u+x")]
+    NotExecutable,
+    #[error("cannot be executed by its group; chmod g+x")]
+    NotExecutableByGroup,
+    #[error("belongs to user {owner}, and weir runs as user {user}; chown {user}")]
+    Owner { owner: u32, user: u32 },
+    #[error("belongs to user {owner} and group {group}, and weir runs as neither")]
+    NeitherOwnerNorGroup { owner: u32, group: u32 },
 }
 
 impl BackendError {
@@ -80,46 +105,37 @@ pub fn ask(backend: &SecretBackend, handles: &BTreeSet<String>) -> Result<Secret
 }
 
 /// The rights that the Datadog Agent asks for: its user owns the program, and nobody else has a right on it.
-fn check_rights(path: &Path, for_group: bool) -> Result<(), String> {
+fn check_rights(path: &Path, for_group: bool) -> Result<(), RightsError> {
     if !path.is_absolute() {
-        return Err("is not an absolute path".to_owned());
+        return Err(RightsError::Relative);
     }
-    let found = std::fs::metadata(path).map_err(|error| format!("cannot be found: {error}"))?;
+    let found = std::fs::metadata(path).map_err(RightsError::NotFound)?;
     if !found.is_file() {
-        return Err("is not a file".to_owned());
+        return Err(RightsError::NotFile);
     }
-    let (mode, user) = (found.mode(), geteuid().as_raw());
-    let group = |id: u32| {
+    let (mode, user, owner) = (found.mode(), geteuid().as_raw(), found.uid());
+    let is_member = || {
         let groups = getgroups().unwrap_or_default();
-        id == getegid().as_raw() || groups.iter().any(|group| group.as_raw() == id)
+        let mut own = std::iter::once(getegid()).chain(groups);
+        own.any(|group| group.as_raw() == found.gid())
     };
     let (forbidden, remedy) = if for_group { (0o027, "750") } else { (0o077, "700") };
     if mode & forbidden != 0 {
-        return Err(format!(
-            "has mode {:o}, so others than its owner have rights on it; chmod {remedy}",
-            mode & 0o7777
-        ));
+        return Err(RightsError::Others {
+            mode: mode & 0o7777,
+            remedy,
+        });
     }
-    if found.uid() == user {
-        return match mode & 0o100 {
-            0 => Err("cannot be executed by its owner; chmod u+x".to_owned()),
-            _ => Ok(()),
-        };
-    }
-    if !for_group {
-        return Err(format!(
-            "belongs to user {}, and weir runs as user {user}; chown {user}",
-            found.uid()
-        ));
-    }
-    match mode & 0o010 {
-        0 => Err("cannot be executed by its group; chmod g+x".to_owned()),
-        _ if group(found.gid()) => Ok(()),
-        _ => Err(format!(
-            "belongs to user {} and group {}, and weir runs as neither",
-            found.uid(),
-            found.gid()
-        )),
+    match (owner == user, for_group) {
+        (true, _) if mode & 0o100 == 0 => Err(RightsError::NotExecutable),
+        (true, _) => Ok(()),
+        (false, false) => Err(RightsError::Owner { owner, user }),
+        (false, true) if mode & 0o010 == 0 => Err(RightsError::NotExecutableByGroup),
+        (false, true) if is_member() => Ok(()),
+        (false, true) => Err(RightsError::NeitherOwnerNorGroup {
+            owner,
+            group: found.gid(),
+        }),
     }
 }
 
@@ -186,18 +202,15 @@ fn read(path: &Path, answer: &[u8], handles: &BTreeSet<String>) -> Result<Secret
         });
     };
     let mut of = |handle: &String| match answers.remove(handle).flatten() {
-        None => Err("secret_backend_command did not answer to it".to_owned()),
+        None => Err(HandleError::NotAnswered),
         Some(Answer {
             error: Some(error), ..
-        }) if !error.is_empty() => Err(format!(
-            "secret_backend_command says {}",
-            weir_config::quote(&error)
-        )),
+        }) if !error.is_empty() => Err(HandleError::Said(weir_config::quote(&error))),
         Some(Answer { value, .. }) => {
             let value = value.unwrap_or_default();
             let value = value.strip_suffix('\n').unwrap_or(&value);
             match value.strip_suffix('\r').unwrap_or(value) {
-                "" => Err("secret_backend_command answered with an empty value".to_owned()),
+                "" => Err(HandleError::Empty),
                 value => Ok(Secret::new(value)),
             }
         }

@@ -6,8 +6,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use weir_config::{
-    Accounts, Host, HostError, Secret, SecretAnswers, SecretBackend, SecretBackendError, SecretError,
-    TlsContent, TlsFileError, TlsPaths,
+    Accounts, HandleError, Host, HostError, Secret, SecretAnswers, SecretBackend, SecretBackendError,
+    SecretError, TlsContent, TlsFileError, TlsPaths,
 };
 use weir_listener::{TlsFiles, TlsServer};
 
@@ -50,8 +50,12 @@ impl Machine {
     /// The secrets of the start, where the sandbox forbids to ask again.
     fn secrets_of_the_start(&self, handles: &BTreeSet<String>) -> SecretAnswers {
         self.kept_secrets.set(true);
-        let unknown = "was not there at the start, and the sandbox forbids to run secret_backend_command: restart weir, or set sandbox: off";
-        let known = |handle: &String| self.known_secrets.get(handle).cloned().ok_or(unknown.to_owned());
+        let known = |handle: &String| {
+            self.known_secrets
+                .get(handle)
+                .cloned()
+                .ok_or(HandleError::Forbidden)
+        };
         handles
             .iter()
             .map(|handle| (handle.clone(), known(handle)))
