@@ -52,7 +52,7 @@ pub enum BackendError {
     Wrong { path: PathBuf, wrong: &'static str },
 }
 
-/// What is wrong with the program's file.
+/// An unsuitable state of the program's file.
 #[derive(Debug, thiserror::Error)]
 pub enum RightsError {
     #[error("is not an absolute path")]
