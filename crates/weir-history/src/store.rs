@@ -151,6 +151,10 @@ impl History {
         if self.open.last().is_some_and(|open| open.time == time) {
             return;
         }
+        // The last batch of a flush can be missing, and with it the end of its bucket.
+        if self.open.len() >= SEGMENT_BUCKETS {
+            self.end();
+        }
         self.open.push(OpenBucket::new(time, width));
     }
 
