@@ -18,7 +18,7 @@ const PASSED_OVER_MAX: usize = 3;
 /// A worker's buckets go back in time when the clock is set back, and another worker may not have seen the clock ahead. So the next bucket
 /// is one that an older bucket of the same worker follows, or else one not before the last merged bucket, or else any; each time the
 /// oldest. A worker that sees the clock late has few such buckets: one before the last merged bucket is passed over
-/// [`PASSED_OVER_MAX`] times, because others that go on with the clock would pass over it for ever.
+/// [`PASSED_OVER_MAX`] times, because others that follow the clock would pass over it without limit.
 pub struct Merger {
     pending: Vec<VecDeque<Batch>>,
     /// Workers that have ended.

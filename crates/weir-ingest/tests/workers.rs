@@ -275,10 +275,10 @@ fn workers_that_saw_different_clocks_are_merged_again() {
     }
 }
 
-/// A worker whose clock was set back delivers a bucket before the last merged one, and no other until that is taken. The other worker goes
-/// on with the clock: each of its buckets was preferred to the earlier one.
+/// A worker whose clock was set back delivers a bucket before the last merged one, and no other until that is taken. The other worker
+/// follows the clock: each of its buckets was preferred to the earlier one.
 #[test]
-fn an_earlier_bucket_is_not_passed_over_for_ever() {
+fn an_earlier_bucket_is_not_passed_over_without_limit() {
     let mut workers = [ingest(0), ingest(1)];
     let mut merger = Merger::new(2);
     let mut merged = Vec::new();

@@ -38,7 +38,7 @@ impl Reported {
         }
     }
 
-    /// Those of one output.
+    /// The samples of one output.
     fn uncertain(&self, name: &str) -> u64 {
         self.uncertain.get(name).copied().unwrap_or(0)
     }
@@ -496,7 +496,7 @@ impl Schedule {
         );
     }
 
-    /// What was accepted and reported as lost all the same was reported as uncertain.
+    /// Samples that were accepted and reported as lost all the same were reported as uncertain.
     fn check_uncertain(&self, receiver: &Receiver, reported: &Reported) {
         let name = &receiver.name;
         let uncertain = reported.uncertain(name) + self.forgotten.uncertain(name);
